@@ -1,0 +1,137 @@
+//! Why a run ended.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Exit {
+    /// The exit code, if it exited.
+    pub code: Option<i32>,
+    /// The number of the signal that ended it, if one did.
+    pub signal: Option<i32>,
+    /// Whether the kernel killed it because memory ran out.
+    #[serde(default)]
+    pub oom: bool,
+}
+
+impl Exit {
+    /// An ordinary exit with this code.
+    pub const fn code(code: i32) -> Self {
+        Self { code: Some(code), signal: None, oom: false }
+    }
+
+    /// An end by this signal.
+    pub const fn signal(signal: i32) -> Self {
+        Self { code: None, signal: Some(signal), oom: false }
+    }
+
+    /// An end of which nothing more is known, because nobody was left to collect the status.
+    pub const UNKNOWN: Self = Self { code: None, signal: None, oom: false };
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.code, self.signal) {
+            (Some(code), _) => write!(f, "exited {code}")?,
+            (None, Some(signal)) => match signal_name(signal) {
+                Some(name) => write!(f, "killed by {name}")?,
+                None => write!(f, "killed by signal {signal}")?,
+            },
+            (None, None) => f.write_str("ended, exit status unknown")?,
+        }
+        if self.oom { f.write_str(" (OOM)") } else { Ok(()) }
+    }
+}
+
+fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        _ => return None,
+    })
+}
+
+/// The typed cause of the end of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    /// The server exited or was killed by a signal.
+    Exited(Exit),
+    /// The server was alive but did not answer; the text says what was missed.
+    Hung(String),
+    /// Somebody stopped the workload behind our back.
+    StoppedBySomeone,
+    /// Somebody restarted the workload behind our back.
+    RestartedBySomeone,
+    /// The workload was removed from its engine.
+    Removed,
+    /// The engine went away and took the run with it.
+    EngineAway,
+    /// The run could not be started; the text says why.
+    CannotStart(String),
+    /// We ended it, because its user asked for that.
+    Asked,
+}
+
+impl Cause {
+    /// Whether such an end uses up a restart.
+    pub fn charged(&self) -> bool {
+        match self {
+            Self::Exited(_) | Self::Hung(_) | Self::StoppedBySomeone => true,
+            Self::RestartedBySomeone
+            | Self::Removed
+            | Self::EngineAway
+            | Self::CannotStart(_)
+            | Self::Asked => false,
+        }
+    }
+
+    /// The cause as the one word that events and JSON carry.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Exited(_) => "exited",
+            Self::Hung(_) => "hung",
+            Self::StoppedBySomeone => "stopped",
+            Self::RestartedBySomeone => "restarted",
+            Self::Removed => "removed",
+            Self::EngineAway => "engine-away",
+            Self::CannotStart(_) => "cannot-start",
+            Self::Asked => "asked",
+        }
+    }
+
+    /// The exit status, if there was one.
+    pub fn exit(&self) -> Option<Exit> {
+        match self {
+            Self::Exited(exit) => Some(*exit),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(exit) => exit.fmt(f),
+            Self::Hung(what) => write!(f, "hung: {what}"),
+            Self::StoppedBySomeone => f.write_str("stopped by someone else"),
+            Self::RestartedBySomeone => f.write_str("restarted by someone else"),
+            Self::Removed => f.write_str("removed"),
+            Self::EngineAway => f.write_str("lost with its engine"),
+            Self::CannotStart(why) => write!(f, "cannot start: {why}"),
+            Self::Asked => f.write_str("stopped on request"),
+        }
+    }
+}

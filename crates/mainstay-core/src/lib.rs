@@ -1,0 +1,20 @@
+//! What should run, and what to do next.
+//!
+//! This crate decides and never acts: it reads no clock, opens no file and spawns nothing. Facts and
+//! the current time come in, actions go out, so every hard case is an ordinary unit test.
+
+#![warn(missing_docs)]
+
+mod cause;
+mod name;
+mod policy;
+mod spec;
+mod status;
+mod text;
+
+pub use cause::{Cause, Exit};
+pub use name::{NameError, RunId, ServerName};
+pub use policy::{OnStop, RestartPolicy, StableFrom};
+pub use spec::{EnvVar, ProcessSpec, ServerSpec, SpecError, Transport, Wanted, Workload};
+pub use status::Status;
+pub use text::human_duration;

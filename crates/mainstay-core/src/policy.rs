@@ -1,0 +1,109 @@
+//! When a server is started again, and when it is given up.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::text::duration;
+
+/// The restart policy of one server. The default is the schedule that DESIGN names: at once, then
+/// after 5, 10, 20, 40, 60, 60, 60, 60 and 60 seconds, then give up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RestartPolicy {
+    /// How many charged restarts are made before the server is given up. Zero means none.
+    pub max: u32,
+    /// The delay before the second restart; the first one is immediate.
+    #[serde(with = "duration")]
+    #[schemars(with = "String")]
+    pub initial: Duration,
+    /// No delay is longer than this.
+    #[serde(with = "duration")]
+    #[schemars(with = "String")]
+    pub cap: Duration,
+    /// How long a run must have been up for its next death to count as a first failure.
+    #[serde(with = "duration")]
+    #[schemars(with = "String")]
+    pub stable_after: Duration,
+    /// From when on that time is counted.
+    pub stable_from: StableFrom,
+    /// What to do when somebody else stops the server.
+    pub on_stop: OnStop,
+    /// How long a start may take until the server has answered `initialize`.
+    #[serde(with = "duration")]
+    #[schemars(with = "String")]
+    pub start_timeout: Duration,
+    /// How long a server may take to end after TERM before it is killed.
+    #[serde(with = "duration")]
+    #[schemars(with = "String")]
+    pub stop_timeout: Duration,
+}
+
+impl Default for RestartPolicy {
+    fn default() -> Self {
+        Self {
+            max: 10,
+            initial: Duration::from_secs(5),
+            cap: Duration::from_secs(60),
+            stable_after: Duration::from_secs(30),
+            stable_from: StableFrom::Ready,
+            on_stop: OnStop::Restart,
+            start_timeout: Duration::from_secs(120),
+            stop_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+impl RestartPolicy {
+    /// The nominal delay before charged restart number `attempt`, counted from 1.
+    pub fn delay(&self, attempt: u32) -> Duration {
+        match attempt {
+            0 | 1 => Duration::ZERO,
+            n => {
+                let doublings = (n - 2).min(31);
+                self.initial.saturating_mul(1 << doublings).min(self.cap)
+            }
+        }
+    }
+}
+
+/// From when on the stable time of a run is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StableFrom {
+    /// From the moment it answered `initialize`; a run that never did is never stable.
+    #[default]
+    Ready,
+    /// From its start, ready or not.
+    Start,
+}
+
+/// What to do when somebody else (say `docker stop`) stops a server that should be on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnStop {
+    /// Start it again by the schedule.
+    #[default]
+    Restart,
+    /// Leave it stopped until somebody starts it.
+    Respect,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_schedule_is_the_documented_one() {
+        let policy = RestartPolicy::default();
+        let delays: Vec<u64> = (1..=policy.max).map(|n| policy.delay(n).as_secs()).collect();
+        assert_eq!(delays, [0, 5, 10, 20, 40, 60, 60, 60, 60, 60]);
+    }
+
+    #[test]
+    fn a_delay_never_overflows() {
+        let policy = RestartPolicy { cap: Duration::MAX, ..RestartPolicy::default() };
+        assert!(policy.delay(u32::MAX) >= policy.delay(33));
+    }
+}

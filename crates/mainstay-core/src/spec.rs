@@ -1,0 +1,264 @@
+//! What a user asked for: the stored and exported description of a server.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{RestartPolicy, ServerName};
+
+/// Whether a server should run. This is the only thing about it that is stored besides its spec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wanted {
+    /// It should be up.
+    On,
+    /// It should be down, but known.
+    Off,
+    /// It should be down and forgotten.
+    Gone,
+}
+
+/// One server as its user described it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServerSpec {
+    /// Its name, unique in one instance of Mainstay.
+    pub name: ServerName,
+    /// What is run.
+    pub workload: Workload,
+    /// How it speaks MCP.
+    #[serde(default)]
+    pub transport: Transport,
+    /// When it is started again.
+    #[serde(default)]
+    pub restart: RestartPolicy,
+}
+
+/// What is run, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Workload {
+    /// A local process.
+    Process(ProcessSpec),
+}
+
+impl Workload {
+    /// The name of the engine that runs it.
+    pub fn engine(&self) -> &'static str {
+        match self {
+            Self::Process(_) => "process",
+        }
+    }
+}
+
+/// A local process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessSpec {
+    /// The program and its arguments; never empty in a valid spec.
+    pub command: Vec<String>,
+    /// Where it runs: an absolute path.
+    pub cwd: PathBuf,
+    /// Variables given by the user, added to the allow-listed ones.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, EnvVar>,
+    /// The search path of whoever described the server; the login PATH is searched after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+}
+
+/// The value of an environment variable. It may be a secret, so it never shows in debug output.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct EnvVar(String);
+
+impl EnvVar {
+    /// Wraps a value.
+    pub fn new(value: impl Into<String>) -> Self {
+        Self(value.into())
+    }
+
+    /// The value itself, for the one place that hands it to the server.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for EnvVar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+/// How a server speaks MCP.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// Lines on standard input and output.
+    #[default]
+    Stdio,
+    /// Streamable HTTP on a loopback port.
+    StreamableHttp {
+        /// The port the server listens on.
+        port: u16,
+        /// The path of its endpoint.
+        path: String,
+    },
+}
+
+impl Transport {
+    /// The transport as the word that flags, tables and JSON carry.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Stdio => "stdio",
+            Self::StreamableHttp { .. } => "streamable-http",
+        }
+    }
+}
+
+/// Why a spec cannot be accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// There is no command.
+    #[error("server `{0}` has no command: give one after `--`")]
+    NoCommand(ServerName),
+    /// The working directory is relative.
+    #[error("the working directory `{}` of server `{name}` is not an absolute path", cwd.display())]
+    RelativeCwd {
+        /// The server.
+        name: ServerName,
+        /// What was given.
+        cwd: PathBuf,
+    },
+    /// A text holds a NUL byte, which no process can be given.
+    #[error("{what} of server `{name}` contains a NUL byte")]
+    Nul {
+        /// The server.
+        name: ServerName,
+        /// Which text.
+        what: String,
+    },
+    /// A name of a variable is empty or contains `=`.
+    #[error("`{variable}` of server `{name}` is no name of an environment variable")]
+    BadVariable {
+        /// The server.
+        name: ServerName,
+        /// What was given.
+        variable: String,
+    },
+    /// An HTTP server needs a real port and an absolute path.
+    #[error("server `{name}`: {problem}")]
+    BadEndpoint {
+        /// The server.
+        name: ServerName,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl ServerSpec {
+    /// Checks what types alone cannot.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        let name = || self.name.clone();
+        let Workload::Process(process) = &self.workload;
+        if process.command.first().is_none_or(String::is_empty) {
+            return Err(SpecError::NoCommand(name()));
+        }
+        if !process.cwd.is_absolute() {
+            return Err(SpecError::RelativeCwd { name: name(), cwd: process.cwd.clone() });
+        }
+        if process.command.iter().any(|part| part.contains('\0')) {
+            return Err(SpecError::Nul { name: name(), what: "the command".to_owned() });
+        }
+        for (variable, value) in &process.env {
+            if variable.is_empty() || variable.contains(['=', '\0']) {
+                return Err(SpecError::BadVariable { name: name(), variable: variable.clone() });
+            }
+            if value.reveal().contains('\0') {
+                return Err(SpecError::Nul {
+                    name: name(),
+                    what: format!("variable `{variable}`"),
+                });
+            }
+        }
+        match &self.transport {
+            Transport::Stdio => Ok(()),
+            Transport::StreamableHttp { port: 0, .. } => Err(SpecError::BadEndpoint {
+                name: name(),
+                problem: "the target port must not be 0".to_owned(),
+            }),
+            Transport::StreamableHttp { path, .. } if !path.starts_with('/') => {
+                Err(SpecError::BadEndpoint {
+                    name: name(),
+                    problem: format!("the path `{path}` must begin with `/`"),
+                })
+            }
+            Transport::StreamableHttp { .. } => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> ServerSpec {
+        ServerSpec {
+            name: "time".parse().unwrap(),
+            workload: Workload::Process(ProcessSpec {
+                command: vec!["mcp-server-time".to_owned()],
+                cwd: "/".into(),
+                env: BTreeMap::from([("TOKEN".to_owned(), EnvVar::new("hush"))]),
+                path: None,
+            }),
+            transport: Transport::Stdio,
+            restart: RestartPolicy::default(),
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut ProcessSpec, &mut Transport), expected: &str) {
+        let mut spec = spec();
+        let Workload::Process(process) = &mut spec.workload;
+        change(process, &mut spec.transport);
+        assert_eq!(spec.validate().unwrap_err().to_string(), expected);
+    }
+
+    #[test]
+    fn a_good_spec_passes_and_survives_json() {
+        let spec = spec();
+        spec.validate().unwrap();
+        let json = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<ServerSpec>(&json).unwrap(), spec);
+    }
+
+    #[test]
+    fn secrets_do_not_show_in_debug_output() {
+        assert!(!format!("{:?}", spec()).contains("hush"));
+    }
+
+    #[test]
+    fn what_cannot_run_is_refused_with_a_reason() {
+        check(|p, _| p.command.clear(), "server `time` has no command: give one after `--`");
+        check(
+            |p, _| p.cwd = "here".into(),
+            "the working directory `here` of server `time` is not an absolute path",
+        );
+        check(
+            |p, _| p.command.push("a\0b".to_owned()),
+            "the command of server `time` contains a NUL byte",
+        );
+        check(
+            |p, _| {
+                p.env.insert("A=B".to_owned(), EnvVar::new("x"));
+            },
+            "`A=B` of server `time` is no name of an environment variable",
+        );
+        check(
+            |_, t| *t = Transport::StreamableHttp { port: 80, path: "mcp".to_owned() },
+            "server `time`: the path `mcp` must begin with `/`",
+        );
+    }
+}

@@ -1,0 +1,50 @@
+//! What a user sees of a server at one glance.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The status of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    /// Being started, or waiting for the next restart.
+    Starting,
+    /// Up and ready.
+    Running,
+    /// Up, but not answering as it used to.
+    Unhealthy,
+    /// Its engine, its host or its remote end is away, or it is paused.
+    Waiting,
+    /// Being stopped.
+    Stopping,
+    /// Off, as its user wants.
+    Stopped,
+    /// Being stopped for good.
+    Removing,
+    /// Given up, or impossible to start.
+    Error,
+}
+
+impl Status {
+    /// The status as the word that tables and JSON carry.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Unhealthy => "unhealthy",
+            Self::Waiting => "waiting",
+            Self::Stopping => "stopping",
+            Self::Stopped => "stopped",
+            Self::Removing => "removing",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}

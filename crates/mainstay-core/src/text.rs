@@ -1,0 +1,59 @@
+//! Durations as people write and read them.
+
+use std::time::Duration;
+
+/// A duration for people: two significant parts at most ("3 s", "2 min 5 s", "2 h", "120 ms").
+pub fn human_duration(duration: Duration) -> String {
+    let secs = duration.as_secs();
+    let parts = |big: u64, big_unit: &str, small: u64, small_unit: &str| match small {
+        0 => format!("{big} {big_unit}"),
+        _ => format!("{big} {big_unit} {small} {small_unit}"),
+    };
+    match secs {
+        0 => format!("{} ms", duration.as_millis()),
+        1..60 => format!("{secs} s"),
+        60..3_600 => parts(secs / 60, "min", secs % 60, "s"),
+        3_600..86_400 => parts(secs / 3_600, "h", secs % 3_600 / 60, "min"),
+        _ => parts(secs / 86_400, "d", secs % 86_400 / 3_600, "h"),
+    }
+}
+
+/// Serde for durations in the form "45s" or "1m 30s".
+pub(crate) mod duration {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&humantime::format_duration(*value))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        let text = String::deserialize(from)?;
+        humantime::parse_duration(&text).map_err(|error| {
+            D::Error::custom(format!(
+                "`{text}` is no duration ({error}): write it as `45s` or `2m`"
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_like_speech() {
+        let cases = [
+            (Duration::from_millis(120), "120 ms"),
+            (Duration::from_millis(3_900), "3 s"),
+            (Duration::from_secs(60), "1 min"),
+            (Duration::from_secs(125), "2 min 5 s"),
+            (Duration::from_secs(7_200), "2 h"),
+            (Duration::from_secs(90_000), "1 d 1 h"),
+        ];
+        for (duration, text) in cases {
+            assert_eq!(human_duration(duration), text);
+        }
+    }
+}
