@@ -11,6 +11,7 @@ mod policy;
 mod spec;
 mod status;
 mod text;
+mod unit;
 
 pub use cause::{Cause, Exit};
 pub use name::{NameError, RunId, ServerName};
@@ -18,3 +19,4 @@ pub use policy::{OnStop, RestartPolicy, StableFrom};
 pub use spec::{EnvVar, ProcessSpec, ServerSpec, SpecError, Transport, Wanted, Workload};
 pub use status::Status;
 pub use text::human_duration;
+pub use unit::{Action, Ended, Event, Found, Note, Unit, View};

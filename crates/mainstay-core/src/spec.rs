@@ -185,7 +185,6 @@ impl ServerSpec {
             }
         }
         match &self.transport {
-            Transport::Stdio => Ok(()),
             Transport::StreamableHttp { port: 0, .. } => Err(SpecError::BadEndpoint {
                 name: name(),
                 problem: "the target port must not be 0".to_owned(),
@@ -196,7 +195,7 @@ impl ServerSpec {
                     problem: format!("the path `{path}` must begin with `/`"),
                 })
             }
-            Transport::StreamableHttp { .. } => Ok(()),
+            Transport::Stdio | Transport::StreamableHttp { .. } => Ok(()),
         }
     }
 }

@@ -1,0 +1,388 @@
+//! The supervisor of one server, as a pure state machine.
+//!
+//! [`Unit::handle`] takes in one fact and the time and answers with at most one action; if time
+//! alone will change something, [`Unit::deadline`] says when. It works in three steps: `settle`
+//! takes in what time has brought, `learn` what the event says, and `decide` compares the intent
+//! with the belief, so that it is right from any state.
+//!
+//! It guarantees that
+//! - there are never two runs: one is started only after the one before was reported gone;
+//! - news of any run but the present one changes nothing;
+//! - after news was handled the deadline lies ahead, so a driver that obeys it never spins;
+//! - no action is asked of an engine that is away, and the clocks of delay, start and stability
+//!   stand still meanwhile.
+
+mod budget;
+mod end;
+mod event;
+mod note;
+mod phase;
+mod reason;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::time::{Duration, Instant};
+
+use budget::{Budget, Jitter};
+use phase::{Again, Ending, Failure, Phase, Rest, Run, after};
+
+pub use event::{Action, Event, Found};
+pub use note::Note;
+pub use view::{Ended, View};
+
+use crate::{Cause, RestartPolicy, RunId, Wanted};
+
+/// How much longer than the stop timeout we wait before we kill, and how often we repeat it.
+const KILL_EVERY: Duration = Duration::from_secs(5);
+/// How long deaths are excused after the host woke up.
+const RESUME_GRACE: Duration = Duration::from_secs(30);
+/// A given-up unit may be tried once after this time, if somebody calls it.
+const HALF_OPEN_AFTER: Duration = Duration::from_secs(5 * 60);
+
+/// The supervisor of one server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unit {
+    policy: RestartPolicy,
+    wanted: Wanted,
+    phase: Phase,
+    last: RunId,
+    last_start: Option<Instant>,
+    last_end: Option<Ended>,
+    budget: Budget,
+    restarts_total: u64,
+    jitter: Jitter,
+    /// Since when the engine is away.
+    away: Option<Instant>,
+    excused_until: Option<Instant>,
+    /// Set from [`Unit::resume`] to the first event: the unit has not been asked yet what to do.
+    unasked_since: Option<Instant>,
+    notes: Vec<Note>,
+}
+
+impl Unit {
+    /// A unit that is off and never ran. The seed is for the jitter of its delays.
+    pub fn new(policy: RestartPolicy, seed: u64) -> Self {
+        Self {
+            policy,
+            wanted: Wanted::Off,
+            phase: Phase::Idle,
+            last: RunId::default(),
+            last_start: None,
+            last_end: None,
+            budget: Budget::default(),
+            restarts_total: 0,
+            jitter: Jitter::new(seed),
+            away: None,
+            excused_until: None,
+            unasked_since: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// A unit as the daemon finds it at its start, from intent and observation at once: on half
+    /// the facts it would stop a healthy server or start a second. Its first deadline is now.
+    pub fn resume(
+        now: Instant,
+        policy: RestartPolicy,
+        seed: u64,
+        wanted: Wanted,
+        last: RunId,
+        found: Option<Found>,
+    ) -> Self {
+        let run = found.map(|found| Run::found(now, found.run, found.age, found.ready_for));
+        Self {
+            wanted,
+            last: run.as_ref().map_or(last, |run| last.max(run.id)),
+            phase: run.map_or(Phase::Idle, Phase::Up),
+            unasked_since: Some(now),
+            ..Self::new(policy, seed)
+        }
+    }
+
+    /// Takes in one fact and answers with the next thing to do, if any.
+    pub fn handle(&mut self, now: Instant, event: Event) -> Option<Action> {
+        if self.ignores(&event) {
+            return None;
+        }
+        self.unasked_since = None;
+        self.settle(now);
+        self.learn(now, event);
+        self.settle(now);
+        self.decide(now)
+    }
+
+    /// When [`Event::Tick`] is due next, if ever.
+    pub fn deadline(&self) -> Option<Instant> {
+        match &self.phase {
+            _ if self.unasked_since.is_some() => self.unasked_since,
+            _ if self.away.is_some() => None,
+            Phase::Resting(rest) => Some(rest.until),
+            Phase::Up(run) => run.deadline(&self.policy),
+            Phase::Stopping { kill_at, .. } => Some(*kill_at),
+            Phase::Idle | Phase::Failed(_) | Phase::Removed | Phase::Finished => None,
+        }
+    }
+
+    /// The intent. Besides [`Event::Want`], a respected stop and a restart change it.
+    pub fn wanted(&self) -> Wanted {
+        self.wanted
+    }
+
+    /// The present run: asked for and not yet reported gone.
+    pub fn run(&self) -> Option<RunId> {
+        self.phase.run().map(|run| run.id)
+    }
+
+    /// The newest run there ever was.
+    pub fn last_run(&self) -> RunId {
+        self.last
+    }
+
+    /// What happened since this was last asked, in order.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// Whether this is news of another run, or comes after the end.
+    fn ignores(&self, event: &Event) -> bool {
+        let known = match (event, self.run()) {
+            (Event::Gone { run, cause: Cause::Removed }, None) => *run == self.last,
+            (Event::Adopted { old, new }, Some(present)) => *old == present && *new > self.last,
+            (event, present) => event.subject().is_none_or(|run| present == Some(run)),
+        };
+        !known || self.phase == Phase::Finished
+    }
+
+    /// Takes in what time alone has brought.
+    fn settle(&mut self, now: Instant) {
+        let Phase::Up(run) = &mut self.phase else { return };
+        run.freeze(now, run.paused || self.away.is_some());
+        if run.stable_at(&self.policy).is_some_and(|at| now >= at) {
+            run.stable = true;
+            if self.budget.clear() {
+                self.notes.push(Note::BudgetReset { run: run.id });
+            }
+        }
+        if run.late_at(&self.policy).is_some_and(|at| now >= at) {
+            let after = self.policy.start_timeout;
+            run.doom = Some(Ending::Late(after));
+            self.notes.push(Note::StartTimedOut { run: run.id, after });
+        }
+    }
+
+    fn learn(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Want(wanted) => self.want(wanted),
+            Event::Restart => self.restart(),
+            Event::Policy(policy) => self.change_policy(policy),
+            Event::StartFailed { why, .. } => self.end(now, Cause::CannotStart(why)),
+            Event::Gone { cause, .. } => self.end(now, cause),
+            Event::Adopted { new, .. } => self.adopt(now, new),
+            Event::Started { .. } => self.observe(|run| run.starts(now)),
+            Event::Ready { .. } => self.observe(|run| run.becomes_ready(now)),
+            Event::Paused { .. } => self.observe(|run| run.pauses(true)),
+            Event::Unpaused { .. } => self.observe(|run| run.pauses(false)),
+            Event::Unhealthy { .. } => self.observe(|run| run.ails(true)),
+            Event::Healthy { .. } => self.observe(|run| run.ails(false)),
+            Event::Hung { what, .. } => self.observe(|run| run.hangs(what)),
+            Event::EngineAway => self.engine_away(now),
+            Event::EngineBack => self.engine_back(now),
+            Event::HostResumed => {
+                self.excused_until = Some(after(now, RESUME_GRACE));
+                self.notes.push(Note::HostResumed);
+            }
+            Event::Demand => self.demand(now),
+            Event::Tick => {}
+        }
+    }
+
+    fn decide(&mut self, now: Instant) -> Option<Action> {
+        use {Phase as P, Wanted as W};
+        match (self.wanted, &self.phase) {
+            // The workload is no more, so this needs no engine.
+            (_, P::Removed) => Some(self.forget()),
+            _ if self.away.is_some() => None,
+            (W::Gone, P::Idle | P::Resting(_) | P::Failed(_)) => Some(self.forget()),
+            (W::On, P::Idle) => Some(self.start(now, None)),
+            (W::On, P::Resting(rest)) if now >= rest.until => {
+                let again = rest.again;
+                Some(self.start(now, Some(again)))
+            }
+            (W::On, P::Up(Run { doom: Some(ending), .. })) => {
+                let ending = ending.clone();
+                self.stop(now, ending)
+            }
+            (W::Off | W::Gone, P::Up(_)) => self.stop(now, Ending::Asked),
+            (_, P::Stopping { run, kill_at, .. }) if now >= *kill_at => {
+                let run = run.id;
+                Some(self.kill(now, run))
+            }
+            (W::On, P::Resting(_) | P::Up(_) | P::Failed(_))
+            | (W::Off, P::Idle | P::Resting(_) | P::Failed(_))
+            | (_, P::Stopping { .. } | P::Finished) => None,
+        }
+    }
+}
+
+/// What events mean.
+impl Unit {
+    fn want(&mut self, wanted: Wanted) {
+        let failed = matches!(self.phase, Phase::Failed(_));
+        if self.wanted == wanted && !(failed && wanted == Wanted::On) {
+            return;
+        }
+        self.wanted = wanted;
+        self.notes.push(Note::Wanted { wanted });
+        match wanted {
+            Wanted::On => {
+                self.budget.clear();
+            }
+            Wanted::Off | Wanted::Gone => {
+                if let Phase::Stopping { ending, .. } = &mut self.phase {
+                    *ending = Ending::Asked;
+                }
+            }
+        }
+        self.stop_waiting();
+    }
+
+    fn restart(&mut self) {
+        if self.wanted == Wanted::Gone {
+            return;
+        }
+        self.wanted = Wanted::On;
+        self.notes.push(Note::RestartAsked);
+        self.budget.clear();
+        self.stop_waiting();
+        match &mut self.phase {
+            Phase::Up(run) => run.doom = Some(Ending::Asked),
+            Phase::Stopping { ending, .. } => *ending = Ending::Asked,
+            Phase::Idle
+            | Phase::Resting(_)
+            | Phase::Failed(_)
+            | Phase::Removed
+            | Phase::Finished => {}
+        }
+    }
+
+    fn change_policy(&mut self, policy: RestartPolicy) {
+        self.policy = policy;
+        self.notes.push(Note::PolicyChanged);
+        self.budget.clear();
+        self.stop_waiting();
+        if let Phase::Up(run) = &mut self.phase {
+            run.stable = false;
+        }
+    }
+
+    /// Drops a delay or an error, so that the intent alone decides.
+    fn stop_waiting(&mut self) {
+        if let Phase::Resting(_) | Phase::Failed(_) = self.phase {
+            self.phase = Phase::Idle;
+        }
+    }
+
+    /// Takes in news of the run. One that is being ended has no more to tell than that it is gone.
+    fn observe(&mut self, news: impl FnOnce(&mut Run) -> Option<Note>) {
+        if let Phase::Up(run) = &mut self.phase {
+            self.notes.extend(news(run));
+        }
+    }
+
+    /// The new run takes over what its user asked of the old one, but not the old one's faults.
+    fn adopt(&mut self, now: Instant, new: RunId) {
+        let (old, ending) = match &self.phase {
+            Phase::Up(run) => (run, run.doom.as_ref()),
+            Phase::Stopping { run, ending, .. } => (run, Some(ending)),
+            Phase::Idle
+            | Phase::Resting(_)
+            | Phase::Failed(_)
+            | Phase::Removed
+            | Phase::Finished => return,
+        };
+        let doom = ending.filter(|ending| **ending == Ending::Asked).cloned();
+        self.last_end = Some(end::ended(now, old, Cause::RestartedBySomeone));
+        self.notes.push(Note::Adopted { old: old.id, new });
+        self.last = new;
+        self.phase = Phase::Up(Run::adopted(now, new, doom));
+    }
+
+    fn engine_away(&mut self, now: Instant) {
+        if self.away.is_none() {
+            self.away = Some(now);
+            self.notes.push(Note::EngineAway);
+            self.refund(now);
+        }
+    }
+
+    fn engine_back(&mut self, now: Instant) {
+        let Some(since) = self.away.take() else { return };
+        self.notes.push(Note::EngineBack);
+        let lasted = now.saturating_duration_since(since);
+        let spread = self.spread(now);
+        match &mut self.phase {
+            Phase::Resting(Rest { until, again: Again::Outage }) => *until = spread,
+            Phase::Resting(Rest { until, .. }) => *until += lasted,
+            Phase::Stopping { kill_at, .. } => *kill_at += lasted,
+            Phase::Idle | Phase::Up(_) | Phase::Failed(_) | Phase::Removed | Phase::Finished => {}
+        }
+    }
+
+    fn demand(&mut self, now: Instant) {
+        if let Phase::Failed(Failure::GivenUp { since }) = self.phase
+            && self.away.is_none()
+            && now >= after(since, HALF_OPEN_AFTER)
+        {
+            self.phase = self.rest(now, Again::HalfOpen);
+        }
+    }
+}
+
+/// What decisions do to the belief.
+impl Unit {
+    fn start(&mut self, now: Instant, again: Option<Again>) -> Action {
+        let run = self.last.next();
+        let attempt = match again {
+            Some(Again::Charged { attempt }) => attempt,
+            Some(Again::HalfOpen) => {
+                self.notes.push(Note::HalfOpen { run });
+                0
+            }
+            Some(Again::Excused | Again::Outage | Again::Adopted) | None => 0,
+        };
+        self.notes.push(Note::Starting { run, attempt });
+        self.last = run;
+        self.last_start = Some(now);
+        self.phase = Phase::Up(Run::new(run, again, now));
+        Action::Start(run)
+    }
+
+    /// Ends the present run. One that hangs is killed at once: it would not heed a signal.
+    fn stop(&mut self, now: Instant, ending: Ending) -> Option<Action> {
+        let run = self.phase.run()?.clone();
+        let id = run.id;
+        let hung = matches!(ending, Ending::Hung(_));
+        let patience = self.policy.stop_timeout.saturating_add(KILL_EVERY);
+        self.phase = Phase::Stopping { run, ending, kill_at: after(now, patience) };
+        if hung {
+            return Some(self.kill(now, id));
+        }
+        self.notes.push(Note::Stopping { run: id });
+        Some(Action::Stop(id))
+    }
+
+    fn kill(&mut self, now: Instant, run: RunId) -> Action {
+        if let Phase::Stopping { kill_at, .. } = &mut self.phase {
+            *kill_at = after(now, KILL_EVERY);
+        }
+        self.notes.push(Note::Killing { run });
+        Action::Kill(run)
+    }
+
+    fn forget(&mut self) -> Action {
+        self.phase = Phase::Finished;
+        self.notes.push(Note::Removed);
+        Action::Forget
+    }
+}

@@ -1,0 +1,222 @@
+//! What happened to a unit, for the event log.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::reason::{end, times};
+use crate::{Cause, RunId, Wanted, human_duration};
+
+/// One thing that happened. Its `Display` is a short fragment for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "fields that repeat a type: which run, what cause, how long")]
+pub enum Note {
+    /// The intent was given by the user.
+    Wanted { wanted: Wanted },
+    /// The user asked for a restart.
+    RestartAsked,
+    /// The spec changed.
+    PolicyChanged,
+    /// A run is being started; `attempt` is the number of the charged restart, 0 if it is none.
+    Starting { run: RunId, attempt: u32 },
+    /// The run exists.
+    Started { run: RunId },
+    /// The run answered `initialize`, so long after its start was asked for.
+    Ready { run: RunId, took: Duration },
+    /// The run is over; `charged` says whether that uses up a restart.
+    Ended { run: RunId, cause: Cause, ran_for: Duration, charged: bool },
+    /// A charged restart was scheduled.
+    Scheduled { attempt: u32, of: u32, delay: Duration },
+    /// No restart is left.
+    GaveUp { restarts: u32 },
+    /// The run is stable, so earlier failures are forgotten.
+    BudgetReset { run: RunId },
+    /// Recent charges were taken back because an outage had begun.
+    Refunded { count: u32 },
+    /// Somebody restarted the workload.
+    Adopted { old: RunId, new: RunId },
+    /// The run is the single try of a given-up unit.
+    HalfOpen { run: RunId },
+    /// The engine does not answer.
+    EngineAway,
+    /// The engine answers again.
+    EngineBack,
+    /// The host woke up.
+    HostResumed,
+    /// Somebody stopped the server, and it is left so.
+    Respected,
+    /// The run cannot be started.
+    CannotStart { run: RunId, why: String },
+    /// The run did not become ready in time.
+    StartTimedOut { run: RunId, after: Duration },
+    /// The run was seen to hang.
+    Hung { run: RunId, what: String },
+    /// Somebody paused the run.
+    Paused { run: RunId },
+    /// The run goes on.
+    Unpaused { run: RunId },
+    /// The run does not answer as it used to.
+    Unhealthy { run: RunId },
+    /// The run answers again.
+    Healthy { run: RunId },
+    /// The run is being ended.
+    Stopping { run: RunId },
+    /// The run is being killed.
+    Killing { run: RunId },
+    /// The server is forgotten.
+    Removed,
+}
+
+impl Note {
+    /// The event as the one word that JSON carries.
+    pub fn event(&self) -> &'static str {
+        match self {
+            Self::Wanted { .. } => "wanted",
+            Self::RestartAsked => "restart-asked",
+            Self::PolicyChanged => "policy-changed",
+            Self::Starting { .. } => "starting",
+            Self::Started { .. } => "started",
+            Self::Ready { .. } => "ready",
+            Self::Ended { .. } => "ended",
+            Self::Scheduled { .. } => "scheduled",
+            Self::GaveUp { .. } => "gave-up",
+            Self::BudgetReset { .. } => "budget-reset",
+            Self::Refunded { .. } => "refunded",
+            Self::Adopted { .. } => "adopted",
+            Self::HalfOpen { .. } => "half-open",
+            Self::EngineAway => "engine-away",
+            Self::EngineBack => "engine-back",
+            Self::HostResumed => "host-resumed",
+            Self::Respected => "respected",
+            Self::CannotStart { .. } => "cannot-start",
+            Self::StartTimedOut { .. } => "start-timed-out",
+            Self::Hung { .. } => "hung",
+            Self::Paused { .. } => "paused",
+            Self::Unpaused { .. } => "unpaused",
+            Self::Unhealthy { .. } => "unhealthy",
+            Self::Healthy { .. } => "healthy",
+            Self::Stopping { .. } => "stopping",
+            Self::Killing { .. } => "killing",
+            Self::Removed => "removed",
+        }
+    }
+
+    /// The run it is about; of an adoption, the new one.
+    pub fn run(&self) -> Option<RunId> {
+        match self {
+            Self::Starting { run, .. }
+            | Self::Started { run }
+            | Self::Ready { run, .. }
+            | Self::Ended { run, .. }
+            | Self::BudgetReset { run }
+            | Self::Adopted { new: run, .. }
+            | Self::HalfOpen { run }
+            | Self::CannotStart { run, .. }
+            | Self::StartTimedOut { run, .. }
+            | Self::Hung { run, .. }
+            | Self::Paused { run }
+            | Self::Unpaused { run }
+            | Self::Unhealthy { run }
+            | Self::Healthy { run }
+            | Self::Stopping { run }
+            | Self::Killing { run } => Some(*run),
+            Self::Wanted { .. }
+            | Self::RestartAsked
+            | Self::PolicyChanged
+            | Self::Scheduled { .. }
+            | Self::GaveUp { .. }
+            | Self::Refunded { .. }
+            | Self::EngineAway
+            | Self::EngineBack
+            | Self::HostResumed
+            | Self::Respected
+            | Self::Removed => None,
+        }
+    }
+
+    /// The kind of cause behind it, as in [`Cause::kind`].
+    pub fn cause(&self) -> Option<&'static str> {
+        match self {
+            Self::Ended { cause, .. } => Some(cause.kind()),
+            Self::StartTimedOut { .. } | Self::Hung { .. } => Some("hung"),
+            Self::Respected => Some("stopped"),
+            Self::Adopted { .. } => Some("restarted"),
+            Self::Removed => Some("removed"),
+            Self::EngineAway => Some("engine-away"),
+            Self::CannotStart { .. } => Some("cannot-start"),
+            Self::Wanted { .. }
+            | Self::RestartAsked
+            | Self::PolicyChanged
+            | Self::Starting { .. }
+            | Self::Started { .. }
+            | Self::Ready { .. }
+            | Self::Scheduled { .. }
+            | Self::GaveUp { .. }
+            | Self::BudgetReset { .. }
+            | Self::Refunded { .. }
+            | Self::HalfOpen { .. }
+            | Self::EngineBack
+            | Self::HostResumed
+            | Self::Paused { .. }
+            | Self::Unpaused { .. }
+            | Self::Unhealthy { .. }
+            | Self::Healthy { .. }
+            | Self::Stopping { .. }
+            | Self::Killing { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wanted { wanted: Wanted::On } => f.write_str("asked to start"),
+            Self::Wanted { wanted: Wanted::Off } => f.write_str("asked to stop"),
+            Self::Wanted { wanted: Wanted::Gone } => f.write_str("asked to remove"),
+            Self::RestartAsked => f.write_str("asked to restart"),
+            Self::PolicyChanged => f.write_str("the spec changed"),
+            Self::Starting { run, attempt: 0 } => write!(f, "starting run {run}"),
+            Self::Starting { run, attempt } => write!(f, "starting run {run} (restart {attempt})"),
+            Self::Started { run } => write!(f, "run {run} is up"),
+            Self::Ready { took, .. } => write!(f, "ready after {}", human_duration(*took)),
+            Self::Ended { cause, ran_for, charged, .. } => {
+                f.write_str(&end(cause, *ran_for))?;
+                if *charged { f.write_str(" (restart is charged)") } else { Ok(()) }
+            }
+            Self::Scheduled { attempt, of, delay: Duration::ZERO } => {
+                write!(f, "restart {attempt} of {of} now")
+            }
+            Self::Scheduled { attempt, of, delay } => {
+                write!(f, "restart {attempt} of {of} in {}", human_duration(*delay))
+            }
+            Self::GaveUp { restarts: 0 } => f.write_str("not restarted, as its spec says"),
+            Self::GaveUp { restarts } => write!(f, "gave up after {}", times(*restarts)),
+            Self::BudgetReset { .. } => f.write_str("stable, earlier failures are forgotten"),
+            Self::Refunded { count: 1 } => {
+                f.write_str("1 failure was the engine's outage and no longer counts")
+            }
+            Self::Refunded { count } => {
+                write!(f, "{count} failures were the engine's outage and no longer count")
+            }
+            Self::Adopted { old, new } => {
+                write!(f, "restarted by someone else: run {old} became run {new}")
+            }
+            Self::HalfOpen { .. } => f.write_str("given up, but called: one more try"),
+            Self::EngineAway => f.write_str("the engine does not answer"),
+            Self::EngineBack => f.write_str("the engine answers again"),
+            Self::HostResumed => f.write_str("the host woke up"),
+            Self::Respected => f.write_str("stopped by someone else and left so"),
+            Self::CannotStart { why, .. } => write!(f, "cannot start: {why}"),
+            Self::StartTimedOut { after, .. } => {
+                write!(f, "did not answer `initialize` within {}", human_duration(*after))
+            }
+            Self::Hung { what, .. } => write!(f, "hangs: {what}"),
+            Self::Paused { .. } => f.write_str("paused by someone else"),
+            Self::Unpaused { .. } => f.write_str("no longer paused"),
+            Self::Unhealthy { .. } => f.write_str("does not answer as it used to"),
+            Self::Healthy { .. } => f.write_str("answers again"),
+            Self::Stopping { run } => write!(f, "stopping run {run}"),
+            Self::Killing { run } => write!(f, "killing run {run}"),
+            Self::Removed => f.write_str("removed for good"),
+        }
+    }
+}

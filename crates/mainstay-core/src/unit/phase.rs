@@ -1,0 +1,255 @@
+//! What a unit believes about its run.
+
+use std::time::{Duration, Instant};
+
+use super::Note;
+use crate::{Cause, RestartPolicy, RunId, StableFrom, human_duration};
+
+/// No wait is longer, so no moment overflows whatever a policy says.
+const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// A start that may take no time at all could never succeed.
+const SHORTEST_START: Duration = Duration::from_millis(1);
+
+/// The moment that lies so long after another.
+pub(super) fn after(at: Instant, wait: Duration) -> Instant {
+    at + wait.min(FAR)
+}
+
+/// Where a unit stands. `Resting` and `Failed` occur only while it is wanted on.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Phase {
+    /// No run, and nothing that speaks against starting one.
+    Idle,
+    /// No run before a certain moment.
+    Resting(Rest),
+    /// A run that may live on.
+    Up(Run),
+    /// A run that is being ended.
+    Stopping { run: Run, ending: Ending, kill_at: Instant },
+    /// No run, and none is tried.
+    Failed(Failure),
+    /// The workload is no more; this has to be told.
+    Removed,
+    /// Everything is told.
+    Finished,
+}
+
+impl Phase {
+    pub(super) fn run(&self) -> Option<&Run> {
+        match self {
+            Self::Up(run) | Self::Stopping { run, .. } => Some(run),
+            Self::Idle | Self::Resting(_) | Self::Failed(_) | Self::Removed | Self::Finished => {
+                None
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Rest {
+    pub(super) until: Instant,
+    pub(super) again: Again,
+}
+
+/// Why a run is there that nobody asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Again {
+    /// It makes up for a charged failure: restart number `attempt`.
+    Charged { attempt: u32 },
+    /// It makes up for an end that nobody is blamed for.
+    Excused,
+    /// It makes up for an end that the engine's outage is blamed for.
+    Outage,
+    /// It is the single try of a given-up unit.
+    HalfOpen,
+    /// Somebody else restarted the workload.
+    Adopted,
+}
+
+/// Why we end a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Its user asked for that.
+    Asked,
+    /// It did not become ready within this time.
+    Late(Duration),
+    /// It was seen to hang.
+    Hung(String),
+}
+
+impl Ending {
+    pub(super) fn cause(&self) -> Cause {
+        match self {
+            Self::Asked => Cause::Asked,
+            Self::Late(limit) => Cause::Hung(format!(
+                "did not answer `initialize` within {}",
+                human_duration(*limit)
+            )),
+            Self::Hung(what) => Cause::Hung(what.clone()),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Failure {
+    CannotStart { since: Instant, why: String },
+    GivenUp { since: Instant },
+}
+
+impl Failure {
+    pub(super) fn since(&self) -> Instant {
+        match self {
+            Self::CannotStart { since, .. } | Self::GivenUp { since } => *since,
+        }
+    }
+}
+
+/// A moment in the life of a run: when it was, and the same on the run's own clock, which stands
+/// still while the run is paused or its engine away.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Moment {
+    pub(super) at: Instant,
+    clock: Instant,
+}
+
+impl Moment {
+    pub(super) fn new(at: Instant) -> Self {
+        Self { at, clock: at }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Run {
+    pub(super) id: RunId,
+    /// Why it was started; nothing if its user asked for it.
+    pub(super) again: Option<Again>,
+    pub(super) asked: Moment,
+    pub(super) started: Option<Moment>,
+    pub(super) ready: Option<Moment>,
+    pub(super) paused: bool,
+    pub(super) unhealthy: bool,
+    /// Whether it was found to be stable, under the present policy.
+    pub(super) stable: bool,
+    /// Why it is to be ended as soon as that is possible.
+    pub(super) doom: Option<Ending>,
+    /// Since when its clock stands still.
+    frozen: Option<Instant>,
+}
+
+impl Run {
+    pub(super) fn new(id: RunId, again: Option<Again>, now: Instant) -> Self {
+        Self {
+            id,
+            again,
+            asked: Moment::new(now),
+            started: None,
+            ready: None,
+            paused: false,
+            unhealthy: false,
+            stable: false,
+            doom: None,
+            frozen: None,
+        }
+    }
+
+    /// A run that was there before us. Its start deadline begins anew, because there was nobody to
+    /// greet it; the time it was up counts.
+    pub(super) fn found(now: Instant, id: RunId, age: Duration, ready: Option<Duration>) -> Self {
+        let ago = |span| now.checked_sub(span).unwrap_or(now);
+        Self {
+            asked: Moment { at: ago(age), clock: now },
+            started: Some(Moment::new(ago(age))),
+            ready: ready.map(|span| Moment::new(ago(span))),
+            ..Self::new(id, None, now)
+        }
+    }
+
+    /// A run that somebody else has just started.
+    pub(super) fn adopted(now: Instant, id: RunId, doom: Option<Ending>) -> Self {
+        Self { doom, started: Some(Moment::new(now)), ..Self::new(id, Some(Again::Adopted), now) }
+    }
+
+    /// It exists. Like all news of a run, this is noted only if it is new.
+    pub(super) fn starts(&mut self, now: Instant) -> Option<Note> {
+        let new = self.started.is_none();
+        self.started = self.started.or(Some(self.moment(now)));
+        new.then_some(Note::Started { run: self.id })
+    }
+
+    pub(super) fn becomes_ready(&mut self, now: Instant) -> Option<Note> {
+        let new = self.ready.is_none();
+        let moment = Some(self.moment(now));
+        self.started = self.started.or(moment);
+        self.ready = self.ready.or(moment);
+        let took = now.saturating_duration_since(self.asked.at);
+        new.then_some(Note::Ready { run: self.id, took })
+    }
+
+    pub(super) fn pauses(&mut self, paused: bool) -> Option<Note> {
+        let run = self.id;
+        let new = std::mem::replace(&mut self.paused, paused) != paused;
+        new.then_some(if paused { Note::Paused { run } } else { Note::Unpaused { run } })
+    }
+
+    pub(super) fn ails(&mut self, unhealthy: bool) -> Option<Note> {
+        let run = self.id;
+        let new = std::mem::replace(&mut self.unhealthy, unhealthy) != unhealthy;
+        new.then_some(if unhealthy { Note::Unhealthy { run } } else { Note::Healthy { run } })
+    }
+
+    /// It does not answer. While it is paused or its engine away it could not, so that is no fault.
+    pub(super) fn hangs(&mut self, what: String) -> Option<Note> {
+        if self.frozen.is_some() || self.doom.is_some() {
+            return None;
+        }
+        self.doom = Some(Ending::Hung(what.clone()));
+        Some(Note::Hung { run: self.id, what })
+    }
+
+    /// This moment, on a clock that may stand still.
+    fn moment(&self, now: Instant) -> Moment {
+        Moment { at: now, clock: self.frozen.unwrap_or(now) }
+    }
+
+    /// Stops the clock of the run or lets it go on.
+    pub(super) fn freeze(&mut self, now: Instant, frozen: bool) {
+        match (self.frozen, frozen) {
+            (None, true) => self.frozen = Some(now),
+            (Some(since), false) => {
+                let lost = now.saturating_duration_since(since);
+                let moments = [Some(&mut self.asked), self.started.as_mut(), self.ready.as_mut()];
+                for moment in moments.into_iter().flatten() {
+                    moment.clock += lost;
+                }
+                self.frozen = None;
+            }
+            (None, false) | (Some(_), true) => {}
+        }
+    }
+
+    /// How long it lived, as people see it.
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.started.unwrap_or(self.asked).at)
+    }
+
+    /// When time alone will change something.
+    pub(super) fn deadline(&self, policy: &RestartPolicy) -> Option<Instant> {
+        self.stable_at(policy).into_iter().chain(self.late_at(policy)).min()
+    }
+
+    /// When it becomes stable, if it is not yet.
+    pub(super) fn stable_at(&self, policy: &RestartPolicy) -> Option<Instant> {
+        let from = match policy.stable_from {
+            StableFrom::Ready => self.ready,
+            StableFrom::Start => self.started,
+        };
+        let pending = !self.stable && self.frozen.is_none();
+        from.filter(|_| pending).map(|moment| after(moment.clock, policy.stable_after))
+    }
+
+    /// When it is too late to become ready, if it is not yet.
+    pub(super) fn late_at(&self, policy: &RestartPolicy) -> Option<Instant> {
+        let pending = self.ready.is_none() && self.doom.is_none() && self.frozen.is_none();
+        pending.then(|| after(self.asked.clock, policy.start_timeout.max(SHORTEST_START)))
+    }
+}

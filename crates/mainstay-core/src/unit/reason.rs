@@ -1,0 +1,148 @@
+//! The status of a unit and the line that explains it.
+
+use std::time::{Duration, Instant};
+
+use super::Unit;
+use super::phase::{Again, Ending, Failure, Phase, Rest, Run};
+use crate::{Cause, OnStop, Status, Wanted, human_duration};
+
+pub(super) fn status(unit: &Unit) -> Status {
+    use {Phase as P, Wanted as W};
+    match (unit.wanted, &unit.phase) {
+        (_, P::Removed | P::Finished) | (W::Gone, _) => Status::Removing,
+        (W::Off, P::Idle | P::Resting(_) | P::Failed(_)) => Status::Stopped,
+        // The return of its engine would not help it.
+        (W::On, P::Failed(_)) => Status::Error,
+        _ if unit.away.is_some() => Status::Waiting,
+        (W::On, P::Idle | P::Resting(_)) => Status::Starting,
+        (W::Off, P::Up(_)) | (_, P::Stopping { .. }) => Status::Stopping,
+        (W::On, P::Up(run)) if run.paused => Status::Waiting,
+        (W::On, P::Up(run)) if run.ready.is_none() => Status::Starting,
+        (W::On, P::Up(run)) if run.unhealthy => Status::Unhealthy,
+        (W::On, P::Up(_)) => Status::Running,
+    }
+}
+
+pub(super) fn reason(unit: &Unit, now: Instant) -> String {
+    use {Phase as P, Wanted as W};
+    match (unit.wanted, &unit.phase) {
+        (_, P::Removed | P::Finished) => "removed".to_owned(),
+        (W::Off, P::Idle | P::Resting(_) | P::Failed(_)) => stopped(unit),
+        (W::On, P::Failed(failure)) => failed(unit, failure),
+        _ if unit.away.is_some() => away(unit, now),
+        (W::On, P::Idle) => "starting".to_owned(),
+        (W::On, P::Resting(rest)) => resting(unit, rest, now),
+        (W::On, P::Up(run)) if run.paused => "paused by someone else".to_owned(),
+        (W::On, P::Up(run)) if run.ready.is_none() => starting(unit, run),
+        (W::On, P::Up(run)) if run.unhealthy => "does not answer as it used to".to_owned(),
+        (W::On, P::Up(_)) => match unit.restarts() {
+            0 => "ready".to_owned(),
+            1 => "ready, restarted once".to_owned(),
+            n => format!("ready, restarted {n} times"),
+        },
+        (W::On, P::Stopping { ending: Ending::Asked, .. }) => "stopping, then starting".to_owned(),
+        (W::On, P::Stopping { ending, .. }) => format!("{}, ending it", ending.cause()),
+        (W::Off, P::Up(_) | P::Stopping { .. }) => "stopping on request".to_owned(),
+        (W::Gone, _) => "removing on request".to_owned(),
+    }
+}
+
+/// How a run ended, in words: "exited 1 after 3 s".
+pub(super) fn end(cause: &Cause, ran_for: Duration) -> String {
+    let ran_for = human_duration(ran_for);
+    match cause {
+        Cause::Hung(what) => format!("hung after {ran_for}: {what}"),
+        Cause::Exited(_)
+        | Cause::StoppedBySomeone
+        | Cause::RestartedBySomeone
+        | Cause::Asked
+        | Cause::Removed => format!("{cause} after {ran_for}"),
+        Cause::EngineAway | Cause::CannotStart(_) => cause.to_string(),
+    }
+}
+
+/// A number of restarts, in words.
+pub(super) fn times(restarts: u32) -> String {
+    match restarts {
+        1 => "1 restart".to_owned(),
+        n => format!("{n} restarts"),
+    }
+}
+
+fn stopped(unit: &Unit) -> String {
+    let respected = unit.policy.on_stop == OnStop::Respect
+        && unit.last_end.as_ref().is_some_and(|end| end.cause == Cause::StoppedBySomeone);
+    match (respected, &unit.last_end) {
+        (true, _) => "stopped by someone else; start it to bring it back".to_owned(),
+        (false, Some(_)) => "stopped on request".to_owned(),
+        (false, None) => "not started".to_owned(),
+    }
+}
+
+fn failed(unit: &Unit, failure: &Failure) -> String {
+    match failure {
+        Failure::CannotStart { why, .. } => format!("cannot start: {why}"),
+        Failure::GivenUp { .. } if unit.policy.max == 0 => {
+            format!("{}, and is not restarted; restart it to try again", last_end(unit))
+        }
+        Failure::GivenUp { .. } => format!(
+            "gave up after {}; last: {}; restart it to try again",
+            times(unit.policy.max),
+            last_end(unit)
+        ),
+    }
+}
+
+fn away(unit: &Unit, now: Instant) -> String {
+    let since = unit.away.unwrap_or(now);
+    let lasted = human_duration(now.saturating_duration_since(since));
+    let then = match (unit.wanted, &unit.phase) {
+        (Wanted::Gone, _) => "; removed when it is back",
+        (Wanted::Off, _) => "; stopped when it is back",
+        (Wanted::On, Phase::Idle | Phase::Resting(_)) => "; started when it is back",
+        (Wanted::On, _) => "",
+    };
+    format!("the engine has been away for {lasted}{then}")
+}
+
+fn resting(unit: &Unit, rest: &Rest, now: Instant) -> String {
+    let left = rest.until.saturating_duration_since(now);
+    match rest.again {
+        Again::Charged { attempt } if left > Duration::ZERO => format!(
+            "{}, restart {attempt} of {} in {}",
+            last_end(unit),
+            unit.policy.max,
+            human_duration(whole_seconds(left))
+        ),
+        Again::Charged { .. }
+        | Again::Excused
+        | Again::Outage
+        | Again::HalfOpen
+        | Again::Adopted => format!("{}, restarting", last_end(unit)),
+    }
+}
+
+fn starting(unit: &Unit, run: &Run) -> String {
+    match run.again {
+        None => "starting".to_owned(),
+        Some(Again::Charged { attempt: attempt @ 2.. }) => {
+            format!("{}, restart {attempt} of {}", last_end(unit), unit.policy.max)
+        }
+        Some(Again::Charged { .. } | Again::Excused | Again::Outage) => {
+            format!("{}, restarting", last_end(unit))
+        }
+        Some(Again::HalfOpen) => {
+            format!("gave up after {}, trying once more", times(unit.policy.max))
+        }
+        Some(Again::Adopted) => "restarted by someone else, not ready yet".to_owned(),
+    }
+}
+
+fn last_end(unit: &Unit) -> String {
+    unit.last_end.as_ref().map_or_else(|| "ended".to_owned(), |last| end(&last.cause, last.ran_for))
+}
+
+/// Rounded up, so that a countdown never shows less than is left.
+fn whole_seconds(left: Duration) -> Duration {
+    Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0))
+}

@@ -1,0 +1,249 @@
+//! A simulated engine around one unit: it honours actions, has moods, delivers news late, out of
+//! order and twice, and checks after every event what must always hold.
+
+use std::time::{Duration, Instant};
+
+use super::super::budget::Jitter;
+use super::super::{Action, Event, Note, Unit};
+use super::world::{origin, secs};
+use crate::{Cause, Exit, RestartPolicy, RunId, Status, Wanted};
+
+/// How the engine behaves from now on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mood {
+    pub(super) starts_fail: bool,
+    pub(super) runs_get_ready: bool,
+    pub(super) runs_heed_stop: bool,
+    pub(super) news_takes: Duration,
+}
+
+const KIND: Mood = Mood {
+    starts_fail: false,
+    runs_get_ready: true,
+    runs_heed_stop: true,
+    news_takes: Duration::ZERO,
+};
+
+/// What happens next in a script.
+#[derive(Debug, Clone)]
+pub(super) enum Step {
+    Wait(Duration),
+    Mood(Mood),
+    /// Something that concerns the unit as a whole.
+    Tell(Event),
+    /// Something that the present run does, if there is one.
+    News(fn(RunId) -> Event),
+    Dies(Cause),
+    RestartedBySomeone,
+    /// Old news once more.
+    Again(usize),
+}
+
+pub(super) struct Engine {
+    now: Instant,
+    pub(super) unit: Unit,
+    policy: RestartPolicy,
+    mood: Mood,
+    alive: Option<RunId>,
+    away: bool,
+    forgotten: bool,
+    mail: Vec<(Instant, Event)>,
+    delivered: Vec<Event>,
+    scheduled: Option<(Instant, Duration)>,
+    chance: Jitter,
+}
+
+impl Engine {
+    pub(super) fn new(policy: RestartPolicy, seed: u64) -> Self {
+        Self {
+            now: origin(),
+            unit: Unit::new(policy.clone(), seed),
+            policy,
+            mood: KIND,
+            alive: None,
+            away: false,
+            forgotten: false,
+            mail: Vec::new(),
+            delivered: Vec::new(),
+            scheduled: None,
+            chance: Jitter::new(seed),
+        }
+    }
+
+    pub(super) fn play(&mut self, step: Step) {
+        match step {
+            Step::Wait(time) => self.passes(time),
+            Step::Mood(mood) => self.mood = mood,
+            Step::Tell(event) => self.tell(event),
+            Step::News(news) => {
+                if let Some(run) = self.alive {
+                    self.post(news(run));
+                }
+            }
+            Step::Dies(cause) => self.dies(cause),
+            Step::RestartedBySomeone => {
+                if let Some(old) = self.alive {
+                    let new = self.unit.last_run().next();
+                    self.alive = Some(new);
+                    self.tell(Event::Adopted { old, new });
+                }
+            }
+            Step::Again(which) => {
+                if !self.delivered.is_empty() {
+                    let event = self.delivered[which % self.delivered.len()].clone();
+                    self.tell(event);
+                }
+            }
+        }
+    }
+
+    /// With a kind engine and a slow reconcile, the world comes to match the intent.
+    pub(super) fn converges(&mut self) {
+        self.mood = KIND;
+        self.tell(Event::EngineBack);
+        self.reconciles_for(secs(600));
+        if self.unit.wanted() == Wanted::On && !self.forgotten {
+            if self.unit.view(self.now).status == Status::Error {
+                assert_eq!(self.alive, None);
+                self.tell(Event::Restart);
+                self.reconciles_for(secs(600));
+            }
+            assert_eq!(self.unit.view(self.now).status, Status::Running, "{:?}", self.unit);
+            assert!(self.alive.is_some());
+        } else {
+            assert_eq!(self.alive, None, "{:?}", self.unit);
+        }
+        assert_eq!(self.unit.run(), self.alive);
+        assert!(self.forgotten || self.unit.wanted() != Wanted::Gone);
+    }
+
+    fn reconciles_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            match (self.unit.run(), self.alive) {
+                (Some(run), Some(alive)) if run == alive => {
+                    self.tell(Event::Unpaused { run });
+                    self.tell(Event::Healthy { run });
+                }
+                (Some(run), None) if self.mail.is_empty() => {
+                    self.tell(Event::Gone { run, cause: Cause::Exited(Exit::UNKNOWN) });
+                }
+                (Some(_) | None, _) => {}
+            }
+            self.passes(secs(10));
+        }
+    }
+
+    fn passes(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            let tick = self.unit.deadline().filter(|&at| at <= end);
+            let first = (0..self.mail.len()).min_by_key(|&i| self.mail[i].0);
+            let first = first.filter(|&i| self.mail[i].0 <= end);
+            match (tick, first) {
+                (Some(tick), first) if first.is_none_or(|i| tick <= self.mail[i].0) => {
+                    self.now = self.now.max(tick);
+                    self.tell(Event::Tick);
+                }
+                (_, Some(i)) => {
+                    let (at, event) = self.mail.remove(i);
+                    self.now = self.now.max(at);
+                    self.tell(event.clone());
+                    self.delivered.push(event);
+                }
+                (_, None) => break,
+            }
+        }
+        self.now = end;
+    }
+
+    fn tell(&mut self, event: Event) {
+        match &event {
+            Event::EngineAway => self.away = true,
+            Event::EngineBack => self.away = false,
+            Event::Policy(policy) if !self.forgotten => self.policy = policy.clone(),
+            _ => {}
+        }
+        let stale = self.is_stale(&event);
+        let before = stale.then(|| self.unit.clone());
+        let action = self.unit.handle(self.now, event);
+        if let Some(before) = before {
+            assert_eq!((action, &self.unit), (None, &before), "stale news changed something");
+        } else {
+            let ahead = self.unit.deadline().is_none_or(|at| at > self.now);
+            assert!(ahead, "the deadline is not ahead: {:?}", self.unit);
+        }
+        self.check_notes();
+        let view = self.unit.view(self.now);
+        assert!(view.restarts <= self.policy.max && !view.reason.is_empty());
+        if let Some(action) = action {
+            self.act(action);
+        }
+    }
+
+    fn is_stale(&self, event: &Event) -> bool {
+        let present = self.unit.run();
+        let removal = matches!(event, Event::Gone { cause: Cause::Removed, .. });
+        event.subject().is_some_and(|run| {
+            present != Some(run) && !(removal && present.is_none() && run == self.unit.last_run())
+        })
+    }
+
+    fn check_notes(&mut self) {
+        for note in self.unit.take_notes() {
+            match note {
+                Note::Scheduled { attempt, delay, .. } => {
+                    let nominal = self.policy.delay(attempt);
+                    assert!((nominal..=nominal + nominal / 10).contains(&delay), "{delay:?}");
+                    self.scheduled = Some((self.now, delay));
+                }
+                Note::Starting { attempt: 1.., .. } => {
+                    let (at, delay) = self.scheduled.take().expect("it was scheduled");
+                    assert!(self.now - at >= delay, "{:?} is early for {delay:?}", self.now - at);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        assert!(!self.forgotten, "{action:?} after the end");
+        assert!(!self.away || action == Action::Forget, "{action:?} during an outage");
+        match action {
+            Action::Start(run) if self.mood.starts_fail => {
+                assert_eq!(self.alive, None, "two runs at once");
+                self.post(Event::StartFailed { run, why: "bad mood".to_owned() });
+            }
+            Action::Start(run) => {
+                assert_eq!(self.alive, None, "two runs at once");
+                self.alive = Some(run);
+                self.post(Event::Started { run });
+                if self.mood.runs_get_ready {
+                    self.post(Event::Ready { run });
+                }
+            }
+            Action::Stop(run) | Action::Kill(run) => {
+                if self.alive.is_none() {
+                    self.post(Event::Gone { run, cause: Cause::Exited(Exit::UNKNOWN) });
+                } else if self.mood.runs_heed_stop || action == Action::Kill(run) {
+                    self.dies(Cause::Exited(Exit::signal(15)));
+                }
+            }
+            Action::Forget => {
+                assert_eq!(self.alive, None, "a live run was forgotten");
+                self.forgotten = true;
+            }
+        }
+    }
+
+    fn dies(&mut self, cause: Cause) {
+        if let Some(run) = self.alive.take() {
+            self.post(Event::Gone { run, cause });
+        }
+    }
+
+    fn post(&mut self, event: Event) {
+        let at = self.now + self.chance.up_to(self.mood.news_takes);
+        self.mail.push((at, event));
+    }
+}

@@ -1,0 +1,10 @@
+//! The rules as stories and as properties.
+
+mod engine;
+mod notes;
+mod outages;
+mod properties;
+mod requests;
+mod runs;
+mod schedule;
+mod world;

@@ -1,0 +1,173 @@
+//! Stories of what users ask for.
+
+use super::world::*;
+use crate::{Action, Cause, Event, Exit, Note, RestartPolicy, RunId, Status, Unit, Wanted};
+
+/// A world in the middle of a delay before its second restart.
+fn resting() -> World {
+    let mut w = world();
+    assert_eq!(w.crashes_after(secs(3)), start(2));
+    assert_eq!(w.crashes_after(secs(3)), None);
+    w.passes(secs(1));
+    w
+}
+
+#[test]
+fn stop_removal_and_restart_act_at_once_during_a_delay() {
+    let mut w = resting();
+    assert_eq!(w.want(Wanted::Off), None);
+    w.shows(Status::Stopped, "stopped on request");
+    assert_eq!(w.passes(FOREVER), None);
+
+    assert_eq!(resting().want(Wanted::Gone), Some(Action::Forget));
+
+    let mut w = resting();
+    assert_eq!(w.tell(Event::Restart), start(3));
+    assert_eq!(w.restarts(), 0);
+    w.shows(Status::Starting, "starting");
+
+    assert_eq!(resting().tell(Event::Policy(RestartPolicy::default())), start(3));
+}
+
+#[test]
+fn start_during_a_delay_leaves_the_schedule_alone() {
+    let mut w = resting();
+    let before = w.unit.clone();
+    assert_eq!(w.want(Wanted::On), None);
+    assert_eq!(w.unit, before);
+}
+
+#[test]
+fn a_stop_is_no_failure_however_it_ends() {
+    let mut w = world();
+    w.comes_up();
+    w.notes();
+    assert_eq!(w.want(Wanted::Off), stop(1));
+    assert_eq!(w.ends(Cause::Exited(Exit::code(143))), None);
+    let ended =
+        |note: &Note| matches!(note, Note::Ended { cause: Cause::Asked, charged: false, .. });
+    assert!(w.notes().iter().any(ended));
+    assert_eq!(w.passes(FOREVER), None);
+    assert_eq!(w.want(Wanted::On), start(2));
+    assert_eq!(w.restarts(), 0);
+}
+
+#[test]
+fn start_while_stopping_starts_as_soon_as_it_is_gone() {
+    let mut w = world();
+    w.comes_up();
+    assert_eq!(w.want(Wanted::Off), stop(1));
+    assert_eq!(w.want(Wanted::On), None);
+    w.shows(Status::Stopping, "stopping, then starting");
+    assert_eq!(w.crashes(), start(2));
+    assert_eq!(w.restarts(), 0);
+}
+
+#[test]
+fn a_restart_ends_the_run_and_starts_the_next_at_once() {
+    let mut w = world();
+    w.comes_up();
+    for run in 1..20 {
+        assert_eq!(w.tell(Event::Restart), stop(run));
+        assert_eq!(w.tell(Event::Restart), None);
+        assert_eq!(w.crashes(), start(run + 1));
+    }
+    let view = w.unit.view(w.now);
+    assert_eq!((view.restarts, view.restarts_total), (0, 0));
+}
+
+#[test]
+fn a_restart_turns_a_stopped_unit_on_but_saves_none_from_removal() {
+    let mut w = world();
+    assert_eq!(w.want(Wanted::Off), stop(1));
+    assert_eq!(w.crashes(), None);
+    assert_eq!(w.tell(Event::Restart), start(2));
+    assert_eq!(w.unit.wanted(), Wanted::On);
+    assert_eq!(w.want(Wanted::Gone), stop(2));
+    assert_eq!(w.tell(Event::Restart), None);
+    assert_eq!(w.crashes(), Some(Action::Forget));
+}
+
+#[test]
+fn a_request_outweighs_the_fault_we_were_ending_a_run_for() {
+    let hang = |run| Event::Hung { run, what: "ping".to_owned() };
+    let mut w = world();
+    assert_eq!(w.news(hang), kill(1));
+    assert_eq!(w.tell(Event::Restart), None);
+    assert_eq!(w.crashes(), start(2));
+    assert_eq!(w.restarts(), 0);
+
+    assert_eq!(w.news(hang), kill(2));
+    assert_eq!(w.want(Wanted::Off), None);
+    assert_eq!(w.want(Wanted::On), None);
+    assert_eq!(w.crashes(), start(3));
+    assert_eq!(w.restarts(), 0);
+    assert_eq!(w.unit.view(w.now).last_end.expect("it ended").cause, Cause::Asked);
+}
+
+#[test]
+fn a_removal_stops_first_and_forgets_then() {
+    let mut w = world();
+    w.comes_up();
+    assert_eq!(w.want(Wanted::Gone), stop(1));
+    w.shows(Status::Removing, "removing on request");
+    assert_eq!(w.waits(), (secs(15), kill(1)));
+    assert_eq!(w.crashes(), Some(Action::Forget));
+    assert_eq!(w.notes().last(), Some(&Note::Removed));
+}
+
+#[test]
+fn what_never_ran_is_forgotten_at_once() {
+    let mut unit = Unit::new(RestartPolicy::default(), 7);
+    assert_eq!((unit.wanted(), unit.run(), unit.deadline()), (Wanted::Off, None, None));
+    assert_eq!(unit.handle(origin(), Event::Want(Wanted::Gone)), Some(Action::Forget));
+}
+
+#[test]
+fn stopping_a_given_up_unit_ends_the_error() {
+    let mut w = world();
+    w.gives_up();
+    assert_eq!(w.want(Wanted::Off), None);
+    w.shows(Status::Stopped, "stopped on request");
+    assert_eq!(w.want(Wanted::On), start(12));
+    assert_eq!(w.restarts(), 0);
+}
+
+#[test]
+fn a_new_policy_holds_for_the_present_run() {
+    let mut w = world();
+    w.comes_up();
+    w.passes(secs(40));
+    assert!(w.unit.view(w.now).stable);
+    let policy = RestartPolicy { stable_after: secs(50), ..RestartPolicy::default() };
+    assert_eq!(w.tell(Event::Policy(policy)), None);
+    assert!(!w.unit.view(w.now).stable);
+    w.passes(secs(10));
+    assert!(w.unit.view(w.now).stable);
+    assert_eq!(w.unit.run(), Some(RunId::new(1)));
+}
+
+#[test]
+fn news_of_another_run_changes_nothing() {
+    let mut w = world();
+    w.crashes();
+    w.comes_up();
+    let before = w.unit.clone();
+    for run in [RunId::new(1), RunId::new(3)] {
+        for event in [
+            Event::Started { run },
+            Event::StartFailed { run, why: String::new() },
+            Event::Ready { run },
+            Event::Gone { run, cause: Cause::Removed },
+            Event::Adopted { old: run, new: RunId::new(9) },
+            Event::Paused { run },
+            Event::Unpaused { run },
+            Event::Unhealthy { run },
+            Event::Healthy { run },
+            Event::Hung { run, what: String::new() },
+        ] {
+            assert_eq!(w.tell(event), None);
+        }
+    }
+    assert_eq!(w.unit, before);
+}

@@ -1,0 +1,87 @@
+//! What a unit shows of itself.
+
+use std::time::{Duration, Instant};
+
+use super::phase::{Moment, Phase};
+use super::{Unit, reason};
+use crate::{Cause, RunId, Status};
+
+/// A unit at one glance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// The status.
+    pub status: Status,
+    /// What is behind the status, as one short line.
+    pub reason: String,
+    /// The present run.
+    pub run: Option<RunId>,
+    /// The charged restarts since the last reset.
+    pub restarts: u32,
+    /// All restarts made without being asked for, charged or not, since this unit was built.
+    pub restarts_total: u64,
+    /// How many charged restarts are allowed.
+    pub restart_max: u32,
+    /// When the present run was started.
+    pub started: Option<Instant>,
+    /// When the present run became ready.
+    pub ready: Option<Instant>,
+    /// When the next run is due. Nothing while the engine is away, because then nobody knows.
+    pub next_restart: Option<Instant>,
+    /// How the last run ended.
+    pub last_end: Option<Ended>,
+    /// Whether the present run has been up long enough for earlier failures to be forgotten.
+    pub stable: bool,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Which run.
+    pub run: RunId,
+    /// Why, after all that is known was weighed.
+    pub cause: Cause,
+    /// When that became known.
+    pub at: Instant,
+    /// How long it had run.
+    pub ran_for: Duration,
+    /// How long it had been ready, if it was.
+    pub ready_for: Option<Duration>,
+}
+
+impl Unit {
+    /// What a user should see now.
+    pub fn view(&self, now: Instant) -> View {
+        let run = self.phase.run();
+        View {
+            status: reason::status(self),
+            reason: reason::reason(self, now),
+            run: self.run(),
+            restarts: self.restarts(),
+            restarts_total: self.restarts_total,
+            restart_max: self.policy.max,
+            started: run.and_then(|run| run.started).map(at),
+            ready: run.and_then(|run| run.ready).map(at),
+            next_restart: match &self.phase {
+                Phase::Resting(rest) if self.away.is_none() => Some(rest.until),
+                Phase::Resting(_)
+                | Phase::Idle
+                | Phase::Up(_)
+                | Phase::Stopping { .. }
+                | Phase::Failed(_)
+                | Phase::Removed
+                | Phase::Finished => None,
+            },
+            last_end: self.last_end.clone(),
+            stable: run.is_some_and(|run| run.stable),
+        }
+    }
+
+    /// The failure that made the unit give up is none that a restart made up for.
+    pub(super) fn restarts(&self) -> u32 {
+        self.budget.failures().min(self.policy.max)
+    }
+}
+
+fn at(moment: Moment) -> Instant {
+    moment.at
+}
