@@ -1,1 +1,20 @@
-//! hold
+//! The processes that outlive the daemon.
+//!
+//! A *shim* is one small process per local MCP server. It owns the server's pipes and its whole
+//! process tree, so the daemon can die, be replaced or be upgraded while the server runs on and loses
+//! no byte. The daemon starts a shim ([`launch`]), talks to it through a private socket ([`socket`],
+//! [`wire`]) and, when the shim is gone, reads what it left behind ([`record`]).
+//!
+//! This crate uses std and rustix only and starts no async runtime: there are as many shims as
+//! servers, so each must cost next to no memory and, while idle, no CPU at all.
+
+mod clock;
+mod codec;
+mod procfs;
+
+pub mod launch;
+pub mod record;
+pub mod shim;
+pub mod socket;
+pub mod tree;
+pub mod wire;

@@ -1,0 +1,83 @@
+//! What `/proc` tells about a process.
+
+use std::fs;
+use std::io;
+
+/// The facts that we read from `/proc/PID/stat`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stat {
+    pub(crate) parent: u32,
+    /// In clock ticks since boot. Together with the pid it names one process for good.
+    pub(crate) started: u64,
+    pub(crate) alive: bool,
+}
+
+/// The facts about one process, or `None` if there is no such process.
+pub(crate) fn stat(pid: u32) -> io::Result<Option<Stat>> {
+    match fs::read(format!("/proc/{pid}/stat")) {
+        Ok(line) => parse(&line)
+            .map(Some)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unreadable /proc/PID/stat")),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The pids of all processes that can be seen.
+pub(crate) fn pids() -> io::Result<impl Iterator<Item = u32>> {
+    Ok(fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
+}
+
+/// Whether an error of `/proc` only says that the process has ended meanwhile.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+/// The command name comes second, in parentheses, and may itself hold blanks and parentheses.
+fn parse(line: &[u8]) -> Option<Stat> {
+    let after_name = line.iter().rposition(|&byte| byte == b')')? + 1;
+    let mut fields = std::str::from_utf8(line.get(after_name..)?).ok()?.split_ascii_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let threads: u32 = fields.nth(15)?.parse().ok()?;
+    let started = fields.nth(1)?.parse().ok()?;
+    // A process whose main thread has ended looks like a zombie while its other threads run on.
+    let alive = match state {
+        "Z" | "X" => threads > 1,
+        _ => true,
+    };
+    Some(Stat { parent, started, alive })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &str, state: &str, threads: u32, alive: bool) {
+        let line = format!(
+            "71 ({name}) {state} 70 71 70 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 8812 1 2 3\n"
+        );
+        let expected = Stat { parent: 70, started: 8812, alive };
+        assert_eq!(parse(line.as_bytes()), Some(expected), "{line}");
+    }
+
+    #[test]
+    fn stat_is_read_whatever_the_name() {
+        check("sh", "S", 1, true);
+        check("a) Z 1 (b c)", "R", 4, true);
+        check("dead", "Z", 1, false);
+        check("main thread ended", "Z", 3, true);
+        for bad in ["", "71 (sh", "71 (sh)", "71 (sh) S x", "71 (sh) S 70 71"] {
+            assert_eq!(parse(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn we_are_alive_and_our_parent_is_known() {
+        let me = stat(std::process::id()).unwrap().unwrap();
+        assert!(me.alive);
+        assert_eq!(me.parent, std::os::unix::process::parent_id());
+        assert!(pids().unwrap().any(|pid| pid == std::process::id()));
+    }
+}

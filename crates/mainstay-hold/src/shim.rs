@@ -1,0 +1,159 @@
+//! The shim itself: one small process per local server, which outlives the daemon.
+//!
+//! It owns the server's pipes, its process tree and its exit status. Daemons come and go through
+//! `RUN_DIR/shim.sock` in the protocol of [`wire`](crate::wire); the server notices none of it. What the
+//! shim guarantees:
+//!
+//! - Output is kept until a daemon has consumed it. When the ring is full the server waits; no byte is lost
+//!   or told twice.
+//! - A line of input is written whole or not at all, once, in order; a line that was only half received when
+//!   its daemon died is never written. The daemon with the highest number owns input and output.
+//! - The end is complete: `Exited` comes after the server's last output, `Gone` when every descendant has
+//!   ended, also those that called setsid. The exit record is written before `Gone`.
+//! - Memory is bounded, whatever server and daemons do, and an idle shim never wakes up.
+//! - The server does not outlive the shim. A killed shim (also by TERM: the shim keeps the default) takes the
+//!   server along; its other descendants are to be swept by [`find_marked`](crate::tree::find_marked).
+
+mod conn;
+mod life;
+mod log;
+mod oom;
+mod reaper;
+mod ring;
+mod run;
+mod server;
+mod spawn;
+mod stdin;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use rustix::process::{Signal, getpid, getsid, set_child_subreaper, setsid};
+
+use self::oom::OomWatch;
+use self::reaper::Reaper;
+use self::run::Run;
+use self::server::Server;
+use crate::launch::{Failure, Launch, Report};
+use crate::{clock, record, socket, tree};
+
+/// Runs a server to its end. The [`Launch`] comes from standard input, a [`Report`] goes to standard
+/// output. To be called by the main thread before there are others, and without a process group of
+/// its own.
+pub fn main(run_dir: &Path) -> ExitCode {
+    let Ok((input, output)) = take_stdio() else { return ExitCode::FAILURE };
+    match start(run_dir, input) {
+        Ok(run) => {
+            report(output, &Report::Started { server_pid: run.server_pid() });
+            run.finish();
+            ExitCode::SUCCESS
+        }
+        Err(Failed(failure)) => {
+            report(output, &failure);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A [`Report::Failed`].
+struct Failed(Report);
+
+impl Failed {
+    fn new(what: Failure, attempt: &str, error: &io::Error) -> Self {
+        let errno = error.raw_os_error().unwrap_or(0);
+        Self(Report::Failed { what, errno, message: format!("{attempt}: {error}") })
+    }
+
+    fn setup(attempt: &'static str) -> impl Fn(io::Error) -> Self {
+        move |error| Self::new(Failure::Setup, attempt, &error)
+    }
+}
+
+/// Comes back when the server runs and everything else is set up. A failure leaves nothing behind.
+fn start(run_dir: &Path, input: File) -> Result<Run, Failed> {
+    // The launch comes first, lest its writer meet a closed pipe before it reads our reason.
+    let launch = Launch::read(input)
+        .map_err(|error| Failed::new(Failure::BadLaunch, "cannot read the launch", &error))?;
+    let (claim, listener) =
+        Claim::take(run_dir).map_err(Failed::setup("cannot use the run directory"))?;
+    detach().map_err(Failed::setup("cannot leave the session of the daemon"))?;
+
+    let oom = OomWatch::begin();
+    let spawned = spawn::spawn(&launch)?;
+    let reaper = Reaper::start(spawned.pid).map_err(|error| {
+        // The kernel ends the server when we end, but not the server's children.
+        let _best_effort = tree::kill_all(own_pid(), Signal::KILL);
+        Failed::new(Failure::Setup, "cannot wait for the server", &error)
+    })?;
+    let server = Server::new(spawned, &launch);
+    Ok(Run::new(claim, listener, server, reaper, oom, &launch, clock::unix_ms()))
+}
+
+/// Own session, so that no terminal and no process group of the daemon reaches us; subreaper, so that
+/// orphans of the server come to us; no working directory that keeps a file system busy.
+fn detach() -> io::Result<()> {
+    let leads_one_already = getsid(None)? == getpid();
+    if !leads_one_already {
+        setsid()?;
+    }
+    set_child_subreaper(Some(getpid()))?;
+    std::env::set_current_dir("/")
+}
+
+/// The two pipes of the daemon, moved out of the way: from here on standard input, output and error
+/// lead nowhere.
+fn take_stdio() -> io::Result<(File, File)> {
+    let input = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok((input.into(), output.into()))
+}
+
+/// A daemon that has died meanwhile misses the report; the next one finds the socket.
+fn report(mut output: File, report: &Report) {
+    let _daemon_has_died = output.write_all(&report.encode());
+}
+
+fn own_pid() -> u32 {
+    std::process::id()
+}
+
+/// The run directory while it is ours. Socket and pid file go when it is dropped; the exit record
+/// stays.
+struct Claim {
+    dir: PathBuf,
+}
+
+impl Claim {
+    fn take(run_dir: &Path) -> io::Result<(Self, UnixListener)> {
+        let dir = fs::canonicalize(run_dir)?;
+        if record::shim_alive(&dir)?.is_some() {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another shim lives here"));
+        }
+        let claim = Self { dir };
+        claim.clear();
+        let listener = socket::bind(&claim.dir, socket::SHIM)?;
+        listener.set_nonblocking(true)?;
+        record::write_pid(&claim.dir)?;
+        Ok((claim, listener))
+    }
+
+    fn clear(&self) {
+        for name in [socket::SHIM, record::PID] {
+            // What is not there need not be removed; what cannot be is found to be stale later.
+            let _stale = fs::remove_file(self.dir.join(name));
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,209 @@
+//! The log file of a server: its words as they are, between a line for the start of each run and one
+//! for its end.
+//!
+//! The file never grows beyond its limit; lines are kept whole where they fit. Trouble with the disk costs
+//! words, never the server: what cannot be written is dropped, and the next write tries again.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use crate::launch::LogConfig;
+
+const SMALLEST: u64 = 256;
+
+pub(super) struct Log {
+    config: LogConfig,
+    open: Option<Open>,
+    /// Whether the last byte was a newline, or there was none.
+    at_line_start: bool,
+}
+
+struct Open {
+    file: File,
+    size: u64,
+}
+
+impl Log {
+    pub(super) fn new(config: LogConfig) -> Self {
+        let config = LogConfig { max_bytes: config.max_bytes.max(SMALLEST), ..config };
+        Self { config, open: None, at_line_start: true }
+    }
+
+    /// Adds bytes as they are.
+    pub(super) fn write(&mut self, bytes: &[u8]) {
+        if self.try_write(bytes).is_err() {
+            self.open = None;
+        }
+    }
+
+    /// Adds lines of our own, which never share a line with the server's words.
+    pub(super) fn write_lines(&mut self, text: &[u8]) {
+        self.break_line();
+        self.write(text);
+        self.break_line();
+    }
+
+    fn break_line(&mut self) {
+        if !self.at_line_start {
+            self.write(b"\n");
+        }
+    }
+
+    fn try_write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let size = self.opened()?.size;
+            let room = self.config.max_bytes.saturating_sub(size);
+            let movable = self.at_line_start && size > 0;
+            let (now, later) = bytes.split_at(fitting(bytes, room, movable));
+            if let Some(last) = now.last() {
+                let open = self.opened()?;
+                open.file.write_all(now)?;
+                open.size += now.len() as u64;
+                self.at_line_start = *last == b'\n';
+            }
+            if !later.is_empty() {
+                self.rotate()?;
+            }
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    fn opened(&mut self) -> io::Result<&mut Open> {
+        if self.open.is_none() {
+            let mut options = OpenOptions::new();
+            let file = options.append(true).create(true).mode(0o600).open(&self.config.path)?;
+            let size = file.metadata()?.len();
+            self.open = Some(Open { file, size });
+        }
+        Ok(self.open.as_mut().expect("it was opened above"))
+    }
+
+    /// Begins a new file. If the old one cannot be moved away, it is emptied: the limit holds.
+    fn rotate(&mut self) -> io::Result<()> {
+        let moved = (1..=self.config.keep).rev().try_for_each(|number| {
+            match fs::rename(self.numbered(number - 1), self.numbered(number)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            }
+        });
+        if self.config.keep == 0 || moved.is_err() {
+            let open = self.opened()?;
+            open.file.set_len(0)?;
+            open.size = 0;
+        } else {
+            self.open = None;
+        }
+        Ok(())
+    }
+
+    fn numbered(&self, number: u32) -> PathBuf {
+        let mut path = OsString::from(&self.config.path);
+        if number > 0 {
+            path.push(format!(".{number}"));
+        }
+        path.into()
+    }
+}
+
+/// How many of these bytes go into a file with this much room: all, else whole lines, else none if
+/// the line can be moved to the next file, else as many as fit.
+fn fitting(bytes: &[u8], room: u64, movable: bool) -> usize {
+    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    if bytes.len() <= room {
+        return bytes.len();
+    }
+    match bytes[..room].iter().rposition(|&byte| byte == b'\n') {
+        Some(newline) => newline + 1,
+        None if movable => 0,
+        None => room,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn log(dir: &TempDir, max_bytes: u64, keep: u32) -> Log {
+        Log::new(LogConfig { path: dir.path().join("log"), max_bytes, keep })
+    }
+
+    fn text(dir: &TempDir, name: &str) -> String {
+        fs::read_to_string(dir.path().join(name)).unwrap_or_default()
+    }
+
+    #[test]
+    fn our_lines_stand_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = log(&dir, 1_000, 1);
+        log.write_lines(b"--- start ---");
+        log.write(b"half \xc3");
+        log.write(b"\xa4 line");
+        log.write_lines(b"--- end ---");
+        log.write_lines(b"junk\n");
+        assert_eq!(text(&dir, "log"), "--- start ---\nhalf ä line\n--- end ---\njunk\n");
+    }
+
+    #[test]
+    fn a_later_run_goes_on_in_the_same_file() {
+        let dir = tempfile::tempdir().unwrap();
+        log(&dir, 1_000, 1).write_lines(b"one");
+        log(&dir, 1_000, 1).write_lines(b"two");
+        assert_eq!(text(&dir, "log"), "one\ntwo\n");
+    }
+
+    #[test]
+    fn old_files_are_counted_up_and_the_oldest_is_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = log(&dir, 256, 2);
+        for number in 0..4 {
+            log.write(format!("{number}{}\n", "x".repeat(200)).as_bytes());
+        }
+        let firsts = ["log", "log.1", "log.2"].map(|name| text(&dir, name).chars().next());
+        assert_eq!(firsts, [Some('3'), Some('2'), Some('1')]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn without_old_files_the_one_file_begins_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = log(&dir, 256, 0);
+        log.write(&[b'a'; 256]);
+        log.write(b"b\n");
+        assert_eq!(text(&dir, "log"), "b\n");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_missing_directory_costs_words_only_until_it_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("later/log");
+        let mut log = Log::new(LogConfig { path: path.clone(), max_bytes: 256, keep: 1 });
+        log.write(b"lost\n");
+        fs::create_dir(dir.path().join("later")).unwrap();
+        log.write(b"kept\n");
+        assert_eq!(fs::read_to_string(path).unwrap(), "kept\n");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn nothing_is_lost_or_cut_and_no_file_is_too_long(
+            lines in prop::collection::vec("[a-z]{0,120}\n", 0..60), cut in 1..300usize,
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let (mut log, whole) = (log(&dir, 300, 100), lines.concat());
+            whole.as_bytes().chunks(cut).for_each(|chunk| log.write(chunk));
+            let files: Vec<String> =
+                (0..=100).rev().map(|number| fs::read_to_string(log.numbered(number)).unwrap_or_default()).collect();
+            prop_assert_eq!(files.concat(), whole);
+            prop_assert!(files.iter().all(|file| file.len() <= 300));
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! The loop: waits for whatever happens first, takes it in, and tells everybody what they are owed.
+//!
+//! Each turn reads at most once from every source, so none of them starves the others. Time limits come
+//! from [`Life`] and from the linger; without one the loop sleeps until something happens.
+
+use std::mem;
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with, sockopt::socket_peercred};
+use rustix::process::Signal;
+
+use super::conn::{Attached, Conn, Interest, View};
+use super::life::{Action, Life};
+use super::oom::OomWatch;
+use super::reaper::{Ended, News, Reaper};
+use super::server::{Pipe, Scratch, Server, scratch};
+use super::stdin::Load;
+use super::{Claim, own_pid};
+use crate::launch::Launch;
+use crate::record::{self, ExitRecord};
+use crate::wire::{Frame, FromShim, MAX_FRAME, ToShim, VERSION};
+use crate::{clock, tree};
+
+const MAX_CONNS: usize = 16;
+
+/// The longest frame of a connection that is not attached, so that strangers cannot fill memory.
+const SMALL_FRAME: usize = 64 * 1024;
+
+/// How long no connection is accepted after that failed, lest the loop spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+pub(super) struct Run {
+    claim: Claim,
+    listener: UnixListener,
+    accept_again: Option<Instant>,
+    conns: Vec<Conn>,
+    /// The highest number of a daemon that was ever attached.
+    fence: u64,
+    server: Server,
+    reaper: Option<Reaper>,
+    life: Life,
+    oom: OomWatch,
+    exit: Option<ExitRecord>,
+    gone: bool,
+    alone_since: Option<Instant>,
+    label: String,
+    linger: Duration,
+    started_unix_ms: u64,
+    scratch: Box<Scratch>,
+}
+
+/// What can become ready.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Listener,
+    Reaper,
+    Stdin,
+    Server(Pipe),
+    Conn(usize),
+}
+
+impl Run {
+    pub(super) fn new(
+        claim: Claim,
+        listener: UnixListener,
+        server: Server,
+        reaper: Reaper,
+        oom: OomWatch,
+        launch: &Launch,
+        started_unix_ms: u64,
+    ) -> Self {
+        Self {
+            claim,
+            listener,
+            accept_again: None,
+            conns: Vec::new(),
+            fence: 0,
+            server,
+            reaper: Some(reaper),
+            life: Life::new(),
+            oom,
+            exit: None,
+            gone: false,
+            alone_since: None,
+            label: launch.label.clone(),
+            linger: launch.linger,
+            started_unix_ms,
+            scratch: scratch(),
+        }
+    }
+
+    pub(super) fn server_pid(&self) -> u32 {
+        self.server.pid
+    }
+
+    pub(super) fn finish(mut self) {
+        self.log_start();
+        while !self.over(clock::now()) {
+            let Ok(ready) = self.wait(clock::now()) else { return };
+            for (source, flags) in ready {
+                self.serve(source, flags);
+            }
+            let action = self.life.tick(clock::now());
+            self.act(action);
+            self.server.stdin.flush();
+            self.pump();
+        }
+    }
+
+    fn over(&mut self, now: Instant) -> bool {
+        if !self.gone {
+            return false;
+        }
+        if !self.conns.is_empty() {
+            self.alone_since = None;
+            return self.conns.iter().any(Conn::dismissed);
+        }
+        now.duration_since(*self.alone_since.get_or_insert(now)) >= self.linger
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let linger = self.alone_since.and_then(|since| since.checked_add(self.linger));
+        [self.life.deadline(), linger, self.accept_again].into_iter().flatten().min()
+    }
+
+    fn wait(&mut self, now: Instant) -> Result<Vec<(Source, PollFlags)>, Errno> {
+        self.accept_again = self.accept_again.filter(|again| *again > now);
+        let timeout = self.deadline().map(|at| {
+            let left = at.saturating_duration_since(now);
+            Timespec::try_from(left).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })
+        });
+        let (sources, mut fds) = self.sources();
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let flags = fds.iter().map(PollFd::revents);
+        Ok(sources.into_iter().zip(flags).filter(|(_, flags)| !flags.is_empty()).collect())
+    }
+
+    /// What to wait for. A source whose bytes have no place to go is left out.
+    fn sources(&self) -> (Vec<Source>, Vec<PollFd<'_>>) {
+        let mut sources = Vec::with_capacity(5 + MAX_CONNS);
+        let mut fds = Vec::with_capacity(5 + MAX_CONNS);
+        let mut add = |source, fd| {
+            sources.push(source);
+            fds.push(fd);
+        };
+        if self.accept_again.is_none() {
+            add(Source::Listener, PollFd::new(&self.listener, PollFlags::IN));
+        }
+        if let Some(reaper) = &self.reaper {
+            add(Source::Reaper, PollFd::new(reaper.pipe(), PollFlags::IN));
+        }
+        if let Some((pipe, waiting)) = self.server.stdin.pipe() {
+            let flags = if waiting { PollFlags::OUT } else { PollFlags::empty() };
+            add(Source::Stdin, PollFd::from_borrowed_fd(pipe, flags));
+        }
+        for pipe in [Pipe::Stdout, Pipe::Stderr] {
+            if let Some(fd) = self.server.readable(pipe) {
+                add(Source::Server(pipe), PollFd::new(fd, PollFlags::IN));
+            }
+        }
+        for (index, conn) in self.conns.iter().enumerate() {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, self.may_read(conn));
+            flags.set(PollFlags::OUT, conn.blocked());
+            add(Source::Conn(index), PollFd::from_borrowed_fd(conn.socket(), flags));
+        }
+        (sources, fds)
+    }
+
+    /// A server that does not read makes its daemon wait, unless the server itself waits for the
+    /// daemon to consume: that word may be behind the lines that cannot be written.
+    fn may_read(&self, conn: &Conn) -> bool {
+        match (&conn.attached, self.server.stdin.load()) {
+            (None, _) | (_, Load::Light) => true,
+            (Some(_), Load::Heavy) => self.server.output.room() == 0,
+            (Some(_), Load::Full) => false,
+        }
+    }
+
+    fn serve(&mut self, source: Source, flags: PollFlags) {
+        let broken = flags.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
+        match source {
+            Source::Listener => self.accept(),
+            Source::Reaper => self.hear(),
+            Source::Stdin if broken => self.server.stdin.close(),
+            Source::Server(pipe) => self.server.read(pipe, &mut self.scratch),
+            Source::Conn(index) if self.may_read(&self.conns[index]) => {
+                if flags.contains(PollFlags::IN) || broken {
+                    self.conns[index].read(&mut self.scratch);
+                    self.decode(index);
+                }
+            }
+            Source::Conn(index) if broken => self.conns[index].close(),
+            // What waits for room to write is flushed at the end of each turn anyway.
+            Source::Stdin | Source::Conn(_) => {}
+        }
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match accept_with(&self.listener, flags) {
+            Ok(socket) => {
+                let ours = socket_peercred(&socket)
+                    .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid());
+                if !ours {
+                    return;
+                }
+                let mut conn = Conn::new(socket, &self.hello(), self.server.stdin.written());
+                if self.conns.len() < MAX_CONNS {
+                    self.conns.push(conn);
+                } else {
+                    conn.refuse("there are too many connections");
+                }
+            }
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
+            Err(_) => self.accept_again = clock::now().checked_add(ACCEPT_PAUSE),
+        }
+    }
+
+    fn hello(&self) -> FromShim {
+        FromShim::Hello {
+            version: VERSION,
+            shim_pid: own_pid(),
+            server_pid: self.server.pid,
+            started_unix_ms: self.started_unix_ms,
+            out_start: self.server.output.start(),
+            out_end: self.server.output.end(),
+            written: self.server.stdin.accepted(),
+            exited: self.exit.is_some(),
+        }
+    }
+
+    /// Takes in all whole frames that have arrived.
+    fn decode(&mut self, index: usize) {
+        let mut decoder = mem::take(&mut self.conns[index].decoder);
+        while !self.conns[index].closed() {
+            let attached = self.conns[index].attached.is_some();
+            decoder.set_limit(if attached { MAX_FRAME } else { SMALL_FRAME });
+            let raw = match decoder.next_raw() {
+                Ok(Some(raw)) => raw,
+                Ok(None) => break,
+                Err(error) => {
+                    self.conns[index].refuse(error.to_string());
+                    break;
+                }
+            };
+            match raw.as_write() {
+                Some((id, line)) => self.write(index, id, line),
+                None => match ToShim::decode(raw) {
+                    Ok(frame) => self.obey(index, frame),
+                    Err(error) => self.conns[index].refuse(error.to_string()),
+                },
+            }
+        }
+        self.conns[index].decoder = decoder;
+    }
+
+    fn obey(&mut self, index: usize, frame: ToShim) {
+        let now = clock::now();
+        match frame {
+            ToShim::Attach { daemon, from } => self.attach(index, daemon, from),
+            ToShim::Watch => self.conns[index].raise(Interest::Watching),
+            ToShim::Write { id, line } => self.write(index, id, &line),
+            ToShim::Consumed { offset } => self.consume(index, offset),
+            ToShim::CloseStdin => self.server.stdin.close_when_flushed(),
+            ToShim::End { grace_ms } => self.end(now, Duration::from_millis(grace_ms.into())),
+            ToShim::Kill => self.end(now, Duration::ZERO),
+            ToShim::Log { text } => self.server.log.write_lines(&text),
+            ToShim::Tail => {
+                let due = &mut self.conns[index].tails_due;
+                *due = due.saturating_add(1);
+            }
+            ToShim::Dismiss => {
+                self.conns[index].raise(Interest::Dismissing);
+            }
+        }
+    }
+
+    fn attach(&mut self, index: usize, daemon: u64, from: u64) {
+        let output = &self.server.output;
+        if daemon < self.fence {
+            let why = format!("daemon {daemon} was replaced by daemon {}", self.fence);
+            return self.conns[index].refuse(why);
+        }
+        if from > output.end() {
+            let why = format!("output ends at {}, before {from}", output.end());
+            return self.conns[index].refuse(why);
+        }
+        let sent = from.max(output.start());
+        self.fence = daemon;
+        for (other, conn) in self.conns.iter_mut().enumerate() {
+            if other != index && conn.attached.take().is_some() {
+                conn.refuse(format!("daemon {daemon} has attached"));
+            }
+        }
+        let conn = &mut self.conns[index];
+        conn.attached = Some(Attached { sent });
+        conn.raise(Interest::Watching);
+    }
+
+    fn write(&mut self, index: usize, id: u64, line: &[u8]) {
+        if self.conns[index].attached.is_none() {
+            return self.conns[index].refuse("only the attached daemon may write");
+        }
+        if let Err(expected) = self.server.stdin.accept(id, line) {
+            self.conns[index].refuse(format!("line {id} came where line {expected} is next"));
+        }
+    }
+
+    fn consume(&mut self, index: usize, offset: u64) {
+        match &self.conns[index].attached {
+            Some(attached) if offset <= attached.sent => self.server.output.consume(offset),
+            Some(attached) => {
+                let why = format!("only {} bytes were sent, not {offset}", attached.sent);
+                self.conns[index].refuse(why);
+            }
+            None => self.conns[index].refuse("only the attached daemon may consume"),
+        }
+    }
+
+    /// A server with a grace gets what its pipe takes now and then the end of input. It gets no more
+    /// than that, because it may be stuck.
+    fn end(&mut self, now: Instant, grace: Duration) {
+        let action = self.life.end(now, grace);
+        if action == Some(Action::Term) {
+            self.server.stdin.flush();
+            self.server.stdin.close();
+        }
+        self.act(action);
+    }
+
+    fn hear(&mut self) {
+        while let Some(news) = self.reaper.as_ref().and_then(Reaper::next) {
+            let action = match news {
+                News::Exited(ended) => {
+                    self.note_exit(ended);
+                    self.life.exited(clock::now())
+                }
+                News::Childless => {
+                    self.reaper = None;
+                    self.life.childless()
+                }
+            };
+            self.act(action);
+        }
+    }
+
+    fn note_exit(&mut self, Ended { code, signal }: Ended) {
+        self.server.stdin.close();
+        self.server.drain(&mut self.scratch);
+        let killed = signal == Some(Signal::KILL.as_raw()) && !self.life.killing();
+        self.exit.get_or_insert(ExitRecord {
+            code,
+            signal,
+            oom: killed && self.oom.has_struck(),
+            at_unix_ms: clock::unix_ms(),
+            stderr_tail: self.server.tail.to_vec(),
+            survivors: 0,
+        });
+    }
+
+    fn act(&mut self, action: Option<Action>) {
+        // A tree that cannot be listed now is listed again in the next round, or given up.
+        let _again = match action {
+            Some(Action::Term) => tree::kill_all(own_pid(), Signal::TERM),
+            Some(Action::Kill) => tree::kill_all(own_pid(), Signal::KILL),
+            Some(Action::Settle) => return self.settle(),
+            None => return,
+        };
+    }
+
+    /// The run is over: takes in the last words of the descendants and leaves the record.
+    fn settle(&mut self) {
+        let left =
+            if self.reaper.is_some() { tree::descendants(own_pid()) } else { Ok(Vec::new()) };
+        let survivors = left.map_or(0, |pids| u32::try_from(pids.len()).unwrap_or(u32::MAX));
+        self.note_exit(Ended { code: None, signal: None });
+        self.server.close();
+        let Some(exit) = &mut self.exit else { unreachable!("it was noted above") };
+        exit.survivors = survivors;
+        exit.stderr_tail = self.server.tail.to_vec();
+        let line = format!("--- {} {} ---", self.label, how(exit));
+        self.server.log.write_lines(line.as_bytes());
+        // A full disk must not keep the daemons from being told.
+        let _no_space = record::write(&self.claim.dir, exit);
+        self.gone = true;
+    }
+
+    fn log_start(&mut self) {
+        let at = clock::rfc3339(self.started_unix_ms);
+        let line = format!("--- {} started, pid {}, {at} ---", self.label, self.server.pid);
+        self.server.log.write_lines(line.as_bytes());
+    }
+
+    fn pump(&mut self) {
+        let view = View {
+            output: &self.server.output,
+            written: self.server.stdin.written(),
+            tail: &self.server.tail,
+            exit: self.exit.as_ref(),
+            gone: self.gone,
+        };
+        for conn in &mut self.conns {
+            conn.pump(&view);
+        }
+        self.conns.retain(|conn| !conn.closed());
+    }
+}
+
+fn how(exit: &ExitRecord) -> String {
+    let oom = if exit.oom { " (OOM)" } else { "" };
+    match (exit.code, exit.signal) {
+        (Some(code), _) => format!("exited {code}{oom}"),
+        (None, Some(signal)) => format!("killed by signal {signal}{oom}"),
+        (None, None) => "ended, exit status unknown".into(),
+    }
+}

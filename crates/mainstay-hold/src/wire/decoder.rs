@@ -1,0 +1,118 @@
+//! Frames out of a stream of bytes.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use super::MAX_FRAME;
+use crate::codec::DecodeError;
+
+const KEPT_CAPACITY: usize = 64 * 1024;
+
+/// Makes frames out of bytes that arrive in any pieces.
+#[derive(Debug)]
+pub struct Decoder<F> {
+    buffer: Vec<u8>,
+    taken: usize,
+    limit: usize,
+    frames: PhantomData<fn() -> F>,
+}
+
+impl<F> Default for Decoder<F> {
+    fn default() -> Self {
+        Self { buffer: Vec::new(), taken: 0, limit: MAX_FRAME, frames: PhantomData }
+    }
+}
+
+impl<F: Frame> Decoder<F> {
+    /// Refuses longer frames from now on.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// Takes in what was read.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.taken > self.buffer.len() / 2 {
+            self.buffer.drain(..self.taken);
+            self.taken = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame, if it has arrived.
+    #[expect(clippy::should_implement_trait, reason = "an error ends it, so it is no iterator")]
+    pub fn next(&mut self) -> Result<Option<F>, WireError> {
+        self.next_raw()?.map(F::decode).transpose()
+    }
+
+    /// The next whole frame, if it has arrived, borrowed from the buffer.
+    pub fn next_raw(&mut self) -> Result<Option<Raw<'_>>, WireError> {
+        if self.taken == self.buffer.len() {
+            self.taken = 0;
+            self.buffer.clear();
+            // A long frame must not cost memory for the rest of the connection's life.
+            self.buffer.shrink_to(KEPT_CAPACITY);
+        }
+        let Some((len, rest)) = self.buffer[self.taken..].split_first_chunk() else {
+            return Ok(None);
+        };
+        let len = u32::from_le_bytes(*len) as usize;
+        if len > self.limit {
+            return Err(WireError::TooLong(len));
+        }
+        let Some(frame) = rest.get(..len) else { return Ok(None) };
+        self.taken += 4 + len;
+        let (&kind, payload) = frame.split_first().ok_or(WireError::Empty)?;
+        Ok(Some(Raw { kind, payload }))
+    }
+}
+
+/// A kind of frame that a [`Decoder`] can yield: one per direction.
+pub trait Frame: Sized {
+    /// The frame of this type with this payload.
+    fn decode(raw: Raw<'_>) -> Result<Self, WireError>;
+}
+
+/// A whole frame, not looked into yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Raw<'a> {
+    pub(super) kind: u8,
+    pub(super) payload: &'a [u8],
+}
+
+/// Why the bytes of a peer make no sense. The connection is of no use after it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WireError {
+    /// A frame announces more bytes than it may have.
+    TooLong(usize),
+    /// A frame has no type.
+    Empty,
+    /// A frame has a type that this build does not know.
+    UnknownType(u8),
+    /// A payload is damaged.
+    Payload {
+        /// The type of the frame.
+        kind: u8,
+        /// What is wrong with it.
+        source: DecodeError,
+    },
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong(len) => write!(f, "a frame of {len} bytes is too long"),
+            Self::Empty => f.write_str("a frame is empty"),
+            Self::UnknownType(kind) => write!(f, "frame type {kind} is unknown"),
+            Self::Payload { kind, .. } => write!(f, "a frame of type {kind} is damaged"),
+        }
+    }
+}
+
+impl std::error::Error for WireError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Payload { source, .. } => Some(source),
+            Self::TooLong(_) | Self::Empty | Self::UnknownType(_) => None,
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Drives real shims with real processes.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, and so do its helpers")]
+
+mod ending;
+mod output;
+mod start;
+mod support;
+mod writing;

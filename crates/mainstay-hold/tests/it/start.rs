@@ -1,0 +1,175 @@
+//! Starting, and failing to start.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use mainstay_hold::launch::{Failure, Report, Stdout};
+use mainstay_hold::record;
+use mainstay_hold::wire::{FromShim, ToShim};
+
+use crate::support::{Bench, Client, wait_for_exit};
+
+fn check_failure(bench: &Bench, launch: &[u8], expected: Failure, errno: i32) {
+    let (mut child, report) = bench.try_start(launch);
+    assert!(!child.wait().unwrap().success());
+    let Report::Failed { what, errno: got, message } = report else { panic!("{report:?}") };
+    assert_eq!((what, got), (expected, errno), "{message}");
+    assert!(!message.is_empty());
+    assert_eq!(fs::read_dir(&bench.dir).unwrap().count(), 0, "something is left behind");
+}
+
+fn file(bench: &Bench, mode: u32, text: &str) -> String {
+    let path = bench.launch.cwd.join("file");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn failures_are_told_apart() {
+    const ENOENT: i32 = 2;
+    const EACCES: i32 = 13;
+    const ENOTDIR: i32 = 20;
+
+    let check = |bench: &Bench, expected, errno| {
+        check_failure(bench, &bench.launch.encode(), expected, errno);
+    };
+    check(&Bench::program("no-such-program", &[]), Failure::ProgramNotFound, ENOENT);
+    check(&Bench::program("/no/such/program", &[]), Failure::ProgramNotFound, ENOENT);
+
+    let mut bench = Bench::script("cat");
+    bench.launch.cwd.push("missing");
+    check(&bench, Failure::Cwd, ENOENT);
+
+    let mut bench = Bench::script("cat");
+    bench.launch.cwd = file(&bench, 0o755, "").into();
+    check(&bench, Failure::Cwd, ENOTDIR);
+
+    let mut bench = Bench::script("cat");
+    bench.launch.program = file(&bench, 0o644, "#!/bin/sh\n").into();
+    check(&bench, Failure::NotExecutable, EACCES);
+
+    let mut bench = Bench::script("cat");
+    bench.launch.program = file(&bench, 0o755, "#!/no/such/interpreter\n").into();
+    check(&bench, Failure::NotExecutable, ENOENT);
+
+    check_failure(&Bench::script("cat"), b"not a launch at all", Failure::BadLaunch, 0);
+    check_failure(&Bench::script("cat"), b"", Failure::BadLaunch, 0);
+}
+
+#[test]
+fn a_run_directory_has_one_shim() {
+    let shim = Bench::script("cat").start();
+    let (mut child, report) = shim.bench.try_start(&shim.bench.launch.encode());
+    assert!(!child.wait().unwrap().success());
+    assert!(matches!(report, Report::Failed { what: Failure::Setup, .. }), "{report:?}");
+    assert_eq!(record::shim_alive(shim.dir()).unwrap(), Some(shim.child.id()));
+    assert_eq!(shim.connect().hello().server_pid, shim.server_pid);
+}
+
+#[test]
+fn the_server_gets_its_directory_and_exactly_its_environment() {
+    let mut bench = Bench::script("pwd; exec env");
+    bench.launch.env.push(("HOLD_B".into(), "a b=c".into()));
+    let shim = bench.start();
+    let (output, code, ..) = shim.attach(1).exited();
+    assert_eq!(code, Some(0));
+    let output = String::from_utf8(output).unwrap();
+    let mut lines = output.lines();
+    assert_eq!(lines.next(), shim.bench.launch.cwd.to_str());
+    // The shell adds some of its own; nothing else may be there.
+    let mut seen: Vec<&str> = lines
+        .filter(|line| !["PWD=", "OLDPWD=", "SHLVL=", "_="].iter().any(|own| line.starts_with(own)))
+        .collect();
+    seen.sort_unstable();
+    let mut given: Vec<String> = shim
+        .bench
+        .launch
+        .env
+        .iter()
+        .map(|(name, value)| format!("{}={}", name.display(), value.display()))
+        .collect();
+    given.sort_unstable();
+    assert_eq!(seen, given);
+}
+
+#[test]
+fn the_hello_tells_who_is_who() {
+    let shim = Bench::script("cat").start();
+    let hello = shim.connect().hello();
+    assert_eq!((hello.shim_pid, hello.server_pid), (shim.child.id(), shim.server_pid));
+    assert_eq!((hello.out_start, hello.out_end, hello.written, hello.exited), (0, 0, 0, false));
+    assert_eq!(record::shim_alive(shim.dir()).unwrap(), Some(shim.child.id()));
+    let socket = fs::metadata(shim.dir().join("shim.sock")).unwrap();
+    assert_eq!(socket.permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_long_path_is_no_obstacle() {
+    let mut bench = Bench::script("cat");
+    let dir = bench.dir.join("d".repeat(150)).join("e".repeat(150));
+    fs::create_dir_all(&dir).unwrap();
+    bench.set_dir(dir);
+    let mut shim = bench.start();
+    let mut client = shim.attach(1);
+    client.write(1, "hello\n");
+    client.expect_output("hello\n");
+    client.send(&ToShim::Kill);
+    client.exited();
+    client.gone();
+    assert_eq!(record::read(shim.dir()).unwrap().unwrap().signal, Some(9));
+    client.send(&ToShim::Dismiss);
+    assert!(shim.ended().success());
+}
+
+#[test]
+fn a_killed_shim_takes_the_server_along() {
+    let mut shim = Bench::program("sleep", &["1000"]).start();
+    shim.child.kill().unwrap();
+    wait_for_exit(shim.server_pid);
+    shim.child.wait().unwrap();
+    assert_eq!(record::shim_alive(shim.dir()).unwrap(), None);
+    assert_eq!(record::read(shim.dir()).unwrap(), None);
+}
+
+#[test]
+fn connections_are_bounded() {
+    let shim = Bench::script("cat").start();
+    let mut clients: Vec<Client> = (0..16).map(|_| shim.connect()).collect();
+    for client in &mut clients {
+        client.hello();
+    }
+    let mut one_more = shim.connect();
+    one_more.hello();
+    assert!(one_more.refused().contains("too many"));
+    clients.pop();
+    clients[0].send(&ToShim::Tail);
+    assert_eq!(clients[0].next(), FromShim::Tail { stderr: Vec::new() });
+    shim.connect().hello();
+}
+
+#[test]
+fn garbage_costs_the_connection_and_nothing_else() {
+    let shim = Bench::script("cat").start();
+    let mut client = shim.attach(1);
+    let mut vandal = shim.connect();
+    vandal.hello();
+    vandal.send_bytes(&[0xff; 100]);
+    assert!(vandal.refused().contains("too long"));
+    client.write(1, "hello\n");
+    client.expect_output("hello\n");
+}
+
+#[test]
+fn output_for_people_goes_to_the_log() {
+    let mut bench = Bench::script("echo out; echo err >&2; exit 4");
+    bench.launch.stdout = Stdout::Log;
+    let shim = bench.start();
+    let mut client = shim.attach(1);
+    let (output, code, _, tail) = client.exited();
+    assert_eq!((output.len(), code), (0, Some(4)));
+    assert!(tail.contains("out\n") && tail.contains("err\n"), "{tail}");
+    client.gone();
+    let log = shim.bench.log();
+    assert!(log.contains("out\n") && log.contains("err\n"), "{log}");
+}

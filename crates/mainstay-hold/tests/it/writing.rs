@@ -1,0 +1,160 @@
+//! Lines to the server, and who may write them.
+
+use mainstay_hold::wire::{FromShim, ToShim, put_write};
+
+use crate::support::{Bench, eventually};
+
+#[test]
+fn lines_come_back_and_are_acknowledged() {
+    let shim = Bench::script("cat").start();
+    let mut client = shim.attach(1);
+    let (mut frames, mut expected) = (Vec::new(), String::new());
+    for id in 1..=2_000 {
+        let line = format!("line {id}\n");
+        put_write(&mut frames, id, line.as_bytes());
+        expected.push_str(&line);
+    }
+    client.send_bytes(&frames);
+    let mut output = client.written(2_000);
+    output.extend(client.output(expected.len() - output.len()));
+    assert_eq!(String::from_utf8(output).unwrap(), expected);
+    assert_eq!(shim.connect().hello().written, 2_000);
+}
+
+#[test]
+fn a_long_line_passes_in_both_directions() {
+    let shim = Bench::script("cat").start();
+    let mut client = shim.attach(1);
+    let line = format!("{}\n", "x".repeat(5 << 20));
+    client.write(1, &line);
+    let mut output = Vec::new();
+    while output.len() < line.len() {
+        output.extend(client.output(1));
+        let offset = output.len() as u64;
+        client.send(&ToShim::Consumed { offset });
+    }
+    assert!(output == line.as_bytes());
+}
+
+#[test]
+fn ids_must_be_consecutive() {
+    let shim = Bench::script("cat").start();
+    let mut client = shim.attach(1);
+    client.write(1, "a\n");
+    client.write(3, "c\n");
+    assert!(client.refused().contains("line 2 is next"));
+
+    let mut client = shim.connect();
+    assert_eq!(client.hello().written, 1);
+    client.send(&ToShim::Attach { daemon: 1, from: 0 });
+    client.write(2, "b\n");
+    client.expect_output("a\nb\n");
+}
+
+#[test]
+fn half_a_line_is_never_written() {
+    let shim = Bench::script("cat").start();
+    let mut first = shim.attach(1);
+    first.write(1, "one\n");
+    first.written(1);
+    let mut half = Vec::new();
+    put_write(&mut half, 2, b"never seen\n");
+    first.send_bytes(&half[..half.len() - 3]);
+    drop(first);
+
+    let mut second = shim.connect();
+    assert_eq!(second.hello().written, 1);
+    second.send(&ToShim::Attach { daemon: 2, from: 0 });
+    second.write(2, "two\n");
+    second.expect_output("one\ntwo\n");
+}
+
+#[test]
+fn the_highest_daemon_wins_and_an_equal_one_replaces() {
+    let shim = Bench::script("cat").start();
+    let mut fifth = shim.attach(5);
+    fifth.write(1, "a\n");
+    fifth.expect_output("a\n");
+
+    let mut older = shim.attach(4);
+    assert!(older.refused().contains("replaced by daemon 5"));
+    fifth.write(2, "b\n");
+    fifth.expect_output("b\n");
+
+    let mut again = shim.attach(5);
+    again.expect_output("a\nb\n");
+    assert!(fifth.refused().contains("daemon 5 has attached"));
+    again.write(3, "c\n");
+    again.expect_output("c\n");
+
+    drop(again);
+    let mut older = shim.attach(4);
+    assert!(older.refused().contains("replaced by daemon 5"), "the fence outlives the connection");
+}
+
+#[test]
+fn only_the_attached_daemon_writes_and_consumes() {
+    let shim = Bench::script("cat").start();
+    for frame in [ToShim::Write { id: 1, line: b"x\n".to_vec() }, ToShim::Consumed { offset: 0 }] {
+        let mut client = shim.connect();
+        client.hello();
+        client.send(&frame);
+        assert!(client.refused().contains("only the attached daemon"));
+    }
+    let mut client = shim.attach(1);
+    client.send(&ToShim::Consumed { offset: 1 });
+    assert!(client.refused().contains("only 0 bytes were sent"));
+    let mut client = shim.connect();
+    client.hello();
+    client.send(&ToShim::Attach { daemon: 1, from: 1 });
+    assert!(client.refused().contains("output ends at 0"));
+}
+
+#[test]
+fn the_end_of_input_follows_the_queue() {
+    let shim = Bench::script("cat; exit 5").start();
+    let mut client = shim.attach(1);
+    let line = format!("{}\n", "x".repeat(300_000));
+    client.write(1, &line);
+    client.send(&ToShim::CloseStdin);
+    let (output, code, ..) = client.exited();
+    assert_eq!((output.len(), code), (line.len(), Some(5)));
+}
+
+#[test]
+fn what_the_server_will_not_read_is_not_acknowledged() {
+    let shim = Bench::script("exec <&-; echo closed; exec sleep 1000").start();
+    let mut client = shim.attach(1);
+    client.expect_output("closed\n");
+    client.write(1, "nobody reads this\n");
+    client.send(&ToShim::Tail);
+    assert_eq!(client.next(), FromShim::Tail { stderr: Vec::new() });
+    assert_eq!(shim.connect().hello().written, 0);
+}
+
+#[test]
+fn a_server_that_does_not_read_costs_bounded_memory() {
+    let shim = Bench::program("sleep", &["1000"]).start();
+    let mut client = shim.attach(1);
+    let line = vec![b'x'; 64 * 1024];
+    let writer = std::thread::spawn(move || {
+        // 64 MiB do not fit anywhere, so this waits until the run is over.
+        for id in 1..=1_024 {
+            let mut frame = Vec::new();
+            put_write(&mut frame, id, &line);
+            if client.try_send_bytes(&frame).is_err() {
+                return;
+            }
+        }
+    });
+    eventually("the queue is full", || shim.connect().hello().written > 16);
+    let mut control = shim.connect();
+    let taken = control.hello().written;
+    assert!(taken < 20, "{taken} lines were taken");
+    control.send(&ToShim::Dismiss);
+    control.send(&ToShim::Kill);
+    let (.., signal, _) = control.exited();
+    assert_eq!(signal, Some(9));
+    control.gone();
+    writer.join().unwrap();
+}
