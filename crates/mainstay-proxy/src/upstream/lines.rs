@@ -1,0 +1,195 @@
+//! A session over the lines of a stdio server.
+//!
+//! One task owns the link. It never waits for the server to read before it reads what the server
+//! writes, so the two cannot block each other. When the link ends, every request still open fails at
+//! once, after the answers that had already arrived were handed out.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, oneshot};
+use tracing::debug;
+
+use super::{IN_FLIGHT, LineLink, UpstreamError, cancelled, closed, reply, settled};
+use crate::frame::{self, Frame, Outcome};
+
+/// How many lines may wait for the server to read before no more requests are taken in.
+const OUTBOX: usize = 64;
+/// How many may wait before the server's own requests are no longer answered: it does not read.
+const OUTBOX_WITH_REPLIES: usize = 1024;
+
+/// A handle on the task.
+#[derive(Debug, Clone)]
+pub(super) struct Lines {
+    inbox: mpsc::Sender<Message>,
+    cancels: mpsc::Sender<u64>,
+}
+
+impl Lines {
+    pub(super) fn spawn(link: LineLink) -> Self {
+        let (inbox, messages) = mpsc::channel(OUTBOX);
+        let (cancels, cancelled) = mpsc::channel(IN_FLIGHT);
+        // Its end is awaited through `closed`: the inbox closes with it.
+        drop(tokio::spawn(run(link, messages, cancelled)));
+        Self { inbox, cancels }
+    }
+
+    /// Sends a request and waits for its answer.
+    pub(super) async fn ask(
+        &self,
+        id: u64,
+        method: &str,
+        params: Option<&RawValue>,
+    ) -> Result<Box<RawValue>, UpstreamError> {
+        let (answer, answered) = oneshot::channel();
+        let line = one_line(frame::request(id, method, params));
+        let message = Message::Ask { id, line, answer };
+        self.inbox.send(message).await.map_err(|_| closed(method))?;
+        match answered.await {
+            Ok(Answer::Ok(result)) => Ok(result),
+            Ok(Answer::Error(error)) => settled(method, Outcome::Error(&error)),
+            Err(_) => Err(closed(method)),
+        }
+    }
+
+    pub(super) async fn notify(&self, method: &str, line: Bytes) -> Result<(), UpstreamError> {
+        self.inbox.send(Message::Tell(one_line(line))).await.map_err(|_| closed(method))
+    }
+
+    /// Takes the ids of requests that nobody waits for any more.
+    pub(super) fn cancels(&self) -> &mpsc::Sender<u64> {
+        &self.cancels
+    }
+
+    pub(super) async fn closed(&self) {
+        self.inbox.closed().await;
+    }
+}
+
+#[derive(Debug)]
+enum Message {
+    Ask { id: u64, line: Bytes, answer: oneshot::Sender<Answer> },
+    Tell(Bytes),
+}
+
+#[derive(Debug)]
+enum Answer {
+    Ok(Box<RawValue>),
+    Error(Box<RawValue>),
+}
+
+/// The task. Ending it drops the session, and with it fails every request still open.
+async fn run(
+    LineLink { to_server, mut from_server, junk }: LineLink,
+    mut messages: mpsc::Receiver<Message>,
+    mut cancels: mpsc::Receiver<u64>,
+) {
+    let mut session = Session { junk, pending: HashMap::new(), outbox: VecDeque::new() };
+    loop {
+        tokio::select! {
+            line = from_server.recv() => match line {
+                Some(line) => session.hear(&line),
+                None => return,
+            },
+            room = to_server.reserve(), if !session.outbox.is_empty() => match room {
+                Ok(room) => session.outbox.pop_front().map_or((), |(_, line)| room.send(line)),
+                Err(_) => break,
+            },
+            message = messages.recv(), if session.outbox.len() < OUTBOX => match message {
+                Some(message) => session.take(message),
+                None => break,
+            },
+            Some(id) = cancels.recv() => session.cancel(id),
+        }
+    }
+    // The server takes no more lines, or no handle is left. Answers that have already arrived still
+    // count, and what is still to be said, such as a last cancellation, is said if there is room.
+    while let Ok(line) = from_server.try_recv() {
+        session.hear(&line);
+    }
+    while let Ok(id) = cancels.try_recv() {
+        session.cancel(id);
+    }
+    for (_, line) in session.outbox.drain(..) {
+        if to_server.try_send(line).is_err() {
+            return;
+        }
+    }
+}
+
+/// What is open between us and the server.
+struct Session {
+    junk: mpsc::Sender<Bytes>,
+    pending: HashMap<u64, oneshot::Sender<Answer>>,
+    /// Lines not yet taken by the server, with the id if it is a request of ours.
+    outbox: VecDeque<(Option<u64>, Bytes)>,
+}
+
+impl Session {
+    fn take(&mut self, message: Message) {
+        match message {
+            // The cancellation of a request may overtake it.
+            Message::Ask { answer, .. } if answer.is_closed() => {}
+            Message::Ask { id, line, answer } => {
+                self.pending.insert(id, answer);
+                self.outbox.push_back((Some(id), line));
+            }
+            Message::Tell(line) => self.outbox.push_back((None, line)),
+        }
+    }
+
+    fn cancel(&mut self, id: u64) {
+        if self.pending.remove(&id).is_none() {
+            return;
+        }
+        match self.outbox.iter().position(|(queued, _)| *queued == Some(id)) {
+            Some(place) => drop(self.outbox.remove(place)),
+            None => self.outbox.push_back((None, cancelled(id))),
+        }
+    }
+
+    fn hear(&mut self, line: &Bytes) {
+        for message in frame::split(line) {
+            match frame::scan(message) {
+                Ok(Frame::Response { id, outcome }) => {
+                    let pending = id.and_then(|id| self.pending.remove(&id.as_u64()?));
+                    if let Some(pending) = pending {
+                        // The receiver may be gone by now, which is as good as cancelled.
+                        drop(pending.send(Answer::from(outcome)));
+                    } else {
+                        debug!(?id, "answer to no open request dropped");
+                    }
+                }
+                Ok(Frame::Request { id, method, .. }) => {
+                    if self.outbox.len() < OUTBOX_WITH_REPLIES {
+                        self.outbox.push_back((None, reply(id, &method)));
+                    } else {
+                        debug!(%id, %method, "request of a server that does not read dropped");
+                    }
+                }
+                Ok(Frame::Notification { method, .. }) => debug!(%method, "notification dropped"),
+                Err(_) => drop(self.junk.try_send(line.slice_ref(message))),
+            }
+        }
+    }
+}
+
+impl From<Outcome<'_>> for Answer {
+    fn from(outcome: Outcome<'_>) -> Self {
+        match outcome {
+            Outcome::Ok(result) => Self::Ok(result.to_owned()),
+            Outcome::Error(error) => Self::Error(error.to_owned()),
+        }
+    }
+}
+
+/// Payloads come as their authors wrote them, maybe on several lines. Strings in JSON hold no bare
+/// line ends, so between tokens is the only place for them, where a space means the same.
+fn one_line(message: Bytes) -> Bytes {
+    let breaks = |byte: &u8| matches!(byte, b'\n' | b'\r');
+    if !message.iter().any(breaks) {
+        return message;
+    }
+    message.iter().map(|byte| if breaks(byte) { b' ' } else { *byte }).collect()
+}
