@@ -1,1 +1,168 @@
-//! engine
+//! The only code that starts and stops workloads.
+//!
+//! An [`Engine`] is where runs live. It decides nothing: it carries out what the supervisor asks for
+//! and reports what it sees. Guarantees every engine gives, and the conformance suite in
+//! `mainstay-testkit` checks:
+//!
+//! * Everything it starts carries the instance, the server and the run, so that a later daemon finds
+//!   it again with [`Engine::list`] and no other instance ever touches it.
+//! * `stop` and `kill` are idempotent, and end every descendant of a run.
+//! * The end of a run is told twice: [`News::Exited`] the moment it is noticed, [`News::Gone`] when
+//!   nothing of the run is left. Only then may the next run of the same server be started.
+//! * News wakes a reconcile and may be lost; what [`Engine::list`] says is the truth.
+
+mod error;
+pub mod process;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use mainstay_core::{Exit, RunId, ServerName, ServerSpec};
+use tokio::sync::{broadcast, mpsc, watch};
+
+pub use error::{EngineError, StartError};
+pub use process::{ProcessConfig, ProcessEngine};
+
+/// Which run of which server.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RunKey {
+    /// The server.
+    pub server: ServerName,
+    /// Its run.
+    pub run: RunId,
+}
+
+impl RunKey {
+    /// The run `run` of `server`.
+    pub fn new(server: ServerName, run: RunId) -> Self {
+        Self { server, run }
+    }
+}
+
+/// A run that was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Started {
+    /// The server's own process, where it is one on this machine.
+    pub pid: Option<u32>,
+}
+
+/// A run of ours that the engine knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Which one.
+    pub key: RunKey,
+    /// Its state.
+    pub state: FoundState,
+}
+
+/// What has become of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FoundState {
+    /// It lives.
+    Alive {
+        /// The server's own process, where it is one on this machine.
+        pid: Option<u32>,
+        /// How long it has lived.
+        age: Duration,
+    },
+    /// It ended while nobody watched. It is told once, then forgotten.
+    Ended(Exit),
+}
+
+/// Something happened to a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    /// The server itself has ended; what it left behind is being ended too.
+    Exited {
+        /// Which run.
+        key: RunKey,
+        /// How it ended.
+        exit: Exit,
+        /// The last of what it wrote to standard error.
+        stderr: Vec<u8>,
+    },
+    /// Nothing of the run is left.
+    Gone {
+        /// Which run.
+        key: RunKey,
+        /// How it ended.
+        exit: Exit,
+    },
+}
+
+impl News {
+    /// The run it is about.
+    pub fn key(&self) -> &RunKey {
+        match self {
+            Self::Exited { key, .. } | Self::Gone { key, .. } => key,
+        }
+    }
+}
+
+/// Lines to and from a stdio server. Lines carry no line end.
+#[derive(Debug)]
+pub struct Stdio {
+    /// Lines for the server's standard input.
+    pub to_server: mpsc::Sender<Bytes>,
+    /// Lines from its standard output.
+    pub from_server: mpsc::Receiver<Bytes>,
+    /// Lines that turned out to be no protocol; they go to the server's log.
+    pub junk: mpsc::Sender<Bytes>,
+    /// How many lines have been written whole to the server, since its start.
+    pub written: watch::Receiver<u64>,
+}
+
+/// Which part of a log is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LogRange {
+    /// Only that many of the last lines.
+    pub tail: Option<usize>,
+    /// Whether new lines follow as they come.
+    pub follow: bool,
+}
+
+/// A place where runs live.
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
+    /// The engine's name, as specs and tables carry it.
+    fn name(&self) -> &'static str;
+
+    /// Whether this server could be started now, as far as that can be told without starting it.
+    async fn check(&self, spec: &ServerSpec) -> Result<(), StartError>;
+
+    /// Starts a run. It exists when this returns, and is gone again when this fails.
+    async fn start(&self, key: &RunKey, spec: &ServerSpec) -> Result<Started, StartError>;
+
+    /// Begins to end a run: asks it, and kills what is left of it after `grace`. The end comes as news.
+    async fn stop(&self, key: &RunKey, grace: Duration) -> Result<(), EngineError>;
+
+    /// Ends a run without asking. The end comes as news.
+    async fn kill(&self, key: &RunKey) -> Result<(), EngineError>;
+
+    /// Every run of this instance, and from now on news of each that lives.
+    async fn list(&self) -> Result<Vec<Found>, EngineError>;
+
+    /// News of all runs from now on. A reader that lags is told so and must [`Engine::list`].
+    fn watch(&self) -> broadcast::Receiver<News>;
+
+    /// A server's log, oldest line first. The channel closes at the end, or never if it follows.
+    async fn logs(
+        &self,
+        server: &ServerName,
+        range: LogRange,
+    ) -> Result<mpsc::Receiver<String>, EngineError>;
+
+    /// Takes over a run's standard input and output from whoever has them.
+    async fn attach(&self, key: &RunKey) -> Result<Stdio, EngineError>;
+
+    /// Where a run listens, for servers that speak HTTP on `port`.
+    async fn endpoint(&self, key: &RunKey, port: u16) -> Result<SocketAddr, EngineError>;
+
+    /// The last of what the run wrote to standard error.
+    async fn stderr_tail(&self, key: &RunKey) -> Result<Vec<u8>, EngineError>;
+
+    /// Removes what is kept of a server beyond its runs: its log.
+    async fn forget(&self, server: &ServerName) -> Result<(), EngineError>;
+}

@@ -1,1 +1,8 @@
-//! testkit
+//! What tests share: the conformance suite for engines, and the programs that tests drive.
+//!
+//! Only tests depend on this crate.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+pub mod conformance;
+pub mod programs;

@@ -1,0 +1,140 @@
+//! The directories of runs: `RUNS/SERVER/GENERATION`.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use mainstay_core::{Exit, RunId, ServerName};
+use mainstay_hold::record;
+
+use crate::{EngineError, RunKey};
+
+/// Where runs are, and what they left there.
+#[derive(Debug)]
+pub(crate) struct RunDirs {
+    root: PathBuf,
+}
+
+impl RunDirs {
+    pub(crate) fn open(root: &Path) -> Result<Self, EngineError> {
+        make_private(root).map_err(EngineError::io("creating the directory of runs"))?;
+        Ok(Self { root: root.to_owned() })
+    }
+
+    pub(crate) fn path(&self, key: &RunKey) -> PathBuf {
+        self.root.join(key.server.as_str()).join(key.run.to_string())
+    }
+
+    pub(crate) fn create(&self, key: &RunKey) -> io::Result<PathBuf> {
+        let path = self.path(key);
+        make_private(&path)?;
+        Ok(path)
+    }
+
+    /// The runs on disk. Names that are not ours are passed over.
+    pub(crate) fn list(&self) -> Result<Vec<RunKey>, EngineError> {
+        let failed = || EngineError::io("listing the runs");
+        let mut keys = Vec::new();
+        for server in entries(&self.root).map_err(failed())? {
+            let Ok(name) = server.parse::<ServerName>() else { continue };
+            for run in entries(&self.root.join(&server)).map_err(failed())? {
+                if let Ok(generation) = run.parse() {
+                    keys.push(RunKey::new(name.clone(), RunId::new(generation)));
+                }
+            }
+        }
+        keys.sort();
+        Ok(keys)
+    }
+
+    /// The shim of a run, if that very process lives.
+    pub(crate) fn shim_alive(&self, key: &RunKey) -> Option<u32> {
+        record::shim_alive(&self.path(key)).ok().flatten()
+    }
+
+    /// How a run whose shim is no more ended, as far as it was written down.
+    pub(crate) fn exit(&self, key: &RunKey) -> Option<Exit> {
+        let record = record::read(&self.path(key)).ok().flatten()?;
+        Some(Exit { code: record.code, signal: record.signal, oom: record.oom })
+    }
+
+    /// Removes what a run left, and tells how it ended.
+    pub(crate) fn clear_away(&self, key: &RunKey) -> Exit {
+        let exit = self.exit(key).unwrap_or(Exit::UNKNOWN);
+        let path = self.path(key);
+        if let Err(error) = fs::remove_dir_all(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, path = %path.display(), "the directory of a run stays behind");
+        }
+        exit
+    }
+
+    /// Removes a server's directory once it has no runs.
+    pub(crate) fn forget(&self, server: &ServerName) -> Result<(), EngineError> {
+        match fs::remove_dir(self.root.join(server.as_str())) {
+            Err(error)
+                if !matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty
+                ) =>
+            {
+                Err(EngineError::io("removing the directory of runs")(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The run that a mark `INSTANCE/SERVER/GENERATION` of this instance names.
+pub(crate) fn parse_mark(instance: &str, mark: &str) -> Option<RunKey> {
+    let rest = mark.strip_prefix(instance)?.strip_prefix('/')?;
+    let (server, generation) = rest.split_once('/')?;
+    Some(RunKey::new(server.parse().ok()?, RunId::new(generation.parse().ok()?)))
+}
+
+fn make_private(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+fn entries(path: &Path) -> io::Result<Vec<String>> {
+    let listing = match fs::read_dir(path) {
+        Ok(listing) => listing,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut names = Vec::new();
+    for entry in listing {
+        names.extend(entry?.file_name().into_string());
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::command::mark;
+
+    #[test]
+    fn a_mark_names_its_run_to_its_own_instance_only() {
+        let key = RunKey::new("a-b".parse().unwrap(), RunId::new(12));
+        assert_eq!(parse_mark("one", &mark("one", &key)), Some(key.clone()));
+        assert_eq!(parse_mark("two", &mark("one", &key)), None);
+        assert_eq!(parse_mark("one", "one/a-b"), None);
+    }
+
+    #[test]
+    fn runs_are_found_and_cleared() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = RunDirs::open(&dir.path().join("runs")).unwrap();
+        let key = RunKey::new("time".parse().unwrap(), RunId::new(3));
+        dirs.create(&key).unwrap();
+        fs::create_dir(dirs.root.join("Not-Ours")).unwrap();
+        assert_eq!(dirs.list().unwrap(), std::slice::from_ref(&key));
+        assert_eq!(dirs.clear_away(&key), Exit::UNKNOWN);
+        assert_eq!(dirs.list().unwrap(), []);
+        dirs.forget(&key.server).unwrap();
+        dirs.forget(&key.server).unwrap();
+    }
+}

@@ -1,0 +1,5 @@
+//! The engines against the real thing.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod process;

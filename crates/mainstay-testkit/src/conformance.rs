@@ -1,0 +1,243 @@
+//! What every engine must do, as tests that every engine runs.
+//!
+//! An engine's own test suite gives a [`Subject`] and calls [`run_all`]. The workload is always the
+//! fixture MCP server with some flags, so that the same cases run on processes and in containers.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_core::{Exit, RunId, ServerSpec};
+use mainstay_engine::{Engine, FoundState, LogRange, News, RunKey, Stdio};
+use tokio::sync::broadcast;
+use tokio::time::timeout;
+
+/// No case waits longer for anything.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Long enough for a server to end in peace, and much shorter than [`LIMIT`].
+const GRACE: Duration = Duration::from_secs(20);
+
+/// An engine under test.
+pub trait Subject: Send + Sync {
+    /// A stdio server of this name: the fixture with these flags.
+    fn fixture(&self, name: &str, flags: &[&str]) -> ServerSpec;
+
+    /// A server that can never start.
+    fn impossible(&self, name: &str) -> ServerSpec;
+
+    /// A new handle on the same engine, as the next daemon would open it.
+    fn reopen(&self) -> impl Future<Output = Arc<dyn Engine>> + Send;
+}
+
+/// Runs every case.
+pub async fn run_all(subject: &impl Subject) {
+    a_run_is_listed_until_it_is_gone(subject).await;
+    an_exit_code_is_told(subject).await;
+    a_signal_is_told(subject).await;
+    a_stop_is_graceful_and_idempotent(subject).await;
+    what_ignores_a_stop_is_killed(subject).await;
+    a_kill_needs_no_grace(subject).await;
+    ending_what_does_not_exist_is_no_error(subject).await;
+    lines_go_in_and_come_out(subject).await;
+    the_newest_attachment_wins(subject).await;
+    what_cannot_start_leaves_nothing(subject).await;
+    the_next_daemon_finds_what_runs(subject).await;
+    standard_error_is_kept(subject).await;
+    a_forgotten_server_leaves_no_log(subject).await;
+    servers_do_not_mix(subject).await;
+}
+
+async fn a_run_is_listed_until_it_is_gone(subject: &impl Subject) {
+    let run = Running::start(subject, "listed", 1, &[]).await;
+    assert!(run.is_alive().await);
+    run.engine.kill(&run.key).await.unwrap();
+    run.gone().await;
+}
+
+async fn an_exit_code_is_told(subject: &impl Subject) {
+    let run = Running::start(subject, "code", 1, &["--exit-at-start", "3"]).await;
+    assert_eq!(run.gone().await, Exit::code(3));
+}
+
+async fn a_signal_is_told(subject: &impl Subject) {
+    let run = Running::start(subject, "signal", 1, &[]).await;
+    let stdio = run.attach().await;
+    let crash = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"crash","arguments":{"signal":9}}}"#;
+    stdio.to_server.send(crash.into()).await.unwrap();
+    assert_eq!(run.gone().await, Exit::signal(9));
+}
+
+async fn a_stop_is_graceful_and_idempotent(subject: &impl Subject) {
+    let mut run = Running::start(subject, "polite", 1, &[]).await;
+    run.answers_ping().await;
+    run.engine.stop(&run.key, GRACE).await.unwrap();
+    run.engine.stop(&run.key, GRACE).await.unwrap();
+    let exit = run.gone().await;
+    assert_ne!(exit.signal, Some(9), "a server that obeys is not killed");
+    assert_ne!(exit, Exit::UNKNOWN);
+}
+
+async fn what_ignores_a_stop_is_killed(subject: &impl Subject) {
+    let flags = ["--ignore-term", "--ignore-stdin-eof"];
+    let mut run = Running::start(subject, "stubborn", 1, &flags).await;
+    run.answers_ping().await;
+    run.engine.stop(&run.key, Duration::from_millis(100)).await.unwrap();
+    assert_eq!(run.gone().await, Exit::signal(9));
+}
+
+async fn a_kill_needs_no_grace(subject: &impl Subject) {
+    let flags = ["--ignore-term", "--ignore-stdin-eof"];
+    let mut run = Running::start(subject, "killed", 1, &flags).await;
+    run.answers_ping().await;
+    run.engine.stop(&run.key, GRACE).await.unwrap();
+    run.engine.kill(&run.key).await.unwrap();
+    assert_eq!(run.gone().await, Exit::signal(9));
+}
+
+async fn ending_what_does_not_exist_is_no_error(subject: &impl Subject) {
+    let engine = subject.reopen().await;
+    let key = RunKey::new("nobody".parse().unwrap(), RunId::new(1));
+    engine.stop(&key, GRACE).await.unwrap();
+    engine.kill(&key).await.unwrap();
+    assert!(engine.attach(&key).await.is_err());
+}
+
+async fn lines_go_in_and_come_out(subject: &impl Subject) {
+    let mut run = Running::start(subject, "lines", 1, &[]).await;
+    run.answers_ping().await;
+    assert_eq!(*run.stdio.as_ref().unwrap().written.borrow(), 1, "the line was acknowledged");
+    run.end().await;
+}
+
+async fn the_newest_attachment_wins(subject: &impl Subject) {
+    let mut run = Running::start(subject, "attached", 1, &[]).await;
+    run.answers_ping().await;
+    let mut old = run.stdio.take().unwrap();
+    run.answers_ping().await;
+    let last = timeout(LIMIT, old.from_server.recv()).await.expect("the old one is closed");
+    assert_eq!(last, None);
+    run.end().await;
+}
+
+async fn what_cannot_start_leaves_nothing(subject: &impl Subject) {
+    let engine = subject.reopen().await;
+    let spec = subject.impossible("impossible");
+    assert!(engine.check(&spec).await.is_err());
+    let key = RunKey::new(spec.name.clone(), RunId::new(1));
+    assert!(engine.start(&key, &spec).await.is_err());
+    assert!(engine.list().await.unwrap().iter().all(|found| found.key != key));
+}
+
+async fn the_next_daemon_finds_what_runs(subject: &impl Subject) {
+    let run = Running::start(subject, "survivor", 4, &[]).await;
+    let (engine, pid) = (subject.reopen().await, run.pid);
+    let found = engine.list().await.unwrap();
+    let found = found.iter().find(|found| found.key == run.key).expect("it is listed");
+    assert!(matches!(found.state, FoundState::Alive { pid: found, .. } if found == pid));
+    let mut next = Running { news: engine.watch(), engine, key: run.key, pid, stdio: None };
+    next.answers_ping().await;
+    next.end().await;
+}
+
+async fn standard_error_is_kept(subject: &impl Subject) {
+    let mut run = Running::start(subject, "talker", 1, &["--stderr", "here I am"]).await;
+    run.answers_ping().await;
+    let tail = run.engine.stderr_tail(&run.key).await.unwrap();
+    assert!(String::from_utf8_lossy(&tail).contains("here I am"), "{tail:?}");
+    let lines = log_lines(&*run.engine, &run.key).await;
+    assert!(lines.iter().any(|line| line.contains("here I am")), "{lines:?}");
+    run.end().await;
+}
+
+async fn a_forgotten_server_leaves_no_log(subject: &impl Subject) {
+    let run = Running::start(subject, "forgotten", 1, &["--exit-at-start", "0"]).await;
+    let (engine, key) = (run.engine.clone(), run.key.clone());
+    run.gone().await;
+    engine.forget(&key.server).await.unwrap();
+    assert_eq!(log_lines(&*engine, &key).await, [""; 0]);
+    engine.forget(&key.server).await.unwrap();
+}
+
+async fn servers_do_not_mix(subject: &impl Subject) {
+    let mut one = Running::start(subject, "one", 1, &[]).await;
+    let two = Running::start(subject, "two", 1, &["--exit-at-start", "7"]).await;
+    assert_eq!(two.gone().await, Exit::code(7));
+    one.answers_ping().await;
+    one.end().await;
+}
+
+/// A run of the fixture.
+struct Running {
+    engine: Arc<dyn Engine>,
+    news: broadcast::Receiver<News>,
+    key: RunKey,
+    pid: Option<u32>,
+    stdio: Option<Stdio>,
+}
+
+impl Running {
+    async fn start(subject: &impl Subject, name: &str, run: u64, flags: &[&str]) -> Self {
+        let engine = subject.reopen().await;
+        let news = engine.watch();
+        let spec = subject.fixture(name, flags);
+        let key = RunKey::new(spec.name.clone(), RunId::new(run));
+        let started = engine.start(&key, &spec).await.expect("the fixture can be started");
+        Self { engine, news, key, pid: started.pid, stdio: None }
+    }
+
+    async fn attach(&self) -> Stdio {
+        self.engine.attach(&self.key).await.expect("a run can be attached to")
+    }
+
+    async fn is_alive(&self) -> bool {
+        let found = self.engine.list().await.unwrap();
+        found
+            .iter()
+            .any(|found| found.key == self.key && matches!(found.state, FoundState::Alive { .. }))
+    }
+
+    /// Attaches if need be, and waits for an answer.
+    async fn answers_ping(&mut self) {
+        if self.stdio.is_none() {
+            self.stdio = Some(self.attach().await);
+        }
+        let stdio = self.stdio.as_mut().expect("it was attached just now");
+        let ping = r#"{"jsonrpc":"2.0","id":42,"method":"ping"}"#;
+        stdio.to_server.send(ping.into()).await.unwrap();
+        let answer = timeout(LIMIT, stdio.from_server.recv()).await.expect("it answers in time");
+        let answer = String::from_utf8(answer.expect("it is still there").to_vec()).unwrap();
+        assert!(answer.contains("\"id\":42") && answer.contains("result"), "{answer}");
+    }
+
+    /// Waits until nothing of it is left, and tells how it ended.
+    async fn gone(mut self) -> Exit {
+        let mut exited = None;
+        loop {
+            let news = timeout(LIMIT, self.news.recv()).await.expect("its end is told in time");
+            match news.expect("no news is lost") {
+                News::Exited { key, exit, .. } if key == self.key => exited = Some(exit),
+                News::Gone { key, exit } if key == self.key => {
+                    assert_eq!(exited, Some(exit), "the exit is told before the end");
+                    assert!(!self.is_alive().await);
+                    return exit;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn end(self) {
+        self.engine.kill(&self.key).await.unwrap();
+        self.gone().await;
+    }
+}
+
+async fn log_lines(engine: &dyn Engine, key: &RunKey) -> Vec<String> {
+    let mut lines = engine.logs(&key.server, LogRange::default()).await.unwrap();
+    let mut all = Vec::new();
+    while let Some(line) = timeout(LIMIT, lines.recv()).await.expect("a log ends") {
+        all.push(line);
+    }
+    all
+}
