@@ -1,1 +1,59 @@
-//! api
+//! The contract between the command line and the daemon.
+//!
+//! One connection carries one request. The daemon speaks first: a [`Hello`] line with its version
+//! and the protocol's. The client then writes one [`Request`] line, and reads [`Frame`] lines: any
+//! number of items for a request that streams, then exactly one `ok` or `error`. Every line is one
+//! JSON value. What the fields mean to users is kept in `schema/v1.json`, which a test compares with
+//! these types.
+//!
+//! Compatibility: readers ignore fields they do not know; a field is never given another meaning. A
+//! change that an old reader would misread raises [`PROTOCOL`].
+
+#![warn(missing_docs)]
+
+mod client;
+mod error;
+mod instance;
+mod model;
+mod protocol;
+
+pub use client::{CallError, Connection, Dial, Grace, connect_with_restart_grace};
+pub use error::{ApiError, ErrorKind};
+pub use instance::{Instance, InstanceError};
+pub use model::{
+    DaemonInfo, EventRecord, LastExit, LogLine, McpInfo, Outcome, ServerInfo, StatusReport,
+    WhyReport,
+};
+pub use protocol::{Frame, Hello, MAX_LINE, PROTOCOL, Request, Which};
+
+/// The JSON schema of everything that `--json` prints, as it is checked in.
+pub fn schema() -> serde_json::Value {
+    let mut all = schemars::SchemaGenerator::default();
+    let _ls = all.subschema_for::<Vec<ServerInfo>>();
+    let _status = all.subschema_for::<StatusReport>();
+    let _why = all.subschema_for::<WhyReport>();
+    let _event = all.subschema_for::<EventRecord>();
+    let _log = all.subschema_for::<LogLine>();
+    let _outcome = all.subschema_for::<Outcome>();
+    let _daemon = all.subschema_for::<DaemonInfo>();
+    let _error = all.subschema_for::<ApiError>();
+    serde_json::json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Mainstay, machine-readable output, version 1",
+        "$defs": all.take_definitions(true),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_checked_in_schema_is_the_one_of_these_types() {
+        let checked_in: serde_json::Value =
+            serde_json::from_str(include_str!("../schema/v1.json")).unwrap();
+        assert_eq!(
+            super::schema(),
+            checked_in,
+            "run `cargo run -p mainstay-api --example schema > crates/mainstay-api/schema/v1.json`"
+        );
+    }
+}

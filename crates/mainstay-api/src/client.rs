@@ -1,0 +1,248 @@
+//! The client's end of the control socket.
+
+use std::io;
+use std::os::unix::net::UnixStream as StdStream;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::{ApiError, Frame, Hello, MAX_LINE, PROTOCOL, Request};
+
+/// Opens the control socket.
+pub type Dial<'a> = &'a (dyn Fn() -> io::Result<StdStream> + Send + Sync);
+
+/// How long a daemon that is not there yet, or just being replaced, is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grace {
+    /// Between two tries.
+    pub every: Duration,
+    /// In all.
+    pub total: Duration,
+}
+
+impl Default for Grace {
+    fn default() -> Self {
+        Self { every: Duration::from_millis(200), total: Duration::from_secs(8) }
+    }
+}
+
+/// Why a request has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The socket could not be reached.
+    #[error("the daemon cannot be reached")]
+    Unreachable(#[source] io::Error),
+    /// It was reached, but did not say hello in time.
+    #[error("the daemon accepted the connection but did not answer")]
+    NoHello,
+    /// It speaks another protocol.
+    #[error(
+        "the daemon is version {daemon} and speaks protocol {theirs}, this program speaks {ours}"
+    )]
+    Skew {
+        /// The daemon's version.
+        daemon: String,
+        /// The daemon's protocol.
+        theirs: u32,
+        /// This program's protocol.
+        ours: u32,
+    },
+    /// The connection ended before the answer.
+    #[error("the connection to the daemon closed in the middle of the request")]
+    Cut(#[source] Option<io::Error>),
+    /// The answer makes no sense.
+    #[error("the daemon's answer cannot be read")]
+    Garbled(#[source] serde_json::Error),
+    /// The daemon answered with an error.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+}
+
+/// Whether an error of the dial means that no daemon is there at this moment, so that one may come.
+pub(crate) fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+/// Connects and waits for the hello. A daemon that is not there and one that closes the connection
+/// before its hello are waited for within `grace`; every other error is final at once. No byte of
+/// a request has been written by then, so trying again is always safe.
+pub async fn connect_with_restart_grace(
+    dial: Dial<'_>,
+    grace: Grace,
+) -> Result<Connection, CallError> {
+    let deadline = Instant::now() + grace.total;
+    loop {
+        let next_try = Instant::now() + grace.every;
+        let error = match dial() {
+            Ok(stream) => match Connection::greet(stream, deadline).await {
+                Ok(connection) => return Ok(connection),
+                Err(CallError::NoHello) => CallError::NoHello,
+                Err(error) => return Err(error),
+            },
+            Err(error) if is_transient(&error) => CallError::Unreachable(error),
+            Err(error) => return Err(CallError::Unreachable(error)),
+        };
+        if next_try >= deadline {
+            return Err(error);
+        }
+        sleep_until(next_try).await;
+    }
+}
+
+/// A connection on which the daemon has said hello. It carries one request.
+#[derive(Debug)]
+pub struct Connection {
+    stream: BufReader<UnixStream>,
+    hello: Hello,
+}
+
+impl Connection {
+    async fn greet(stream: StdStream, deadline: Instant) -> Result<Self, CallError> {
+        stream.set_nonblocking(true).map_err(CallError::Unreachable)?;
+        let stream = UnixStream::from_std(stream).map_err(CallError::Unreachable)?;
+        let mut stream = BufReader::new(stream);
+        let Ok(Ok(Some(line))) = timeout_at(deadline, read_line(&mut stream)).await else {
+            return Err(CallError::NoHello);
+        };
+        let hello: Hello = serde_json::from_slice(&line).map_err(CallError::Garbled)?;
+        if hello.protocol != PROTOCOL {
+            return Err(CallError::Skew {
+                daemon: hello.mainstay,
+                theirs: hello.protocol,
+                ours: PROTOCOL,
+            });
+        }
+        Ok(Self { stream, hello })
+    }
+
+    /// What the daemon said first.
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// Sends the request and reads its answer.
+    pub async fn call<T: DeserializeOwned>(self, request: &Request) -> Result<T, CallError> {
+        self.stream(request, |_: serde_json::Value| Ok(())).await
+    }
+
+    /// Sends the request, hands every item to `each` as it comes, and reads the answer.
+    pub async fn stream<I: DeserializeOwned, T: DeserializeOwned>(
+        mut self,
+        request: &Request,
+        mut each: impl FnMut(I) -> io::Result<()>,
+    ) -> Result<T, CallError> {
+        let cut = |error| CallError::Cut(Some(error));
+        let mut line = serde_json::to_vec(request).map_err(CallError::Garbled)?;
+        line.push(b'\n');
+        self.stream.write_all(&line).await.map_err(cut)?;
+        loop {
+            let line = read_line(&mut self.stream).await.map_err(cut)?;
+            let line = line.ok_or(CallError::Cut(None))?;
+            match serde_json::from_slice(&line).map_err(CallError::Garbled)? {
+                Frame::Item(item) => {
+                    let item = serde_json::from_str(item.get()).map_err(CallError::Garbled)?;
+                    each(item).map_err(cut)?;
+                }
+                Frame::Ok(answer) => {
+                    return serde_json::from_str(answer.get()).map_err(CallError::Garbled);
+                }
+                Frame::Error(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// A whole line, or none at the end. Half a line at the end counts as none.
+async fn read_line(stream: &mut BufReader<UnixStream>) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    let limit = u64::try_from(MAX_LINE).unwrap_or(u64::MAX);
+    stream.take(limit).read_until(b'\n', &mut line).await?;
+    Ok((line.last() == Some(&b'\n')).then_some(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    const QUICK: Grace =
+        Grace { every: Duration::from_millis(1), total: Duration::from_millis(500) };
+
+    fn hello_line(protocol: u32) -> Vec<u8> {
+        let hello = Hello { mainstay: "0.0.0".to_owned(), protocol };
+        let mut line = serde_json::to_vec(&hello).unwrap();
+        line.push(b'\n');
+        line
+    }
+
+    #[tokio::test]
+    async fn only_an_absent_daemon_is_waited_for() {
+        for (kind, tries) in
+            [(io::ErrorKind::NotFound, 2..), (io::ErrorKind::ConnectionRefused, 2..)]
+        {
+            let count = AtomicUsize::new(0);
+            let dial = || {
+                count.fetch_add(1, Ordering::Relaxed);
+                Err(kind.into())
+            };
+            let error = connect_with_restart_grace(&dial, QUICK).await.unwrap_err();
+            assert!(matches!(error, CallError::Unreachable(error) if error.kind() == kind));
+            assert!(tries.contains(&count.load(Ordering::Relaxed)));
+        }
+        let count = AtomicUsize::new(0);
+        let dial = || {
+            count.fetch_add(1, Ordering::Relaxed);
+            Err(io::ErrorKind::PermissionDenied.into())
+        };
+        let error = connect_with_restart_grace(&dial, QUICK).await.unwrap_err();
+        assert!(matches!(error, CallError::Unreachable(_)));
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn a_connection_closed_before_the_hello_is_tried_again() {
+        let tries = AtomicUsize::new(0);
+        let held = Mutex::new(Vec::new());
+        let dial = || {
+            let (ours, mut theirs) = StdStream::pair()?;
+            if tries.fetch_add(1, Ordering::Relaxed) >= 2 {
+                theirs.write_all(&hello_line(PROTOCOL))?;
+                held.lock().unwrap().push(theirs);
+            }
+            Ok(ours)
+        };
+        let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
+        assert_eq!(connection.hello().mainstay, "0.0.0");
+        assert_eq!(tries.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test]
+    async fn another_protocol_is_told_apart() {
+        let dial = || {
+            let (ours, mut theirs) = StdStream::pair()?;
+            theirs.write_all(&hello_line(PROTOCOL + 1))?;
+            Ok(ours)
+        };
+        let error = connect_with_restart_grace(&dial, QUICK).await.unwrap_err();
+        assert!(matches!(error, CallError::Skew { theirs, .. } if theirs == PROTOCOL + 1));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_breaks_off_is_a_cut() {
+        let dial = || {
+            let (ours, mut theirs) = StdStream::pair()?;
+            theirs.write_all(&hello_line(PROTOCOL))?;
+            theirs.write_all(b"{\"ok\":[")?;
+            Ok(ours)
+        };
+        let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
+        let error = connection.call::<Vec<u8>>(&Request::List).await.unwrap_err();
+        assert!(matches!(error, CallError::Cut(_)), "{error:?}");
+    }
+}

@@ -1,0 +1,177 @@
+//! What the daemon tells about itself and its servers. These are the shapes that `--json` prints.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use mainstay_core::{RestartPolicy, ServerName, Status, Wanted};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One server, as `ls --json` prints it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ServerInfo {
+    /// Its name.
+    pub name: ServerName,
+    /// Its status.
+    pub status: Status,
+    /// Why it has that status, in a short line.
+    pub reason: String,
+    /// Where it runs.
+    pub engine: String,
+    /// How it speaks MCP.
+    pub transport: String,
+    /// Where it can be reached over HTTP, if it can.
+    pub url: Option<String>,
+    /// The number of its present or last run.
+    pub generation: u64,
+    /// Restarts charged since the last reset.
+    pub restarts: u32,
+    /// Charged restarts after which it is given up.
+    pub restart_max: u32,
+    /// Restarts since the daemon took it over.
+    pub restarts_total: u64,
+    /// When the present run began.
+    #[schemars(with = "Option<String>")]
+    pub started_at: Option<Timestamp>,
+    /// When the present run became ready.
+    #[schemars(with = "Option<String>")]
+    pub ready_at: Option<Timestamp>,
+    /// When the next restart is due.
+    #[schemars(with = "Option<String>")]
+    pub next_restart_at: Option<Timestamp>,
+    /// How the last run ended.
+    pub last_exit: Option<LastExit>,
+    /// Client sessions that are open.
+    pub sessions: u32,
+    /// The server's own process, not the one that holds it.
+    pub pid: Option<u32>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LastExit {
+    /// The cause in one word: `exited`, `hung`, `stopped`, `engine-away`, `cannot-start`, `asked`, ...
+    pub cause: String,
+    /// The cause as a sentence.
+    pub detail: String,
+    /// The exit code, if it exited.
+    pub code: Option<i32>,
+    /// The signal that ended it, if one did.
+    pub signal: Option<i32>,
+    /// Whether it was killed because memory ran out.
+    pub oom: bool,
+    /// When.
+    #[schemars(with = "String")]
+    pub at: Timestamp,
+}
+
+/// Everything about one server, as `status --json` prints it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StatusReport {
+    /// What `ls` shows.
+    #[serde(flatten)]
+    pub server: ServerInfo,
+    /// Whether it should run.
+    pub wanted: Wanted,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Where it runs.
+    pub cwd: PathBuf,
+    /// The names of the variables given to it; their values may be secrets and are not shown.
+    pub env: Vec<String>,
+    /// When it is started again.
+    pub restart: RestartPolicy,
+    /// What the server said of itself, once it did.
+    pub mcp: Option<McpInfo>,
+    /// Where its log is.
+    pub log: PathBuf,
+    /// When it was described last.
+    #[schemars(with = "String")]
+    pub created_at: Timestamp,
+}
+
+/// What a server said of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct McpInfo {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its version.
+    pub version: Option<String>,
+    /// The protocol version it speaks.
+    pub protocol: String,
+}
+
+/// What happened to a server and why, as `why --json` prints it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WhyReport {
+    /// The server now.
+    pub server: ServerInfo,
+    /// Whether it should run.
+    pub wanted: Wanted,
+    /// Its last events, oldest first.
+    pub events: Vec<EventRecord>,
+    /// The last lines it wrote to standard error.
+    pub stderr: Vec<String>,
+    /// Where its whole log is.
+    pub log: PathBuf,
+}
+
+/// One event, as `events --json` prints it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EventRecord {
+    /// When.
+    #[schemars(with = "String")]
+    pub at: Timestamp,
+    /// Which server; none for the daemon itself.
+    pub server: Option<ServerName>,
+    /// Which run.
+    pub run: Option<u64>,
+    /// What, in one word.
+    pub event: String,
+    /// Why, in one word.
+    pub cause: Option<String>,
+    /// The rest, as a sentence.
+    pub detail: String,
+}
+
+/// One line of a server's log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LogLine {
+    /// The line, without its end.
+    pub line: String,
+}
+
+/// What a command did to one server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Outcome {
+    /// Which one.
+    pub name: ServerName,
+    /// Whether anything had to be done.
+    pub changed: bool,
+    /// Its status afterwards; none once it is forgotten.
+    pub status: Option<Status>,
+}
+
+/// The daemon, as `daemon status --json` prints it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DaemonInfo {
+    /// Its process.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    /// When it started.
+    #[schemars(with = "String")]
+    pub started_at: Timestamp,
+    /// How many servers it knows.
+    pub servers: usize,
+    /// How many of them are running.
+    pub running: usize,
+    /// Where its state is.
+    pub state_dir: PathBuf,
+    /// Where its socket is.
+    pub socket: PathBuf,
+    /// Where its log is.
+    pub log: PathBuf,
+    /// Which instance it is: the label on everything it starts.
+    pub instance: String,
+}

@@ -1,0 +1,147 @@
+//! What is said on the control socket.
+
+use mainstay_core::{ServerName, ServerSpec};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::ApiError;
+
+/// The version of this protocol.
+pub const PROTOCOL: u32 = 1;
+
+/// No line on the control socket is longer.
+pub const MAX_LINE: usize = 20 * 1024 * 1024;
+
+/// The first line of every connection, written by the daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The daemon's version.
+    pub mainstay: String,
+    /// The version of the protocol it speaks.
+    pub protocol: u32,
+}
+
+/// The one line that a client writes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "method", content = "params", rename_all = "kebab-case")]
+pub enum Request {
+    /// Stores a server and starts it. Answer: [`crate::ServerInfo`].
+    Run {
+        /// The server.
+        spec: Box<ServerSpec>,
+        /// Whether it may take the place of one with the same name.
+        replace: bool,
+    },
+    /// Stores several servers at once, all or none. Answer: [`crate::Outcome`] for each.
+    Import {
+        /// The servers.
+        specs: Vec<ServerSpec>,
+        /// Whether they may take the place of others.
+        replace: bool,
+    },
+    /// The specs of one server or of all. Answer: [`ServerSpec`] for each.
+    Export {
+        /// Which one; none means all.
+        name: Option<ServerName>,
+    },
+    /// All servers. Answer: [`crate::ServerInfo`] for each.
+    List,
+    /// Everything about one server. Answer: [`crate::StatusReport`].
+    Status {
+        /// Which one.
+        name: ServerName,
+    },
+    /// What happened to a server and why. Answer: [`crate::WhyReport`].
+    Why {
+        /// Which one.
+        name: ServerName,
+    },
+    /// Waits until a server is ready or has failed. Answer: [`crate::ServerInfo`] at that moment.
+    Settle {
+        /// Which one.
+        name: ServerName,
+        /// Whether a run that ended settles it too, or only readiness, an error or a stop.
+        any_end: bool,
+    },
+    /// Turns servers on. Answer: [`crate::Outcome`] for each.
+    Start {
+        /// Which ones.
+        which: Which,
+    },
+    /// Turns servers off and waits until they are. Answer: [`crate::Outcome`] for each.
+    Stop {
+        /// Which ones.
+        which: Which,
+    },
+    /// Starts servers anew, with a clean slate. Answer: [`crate::Outcome`] for each.
+    Restart {
+        /// Which ones.
+        which: Which,
+    },
+    /// Ends servers and forgets them. Answer: [`crate::Outcome`] for each.
+    Remove {
+        /// Which ones.
+        which: Which,
+    },
+    /// A server's log. Items: [`crate::LogLine`].
+    Logs {
+        /// Which server.
+        name: ServerName,
+        /// Only that many of the last lines.
+        tail: Option<usize>,
+        /// Whether to go on with new lines as they come.
+        follow: bool,
+    },
+    /// The event log. Items: [`crate::EventRecord`].
+    Events {
+        /// Only those of one server.
+        name: Option<ServerName>,
+        /// Only that many of the last ones.
+        tail: Option<usize>,
+        /// Whether to go on with new ones as they come.
+        follow: bool,
+    },
+    /// The tools that a server offers. Answer: a JSON array, as the server described them.
+    Tools {
+        /// Which server.
+        name: ServerName,
+    },
+    /// Calls a tool. Answer: the tool's result, as the server gave it.
+    Call {
+        /// Which server.
+        name: ServerName,
+        /// Which tool.
+        tool: String,
+        /// Its arguments: a JSON object.
+        arguments: Box<RawValue>,
+    },
+    /// The daemon itself. Answer: [`crate::DaemonInfo`].
+    Daemon,
+    /// Ends the daemon. Answer: null, when it no longer accepts anything.
+    Shutdown {
+        /// Whether the servers stay up, for the next daemon to take over.
+        keep_servers: bool,
+    },
+}
+
+/// The servers that a command is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Which {
+    /// All of them.
+    All,
+    /// These; unknown names fail the whole request before anything is done.
+    Names(Vec<ServerName>),
+}
+
+/// A line of an answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Frame {
+    /// One item of a stream; more may follow.
+    Item(Box<RawValue>),
+    /// The answer; nothing follows.
+    Ok(Box<RawValue>),
+    /// The request failed; nothing follows.
+    Error(ApiError),
+}
