@@ -1,1 +1,311 @@
-//! daemon
+//! Wires it together: the driver of each server, the store of intent, the control API.
+//!
+//! Order at start: directories, lock, log, store, engine, then every server with both facts at once
+//! (what is wanted, what still runs), and only then the socket, so whoever gets through finds a
+//! daemon that knows everything. Order at the end: stop accepting and give up the socket, then drain.
+
+mod clock;
+mod control;
+mod driver;
+mod ground;
+mod journal;
+mod log;
+mod random;
+mod registry;
+mod service;
+mod session;
+mod snapshot;
+mod store;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_api::{EventRecord, Instance};
+use mainstay_core::RunId;
+use mainstay_engine::{
+    Engine, EngineError, Found, FoundState, ProcessConfig, ProcessEngine, RunKey,
+};
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{broadcast, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use driver::{Context, Survivor};
+use ground::Ground;
+use journal::Journal;
+use registry::Registry;
+use service::{Service, Stop};
+use session::Memory;
+use store::Store;
+
+pub use ground::RunError;
+pub use store::StoreError;
+
+/// How often the clocks are compared; a jump between them is a host that slept.
+const PULSE: Duration = Duration::from_secs(2);
+
+/// After so many pulses everything is compared with what the engine lists.
+const RECONCILE: u32 = 5;
+
+/// The host slept if the clocks moved apart by more than this.
+const SLEPT: Duration = Duration::from_secs(1);
+
+/// Clients that are served at the same time.
+const CLIENTS: usize = 128;
+
+/// How long the last answers may take when the daemon ends.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// When a server's log is rotated, and how many old ones are kept.
+const LOG_BYTES: u64 = 5 * 1024 * 1024;
+const LOG_KEEP: u32 = 2;
+
+/// What a daemon needs to know.
+#[derive(Debug)]
+pub struct Config {
+    /// Where it keeps its things.
+    pub instance: Instance,
+    /// Whether it logs to standard error rather than to its file.
+    pub foreground: bool,
+    /// Its environment, of which servers get a part.
+    pub env: Vec<(OsString, OsString)>,
+    /// This program, which is also the shim.
+    pub exe: PathBuf,
+    /// What is logged, in the notation of `tracing`.
+    pub log_filter: Option<String>,
+}
+
+/// Runs a daemon until it is told to end. `announce` is called when it listens.
+pub fn run(config: Config, announce: impl FnOnce() + Send) -> Result<(), RunError> {
+    let ground = Ground::take(&config.instance)?;
+    log::set_up(&config).map_err(RunError::Log)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .thread_keep_alive(Duration::from_secs(2))
+        .build()
+        .map_err(RunError::Runtime)?;
+    let ended = runtime.block_on(live(config, &ground, announce));
+    runtime.shutdown_timeout(DRAIN);
+    ended
+}
+
+async fn live(
+    config: Config,
+    ground: &Ground,
+    announce: impl FnOnce() + Send,
+) -> Result<(), RunError> {
+    let (stop, mut stops) = mpsc::channel(1);
+    let (service, engine) = wake(config, stop).await?;
+    let listener = ground.listen()?;
+    announce();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "daemon ready");
+    let mut clients = JoinSet::new();
+    let how = {
+        let registry = service.registry.clone();
+        tokio::select! {
+            how = until_told(&mut stops) => how,
+            () = accept(&listener, &service, &mut clients) => Stop::KeepServers,
+            () = pass_on_news(&*engine, registry.clone()) => Stop::KeepServers,
+            () = keep_watch(&*engine, registry) => Stop::KeepServers,
+        }
+    };
+    drop(listener);
+    ground.give_up_socket();
+    tracing::info!(servers_stay = (how == Stop::KeepServers), "daemon ends");
+    if how == Stop::EndServers {
+        tokio::select! {
+            () = service.registry.retire() => {}
+            () = pass_on_news(&*engine, service.registry.clone()) => {}
+        }
+    }
+    drop(stops);
+    let drained = async { while clients.join_next().await.is_some() {} };
+    if timeout(DRAIN, drained).await.is_err() {
+        tracing::debug!("some clients were still listening");
+    }
+    service.context.journal.close();
+    Ok(())
+}
+
+/// Opens everything and takes up every server.
+async fn wake(
+    config: Config,
+    stop: mpsc::Sender<Stop>,
+) -> Result<(Arc<Service>, Arc<dyn Engine>), RunError> {
+    let instance = config.instance;
+    let store = Store::open(&instance.state_dir.join("state.db"))?;
+    let instance_id = store.instance()?;
+    let daemon = store.next_daemon()?;
+    let stored = store.load()?;
+    let events = instance.state_dir.join("events.db");
+    let journal = Journal::open(&events)?;
+    let mut last_runs = journal::last_runs(&events);
+    let memory = Memory::open(Service::sessions_dir(&instance.run_dir))
+        .map_err(|source| RunError::directory(&instance.run_dir, source))?;
+    let engine = ProcessEngine::open(ProcessConfig {
+        shim: config.exe,
+        runs_dir: instance.runs_dir(),
+        logs_dir: instance.logs_dir(),
+        instance: instance_id.clone(),
+        daemon,
+        env: config.env,
+        log_max_bytes: LOG_BYTES,
+        log_keep: LOG_KEEP,
+    })
+    .await?;
+    let engine: Arc<dyn Engine> = Arc::new(engine);
+    let context = Context { engine: engine.clone(), store, journal, memory, daemon };
+    let registry = Registry::new(context.clone());
+    let mut survivors = HashMap::new();
+    for found in engine.list().await? {
+        sort_out(&context, found, &mut survivors, &mut last_runs).await;
+    }
+    for server in stored {
+        let name = &server.spec.name;
+        let survivor = survivors.remove(name);
+        let last = last_runs.get(name).copied().unwrap_or_default();
+        registry.adopt(server, last, survivor.as_ref());
+    }
+    for (server, survivor) in survivors {
+        let key = RunKey::new(server, survivor.run);
+        tracing::warn!(server = %key.server, run = %key.run, "ending a run that nobody wants");
+        engine.kill(&key).await?;
+    }
+    let started_at = clock::wall();
+    let service = Service { instance, instance_id, started_at, context, registry, stop };
+    Ok((Arc::new(service), engine))
+}
+
+/// Keeps the newest living run of each server, ends older ones, and notes those that ended meanwhile.
+async fn sort_out(
+    context: &Context,
+    found: Found,
+    survivors: &mut HashMap<mainstay_core::ServerName, Survivor>,
+    last_runs: &mut HashMap<mainstay_core::ServerName, RunId>,
+) {
+    let Found { key, state } = found;
+    let last = last_runs.entry(key.server.clone()).or_default();
+    *last = (*last).max(key.run);
+    match state {
+        FoundState::Alive { pid, age } => {
+            let survivor = Survivor { run: key.run, pid, age };
+            let older = match survivors.remove(&key.server) {
+                Some(other) if other.run > key.run => {
+                    survivors.insert(key.server.clone(), other);
+                    Some(key)
+                }
+                other => {
+                    survivors.insert(key.server.clone(), survivor);
+                    other.map(|other| RunKey::new(key.server, other.run))
+                }
+            };
+            if let Some(older) = older
+                && let Err(error) = context.engine.kill(&older).await
+            {
+                tracing::error!(server = %older.server, run = %older.run, %error, "cannot end a run");
+            }
+        }
+        FoundState::Ended(exit) => {
+            context.memory.forget(&key);
+            context.journal.record(EventRecord {
+                at: clock::wall(),
+                server: Some(key.server),
+                run: Some(key.run.generation()),
+                event: "ended".to_owned(),
+                cause: Some("exited".to_owned()),
+                detail: format!("{exit} while no daemon was there"),
+            });
+        }
+    }
+}
+
+/// Ends when a signal or a client says so. A signal leaves the servers up: whoever sends it (a
+/// service manager, a shutdown) starts us again or ends them too.
+async fn until_told(stops: &mut mpsc::Receiver<Stop>) -> Stop {
+    let listen = |kind| signal(kind).expect("the runtime handles signals");
+    let (mut term, mut int) = (listen(SignalKind::terminate()), listen(SignalKind::interrupt()));
+    tokio::select! {
+        stop = stops.recv() => stop.unwrap_or(Stop::KeepServers),
+        _ = term.recv() => Stop::KeepServers,
+        _ = int.recv() => Stop::KeepServers,
+    }
+}
+
+/// Accepts clients until it is dropped.
+async fn accept(listener: &UnixListener, service: &Arc<Service>, clients: &mut JoinSet<()>) {
+    loop {
+        while clients.len() >= CLIENTS {
+            clients.join_next().await;
+        }
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                clients.spawn(control::converse(stream, service.clone()));
+            }
+            Err(error) => {
+                // Out of descriptors, most likely: others may be closed in a moment.
+                tracing::error!(%error, "cannot accept a client");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        while clients.try_join_next().is_some() {}
+    }
+}
+
+/// Passes on the engine's news. A reader that fell behind compares with a list instead.
+async fn pass_on_news(engine: &dyn Engine, registry: Registry) {
+    let mut news = engine.watch();
+    loop {
+        match news.recv().await {
+            Ok(news) => registry.news(news).await,
+            Err(broadcast::error::RecvError::Lagged(_)) => reconcile(engine, &registry).await,
+            Err(broadcast::error::RecvError::Closed) => return,
+        }
+    }
+}
+
+/// Compares with what the engine lists now and then, and at once when the host has slept.
+async fn keep_watch(engine: &dyn Engine, registry: Registry) {
+    let mut pulse = interval(PULSE);
+    pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut slept = clock::slept();
+    let mut count = 0;
+    loop {
+        pulse.tick().await;
+        count += 1;
+        let resumed = clock::slept().saturating_sub(slept) > SLEPT;
+        if resumed {
+            slept = clock::slept();
+            tracing::info!("the host slept");
+            registry.host_resumed().await;
+        }
+        if resumed || count % RECONCILE == 0 {
+            reconcile(engine, &registry).await;
+        }
+    }
+}
+
+async fn reconcile(engine: &dyn Engine, registry: &Registry) {
+    let begun = clock::now();
+    match engine.list().await {
+        Ok(found) => registry.listed(begun, &found).await,
+        Err(error) => tracing::error!(%error, "cannot list the runs"),
+    }
+}
+
+impl From<EngineError> for RunError {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+impl From<io::Error> for RunError {
+    fn from(error: io::Error) -> Self {
+        Self::Runtime(error)
+    }
+}

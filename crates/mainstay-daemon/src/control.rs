@@ -1,0 +1,104 @@
+//! The control API on the unix socket.
+//!
+//! Only the user who runs the daemon may speak to it: the socket is private, and the peer's
+//! credentials are checked on every connection. The daemon speaks first.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_api::{ApiError, ErrorKind, Frame, Hello, MAX_LINE, PROTOCOL, Request};
+use serde::Serialize;
+use serde_json::value::to_raw_value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+use crate::service::Service;
+
+/// A client that says nothing for so long has gone away.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Speaks with one client until its request is answered.
+pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>) {
+    if !is_same_user(&stream) {
+        tracing::warn!("another user tried to reach the control socket");
+        return;
+    }
+    let (read, write) = stream.into_split();
+    let mut peer = Peer { write };
+    let hello = Hello { mainstay: env!("CARGO_PKG_VERSION").to_owned(), protocol: PROTOCOL };
+    let outcome = async {
+        peer.line(&hello).await?;
+        let mut reader = BufReader::new(read);
+        let Ok(Some(line)) = timeout(PATIENCE, read_line(&mut reader)).await.unwrap_or(Ok(None))
+        else {
+            return Ok(());
+        };
+        let request: Request = match serde_json::from_slice(&line) {
+            Ok(request) => request,
+            Err(error) => {
+                let message = format!("the request cannot be understood: {error}");
+                return peer.fail(ApiError::new(ErrorKind::Invalid, message)).await;
+            }
+        };
+        // A client that hangs up ends its request: nothing is done for one that has gone.
+        tokio::select! {
+            done = service.serve(request, &mut peer) => done,
+            () = hung_up(reader) => Ok(()),
+        }
+    };
+    if let Err(error) = outcome.await {
+        tracing::debug!(%error, "a client went away");
+    }
+}
+
+/// The writing half of a connection.
+pub(crate) struct Peer {
+    write: OwnedWriteHalf,
+}
+
+impl Peer {
+    /// One item of a stream.
+    pub(crate) async fn item(&mut self, item: &impl Serialize) -> io::Result<()> {
+        self.line(&Frame::Item(to_raw_value(item)?)).await
+    }
+
+    /// The answer, good or bad.
+    pub(crate) async fn answer<T: Serialize>(
+        &mut self,
+        answer: Result<T, ApiError>,
+    ) -> io::Result<()> {
+        match answer {
+            Ok(answer) => self.line(&Frame::Ok(to_raw_value(&answer)?)).await,
+            Err(error) => self.fail(error).await,
+        }
+    }
+
+    async fn fail(&mut self, error: ApiError) -> io::Result<()> {
+        self.line(&Frame::Error(error)).await
+    }
+
+    async fn line(&mut self, value: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(value)?;
+        line.push(b'\n');
+        self.write.write_all(&line).await
+    }
+}
+
+fn is_same_user(stream: &UnixStream) -> bool {
+    let ours = rustix::process::geteuid().as_raw();
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == ours)
+}
+
+async fn read_line(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    reader.take(MAX_LINE as u64).read_until(b'\n', &mut line).await?;
+    Ok((line.last() == Some(&b'\n')).then_some(line))
+}
+
+async fn hung_up(mut reader: BufReader<OwnedReadHalf>) {
+    let mut scrap = [0; 64];
+    while matches!(reader.read(&mut scrap).await, Ok(read) if read > 0) {}
+}

@@ -1,0 +1,18 @@
+//! Randomness, read in one place.
+
+use std::fmt::Write;
+
+/// That many random bytes, as hexadecimal digits.
+pub(crate) fn hex(bytes: usize) -> String {
+    let mut buffer = vec![0; bytes];
+    getrandom::fill(&mut buffer).expect("the system has a source of randomness");
+    buffer.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a String cannot fail");
+        text
+    })
+}
+
+/// A seed for jitter.
+pub(crate) fn seed() -> u64 {
+    getrandom::u64().expect("the system has a source of randomness")
+}

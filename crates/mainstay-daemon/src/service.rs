@@ -1,0 +1,308 @@
+//! What the control API does.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use mainstay_api::{
+    ApiError, DaemonInfo, ErrorKind, Instance, LogLine, Outcome, Request, ServerInfo, WhyReport,
+};
+use mainstay_core::{ServerName, Status};
+use mainstay_engine::{EngineError, LogRange, RunKey};
+use mainstay_proxy::UpstreamError;
+use serde_json::value::RawValue;
+use tokio::sync::{broadcast, mpsc};
+use tokio::time::{Instant, timeout_at};
+
+use crate::control::Peer;
+use crate::driver::{Context, Handle, Message};
+use crate::registry::Registry;
+use crate::snapshot::{self, Session, Snapshot};
+
+/// How long a call waits for a server that is coming up.
+const HOLD: Duration = Duration::from_secs(10);
+
+/// How many events `why` shows.
+const WHY_EVENTS: usize = 20;
+
+/// How many lines of standard error `why` shows.
+const WHY_LINES: usize = 20;
+
+/// How a daemon is asked to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Servers stay up, for the next daemon.
+    KeepServers,
+    /// Servers end too.
+    EndServers,
+}
+
+/// The daemon, as its clients see it.
+pub(crate) struct Service {
+    pub(crate) instance: Instance,
+    pub(crate) instance_id: String,
+    pub(crate) started_at: Timestamp,
+    pub(crate) context: Context,
+    pub(crate) registry: Registry,
+    pub(crate) stop: mpsc::Sender<Stop>,
+}
+
+impl Service {
+    /// Serves one request. The error is the client's connection failing, nothing else.
+    pub(crate) async fn serve(&self, request: Request, peer: &mut Peer) -> io::Result<()> {
+        match request {
+            Request::Run { spec, replace } => {
+                let described = self.registry.describe(vec![*spec], replace).await;
+                peer.answer(described.and_then(|names| self.info(&names[0]))).await
+            }
+            Request::Import { specs, replace } => {
+                let described = self.registry.describe(specs, replace).await;
+                peer.answer(described.map(|names| self.outcomes(names))).await
+            }
+            Request::Export { name } => {
+                peer.answer(self.chosen(name.as_ref()).map(|chosen| specs(&chosen))).await
+            }
+            Request::List => peer.answer(Ok(infos(&self.registry.all()))).await,
+            Request::Status { name } => {
+                let log = self.instance.server_log(name.as_str());
+                let found = self.registry.get(&name);
+                peer.answer(found.map(|h| snapshot::status(&h.view.borrow(), log))).await
+            }
+            Request::Why { name } => peer.answer(self.why(name).await).await,
+            Request::Settle { name, any_end } => {
+                peer.answer(self.settle(&name, any_end).await).await
+            }
+            Request::Start { which } => peer.answer(self.registry.start(which).await).await,
+            Request::Stop { which } => peer.answer(self.registry.stop(which).await).await,
+            Request::Restart { which } => peer.answer(self.registry.restart(which).await).await,
+            Request::Remove { which } => peer.answer(self.registry.remove(which).await).await,
+            Request::Logs { name, tail, follow } => {
+                self.logs(&name, LogRange { tail, follow }, peer).await
+            }
+            Request::Events { name, tail, follow } => self.events(name, tail, follow, peer).await,
+            Request::Tools { name } => peer.answer(self.tools(&name).await).await,
+            Request::Call { name, tool, arguments } => {
+                peer.answer(self.call(&name, &tool, arguments).await).await
+            }
+            Request::Daemon => peer.answer(Ok(self.about())).await,
+            Request::Shutdown { keep_servers } => {
+                let stop = if keep_servers { Stop::KeepServers } else { Stop::EndServers };
+                // If the channel is full or closed, the daemon is ending already.
+                self.stop.try_send(stop).ok();
+                // The connection closes when the daemon has ended, which is the answer's end.
+                self.stop.closed().await;
+                peer.answer(Ok(())).await
+            }
+        }
+    }
+
+    fn chosen(&self, name: Option<&ServerName>) -> Result<Vec<Handle>, ApiError> {
+        match name {
+            Some(name) => Ok(vec![self.registry.get(name)?]),
+            None => Ok(self.registry.all()),
+        }
+    }
+
+    fn info(&self, name: &ServerName) -> Result<ServerInfo, ApiError> {
+        Ok(self.registry.get(name)?.view.borrow().info.clone())
+    }
+
+    fn outcomes(&self, described: Vec<ServerName>) -> Vec<Outcome> {
+        let outcome = |name| {
+            let status = self.info(&name).ok().map(|info| info.status);
+            Outcome { name, changed: true, status }
+        };
+        described.into_iter().map(outcome).collect()
+    }
+
+    async fn why(&self, name: ServerName) -> Result<WhyReport, ApiError> {
+        let shown = self.registry.get(&name)?.view.borrow().clone();
+        let stderr = self.last_words(&name, &shown).await;
+        let events = self.context.journal.read(Some(name.clone()), Some(WHY_EVENTS)).await;
+        Ok(WhyReport {
+            server: shown.info,
+            wanted: shown.wanted,
+            events: events.into_iter().map(|(_, event)| event).collect(),
+            stderr: snapshot::tail_lines(&stderr, WHY_LINES),
+            log: self.instance.server_log(name.as_str()),
+        })
+    }
+
+    /// What the run that failed last wrote; if none failed under this daemon, the end of the log.
+    async fn last_words(&self, name: &ServerName, shown: &Snapshot) -> Vec<u8> {
+        if shown.info.pid.is_some() && shown.info.last_exit.is_none() {
+            let run = mainstay_core::RunId::new(shown.info.generation);
+            let key = RunKey::new(name.clone(), run);
+            return self.context.engine.stderr_tail(&key).await.unwrap_or_default();
+        }
+        if !shown.last_words.is_empty() {
+            return shown.last_words.to_vec();
+        }
+        let range = LogRange { tail: Some(WHY_LINES), follow: false };
+        let mut text = String::new();
+        if let Ok(mut lines) = self.context.engine.logs(name, range).await {
+            while let Some(line) = lines.recv().await {
+                text.push_str(&line);
+                text.push('\n');
+            }
+        }
+        text.into_bytes()
+    }
+
+    async fn settle(&self, name: &ServerName, any_end: bool) -> Result<ServerInfo, ApiError> {
+        let mut handle = self.registry.get(name)?;
+        let settled = |shown: &Snapshot| match shown.info.status {
+            Status::Running | Status::Unhealthy => shown.session.is_some(),
+            Status::Stopped | Status::Error => true,
+            Status::Starting | Status::Waiting | Status::Stopping | Status::Removing => {
+                any_end && has_failed_since_described(shown)
+            }
+        };
+        // A server that is removed meanwhile has settled too.
+        handle.view.wait_for(settled).await.ok();
+        let info = handle.view.borrow().info.clone();
+        Ok(info)
+    }
+
+    async fn logs(&self, name: &ServerName, range: LogRange, peer: &mut Peer) -> io::Result<()> {
+        let opened = match self.registry.get(name) {
+            Ok(_) => self.context.engine.logs(name, range).await.map_err(|e| broken(&e)),
+            Err(error) => Err(error),
+        };
+        let mut lines = match opened {
+            Ok(lines) => lines,
+            Err(error) => return peer.answer::<()>(Err(error)).await,
+        };
+        while let Some(line) = lines.recv().await {
+            peer.item(&LogLine { line }).await?;
+        }
+        peer.answer(Ok(())).await
+    }
+
+    async fn events(
+        &self,
+        name: Option<ServerName>,
+        tail: Option<usize>,
+        follow: bool,
+        peer: &mut Peer,
+    ) -> io::Result<()> {
+        // The follower is set up first, so that nothing falls between the two.
+        let mut coming = self.context.journal.follow();
+        let mut last = 0;
+        for (number, event) in self.context.journal.read(name.clone(), tail).await {
+            peer.item(&event).await?;
+            last = number;
+        }
+        if !follow {
+            return peer.answer(Ok(())).await;
+        }
+        loop {
+            match coming.recv().await {
+                Ok((number, event)) if number > last => {
+                    if name.is_none() || event.server == name {
+                        peer.item(&event).await?;
+                    }
+                }
+                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => return peer.answer(Ok(())).await,
+            }
+        }
+    }
+
+    async fn tools(&self, name: &ServerName) -> Result<Vec<Box<RawValue>>, ApiError> {
+        let session = self.session(name).await?;
+        session.upstream.tools().await.map_err(|error| failed(name, &error))
+    }
+
+    async fn call(
+        &self,
+        name: &ServerName,
+        tool: &str,
+        arguments: Box<RawValue>,
+    ) -> Result<Box<RawValue>, ApiError> {
+        let session = self.session(name).await?;
+        session.upstream.call(tool, arguments).await.map_err(|error| failed(name, &error))
+    }
+
+    /// A session with a server, waited for while the server is coming up.
+    async fn session(&self, name: &ServerName) -> Result<Session, ApiError> {
+        let mut handle = self.registry.get(name)?;
+        // A given-up server may try again when somebody wants it.
+        handle.inbox.send(Message::Demand).await.ok();
+        let until = Instant::now() + HOLD;
+        let usable = |shown: &Snapshot| shown.session.is_some() || !worth_waiting(&shown.info);
+        // When the time is up, or the server is removed, what is known by then is told.
+        timeout_at(until, handle.view.wait_for(usable)).await.ok();
+        let shown = handle.view.borrow().clone();
+        shown.session.ok_or_else(|| {
+            let message = format!("`{name}` is {}: {}", shown.info.status, shown.info.reason);
+            ApiError::new(ErrorKind::Unavailable, message).with_help(match shown.info.status {
+                Status::Stopped => format!("`mainstay start {name}` turns it on"),
+                _ => format!("`mainstay why {name}` tells what happened"),
+            })
+        })
+    }
+
+    fn about(&self) -> DaemonInfo {
+        let servers = infos(&self.registry.all());
+        DaemonInfo {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: self.started_at,
+            servers: servers.len(),
+            running: servers.iter().filter(|info| info.status == Status::Running).count(),
+            state_dir: self.instance.state_dir.clone(),
+            socket: self.instance.socket(),
+            log: self.instance.daemon_log(),
+            instance: self.instance_id.clone(),
+        }
+    }
+
+    /// The directory in which runs remember their sessions.
+    pub(crate) fn sessions_dir(run_dir: &Path) -> std::path::PathBuf {
+        run_dir.join("sessions")
+    }
+}
+
+fn infos(handles: &[Handle]) -> Vec<ServerInfo> {
+    handles.iter().map(|handle| handle.view.borrow().info.clone()).collect()
+}
+
+fn specs(handles: &[Handle]) -> Vec<mainstay_core::ServerSpec> {
+    handles.iter().map(|handle| (*handle.view.borrow().spec).clone()).collect()
+}
+
+fn has_failed_since_described(shown: &Snapshot) -> bool {
+    let failed =
+        |exit: &mainstay_api::LastExit| exit.at >= shown.created_at && exit.cause != "asked";
+    shown.info.last_exit.as_ref().is_some_and(failed)
+}
+
+/// Whether a server that is not ready may be within the time that a call waits.
+fn worth_waiting(info: &ServerInfo) -> bool {
+    match info.status {
+        Status::Starting => {
+            info.next_restart_at.is_none_or(|at| at <= crate::clock::wall_after(HOLD))
+        }
+        Status::Running | Status::Unhealthy => true,
+        Status::Waiting | Status::Stopping | Status::Stopped | Status::Removing | Status::Error => {
+            false
+        }
+    }
+}
+
+fn failed(name: &ServerName, error: &UpstreamError) -> ApiError {
+    match error {
+        UpstreamError::Closed { .. } => ApiError::new(
+            ErrorKind::Server,
+            format!("`{name}` stopped during this call; its effect is unknown"),
+        )
+        .with_help(format!("`mainstay why {name}` tells what happened")),
+        other => ApiError::new(ErrorKind::Server, format!("`{name}`: {other}")),
+    }
+}
+
+fn broken(error: &EngineError) -> ApiError {
+    ApiError::new(ErrorKind::Internal, error.to_string())
+}

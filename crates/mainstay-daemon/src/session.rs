@@ -1,0 +1,119 @@
+//! The MCP session between the daemon and a run.
+//!
+//! A run is ready when it has answered `initialize`. What it answered is written beside its socket, so
+//! that a later daemon that finds the run alive takes the session up instead of opening a second one.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use mainstay_core::{ServerSpec, Transport};
+use mainstay_engine::{Engine, EngineError, RunKey};
+use mainstay_proxy::{Hello, HttpLink, Identity, LineLink, Link, Upstream, UpstreamError};
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::Session;
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SessionError {
+    /// The run cannot be reached.
+    #[error("it cannot be reached: {0}")]
+    Engine(#[from] EngineError),
+    /// The run answered wrongly.
+    #[error("the handshake failed: {0}")]
+    Upstream(#[from] UpstreamError),
+}
+
+impl SessionError {
+    /// Whether this is what a run that is ending looks like.
+    pub(crate) fn may_be_an_end(&self) -> bool {
+        matches!(self, Self::Engine(_) | Self::Upstream(UpstreamError::Closed { .. }))
+    }
+}
+
+/// What is remembered of a session.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Remembered {
+    pub(crate) ready_at: Timestamp,
+    pub(crate) hello: Hello,
+}
+
+/// Where sessions are remembered.
+#[derive(Debug, Clone)]
+pub(crate) struct Memory {
+    dir: PathBuf,
+}
+
+impl Memory {
+    /// Remembers sessions in this directory.
+    pub(crate) fn open(dir: PathBuf) -> io::Result<Self> {
+        fs::create_dir_all(&dir)?;
+        Ok(Self { dir })
+    }
+
+    pub(crate) fn recall(&self, key: &RunKey) -> Option<Remembered> {
+        serde_json::from_slice(&fs::read(self.path(key)).ok()?).ok()
+    }
+
+    /// Failing to remember costs a restart of the server when the daemon is next replaced, no more.
+    pub(crate) fn remember(&self, key: &RunKey, what: &Remembered) {
+        if let Err(error) = write(&self.path(key), what) {
+            tracing::warn!(server = %key.server, run = %key.run, %error,
+                "the session cannot be remembered");
+        }
+    }
+
+    pub(crate) fn forget(&self, key: &RunKey) {
+        if let Err(error) = fs::remove_file(self.path(key))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "a remembered session cannot be removed");
+        }
+    }
+
+    fn path(&self, key: &RunKey) -> PathBuf {
+        self.dir.join(format!("{}.{}.json", key.server, key.run))
+    }
+}
+
+fn write(path: &Path, what: &Remembered) -> io::Result<()> {
+    let new = path.with_extension("new");
+    fs::write(&new, serde_json::to_vec(what)?)?;
+    fs::rename(&new, path)
+}
+
+/// Opens a session with a run, or takes up the one that an earlier daemon had.
+pub(crate) async fn establish(
+    engine: &dyn Engine,
+    key: &RunKey,
+    spec: &ServerSpec,
+    known: Option<Hello>,
+    daemon: u64,
+) -> Result<Session, SessionError> {
+    let link = match &spec.transport {
+        Transport::Stdio => {
+            let stdio = engine.attach(key).await?;
+            Link::Lines(LineLink {
+                to_server: stdio.to_server,
+                from_server: stdio.from_server,
+                junk: stdio.junk,
+            })
+        }
+        Transport::StreamableHttp { port, path } => {
+            let addr = engine.endpoint(key, *port).await?;
+            Link::Http(HttpLink { addr, path: path.clone() })
+        }
+    };
+    let epoch = u32::try_from(daemon).unwrap_or(u32::MAX);
+    let (upstream, hello) = if let Some(hello) = known {
+        (Upstream::resume(link, &hello, epoch), hello)
+    } else {
+        let identity =
+            Identity { name: "mainstay".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
+        Upstream::initialize(link, &identity, epoch).await?
+    };
+    Ok(Session { upstream, hello: Arc::new(hello) })
+}

@@ -1,0 +1,122 @@
+//! What a driver shows of its server, for everybody who asks.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use mainstay_api::{LastExit, McpInfo, ServerInfo, StatusReport};
+use mainstay_core::{Cause, ServerSpec, Transport, View, Wanted, Workload};
+use mainstay_proxy::{Hello, Upstream};
+
+/// A server at one moment.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshot {
+    /// Grows with everything the driver has taken in.
+    pub(crate) revision: u64,
+    pub(crate) spec: Arc<ServerSpec>,
+    pub(crate) created_at: Timestamp,
+    pub(crate) wanted: Wanted,
+    pub(crate) info: ServerInfo,
+    pub(crate) session: Option<Session>,
+    /// The last of what the last run that ended wrote to standard error.
+    pub(crate) last_words: Arc<[u8]>,
+}
+
+/// A session with the present run.
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    pub(crate) upstream: Upstream,
+    pub(crate) hello: Arc<Hello>,
+}
+
+/// When things happened, in wall time, noted when they did.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Times {
+    pub(crate) started_at: Option<Timestamp>,
+    pub(crate) ready_at: Option<Timestamp>,
+    pub(crate) next_restart_at: Option<Timestamp>,
+    pub(crate) ended: Option<(Cause, String, Timestamp)>,
+}
+
+/// The server as `ls` shows it.
+pub(crate) fn info(
+    spec: &ServerSpec,
+    view: &View,
+    times: &Times,
+    generation: u64,
+    pid: Option<u32>,
+) -> ServerInfo {
+    ServerInfo {
+        name: spec.name.clone(),
+        status: view.status,
+        reason: view.reason.clone(),
+        engine: spec.workload.engine().to_owned(),
+        transport: spec.transport.as_str().to_owned(),
+        url: match &spec.transport {
+            Transport::Stdio => None,
+            Transport::StreamableHttp { port, path } => {
+                Some(format!("http://127.0.0.1:{port}{path}"))
+            }
+        },
+        generation,
+        restarts: view.restarts,
+        restart_max: view.restart_max,
+        restarts_total: view.restarts_total,
+        started_at: times.started_at,
+        ready_at: times.ready_at,
+        next_restart_at: view.next_restart.and(times.next_restart_at),
+        last_exit: times.ended.as_ref().map(|(cause, detail, at)| last_exit(cause, detail, *at)),
+        sessions: 0,
+        pid,
+    }
+}
+
+/// The server as `status` shows it.
+pub(crate) fn status(snapshot: &Snapshot, log: std::path::PathBuf) -> StatusReport {
+    let Workload::Process(process) = &snapshot.spec.workload;
+    StatusReport {
+        server: snapshot.info.clone(),
+        wanted: snapshot.wanted,
+        command: process.command.clone(),
+        cwd: process.cwd.clone(),
+        env: process.env.keys().cloned().collect(),
+        restart: snapshot.spec.restart.clone(),
+        mcp: snapshot.session.as_ref().map(|session| McpInfo {
+            name: session.hello.server_name.clone(),
+            version: session.hello.server_version.clone(),
+            protocol: session.hello.protocol_version.clone(),
+        }),
+        log,
+        created_at: snapshot.created_at,
+    }
+}
+
+/// The last lines of a text, at most `count`, without a first one that was cut.
+pub(crate) fn tail_lines(text: &[u8], count: usize) -> Vec<String> {
+    let text = String::from_utf8_lossy(text);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].iter().map(|&line| line.to_owned()).collect()
+}
+
+fn last_exit(cause: &Cause, detail: &str, at: Timestamp) -> LastExit {
+    let exit = cause.exit().unwrap_or(mainstay_core::Exit::UNKNOWN);
+    LastExit {
+        cause: cause.kind().to_owned(),
+        detail: detail.to_owned(),
+        code: exit.code,
+        signal: exit.signal,
+        oom: exit.oom,
+        at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_lines_are_shown() {
+        assert_eq!(tail_lines(b"a\nb\nc\n", 2), ["b", "c"]);
+        assert_eq!(tail_lines(b"", 2), [""; 0]);
+        assert_eq!(tail_lines(b"\xff", 2), ["\u{fffd}"]);
+    }
+}

@@ -1,0 +1,360 @@
+//! The store of intent: which servers there should be, and whether each should run.
+//!
+//! Nothing observed is kept here. Every change is one transaction, on disk when it is acknowledged
+//! (WAL, `synchronous=FULL`). The schema has a number; a newer one is refused, an older one would be
+//! migrated forward.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use jiff::Timestamp;
+use mainstay_core::{ServerName, ServerSpec, Wanted};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
+use tokio::task::spawn_blocking;
+
+use crate::random;
+
+/// The schema that this program writes.
+const SCHEMA: i64 = 1;
+
+/// Marks the file as ours: "main".
+const APPLICATION: i64 = 0x6d61_696e;
+
+/// A server as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) spec: ServerSpec,
+    pub(crate) wanted: Wanted,
+    pub(crate) created_at: Timestamp,
+}
+
+/// Why the store cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A later version of this program wrote it.
+    #[error("the database `{}` has schema {found}, this version of Mainstay knows {SCHEMA}", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its schema.
+        found: i64,
+    },
+    /// It is no database, or not ours, or its content makes no sense.
+    #[error("the database `{}` is damaged: {what}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// There is no room left for it.
+    #[error("the disk is full: `{}` could not be written", path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Anything else.
+    #[error("the database `{}` cannot be used", path.display())]
+    Sqlite {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: rusqlite::Error,
+    },
+}
+
+impl StoreError {
+    pub(crate) fn from_sqlite(path: &Path, source: rusqlite::Error) -> Self {
+        let path = path.to_owned();
+        match source.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Self::Full { path },
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                Self::Damaged { path, what: source.to_string() }
+            }
+            _ => Self::Sqlite { path, source },
+        }
+    }
+
+    /// What the user can do about it.
+    pub(crate) fn help(&self) -> Option<String> {
+        match self {
+            Self::Newer { .. } => {
+                Some("install the newer version again, or point MAINSTAY_HOME elsewhere".to_owned())
+            }
+            Self::Damaged { path, .. } => Some(format!(
+                "move `{}` away and describe the servers again (`mainstay import` reads an export)",
+                path.display()
+            )),
+            Self::Full { .. } => Some("free some space; nothing was changed".to_owned()),
+            Self::Sqlite { .. } => None,
+        }
+    }
+}
+
+/// A handle on the store; clones share one connection.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    path: Arc<Path>,
+    connection: Arc<Mutex<Connection>>,
+}
+
+impl Store {
+    /// Opens the store, or makes it.
+    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
+        let wrap = |error| StoreError::from_sqlite(path, error);
+        let mut connection = Connection::open(path).map_err(wrap)?;
+        let found = schema(&connection).map_err(wrap)?;
+        if found > SCHEMA {
+            return Err(StoreError::Newer { path: path.to_owned(), found });
+        }
+        set_up(&mut connection, found).map_err(wrap)?;
+        Ok(Self { path: path.into(), connection: Arc::new(Mutex::new(connection)) })
+    }
+
+    /// The random name of this instance, made once.
+    pub(crate) fn instance(&self) -> Result<String, StoreError> {
+        self.blocking(|tx| {
+            let known: Option<String> = tx
+                .query_row("SELECT value FROM meta WHERE key = 'instance'", [], |row| row.get(0))
+                .optional()?;
+            if let Some(instance) = known {
+                return Ok(instance);
+            }
+            let instance = random::hex(8);
+            tx.execute("INSERT INTO meta (key, value) VALUES ('instance', ?1)", [&instance])?;
+            Ok(instance)
+        })
+    }
+
+    /// The number of this daemon: one more than the last one's.
+    pub(crate) fn next_daemon(&self) -> Result<u64, StoreError> {
+        self.blocking(|tx| {
+            tx.execute(
+                "INSERT INTO meta (key, value) VALUES ('daemon', 1)
+                 ON CONFLICT (key) DO UPDATE SET value = CAST(value AS INTEGER) + 1",
+                [],
+            )?;
+            tx.query_row(
+                "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'daemon'",
+                [],
+                |row| row.get(0),
+            )
+        })
+    }
+
+    /// All servers, by name.
+    pub(crate) fn load(&self) -> Result<Vec<Stored>, StoreError> {
+        let rows: Vec<(String, String, String, String)> = self.blocking(|tx| {
+            let mut select =
+                tx.prepare("SELECT name, spec, wanted, created_at FROM servers ORDER BY name")?;
+            let rows = select
+                .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+            rows.collect()
+        })?;
+        rows.into_iter()
+            .map(|(name, spec, wanted, created_at)| {
+                let damaged = |what: String| StoreError::Damaged {
+                    path: self.path.to_path_buf(),
+                    what: format!("server `{name}`: {what}"),
+                };
+                Ok(Stored {
+                    spec: serde_json::from_str(&spec).map_err(|e| damaged(e.to_string()))?,
+                    wanted: parse_wanted(&wanted)
+                        .ok_or_else(|| damaged(format!("`{wanted}` is no intent")))?,
+                    created_at: created_at
+                        .parse()
+                        .map_err(|e: jiff::Error| damaged(e.to_string()))?,
+                })
+            })
+            .collect()
+    }
+
+    /// Stores servers, in place of those of the same names: all of them or none.
+    pub(crate) async fn put(&self, servers: Vec<Stored>) -> Result<(), StoreError> {
+        self.change(move |tx| {
+            let mut put = tx.prepare(
+                "INSERT OR REPLACE INTO servers (name, spec, wanted, created_at)
+                 VALUES (?1, ?2, ?3, ?4)",
+            )?;
+            for server in servers {
+                let spec = serde_json::to_string(&server.spec)
+                    .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+                put.execute(params![
+                    server.spec.name.as_str(),
+                    spec,
+                    wanted_text(server.wanted),
+                    server.created_at.to_string(),
+                ])?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Changes the intent of servers: of all of them or of none.
+    pub(crate) async fn want(
+        &self,
+        names: Vec<ServerName>,
+        wanted: Wanted,
+    ) -> Result<(), StoreError> {
+        self.change(move |tx| {
+            let mut update = tx.prepare("UPDATE servers SET wanted = ?2 WHERE name = ?1")?;
+            for name in names {
+                update.execute(params![name.as_str(), wanted_text(wanted)])?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Forgets a server.
+    pub(crate) async fn delete(&self, name: ServerName) -> Result<(), StoreError> {
+        self.change(move |tx| {
+            tx.execute("DELETE FROM servers WHERE name = ?1", [name.as_str()])?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn change<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let store = self.clone();
+        spawn_blocking(move || store.blocking(work)).await.expect("the store's code does not panic")
+    }
+
+    fn blocking<T>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let mut connection = self.connection.lock().expect("the store's code does not panic");
+        let run = || {
+            let tx = connection.transaction()?;
+            let done = work(&tx)?;
+            tx.commit()?;
+            Ok(done)
+        };
+        run().map_err(|error| StoreError::from_sqlite(&self.path, error))
+    }
+}
+
+fn schema(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+fn set_up(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.pragma_update(None, "cache_size", -512)?;
+    if found < SCHEMA {
+        let tx = connection.transaction()?;
+        tx.execute_batch(
+            "CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
+             CREATE TABLE servers (
+                 name TEXT PRIMARY KEY,
+                 spec TEXT NOT NULL,
+                 wanted TEXT NOT NULL,
+                 created_at TEXT NOT NULL
+             ) STRICT, WITHOUT ROWID;",
+        )?;
+        tx.pragma_update(None, "application_id", APPLICATION)?;
+        tx.pragma_update(None, "user_version", SCHEMA)?;
+        tx.commit()?;
+    }
+    Ok(())
+}
+
+fn wanted_text(wanted: Wanted) -> &'static str {
+    match wanted {
+        Wanted::On => "on",
+        Wanted::Off => "off",
+        Wanted::Gone => "gone",
+    }
+}
+
+fn parse_wanted(text: &str) -> Option<Wanted> {
+    [Wanted::On, Wanted::Off, Wanted::Gone].into_iter().find(|w| wanted_text(*w) == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+
+    use mainstay_core::{ProcessSpec, RestartPolicy, Transport, Workload};
+
+    use super::*;
+
+    fn stored(name: &str) -> Stored {
+        Stored {
+            spec: ServerSpec {
+                name: name.parse().unwrap(),
+                workload: Workload::Process(ProcessSpec {
+                    command: vec!["true".to_owned()],
+                    cwd: "/".into(),
+                    env: BTreeMap::new(),
+                    path: None,
+                }),
+                transport: Transport::Stdio,
+                restart: RestartPolicy::default(),
+            },
+            wanted: Wanted::On,
+            created_at: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    #[tokio::test]
+    async fn intent_survives_reopening() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.db");
+        let store = Store::open(&path).unwrap();
+        let instance = store.instance().unwrap();
+        assert_eq!(store.next_daemon().unwrap(), 1);
+        store.put(vec![stored("a"), stored("b"), stored("c")]).await.unwrap();
+        store.want(vec!["a".parse().unwrap()], Wanted::Off).await.unwrap();
+        store.delete("b".parse().unwrap()).await.unwrap();
+        drop(store);
+        let store = Store::open(&path).unwrap();
+        assert_eq!(store.instance().unwrap(), instance);
+        assert_eq!(store.next_daemon().unwrap(), 2);
+        let off = Stored { wanted: Wanted::Off, ..stored("a") };
+        assert_eq!(store.load().unwrap(), [off, stored("c")]);
+    }
+
+    #[test]
+    fn a_newer_schema_is_refused_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.db");
+        drop(Store::open(&path).unwrap());
+        Connection::open(&path).unwrap().pragma_update(None, "user_version", 9).unwrap();
+        let error = Store::open(&path).unwrap_err();
+        assert!(matches!(error, StoreError::Newer { found: 9, .. }), "{error}");
+        assert!(error.help().unwrap().contains("newer version"));
+    }
+
+    #[test]
+    fn garbage_is_called_damaged_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.db");
+        fs::write(&path, "this is no database, but long enough to be read as one".repeat(50))
+            .unwrap();
+        let error = Store::open(&path).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+        assert!(fs::read_to_string(&path).unwrap().starts_with("this is no database"));
+    }
+
+    #[test]
+    fn a_spec_that_makes_no_sense_names_its_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.db");
+        drop(Store::open(&path).unwrap());
+        Connection::open(&path)
+            .unwrap()
+            .execute("INSERT INTO servers VALUES ('x', '{}', 'on', '1970-01-01T00:00:00Z')", [])
+            .unwrap();
+        let error = Store::open(&path).unwrap().load().unwrap_err().to_string();
+        assert!(error.contains("server `x`"), "{error}");
+    }
+}
