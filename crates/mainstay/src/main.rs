@@ -1,1 +1,75 @@
-fn main() {}
+//! The `mainstay` program: arguments, output, exit codes. The work is done by the daemon.
+
+mod cli;
+mod commands;
+mod context;
+mod demo_server;
+mod environment;
+mod error;
+mod launch;
+mod remote;
+mod servers_file;
+mod text;
+mod ui;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+use crate::commands::daemon;
+use crate::context::Context;
+use crate::error::{CliError, Exit};
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    // The two programs inside this one come first: there may be hundreds of shims, and nothing of
+    // the command line should take up memory in them.
+    match (args.get(1).and_then(|word| word.to_str()), args.get(2)) {
+        (Some("__shim"), Some(run_dir)) => return mainstay_hold::shim::main(Path::new(run_dir)),
+        (Some("__demo-server"), None) => return demo_server::main(),
+        _ => {}
+    }
+    match Cli::try_parse_from(args) {
+        Ok(cli) => finish(run(cli.command)),
+        Err(error) => {
+            let _nobody_reads = error.print();
+            let usage = error.exit_code() != 0;
+            if usage { Exit::Usage } else { Exit::Done }.into()
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), CliError> {
+    let mut ctx = Context::of_this_process()?;
+    match command {
+        // The daemon brings its own runtime.
+        Command::Daemon(daemon::Args { action: daemon::Action::Run(args) }) => {
+            daemon::run_daemon(&args, &ctx)
+        }
+        command => {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(CliError::io("the runtime cannot be started"))?;
+            let done = runtime.block_on(commands::run(command, &mut ctx));
+            // A launch that is still waiting for its daemon must not keep us.
+            runtime.shutdown_background();
+            done
+        }
+    }
+}
+
+fn finish(result: Result<(), CliError>) -> ExitCode {
+    match result {
+        Ok(()) => Exit::Done.into(),
+        Err(error) => {
+            if let Some(report) = error.report() {
+                ui::Ui::new().say(report);
+            }
+            error.exit().into()
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! `mainstay call`
+
+use std::io::Read as _;
+
+use mainstay_api::Request;
+use mainstay_core::ServerName;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::context::Context;
+use crate::error::{CliError, Exit};
+
+/// Call a tool of a server and print its result
+///
+/// Texts are printed as they are, everything else as JSON. A result that the tool marks as an error
+/// goes to standard error, with exit code 1.
+///
+/// Example: `mainstay call time get_current_time '{"timezone": "UTC"}'`
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Name of the server
+    name: ServerName,
+    /// Name of the tool, as `mainstay tools` lists it
+    tool: String,
+    /// The arguments, a JSON object; `-` reads standard input
+    #[arg(default_value = "{}", value_name = "JSON")]
+    arguments: String,
+    /// Print the whole result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
+    let text = match args.arguments.as_str() {
+        "-" => {
+            let mut text = String::new();
+            std::io::stdin()
+                .read_to_string(&mut text)
+                .map_err(CliError::io("standard input cannot be read"))?;
+            text
+        }
+        given => given.to_owned(),
+    };
+    let arguments = arguments(&text)?;
+    let waiting = format!("calling {}", args.tool);
+    let request = Request::Call { name: args.name, tool: args.tool, arguments };
+    let result: Value = ctx.ask(&waiting, &request).await?;
+    let failed = result.get("isError").and_then(Value::as_bool).unwrap_or_default();
+    if args.json || !failed {
+        ctx.ui.answer(args.json, &result, content)?;
+    } else {
+        ctx.ui.say(content(&result));
+    }
+    if failed { Err(CliError::Answered(Exit::Failed)) } else { Ok(()) }
+}
+
+/// The arguments on one line, otherwise untouched: numbers and the order of keys are the tool's
+/// business. A line's end inside JSON is always white space between two tokens.
+fn arguments(text: &str) -> Result<Box<RawValue>, CliError> {
+    let usage = |problem: String| CliError::Usage {
+        message: format!("the arguments are no JSON object: {problem}"),
+        help: Some(r#"write them like this: '{"city": "Paris"}'"#.to_owned()),
+    };
+    let line = text.replace(['\n', '\r'], " ");
+    // Checked in the original, so that the position in an error is the one in the user's text.
+    let value: &RawValue = serde_json::from_str(text).map_err(|error| usage(error.to_string()))?;
+    match value.get().as_bytes().first() {
+        Some(b'{') => {
+            RawValue::from_string(line.trim().to_owned()).map_err(|error| usage(error.to_string()))
+        }
+        Some(b'[') => Err(usage("they are an array".to_owned())),
+        Some(b'"') => Err(usage("they are a string".to_owned())),
+        _ => Err(usage(format!("they are `{}`", value.get()))),
+    }
+}
+
+/// The content of a result for people: texts as they are, everything else as JSON.
+fn content(result: &Value) -> String {
+    let blocks = result.get("content").and_then(Value::as_array);
+    let Some(blocks) = blocks.filter(|blocks| !blocks.is_empty()) else {
+        let rest = result.get("structuredContent").unwrap_or(result);
+        return rest.to_string();
+    };
+    let block = |block: &Value| match (block.get("type").and_then(Value::as_str), &block["text"]) {
+        (Some("text"), Value::String(text)) => text.clone(),
+        _ => block.to_string(),
+    };
+    blocks.iter().map(block).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn arguments_keep_their_bytes_but_fit_on_a_line() {
+        let check = |text: &str, line: &str| assert_eq!(arguments(text).unwrap().get(), line);
+        check("{}", "{}");
+        check(" {\"n\":\n 1.10,\r\n\"s\":\"a\\nb\"}\n", "{\"n\":  1.10,  \"s\":\"a\\nb\"}");
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused_with_its_place() {
+        let check = |text: &str, expected: &str| {
+            let error = arguments(text).unwrap_err().to_string();
+            assert_eq!(error, format!("the arguments are no JSON object: {expected}"));
+        };
+        check("[1]", "they are an array");
+        check("7", "they are `7`");
+        check("\"a\"", "they are a string");
+        check("{\"a\": }", "expected value at line 1 column 7");
+        check("{\n\"a\" 1}", "expected `:` at line 2 column 5");
+        check("", "EOF while parsing a value at line 1 column 0");
+        check("{} {}", "trailing characters at line 1 column 4");
+    }
+
+    #[test]
+    fn texts_are_printed_as_texts() {
+        let image = json!({"type": "image", "data": "aGk=", "mimeType": "image/png"});
+        let result = json!({"content": [{"type": "text", "text": "a\nb"}, image]});
+        assert_eq!(content(&result), format!("a\nb\n{image}"));
+        assert_eq!(content(&json!({"content": [], "structuredContent": {"n": 1}})), r#"{"n":1}"#);
+        assert_eq!(content(&json!({})), "{}");
+    }
+}

@@ -1,0 +1,252 @@
+//! `mainstay demo`: a kill and a recovery, on a Mainstay of its own that leaves nothing behind.
+
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use mainstay_api::{EventRecord, Request, ServerInfo};
+use mainstay_core::{
+    ProcessSpec, RestartPolicy, ServerName, ServerSpec, Status, Transport, Workload,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::daemon::shut_down;
+use crate::context::{Context, now};
+use crate::error::CliError;
+use crate::remote::Remote;
+use crate::text::since;
+use crate::ui::{Ui, paint};
+
+/// How long each step may take on a slow machine.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// How often a server that is not back yet is asked again.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// Watch a server die and come back
+///
+/// Starts a private daemon in a temporary directory, runs a small MCP server that is part of this
+/// program, calls it, kills it, calls it again, and tidies up. Nothing of yours is touched.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+pub(crate) async fn run(_args: Args, ctx: &mut Context) -> Result<(), CliError> {
+    let home = tempfile::Builder::new()
+        .prefix("mainstay-demo-")
+        .tempdir()
+        .map_err(CliError::io("no temporary directory can be made"))?;
+    let stage =
+        Context { caller: ctx.caller.at_home(home.path()), exe: ctx.exe.clone(), ui: Ui::new() };
+    let listening = CliError::io("signals cannot be listened for");
+    let (mut interrupt, mut terminate) = signal(SignalKind::interrupt())
+        .and_then(|interrupt| Ok((interrupt, signal(SignalKind::terminate())?)))
+        .map_err(listening)?;
+    let mut demo = Demo { remote: Remote::of(&stage)?, ui: &mut ctx.ui };
+    let played = match demo.raise_daemon().await {
+        Ok(()) => tokio::select! {
+            played = demo.play(&ctx.exe) => played,
+            _ = interrupt.recv() => Err(interrupted()),
+            _ = terminate.recv() => Err(interrupted()),
+        },
+        failed => failed,
+    };
+    let tidied = shut_down(&demo.remote, false).await;
+    home.close().map_err(CliError::io("the temporary directory cannot be removed"))?;
+    played?;
+    tidied?;
+    ctx.ui.print(format!(
+        "\nEverything is tidied up. Your turn: {}",
+        paint::note("mainstay run NAME -- COMMAND")
+    ))
+}
+
+fn interrupted() -> CliError {
+    CliError::Failed { message: "interrupted; everything is tidied up".to_owned(), help: None }
+}
+
+/// When what happened, as the daemon noted it.
+#[derive(Debug, PartialEq, Eq)]
+struct Recovery {
+    noticed: Duration,
+    started: Duration,
+}
+
+struct Demo<'a> {
+    remote: Remote,
+    ui: &'a mut Ui,
+}
+
+impl Demo<'_> {
+    /// Starts the private daemon. Not to be interrupted: one that is half up could not be found again.
+    async fn raise_daemon(&self) -> Result<(), CliError> {
+        self.remote.call(&Request::List).await.map(|_: Vec<ServerInfo>| ())
+    }
+
+    async fn play(&mut self, exe: &Path) -> Result<(), CliError> {
+        self.ui.print("Mainstay keeps MCP servers alive. Watch one die.\n")?;
+        self.prompt("mainstay run demo -- mainstay __demo-server")?;
+        let spec = Box::new(demo_spec(exe)?);
+        let name = spec.name.clone();
+        let _accepted: ServerInfo = self.ask(&Request::Run { spec, replace: false }).await?;
+        let settle = Request::Settle { name: name.clone(), any_end: true };
+        let server: ServerInfo = self.ask(&settle).await?;
+        let pid = server.pid.filter(|_| server.status == Status::Running);
+        let pid = pid.ok_or_else(|| failed(format!("the server is not up: {}", server.reason)))?;
+        self.tell(&format!("demo is {} (pid {pid})", paint::good("running")))?;
+
+        self.prompt(r#"mainstay call demo add '{"a": 2, "b": 3}'"#)?;
+        let sum = self.call_tool(&name, "add", r#"{"a": 2, "b": 3}"#).await?;
+        self.tell(&format!("{sum}, says pid {}", self.call_tool(&name, "pid", "{}").await?))?;
+
+        self.prompt(&format!("kill -9 {pid}"))?;
+        let (killed, killed_at) = (Instant::now(), now());
+        kill(pid)?;
+        let new_pid = self.next_answer(&name, pid).await?;
+        let gap = killed.elapsed();
+        self.tell(&paint::bad("killed"))?;
+
+        self.prompt(r#"mainstay call demo add '{"a": 20, "b": 22}'"#)?;
+        let sum = self.call_tool(&name, "add", r#"{"a": 20, "b": 22}"#).await?;
+        self.tell(&format!("{sum}, says pid {new_pid}: a new process, restarted and initialized"))?;
+        if let Some(Recovery { noticed, started }) = self.recovery(&name, killed_at).await? {
+            self.ui.print(format!(
+                "\n{:>7} from the kill until Mainstay noticed\n{:>7} until a new process was started",
+                millis(noticed),
+                millis(started)
+            ))?;
+        }
+        self.ui.print(paint::good(&format!("{:>7} until the next good answer", millis(gap))))
+    }
+
+    /// Asks until another process than the killed one answers, and tells which.
+    async fn next_answer(&self, name: &ServerName, killed: u32) -> Result<String, CliError> {
+        let killed = killed.to_string();
+        let answer = async {
+            loop {
+                match self.call_tool(name, "pid", "{}").await {
+                    Ok(pid) if pid != killed => return pid,
+                    Ok(_) | Err(_) => sleep(AGAIN).await,
+                }
+            }
+        };
+        let limit = LIMIT.as_secs();
+        let late = |_| failed(format!("the server did not come back within {limit} s"));
+        timeout(LIMIT, answer).await.map_err(late)
+    }
+
+    /// Calls a tool and returns the text of its result.
+    async fn call_tool(
+        &self,
+        name: &ServerName,
+        tool: &str,
+        arguments: &'static str,
+    ) -> Result<String, CliError> {
+        let arguments = RawValue::from_string(arguments.to_owned())
+            .map_err(|source| CliError::Garbled { source })?;
+        let request = Request::Call { name: name.clone(), tool: tool.to_owned(), arguments };
+        let result: Value = self.ask(&request).await?;
+        let text = result.pointer("/content/0/text").and_then(Value::as_str);
+        text.map(str::to_owned).ok_or_else(|| failed(format!("`{tool}` answered {result}")))
+    }
+
+    async fn recovery(
+        &self,
+        name: &ServerName,
+        killed_at: Timestamp,
+    ) -> Result<Option<Recovery>, CliError> {
+        let mut events = Vec::new();
+        let request = Request::Events { name: Some(name.clone()), tail: None, follow: false };
+        self.remote
+            .stream(&request, |event: EventRecord| {
+                events.push(event);
+                Ok(())
+            })
+            .await?;
+        Ok(recovery(&events, killed_at))
+    }
+
+    async fn ask<T: serde::de::DeserializeOwned>(&self, request: &Request) -> Result<T, CliError> {
+        let late = |_| failed(format!("no answer within {} s", LIMIT.as_secs()));
+        timeout(LIMIT, self.remote.call(request)).await.map_err(late)?
+    }
+
+    fn prompt(&mut self, command: &str) -> Result<(), CliError> {
+        self.ui.print(format!("{} {}", paint::faint("$"), paint::strong(command)))
+    }
+
+    fn tell(&mut self, text: &str) -> Result<(), CliError> {
+        self.ui.print(format!("  {text}"))
+    }
+}
+
+fn demo_spec(exe: &Path) -> Result<ServerSpec, CliError> {
+    let exe = exe.to_str().ok_or_else(|| failed("the path of this program is not valid UTF-8"))?;
+    Ok(ServerSpec {
+        name: "demo".parse().map_err(|error| failed(format!("{error}")))?,
+        workload: Workload::Process(ProcessSpec {
+            command: vec![exe.to_owned(), "__demo-server".to_owned()],
+            cwd: "/".into(),
+            env: std::collections::BTreeMap::new(),
+            path: None,
+        }),
+        transport: Transport::Stdio,
+        restart: RestartPolicy::default(),
+    })
+}
+
+fn kill(pid: u32) -> Result<(), CliError> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| failed("the server has no process"))?;
+    kill_process(pid, Signal::KILL)
+        .map_err(|error| CliError::io("the server cannot be killed")(error.into()))
+}
+
+/// Reads off the events when the kill was noticed and when a new process was there.
+fn recovery(events: &[EventRecord], killed_at: Timestamp) -> Option<Recovery> {
+    let ended = events.iter().position(|event| event.event == "ended")?;
+    let started = events[ended..].iter().find(|event| event.event == "started")?;
+    Some(Recovery {
+        noticed: since(killed_at, events[ended].at),
+        started: since(killed_at, started.at),
+    })
+}
+
+fn millis(duration: Duration) -> String {
+    format!("{} ms", duration.as_millis())
+}
+
+fn failed(message: impl Into<String>) -> CliError {
+    CliError::failed(message, "please report this: the demo should work on every machine")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recovery_is_read_off_the_events() {
+        let at = |millis| Timestamp::from_millisecond(millis).unwrap();
+        let event = |millis, event: &str| EventRecord {
+            at: at(millis),
+            server: None,
+            run: None,
+            event: event.to_owned(),
+            cause: None,
+            detail: String::new(),
+        };
+        let events = [
+            event(0, "started"),
+            event(1_003, "ended"),
+            event(1_003, "x"),
+            event(1_009, "started"),
+        ];
+        let expected =
+            Recovery { noticed: Duration::from_millis(3), started: Duration::from_millis(9) };
+        assert_eq!(recovery(&events, at(1_000)), Some(expected));
+        assert_eq!(recovery(&events[..3], at(1_000)), None);
+    }
+}

@@ -1,0 +1,109 @@
+//! `mainstay doctor`: looks for what could keep Mainstay from working, and says what to do.
+
+mod checks;
+
+use mainstay_api::{Request, ServerInfo};
+use serde::Serialize;
+
+use self::checks::{daemon_check, directory_check, kernel_checks, program_checks, server_check};
+use crate::context::Context;
+use crate::error::{CliError, Exit};
+use crate::remote::Remote;
+use crate::text::tame;
+use crate::ui::paint;
+
+/// Look for problems, and say what to do about them
+///
+/// Starts no daemon and changes nothing.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How serious a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Level {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Check {
+    /// What was looked at.
+    name: String,
+    level: Level,
+    /// What was found.
+    detail: String,
+    /// What to do about it.
+    help: Option<String>,
+}
+
+impl Check {
+    fn new(name: impl Into<String>, level: Level, detail: impl Into<String>) -> Self {
+        Self { name: name.into(), level, detail: detail.into(), help: None }
+    }
+
+    fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
+    let checks = examine(ctx).await?;
+    ctx.ui.answer(args.json, &checks, |checks| {
+        checks.iter().map(line).collect::<Vec<_>>().join("\n")
+    })?;
+    let failed = checks.iter().any(|check| check.level == Level::Fail);
+    if failed { Err(CliError::Answered(Exit::Failed)) } else { Ok(()) }
+}
+
+async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
+    let instance = ctx.instance()?;
+    let mut checks = program_checks(&ctx.caller);
+    checks.extend(kernel_checks());
+    checks.push(directory_check("state directory", &instance.state_dir));
+    checks.push(directory_check("runtime directory", &instance.run_dir));
+    let remote = Remote::of(ctx)?;
+    let daemon = ctx.ui.waiting("looking for the daemon", remote.inspect()).await;
+    checks.push(daemon_check(&daemon));
+    if let Ok(Some(_)) = daemon
+        && let Some(connection) = remote.probe().await?
+    {
+        let servers: Vec<ServerInfo> = remote.finish(connection.call(&Request::List).await)?;
+        checks.extend(servers.iter().map(server_check));
+    }
+    Ok(checks)
+}
+
+fn line(check: &Check) -> String {
+    let mark = match check.level {
+        Level::Ok => paint::good("ok  "),
+        Level::Warn => paint::odd("warn"),
+        Level::Fail => paint::bad("fail"),
+    };
+    let line = format!("{mark}  {}: {}", check.name, tame(&check.detail));
+    match &check.help {
+        Some(help) => format!("{line}\n      {} {help}", paint::note("help:")),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_a_line_and_what_to_do_another() {
+        let check = Check::new("HOME", Level::Fail, "not set").help("set it");
+        assert_eq!(
+            anstream::adapter::strip_str(&line(&check)).to_string(),
+            "fail  HOME: not set\n      help: set it"
+        );
+    }
+}

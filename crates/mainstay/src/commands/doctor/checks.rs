@@ -1,0 +1,223 @@
+//! What is looked at, and how each finding is judged.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use mainstay_api::{DaemonInfo, ServerInfo};
+use mainstay_core::Status;
+use rustix::fs::{Access, StatVfs, access, statvfs};
+use rustix::process::{PidfdFlags, child_subreaper, geteuid, getpid, pidfd_open};
+
+use super::{Check, Level};
+use crate::context::Caller;
+use crate::error::CliError;
+use crate::text::reason;
+
+/// Below this, databases and logs are at risk.
+const LOW_SPACE: u64 = 100 * 1024 * 1024;
+
+/// What this program was given.
+pub(super) fn program_checks(caller: &Caller) -> Vec<Check> {
+    let variable = |name: &str, help: &str| match caller.var(name) {
+        Some(value) if !value.is_empty() => {
+            Check::new(name, Level::Ok, value.to_string_lossy().into_owned())
+        }
+        Some(_) | None => Check::new(name, Level::Warn, "not set").help(help),
+    };
+    vec![
+        Check::new("mainstay", Level::Ok, env!("CARGO_PKG_VERSION")),
+        variable("HOME", "set it: servers that keep files in it may not start without"),
+        variable("PATH", "set it: programs are looked for there"),
+    ]
+}
+
+/// What the kernel offers.
+pub(super) fn kernel_checks() -> Vec<Check> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease");
+    let proc = match &release {
+        Ok(release) => {
+            Check::new("/proc", Level::Ok, format!("mounted, kernel {}", release.trim()))
+        }
+        Err(error) => Check::new("/proc", Level::Fail, error.to_string())
+            .help("mount it: the processes of a server are found there"),
+    };
+    let feature = |name: &str, found: rustix::io::Result<()>, since: &str| match found {
+        Ok(()) => Check::new(name, Level::Ok, "available"),
+        Err(error) => Check::new(name, Level::Fail, error.to_string())
+            .help(format!("needs Linux {since}, and no seccomp filter that forbids it")),
+    };
+    vec![
+        proc,
+        feature("pidfd", pidfd_open(getpid(), PidfdFlags::empty()).map(drop), "5.3"),
+        feature("child subreaper", child_subreaper().map(drop), "3.4"),
+    ]
+}
+
+/// A directory of ours: private, writable, with room.
+pub(super) fn directory_check(name: &str, path: &Path) -> Check {
+    let shown = path.display();
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return absent(name, path);
+        }
+        Err(error) => {
+            return Check::new(name, Level::Fail, format!("`{shown}`: {error}"))
+                .help("make it accessible, or set MAINSTAY_HOME to another place");
+        }
+    };
+    let writable = access(path, Access::WRITE_OK | Access::EXEC_OK).is_ok();
+    let space = statvfs(path).ok().as_ref().map(free);
+    let detail = |problem: &str| format!("`{shown}` {problem}");
+    match flaw(&metadata, geteuid().as_raw(), writable, space) {
+        None => Check::new(name, Level::Ok, shown.to_string()),
+        Some((level, problem, help)) => {
+            Check::new(name, level, detail(&problem)).help(help.replace("DIR", &shown.to_string()))
+        }
+    }
+}
+
+/// What is wrong with a directory, worst first.
+fn flaw(
+    metadata: &Metadata,
+    user: u32,
+    writable: bool,
+    space: Option<u64>,
+) -> Option<(Level, String, &'static str)> {
+    let mode = metadata.mode() & 0o777;
+    if !metadata.is_dir() {
+        return Some((Level::Fail, "is no directory".to_owned(), "move it out of the way"));
+    }
+    if metadata.uid() != user {
+        let problem = format!("belongs to user {}, not to you ({user})", metadata.uid());
+        return Some((Level::Fail, problem, "set MAINSTAY_HOME to a directory of your own"));
+    }
+    if !writable {
+        let help = "chmod 700 DIR, or remount its file system for writing";
+        return Some((Level::Fail, "is not writable".to_owned(), help));
+    }
+    if mode & 0o077 != 0 {
+        let problem = format!("is open to others (mode {mode:03o})");
+        return Some((Level::Warn, problem, "chmod 700 DIR"));
+    }
+    match space {
+        Some(free) if free < LOW_SPACE => {
+            let problem = format!("has only {} MB left", free / 1024 / 1024);
+            Some((Level::Warn, problem, "make room on its file system"))
+        }
+        Some(_) | None => None,
+    }
+}
+
+/// A directory that does not exist yet is fine if it can be made.
+fn absent(name: &str, path: &Path) -> Check {
+    let parent = path.ancestors().find(|parent| parent.exists());
+    let makeable = parent.is_some_and(|parent| access(parent, Access::WRITE_OK).is_ok());
+    let detail = format!("`{}` does not exist yet", path.display());
+    if makeable {
+        Check::new(name, Level::Ok, format!("{detail}; the daemon makes it"))
+    } else {
+        Check::new(name, Level::Fail, format!("{detail} and cannot be made"))
+            .help("make it yours to write, or set MAINSTAY_HOME to another place")
+    }
+}
+
+fn free(stat: &StatVfs) -> u64 {
+    stat.f_bavail.saturating_mul(stat.f_frsize)
+}
+
+/// The daemon: there, and of our version.
+pub(super) fn daemon_check(found: &Result<Option<DaemonInfo>, CliError>) -> Check {
+    let ours = env!("CARGO_PKG_VERSION");
+    match found {
+        Ok(Some(daemon)) if daemon.version == ours => {
+            let detail = format!("running (pid {}, version {ours})", daemon.pid);
+            Check::new("daemon", Level::Ok, detail)
+        }
+        Ok(Some(daemon)) => {
+            let theirs = &daemon.version;
+            Check::new("daemon", Level::Warn, format!("version {theirs}, this program is {ours}"))
+                .help("`mainstay daemon stop --keep-servers`, then any command starts the new one")
+        }
+        Ok(None) => {
+            Check::new("daemon", Level::Ok, "not running; the next command that needs it starts it")
+        }
+        Err(error) => {
+            let check = Check::new("daemon", Level::Fail, error.to_string());
+            Check { help: error.advice(), ..check }
+        }
+    }
+}
+
+/// A server: up, or off on purpose.
+pub(super) fn server_check(server: &ServerInfo) -> Check {
+    let ServerInfo { name, status, .. } = server;
+    let level = match status {
+        Status::Running | Status::Stopped | Status::Stopping | Status::Removing => Level::Ok,
+        Status::Starting | Status::Unhealthy | Status::Waiting => Level::Warn,
+        Status::Error => Level::Fail,
+    };
+    let detail = match reason(server) {
+        Some(reason) => format!("{status}: {reason}"),
+        None => status.to_string(),
+    };
+    let check = Check::new(format!("server {name}"), level, detail);
+    match level {
+        Level::Ok => check,
+        Level::Warn | Level::Fail => check.help(format!("`mainstay why {name}` tells more")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::super::super::ls::tests::server;
+    use super::*;
+
+    fn check_dir(mode: u32, user: Option<u32>, writable: bool, space: u64, expected: Option<&str>) {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let metadata = fs::metadata(dir.path()).unwrap();
+        let user = user.unwrap_or(metadata.uid());
+        let problem = flaw(&metadata, user, writable, Some(space)).map(|(_, problem, _)| problem);
+        assert_eq!(problem.as_deref(), expected);
+    }
+
+    #[test]
+    fn a_directory_must_be_private_writable_and_roomy() {
+        check_dir(0o700, None, true, LOW_SPACE, None);
+        check_dir(0o755, None, true, LOW_SPACE, Some("is open to others (mode 755)"));
+        check_dir(0o700, None, false, LOW_SPACE, Some("is not writable"));
+        check_dir(0o700, None, true, 1024 * 1024, Some("has only 1 MB left"));
+        let metadata = fs::metadata("/").unwrap();
+        let stranger = metadata.uid() + 1;
+        assert_eq!(flaw(&metadata, stranger, true, None).unwrap().0, Level::Fail);
+    }
+
+    #[test]
+    fn a_directory_may_be_absent_if_it_can_be_made() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(directory_check("state", &dir.path().join("a/b")).level, Level::Ok);
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert_eq!(directory_check("state", &file).level, Level::Fail);
+        assert_eq!(directory_check("state", &file.join("x")).level, Level::Fail);
+    }
+
+    #[test]
+    fn a_server_that_was_given_up_fails_the_check() {
+        assert_eq!(server_check(&server("a", Status::Running)).level, Level::Ok);
+        assert_eq!(server_check(&server("a", Status::Stopped)).level, Level::Ok);
+        assert_eq!(server_check(&server("a", Status::Starting)).level, Level::Warn);
+        assert_eq!(server_check(&server("a", Status::Error)).level, Level::Fail);
+    }
+
+    #[test]
+    fn an_absent_daemon_is_no_problem() {
+        assert_eq!(daemon_check(&Ok(None)).level, Level::Ok);
+        assert_eq!(daemon_check(&Err(CliError::OutputClosed)).level, Level::Fail);
+    }
+}

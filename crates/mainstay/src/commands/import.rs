@@ -1,0 +1,60 @@
+//! `mainstay import`
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use mainstay_api::Request;
+use mainstay_core::{ServerSpec, Workload};
+
+use super::outcome;
+use crate::context::Context;
+use crate::error::CliError;
+use crate::servers_file;
+
+/// Run the servers of a TOML file, all or none
+///
+/// The file is one that `mainstay export` printed, or one like it. Nothing is changed unless all of
+/// it can be.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The file; `-` reads standard input
+    file: PathBuf,
+    /// Take the place of servers with the same names
+    #[arg(long)]
+    replace: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
+    let text = read(&args.file)?;
+    let specs = servers_file::read(&text, &ctx.caller).map_err(|error| CliError::Failed {
+        message: format!("`{}` cannot be imported: {error}", args.file.display()),
+        help: error.help(),
+    })?;
+    specs.iter().try_for_each(check_cwd)?;
+    let request = Request::Import { specs, replace: args.replace };
+    let outcomes = ctx.ask("importing", &request).await?;
+    outcome::tell(ctx, args.json, &outcomes)
+}
+
+fn check_cwd(spec: &ServerSpec) -> Result<(), CliError> {
+    let Workload::Process(process) = &spec.workload;
+    if process.cwd.is_dir() {
+        return Ok(());
+    }
+    let (name, cwd) = (&spec.name, process.cwd.display());
+    let message = format!("server `{name}`: the directory `{cwd}` does not exist");
+    Err(CliError::Failed { message, help: None })
+}
+
+fn read(file: &Path) -> Result<String, CliError> {
+    let text = if file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(file)
+    };
+    text.map_err(CliError::io(format!("`{}` cannot be read", file.display())))
+}

@@ -1,0 +1,34 @@
+//! `mainstay logs`
+
+use mainstay_api::{LogLine, Request};
+use mainstay_core::ServerName;
+
+use crate::context::Context;
+use crate::error::CliError;
+use crate::remote::Remote;
+
+/// Print what a server wrote to standard error
+///
+/// Lines on its standard output that are no MCP messages are in the log, too.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Name of the server
+    name: ServerName,
+    /// Go on with new lines as they come
+    #[arg(short, long)]
+    follow: bool,
+    /// Only so many of the last lines
+    #[arg(long, value_name = "N")]
+    tail: Option<usize>,
+    /// Print each line as a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
+    let Args { name, follow, tail, json } = args;
+    let remote = Remote::of(ctx)?;
+    let ui = &mut ctx.ui;
+    let each = |line: LogLine| ui.item(json, &line, |line| line.line.clone());
+    remote.stream(&Request::Logs { name, tail, follow }, each).await
+}

@@ -1,0 +1,139 @@
+//! `mainstay ls`
+
+use jiff::Timestamp;
+use mainstay_api::{Request, ServerInfo};
+use mainstay_core::{Status, human_duration};
+
+use crate::context::{Context, now};
+use crate::error::CliError;
+use crate::text::{Cell, since, table};
+use crate::ui::paint;
+
+const HEAD: [&str; 8] =
+    ["NAME", "STATUS", "RESTARTS", "UPTIME", "ENGINE", "TRANSPORT", "SESSIONS", "URL"];
+
+/// List servers
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Show stopped servers too
+    #[arg(short, long)]
+    all: bool,
+    /// Print all servers as a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
+    let servers: Vec<ServerInfo> = ctx.ask("asking the daemon", &Request::List).await?;
+    let now = now();
+    if !args.json
+        && let Some(hint) = hint(&servers, args.all)
+    {
+        ctx.ui.say(hint);
+    }
+    ctx.ui.answer(args.json, &servers, |servers| page(servers, args.all, now))
+}
+
+/// The table, or nothing if there is nothing to show.
+fn page(servers: &[ServerInfo], all: bool, now: Timestamp) -> String {
+    let rows: Vec<_> = servers
+        .iter()
+        .filter(|server| all || !hidden(server))
+        .map(|server| row(server, now))
+        .collect();
+    if rows.is_empty() { String::new() } else { table(&HEAD, rows) }
+}
+
+fn row(server: &ServerInfo, now: Timestamp) -> Vec<Cell> {
+    let uptime = match server.status {
+        Status::Running | Status::Unhealthy => server.started_at,
+        Status::Starting
+        | Status::Waiting
+        | Status::Stopping
+        | Status::Stopped
+        | Status::Removing
+        | Status::Error => None,
+    };
+    vec![
+        Cell::painted(server.name.as_str(), paint::strong),
+        Cell::painted(server.status.as_str(), paint::status(server.status)),
+        Cell::new(server.restarts.to_string()),
+        Cell::new(uptime.map_or("-".to_owned(), |at| human_duration(since(at, now)))),
+        Cell::new(&server.engine),
+        Cell::new(&server.transport),
+        Cell::new(server.sessions.to_string()),
+        Cell::new(server.url.as_deref().unwrap_or("-")),
+    ]
+}
+
+fn hidden(server: &ServerInfo) -> bool {
+    server.status == Status::Stopped
+}
+
+/// What the table does not say.
+fn hint(servers: &[ServerInfo], all: bool) -> Option<String> {
+    if servers.is_empty() {
+        return Some(
+            "no servers yet; the first one: mainstay run time -- uvx mcp-server-time".to_owned(),
+        );
+    }
+    match servers.iter().filter(|server| hidden(server)).count() {
+        0 => None,
+        _ if all => None,
+        1 => Some("1 stopped server not shown: mainstay ls -a".to_owned()),
+        count => Some(format!("{count} stopped servers not shown: mainstay ls -a")),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A server in this status, as the daemon would describe it.
+    pub(crate) fn server(name: &str, status: Status) -> ServerInfo {
+        ServerInfo {
+            name: name.parse().unwrap(),
+            status,
+            reason: String::new(),
+            engine: "process".to_owned(),
+            transport: "stdio".to_owned(),
+            url: None,
+            generation: 1,
+            restarts: 0,
+            restart_max: 10,
+            restarts_total: 0,
+            started_at: None,
+            ready_at: None,
+            next_restart_at: None,
+            last_exit: None,
+            sessions: 0,
+            pid: None,
+        }
+    }
+
+    #[test]
+    fn the_table_shows_what_is_not_stopped() {
+        let mut time = server("time", Status::Running);
+        time.started_at = Some(Timestamp::from_second(0).unwrap());
+        time.restarts = 2;
+        let mut web = server("web", Status::Error);
+        web.url = Some("http://127.0.0.1:8080/mcp".to_owned());
+        let servers = [time, web, server("old", Status::Stopped)];
+        let now = Timestamp::from_second(7_260).unwrap();
+        let show = |all| anstream::adapter::strip_str(&page(&servers, all, now)).to_string();
+        insta::assert_snapshot!(show(false), @"
+        NAME  STATUS   RESTARTS  UPTIME     ENGINE   TRANSPORT  SESSIONS  URL
+        time  running  2         2 h 1 min  process  stdio      0         -
+        web   error    0         -          process  stdio      0         http://127.0.0.1:8080/mcp
+        ");
+        assert!(show(true).contains("\nold "));
+        assert_eq!(hint(&servers, false).unwrap(), "1 stopped server not shown: mainstay ls -a");
+        assert_eq!(hint(&servers, true), None);
+    }
+
+    #[test]
+    fn nothing_to_show_is_no_table() {
+        assert_eq!(page(&[], false, Timestamp::UNIX_EPOCH), "");
+        assert!(hint(&[], true).unwrap().contains("mainstay run"));
+    }
+}

@@ -1,0 +1,49 @@
+//! The commands, one file each.
+
+pub(crate) mod call;
+pub(crate) mod completions;
+pub(crate) mod daemon;
+pub(crate) mod demo;
+pub(crate) mod doctor;
+pub(crate) mod events;
+pub(crate) mod export;
+pub(crate) mod import;
+pub(crate) mod logs;
+pub(crate) mod ls;
+mod outcome;
+pub(crate) mod restart;
+pub(crate) mod rm;
+pub(crate) mod run;
+pub(crate) mod start;
+pub(crate) mod status;
+pub(crate) mod stop;
+pub(crate) mod tools;
+pub(crate) mod why;
+
+use crate::cli::Command;
+use crate::context::Context;
+use crate::error::CliError;
+
+/// Carries out a command.
+pub(crate) async fn run(command: Command, ctx: &mut Context) -> Result<(), CliError> {
+    match command {
+        Command::Run(args) => run::run(args, ctx).await,
+        Command::Ls(args) => ls::run(args, ctx).await,
+        Command::Status(args) => status::run(args, ctx).await,
+        Command::Why(args) => why::run(args, ctx).await,
+        Command::Start(args) => start::run(args, ctx).await,
+        Command::Stop(args) => stop::run(args, ctx).await,
+        Command::Restart(args) => restart::run(args, ctx).await,
+        Command::Rm(args) => rm::run(args, ctx).await,
+        Command::Logs(args) => logs::run(args, ctx).await,
+        Command::Events(args) => events::run(args, ctx).await,
+        Command::Tools(args) => tools::run(args, ctx).await,
+        Command::Call(args) => call::run(args, ctx).await,
+        Command::Export(args) => export::run(args, ctx).await,
+        Command::Import(args) => import::run(args, ctx).await,
+        Command::Daemon(args) => daemon::run(args, ctx).await,
+        Command::Doctor(args) => doctor::run(args, ctx).await,
+        Command::Completions(args) => completions::run(&args, ctx),
+        Command::Demo(args) => demo::run(args, ctx).await,
+    }
+}

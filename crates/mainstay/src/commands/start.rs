@@ -1,0 +1,25 @@
+//! `mainstay start`
+
+use mainstay_api::Request;
+
+use super::outcome::{self, Servers};
+use crate::context::Context;
+use crate::error::CliError;
+
+/// Turn servers on
+///
+/// A server that was given up gets a clean slate.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    servers: Servers,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
+    let request = Request::Start { which: args.servers.into() };
+    let outcomes = ctx.ask("starting", &request).await?;
+    outcome::tell(ctx, args.json, &outcomes)
+}

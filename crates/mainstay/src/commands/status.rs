@@ -1,0 +1,171 @@
+//! `mainstay status`
+
+use jiff::Timestamp;
+use mainstay_api::{LastExit, McpInfo, Request, StatusReport};
+use mainstay_core::{OnStop, RestartPolicy, ServerName, StableFrom, Wanted, human_duration};
+
+use crate::context::{Context, now};
+use crate::error::CliError;
+use crate::text::{Cell, ago, columns, date_and_clock, due, reason, tame};
+use crate::ui::paint;
+
+/// Show everything about one server
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Name of the server
+    name: ServerName,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
+    let request = Request::Status { name: args.name };
+    let report: StatusReport = ctx.ask("asking the daemon", &request).await?;
+    let now = now();
+    ctx.ui.answer(args.json, &report, |report| page(report, now))
+}
+
+/// Lines of `key: value`; what is not known is left out.
+fn page(report: &StatusReport, now: Timestamp) -> String {
+    let server = &report.server;
+    let moment = |at: Timestamp| format!("{} UTC, {}", date_and_clock(at), ago(at, now));
+    let wanted = match report.wanted {
+        Wanted::On => "on",
+        Wanted::Off => "off",
+        Wanted::Gone => "gone",
+    };
+    let lines = [
+        ("name", Some(server.name.to_string())),
+        ("status", Some(server.status.to_string())),
+        ("reason", reason(server)),
+        ("wanted", Some(wanted.to_owned())),
+        ("engine", Some(server.engine.clone())),
+        ("transport", Some(server.transport.clone())),
+        ("url", server.url.clone()),
+        ("server", report.mcp.as_ref().map(who)),
+        ("pid", server.pid.map(|pid| pid.to_string())),
+        ("run", Some(server.generation.to_string())),
+        ("started", server.started_at.map(moment)),
+        ("ready", server.ready_at.map(moment)),
+        ("sessions", Some(server.sessions.to_string())),
+        ("restarts", Some(restarts(report))),
+        ("next restart", server.next_restart_at.map(|at| due(at, now))),
+        ("last end", server.last_exit.as_ref().map(|exit| last_end(exit, now))),
+        ("command", Some(tame(&command_line(&report.command)))),
+        ("directory", Some(report.cwd.display().to_string())),
+        ("variables", Some(report.env.join(", ")).filter(|names| !names.is_empty())),
+        ("policy", Some(policy(&report.restart))),
+        ("log", Some(report.log.display().to_string())),
+        ("described", Some(moment(report.created_at))),
+    ];
+    let rows = lines.into_iter().filter_map(|(key, value)| {
+        let value = value?;
+        let paint = if key == "status" { paint::status(server.status) } else { str::to_owned };
+        Some(vec![Cell::painted(format!("{key}:"), paint::faint), Cell::painted(value, paint)])
+    });
+    columns(&rows.collect::<Vec<_>>())
+}
+
+fn who(mcp: &McpInfo) -> String {
+    let name = tame(mcp.name.as_deref().unwrap_or("unnamed"));
+    let version = mcp.version.as_deref().map(|v| format!(" {}", tame(v))).unwrap_or_default();
+    format!("{name}{version}, MCP {}", tame(&mcp.protocol))
+}
+
+fn restarts(report: &StatusReport) -> String {
+    let server = &report.server;
+    format!("{} of {}, {} in all", server.restarts, server.restart_max, server.restarts_total)
+}
+
+fn last_end(exit: &LastExit, now: Timestamp) -> String {
+    format!("{}, {}", tame(&exit.detail), ago(exit.at, now))
+}
+
+/// A command as it could be typed.
+fn command_line(command: &[String]) -> String {
+    let plain = |word: &str| {
+        let safe = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
+        !word.is_empty() && word.chars().all(safe)
+    };
+    let quote = |word: &String| {
+        if plain(word) { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    };
+    command.iter().map(quote).collect::<Vec<_>>().join(" ")
+}
+
+fn policy(policy: &RestartPolicy) -> String {
+    let from = match policy.stable_from {
+        StableFrom::Ready => "ready",
+        StableFrom::Start => "up",
+    };
+    let on_stop = match policy.on_stop {
+        OnStop::Restart => "",
+        OnStop::Respect => ", stays stopped when stopped by someone else",
+    };
+    let restarts = match policy.max {
+        0 => "no restarts".to_owned(),
+        max => format!(
+            "{max} restarts: at once, then after {} up to {}",
+            human_duration(policy.initial),
+            human_duration(policy.cap)
+        ),
+    };
+    format!(
+        "{restarts}; stable once {from} for {}; {} to start, {} to stop{on_stop}",
+        human_duration(policy.stable_after),
+        human_duration(policy.start_timeout),
+        human_duration(policy.stop_timeout),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstay_core::Status;
+
+    use super::super::ls::tests::server;
+    use super::*;
+
+    #[test]
+    fn the_page_lists_what_is_known() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut time = server("time", Status::Running);
+        time.pid = Some(4_711);
+        time.started_at = Some(at(60));
+        let report = StatusReport {
+            server: time,
+            wanted: Wanted::On,
+            command: vec!["uvx".to_owned(), "two words".to_owned(), "it's".to_owned()],
+            cwd: "/home/me".into(),
+            env: vec!["A".to_owned(), "TOKEN".to_owned()],
+            restart: RestartPolicy::default(),
+            mcp: Some(McpInfo {
+                name: Some("time".to_owned()),
+                version: Some("1.0".to_owned()),
+                protocol: "2025-06-18".to_owned(),
+            }),
+            log: "/state/logs/time.log".into(),
+            created_at: at(0),
+        };
+        let page = page(&report, at(120));
+        insta::assert_snapshot!(anstream::adapter::strip_str(&page), @r"
+        name:       time
+        status:     running
+        wanted:     on
+        engine:     process
+        transport:  stdio
+        server:     time 1.0, MCP 2025-06-18
+        pid:        4711
+        run:        1
+        started:    1970-01-01 00:01:00 UTC, 1 min ago
+        sessions:   0
+        restarts:   0 of 10, 0 in all
+        command:    uvx 'two words' 'it'\''s'
+        directory:  /home/me
+        variables:  A, TOKEN
+        policy:     10 restarts: at once, then after 5 s up to 1 min; stable once ready for 30 s; 2 min to start, 10 s to stop
+        log:        /state/logs/time.log
+        described:  1970-01-01 00:00:00 UTC, 2 min ago
+        ");
+    }
+}

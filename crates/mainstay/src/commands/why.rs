@@ -1,0 +1,254 @@
+//! `mainstay why`: the page a user opens when a tool is dead.
+
+mod advice;
+
+use jiff::Timestamp;
+use mainstay_api::{EventRecord, LastExit, Request, ServerInfo, WhyReport};
+use mainstay_core::{ServerName, Status};
+
+use self::advice::advice;
+use crate::context::{Context, now};
+use crate::error::CliError;
+use crate::text::{Cell, ago, clock, columns, due, reason, tame};
+use crate::ui::paint;
+
+/// The timeline shows so many of the last events.
+const EVENTS: usize = 12;
+
+/// Tell what happened to a server, why, and what happens next
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Name of the server
+    name: ServerName,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
+    let request = Request::Why { name: args.name };
+    let report: WhyReport = ctx.ask("asking the daemon", &request).await?;
+    let now = now();
+    ctx.ui.answer(args.json, &report, |report| page(report, now))
+}
+
+/// The whole page: the verdict first, then each section that has something to say.
+fn page(report: &WhyReport, now: Timestamp) -> String {
+    let server = &report.server;
+    let sections = [
+        ("What happened", timeline(&report.events, now)),
+        ("Last end", server.last_exit.as_ref().map(|exit| last_end(exit, now)).unwrap_or_default()),
+        ("Last lines on standard error", last_lines(report)),
+        ("Restarts", restarts(server, now)),
+        ("What happens next", next(server, now)),
+        ("What you can do", bullets(&advice(report))),
+    ];
+    let mut page = verdict(server);
+    for (title, body) in sections.iter().filter(|(_, body)| !body.is_empty()) {
+        page.push_str("\n\n");
+        page.push_str(&paint::strong(title));
+        for line in body.lines() {
+            page.push_str("\n  ");
+            page.push_str(line);
+        }
+    }
+    page
+}
+
+/// The first line: how the server is.
+fn verdict(server: &ServerInfo) -> String {
+    let ServerInfo { name, status, .. } = server;
+    let word = match status {
+        Status::Starting if is_down(server) => "down",
+        Status::Error => "down",
+        Status::Starting
+        | Status::Running
+        | Status::Unhealthy
+        | Status::Waiting
+        | Status::Stopping
+        | Status::Stopped
+        | Status::Removing => status.as_str(),
+    };
+    let line = format!("{name} is {}", paint::status(*status)(word));
+    match reason(server) {
+        Some(reason) => format!("{line}: {reason}"),
+        None => line,
+    }
+}
+
+/// Whether a server that should be up waits for its next restart.
+fn is_down(server: &ServerInfo) -> bool {
+    server.last_exit.is_some() && (server.next_restart_at.is_some() || server.pid.is_none())
+}
+
+fn timeline(events: &[EventRecord], now: Timestamp) -> String {
+    let recent = &events[events.len().saturating_sub(EVENTS)..];
+    let row = |event: &EventRecord| {
+        let run = event.run.map(|run| format!("run {run}")).unwrap_or_default();
+        vec![
+            Cell::painted(format!("{} UTC", clock(event.at)), paint::faint),
+            Cell::painted(ago(event.at, now), paint::faint),
+            Cell::new(run),
+            Cell::new(&event.event),
+            Cell::new(tame(&event.detail)),
+        ]
+    };
+    columns(&recent.iter().map(row).collect::<Vec<_>>())
+}
+
+fn last_end(exit: &LastExit, now: Timestamp) -> String {
+    let mut facts = vec![format!("cause {}", exit.cause)];
+    facts.extend(exit.code.map(|code| format!("exit code {code}")));
+    facts.extend(exit.signal.map(|signal| format!("signal {signal}")));
+    facts.extend(exit.oom.then(|| "out of memory".to_owned()));
+    format!(
+        "{}, {} ({} UTC)\n{}",
+        tame(&exit.detail),
+        ago(exit.at, now),
+        clock(exit.at),
+        facts.join(", ")
+    )
+}
+
+fn last_lines(report: &WhyReport) -> String {
+    let lines: Vec<String> =
+        report.stderr.iter().map(|line| format!("{} {}", paint::faint("|"), tame(line))).collect();
+    lines.join("\n")
+}
+
+fn restarts(server: &ServerInfo, now: Timestamp) -> String {
+    let (used, max) = (server.restarts, server.restart_max);
+    let mut facts = vec![match max {
+        0 => "none: it is never started again by itself".to_owned(),
+        _ => format!("{used} of {max} used, {} left", max.saturating_sub(used)),
+    }];
+    facts.extend(server.next_restart_at.map(|at| format!("the next one {}", due(at, now))));
+    let all = server.restarts_total;
+    facts.extend((all > u64::from(used)).then(|| format!("{all} in all")));
+    facts.join("; ")
+}
+
+fn next(server: &ServerInfo, now: Timestamp) -> String {
+    match (server.status, server.next_restart_at) {
+        (Status::Starting, Some(at)) => {
+            format!("It is started again {} ({} UTC).", due(at, now), clock(at))
+        }
+        (Status::Starting, None) => {
+            "It is being started; it is ready once it has answered `initialize`.".to_owned()
+        }
+        (Status::Running, _) if server.restart_max > 0 => {
+            "It is watched, and started again when it ends.".to_owned()
+        }
+        (Status::Running, _) => "It is watched, but not started again when it ends.".to_owned(),
+        (Status::Unhealthy, _) => "If it stays silent, it is ended and started again.".to_owned(),
+        (Status::Waiting, _) => {
+            "It goes on as soon as what it waits for is back; nothing is charged.".to_owned()
+        }
+        (Status::Stopping, _) => "It is being stopped.".to_owned(),
+        (Status::Removing, _) => "It is being stopped and forgotten.".to_owned(),
+        (Status::Stopped, _) => "Nothing, until somebody starts it.".to_owned(),
+        (Status::Error, _) => "Nothing: it is not started again until somebody does so.".to_owned(),
+    }
+}
+
+fn bullets(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("- {line}")).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstay_core::Wanted;
+
+    use super::super::ls::tests::server;
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn event(second: i64, event: &str, detail: &str) -> EventRecord {
+        EventRecord {
+            at: at(second),
+            server: None,
+            run: Some(4),
+            event: event.to_owned(),
+            cause: None,
+            detail: detail.to_owned(),
+        }
+    }
+
+    fn shown(report: &WhyReport) -> String {
+        anstream::adapter::strip_str(&page(report, at(100))).to_string()
+    }
+
+    #[test]
+    fn a_crash_loop_is_told_from_verdict_to_advice() {
+        let mut time = server("time", Status::Starting);
+        time.reason = "exited 1 after 3 s, restart 4 of 10 in 20 s".to_owned();
+        time.restarts = 4;
+        time.restarts_total = 9;
+        time.next_restart_at = Some(at(120));
+        time.last_exit = Some(LastExit {
+            cause: "exited".to_owned(),
+            detail: "exited 1 after 3 s".to_owned(),
+            code: Some(1),
+            signal: None,
+            oom: false,
+            at: at(98),
+        });
+        let report = WhyReport {
+            server: time,
+            wanted: Wanted::On,
+            events: vec![event(95, "started", ""), event(98, "ended", "exited 1 after 3 s")],
+            stderr: vec!["\u{1b}[31mNo module named mcp\u{1b}[0m".to_owned()],
+            log: "/state/logs/time.log".into(),
+        };
+        insta::assert_snapshot!(shown(&report), @"
+        time is down: exited 1 after 3 s, restart 4 of 10 in 20 s
+
+        What happened
+          00:01:35 UTC  5 s ago  run 4  started
+          00:01:38 UTC  2 s ago  run 4  ended    exited 1 after 3 s
+
+        Last end
+          exited 1 after 3 s, 2 s ago (00:01:38 UTC)
+          cause exited, exit code 1
+
+        Last lines on standard error
+          | No module named mcp
+
+        Restarts
+          4 of 10 used, 6 left; the next one in 20 s; 9 in all
+
+        What happens next
+          It is started again in 20 s (00:02:00 UTC).
+
+        What you can do
+          - it ended by itself with an error: what it wrote last usually tells why
+          - `mainstay logs time` prints its whole log (/state/logs/time.log)
+          - `mainstay restart time` starts it at once, with all restarts left; `mainstay stop time` ends the attempts
+        ");
+    }
+
+    #[test]
+    fn a_healthy_server_has_a_short_page() {
+        let mut time = server("time", Status::Running);
+        time.reason = "ready".to_owned();
+        let report = WhyReport {
+            server: time,
+            wanted: Wanted::On,
+            events: Vec::new(),
+            stderr: Vec::new(),
+            log: "/state/logs/time.log".into(),
+        };
+        insta::assert_snapshot!(shown(&report), @"
+        time is running: ready
+
+        Restarts
+          0 of 10 used, 10 left
+
+        What happens next
+          It is watched, and started again when it ends.
+        ");
+    }
+}

@@ -1,0 +1,164 @@
+//! What a user can do about a server, from what is known of it.
+
+use mainstay_api::{LastExit, ServerInfo, WhyReport};
+use mainstay_core::Status;
+
+/// Advice, most useful first; none for a server that is well.
+pub(super) fn advice(report: &WhyReport) -> Vec<String> {
+    let server = &report.server;
+    let name = &server.name;
+    let ended = server.last_exit.as_ref().map(|exit| on_exit(exit, report));
+    match server.status {
+        Status::Stopping | Status::Removing => Vec::new(),
+        Status::Stopped => vec![format!("`mainstay start {name}` turns it on")],
+        Status::Running => ended.into_iter().collect(),
+        Status::Starting | Status::Unhealthy | Status::Waiting | Status::Error => {
+            ended.into_iter().chain(on_output(report)).chain(on_fix(server)).collect()
+        }
+    }
+}
+
+/// What the way it ended suggests.
+fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
+    let ServerInfo { name, transport, .. } = &report.server;
+    let ever_ready = report.events.iter().any(|event| event.event == "ready");
+    match (exit.cause.as_str(), exit.code, exit.signal) {
+        _ if exit.oom => "memory ran out: give it more memory, or less to do".to_owned(),
+        ("cannot-start", ..) => format!(
+            "correct what is named above, then `mainstay restart {name}`, or describe it anew: \
+             `mainstay run {name} --replace -- COMMAND`"
+        ),
+        ("hung", ..) if !ever_ready => format!(
+            "it never answered `initialize`: check that the command starts an MCP server that \
+             speaks {transport}, or give it more time with `--start-timeout`"
+        ),
+        ("hung", ..) => {
+            "it ran but no longer answered: its log may tell what it was busy with".to_owned()
+        }
+        ("engine-away", ..) => "check that its engine is up".to_owned(),
+        ("asked", ..) => "it was ended on request".to_owned(),
+        (_, Some(127), _) => format!(
+            "exit code 127 usually means that a shell did not find a program: check the command \
+             (`mainstay status {name}`) and the PATH it gets (`-e PATH`)"
+        ),
+        (_, Some(126), _) => {
+            "exit code 126 usually means that a file is not executable: check its mode".to_owned()
+        }
+        (_, Some(0), _) => "it ended by itself without an error, but a server should stay: check \
+                            whether the command needs an argument to serve"
+            .to_owned(),
+        (_, Some(_), _) => {
+            "it ended by itself with an error: what it wrote last usually tells why".to_owned()
+        }
+        (_, None, Some(9)) => "something killed it (kill -9); if nobody did, the kernel's log \
+                               (`dmesg`) tells whether memory ran out"
+            .to_owned(),
+        (_, None, Some(4 | 6 | 7 | 8 | 11)) => {
+            "it crashed: look for a newer version of it, or report this to its authors".to_owned()
+        }
+        (_, None, Some(_)) => "somebody sent it a signal that ended it".to_owned(),
+        (_, None, None) => "how it ended is unknown: its log may tell".to_owned(),
+    }
+}
+
+/// Where to read on.
+fn on_output(report: &WhyReport) -> Option<String> {
+    let name = &report.server.name;
+    let ran = report.server.generation > 0 || !report.stderr.is_empty();
+    ran.then(|| format!("`mainstay logs {name}` prints its whole log ({})", report.log.display()))
+}
+
+/// What to do once the reason is gone.
+fn on_fix(server: &ServerInfo) -> Option<String> {
+    let name = &server.name;
+    match server.status {
+        Status::Error => Some(format!("after the fix, `mainstay restart {name}` starts it anew")),
+        Status::Starting if server.next_restart_at.is_some() => Some(format!(
+            "`mainstay restart {name}` starts it at once, with all restarts left; \
+             `mainstay stop {name}` ends the attempts"
+        )),
+        Status::Starting
+        | Status::Running
+        | Status::Unhealthy
+        | Status::Waiting
+        | Status::Stopping
+        | Status::Stopped
+        | Status::Removing => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use mainstay_api::EventRecord;
+    use mainstay_core::Wanted;
+
+    use super::super::super::ls::tests::server;
+    use super::*;
+
+    fn report(status: Status, exit: Option<LastExit>) -> WhyReport {
+        let mut server = server("time", status);
+        server.last_exit = exit;
+        WhyReport {
+            server,
+            wanted: Wanted::On,
+            events: Vec::new(),
+            stderr: Vec::new(),
+            log: "/log".into(),
+        }
+    }
+
+    fn exit(cause: &str, code: Option<i32>, signal: Option<i32>) -> LastExit {
+        let at = Timestamp::UNIX_EPOCH;
+        LastExit { cause: cause.to_owned(), detail: String::new(), code, signal, oom: false, at }
+    }
+
+    fn check(exit: LastExit, first: &str) {
+        let given = advice(&report(Status::Error, Some(exit)));
+        assert!(given[0].starts_with(first), "{given:?}");
+        assert!(given.last().unwrap().contains("mainstay restart time"), "{given:?}");
+    }
+
+    #[test]
+    fn the_way_it_ended_decides_the_first_advice() {
+        check(exit("exited", Some(127), None), "exit code 127 usually means");
+        check(exit("exited", Some(126), None), "exit code 126 usually means");
+        check(exit("exited", Some(0), None), "it ended by itself without an error");
+        check(exit("exited", Some(1), None), "it ended by itself with an error");
+        check(exit("exited", None, Some(9)), "something killed it");
+        check(exit("exited", None, Some(11)), "it crashed");
+        check(exit("exited", None, Some(15)), "somebody sent it a signal");
+        check(exit("exited", None, None), "how it ended is unknown");
+        check(exit("cannot-start", None, None), "correct what is named above");
+        check(LastExit { oom: true, ..exit("exited", None, Some(9)) }, "memory ran out");
+    }
+
+    #[test]
+    fn a_server_that_never_answered_is_told_from_one_that_fell_silent() {
+        let mut report = report(Status::Starting, Some(exit("hung", None, None)));
+        assert!(advice(&report)[0].starts_with("it never answered `initialize`"));
+        report.events.push(EventRecord {
+            at: Timestamp::UNIX_EPOCH,
+            server: None,
+            run: Some(1),
+            event: "ready".to_owned(),
+            cause: None,
+            detail: String::new(),
+        });
+        assert!(advice(&report)[0].starts_with("it ran but no longer answered"));
+    }
+
+    #[test]
+    fn a_crash_loop_can_be_cut_short() {
+        let mut report = report(Status::Starting, Some(exit("exited", Some(1), None)));
+        report.server.next_restart_at = Some(Timestamp::UNIX_EPOCH);
+        assert!(advice(&report).last().unwrap().contains("`mainstay stop time`"));
+    }
+
+    #[test]
+    fn a_stopped_server_needs_only_a_start_and_a_healthy_one_nothing() {
+        let stopped = advice(&report(Status::Stopped, Some(exit("asked", None, None))));
+        assert_eq!(stopped, ["`mainstay start time` turns it on"]);
+        assert_eq!(advice(&report(Status::Running, None)), [""; 0]);
+    }
+}

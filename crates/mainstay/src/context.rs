@@ -1,0 +1,122 @@
+//! What this program was given: environment, directory, clock and terminal, each read in one place.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use mainstay_api::{Instance, Request};
+use serde::de::DeserializeOwned;
+
+use crate::error::CliError;
+use crate::remote::Remote;
+use crate::ui::Ui;
+
+/// The surroundings of one command.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) caller: Caller,
+    /// This program.
+    pub(crate) exe: PathBuf,
+    pub(crate) ui: Ui,
+}
+
+/// Whoever ran the command: where, and with which environment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Caller {
+    pub(crate) env: Vec<(OsString, OsString)>,
+    /// None if it was deleted under the caller, which most commands do not care about.
+    pub(crate) cwd: Option<PathBuf>,
+}
+
+impl Caller {
+    /// The value of a variable, if it is set.
+    pub(crate) fn var(&self, name: &str) -> Option<&OsStr> {
+        self.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_os_str())
+    }
+
+    /// Whether a variable is set to anything but nothing.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.var(name).is_some_and(|value| !value.is_empty())
+    }
+
+    /// Where the caller looks for programs.
+    pub(crate) fn search_path(&self) -> Option<String> {
+        self.var("PATH").and_then(OsStr::to_str).map(str::to_owned)
+    }
+
+    /// A path as the caller means it.
+    pub(crate) fn absolute(&self, path: &Path) -> Result<PathBuf, CliError> {
+        match &self.cwd {
+            _ if path.is_absolute() => Ok(path.to_owned()),
+            Some(cwd) => Ok(cwd.join(path).components().collect()),
+            None => Err(CliError::usage("the current directory no longer exists")),
+        }
+    }
+
+    /// The same caller with a Mainstay of its own in `home`.
+    pub(crate) fn at_home(&self, home: &Path) -> Self {
+        let ours = |key: &OsStr| key.as_encoded_bytes().starts_with(b"MAINSTAY_");
+        let mut env: Vec<_> = self.env.iter().filter(|(key, _)| !ours(key)).cloned().collect();
+        env.push(("MAINSTAY_HOME".into(), home.into()));
+        Self { env, cwd: self.cwd.clone() }
+    }
+}
+
+impl Context {
+    /// The surroundings of this process.
+    pub(crate) fn of_this_process() -> Result<Self, CliError> {
+        let exe = std::env::current_exe()
+            .map_err(CliError::io("the path of this program cannot be found out"))?;
+        let env = std::env::vars_os().collect();
+        let cwd = std::env::current_dir().ok();
+        Ok(Self { caller: Caller { env, cwd }, exe, ui: Ui::new() })
+    }
+
+    /// The directories of the instance this command is about.
+    pub(crate) fn instance(&self) -> Result<Instance, CliError> {
+        Ok(Instance::from_env(|name| self.caller.var(name).map(OsStr::to_owned))?)
+    }
+
+    /// Asks the daemon, which is started if need be. `what` is shown if that takes long.
+    pub(crate) async fn ask<T: DeserializeOwned>(
+        &self,
+        what: &str,
+        request: &Request,
+    ) -> Result<T, CliError> {
+        let remote = Remote::of(self)?;
+        self.ui.waiting(what, remote.call(request)).await
+    }
+}
+
+/// The wall clock, read nowhere else.
+pub(crate) fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller() -> Caller {
+        let env = [("A", "1"), ("EMPTY", ""), ("MAINSTAY_NO_START", "1")];
+        Caller { env: env.map(|(k, v)| (k.into(), v.into())).into(), cwd: Some("/work".into()) }
+    }
+
+    #[test]
+    fn paths_are_meant_from_the_callers_directory() {
+        let check = |path: &str, meant: &str| {
+            assert_eq!(caller().absolute(Path::new(path)).unwrap(), Path::new(meant));
+        };
+        check(".", "/work");
+        check("a/./b", "/work/a/b");
+        check("/x", "/x");
+    }
+
+    #[test]
+    fn another_home_shares_nothing_with_this_one() {
+        let other = caller().at_home(Path::new("/tmp/x"));
+        assert_eq!(other.var("MAINSTAY_HOME"), Some(OsStr::new("/tmp/x")));
+        assert!(!other.has("MAINSTAY_NO_START"));
+        assert!(other.has("A") && !other.has("EMPTY"));
+    }
+}

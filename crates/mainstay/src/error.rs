@@ -1,0 +1,251 @@
+//! What can go wrong for the user of the command line, and the exit code that says so.
+
+use std::error::Error as _;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use mainstay_api::{ApiError, CallError, ErrorKind, InstanceError};
+use miette::Diagnostic;
+
+use crate::ui::paint;
+
+/// The exit codes, which scripts rely on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// It was done.
+    Done = 0,
+    /// It failed.
+    Failed = 1,
+    /// It was asked in a way that makes no sense.
+    Usage = 2,
+    /// There is no server of that name.
+    NoSuchServer = 3,
+    /// There is no daemon to ask.
+    Unreachable = 4,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a command did not do what it was asked.
+#[derive(Debug, thiserror::Error, Diagnostic)]
+pub(crate) enum CliError {
+    /// The arguments make no sense.
+    #[error("{message}")]
+    Usage {
+        message: String,
+        #[help]
+        help: Option<String>,
+    },
+    /// There is no place for state.
+    #[error(transparent)]
+    #[diagnostic(help("set HOME, or MAINSTAY_HOME to an absolute path"))]
+    Instance(#[from] InstanceError),
+    /// No daemon answers on the socket.
+    #[error("the daemon cannot be reached at `{}`", socket.display())]
+    #[diagnostic(help(
+        "it may be restarting after an update: try again in a moment; \
+         `mainstay doctor` looks for the reason"
+    ))]
+    Unreachable { socket: PathBuf, source: io::Error },
+    /// The daemon accepted the connection and said nothing.
+    #[error("the daemon at `{}` accepted the connection but did not answer", socket.display())]
+    #[diagnostic(help(
+        "it may be restarting after an update: try again in a moment; \
+         `mainstay daemon status` and its log tell more"
+    ))]
+    NoHello { socket: PathBuf },
+    /// The daemon was not there and did not come up.
+    #[error("the daemon could not be started: {message}")]
+    NotStarted {
+        message: String,
+        #[help]
+        help: Option<String>,
+    },
+    /// The daemon is of another version.
+    #[error(
+        "the daemon is version {daemon} and speaks protocol {theirs}, this program speaks {ours}"
+    )]
+    #[diagnostic(help(
+        "stop that daemon with the program it came from (`mainstay daemon stop --keep-servers`), \
+         the next command starts a new one"
+    ))]
+    Skew { daemon: String, theirs: u32, ours: u32 },
+    /// The connection broke off before the answer.
+    #[error("the connection to the daemon closed in the middle of the request")]
+    #[diagnostic(help(
+        "the daemon may have restarted; whether the request was carried out is unknown, \
+         so try again only if doing it twice is safe"
+    ))]
+    Cut { source: Option<io::Error> },
+    /// The answer makes no sense.
+    #[error("the daemon's answer cannot be read")]
+    #[diagnostic(help("`mainstay daemon status` shows whether its version is this one's"))]
+    Garbled { source: serde_json::Error },
+    /// The daemon refused.
+    #[error("{}", .0.message)]
+    Api(ApiError),
+    /// It was tried and failed.
+    #[error("{message}")]
+    Failed {
+        message: String,
+        #[help]
+        help: Option<String>,
+    },
+    /// A file or the terminal failed us.
+    #[error("{what}")]
+    Io { what: String, source: io::Error },
+    /// Whoever read our output has heard enough.
+    #[error("the output was closed")]
+    OutputClosed,
+    /// The answer is on stdout already; only the exit code is left to say.
+    #[error("answered")]
+    Answered(Exit),
+}
+
+impl CliError {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::Usage { message: message.into(), help: None }
+    }
+
+    pub(crate) fn failed(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::Failed { message: message.into(), help: Some(help.into()) }
+    }
+
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+
+    /// Our own output could not be written.
+    pub(crate) fn output(source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::BrokenPipe => Self::OutputClosed,
+            _ => Self::Io { what: "the output cannot be written".to_owned(), source },
+        }
+    }
+
+    /// A request to the daemon behind `socket` has no answer.
+    pub(crate) fn call(socket: &Path, error: CallError) -> Self {
+        match error {
+            CallError::Unreachable(source) => {
+                Self::Unreachable { socket: socket.to_owned(), source }
+            }
+            CallError::NoHello => Self::NoHello { socket: socket.to_owned() },
+            CallError::Skew { daemon, theirs, ours } => Self::Skew { daemon, theirs, ours },
+            CallError::Cut(source) => Self::Cut { source },
+            CallError::Garbled(source) => Self::Garbled { source },
+            CallError::Api(error) => Self::Api(error),
+        }
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Usage { .. } => Exit::Usage,
+            Self::Unreachable { .. }
+            | Self::NoHello { .. }
+            | Self::NotStarted { .. }
+            | Self::Skew { .. }
+            | Self::Cut { .. } => Exit::Unreachable,
+            Self::Api(error) => match error.kind {
+                ErrorKind::NoSuchServer => Exit::NoSuchServer,
+                ErrorKind::Invalid
+                | ErrorKind::NameTaken
+                | ErrorKind::Unavailable
+                | ErrorKind::Server
+                | ErrorKind::Internal => Exit::Failed,
+            },
+            Self::Instance(_) | Self::Garbled { .. } | Self::Failed { .. } | Self::Io { .. } => {
+                Exit::Failed
+            }
+            Self::OutputClosed => Exit::Done,
+            Self::Answered(exit) => *exit,
+        }
+    }
+
+    /// What the user can do about it.
+    pub(crate) fn advice(&self) -> Option<String> {
+        match self {
+            Self::Api(error) => error.help.clone().or_else(|| match error.kind {
+                ErrorKind::NoSuchServer => Some("`mainstay ls -a` lists all servers".to_owned()),
+                ErrorKind::NameTaken => Some("choose another name, or give `--replace`".to_owned()),
+                ErrorKind::Invalid
+                | ErrorKind::Unavailable
+                | ErrorKind::Server
+                | ErrorKind::Internal => None,
+            }),
+            _ => self.help().map(|help| help.to_string()),
+        }
+    }
+
+    /// The error as it is printed: what went wrong and why on one line, then what to do. None if
+    /// there is nothing left to say.
+    pub(crate) fn report(&self) -> Option<String> {
+        if matches!(self, Self::OutputClosed | Self::Answered(_)) {
+            return None;
+        }
+        let mut text = format!("{} {self}", paint::bad("error:"));
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            let _infallible = write!(text, ": {error}");
+            cause = error.source();
+        }
+        if let Some(help) = self.advice() {
+            let _infallible = write!(text, "\n{} {help}", paint::note("help:"));
+        }
+        Some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(error: &CliError, exit: Exit, report: &str) {
+        assert_eq!(error.exit(), exit);
+        let printed = error.report().unwrap_or_default();
+        assert_eq!(anstream::adapter::strip_str(&printed).to_string(), report);
+    }
+
+    #[test]
+    fn an_error_says_what_why_and_what_to_do() {
+        check(
+            &CliError::call(
+                Path::new("/run/daemon.sock"),
+                CallError::Unreachable(io::Error::other("no such luck")),
+            ),
+            Exit::Unreachable,
+            "error: the daemon cannot be reached at `/run/daemon.sock`: no such luck\n\
+             help: it may be restarting after an update: try again in a moment; \
+             `mainstay doctor` looks for the reason",
+        );
+        check(
+            &CliError::call(Path::new("/s"), CallError::Cut(None)),
+            Exit::Unreachable,
+            "error: the connection to the daemon closed in the middle of the request\n\
+             help: the daemon may have restarted; whether the request was carried out is unknown, \
+             so try again only if doing it twice is safe",
+        );
+        check(
+            &CliError::Api(ApiError::new(ErrorKind::NoSuchServer, "there is no server `x`")),
+            Exit::NoSuchServer,
+            "error: there is no server `x`\nhelp: `mainstay ls -a` lists all servers",
+        );
+        check(
+            &CliError::Api(ApiError::new(ErrorKind::Unavailable, "down").with_help("wait")),
+            Exit::Failed,
+            "error: down\nhelp: wait",
+        );
+    }
+
+    #[test]
+    fn a_reader_that_has_heard_enough_is_no_failure() {
+        check(&CliError::output(io::ErrorKind::BrokenPipe.into()), Exit::Done, "");
+        check(&CliError::Answered(Exit::Unreachable), Exit::Unreachable, "");
+    }
+}

@@ -1,0 +1,238 @@
+//! Starting the daemon on demand.
+//!
+//! The daemon gets its own session, nothing of ours but an allow-listed environment, and `/` as its
+//! directory, so it outlives the program that ran the command and keeps nothing of it alive. It says
+//! on stdout, in one line, how its start went, and lets go of all three streams.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use mainstay_api::ApiError;
+
+use crate::error::CliError;
+
+/// How long a daemon may take to listen; a database may have to be migrated first.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The variables that a daemon may be given, besides the families below.
+const ALLOWED: [&str; 25] = [
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "PATH",
+    "LANG",
+    "TZ",
+    "TMPDIR",
+    "DOCKER_HOST",
+    "SSH_AUTH_SOCK",
+    "NODE_EXTRA_CA_CERTS",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "ftp_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "FTP_PROXY",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+];
+
+/// Variables that begin like this are allowed too.
+const ALLOWED_FAMILIES: [&str; 3] = ["LC_", "XDG_", "MAINSTAY_"];
+
+/// Everything needed to start a daemon.
+#[derive(Debug, Clone)]
+pub(crate) struct Launch {
+    exe: PathBuf,
+    env: Vec<(OsString, OsString)>,
+}
+
+/// How a launch went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Launched {
+    /// The daemon listens.
+    Ready,
+    /// Another daemon holds the state directory.
+    Taken,
+}
+
+/// What a daemon says about its own start, in one line on its stdout.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// It listens.
+    Ready,
+    /// Another daemon holds the state directory.
+    Taken,
+    /// It cannot.
+    Failed(ApiError),
+}
+
+impl Launch {
+    pub(crate) fn new(exe: PathBuf, env: &[(OsString, OsString)]) -> Self {
+        Self { exe, env: clean(env) }
+    }
+
+    /// Starts a daemon and waits until it listens or says why it cannot.
+    pub(crate) async fn start(&self) -> Result<Launched, CliError> {
+        let launch = self.clone();
+        let started = tokio::task::spawn_blocking(move || launch.start_blocking()).await;
+        started.map_err(|error| not_started(error.to_string(), None))?
+    }
+
+    fn start_blocking(&self) -> Result<Launched, CliError> {
+        let mut child = self
+            .command()
+            .spawn()
+            .map_err(|error| not_started(format!("`{}`: {error}", self.exe.display()), None))?;
+        let Some(line) = first_line(&mut child) else {
+            let _gone_already = child.kill();
+            let limit = LIMIT.as_secs();
+            return Err(not_started(format!("it did not come up within {limit} s"), None));
+        };
+        match Word::parse(&line) {
+            Some(Word::Ready) => Ok(Launched::Ready),
+            Some(Word::Taken) => Ok(Launched::Taken),
+            Some(Word::Failed(error)) => Err(not_started(error.message, error.help)),
+            None => Err(not_started(last_words(&mut child, &line), None)),
+        }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.exe);
+        command
+            .args(["daemon", "run", "--detached"])
+            .env_clear()
+            .envs(self.env.iter().map(|(key, value)| (key, value)))
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+}
+
+impl Word {
+    /// Says it to whoever launched us.
+    pub(crate) fn say(&self, to: &mut impl Write) -> io::Result<()> {
+        match self {
+            Self::Ready => writeln!(to, "ready")?,
+            Self::Taken => writeln!(to, "taken")?,
+            Self::Failed(error) => writeln!(to, "failed {}", serde_json::to_string(error)?)?,
+        }
+        to.flush()
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        match line.trim_end() {
+            "ready" => Some(Self::Ready),
+            "taken" => Some(Self::Taken),
+            line => {
+                let error = serde_json::from_str(line.strip_prefix("failed ")?).ok()?;
+                Some(Self::Failed(error))
+            }
+        }
+    }
+}
+
+/// What of an environment a daemon is given.
+fn clean(env: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
+    let family = |key: &OsStr| {
+        let key = key.as_encoded_bytes();
+        ALLOWED_FAMILIES.iter().any(|family| key.starts_with(family.as_bytes()))
+    };
+    let allowed = |key: &OsStr| ALLOWED.iter().any(|name| key == *name) || family(key);
+    env.iter().filter(|(key, _)| allowed(key)).cloned().collect()
+}
+
+/// The first line of the child's output, empty if it ended without one; none if the limit passed.
+/// The reader is left behind in that case; it ends with the child.
+fn first_line(child: &mut Child) -> Option<String> {
+    let stdout = child.stdout.take()?;
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let _unreadable_is_empty = BufReader::new(stdout).read_line(&mut line);
+        let _nobody_waits = tell.send(line);
+    });
+    told.recv_timeout(LIMIT).ok()
+}
+
+/// Why a child ended that said nothing we understand.
+fn last_words(child: &mut Child, line: &str) -> String {
+    let mut stderr = String::new();
+    if let Some(mut pipe) = child.stderr.take() {
+        let _unreadable_is_empty = pipe.read_to_string(&mut stderr);
+    }
+    let words = [line.trim(), stderr.trim()].join("\n");
+    let ended = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+    match words.trim() {
+        "" => format!("it ended ({ended})"),
+        words => format!("it ended ({ended}): {words}"),
+    }
+}
+
+fn not_started(message: impl Into<String>, help: Option<String>) -> CliError {
+    let help = help.or_else(|| Some("`mainstay doctor` looks for the reason".to_owned()));
+    CliError::NotStarted { message: message.into(), help }
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstay_api::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_daemon_gets_only_what_it_needs() {
+        let given = [
+            "HOME",
+            "LC_ALL",
+            "XDG_RUNTIME_DIR",
+            "MAINSTAY_HOME",
+            "https_proxy",
+            "AWS_SECRET_ACCESS_KEY",
+            "LD_PRELOAD",
+            "HOMEBREW",
+        ];
+        let env: Vec<_> = given.iter().map(|key| (key.into(), "x".into())).collect();
+        let kept: Vec<_> = clean(&env).into_iter().map(|(key, _)| key).collect();
+        assert_eq!(kept, ["HOME", "LC_ALL", "XDG_RUNTIME_DIR", "MAINSTAY_HOME", "https_proxy"]);
+    }
+
+    #[test]
+    fn a_daemons_word_survives_the_pipe() {
+        let error = ApiError::new(ErrorKind::Internal, "the disk\nis full").with_help("tidy");
+        for word in [Word::Ready, Word::Taken, Word::Failed(error)] {
+            let mut line = Vec::new();
+            word.say(&mut line).unwrap();
+            assert_eq!(Word::parse(std::str::from_utf8(&line).unwrap()), Some(word));
+        }
+        assert_eq!(Word::parse("hello"), None);
+        assert_eq!(Word::parse(""), None);
+    }
+
+    fn check_failure(program: &str, expected: &str) {
+        let launch = Launch::new(program.into(), &[]);
+        match launch.start_blocking() {
+            Err(CliError::NotStarted { message, .. }) => assert_eq!(message, expected),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_no_daemon_is_told_with_its_last_words() {
+        check_failure("/bin/true", "it ended (exit status: 0)");
+        check_failure("/no/such", "`/no/such`: No such file or directory (os error 2)");
+        check_failure("/bin/echo", "it ended (exit status: 0): daemon run --detached");
+    }
+}

@@ -1,0 +1,273 @@
+//! Servers as one reviewable TOML file, version 1.
+//!
+//! ```toml
+//! version = 1
+//!
+//! [servers.time]
+//! command = ["uvx", "mcp-server-time"]
+//! cwd = "/home/me"
+//! env.TOKEN = { from-env = "TOKEN" }
+//! restart.max = 3
+//! ```
+//!
+//! Only what differs from the default is written, and never the value of a variable. Reading refuses
+//! what it does not know, with line and column, so a newer file cannot be half understood; a file of
+//! a newer version is refused as such.
+
+mod read;
+mod write;
+
+use mainstay_core::{ServerName, ServerSpec, SpecError};
+
+use self::read::{File, Head};
+use crate::context::Caller;
+
+const VERSION: u32 = 1;
+const DEFAULT_PATH: &str = "/mcp";
+
+/// Why a file cannot be imported.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    #[error("{}", .0.to_string().trim_end())]
+    Toml(#[from] toml::de::Error),
+    #[error("it is of version {0}, this program reads version {VERSION}")]
+    Version(u32),
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    #[error("server `{name}`: {problem}")]
+    Server { name: ServerName, problem: &'static str },
+    #[error("these variables are not set in your environment: {}", .0.join(", "))]
+    Unset(Vec<String>),
+}
+
+impl ReadError {
+    pub(crate) fn help(&self) -> Option<String> {
+        let help = match self {
+            Self::Version(_) => "use a newer mainstay",
+            Self::Unset(_) => "set them, and try again: the file names them but holds no values",
+            Self::Toml(_) | Self::Spec(_) | Self::Server { .. } => return None,
+        };
+        Some(help.to_owned())
+    }
+}
+
+/// The file's text for these servers.
+pub(crate) fn write(specs: &[ServerSpec]) -> String {
+    let mut text = format!("version = {VERSION}\n");
+    for spec in specs {
+        write::write_server(&mut text, spec);
+    }
+    text
+}
+
+/// The servers of a file, each of them valid. Variables come from the caller's environment.
+pub(crate) fn read(text: &str, caller: &Caller) -> Result<Vec<ServerSpec>, ReadError> {
+    let Head { version } = toml::from_str(text)?;
+    if version != VERSION {
+        return Err(ReadError::Version(version));
+    }
+    let file: File = toml::from_str(text)?;
+    let mut unset = Vec::new();
+    let mut specs = Vec::new();
+    for (name, server) in file.servers {
+        let spec = server.into_spec(name, caller, &mut unset)?;
+        spec.validate()?;
+        specs.push(spec);
+    }
+    if unset.is_empty() {
+        return Ok(specs);
+    }
+    unset.sort();
+    unset.dedup();
+    Err(ReadError::Unset(unset))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use mainstay_core::{
+        EnvVar, OnStop, ProcessSpec, RestartPolicy, StableFrom, Transport, Workload,
+    };
+
+    use super::*;
+
+    fn caller() -> Caller {
+        let env = [("PATH", "/bin"), ("TOKEN", "hush"), ("odd name", "x")];
+        Caller { env: env.map(|(k, v)| (k.into(), v.into())).into(), cwd: Some("/work".into()) }
+    }
+
+    fn specs() -> Vec<ServerSpec> {
+        let plain = ServerSpec {
+            name: "time".parse().unwrap(),
+            workload: Workload::Process(ProcessSpec {
+                command: vec!["uvx".to_owned(), "say \"hi\"\n".to_owned()],
+                cwd: "/home/me".into(),
+                env: BTreeMap::from([
+                    ("TOKEN".to_owned(), EnvVar::new("hush")),
+                    ("odd name".to_owned(), EnvVar::new("x")),
+                ]),
+                path: Some("/bin".to_owned()),
+            }),
+            transport: Transport::Stdio,
+            restart: RestartPolicy::default(),
+        };
+        let web = ServerSpec {
+            name: "web".parse().unwrap(),
+            transport: Transport::StreamableHttp { port: 8_080, path: "/x".to_owned() },
+            restart: RestartPolicy {
+                max: 3,
+                initial: Duration::from_millis(1_500),
+                cap: Duration::from_secs(90),
+                stable_after: Duration::ZERO,
+                stable_from: StableFrom::Start,
+                on_stop: OnStop::Respect,
+                start_timeout: Duration::from_secs(1),
+                stop_timeout: Duration::from_secs(3_600),
+            },
+            workload: Workload::Process(ProcessSpec {
+                command: vec!["serve".to_owned()],
+                cwd: "/".into(),
+                env: BTreeMap::new(),
+                path: Some("/bin".to_owned()),
+            }),
+        };
+        vec![plain, web]
+    }
+
+    #[test]
+    fn an_export_is_reviewable_and_holds_no_secret() {
+        insta::assert_snapshot!(write(&specs()), @r#"
+        version = 1
+
+        [servers.time]
+        command = ["uvx", """
+        say "hi"
+        """]
+        cwd = "/home/me"
+        env.TOKEN = { from-env = "TOKEN" }
+        env."odd name" = { from-env = "odd name" }
+
+        [servers.web]
+        command = ["serve"]
+        cwd = "/"
+        transport = "streamable-http"
+        target-port = 8080
+        path = "/x"
+        restart.max = 3
+        restart.initial = "1s 500ms"
+        restart.cap = "1m 30s"
+        restart.stable-after = "0s"
+        restart.stable-from = "start"
+        restart.on-stop = "respect"
+        restart.start-timeout = "1s"
+        restart.stop-timeout = "1h"
+        "#);
+        assert_eq!(write(&[]), "version = 1\n");
+    }
+
+    #[test]
+    fn an_export_imports_as_the_same_servers() {
+        assert_eq!(read(&write(&specs()), &caller()).unwrap(), specs());
+        assert_eq!(read("version = 1\n", &caller()).unwrap(), []);
+    }
+
+    #[test]
+    fn a_minimal_server_gets_the_defaults() {
+        let text = "version = 1\n[servers.a]\ncommand = ['x']\nenv.A = 'literal'\n";
+        let specs = read(text, &caller()).unwrap();
+        let Workload::Process(process) = &specs[0].workload;
+        assert_eq!(process.cwd, PathBuf::from("/work"));
+        assert_eq!(process.env["A"].reveal(), "literal");
+        assert_eq!(specs[0].restart, RestartPolicy::default());
+    }
+
+    fn error(text: &str) -> String {
+        read(text, &caller()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn errors_tell_the_place() {
+        insta::assert_snapshot!(error("version = 1\n[servers.a]\ncommand = ['x']\nshape = 1\n"), @"
+        TOML parse error at line 4, column 1
+          |
+        4 | shape = 1
+          | ^^^^^
+        unknown field `shape`, expected one of `command`, `cwd`, `transport`, `target-port`, `path`, `env`, `restart`
+        ");
+        insta::assert_snapshot!(error("version = 1\n[servers.Bad_Name]\ncommand = ['x']\n"), @"
+        TOML parse error at line 2, column 10
+          |
+        2 | [servers.Bad_Name]
+          |          ^^^^^^^^
+        `Bad_Name` is no valid server name: use 1 to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends
+        ");
+        insta::assert_snapshot!(error("version = 1\n[servers.a]\ncommand = ['x']\nenv.A = 1\n"), @r#"
+        TOML parse error at line 4, column 9
+          |
+        4 | env.A = 1
+          |         ^
+        invalid type: integer `1`, expected a string or `{ from-env = "NAME" }`
+        "#);
+        insta::assert_snapshot!(error("version = 1\n[servers.a]\ncommand = ['x']\nrestart.cap = 'x'\n"), @r#"
+        TOML parse error at line 4, column 15
+          |
+        4 | restart.cap = 'x'
+          |               ^^^
+        `x` is no duration (expected number at 0): write it as "45s"
+        "#);
+        insta::assert_snapshot!(error("version = 1\n[servers.a\n"), @"
+        TOML parse error at line 2, column 11
+          |
+        2 | [servers.a
+          |           ^
+        unclosed table, expected `]`
+        ");
+        insta::assert_snapshot!(error("[servers.a]\n"), @"
+        TOML parse error at line 1, column 1
+          |
+        1 | [servers.a]
+          | ^
+        missing field `version`
+        ");
+    }
+
+    #[test]
+    fn what_cannot_run_is_refused() {
+        let check = |lines: &str, expected: &str| {
+            assert_eq!(error(&format!("version = 1\n[servers.a]\n{lines}")), expected);
+        };
+        check("command = []", "server `a` has no command: give one after `--`");
+        check(
+            "command = ['x']\ncwd = 'rel'",
+            "the working directory `rel` of server `a` is not an absolute path",
+        );
+        check(
+            "command = ['x']\ntransport = 'streamable-http'",
+            "server `a`: `transport = \"streamable-http\"` needs a `target-port`",
+        );
+        check(
+            "command = ['x']\npath = '/mcp'",
+            "server `a`: `target-port` and `path` need `transport = \"streamable-http\"`",
+        );
+    }
+
+    #[test]
+    fn all_unset_variables_are_told_at_once() {
+        let text = "version = 1\n\
+                    [servers.a]\ncommand = ['x']\nenv.A = { from-env = 'ONE' }\n\
+                    [servers.b]\ncommand = ['x']\nenv.B = { from-env = 'TWO' }\n\
+                    env.C = { from-env = 'ONE' }\n";
+        assert_eq!(error(text), "these variables are not set in your environment: ONE, TWO");
+    }
+
+    #[test]
+    fn a_newer_file_is_refused_as_such() {
+        assert_eq!(
+            error("version = 2\n[servers.a]\nnew = true\n"),
+            "it is of version 2, this program reads version 1"
+        );
+    }
+}

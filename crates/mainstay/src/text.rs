@@ -1,0 +1,162 @@
+//! Small pure helpers that put facts into text.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use mainstay_api::ServerInfo;
+use mainstay_core::human_duration;
+
+use crate::ui::paint;
+
+/// How long ago `at` was; nothing lies in the future here, clocks that disagree count as zero.
+pub(crate) fn since(at: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(at)).unwrap_or_default()
+}
+
+/// How long until `at`; what is overdue is due now.
+pub(crate) fn until(at: Timestamp, now: Timestamp) -> Duration {
+    since(now, at)
+}
+
+/// "12 s ago"
+pub(crate) fn ago(at: Timestamp, now: Timestamp) -> String {
+    format!("{} ago", human_duration(since(at, now)))
+}
+
+/// "in 20 s", or "now". Rounded up to whole seconds, so that it never promises too early.
+pub(crate) fn due(at: Timestamp, now: Timestamp) -> String {
+    let left = until(at, now);
+    if left.is_zero() {
+        return "now".to_owned();
+    }
+    let whole = left.as_secs() + u64::from(left.subsec_nanos() > 0);
+    format!("in {}", human_duration(Duration::from_secs(whole)))
+}
+
+/// The time of day, "14:03:59", in UTC.
+pub(crate) fn clock(at: Timestamp) -> String {
+    at.strftime("%H:%M:%S").to_string()
+}
+
+/// Day and time, "2026-05-01 14:03:59", in UTC.
+pub(crate) fn date_and_clock(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// Text that came from elsewhere, without anything that could move a terminal's cursor.
+pub(crate) fn tame(text: &str) -> String {
+    anstream::adapter::strip_str(text)
+        .to_string()
+        .chars()
+        .map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c })
+        .collect()
+}
+
+/// Why a server has its status, if there is more to say than the status itself.
+pub(crate) fn reason(server: &ServerInfo) -> Option<String> {
+    let says_more = !server.reason.is_empty() && server.reason != server.status.as_str();
+    says_more.then(|| tame(&server.reason))
+}
+
+/// Cuts a line to so many characters.
+pub(crate) fn clip(line: &str, width: usize) -> String {
+    if line.chars().count() <= width {
+        return line.to_owned();
+    }
+    let mut short: String = line.chars().take(width.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}
+
+/// A cell of a table: its text and how it is painted once its column's width is known.
+pub(crate) struct Cell {
+    text: String,
+    paint: fn(&str) -> String,
+}
+
+impl Cell {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self::painted(text, str::to_owned)
+    }
+
+    pub(crate) fn painted(text: impl Into<String>, paint: fn(&str) -> String) -> Self {
+        Self { text: text.into(), paint }
+    }
+}
+
+/// Columns padded to their widest cell, two blanks apart, no blanks at line ends.
+pub(crate) fn table(head: &[&str], rows: Vec<Vec<Cell>>) -> String {
+    let head = head.iter().map(|title| Cell::painted(*title, paint::strong)).collect();
+    let rows: Vec<Vec<Cell>> = std::iter::once(head).chain(rows).collect();
+    columns(&rows)
+}
+
+/// [`table`] without a head.
+pub(crate) fn columns(rows: &[Vec<Cell>]) -> String {
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.text.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..count).map(|column| width(column).unwrap_or(0)).collect();
+    let lines: Vec<String> = rows.iter().map(|row| line(row, &widths)).collect();
+    lines.join("\n")
+}
+
+fn line(row: &[Cell], widths: &[usize]) -> String {
+    let last = row.iter().rposition(|cell| !cell.text.is_empty()).map_or(0, |last| last + 1);
+    let mut line = String::new();
+    for (column, cell) in row[..last].iter().enumerate() {
+        line.push_str(&(cell.paint)(&cell.text));
+        if column + 1 < last {
+            let gap = widths[column] - cell.text.chars().count() + 2;
+            line.extend(std::iter::repeat_n(' ', gap));
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn times_are_told_from_now() {
+        assert_eq!(ago(at(100), at(112)), "12 s ago");
+        assert_eq!(ago(at(112), at(100)), "0 ms ago");
+        assert_eq!(due(at(120), at(100)), "in 20 s");
+        assert_eq!(due(Timestamp::from_millisecond(1_900).unwrap(), at(0)), "in 2 s");
+        assert_eq!(due(at(100), at(100)), "now");
+        assert_eq!(clock(at(3_661)), "01:01:01");
+        assert_eq!(date_and_clock(at(86_400)), "1970-01-02 00:00:00");
+    }
+
+    #[test]
+    fn foreign_text_cannot_steer_the_terminal() {
+        assert_eq!(tame("a\u{1b}[31mred\u{1b}[0m\u{7}b\tc\rd"), "aredb\tc\u{fffd}d");
+    }
+
+    #[test]
+    fn long_lines_are_clipped() {
+        assert_eq!(clip("hello", 5), "hello");
+        assert_eq!(clip("hello!", 5), "hell…");
+        assert_eq!(clip("hello", 0), "…");
+    }
+
+    #[test]
+    fn columns_line_up_and_end_without_blanks() {
+        let rows = vec![
+            vec![Cell::new("a"), Cell::painted("running", paint::good), Cell::new("")],
+            vec![Cell::new("long-name"), Cell::new("x"), Cell::new("url")],
+        ];
+        let text = table(&["NAME", "STATUS", "URL"], rows);
+        insta::assert_snapshot!(anstream::adapter::strip_str(&text), @"
+        NAME       STATUS   URL
+        a          running
+        long-name  x        url
+        ");
+    }
+}

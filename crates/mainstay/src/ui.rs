@@ -1,0 +1,144 @@
+//! What the user sees: data on stdout, talk on stderr, colour only on a terminal.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use anstream::AutoStream;
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use crate::error::CliError;
+
+/// A wait shorter than this shows nothing.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The two streams and what is known about them.
+#[derive(Debug)]
+pub(crate) struct Ui {
+    out: AutoStream<io::Stdout>,
+    err: AutoStream<io::Stderr>,
+}
+
+impl Ui {
+    /// The streams of this process. Colour follows the terminal, `NO_COLOR` and `CLICOLOR_FORCE`.
+    pub(crate) fn new() -> Self {
+        Self { out: AutoStream::auto(io::stdout()), err: AutoStream::auto(io::stderr()) }
+    }
+
+    /// Prints a line (or several) of data.
+    pub(crate) fn print(&mut self, text: impl Display) -> Result<(), CliError> {
+        let text = format!("{text}\n");
+        self.print_all(text.as_bytes())
+    }
+
+    /// Prints bytes as they are, without a line's end.
+    pub(crate) fn print_all(&mut self, bytes: &[u8]) -> Result<(), CliError> {
+        self.out.write_all(bytes).and_then(|()| self.out.flush()).map_err(CliError::output)
+    }
+
+    /// Prints an answer: as JSON if that was asked for, else as `human` puts it.
+    pub(crate) fn answer<T: Serialize>(
+        &mut self,
+        json: bool,
+        answer: &T,
+        human: impl FnOnce(&T) -> String,
+    ) -> Result<(), CliError> {
+        let text = if json {
+            serde_json::to_string_pretty(answer).map_err(|source| CliError::Garbled { source })?
+        } else {
+            human(answer)
+        };
+        if text.is_empty() { Ok(()) } else { self.print(text) }
+    }
+
+    /// Prints one item of a stream of answers, a line each.
+    pub(crate) fn item<T: Serialize>(
+        &mut self,
+        json: bool,
+        item: &T,
+        human: impl FnOnce(&T) -> String,
+    ) -> Result<(), CliError> {
+        let text = if json {
+            serde_json::to_string(item).map_err(|source| CliError::Garbled { source })?
+        } else {
+            human(item)
+        };
+        self.print(text)
+    }
+
+    /// Talks to the user. Nobody is told when nobody listens.
+    pub(crate) fn say(&mut self, text: impl Display) {
+        let _deaf = writeln!(self.err, "{text}");
+    }
+
+    /// How many columns the reader of stdout has, if it is a terminal.
+    pub(crate) fn width(&self) -> Option<usize> {
+        let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+        (self.out.is_terminal() && size.ws_col > 0).then_some(usize::from(size.ws_col))
+    }
+
+    /// Waits for `work`, and shows a spinner once that takes longer than half a second.
+    pub(crate) async fn waiting<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        if !io::stderr().is_terminal() {
+            return work.await;
+        }
+        if let Ok(done) = tokio::time::timeout(PATIENCE, &mut work).await {
+            return done;
+        }
+        let spinner = ProgressBar::new_spinner().with_message(what.to_owned());
+        spinner.enable_steady_tick(Duration::from_millis(100));
+        let done = work.await;
+        spinner.finish_and_clear();
+        done
+    }
+}
+
+/// Colours by meaning. The codes are always written; the streams drop them where they do not belong.
+pub(crate) mod paint {
+    use anstyle::{AnsiColor, Style};
+
+    const GOOD: Style = AnsiColor::Green.on_default();
+    const ODD: Style = AnsiColor::Yellow.on_default();
+    const BAD: Style = AnsiColor::Red.on_default().bold();
+    const NOTE: Style = AnsiColor::Cyan.on_default();
+    const STRONG: Style = Style::new().bold();
+    const FAINT: Style = Style::new().dimmed();
+
+    pub(crate) fn good(text: &str) -> String {
+        format!("{GOOD}{text}{GOOD:#}")
+    }
+
+    pub(crate) fn odd(text: &str) -> String {
+        format!("{ODD}{text}{ODD:#}")
+    }
+
+    pub(crate) fn bad(text: &str) -> String {
+        format!("{BAD}{text}{BAD:#}")
+    }
+
+    pub(crate) fn note(text: &str) -> String {
+        format!("{NOTE}{text}{NOTE:#}")
+    }
+
+    pub(crate) fn strong(text: &str) -> String {
+        format!("{STRONG}{text}{STRONG:#}")
+    }
+
+    pub(crate) fn faint(text: &str) -> String {
+        format!("{FAINT}{text}{FAINT:#}")
+    }
+
+    /// The colour of a status.
+    pub(crate) fn status(status: mainstay_core::Status) -> fn(&str) -> String {
+        use mainstay_core::Status as S;
+        match status {
+            S::Running => good,
+            S::Starting | S::Unhealthy | S::Waiting | S::Stopping | S::Removing => odd,
+            S::Stopped => faint,
+            S::Error => bad,
+        }
+    }
+}

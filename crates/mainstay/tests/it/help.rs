@@ -1,0 +1,139 @@
+//! What the program says about itself.
+
+use insta::assert_snapshot;
+
+use crate::env::TestEnv;
+
+#[test]
+fn the_whole_help() {
+    assert_snapshot!(TestEnv::new().run(["--help"]), @"
+    exit: 0
+    --- stdout
+    Mainstay keeps MCP servers alive for AI clients.
+
+      mainstay run time -- uvx mcp-server-time
+
+    runs a server from now on; kill it, and it is back. `mainstay why time` tells what happened.
+
+    Usage: mainstay <COMMAND>
+
+    Servers:
+      run          Run a local MCP server, now and from now on
+      ls           List servers
+      status       Show everything about one server
+      why          Tell what happened to a server, why, and what happens next
+      start        Turn servers on
+      stop         Turn servers off; they stay known
+      restart      Start servers anew, with a clean slate
+      rm           Stop servers and forget them
+
+    Output and tools:
+      logs         Print what a server wrote to standard error
+      events       Print what happened, oldest first, times in UTC
+      tools        List the tools that a server offers
+      call         Call a tool of a server and print its result
+
+    Files:
+      export       Print servers as one reviewable TOML file
+      import       Run the servers of a TOML file, all or none
+
+    Mainstay itself:
+      daemon       Run, inspect or stop the daemon
+      doctor       Look for problems, and say what to do about them
+      completions  Print a script that completes commands in your shell
+      demo         Watch a server die and come back
+
+    Options:
+      -h, --help     Print help; `mainstay COMMAND --help` tells more
+      -V, --version  Print the version
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 no such server, 4 daemon unreachable
+    ");
+}
+
+#[test]
+fn no_command_prints_the_help_as_an_error() {
+    let env = TestEnv::new();
+    let output = env.run::<&str>([]);
+    assert_eq!((output.code, output.stdout.as_str()), (2, ""));
+    assert_eq!(output.stderr, env.run(["--help"]).stdout);
+}
+
+#[test]
+fn the_help_of_run() {
+    assert_snapshot!(TestEnv::new().run(["run", "-h"]), @"
+    exit: 0
+    --- stdout
+    Run a local MCP server, now and from now on
+
+    Usage: mainstay run [OPTIONS] <NAME> -- <COMMAND>...
+
+    Arguments:
+      <NAME>        Name of the server: lower-case letters, digits and hyphens
+      <COMMAND>...  The program and its arguments
+
+    Options:
+          --transport <TRANSPORT>  How it speaks MCP [default: stdio] [possible values: stdio,
+                                   streamable-http]
+          --target-port <PORT>     The port it listens on, with streamable-http
+          --path <PATH>            The path of its endpoint, with streamable-http [default: /mcp]
+      -e, --env <KEY[=VALUE]>      Give it a variable; without a value, the one of your environment
+          --env-file <FILE>        Give it the variables of a file of KEY=VALUE lines
+          --cwd <DIR>              Where it runs [default: the current directory]
+          --replace                Take the place of a server with the same name
+          --wait                   Wait until it is ready or given up
+          --json                   Print JSON
+      -h, --help                   Print help (see more with '--help')
+
+    Restarts:
+          --restart-max <N>            Restarts in a row before it is given up [default: 10]
+          --restart-initial <TIME>     Delay before the second restart; the first is immediate, the
+                                       others double it [default: 5s]
+          --restart-cap <TIME>         The longest delay [default: 60s]
+          --stable-after <TIME>        How long it must have been up for its next end to count as a
+                                       first one [default: 30s]
+          --stable-from <STABLE_FROM>  From when on that is counted [default: ready] [possible values:
+                                       ready, start]
+          --no-restart                 Never start it again
+          --on-stop <ON_STOP>          What to do when somebody else stops it [default: restart]
+                                       [possible values: restart, respect]
+          --start-timeout <TIME>       How long it may take to answer `initialize` [default: 2m]
+          --stop-timeout <TIME>        How long it may take to end before it is killed [default: 10s]
+    ");
+}
+
+#[test]
+fn the_help_of_daemon_stop_tells_what_becomes_of_the_servers() {
+    assert_snapshot!(TestEnv::new().run(["daemon", "stop", "--help"]), @"
+    exit: 0
+    --- stdout
+    Stop the daemon and its servers
+
+    The servers end with it, and come back with the next daemon.
+
+    Usage: mainstay daemon stop [OPTIONS]
+
+    Options:
+          --keep-servers
+              Leave the servers running, for the next daemon to take over
+
+      -h, --help
+              Print help (see a summary with '-h')
+    ");
+}
+
+#[test]
+fn the_version() {
+    let output = TestEnv::new().run(["--version"]);
+    assert_eq!(output.stdout, format!("mainstay {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn completions_know_the_commands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = TestEnv::new().run(["completions", shell]);
+        assert_eq!((output.code, output.stderr.as_str()), (0, ""));
+        assert!(output.stdout.contains("restart"), "{shell}");
+        assert!(!output.stdout.contains("__shim"), "{shell}");
+    }
+}

@@ -1,0 +1,103 @@
+//! Files that cannot be imported: each is refused as a whole, before any daemon is asked.
+
+use insta::assert_snapshot;
+
+use crate::env::TestEnv;
+
+fn import(text: &str) -> String {
+    let env = TestEnv::new();
+    env.write("servers.toml", text);
+    let output = env.run(["import", "servers.toml"]);
+    assert!(!env.mainstay_home().exists(), "a file that is refused must not start a daemon");
+    output.to_string()
+}
+
+#[test]
+fn a_file_that_is_missing() {
+    assert_snapshot!(TestEnv::new().run(["import", "no-such.toml"]), @"
+    exit: 1
+    --- stderr
+    error: `no-such.toml` cannot be read: No such file or directory (os error 2)
+    ");
+}
+
+#[test]
+fn a_file_that_is_no_toml() {
+    assert_snapshot!(import("version = 1\n[servers.time\n"), @"
+    exit: 1
+    --- stderr
+    error: `servers.toml` cannot be imported: TOML parse error at line 2, column 14
+      |
+    2 | [servers.time
+      |              ^
+    unclosed table, expected `]`
+    ");
+}
+
+#[test]
+fn a_field_that_is_unknown() {
+    assert_snapshot!(import("version = 1\n[servers.time]\ncommand = ['x']\nenvs.A = 'x'\n"), @"
+    exit: 1
+    --- stderr
+    error: `servers.toml` cannot be imported: TOML parse error at line 4, column 1
+      |
+    4 | envs.A = 'x'
+      | ^^^^
+    unknown field `envs`, expected one of `command`, `cwd`, `transport`, `target-port`, `path`, `env`, `restart`
+    ");
+}
+
+#[test]
+fn a_name_that_is_no_dns_label() {
+    assert_snapshot!(import("version = 1\n[servers.'My Server']\ncommand = ['x']\n"), @"
+    exit: 1
+    --- stderr
+    error: `servers.toml` cannot be imported: TOML parse error at line 2, column 10
+      |
+    2 | [servers.'My Server']
+      |          ^^^^^^^^^^^
+    `My Server` is no valid server name: use 1 to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends
+    ");
+}
+
+#[test]
+fn a_version_that_is_newer() {
+    assert_snapshot!(import("version = 7\n"), @"
+    exit: 1
+    --- stderr
+    error: `servers.toml` cannot be imported: it is of version 7, this program reads version 1
+    help: use a newer mainstay
+    ");
+}
+
+#[test]
+fn variables_that_are_not_set() {
+    let file = "version = 1\n\
+                [servers.a]\ncommand = ['x']\nenv.A = { from-env = 'ONE' }\n\
+                [servers.b]\ncommand = ['x']\nenv.B = { from-env = 'TWO' }\n";
+    assert_snapshot!(import(file), @"
+    exit: 1
+    --- stderr
+    error: `servers.toml` cannot be imported: these variables are not set in your environment: ONE, TWO
+    help: set them, and try again: the file names them but holds no values
+    ");
+}
+
+#[test]
+fn a_directory_that_is_missing() {
+    assert_snapshot!(import("version = 1\n[servers.a]\ncommand = ['x']\ncwd = '/no/such'\n"), @"
+    exit: 1
+    --- stderr
+    error: server `a`: the directory `/no/such` does not exist
+    ");
+}
+
+#[test]
+fn standard_input_is_a_file_too() {
+    assert_snapshot!(TestEnv::new().run_with_input(["import", "-"], "version = 2\n"), @"
+    exit: 1
+    --- stderr
+    error: `-` cannot be imported: it is of version 2, this program reads version 1
+    help: use a newer mainstay
+    ");
+}
