@@ -1,0 +1,28 @@
+//! What the tests and figures of Mainstay stand on.
+//!
+//! - [`fixture`]: a small, fast MCP server that misbehaves on request (binary `fixture-mcp`);
+//! - [`load`]: a closed-loop load generator that checks every answer (binary `mcpload`);
+//! - [`supervise`]: how fast and how cheaply Mainstay keeps servers alive (binary `supervise-bench`).
+//!
+//! Nothing here depends on Mainstay's own crates, so that a mistake in them cannot hide in here.
+
+use std::error::Error;
+use std::fmt::Write as _;
+
+pub mod fixture;
+pub mod load;
+mod procfs;
+mod stats;
+pub mod supervise;
+
+/// An error with its causes, as one line.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Writing to a string cannot fail.
+        write!(text, ": {error}").ok();
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,42 @@
+//! Percentiles of durations.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Percentiles in microseconds, each one a value that was measured (nearest rank).
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[expect(clippy::struct_field_names, reason = "the unit belongs to the names in JSON")]
+pub(crate) struct Percentiles {
+    pub(crate) p50_us: f64,
+    pub(crate) p90_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) max_us: f64,
+}
+
+impl Percentiles {
+    /// The percentiles of these values; all zero if there are none.
+    pub(crate) fn of(mut values: Vec<Duration>) -> Self {
+        values.sort_unstable();
+        let at = |percent: usize| {
+            let rank = (values.len() * percent).div_ceil(100).max(1);
+            values.get(rank - 1).map_or(0.0, |value| value.as_secs_f64() * 1e6)
+        };
+        Self { p50_us: at(50), p90_us: at(90), p99_us: at(99), max_us: at(100) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_measured_values() {
+        let hundred = (1..=100).rev().map(Duration::from_micros).collect();
+        let expected = Percentiles { p50_us: 50.0, p90_us: 90.0, p99_us: 99.0, max_us: 100.0 };
+        assert_eq!(Percentiles::of(hundred), expected);
+        let one = Percentiles { p50_us: 7.0, p90_us: 7.0, p99_us: 7.0, max_us: 7.0 };
+        assert_eq!(Percentiles::of(vec![Duration::from_micros(7)]), one);
+        assert_eq!(Percentiles::of(Vec::new()), Percentiles::default());
+    }
+}

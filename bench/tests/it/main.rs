@@ -1,0 +1,9 @@
+//! The built programs, from outside.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on may as well panic")]
+
+mod fixture;
+mod http;
+mod load;
+mod misbehaviour;
+mod stdio;
