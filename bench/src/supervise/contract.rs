@@ -11,8 +11,6 @@ pub(super) struct Server {
     #[serde(default)]
     pub(super) pid: Option<u32>,
     #[serde(default)]
-    pub(super) url: Option<String>,
-    #[serde(default)]
     pub(super) ready_at: Option<Timestamp>,
 }
 
@@ -39,27 +37,6 @@ pub(super) struct Event {
     pub(super) kind: String,
 }
 
-/// What `mcpload --json` prints.
-#[derive(Debug, PartialEq, Deserialize)]
-pub(super) struct Load {
-    pub(super) calls_per_s: f64,
-    pub(super) latency: Latency,
-    pub(super) errors: u64,
-    pub(super) wrong: u64,
-    pub(super) cpu: Vec<Cpu>,
-}
-
-#[derive(Debug, PartialEq, Deserialize)]
-pub(super) struct Latency {
-    pub(super) p50_us: f64,
-    pub(super) p99_us: f64,
-}
-
-#[derive(Debug, PartialEq, Deserialize)]
-pub(super) struct Cpu {
-    pub(super) us_per_call: f64,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,14 +60,5 @@ mod tests {
         let event: Event = serde_json::from_str(line).unwrap();
         assert_eq!(event.at.subsec_microsecond(), 123_456);
         assert_eq!((event.server.as_deref(), event.kind.as_str()), (Some("a"), "ended"));
-    }
-
-    #[test]
-    fn the_report_of_the_load_generator_is_read() {
-        let text = r#"{"calls":1,"seconds":1.0,"calls_per_s":1.0,"latency":{"p50_us":2.0,
-            "p90_us":2.0,"p99_us":3.0,"max_us":3.0},"errors":0,"wrong":0,"failure":null,
-            "cpu":[{"pid":7,"cpu_s":0.1,"us_per_call":9.5}]}"#;
-        let load: Load = serde_json::from_str(text).unwrap();
-        assert_eq!((load.latency.p99_us, load.cpu[0].us_per_call), (3.0, 9.5));
     }
 }

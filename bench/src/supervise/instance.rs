@@ -1,7 +1,6 @@
 //! A Mainstay of our own: separate state, home and port, and nothing left when it ends.
 
 use std::io::{self, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -29,7 +28,6 @@ const POLL: Duration = Duration::from_millis(100);
 pub(super) struct Programs {
     mainstay: PathBuf,
     fixture: PathBuf,
-    mcpload: PathBuf,
 }
 
 impl Programs {
@@ -41,7 +39,7 @@ impl Programs {
             None => this.with_file_name("mainstay"),
         };
         let fixture = this.with_file_name("fixture-mcp");
-        Ok(Self { mainstay, fixture, mcpload: this.with_file_name("mcpload") })
+        Ok(Self { mainstay, fixture })
     }
 }
 
@@ -51,7 +49,6 @@ impl Programs {
 pub(super) struct Instance {
     programs: Programs,
     folder: TempDir,
-    listen: SocketAddr,
 }
 
 impl Instance {
@@ -59,18 +56,12 @@ impl Instance {
         let folder = tempfile::Builder::new().prefix("mainstay-bench-").tempdir()?;
         std::fs::create_dir(folder.path().join("home"))?;
         symlink(&programs.fixture, folder.path().join("fixture-mcp"))?;
-        // The port is free again when the listener is dropped, and seldom taken until we use it.
-        let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
-        Ok(Self { programs, folder, listen })
+        Ok(Self { programs, folder })
     }
 
     /// The fixture under a path that belongs to this instance alone.
     pub(super) fn fixture(&self) -> PathBuf {
         self.folder.path().join("fixture-mcp")
-    }
-
-    pub(super) fn mcpload(&self) -> Command {
-        Command::new(&self.programs.mcpload)
     }
 
     /// Where the state of the instance is.
@@ -99,7 +90,7 @@ impl Instance {
     pub(super) async fn add_server(&self, name: &str) -> Result<(), BenchError> {
         let fixture = self.fixture();
         let fixture = fixture.to_string_lossy();
-        let run = ["run", name, "--stable-after", "0s", "--no-clients", "--", fixture.as_ref()];
+        let run = ["run", name, "--stable-after", "0s", "--", fixture.as_ref()];
         self.mainstay(&run).await.map(drop)
     }
 
@@ -195,7 +186,6 @@ impl Instance {
         command
             .args(arguments)
             .env("MAINSTAY_HOME", self.state())
-            .env("MAINSTAY_LISTEN", self.listen.to_string())
             .env("HOME", self.folder.path().join("home"));
         command
     }

@@ -10,7 +10,6 @@ mod kill;
 mod list;
 mod many;
 mod table;
-mod throughput;
 
 use std::fs;
 use std::io;
@@ -63,15 +62,6 @@ enum Measure {
         /// How many times to run it.
         #[arg(long, default_value_t = 50)]
         times: u32,
-    },
-    /// Calls through Mainstay next to the same calls without it.
-    Throughput {
-        /// Sessions side by side.
-        #[arg(long, default_value_t = 32)]
-        sessions: u32,
-        /// How long to measure each way, in seconds.
-        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
-        seconds: u64,
     },
 }
 
@@ -150,7 +140,6 @@ enum Figures {
     Kill(kill::Figures),
     Many(many::Figures),
     Ls(list::Figures),
-    Throughput(throughput::Figures),
 }
 
 impl Figures {
@@ -159,7 +148,6 @@ impl Figures {
             Self::Kill(figures) => figures.table(),
             Self::Many(figures) => figures.table(),
             Self::Ls(figures) => figures.table(),
-            Self::Throughput(figures) => figures.table(),
         }
     }
 }
@@ -210,9 +198,6 @@ async fn take(measure: &Measure, instance: &Instance) -> Result<Figures, BenchEr
         }
         Measure::Ls { servers, times } => {
             Figures::Ls(list::measure(instance, servers, times).await?)
-        }
-        Measure::Throughput { sessions, seconds } => {
-            Figures::Throughput(throughput::measure(instance, sessions, seconds).await?)
         }
     })
 }

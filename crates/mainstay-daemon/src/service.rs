@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use mainstay_api::{
     ApiError, DaemonInfo, ErrorKind, Instance, LogLine, Outcome, Request, ServerInfo, WhyReport,
 };
-use mainstay_core::{ServerName, Status};
+use mainstay_core::{RunId, ServerName, ServerSpec, Status};
 use mainstay_engine::{EngineError, LogRange, RunKey};
 use mainstay_proxy::UpstreamError;
 use serde_json::value::RawValue;
@@ -131,13 +131,12 @@ impl Service {
 
     /// What the run that failed last wrote; if none failed under this daemon, the end of the log.
     async fn last_words(&self, name: &ServerName, shown: &Snapshot) -> Vec<u8> {
-        if shown.info.pid.is_some() && shown.info.last_exit.is_none() {
-            let run = mainstay_core::RunId::new(shown.info.generation);
-            let key = RunKey::new(name.clone(), run);
-            return self.context.engine.stderr_tail(&key).await.unwrap_or_default();
-        }
-        if !shown.last_words.is_empty() {
+        if shown.info.last_exit.is_some() {
             return shown.last_words.to_vec();
+        }
+        if shown.info.pid.is_some() {
+            let key = RunKey::new(name.clone(), RunId::new(shown.info.generation));
+            return self.context.engine.stderr_tail(&key).await.unwrap_or_default();
         }
         let range = LogRange { tail: Some(WHY_LINES), follow: false };
         let mut text = String::new();
@@ -269,7 +268,7 @@ fn infos(handles: &[Handle]) -> Vec<ServerInfo> {
     handles.iter().map(|handle| handle.view.borrow().info.clone()).collect()
 }
 
-fn specs(handles: &[Handle]) -> Vec<mainstay_core::ServerSpec> {
+fn specs(handles: &[Handle]) -> Vec<ServerSpec> {
     handles.iter().map(|handle| (*handle.view.borrow().spec).clone()).collect()
 }
 

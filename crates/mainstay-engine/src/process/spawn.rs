@@ -19,6 +19,9 @@ use crate::process::link::ShimLink;
 use crate::process::{ProcessConfig, Shared, command};
 use crate::{EngineError, RunKey, StartError};
 
+/// "No such file or directory".
+const ENOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
+
 /// A shim that has not reported by then is broken.
 const REPORT: Duration = Duration::from_secs(10);
 
@@ -107,11 +110,16 @@ fn refusal(launch: &Launch, what: Failure, errno: i32, message: String) -> Start
         Failure::Cwd => StartError::BadDirectory { cwd: launch.cwd.clone(), why: why() },
         Failure::ProgramNotFound => StartError::NotExecutable {
             program: launch.program.clone(),
-            why: "it, or the interpreter its first line names, does not exist".to_owned(),
+            why: "it does not exist any more".to_owned(),
         },
-        Failure::NotExecutable => {
-            StartError::NotExecutable { program: launch.program.clone(), why: why() }
-        }
+        Failure::NotExecutable => StartError::NotExecutable {
+            program: launch.program.clone(),
+            why: match errno {
+                // The file was found before; what the system misses then is its interpreter.
+                ENOENT => "the interpreter that its first line names does not exist".to_owned(),
+                _ => why(),
+            },
+        },
         Failure::BadLaunch | Failure::Spawn | Failure::Setup => StartError::Refused(message),
     }
 }

@@ -3,14 +3,15 @@
 //! The driver never waits for anything long: starts, stops and handshakes are spawned and report back
 //! as messages, so `stop` and `rm` act at once, whatever is going on.
 
+mod narrate;
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use mainstay_api::EventRecord;
-use mainstay_core::{
-    Action, Cause, Event, Exit, Found, Note, RunId, ServerName, Unit, Wanted, human_duration,
-};
+use mainstay_core::{Action, Cause, Event, Exit, Found, RunId, ServerName, Unit, Wanted};
 use mainstay_engine::{Engine, News, RunKey, StartError, Started};
 use mainstay_proxy::Hello;
 use tokio::sync::{mpsc, watch};
@@ -402,70 +403,6 @@ impl Driver {
             tracing::error!(server = %name, %error,
                 "the server cannot be deleted; it will be when the daemon starts next");
         }
-    }
-
-    /// Writes a note to the event log and to the daemon's own.
-    fn tell(&mut self, note: &Note) {
-        let mut at = clock::wall();
-        let server = self.stored.spec.name.clone();
-        let run = note.run().map(RunId::generation);
-        let detail = note.to_string();
-        match note {
-            Note::Starting { .. } => self.times.next_restart_at = None,
-            Note::Started { .. } => {
-                self.times.started_at = Some(at);
-                tracing::info!(%server, run, pid = self.pid, "server started");
-            }
-            Note::Ready { .. } => tracing::info!(%server, run, detail, "server ready"),
-            Note::Ended { cause, ran_for, charged, .. } => {
-                at = self.exited_at.take().unwrap_or(at);
-                let after = format!("{cause} after {}", human_duration(*ran_for));
-                self.times.ended = Some((cause.clone(), after, at));
-                let cause = cause.kind();
-                if *charged {
-                    tracing::warn!(%server, run, cause, detail, "server exited");
-                } else {
-                    tracing::info!(%server, run, cause, detail, "server stopped");
-                }
-            }
-            Note::Scheduled { attempt, delay, .. } => {
-                self.times.next_restart_at = Some(clock::wall_after(*delay));
-                tracing::info!(%server, attempt, detail, "restart scheduled");
-            }
-            Note::GaveUp { .. } => tracing::error!(%server, detail, "server given up"),
-            Note::CannotStart { .. } => {
-                tracing::error!(%server, run, detail, "cannot start server");
-            }
-            Note::Removed => tracing::info!(%server, "server removed"),
-            Note::Wanted { .. } if self.retiring => return,
-            _ => tracing::debug!(%server, run, event = note.event(), detail),
-        }
-        self.record(at, run, note.event(), note.cause(), detail);
-    }
-
-    fn note_adoption(&self, key: &RunKey) {
-        let (server, run) = (&key.server, key.run);
-        tracing::info!(%server, %run, pid = self.pid, "server found running");
-        let detail = "found running by a new daemon, and kept".to_owned();
-        self.record(clock::wall(), Some(run.generation()), "kept", None, detail);
-    }
-
-    fn record(
-        &self,
-        at: Timestamp,
-        run: Option<u64>,
-        event: &str,
-        cause: Option<&str>,
-        detail: String,
-    ) {
-        self.context.journal.record(EventRecord {
-            at,
-            server: Some(self.name().clone()),
-            run,
-            event: event.to_owned(),
-            cause: cause.map(str::to_owned),
-            detail,
-        });
     }
 
     fn publish(&self, now: Instant) {

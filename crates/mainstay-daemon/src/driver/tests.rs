@@ -1,0 +1,236 @@
+//! A driver on a fake engine, with time in the test's hands.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use mainstay_core::{
+    Exit, OnStop, ProcessSpec, RestartPolicy, RunId, ServerSpec, Status, Transport, Wanted,
+    Workload,
+};
+use mainstay_engine::Engine;
+use mainstay_testkit::fake_engine::{FakeEngine, Manner, key};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::*;
+
+/// Longer than anything here takes in the test's time.
+const LIMIT: Duration = Duration::from_secs(3600);
+
+/// A driver and all that it needs.
+struct World {
+    engine: FakeEngine,
+    handle: Handle,
+    driver: JoinHandle<Ending>,
+    news: JoinHandle<()>,
+    store: Store,
+    _dir: TempDir,
+}
+
+impl World {
+    fn new(policy: RestartPolicy) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = FakeEngine::default();
+        let store = Store::open(&dir.path().join("state.db")).unwrap();
+        let context = Context {
+            engine: Arc::new(engine.clone()),
+            store: store.clone(),
+            journal: Journal::open(&dir.path().join("events.db")).unwrap(),
+            memory: Memory::open(dir.path().join("sessions")).unwrap(),
+            daemon: 1,
+        };
+        let stored = Stored {
+            spec: ServerSpec {
+                name: "time".parse().unwrap(),
+                workload: Workload::Process(ProcessSpec {
+                    command: vec!["true".to_owned()],
+                    cwd: "/".into(),
+                    env: BTreeMap::new(),
+                    path: None,
+                }),
+                transport: Transport::Stdio,
+                restart: policy,
+            },
+            wanted: Wanted::On,
+            created_at: Timestamp::UNIX_EPOCH,
+        };
+        let (driver, handle) = Driver::new(context, stored, RunId::default(), None);
+        let (mut coming, inbox) = (engine.watch(), handle.inbox.clone());
+        let news = tokio::spawn(async move {
+            while let Ok(news) = coming.recv().await {
+                inbox.send(Message::News(news)).await.ok();
+            }
+        });
+        Self { engine, handle, driver: tokio::spawn(driver.run()), news, store, _dir: dir }
+    }
+
+    async fn send(&self, message: Message) {
+        self.handle.inbox.send(message).await.unwrap();
+    }
+
+    /// Waits until the server shows what is asked for.
+    async fn until(&mut self, what: impl Fn(&Snapshot) -> bool) -> Snapshot {
+        let shown = timeout(LIMIT, self.handle.view.wait_for(|shown| what(shown))).await;
+        shown.expect("it comes to that").expect("the driver lives").clone()
+    }
+
+    async fn status(&mut self, status: Status) -> Snapshot {
+        self.until(|shown| shown.info.status == status).await
+    }
+
+    /// The present run dies, once it is ready.
+    async fn die(&mut self, run: u64) {
+        self.until(|shown| shown.info.generation == run && shown.session.is_some()).await;
+        self.engine.die(&key("time", run), Exit::code(1));
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.driver.abort();
+        self.news.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_loop_keeps_to_the_schedule_and_is_given_up() {
+    let mut world = World::new(RestartPolicy::default());
+    for run in 1..=11 {
+        world.die(run).await;
+    }
+    let shown = world.status(Status::Error).await;
+    assert_eq!((shown.info.restarts, shown.info.generation), (10, 11));
+    assert_eq!(&*shown.last_words, b"last words\n");
+    let starts = world.engine.starts();
+    let waits = starts.windows(2).map(|pair| pair[1].1 - pair[0].1);
+    for (wait, nominal) in waits.zip([0, 5, 10, 20, 40, 60, 60, 60, 60, 60]) {
+        let nominal = Duration::from_secs(nominal);
+        // The timer's grain is a millisecond.
+        let most = nominal + nominal / 10 + Duration::from_millis(10);
+        assert!((nominal..=most).contains(&wait), "{wait:?} for {nominal:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_in_a_long_backoff_acts_at_once() {
+    let policy = RestartPolicy { initial: LIMIT, cap: LIMIT, ..RestartPolicy::default() };
+    let mut world = World::new(policy);
+    world.die(1).await;
+    world.die(2).await;
+    world.until(|shown| shown.info.next_restart_at.is_some()).await;
+    let before = tokio::time::Instant::now();
+    world.send(Message::Want(Wanted::Off)).await;
+    world.status(Status::Stopped).await;
+    assert!(before.elapsed() < Duration::from_secs(1));
+    assert_eq!(world.engine.starts().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_death_that_was_not_told_is_found_in_the_list() {
+    let mut world = World::new(RestartPolicy::default());
+    world.status(Status::Running).await;
+    world.engine.lose_news();
+    world.engine.die(&key("time", 1), Exit::code(1));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    world.send(Message::Listed { begun: clock::now(), runs: Vec::new() }).await;
+    world.engine.started(2).await;
+    let shown = world.until(|shown| shown.info.generation == 2).await;
+    assert_eq!(shown.info.last_exit.unwrap().cause, "exited");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_begun_before_the_start_proves_nothing() {
+    let begun = clock::now();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let mut world = World::new(RestartPolicy::default());
+    let before = world.status(Status::Running).await.revision;
+    world.send(Message::Listed { begun, runs: Vec::new() }).await;
+    world.send(Message::HostResumed).await;
+    world.until(|shown| shown.revision > before).await;
+    assert_eq!(world.engine.alive(), [key("time", 1)]);
+    assert_eq!(world.engine.starts().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_not_ours_any_more_is_ended() {
+    let mut world = World::new(RestartPolicy::default());
+    world.die(1).await;
+    world.until(|shown| shown.info.generation == 2 && shown.session.is_some()).await;
+    world.engine.plant(key("time", 1));
+    let runs = vec![RunId::new(1), RunId::new(2)];
+    world.send(Message::Listed { begun: clock::now(), runs }).await;
+    let mut news = world.engine.watch();
+    timeout(LIMIT, async { while news.recv().await.unwrap().key().run != RunId::new(1) {} })
+        .await
+        .unwrap();
+    assert_eq!(world.engine.alive(), [key("time", 2)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_says_nothing_is_ended_in_time_and_charged() {
+    let mut world = World::new(RestartPolicy::default());
+    world.engine.set_manner(Manner::Silent);
+    let begun = tokio::time::Instant::now();
+    // The first run was asked before it fell silent, or falls silent too.
+    world.engine.started(2).await;
+    let shown = world.until(|shown| shown.info.restarts == 1).await;
+    assert!(begun.elapsed() >= Duration::from_secs(120));
+    assert_eq!(shown.info.last_exit.unwrap().cause, "hung");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_handshake_counts_as_hung() {
+    let mut world = World::new(RestartPolicy { max: 0, ..RestartPolicy::default() });
+    world.engine.set_manner(Manner::Refuses);
+    let shown = world.status(Status::Error).await;
+    let exit = shown.info.last_exit.unwrap();
+    assert_eq!(exit.cause, "hung");
+    assert!(exit.detail.contains("not today"), "{}", exit.detail);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_start_is_an_error_until_it_is_asked_for_again() {
+    let mut world = World::new(RestartPolicy::default());
+    world.engine.refuse_starts("no such thing");
+    world.send(Message::Restart).await;
+    let shown = world.status(Status::Error).await;
+    assert!(shown.info.reason.contains("no such thing"), "{}", shown.info.reason);
+    let starts = world.engine.starts().len();
+    tokio::time::advance(Duration::from_secs(600)).await;
+    assert_eq!(world.engine.starts().len(), starts);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ignores_a_stop_is_killed_in_the_end() {
+    let mut world = World::new(RestartPolicy::default());
+    world.status(Status::Running).await;
+    world.engine.ignore_stops();
+    world.send(Message::Want(Wanted::Off)).await;
+    world.status(Status::Stopped).await;
+    assert_eq!(world.engine.stops(), [key("time", 1)]);
+    assert_eq!(world.engine.kills(), [key("time", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_server_is_forgotten_on_disk_too() {
+    let mut world = World::new(RestartPolicy::default());
+    world.status(Status::Running).await;
+    world.send(Message::Want(Wanted::Gone)).await;
+    let ending = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
+    assert_eq!(ending, Ending::Forgotten);
+    assert_eq!(world.store.load().unwrap(), []);
+    assert_eq!(world.engine.alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_ends_takes_the_server_along_but_keeps_the_intent() {
+    let mut world = World::new(RestartPolicy { on_stop: OnStop::Respect, ..Default::default() });
+    world.status(Status::Running).await;
+    world.send(Message::Retire).await;
+    let ending = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
+    assert_eq!(ending, Ending::Retired);
+    assert_eq!(world.engine.alive(), []);
+    assert_eq!(world.handle.view.borrow().wanted, Wanted::On);
+}

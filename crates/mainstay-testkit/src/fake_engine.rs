@@ -1,0 +1,281 @@
+//! An engine without workloads, for tests that own time and failure.
+
+#![expect(clippy::missing_panics_doc, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use mainstay_core::{Exit, RunId, ServerName, ServerSpec};
+use mainstay_engine::{
+    Engine, EngineError, Found, FoundState, LogRange, News, RunKey, StartError, Started, Stdio,
+};
+use serde_json::{Value, json};
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::time::Instant;
+
+/// What a fake server does when it is asked to `initialize`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// Answers as it should.
+    Answers,
+    /// Answers with an error.
+    Refuses,
+    /// Says nothing.
+    Silent,
+}
+
+/// An engine that a test plays fate for. Clones share one state.
+#[derive(Debug, Clone)]
+pub struct FakeEngine {
+    state: Arc<Mutex<State>>,
+    news: broadcast::Sender<News>,
+    changes: Arc<watch::Sender<u64>>,
+}
+
+#[derive(Debug)]
+struct State {
+    alive: BTreeMap<RunKey, Run>,
+    starts: Vec<(RunKey, Instant)>,
+    stops: Vec<RunKey>,
+    kills: Vec<RunKey>,
+    manner: Manner,
+    cannot_start: Option<String>,
+    obeys: bool,
+    loses_news: bool,
+}
+
+#[derive(Debug, Default)]
+struct Run {
+    /// Kept so that the server's end of the pipes is open as long as it lives.
+    link: Option<mpsc::Sender<Bytes>>,
+}
+
+impl Default for FakeEngine {
+    fn default() -> Self {
+        let state = State {
+            alive: BTreeMap::new(),
+            starts: Vec::new(),
+            stops: Vec::new(),
+            kills: Vec::new(),
+            manner: Manner::Answers,
+            cannot_start: None,
+            obeys: true,
+            loses_news: false,
+        };
+        let (news, _) = broadcast::channel(64);
+        let (changes, _) = watch::channel(0);
+        Self { state: Arc::new(Mutex::new(state)), news, changes: Arc::new(changes) }
+    }
+}
+
+impl FakeEngine {
+    /// How servers behave from now on.
+    pub fn set_manner(&self, manner: Manner) {
+        self.state().manner = manner;
+    }
+
+    /// Starts fail from now on, for this reason.
+    pub fn refuse_starts(&self, why: &str) {
+        self.state().cannot_start = Some(why.to_owned());
+    }
+
+    /// Servers ignore stops from now on.
+    pub fn ignore_stops(&self) {
+        self.state().obeys = false;
+    }
+
+    /// Deaths are not told from now on.
+    pub fn lose_news(&self) {
+        self.state().loses_news = true;
+    }
+
+    /// A run ends.
+    pub fn die(&self, key: &RunKey, exit: Exit) {
+        let told = {
+            let mut state = self.state();
+            state.alive.remove(key).is_some() && !state.loses_news
+        };
+        if told {
+            let stderr = b"last words\n".to_vec();
+            // Nobody may be listening.
+            self.news.send(News::Exited { key: key.clone(), exit, stderr }).ok();
+            self.news.send(News::Gone { key: key.clone(), exit }).ok();
+        }
+        self.changed();
+    }
+
+    /// A run that was left behind by somebody.
+    pub fn plant(&self, key: RunKey) {
+        self.state().alive.insert(key, Run::default());
+    }
+
+    /// When runs were started, in order.
+    pub fn starts(&self) -> Vec<(RunKey, Instant)> {
+        self.state().starts.clone()
+    }
+
+    /// Which runs were asked to stop.
+    pub fn stops(&self) -> Vec<RunKey> {
+        self.state().stops.clone()
+    }
+
+    /// Which runs were killed.
+    pub fn kills(&self) -> Vec<RunKey> {
+        self.state().kills.clone()
+    }
+
+    /// The runs that live.
+    pub fn alive(&self) -> Vec<RunKey> {
+        self.state().alive.keys().cloned().collect()
+    }
+
+    /// Waits until that many starts have been made in all, and tells the last one.
+    pub async fn started(&self, count: usize) -> RunKey {
+        let mut changes = self.changes.subscribe();
+        loop {
+            if let Some((key, _)) = self.state().starts.get(count - 1) {
+                return key.clone();
+            }
+            changes.changed().await.expect("the engine lives as long as this");
+        }
+    }
+
+    fn end(&self, key: &RunKey, signal: i32) {
+        let known = self.state().alive.contains_key(key);
+        if known {
+            self.die(key, Exit::signal(signal));
+        }
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code panics with this lock")
+    }
+}
+
+#[async_trait]
+impl Engine for FakeEngine {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    async fn check(&self, _spec: &ServerSpec) -> Result<(), StartError> {
+        Ok(())
+    }
+
+    async fn start(&self, key: &RunKey, _spec: &ServerSpec) -> Result<Started, StartError> {
+        let mut state = self.state();
+        state.starts.push((key.clone(), Instant::now()));
+        let refused = state.cannot_start.clone();
+        if refused.is_none() {
+            state.alive.insert(key.clone(), Run::default());
+        }
+        drop(state);
+        self.changed();
+        match refused {
+            Some(why) => Err(StartError::Refused(why)),
+            None => Ok(Started { pid: u32::try_from(1000 + key.run.generation()).ok() }),
+        }
+    }
+
+    async fn stop(&self, key: &RunKey, _grace: Duration) -> Result<(), EngineError> {
+        let obeys = {
+            let mut state = self.state();
+            state.stops.push(key.clone());
+            state.obeys
+        };
+        if obeys {
+            self.end(key, 15);
+        }
+        Ok(())
+    }
+
+    async fn kill(&self, key: &RunKey) -> Result<(), EngineError> {
+        self.state().kills.push(key.clone());
+        self.end(key, 9);
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, EngineError> {
+        let alive = FoundState::Alive { pid: None, age: Duration::ZERO };
+        Ok(self.alive().into_iter().map(|key| Found { key, state: alive.clone() }).collect())
+    }
+
+    fn watch(&self) -> broadcast::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    async fn logs(
+        &self,
+        _server: &ServerName,
+        _range: LogRange,
+    ) -> Result<mpsc::Receiver<String>, EngineError> {
+        Ok(mpsc::channel(1).1)
+    }
+
+    async fn attach(&self, key: &RunKey) -> Result<Stdio, EngineError> {
+        let (to_server, mut requests) = mpsc::channel::<Bytes>(16);
+        let (answers, from_server) = mpsc::channel(16);
+        let (junk, _) = mpsc::channel(1);
+        let manner = {
+            let mut state = self.state();
+            let manner = state.manner;
+            let gone = || EngineError::NoSuchRun(key.clone());
+            state.alive.get_mut(key).ok_or_else(gone)?.link = Some(answers.clone());
+            manner
+        };
+        let weak = answers.downgrade();
+        drop(answers);
+        tokio::spawn(async move {
+            while let Some(request) = requests.recv().await {
+                let answer = answer(&request, manner);
+                if let (Some(answer), Some(link)) = (answer, weak.upgrade()) {
+                    link.send(answer).await.ok();
+                }
+            }
+        });
+        Ok(Stdio { to_server, from_server, junk, written: watch::channel(0).1 })
+    }
+
+    async fn endpoint(&self, _key: &RunKey, port: u16) -> Result<SocketAddr, EngineError> {
+        Ok(([127, 0, 0, 1], port).into())
+    }
+
+    async fn stderr_tail(&self, _key: &RunKey) -> Result<Vec<u8>, EngineError> {
+        Ok(Vec::new())
+    }
+
+    async fn forget(&self, _server: &ServerName) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
+
+fn answer(request: &Bytes, manner: Manner) -> Option<Bytes> {
+    let request: Value = serde_json::from_slice(request).ok()?;
+    let id = request.get("id")?;
+    let answer = match (request["method"].as_str()?, manner) {
+        (_, Manner::Silent) => return None,
+        ("initialize", Manner::Refuses) => {
+            json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": "not today"}})
+        }
+        ("initialize", Manner::Answers) => json!({"jsonrpc": "2.0", "id": id, "result": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "serverInfo": {"name": "fake", "version": "1"},
+        }}),
+        _ => json!({"jsonrpc": "2.0", "id": id, "result": {}}),
+    };
+    Some(answer.to_string().into())
+}
+
+/// The run `run` of the server `name`.
+pub fn key(name: &str, run: u64) -> RunKey {
+    RunKey::new(name.parse().expect("a test gives a good name"), RunId::new(run))
+}
