@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 mod cause;
+mod inherit;
 mod name;
 mod policy;
 mod spec;
@@ -14,6 +15,7 @@ mod text;
 mod unit;
 
 pub use cause::{Cause, Exit};
+pub use inherit::is_inherited;
 pub use name::{NameError, RunId, ServerName};
 pub use policy::{OnStop, RestartPolicy, StableFrom};
 pub use spec::{EnvVar, ProcessSpec, ServerSpec, SpecError, Transport, Wanted, Workload};

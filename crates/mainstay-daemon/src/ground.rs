@@ -137,6 +137,12 @@ fn make_private(dir: &Path) -> Result<(), RunError> {
     Ok(())
 }
 
+/// Makes a database that only its user can read, before SQLite makes one that others can; what
+/// SQLite keeps beside it gets the same mode. If this fails, so does SQLite, and says why.
+pub(crate) fn make_private_database(path: &Path) {
+    File::options().create(true).append(true).mode(0o600).open(path).ok();
+}
+
 fn lock(state_dir: &Path) -> Result<File, RunError> {
     let failed = |source| RunError::directory(state_dir, source);
     let mut file = File::options()

@@ -20,6 +20,7 @@ use mainstay_core::{RunId, ServerName};
 use rusqlite::{Connection, Row, params};
 use tokio::sync::{broadcast, oneshot};
 
+use crate::ground::make_private_database;
 use crate::store::StoreError;
 
 /// Events on their way to disk; more at once are counted and dropped.
@@ -170,6 +171,7 @@ fn aside(path: &Path) -> PathBuf {
 }
 
 fn open(path: &Path) -> rusqlite::Result<Connection> {
+    make_private_database(path);
     let connection = Connection::open(path)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "normal")?;

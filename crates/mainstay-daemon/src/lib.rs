@@ -27,7 +27,7 @@ use std::time::Duration;
 use mainstay_api::{EventRecord, Instance};
 use mainstay_core::RunId;
 use mainstay_engine::{
-    Engine, EngineError, Found, FoundState, ProcessConfig, ProcessEngine, RunKey,
+    Engine, EngineError, Found, FoundState, News, ProcessConfig, ProcessEngine, RunKey,
 };
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -101,29 +101,25 @@ async fn live(
     announce: impl FnOnce() + Send,
 ) -> Result<(), RunError> {
     let (stop, mut stops) = mpsc::channel(1);
-    let (service, engine) = wake(config, stop).await?;
+    let (service, engine, news) = wake(config, stop).await?;
+    let registry = service.registry.clone();
+    let messenger = tokio::spawn(pass_on_news(engine.clone(), news, registry.clone()));
     let listener = ground.listen()?;
     announce();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "daemon ready");
     let mut clients = JoinSet::new();
-    let how = {
-        let registry = service.registry.clone();
-        tokio::select! {
-            how = until_told(&mut stops) => how,
-            () = accept(&listener, &service, &mut clients) => Stop::KeepServers,
-            () = pass_on_news(&*engine, registry.clone()) => Stop::KeepServers,
-            () = keep_watch(&*engine, registry) => Stop::KeepServers,
-        }
+    let how = tokio::select! {
+        how = until_told(&mut stops) => how,
+        () = accept(&listener, &service, &mut clients) => Stop::KeepServers,
+        () = keep_watch(&*engine, &registry) => Stop::KeepServers,
     };
     drop(listener);
     ground.give_up_socket();
     tracing::info!(servers_stay = (how == Stop::KeepServers), "daemon ends");
     if how == Stop::EndServers {
-        tokio::select! {
-            () = service.registry.retire() => {}
-            () = pass_on_news(&*engine, service.registry.clone()) => {}
-        }
+        registry.retire().await;
     }
+    messenger.abort();
     drop(stops);
     let drained = async { while clients.join_next().await.is_some() {} };
     if timeout(DRAIN, drained).await.is_err() {
@@ -133,11 +129,11 @@ async fn live(
     Ok(())
 }
 
+/// What a daemon lives by: its service, its engine, and the engine's news from the very beginning.
+type Awake = (Arc<Service>, Arc<dyn Engine>, broadcast::Receiver<News>);
+
 /// Opens everything and takes up every server.
-async fn wake(
-    config: Config,
-    stop: mpsc::Sender<Stop>,
-) -> Result<(Arc<Service>, Arc<dyn Engine>), RunError> {
+async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunError> {
     let instance = config.instance;
     let store = Store::open(&instance.state_dir.join("state.db"))?;
     let instance_id = store.instance()?;
@@ -162,6 +158,8 @@ async fn wake(
     let engine: Arc<dyn Engine> = Arc::new(engine);
     let context = Context { engine: engine.clone(), store, journal, memory, daemon };
     let registry = Registry::new(context.clone());
+    // Before the list, so that no end falls between the two.
+    let news = engine.watch();
     let mut survivors = HashMap::new();
     for found in engine.list().await? {
         sort_out(&context, found, &mut survivors, &mut last_runs).await;
@@ -176,10 +174,11 @@ async fn wake(
         let key = RunKey::new(server, survivor.run);
         tracing::warn!(server = %key.server, run = %key.run, "ending a run that nobody wants");
         engine.kill(&key).await?;
+        context.memory.forget(&key);
     }
     let started_at = clock::wall();
     let service = Service { instance, instance_id, started_at, context, registry, stop };
-    Ok((Arc::new(service), engine))
+    Ok((Arc::new(service), engine, news))
 }
 
 /// Keeps the newest living run of each server, ends older ones, and notes those that ended meanwhile.
@@ -258,19 +257,22 @@ async fn accept(listener: &UnixListener, service: &Arc<Service>, clients: &mut J
 }
 
 /// Passes on the engine's news. A reader that fell behind compares with a list instead.
-async fn pass_on_news(engine: &dyn Engine, registry: Registry) {
-    let mut news = engine.watch();
+async fn pass_on_news(
+    engine: Arc<dyn Engine>,
+    mut news: broadcast::Receiver<News>,
+    registry: Registry,
+) {
     loop {
         match news.recv().await {
             Ok(news) => registry.news(news).await,
-            Err(broadcast::error::RecvError::Lagged(_)) => reconcile(engine, &registry).await,
+            Err(broadcast::error::RecvError::Lagged(_)) => reconcile(&*engine, &registry).await,
             Err(broadcast::error::RecvError::Closed) => return,
         }
     }
 }
 
 /// Compares with what the engine lists now and then, and at once when the host has slept.
-async fn keep_watch(engine: &dyn Engine, registry: Registry) {
+async fn keep_watch(engine: &dyn Engine, registry: &Registry) {
     let mut pulse = interval(PULSE);
     pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut slept = clock::slept();
@@ -285,7 +287,7 @@ async fn keep_watch(engine: &dyn Engine, registry: Registry) {
             registry.host_resumed().await;
         }
         if resumed || count % RECONCILE == 0 {
-            reconcile(engine, &registry).await;
+            reconcile(engine, registry).await;
         }
     }
 }

@@ -173,10 +173,15 @@ impl Service {
             Ok(lines) => lines,
             Err(error) => return peer.answer::<()>(Err(error)).await,
         };
-        while let Some(line) = lines.recv().await {
+        loop {
+            let line = tokio::select! {
+                biased;
+                line = lines.recv() => line,
+                () = self.stop.closed(), if range.follow => None,
+            };
+            let Some(line) = line else { return peer.answer(Ok(())).await };
             peer.item(&LogLine { line }).await?;
         }
-        peer.answer(Ok(())).await
     }
 
     async fn events(
@@ -197,7 +202,13 @@ impl Service {
             return peer.answer(Ok(())).await;
         }
         loop {
-            match coming.recv().await {
+            // A daemon that ends has told its followers everything first.
+            let event = tokio::select! {
+                biased;
+                event = coming.recv() => event,
+                () = self.stop.closed() => Err(broadcast::error::RecvError::Closed),
+            };
+            match event {
                 Ok((number, event)) if number > last => {
                     if name.is_none() || event.server == name {
                         peer.item(&event).await?;

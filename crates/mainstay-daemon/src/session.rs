@@ -3,8 +3,9 @@
 //! A run is ready when it has answered `initialize`. What it answered is written beside its socket, so
 //! that a later daemon that finds the run alive takes the session up instead of opening a second one.
 
-use std::fs;
-use std::io;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -50,7 +51,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// Remembers sessions in this directory.
     pub(crate) fn open(dir: PathBuf) -> io::Result<Self> {
-        fs::create_dir_all(&dir)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         Ok(Self { dir })
     }
 
@@ -81,7 +82,9 @@ impl Memory {
 
 fn write(path: &Path, what: &Remembered) -> io::Result<()> {
     let new = path.with_extension("new");
-    fs::write(&new, serde_json::to_vec(what)?)?;
+    let mut file =
+        File::options().create(true).write(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(&serde_json::to_vec(what)?)?;
     fs::rename(&new, path)
 }
 

@@ -12,6 +12,7 @@ use mainstay_core::{ServerName, ServerSpec, Wanted};
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
 use tokio::task::spawn_blocking;
 
+use crate::ground::make_private_database;
 use crate::random;
 
 /// The schema that this program writes.
@@ -103,6 +104,7 @@ impl Store {
     /// Opens the store, or makes it.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let wrap = |error| StoreError::from_sqlite(path, error);
+        make_private_database(path);
         let mut connection = Connection::open(path).map_err(wrap)?;
         let found = schema(&connection).map_err(wrap)?;
         if found > SCHEMA {

@@ -12,6 +12,7 @@ mod clock;
 mod codec;
 mod procfs;
 
+pub mod descriptors;
 pub mod launch;
 pub mod record;
 pub mod shim;

@@ -46,6 +46,7 @@ struct State {
     cannot_start: Option<String>,
     obeys: bool,
     loses_news: bool,
+    slow_starts: bool,
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +66,7 @@ impl Default for FakeEngine {
             cannot_start: None,
             obeys: true,
             loses_news: false,
+            slow_starts: false,
         };
         let (news, _) = broadcast::channel(64);
         let (changes, _) = watch::channel(0);
@@ -91,6 +93,12 @@ impl FakeEngine {
     /// Deaths are not told from now on.
     pub fn lose_news(&self) {
         self.state().loses_news = true;
+    }
+
+    /// Starts take as long as the test wants, from now on, or no time again.
+    pub fn delay_starts(&self, delayed: bool) {
+        self.state().slow_starts = delayed;
+        self.changed();
     }
 
     /// A run ends.
@@ -171,8 +179,13 @@ impl Engine for FakeEngine {
     }
 
     async fn start(&self, key: &RunKey, _spec: &ServerSpec) -> Result<Started, StartError> {
+        self.state().starts.push((key.clone(), Instant::now()));
+        self.changed();
+        let mut changes = self.changes.subscribe();
+        while self.state().slow_starts {
+            changes.changed().await.expect("the engine lives as long as this");
+        }
         let mut state = self.state();
-        state.starts.push((key.clone(), Instant::now()));
         let refused = state.cannot_start.clone();
         if refused.is_none() {
             state.alive.insert(key.clone(), Run::default());

@@ -12,43 +12,12 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use mainstay_api::ApiError;
+use mainstay_core::is_inherited;
 
 use crate::error::CliError;
 
 /// How long a daemon may take to listen; a database may have to be migrated first.
 const LIMIT: Duration = Duration::from_secs(30);
-
-/// The variables that a daemon may be given, besides the families below.
-const ALLOWED: [&str; 25] = [
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "PATH",
-    "LANG",
-    "TZ",
-    "TMPDIR",
-    "DOCKER_HOST",
-    "SSH_AUTH_SOCK",
-    "NODE_EXTRA_CA_CERTS",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "http_proxy",
-    "https_proxy",
-    "all_proxy",
-    "no_proxy",
-    "ftp_proxy",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "NO_PROXY",
-    "FTP_PROXY",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-];
-
-/// Variables that begin like this are allowed too.
-const ALLOWED_FAMILIES: [&str; 3] = ["LC_", "XDG_", "MAINSTAY_"];
 
 /// Everything needed to start a daemon.
 #[derive(Debug, Clone)]
@@ -146,11 +115,9 @@ impl Word {
 
 /// What of an environment a daemon is given.
 fn clean(env: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
-    let family = |key: &OsStr| {
-        let key = key.as_encoded_bytes();
-        ALLOWED_FAMILIES.iter().any(|family| key.starts_with(family.as_bytes()))
+    let allowed = |key: &OsStr| {
+        key.to_str().is_some_and(|key| is_inherited(key) || key.starts_with("MAINSTAY_"))
     };
-    let allowed = |key: &OsStr| ALLOWED.iter().any(|name| key == *name) || family(key);
     env.iter().filter(|(key, _)| allowed(key)).cloned().collect()
 }
 

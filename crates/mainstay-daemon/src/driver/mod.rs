@@ -106,6 +106,8 @@ pub(crate) struct Driver {
     session: Option<Session>,
     last_words: Arc<[u8]>,
     retiring: bool,
+    /// The run that is being ended, and how.
+    ending: Option<(RunId, Option<Duration>)>,
     inbox: mpsc::Receiver<Message>,
     view: watch::Sender<Snapshot>,
     work: JoinSet<Done>,
@@ -157,6 +159,7 @@ impl Driver {
             session: None,
             last_words: Arc::new([]),
             retiring: false,
+            ending: None,
             inbox,
             view,
             work: JoinSet::new(),
@@ -242,9 +245,15 @@ impl Driver {
     fn take(&mut self, done: Done) -> Option<Event> {
         match done {
             Done::Start(run, Ok(started)) => {
-                if self.unit.run() == Some(run) {
-                    self.pid = started.pid;
-                    self.open_session(run, None);
+                if self.unit.run() != Some(run) {
+                    self.end(run, None);
+                    return None;
+                }
+                self.pid = started.pid;
+                match self.ending {
+                    // It was told to end before it was there to hear it.
+                    Some((ending, grace)) if ending == run => self.end(run, grace),
+                    Some(_) | None => self.open_session(run, None),
                 }
                 Some(Event::Started { run })
             }
@@ -324,6 +333,7 @@ impl Driver {
 
     /// Ends a run: gracefully if there is a time for that.
     fn end(&mut self, run: RunId, grace: Option<Duration>) {
+        self.ending = Some((run, grace));
         let engine = self.context.engine.clone();
         let key = self.key(run);
         self.work.spawn(async move {

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use mainstay_api::EventRecord;
-use mainstay_core::{Note, RunId, human_duration};
+use mainstay_core::{Cause, Note, RunId, human_duration};
 use mainstay_engine::RunKey;
 
 use super::Driver;
@@ -38,7 +38,8 @@ impl Driver {
                 tracing::info!(%server, attempt, detail, "restart scheduled");
             }
             Note::GaveUp { .. } => tracing::error!(%server, detail, "server given up"),
-            Note::CannotStart { .. } => {
+            Note::CannotStart { why, .. } => {
+                self.times.ended = Some((Cause::CannotStart(why.clone()), detail.clone(), at));
                 tracing::error!(%server, run, detail, "cannot start server");
             }
             Note::Removed => tracing::info!(%server, "server removed"),

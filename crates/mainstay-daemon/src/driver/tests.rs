@@ -214,6 +214,20 @@ async fn what_ignores_a_stop_is_killed_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stop_that_overtakes_the_start_is_not_lost() {
+    let mut world = World::new(RestartPolicy::default());
+    world.engine.delay_starts(true);
+    world.engine.started(1).await;
+    world.send(Message::Want(Wanted::Off)).await;
+    world.status(Status::Stopping).await;
+    let before = tokio::time::Instant::now();
+    world.engine.delay_starts(false);
+    world.status(Status::Stopped).await;
+    assert!(before.elapsed() < Duration::from_secs(1));
+    assert_eq!(world.engine.alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_removed_server_is_forgotten_on_disk_too() {
     let mut world = World::new(RestartPolicy::default());
     world.status(Status::Running).await;

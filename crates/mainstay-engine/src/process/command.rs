@@ -15,33 +15,6 @@ use crate::{RunKey, StartError};
 /// The variable that marks every process of a run, so that strays can be found.
 pub(crate) const MARK: &str = "MAINSTAY_RUN";
 
-/// Variables that a server gets from the daemon's environment. Everything else must be given.
-const ALLOWED: &[&str] = &[
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "LANG",
-    "TZ",
-    "TMPDIR",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "ALL_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "all_proxy",
-    "NODE_EXTRA_CA_CERTS",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "SSH_AUTH_SOCK",
-    "DOCKER_HOST",
-];
-
-/// Families of variables that a server gets from the daemon's environment.
-const ALLOWED_PREFIXES: &[&str] = &["LC_", "XDG_"];
-
 /// The value of [`MARK`] for a run: `INSTANCE/SERVER/GENERATION`.
 pub(crate) fn mark(instance: &str, key: &RunKey) -> String {
     format!("{instance}/{}/{}", key.server, key.run)
@@ -55,11 +28,8 @@ pub(crate) fn environment(
     spec: &ProcessSpec,
     mark: &str,
 ) -> Vec<(OsString, OsString)> {
-    let inherited = daemon.iter().filter(|(name, _)| {
-        name.to_str().is_some_and(|name| {
-            ALLOWED.contains(&name) || ALLOWED_PREFIXES.iter().any(|p| name.starts_with(p))
-        })
-    });
+    let inherited =
+        daemon.iter().filter(|(name, _)| name.to_str().is_some_and(mainstay_core::is_inherited));
     let mut all: BTreeMap<OsString, OsString> =
         inherited.map(|(name, value)| (name.clone(), value.clone())).collect();
     all.insert("PATH".into(), path.to_owned());

@@ -28,6 +28,8 @@ pub(crate) struct Greeting {
     pub(crate) out_start: u64,
     /// The last line that was written whole to the server.
     pub(crate) written: u64,
+    /// Whether the server has exited already.
+    pub(crate) exited: bool,
 }
 
 impl Greeting {
@@ -81,9 +83,9 @@ impl ShimLink {
             Some(FromShim::Hello { version, .. }) if version != VERSION => Err(EngineError::Shim(
                 format!("it speaks version {version} of its protocol, this daemon {VERSION}"),
             )),
-            Some(FromShim::Hello { server_pid, started_unix_ms, out_start, written, .. }) => {
-                Ok((link, Greeting { server_pid, started_unix_ms, out_start, written }))
-            }
+            Some(FromShim::Hello {
+                server_pid, started_unix_ms, out_start, written, exited, ..
+            }) => Ok((link, Greeting { server_pid, started_unix_ms, out_start, written, exited })),
             Some(other) => Err(EngineError::Shim(format!("it began with {other:?}"))),
             None => Err(EngineError::io("connecting to the shim")(
                 io::ErrorKind::ConnectionRefused.into(),

@@ -152,20 +152,41 @@ impl ProcessEngine {
         self.shared.active.lock().expect("no code panics while it holds this lock")
     }
 
-    /// A run on disk that nobody watches yet: alive and watched from now on, or ended.
-    async fn take_in(&self, key: RunKey) -> Result<Found, EngineError> {
-        if self.shared.dirs.shim_alive(&key).is_some()
-            && let Ok((mut link, greeting)) = self.connect(&key).await
-        {
-            link.send(&ToShim::Watch).await?;
-            let age = greeting.age();
-            let since = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
-            let pid = Some(greeting.server_pid);
-            self.watch_over(key.clone(), Active { pid, since }, link);
-            return Ok(Found { key, state: FoundState::Alive { pid, age } });
+    /// A run on disk that nobody watches yet: alive and watched from now on, or ended. One whose shim
+    /// lives but cannot be talked to counts as alive: its driver will find out and have it killed.
+    async fn take_in(&self, key: RunKey) -> Found {
+        let state = match self.begin_watch(&key).await {
+            Ok(state) => state,
+            Err(error) if self.shared.dirs.shim_alive(&key).is_some() => {
+                tracing::error!(server = %key.server, run = %key.run, %error, "a shim does not answer");
+                FoundState::Alive { pid: None, age: Duration::ZERO }
+            }
+            Err(_) => FoundState::Ended(self.shared.dirs.clear_away(&key)),
+        };
+        Found { key, state }
+    }
+
+    async fn begin_watch(&self, key: &RunKey) -> Result<FoundState, EngineError> {
+        let (mut link, greeting) = self.connect(key).await?;
+        link.send(&ToShim::Watch).await?;
+        if greeting.exited {
+            // It ended while nobody watched, and its shim has stayed to tell how.
+            return Ok(FoundState::Ended(self.clone().follow(key.clone(), link).await));
         }
-        let exit = self.shared.dirs.clear_away(&key);
-        Ok(Found { key, state: FoundState::Ended(exit) })
+        let age = greeting.age();
+        let since = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
+        let pid = Some(greeting.server_pid);
+        self.watch_over(key.clone(), Active { pid, since }, link);
+        Ok(FoundState::Alive { pid, age })
+    }
+
+    /// Ends a run whose shim does not listen: the server dies with its shim, the rest by its mark.
+    async fn kill_by_force(&self, key: &RunKey) {
+        if let Some(shim) = self.shared.dirs.shim_alive(key) {
+            monitor::kill(shim);
+        }
+        let mark = command::mark(&self.shared.config.instance, key);
+        monitor::end_marked(&mark, |found| found == mark).await;
     }
 }
 
@@ -210,7 +231,11 @@ impl Engine for ProcessEngine {
     }
 
     async fn kill(&self, key: &RunKey) -> Result<(), EngineError> {
-        self.tell(key, &ToShim::Kill).await
+        if let Err(error) = self.tell(key, &ToShim::Kill).await {
+            tracing::warn!(server = %key.server, run = %key.run, %error, "killing the shim too");
+            self.kill_by_force(key).await;
+        }
+        Ok(())
     }
 
     async fn list(&self) -> Result<Vec<Found>, EngineError> {
@@ -221,7 +246,7 @@ impl Engine for ProcessEngine {
                 Some(Active { pid, since }) => {
                     Found { key, state: FoundState::Alive { pid, age: since.elapsed() } }
                 }
-                None => self.take_in(key).await?,
+                None => self.take_in(key).await,
             });
         }
         Ok(all)

@@ -22,7 +22,7 @@ const SWEEPS: u32 = 500;
 
 impl ProcessEngine {
     /// Reports a run's end as the shim tells it, or works it out when the shim itself is gone.
-    pub(crate) async fn follow(self, key: RunKey, mut link: ShimLink) {
+    pub(crate) async fn follow(self, key: RunKey, mut link: ShimLink) -> Exit {
         let mut exit = None;
         let gone = loop {
             match link.next().await {
@@ -60,10 +60,18 @@ impl ProcessEngine {
             known
         });
         self.tell_all(News::Gone { key, exit });
+        exit
     }
 
     fn tell_exit(&self, key: &RunKey, exit: Exit, stderr: Vec<u8>) {
         self.tell_all(News::Exited { key: key.clone(), exit, stderr });
+    }
+}
+
+/// Kills a process. It may have ended in between, which is what is wanted.
+pub(crate) fn kill(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        kill_process(pid, Signal::KILL).ok();
     }
 }
 
@@ -81,10 +89,7 @@ pub(crate) async fn end_marked(prefix: &str, doomed: impl Fn(&str) -> bool) {
             if told.insert(pid) {
                 tracing::warn!(pid, run = %mark, "killing a process whose shim is gone");
             }
-            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-                // It may have ended in between, which is what is wanted.
-                kill_process(pid, Signal::KILL).ok();
-            }
+            kill(pid);
         }
         if !found {
             return;

@@ -81,6 +81,8 @@ pub(crate) fn run_daemon(args: &RunArgs, ctx: &Context) -> Result<(), CliError> 
         log_filter: log_filter.map(str::to_owned),
     };
     if args.detached {
+        mainstay_hold::descriptors::close_inherited()
+            .map_err(CliError::io("what was inherited cannot be closed"))?;
         // Fails only for the leader of a group, who has what we want already.
         let _leader = rustix::process::setsid();
         return run_detached(config);
