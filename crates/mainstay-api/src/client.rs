@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::{ApiError, Frame, Hello, MAX_LINE, PROTOCOL, Request};
+use crate::{ApiError, ErrorKind, Frame, Hello, MAX_LINE, PROTOCOL, Request};
 
 /// Opens the control socket.
 pub type Dial<'a> = &'a (dyn Fn() -> io::Result<StdStream> + Send + Sync);
@@ -137,6 +137,11 @@ impl Connection {
         let cut = |error| CallError::Cut(Some(error));
         let mut line = serde_json::to_vec(request).map_err(CallError::Garbled)?;
         line.push(b'\n');
+        if line.len() > MAX_LINE {
+            let message =
+                format!("the request is too large: {} bytes, at most {MAX_LINE} fit", line.len());
+            return Err(ApiError::new(ErrorKind::Invalid, message).into());
+        }
         self.stream.write_all(&line).await.map_err(cut)?;
         loop {
             let line = read_line(&mut self.stream).await.map_err(cut)?;

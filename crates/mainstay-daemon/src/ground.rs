@@ -137,8 +137,9 @@ fn make_private(dir: &Path) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Makes a database that only its user can read, before SQLite makes one that others can; what
-/// SQLite keeps beside it gets the same mode. If this fails, so does SQLite, and says why.
+/// Makes a database that only its user can read, because the one who opens it would make one that
+/// others can read too. The files that are kept beside it get the same mode. If this fails, so does
+/// the opening, which says why.
 pub(crate) fn make_private_database(path: &Path) {
     File::options().create(true).append(true).mode(0o600).open(path).ok();
 }

@@ -9,6 +9,7 @@ mod control;
 mod driver;
 mod ground;
 mod journal;
+mod legacy;
 mod log;
 mod random;
 mod registry;
@@ -17,25 +18,21 @@ mod session;
 mod snapshot;
 mod store;
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_api::{EventRecord, Instance};
-use mainstay_core::RunId;
-use mainstay_engine::{
-    Engine, EngineError, Found, FoundState, News, ProcessConfig, ProcessEngine, RunKey,
-};
+use mainstay_api::Instance;
+use mainstay_engine::{Engine, EngineError, News, ProcessConfig, ProcessEngine, RunKey};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use driver::{Context, Survivor};
+use driver::Context;
 use ground::Ground;
 use journal::Journal;
 use registry::Registry;
@@ -141,7 +138,7 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
     let stored = store.load()?;
     let events = instance.state_dir.join("events.db");
     let journal = Journal::open(&events)?;
-    let mut last_runs = journal::last_runs(&events);
+    let last_runs = journal::last_runs(&events);
     let memory = Memory::open(Service::sessions_dir(&instance.run_dir))
         .map_err(|source| RunError::directory(&instance.run_dir, source))?;
     let engine = ProcessEngine::open(ProcessConfig {
@@ -160,18 +157,15 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
     let registry = Registry::new(context.clone());
     // Before the list, so that no end falls between the two.
     let news = engine.watch();
-    let mut survivors = HashMap::new();
-    for found in engine.list().await? {
-        sort_out(&context, found, &mut survivors, &mut last_runs).await;
-    }
+    let (mut legacies, surplus) = legacy::sort_out(last_runs, engine.list().await?);
     for server in stored {
-        let name = &server.spec.name;
-        let survivor = survivors.remove(name);
-        let last = last_runs.get(name).copied().unwrap_or_default();
-        registry.adopt(server, last, survivor.as_ref());
+        let legacy = legacies.remove(&server.spec.name).unwrap_or_default();
+        registry.adopt(server, &legacy);
     }
-    for (server, survivor) in survivors {
-        let key = RunKey::new(server, survivor.run);
+    let unwanted = legacies.into_iter().filter_map(|(server, legacy)| {
+        legacy.survivor.map(|survivor| RunKey::new(server, survivor.run))
+    });
+    for key in surplus.into_iter().chain(unwanted) {
         tracing::warn!(server = %key.server, run = %key.run, "ending a run that nobody wants");
         engine.kill(&key).await?;
         context.memory.forget(&key);
@@ -179,49 +173,6 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
     let started_at = clock::wall();
     let service = Service { instance, instance_id, started_at, context, registry, stop };
     Ok((Arc::new(service), engine, news))
-}
-
-/// Keeps the newest living run of each server, ends older ones, and notes those that ended meanwhile.
-async fn sort_out(
-    context: &Context,
-    found: Found,
-    survivors: &mut HashMap<mainstay_core::ServerName, Survivor>,
-    last_runs: &mut HashMap<mainstay_core::ServerName, RunId>,
-) {
-    let Found { key, state } = found;
-    let last = last_runs.entry(key.server.clone()).or_default();
-    *last = (*last).max(key.run);
-    match state {
-        FoundState::Alive { pid, age } => {
-            let survivor = Survivor { run: key.run, pid, age };
-            let older = match survivors.remove(&key.server) {
-                Some(other) if other.run > key.run => {
-                    survivors.insert(key.server.clone(), other);
-                    Some(key)
-                }
-                other => {
-                    survivors.insert(key.server.clone(), survivor);
-                    other.map(|other| RunKey::new(key.server, other.run))
-                }
-            };
-            if let Some(older) = older
-                && let Err(error) = context.engine.kill(&older).await
-            {
-                tracing::error!(server = %older.server, run = %older.run, %error, "cannot end a run");
-            }
-        }
-        FoundState::Ended(exit) => {
-            context.memory.forget(&key);
-            context.journal.record(EventRecord {
-                at: clock::wall(),
-                server: Some(key.server),
-                run: Some(key.run.generation()),
-                event: "ended".to_owned(),
-                cause: Some("exited".to_owned()),
-                detail: format!("{exit} while no daemon was there"),
-            });
-        }
-    }
 }
 
 /// Ends when a signal or a client says so. A signal leaves the servers up: whoever sends it (a

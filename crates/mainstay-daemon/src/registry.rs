@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use mainstay_api::{ApiError, ErrorKind, Outcome, ServerInfo, Which};
-use mainstay_core::{RunId, ServerName, ServerSpec, Status, Wanted};
+use mainstay_core::{ServerName, ServerSpec, Status, Wanted};
 use mainstay_engine::{Found, FoundState, News};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::clock;
-use crate::driver::{Context, Driver, Ending, Handle, Message, Survivor};
+use crate::driver::{Context, Driver, Ending, Handle, Message};
+use crate::legacy::Legacy;
 use crate::store::{StoreError, Stored};
 
 /// Beyond a server's own stop timeout, how long a stop may take until we say so and go on.
@@ -50,9 +51,9 @@ impl Registry {
     }
 
     /// Starts to drive a server.
-    pub(crate) fn adopt(&self, stored: Stored, last: RunId, survivor: Option<&Survivor>) {
+    pub(crate) fn adopt(&self, stored: Stored, legacy: &Legacy) {
         let name = stored.spec.name.clone();
-        let (driver, handle) = Driver::new(self.shared.context.clone(), stored, last, survivor);
+        let (driver, handle) = Driver::new(self.shared.context.clone(), stored, legacy);
         self.servers().insert(name.clone(), handle);
         self.drivers().spawn(async move { (name, driver.run().await) });
         self.reap();
@@ -101,7 +102,7 @@ impl Registry {
             let name = server.spec.name.clone();
             match self.get(&name) {
                 Ok(handle) => send(&handle, Message::Replace(Box::new(server))).await,
-                Err(_) => self.adopt(server, RunId::default(), None),
+                Err(_) => self.adopt(server, &Legacy::default()),
             }
             names.push(name);
         }
@@ -159,13 +160,13 @@ impl Registry {
         for (name, handle) in chosen {
             let (changed, before) = {
                 let shown = handle.view.borrow();
-                (takes_effect(&shown.info), shown.revision)
+                (takes_effect(&shown.info()), shown.revision)
             };
             send(&handle, message()).await;
             let mut view = handle.view.clone();
             // A driver answers at once; one that ends has nothing more to show.
             timeout(ACKNOWLEDGE, view.wait_for(|shown| shown.revision > before)).await.ok();
-            let status = Some(handle.view.borrow().info.status);
+            let status = Some(handle.view.borrow().info().status);
             outcomes.push(Outcome { name, changed, status });
         }
         Ok(outcomes)
@@ -269,11 +270,11 @@ async fn send(handle: &Handle, message: Message) {
 /// Waits, not for ever, until a server is as wanted, and tells its status then; none if it is gone.
 async fn settled(handle: &mut Handle, done: impl Fn(&ServerInfo) -> bool) -> Option<Status> {
     let limit = handle.view.borrow().spec.restart.stop_timeout + STOP_SLACK;
-    let waiting = handle.view.wait_for(|shown| done(&shown.info));
+    let waiting = handle.view.wait_for(|shown| done(&shown.info()));
     if let Ok(Err(_)) = timeout(limit, waiting).await {
         return None;
     }
-    Some(handle.view.borrow().info.status)
+    Some(handle.view.borrow().info().status)
 }
 
 fn refused(error: &StoreError) -> ApiError {

@@ -2,13 +2,14 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_api::{
     ApiError, DaemonInfo, ErrorKind, Instance, LogLine, Outcome, Request, ServerInfo, WhyReport,
 };
-use mainstay_core::{RunId, ServerName, ServerSpec, Status};
+use mainstay_core::{Cause, ServerName, ServerSpec, Status};
 use mainstay_engine::{EngineError, LogRange, RunKey};
 use mainstay_proxy::UpstreamError;
 use serde_json::value::RawValue;
@@ -105,7 +106,9 @@ impl Service {
     }
 
     fn info(&self, name: &ServerName) -> Result<ServerInfo, ApiError> {
-        Ok(self.registry.get(name)?.view.borrow().info.clone())
+        let handle = self.registry.get(name)?;
+        let info = handle.view.borrow().info();
+        Ok(info)
     }
 
     fn outcomes(&self, described: Vec<ServerName>) -> Vec<Outcome> {
@@ -121,7 +124,7 @@ impl Service {
         let stderr = self.last_words(&name, &shown).await;
         let events = self.context.journal.read(Some(name.clone()), Some(WHY_EVENTS)).await;
         Ok(WhyReport {
-            server: shown.info,
+            server: shown.info(),
             wanted: shown.wanted,
             events: events.into_iter().map(|(_, event)| event).collect(),
             stderr: snapshot::tail_lines(&stderr, WHY_LINES),
@@ -131,11 +134,11 @@ impl Service {
 
     /// What the run that failed last wrote; if none failed under this daemon, the end of the log.
     async fn last_words(&self, name: &ServerName, shown: &Snapshot) -> Vec<u8> {
-        if shown.info.last_exit.is_some() {
+        if shown.times.ended.is_some() {
             return shown.last_words.to_vec();
         }
-        if shown.info.pid.is_some() {
-            let key = RunKey::new(name.clone(), RunId::new(shown.info.generation));
+        if let Some(run) = shown.unit.run() {
+            let key = RunKey::new(name.clone(), run);
             return self.context.engine.stderr_tail(&key).await.unwrap_or_default();
         }
         let range = LogRange { tail: Some(WHY_LINES), follow: false };
@@ -151,7 +154,7 @@ impl Service {
 
     async fn settle(&self, name: &ServerName, any_end: bool) -> Result<ServerInfo, ApiError> {
         let mut handle = self.registry.get(name)?;
-        let settled = |shown: &Snapshot| match shown.info.status {
+        let settled = |shown: &Snapshot| match shown.info().status {
             Status::Running | Status::Unhealthy => shown.session.is_some(),
             Status::Stopped | Status::Error => true,
             Status::Starting | Status::Waiting | Status::Stopping | Status::Removing => {
@@ -160,7 +163,7 @@ impl Service {
         };
         // A server that is removed meanwhile has settled too.
         handle.view.wait_for(settled).await.ok();
-        let info = handle.view.borrow().info.clone();
+        let info = handle.view.borrow().info();
         Ok(info)
     }
 
@@ -221,8 +224,13 @@ impl Service {
     }
 
     async fn tools(&self, name: &ServerName) -> Result<Vec<Box<RawValue>>, ApiError> {
-        let session = self.session(name).await?;
-        session.upstream.tools().await.map_err(|error| failed(name, &error))
+        let mut session = self.session(name, None).await?;
+        let mut answer = session.upstream.tools().await;
+        if may_ask_again(answer.as_ref().err(), true) {
+            session = self.session(name, Some(&session)).await?;
+            answer = session.upstream.tools().await;
+        }
+        answer.map_err(|error| failed(name, &error))
     }
 
     async fn call(
@@ -231,23 +239,37 @@ impl Service {
         tool: &str,
         arguments: Box<RawValue>,
     ) -> Result<Box<RawValue>, ApiError> {
-        let session = self.session(name).await?;
-        session.upstream.call(tool, arguments).await.map_err(|error| failed(name, &error))
+        let mut session = self.session(name, None).await?;
+        let mut answer = session.upstream.call(tool, arguments.clone()).await;
+        if may_ask_again(answer.as_ref().err(), false) {
+            session = self.session(name, Some(&session)).await?;
+            answer = session.upstream.call(tool, arguments).await;
+        }
+        answer.map_err(|error| failed(name, &error))
     }
 
-    /// A session with a server, waited for while the server is coming up.
-    async fn session(&self, name: &ServerName) -> Result<Session, ApiError> {
+    /// A session with a server, other than the one that is lost, waited for while it is coming up.
+    async fn session(
+        &self,
+        name: &ServerName,
+        lost: Option<&Session>,
+    ) -> Result<Session, ApiError> {
         let mut handle = self.registry.get(name)?;
         // A given-up server may try again when somebody wants it.
         handle.inbox.send(Message::Demand).await.ok();
         let until = Instant::now() + HOLD;
-        let usable = |shown: &Snapshot| shown.session.is_some() || !worth_waiting(&shown.info);
+        let other = |shown: &Snapshot| match (&shown.session, lost) {
+            (Some(session), Some(lost)) => !Arc::ptr_eq(&session.hello, &lost.hello),
+            (session, _) => session.is_some(),
+        };
+        let settled = |shown: &Snapshot| other(shown) || !worth_waiting(&shown.info());
         // When the time is up, or the server is removed, what is known by then is told.
-        timeout_at(until, handle.view.wait_for(usable)).await.ok();
+        timeout_at(until, handle.view.wait_for(settled)).await.ok();
         let shown = handle.view.borrow().clone();
-        shown.session.ok_or_else(|| {
-            let message = format!("`{name}` is {}: {}", shown.info.status, shown.info.reason);
-            ApiError::new(ErrorKind::Unavailable, message).with_help(match shown.info.status {
+        shown.session.clone().filter(|_| other(&shown)).ok_or_else(|| {
+            let ServerInfo { status, reason, .. } = shown.info();
+            let message = format!("`{name}` is {status}: {reason}");
+            ApiError::new(ErrorKind::Unavailable, message).with_help(match status {
                 Status::Stopped => format!("`mainstay start {name}` turns it on"),
                 _ => format!("`mainstay why {name}` tells what happened"),
             })
@@ -276,7 +298,7 @@ impl Service {
 }
 
 fn infos(handles: &[Handle]) -> Vec<ServerInfo> {
-    handles.iter().map(|handle| handle.view.borrow().info.clone()).collect()
+    handles.iter().map(|handle| handle.view.borrow().info()).collect()
 }
 
 fn specs(handles: &[Handle]) -> Vec<ServerSpec> {
@@ -284,9 +306,8 @@ fn specs(handles: &[Handle]) -> Vec<ServerSpec> {
 }
 
 fn has_failed_since_described(shown: &Snapshot) -> bool {
-    let failed =
-        |exit: &mainstay_api::LastExit| exit.at >= shown.created_at && exit.cause != "asked";
-    shown.info.last_exit.as_ref().is_some_and(failed)
+    let ended = shown.times.ended.as_ref();
+    ended.is_some_and(|(cause, _, at)| *at >= shown.created_at && *cause != Cause::Asked)
 }
 
 /// Whether a server that is not ready may be within the time that a call waits.
@@ -299,6 +320,16 @@ fn worth_waiting(info: &ServerInfo) -> bool {
         Status::Waiting | Status::Stopping | Status::Stopped | Status::Removing | Status::Error => {
             false
         }
+    }
+}
+
+/// Whether a request may be made a second time: a server that had forgotten the session has not
+/// looked at it, and one that died in between does no harm if the request is safe.
+fn may_ask_again(error: Option<&UpstreamError>, safe: bool) -> bool {
+    match error {
+        Some(UpstreamError::SessionLost { .. }) => true,
+        Some(UpstreamError::Closed { .. }) => safe,
+        Some(_) | None => false,
     }
 }
 

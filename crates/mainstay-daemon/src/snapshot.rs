@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use mainstay_api::{LastExit, McpInfo, ServerInfo, StatusReport};
-use mainstay_core::{Cause, ServerSpec, Transport, View, Wanted, Workload};
+use mainstay_core::{Cause, ServerSpec, Transport, Unit, Wanted, Workload};
 use mainstay_proxy::{Hello, Upstream};
+
+use crate::clock;
 
 /// A server at one moment.
 #[derive(Debug, Clone)]
@@ -15,7 +17,10 @@ pub(crate) struct Snapshot {
     pub(crate) spec: Arc<ServerSpec>,
     pub(crate) created_at: Timestamp,
     pub(crate) wanted: Wanted,
-    pub(crate) info: ServerInfo,
+    pub(crate) unit: Unit,
+    pub(crate) times: Times,
+    /// The server's own process.
+    pub(crate) pid: Option<u32>,
     pub(crate) session: Option<Session>,
     /// The last of what the last run that ended wrote to standard error.
     pub(crate) last_words: Arc<[u8]>,
@@ -37,36 +42,34 @@ pub(crate) struct Times {
     pub(crate) ended: Option<(Cause, String, Timestamp)>,
 }
 
-/// The server as `ls` shows it.
-pub(crate) fn info(
-    spec: &ServerSpec,
-    view: &View,
-    times: &Times,
-    generation: u64,
-    pid: Option<u32>,
-) -> ServerInfo {
-    ServerInfo {
-        name: spec.name.clone(),
-        status: view.status,
-        reason: view.reason.clone(),
-        engine: spec.workload.engine().to_owned(),
-        transport: spec.transport.as_str().to_owned(),
-        url: match &spec.transport {
-            Transport::Stdio => None,
-            Transport::StreamableHttp { port, path } => {
-                Some(format!("http://127.0.0.1:{port}{path}"))
-            }
-        },
-        generation,
-        restarts: view.restarts,
-        restart_max: view.restart_max,
-        restarts_total: view.restarts_total,
-        started_at: times.started_at,
-        ready_at: times.ready_at,
-        next_restart_at: view.next_restart.and(times.next_restart_at),
-        last_exit: times.ended.as_ref().map(|(cause, detail, at)| last_exit(cause, detail, *at)),
-        sessions: 0,
-        pid,
+impl Snapshot {
+    /// The server as `ls` shows it. What counts down is counted from now.
+    pub(crate) fn info(&self) -> ServerInfo {
+        let view = self.unit.view(clock::now());
+        let (spec, times) = (&self.spec, &self.times);
+        ServerInfo {
+            name: spec.name.clone(),
+            status: view.status,
+            reason: view.reason,
+            engine: spec.workload.engine().to_owned(),
+            transport: spec.transport.as_str().to_owned(),
+            url: match &spec.transport {
+                Transport::Stdio => None,
+                Transport::StreamableHttp { port, path } => {
+                    Some(format!("http://127.0.0.1:{port}{path}"))
+                }
+            },
+            generation: self.unit.last_run().generation(),
+            restarts: view.restarts,
+            restart_max: view.restart_max,
+            restarts_total: view.restarts_total,
+            started_at: times.started_at,
+            ready_at: times.ready_at,
+            next_restart_at: view.next_restart.and(times.next_restart_at),
+            last_exit: times.ended.as_ref().map(|(cause, text, at)| last_exit(cause, text, *at)),
+            sessions: 0,
+            pid: self.pid,
+        }
     }
 }
 
@@ -74,7 +77,7 @@ pub(crate) fn info(
 pub(crate) fn status(snapshot: &Snapshot, log: std::path::PathBuf) -> StatusReport {
     let Workload::Process(process) = &snapshot.spec.workload;
     StatusReport {
-        server: snapshot.info.clone(),
+        server: snapshot.info(),
         wanted: snapshot.wanted,
         command: process.command.clone(),
         cwd: process.cwd.clone(),

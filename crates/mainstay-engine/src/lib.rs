@@ -106,7 +106,8 @@ impl News {
 pub struct Stdio {
     /// Lines for the server's standard input.
     pub to_server: mpsc::Sender<Bytes>,
-    /// Lines from its standard output.
+    /// Lines from its standard output. Of one longer than 16 MiB only the two ends come, with a
+    /// newline between them, which no other line holds.
     pub from_server: mpsc::Receiver<Bytes>,
     /// Lines that turned out to be no protocol; they go to the server's log.
     pub junk: mpsc::Sender<Bytes>,

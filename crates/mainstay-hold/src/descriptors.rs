@@ -13,9 +13,11 @@ pub fn close_inherited() -> io::Result<()> {
     for entry in fs::read_dir("/proc/self/fd")? {
         open.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
     }
+    // The listing's own is among the numbers and closed already; to close it again is a bug that
+    // rustix does not forgive.
+    open.retain(|descriptor| fs::symlink_metadata(format!("/proc/self/fd/{descriptor}")).is_ok());
     for descriptor in open.into_iter().filter(|&descriptor| descriptor > 2) {
-        // SAFETY: nothing in this process has opened a descriptor yet, so no value owns this one. The
-        // listing's own is among the numbers and closed already, which the system merely refuses.
+        // SAFETY: nothing in this process has opened a descriptor yet, so no value owns this one.
         unsafe { rustix::io::close(descriptor) };
     }
     Ok(())

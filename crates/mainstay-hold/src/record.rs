@@ -2,16 +2,20 @@
 //!
 //! `shim.pid` names the shim while it lives. `exit` says how the run ended; it is written before the
 //! shim says [`Gone`](crate::wire::FromShim::Gone) and stays. Both are replaced whole, never in part.
+//!
+//! `shim.pid` is a link to nowhere whose target is the name: a short link takes no room of its own, so
+//! a full disk keeps no server from being started again.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::Path;
 
 use crate::codec::{DecodeError, Put, Reader};
 use crate::procfs;
 
-/// The name of the file that names the shim.
+/// The name of the link that names the shim.
 pub const PID: &str = "shim.pid";
 
 /// The name of the exit record.
@@ -40,17 +44,24 @@ pub struct ExitRecord {
 pub fn read(dir: &Path) -> io::Result<Option<ExitRecord>> {
     let Some(bytes) = read_if_there(&dir.join(EXIT))? else { return Ok(None) };
     let record = ExitRecord::decode(&bytes);
-    record.map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    record.map(Some).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
 /// The pid of the shim of a run directory, if that very process is alive.
 pub fn shim_alive(dir: &Path) -> io::Result<Option<u32>> {
-    let Some(bytes) = read_if_there(&dir.join(PID))? else { return Ok(None) };
-    let named = std::str::from_utf8(&bytes).ok().and_then(|text| text.split_once(' '));
+    let name = match fs::read_link(dir.join(PID)) {
+        Ok(target) => target.into_os_string(),
+        // What is there and no link is not ours.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let named = name.to_str().and_then(|text| text.split_once(' '));
     let Some((pid, _)) = named else { return Ok(None) };
     let Ok(pid) = pid.parse() else { return Ok(None) };
     let alive = procfs::stat(pid)?.is_some_and(|stat| stat.alive)
-        && identity(pid)?.is_some_and(|identity| identity.as_bytes() == bytes);
+        && identity(pid)?.is_some_and(|identity| identity.as_bytes() == name.as_bytes());
     Ok(alive.then_some(pid))
 }
 
@@ -62,8 +73,14 @@ pub(crate) fn write(dir: &Path, record: &ExitRecord) -> io::Result<()> {
 /// Names this process as the shim of a run directory.
 pub(crate) fn write_pid(dir: &Path) -> io::Result<()> {
     let identity = identity(std::process::id())?
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "/proc does not know us"))?;
-    replace(dir, PID, identity.as_bytes())
+        .ok_or_else(|| io::Error::new(ErrorKind::NotFound, "/proc does not know us"))?;
+    let temporary = dir.join(format!(".{PID}.new"));
+    match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    symlink(identity, &temporary)?;
+    fs::rename(&temporary, dir.join(PID))
 }
 
 impl ExitRecord {
@@ -97,17 +114,17 @@ impl ExitRecord {
 }
 
 /// What tells a process from every other one, also after its pid was used again or the machine
-/// was booted again.
+/// was booted again. Less than 60 bytes, which file systems keep in the link itself.
 fn identity(pid: u32) -> io::Result<Option<String>> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let stat = procfs::stat(pid)?;
-    Ok(stat.map(|stat| format!("{pid} {} {}\n", stat.started, boot.trim())))
+    Ok(stat.map(|stat| format!("{pid} {} {}", stat.started, boot.trim().replace('-', ""))))
 }
 
 fn read_if_there(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -151,7 +168,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), None);
         fs::write(dir.path().join(EXIT), "junk").unwrap();
-        assert_eq!(read(dir.path()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(read(dir.path()).unwrap_err().kind(), ErrorKind::InvalidData);
     }
 
     #[test]
@@ -163,9 +180,13 @@ mod tests {
 
         let me = identity(std::process::id()).unwrap().unwrap();
         let (pid, rest) = me.split_once(' ').unwrap();
-        for stale in [format!("{pid} 1{rest}"), format!("{pid} "), "junk".into(), String::new()] {
-            fs::write(dir.path().join(PID), &stale).unwrap();
+        for stale in [format!("{pid} 1{rest}"), format!("{pid} "), "junk".into()] {
+            fs::remove_file(dir.path().join(PID)).unwrap();
+            symlink(&stale, dir.path().join(PID)).unwrap();
             assert_eq!(shim_alive(dir.path()).unwrap(), None, "{stale}");
         }
+        fs::remove_file(dir.path().join(PID)).unwrap();
+        fs::write(dir.path().join(PID), &me).unwrap();
+        assert_eq!(shim_alive(dir.path()).unwrap(), None, "a file is no link");
     }
 }

@@ -97,6 +97,8 @@ pub enum FromShim {
         /// As read: neither aligned to lines nor to characters.
         bytes: Vec<u8>,
     },
+    /// The server has closed its output, and all of it was sent before. Data connection only.
+    Closed,
     /// All lines up to this one are in the server's pipe.
     Written {
         /// The id of the last of them.
@@ -151,6 +153,7 @@ mod kind {
     pub(super) const GONE: u8 = 69;
     pub(super) const TAIL_IS: u8 = 70;
     pub(super) const REFUSED: u8 = 71;
+    pub(super) const CLOSED: u8 = 72;
 }
 
 impl<'a> Raw<'a> {
@@ -254,6 +257,7 @@ impl FromShim {
                 out.put_u8(u8::from(*exited));
             }),
             Self::Output { offset, bytes } => put_output(into, *offset, (bytes, &[])),
+            Self::Closed => framed(into, kind::CLOSED, |_| {}),
             Self::Written { through } => framed(into, kind::WRITTEN, |out| out.put_u64(*through)),
             Self::Exited { code, signal, oom, at_unix_ms, stderr_tail } => {
                 framed(into, kind::EXITED, |out| {
@@ -289,6 +293,7 @@ impl Frame for FromShim {
                     exited: payload.bool("exited")?,
                 },
                 kind::OUTPUT => Self::Output { offset: payload.u64()?, bytes: payload.take_rest() },
+                kind::CLOSED => Self::Closed,
                 kind::WRITTEN => Self::Written { through: payload.u64()? },
                 kind::EXITED => Self::Exited {
                     code: payload.maybe_i32("code")?,

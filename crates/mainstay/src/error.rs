@@ -179,6 +179,11 @@ impl CliError {
                 | ErrorKind::Server
                 | ErrorKind::Internal => None,
             }),
+            Self::Unreachable { source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                Some("it serves another user; set MAINSTAY_HOME to a directory of yours".to_owned())
+            }
             _ => self.help().map(|help| help.to_string()),
         }
     }

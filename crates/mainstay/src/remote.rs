@@ -4,7 +4,7 @@
 //! replaced is waited for. No request byte is written before the daemon has said hello, so all of
 //! that is safe to try again; once a request is on its way, nothing is.
 
-use std::io;
+use std::io::{self, ErrorKind::NotADirectory};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -112,10 +112,13 @@ impl Remote {
                     Err(CallError::NoHello) => CallError::NoHello,
                     Err(error) => return Err(self.error(error)),
                 },
-                Err(error) if is_absent(&error) => match launch.start().await? {
-                    Launched::Ready => return self.finish(self.greet(None, grace).await),
-                    Launched::Taken => CallError::Unreachable(error),
-                },
+                // Of a path that leads nowhere, the daemon says best what is wrong with it.
+                Err(error) if is_absent(&error) || error.kind() == NotADirectory => {
+                    match launch.start().await? {
+                        Launched::Ready => return self.finish(self.greet(None, grace).await),
+                        Launched::Taken => CallError::Unreachable(error),
+                    }
+                }
                 Err(error) => return Err(self.error(CallError::Unreachable(error))),
             };
             if Instant::now() >= deadline {

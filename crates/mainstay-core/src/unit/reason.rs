@@ -124,7 +124,7 @@ fn resting(unit: &Unit, rest: &Rest, now: Instant) -> String {
 
 fn starting(unit: &Unit, run: &Run) -> String {
     match run.again {
-        None => "starting".to_owned(),
+        None => "it has not answered `initialize` yet".to_owned(),
         Some(Again::Charged { attempt: attempt @ 2.. }) => {
             format!("{}, restart {attempt} of {}", last_end(unit), unit.policy.max)
         }

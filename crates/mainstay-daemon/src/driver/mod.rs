@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use mainstay_core::{Action, Cause, Event, Exit, Found, RunId, ServerName, Unit, Wanted};
+use mainstay_core::{
+    Action, Cause, Event, Exit, Found, RunId, ServerName, Transport, Unit, Wanted,
+};
 use mainstay_engine::{Engine, News, RunKey, StartError, Started};
 use mainstay_proxy::Hello;
 use tokio::sync::{mpsc, watch};
@@ -19,9 +21,10 @@ use tokio::task::JoinSet;
 
 use crate::clock;
 use crate::journal::Journal;
+use crate::legacy::Legacy;
 use crate::random;
 use crate::session::{self, Memory, Remembered, SessionError};
-use crate::snapshot::{self, Session, Snapshot, Times};
+use crate::snapshot::{Session, Snapshot, Times};
 use crate::store::{Store, Stored};
 
 /// Messages on their way to a driver.
@@ -67,6 +70,8 @@ enum Done {
     Session(RunId, Result<Session, SessionError>),
     /// A run that closed its output has not ended within a while.
     StillThere(RunId),
+    /// An HTTP server has forgotten the session, as they do when they are bored.
+    SessionForgotten(RunId),
     Nothing,
 }
 
@@ -84,14 +89,6 @@ pub(crate) enum Ending {
     Forgotten,
     /// The daemon ends.
     Retired,
-}
-
-/// A run that was found when the daemon started.
-#[derive(Debug)]
-pub(crate) struct Survivor {
-    pub(crate) run: RunId,
-    pub(crate) pid: Option<u32>,
-    pub(crate) age: Duration,
 }
 
 /// One server's driver.
@@ -114,14 +111,9 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// A driver for a server, with the run that an earlier daemon left, if there is one.
-    pub(crate) fn new(
-        context: Context,
-        stored: Stored,
-        last: RunId,
-        survivor: Option<&Survivor>,
-    ) -> (Self, Handle) {
-        let now = clock::now();
+    /// A driver for a server, with what an earlier daemon left of it.
+    pub(crate) fn new(context: Context, stored: Stored, legacy: &Legacy) -> (Self, Handle) {
+        let survivor = legacy.survivor.as_ref();
         let name = &stored.spec.name;
         let key = survivor.map(|found| RunKey::new(name.clone(), found.run));
         let known = key.as_ref().and_then(|key| context.memory.recall(key));
@@ -132,7 +124,8 @@ impl Driver {
             ready_for: ready_at.map(clock::since),
         });
         let policy = stored.spec.restart.clone();
-        let unit = Unit::resume(now, policy, random::seed(), stored.wanted, last, found);
+        let (now, seed) = (clock::now(), random::seed());
+        let unit = Unit::resume(now, policy, seed, stored.wanted, legacy.last, found);
         let times = Times {
             started_at: survivor.map(|found| clock::wall_before(found.age)),
             ready_at,
@@ -144,7 +137,9 @@ impl Driver {
             spec: Arc::new(stored.spec.clone()),
             created_at: stored.created_at,
             wanted: stored.wanted,
-            info: snapshot::info(&stored.spec, &unit.view(now), &times, last.generation(), None),
+            unit: unit.clone(),
+            times: times.clone(),
+            pid: None,
             session: None,
             last_words: Arc::new([]),
         };
@@ -164,11 +159,14 @@ impl Driver {
             view,
             work: JoinSet::new(),
         };
+        if let Some((run, exit)) = legacy.ended {
+            driver.note_unseen_end(run, exit);
+        }
         if let Some(key) = key {
             driver.note_adoption(&key);
             driver.open_session(key.run, known.map(|known| known.hello));
         }
-        driver.publish(now);
+        driver.publish();
         (driver, Handle { inbox: sender, view: watcher })
     }
 
@@ -275,14 +273,21 @@ impl Driver {
                 let what = "it closed its output but went on running".to_owned();
                 Some(Event::Hung { run, what })
             }
-            Done::Session(..) | Done::StillThere(_) | Done::Nothing => None,
+            Done::SessionForgotten(run) if self.unit.run() == Some(run) => {
+                self.session = None;
+                self.publish();
+                self.open_session(run, None);
+                None
+            }
+            Done::Session(..) | Done::StillThere(_) | Done::SessionForgotten(_) | Done::Nothing => {
+                None
+            }
         }
     }
 
     /// Hands an event to the unit and does what it asks for.
     async fn feed(&mut self, event: Event) -> Option<Ending> {
-        let now = clock::now();
-        let action = self.unit.handle(now, event);
+        let action = self.unit.handle(clock::now(), event);
         for note in self.unit.take_notes() {
             self.tell(&note);
         }
@@ -293,7 +298,7 @@ impl Driver {
             self.times.ready_at = None;
         }
         self.keep_intent().await;
-        self.publish(now);
+        self.publish();
         match action {
             Some(Action::Start(run)) => self.start(run),
             Some(Action::Stop(run)) => {
@@ -361,17 +366,20 @@ impl Driver {
 
     fn session_opened(&mut self, run: RunId, session: Session) -> Event {
         let upstream = session.upstream.clone();
+        let transport = self.stored.spec.transport.clone();
         self.work.spawn(async move {
             upstream.closed().await;
-            tokio::time::sleep(CLOSED_GRACE).await;
-            Done::StillThere(run)
+            match transport {
+                Transport::Stdio => {
+                    tokio::time::sleep(CLOSED_GRACE).await;
+                    Done::StillThere(run)
+                }
+                Transport::StreamableHttp { .. } => Done::SessionForgotten(run),
+            }
         });
-        if self.times.ready_at.is_none() {
-            let ready_at = clock::wall();
-            self.times.ready_at = Some(ready_at);
-            let hello = Hello::clone(&session.hello);
-            self.context.memory.remember(&self.key(run), &Remembered { ready_at, hello });
-        }
+        let ready_at = *self.times.ready_at.get_or_insert_with(clock::wall);
+        let hello = Hello::clone(&session.hello);
+        self.context.memory.remember(&self.key(run), &Remembered { ready_at, hello });
         self.session = Some(session);
         Event::Ready { run }
     }
@@ -415,9 +423,7 @@ impl Driver {
         }
     }
 
-    fn publish(&self, now: Instant) {
-        let view = self.unit.view(now);
-        let generation = self.unit.last_run().generation();
+    fn publish(&self) {
         let spec = &self.stored.spec;
         self.view.send_modify(|shown| {
             shown.revision += 1;
@@ -426,7 +432,9 @@ impl Driver {
             }
             shown.created_at = self.stored.created_at;
             shown.wanted = self.stored.wanted;
-            shown.info = snapshot::info(spec, &view, &self.times, generation, self.pid);
+            shown.unit.clone_from(&self.unit);
+            shown.times.clone_from(&self.times);
+            shown.pid = self.pid;
             shown.session.clone_from(&self.session);
             shown.last_words = self.last_words.clone();
         });

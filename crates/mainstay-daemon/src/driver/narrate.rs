@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use mainstay_api::EventRecord;
-use mainstay_core::{Cause, Note, RunId, human_duration};
+use mainstay_core::{Cause, Exit, Note, RunId, human_duration};
 use mainstay_engine::RunKey;
 
 use super::Driver;
@@ -47,6 +47,17 @@ impl Driver {
             _ => tracing::debug!(%server, run, event = note.event(), detail),
         }
         self.record(at, run, note.event(), note.cause(), detail);
+    }
+
+    /// A run that ended while no daemon was there is neither charged nor waited for.
+    pub(super) fn note_unseen_end(&mut self, run: RunId, exit: Exit) {
+        let at = clock::wall();
+        let cause = Cause::Exited(exit);
+        let detail = format!("{cause} while no daemon was there");
+        tracing::warn!(server = %self.name(), %run, detail, "server exited");
+        self.record(at, Some(run.generation()), "ended", Some(cause.kind()), detail.clone());
+        self.context.memory.forget(&self.key(run));
+        self.times.ended = Some((cause, detail, at));
     }
 
     pub(super) fn note_adoption(&self, key: &RunKey) {

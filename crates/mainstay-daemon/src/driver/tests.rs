@@ -56,7 +56,7 @@ impl World {
             wanted: Wanted::On,
             created_at: Timestamp::UNIX_EPOCH,
         };
-        let (driver, handle) = Driver::new(context, stored, RunId::default(), None);
+        let (driver, handle) = Driver::new(context, stored, &Legacy::default());
         let (mut coming, inbox) = (engine.watch(), handle.inbox.clone());
         let news = tokio::spawn(async move {
             while let Ok(news) = coming.recv().await {
@@ -77,12 +77,12 @@ impl World {
     }
 
     async fn status(&mut self, status: Status) -> Snapshot {
-        self.until(|shown| shown.info.status == status).await
+        self.until(|shown| shown.info().status == status).await
     }
 
     /// The present run dies, once it is ready.
     async fn die(&mut self, run: u64) {
-        self.until(|shown| shown.info.generation == run && shown.session.is_some()).await;
+        self.until(|shown| shown.info().generation == run && shown.session.is_some()).await;
         self.engine.die(&key("time", run), Exit::code(1));
     }
 }
@@ -101,7 +101,7 @@ async fn a_crash_loop_keeps_to_the_schedule_and_is_given_up() {
         world.die(run).await;
     }
     let shown = world.status(Status::Error).await;
-    assert_eq!((shown.info.restarts, shown.info.generation), (10, 11));
+    assert_eq!((shown.info().restarts, shown.info().generation), (10, 11));
     assert_eq!(&*shown.last_words, b"last words\n");
     let starts = world.engine.starts();
     let waits = starts.windows(2).map(|pair| pair[1].1 - pair[0].1);
@@ -119,7 +119,7 @@ async fn a_stop_in_a_long_backoff_acts_at_once() {
     let mut world = World::new(policy);
     world.die(1).await;
     world.die(2).await;
-    world.until(|shown| shown.info.next_restart_at.is_some()).await;
+    world.until(|shown| shown.info().next_restart_at.is_some()).await;
     let before = tokio::time::Instant::now();
     world.send(Message::Want(Wanted::Off)).await;
     world.status(Status::Stopped).await;
@@ -136,8 +136,8 @@ async fn a_death_that_was_not_told_is_found_in_the_list() {
     tokio::time::advance(Duration::from_secs(1)).await;
     world.send(Message::Listed { begun: clock::now(), runs: Vec::new() }).await;
     world.engine.started(2).await;
-    let shown = world.until(|shown| shown.info.generation == 2).await;
-    assert_eq!(shown.info.last_exit.unwrap().cause, "exited");
+    let shown = world.until(|shown| shown.info().generation == 2).await;
+    assert_eq!(shown.info().last_exit.unwrap().cause, "exited");
 }
 
 #[tokio::test(start_paused = true)]
@@ -157,7 +157,7 @@ async fn a_list_begun_before_the_start_proves_nothing() {
 async fn a_run_that_is_not_ours_any_more_is_ended() {
     let mut world = World::new(RestartPolicy::default());
     world.die(1).await;
-    world.until(|shown| shown.info.generation == 2 && shown.session.is_some()).await;
+    world.until(|shown| shown.info().generation == 2 && shown.session.is_some()).await;
     world.engine.plant(key("time", 1));
     let runs = vec![RunId::new(1), RunId::new(2)];
     world.send(Message::Listed { begun: clock::now(), runs }).await;
@@ -175,9 +175,9 @@ async fn a_server_that_says_nothing_is_ended_in_time_and_charged() {
     let begun = tokio::time::Instant::now();
     // The first run was asked before it fell silent, or falls silent too.
     world.engine.started(2).await;
-    let shown = world.until(|shown| shown.info.restarts == 1).await;
+    let shown = world.until(|shown| shown.info().restarts == 1).await;
     assert!(begun.elapsed() >= Duration::from_secs(120));
-    assert_eq!(shown.info.last_exit.unwrap().cause, "hung");
+    assert_eq!(shown.info().last_exit.unwrap().cause, "hung");
 }
 
 #[tokio::test(start_paused = true)]
@@ -185,7 +185,7 @@ async fn a_refused_handshake_counts_as_hung() {
     let mut world = World::new(RestartPolicy { max: 0, ..RestartPolicy::default() });
     world.engine.set_manner(Manner::Refuses);
     let shown = world.status(Status::Error).await;
-    let exit = shown.info.last_exit.unwrap();
+    let exit = shown.info().last_exit.unwrap();
     assert_eq!(exit.cause, "hung");
     assert!(exit.detail.contains("not today"), "{}", exit.detail);
 }
@@ -196,7 +196,7 @@ async fn what_cannot_start_is_an_error_until_it_is_asked_for_again() {
     world.engine.refuse_starts("no such thing");
     world.send(Message::Restart).await;
     let shown = world.status(Status::Error).await;
-    assert!(shown.info.reason.contains("no such thing"), "{}", shown.info.reason);
+    assert!(shown.info().reason.contains("no such thing"), "{}", shown.info().reason);
     let starts = world.engine.starts().len();
     tokio::time::advance(Duration::from_secs(600)).await;
     assert_eq!(world.engine.starts().len(), starts);

@@ -64,22 +64,28 @@ async fn receive(
             Ok(Some(FromShim::Output { offset, bytes })) => {
                 let seen = offset + bytes.len() as u64;
                 for line in splitter.push(bytes.into()) {
-                    match line {
-                        Line::Whole(line) => {
-                            if lines.send(line).await.is_err() {
-                                return;
-                            }
-                        }
-                        Line::TooLong(length) => {
+                    let line = match line {
+                        Line::Whole(line) => line,
+                        Line::TooLong { length, ends } => {
                             let note = format!("[a line of {length} bytes was dropped: too long]");
                             // The log of a flooding server may be full; the note is only a help.
                             junk.try_send(note.into()).ok();
+                            ends
                         }
+                    };
+                    if lines.send(line).await.is_err() {
+                        return;
                     }
                 }
                 let pending = splitter.pending();
                 let kept = if pending > KEEP_PARTIAL { 0 } else { pending };
                 consumed.send_replace(seen - kept as u64);
+            }
+            Ok(Some(FromShim::Closed)) => {
+                // The lines end here, but junk may still be on its way to the log.
+                drop(lines);
+                while let Ok(Some(_)) = shim.next().await {}
+                return;
             }
             Ok(Some(FromShim::Written { through })) => {
                 acknowledged.send_replace(through);

@@ -2,15 +2,26 @@
 
 use bytes::{Bytes, BytesMut};
 
-/// No line is longer; a longer one is dropped whole, so that one bad answer costs one call only.
+/// No line is longer; of a longer one only the ends are kept, so that one bad answer costs one call
+/// only.
 pub(crate) const MAX_LINE: usize = 16 * 1024 * 1024;
+
+/// How much of each end of an over-long line is kept: enough to tell what it was.
+const END: usize = 1024;
 
 /// Splits a stream of pieces into lines without copying those that lie within one piece.
 #[derive(Debug, Default)]
 pub(crate) struct LineSplitter {
     partial: BytesMut,
-    /// How much of an over-long line has been dropped so far.
-    dropped: usize,
+    /// What is kept of an over-long line so far.
+    cut: Option<Cut>,
+}
+
+#[derive(Debug, Default)]
+struct Cut {
+    head: Vec<u8>,
+    tail: Vec<u8>,
+    length: usize,
 }
 
 /// What a piece completed.
@@ -18,8 +29,13 @@ pub(crate) struct LineSplitter {
 pub(crate) enum Line {
     /// A line without its end.
     Whole(Bytes),
-    /// A line of that many bytes was longer than [`MAX_LINE`].
-    TooLong(usize),
+    /// A line that was longer than [`MAX_LINE`].
+    TooLong {
+        /// How long it was.
+        length: usize,
+        /// Its beginning, a newline and its end.
+        ends: Bytes,
+    },
 }
 
 impl LineSplitter {
@@ -31,9 +47,10 @@ impl LineSplitter {
             rest.truncate(end);
             lines.extend(self.complete(rest));
         }
-        if self.dropped > 0 || self.partial.len() + piece.len() > MAX_LINE {
-            self.dropped += self.partial.len() + piece.len();
-            self.partial = BytesMut::new();
+        if self.cut.is_some() || self.partial.len() + piece.len() > MAX_LINE {
+            let cut = self.cut.get_or_insert_default();
+            cut.extend(&std::mem::take(&mut self.partial));
+            cut.extend(&piece);
         } else {
             self.partial.extend_from_slice(&piece);
         }
@@ -46,7 +63,12 @@ impl LineSplitter {
     }
 
     fn complete(&mut self, rest: Bytes) -> Option<Line> {
-        let length = std::mem::take(&mut self.dropped) + self.partial.len() + rest.len();
+        if self.cut.is_some() || self.partial.len() + rest.len() > MAX_LINE {
+            let mut cut = self.cut.take().unwrap_or_default();
+            cut.extend(&std::mem::take(&mut self.partial));
+            cut.extend(&rest);
+            return Some(cut.finish());
+        }
         let mut line = if self.partial.is_empty() {
             rest
         } else {
@@ -54,13 +76,26 @@ impl LineSplitter {
             whole.extend_from_slice(&rest);
             whole.freeze()
         };
-        if length > MAX_LINE {
-            return Some(Line::TooLong(length));
-        }
         if line.last() == Some(&b'\r') {
             line.truncate(line.len() - 1);
         }
         (!line.is_empty()).then_some(Line::Whole(line))
+    }
+}
+
+impl Cut {
+    fn extend(&mut self, bytes: &[u8]) {
+        let room = END.saturating_sub(self.head.len()).min(bytes.len());
+        self.head.extend_from_slice(&bytes[..room]);
+        self.tail.extend_from_slice(&bytes[bytes.len().saturating_sub(END)..]);
+        let excess = self.tail.len().saturating_sub(END);
+        self.tail.drain(..excess);
+        self.length += bytes.len();
+    }
+
+    fn finish(self) -> Line {
+        let ends = [self.head, self.tail].join(&b'\n');
+        Line::TooLong { length: self.length, ends: ends.into() }
     }
 }
 
@@ -87,7 +122,9 @@ mod tests {
     #[test]
     fn an_over_long_line_costs_itself_only() {
         let long = vec![b'x'; MAX_LINE];
-        assert_eq!(split(&[&long, b"y\nok\n"]), [Line::TooLong(MAX_LINE + 1), whole("ok")]);
+        let ends = [&long[..END], b"\n", &long[1..END], b"y"].concat().into();
+        let cut = Line::TooLong { length: MAX_LINE + 1, ends };
+        assert_eq!(split(&[&long, b"y\nok\n"]), [cut, whole("ok")]);
         assert_eq!(split(&[&long, b"\n"]), [Line::Whole(Bytes::from(long.clone()))]);
     }
 

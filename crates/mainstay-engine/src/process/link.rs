@@ -84,7 +84,12 @@ impl ShimLink {
                 format!("it speaks version {version} of its protocol, this daemon {VERSION}"),
             )),
             Some(FromShim::Hello {
-                server_pid, started_unix_ms, out_start, written, exited, ..
+                server_pid,
+                started_unix_ms,
+                out_start,
+                written,
+                exited,
+                ..
             }) => Ok((link, Greeting { server_pid, started_unix_ms, out_start, written, exited })),
             Some(other) => Err(EngineError::Shim(format!("it began with {other:?}"))),
             None => Err(EngineError::io("connecting to the shim")(

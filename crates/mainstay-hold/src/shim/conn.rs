@@ -40,6 +40,8 @@ pub(super) struct Conn {
 pub(super) struct Attached {
     /// The offset of the next output byte to send.
     pub(super) sent: u64,
+    /// Whether it knows that there will be no more.
+    pub(super) told_closed: bool,
 }
 
 /// What a connection wants to know of the end of the run. A greater interest includes the smaller.
@@ -62,6 +64,7 @@ enum Told {
 /// What connections are told about.
 pub(super) struct View<'a> {
     pub(super) output: &'a Ring,
+    pub(super) closed: bool,
     pub(super) written: u64,
     pub(super) tail: &'a Tail,
     pub(super) exit: Option<&'a ExitRecord>,
@@ -157,6 +160,11 @@ impl Conn {
                 let bytes = view.output.slices(attached.sent, CHUNK);
                 put_output(&mut self.out, attached.sent, bytes);
                 attached.sent += (bytes.0.len() + bytes.1.len()) as u64;
+                return true;
+            }
+            if view.closed && !attached.told_closed {
+                attached.told_closed = true;
+                FromShim::Closed.encode(&mut self.out);
                 return true;
             }
         }

@@ -300,7 +300,7 @@ impl Run {
             }
         }
         let conn = &mut self.conns[index];
-        conn.attached = Some(Attached { sent });
+        conn.attached = Some(Attached { sent, told_closed: false });
         conn.raise(Interest::Watching);
     }
 
@@ -401,6 +401,7 @@ impl Run {
     fn pump(&mut self) {
         let view = View {
             output: &self.server.output,
+            closed: self.server.output_closed(),
             written: self.server.stdin.written(),
             tail: &self.server.tail,
             exit: self.exit.as_ref(),

@@ -89,6 +89,11 @@ impl Server {
         (self.stdout, self.stderr) = (None, None);
     }
 
+    /// Whether there will be no more output.
+    pub(super) fn output_closed(&self) -> bool {
+        self.stdout.is_none()
+    }
+
     fn end(&self, pipe: Pipe) -> Option<&OwnedFd> {
         match pipe {
             Pipe::Stdout => self.stdout.as_ref(),

@@ -51,6 +51,7 @@ fn any_from_shim() -> impl Strategy<Value = FromShim> {
     prop_oneof![
         any_hello(),
         (any::<u64>(), any_bytes()).prop_map(|(offset, bytes)| FromShim::Output { offset, bytes }),
+        Just(FromShim::Closed),
         any::<u64>().prop_map(|through| FromShim::Written { through }),
         exited,
         any::<u32>().prop_map(|survivors| FromShim::Gone { survivors }),

@@ -128,7 +128,7 @@ impl Shim {
         wait_for_exit(self.child.id());
         let status = self.child.wait().unwrap();
         assert!(!self.dir().join(socket::SHIM).exists(), "the socket is left");
-        assert!(!self.dir().join(record::PID).exists(), "the pid file is left");
+        assert!(!self.dir().join(record::PID).is_symlink(), "the pid link is left");
         status
     }
 }
@@ -236,7 +236,7 @@ impl Client {
                     self.offset = Some(offset + bytes.len() as u64);
                     output.extend(bytes);
                 }
-                FromShim::Written { .. } => {}
+                FromShim::Written { .. } | FromShim::Closed => {}
                 news => return (output, news),
             }
         }

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 
 use serde_json::value::RawValue;
 
+use super::MAX_LINE;
+
 /// Why an upstream request has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
@@ -29,6 +31,14 @@ pub enum UpstreamError {
     /// The server does not keep to the protocol; the text names the request.
     #[error("{0}")]
     Protocol(String),
+    /// The request is longer than a line may be, so it was not sent.
+    #[error("`{method}` is too large: {bytes} bytes, at most {MAX_LINE} fit on a line")]
+    TooLarge {
+        /// The method of the request.
+        method: String,
+        /// Its length.
+        bytes: usize,
+    },
     /// The server answered with an HTTP error.
     #[error("the server answered `{method}` with HTTP status {status}{}", said(.body))]
     Http {

@@ -11,7 +11,9 @@ use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tracing::debug;
 
-use super::{IN_FLIGHT, LineLink, UpstreamError, cancelled, closed, reply, settled};
+use super::{
+    IN_FLIGHT, LineLink, MAX_LINE, UpstreamError, cancelled, closed, cut, protocol, reply, settled,
+};
 use crate::frame::{self, Frame, Outcome};
 
 /// How many lines may wait for the server to read before no more requests are taken in.
@@ -44,11 +46,17 @@ impl Lines {
     ) -> Result<Box<RawValue>, UpstreamError> {
         let (answer, answered) = oneshot::channel();
         let line = one_line(frame::request(id, method, params));
+        if line.len() > MAX_LINE {
+            return Err(UpstreamError::TooLarge { method: method.to_owned(), bytes: line.len() });
+        }
         let message = Message::Ask { id, line, answer };
         self.inbox.send(message).await.map_err(|_| closed(method))?;
         match answered.await {
             Ok(Answer::Ok(result)) => Ok(result),
             Ok(Answer::Error(error)) => settled(method, Outcome::Error(&error)),
+            Ok(Answer::TooLong) => {
+                Err(protocol(method, format_args!("a line of more than {MAX_LINE} bytes")))
+            }
             Err(_) => Err(closed(method)),
         }
     }
@@ -77,6 +85,8 @@ enum Message {
 enum Answer {
     Ok(Box<RawValue>),
     Error(Box<RawValue>),
+    /// It was too long to keep.
+    TooLong,
 }
 
 /// The task. Ending it drops the session, and with it fails every request still open.
@@ -150,6 +160,14 @@ impl Session {
     }
 
     fn hear(&mut self, line: &Bytes) {
+        if let Some(newline) = line.iter().position(|&byte| byte == b'\n') {
+            let id = cut::id(&line[..newline], &line[newline + 1..]);
+            if let Some(pending) = id.and_then(|id| self.pending.remove(&id)) {
+                // The receiver may be gone by now, which is as good as cancelled.
+                drop(pending.send(Answer::TooLong));
+            }
+            return;
+        }
         for message in frame::split(line) {
             match frame::scan(message) {
                 Ok(Frame::Response { id, outcome }) => {

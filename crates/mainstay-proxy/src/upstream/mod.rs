@@ -5,6 +5,7 @@
 //! time from any number of clones. Up to [`IN_FLIGHT`] are with the server at once; others wait.
 
 mod cancel;
+mod cut;
 mod error;
 mod hello;
 mod http;
@@ -29,13 +30,16 @@ use crate::frame::{self, Id, Outcome};
 const IN_FLIGHT: usize = 1024;
 /// How many pages of a list are read before a server counts as never ending.
 const MAX_PAGES: usize = 1000;
+/// No line to a stdio server is longer, and none from it.
+const MAX_LINE: usize = 16 * 1024 * 1024;
 
 /// The lines to and from a stdio server. They carry no newline.
 #[derive(Debug)]
 pub struct LineLink {
     /// Lines for the server's stdin.
     pub to_server: mpsc::Sender<Bytes>,
-    /// Lines from its stdout. When this ends, the link is gone.
+    /// Lines from its stdout. When this ends, the link is gone. Of a line that was too long to keep
+    /// only the two ends come, with a newline between them, which no other line holds.
     pub from_server: mpsc::Receiver<Bytes>,
     /// Takes the lines from stdout that are no JSON-RPC; they are dropped while it is full.
     pub junk: mpsc::Sender<Bytes>,

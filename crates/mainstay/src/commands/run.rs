@@ -131,7 +131,8 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let Workload::Process(process) = &spec.workload;
     if !process.cwd.is_dir() {
         let cwd = process.cwd.display();
-        return Err(CliError::usage(format!("the directory `{cwd}` does not exist")));
+        let problem = if process.cwd.exists() { "is no directory" } else { "does not exist" };
+        return Err(CliError::usage(format!("the directory `{cwd}` {problem}")));
     }
     let name = spec.name.clone();
     let request = Request::Run { spec: Box::new(spec), replace: args.replace };

@@ -3,11 +3,23 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
+use mainstay_testkit::programs::program;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// No test waits longer for anything.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// How often a test looks whether what it waits for has come.
+const STEP: Duration = Duration::from_millis(20);
 
 /// Where a test's Mainstay lives. Dropping it stops the daemon, ends every process that was started
 /// in it, and removes the files.
@@ -36,6 +48,11 @@ impl TestEnv {
     pub(crate) fn with_var(mut self, name: &str, value: &str) -> Self {
         self.vars.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// The directory that holds everything; `[ROOT]` in outputs.
+    pub(crate) fn root(&self) -> &Path {
+        self.root.path()
     }
 
     /// The directory in which commands run.
@@ -73,7 +90,12 @@ impl TestEnv {
 
     /// Runs the program to its end.
     pub(crate) fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
-        self.finish(self.command(args).output().unwrap())
+        self.run_prepared(self.command(args))
+    }
+
+    /// Runs a command that was made ready here to its end.
+    pub(crate) fn run_prepared(&self, mut command: Command) -> Output {
+        self.finish(command.output().unwrap())
     }
 
     /// Runs the program with this on its standard input.
@@ -128,11 +150,190 @@ impl Drop for TestEnv {
             self.run(["daemon", "stop"]);
         }
         for pid in self.processes() {
-            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap();
-            // It may have ended since.
-            let _gone = kill_process(pid, Signal::KILL);
+            kill(pid, Signal::KILL);
         }
     }
+}
+
+/// What stories are made of.
+impl TestEnv {
+    /// Runs a command that must succeed, and gives what it printed.
+    pub(crate) fn ok<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> String {
+        let output = self.run(args);
+        assert_eq!(output.code, 0, "{output}");
+        output.stdout
+    }
+
+    /// The same, with the JSON that it printed.
+    pub(crate) fn json<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Value {
+        serde_json::from_str(&self.ok(args)).unwrap()
+    }
+
+    /// `run NAME OPTIONS --wait --json -- COMMAND`, which must succeed.
+    pub(crate) fn run_server(&self, name: &str, options: &[&str], command: &[&str]) -> Value {
+        self.json(run_args(name, options, command))
+    }
+
+    /// The same, for a server that must fail.
+    pub(crate) fn run_failing(&self, name: &str, options: &[&str], command: &[&str]) -> Output {
+        let output = self.run(run_args(name, options, command));
+        assert_eq!(output.code, 1, "{output}");
+        output
+    }
+
+    /// A server as `ls --json` shows it; null if it is not there.
+    pub(crate) fn server(&self, name: &str) -> Value {
+        let Value::Array(servers) = self.json(["ls", "--json"]) else { panic!("no array") };
+        servers.into_iter().find(|server| server["name"] == name).unwrap_or_default()
+    }
+
+    /// A server once it is like that.
+    pub(crate) fn once(&self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let seen = patiently(|| {
+            last = self.server(name);
+            is_so(&last).then(|| last.clone())
+        });
+        seen.unwrap_or_else(|| panic!("{name} never {what}; it is {last:#}"))
+    }
+
+    /// A server once its run of this generation is up and ready.
+    pub(crate) fn once_running(&self, name: &str, generation: u64) -> Value {
+        self.once(name, "got to that run", |server| {
+            server["status"] == "running" && server["generation"] == generation
+        })
+    }
+
+    /// The result of a call that must succeed, as text.
+    pub(crate) fn call(&self, name: &str, tool: &str, arguments: &str) -> String {
+        self.ok(["call", name, tool, arguments]).trim_end().to_owned()
+    }
+
+    /// The events of a server, oldest first.
+    pub(crate) fn events(&self, name: &str) -> Vec<Value> {
+        let lines = self.ok(["events", name, "--json"]);
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The events of a server that are called that.
+    pub(crate) fn events_called(&self, name: &str, event: &str) -> Vec<Value> {
+        self.events(name).into_iter().filter(|found| found["event"] == event).collect()
+    }
+
+    /// The daemon's process, which must be there.
+    pub(crate) fn daemon(&self) -> u32 {
+        pid_of(&self.json(["daemon", "status", "--json"]))
+    }
+
+    /// Starts a command and hands over its lines as they come.
+    pub(crate) fn follow<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Follower {
+        let mut command = self.command(args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (tell, lines) = mpsc::channel();
+        thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).try_for_each(|line| tell.send(line))
+        });
+        Follower { child, lines }
+    }
+}
+
+/// A command that goes on until it is ended.
+pub(crate) struct Follower {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Follower {
+    /// The next line that is so; others are passed over.
+    pub(crate) fn line(&self, is_so: impl Fn(&str) -> bool) -> String {
+        loop {
+            let line = self.lines.recv_timeout(LIMIT).expect("the line comes in time");
+            if is_so(&line) {
+                return line;
+            }
+        }
+    }
+
+    /// Waits for its end, and gives the exit code and what it said on standard error.
+    pub(crate) fn ending(mut self) -> (Option<i32>, String) {
+        until("it ended by itself", || self.child.try_wait().unwrap());
+        let output = self.child.wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    }
+
+    /// Ends it.
+    pub(crate) fn end(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// Asks again and again until there is an answer, but not for ever.
+pub(crate) fn until<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    patiently(ask).unwrap_or_else(|| panic!("not within {LIMIT:?}: {what}"))
+}
+
+fn patiently<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    for _ in 0..LIMIT.as_millis() / STEP.as_millis() {
+        if let Some(answer) = ask() {
+            return Some(answer);
+        }
+        thread::sleep(STEP);
+    }
+    None
+}
+
+fn run_args<'a>(name: &'a str, options: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {
+    [&["run", name], options, &["--wait", "--json", "--"], command].concat()
+}
+
+/// The fixture MCP server.
+pub(crate) fn fixture() -> String {
+    program("fixture-mcp").into_os_string().into_string().unwrap()
+}
+
+/// A port that nothing listens on. It lies below those that the system hands out by itself, and
+/// each test process begins its search elsewhere, so that nobody takes it meanwhile.
+pub(crate) fn free_port() -> u16 {
+    let first = std::process::id().wrapping_mul(31);
+    let ports = (0..12_000).map(|n| 20_000 + first.wrapping_add(n) % 12_000);
+    let mut ports = ports.map(|port| u16::try_from(port).unwrap());
+    ports.find(|&port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()).unwrap()
+}
+
+/// The process that a JSON object names.
+pub(crate) fn pid_of(object: &Value) -> u32 {
+    u32::try_from(object["pid"].as_u64().unwrap()).unwrap()
+}
+
+/// Sends a signal to a process, which may have ended already.
+pub(crate) fn kill(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap();
+    let _gone = kill_process(pid, signal);
+}
+
+/// Whether a process lives; one that only waits to be collected does not.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    stat(pid).is_some_and(|(state, _)| state != "Z" && state != "X")
+}
+
+/// Waits until a process lives no more.
+pub(crate) fn until_dead(pid: u32) {
+    until("the process ended", || (!is_alive(pid)).then_some(()));
+}
+
+/// The process that holds a server, and that is its parent.
+pub(crate) fn shim_of(server: &Value) -> u32 {
+    stat(pid_of(server)).expect("the server lives").1
+}
+
+/// The state and the parent of a process.
+fn stat(pid: u32) -> Option<(String, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it may contain anything, blanks and parentheses too.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
 }
 
 /// The form that snapshots keep: exit code, then whatever was printed.

@@ -2,8 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set its scene has failed")]
 
+mod bad_input;
+mod daemon_life;
 mod env;
+mod everyday;
 mod help;
 mod import;
+mod leaks;
 mod no_daemon;
+mod real_servers;
+mod supervise;
 mod usage;

@@ -24,7 +24,7 @@ fn stop_removal_and_restart_act_at_once_during_a_delay() {
     let mut w = resting();
     assert_eq!(w.tell(Event::Restart), start(3));
     assert_eq!(w.restarts(), 0);
-    w.shows(Status::Starting, "starting");
+    w.shows(Status::Starting, "it has not answered `initialize` yet");
 
     assert_eq!(resting().tell(Event::Policy(RestartPolicy::default())), start(3));
 }

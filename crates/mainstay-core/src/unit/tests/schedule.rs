@@ -10,7 +10,7 @@ const NOMINAL: [u64; 10] = [0, 5, 10, 20, 40, 60, 60, 60, 60, 60];
 #[test]
 fn success_at_the_first_go() {
     let mut w = world();
-    w.shows(Status::Starting, "starting");
+    w.shows(Status::Starting, "it has not answered `initialize` yet");
     w.comes_up();
     w.shows(Status::Running, "ready");
     assert_eq!(w.passes(FOREVER), None);

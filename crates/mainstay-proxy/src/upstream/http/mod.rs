@@ -135,6 +135,7 @@ impl Http {
             UpstreamError::Closed { .. }
             | UpstreamError::Rpc { .. }
             | UpstreamError::Protocol(_)
+            | UpstreamError::TooLarge { .. }
             | UpstreamError::SessionLost { .. } => error,
         })
     }
@@ -263,6 +264,7 @@ fn coming_up(error: &UpstreamError) -> bool {
         ),
         UpstreamError::Rpc { .. }
         | UpstreamError::Protocol(_)
+        | UpstreamError::TooLarge { .. }
         | UpstreamError::SessionLost { .. } => false,
     }
 }

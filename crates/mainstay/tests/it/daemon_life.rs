@@ -1,0 +1,302 @@
+//! The life of the daemon: it may die, be stopped or be replaced at any moment, and the servers are
+//! none the worse for it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::env::{TestEnv, fixture, free_port, is_alive, kill, pid_of, shim_of, until, until_dead};
+
+#[test]
+fn a_killed_daemon_costs_no_server_its_memory() {
+    let env = TestEnv::new();
+    let server = env.run_server("time", &[], &[&fixture()]);
+    assert_eq!(env.call("time", "count", "{}"), "1");
+    let old = env.daemon();
+    kill(old, Signal::KILL);
+    until_dead(old);
+
+    assert_eq!(env.call("time", "count", "{}"), "2", "what it remembers survived");
+    assert_ne!(env.daemon(), old);
+    let kept = env.server("time");
+    for field in ["pid", "generation", "status", "ready_at", "restarts"] {
+        assert_eq!(kept[field], server[field], "{field}");
+    }
+    let events = env.events_called("time", "kept");
+    assert_eq!((events.len(), &events[0]["run"]), (1, &json!(1)));
+    assert_eq!(env.events_called("time", "started").len(), 1);
+    assert!(env.ok(["tools", "time"]).contains("count"));
+
+    kill(pid_of(&kept), Signal::KILL);
+    let next = env.once_running("time", 2);
+    assert_eq!(next["last_exit"]["signal"], 9, "an adopted server is supervised as before");
+}
+
+#[test]
+fn an_http_server_is_adopted_with_its_session() {
+    let env = TestEnv::new();
+    let port = free_port().to_string();
+    let options = ["--transport", "streamable-http", "--target-port", &port];
+    let address = format!("127.0.0.1:{port}");
+    let server = env.run_server("web", &options, &[&fixture(), "--http", &address]);
+    assert_eq!(env.call("web", "count", "{}"), "1");
+    let old = env.daemon();
+    kill(old, Signal::KILL);
+    until_dead(old);
+    assert_eq!(env.call("web", "count", "{}"), "2");
+    assert_eq!(env.server("web")["pid"], server["pid"]);
+}
+
+#[test]
+fn a_daemon_that_dies_during_a_start_is_no_harm() {
+    let env = TestEnv::new();
+    let flags = [&fixture(), "--ready-after", "600"];
+    let mut run = env.command(["run", "time", "--wait", "--", flags[0], flags[1], flags[2]]);
+    let run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let starting = env.once("time", "was started", |server| server["pid"].is_u64());
+    kill(env.daemon(), Signal::KILL);
+    finish(run);
+    // Whether it was ready is not known, so it is either kept or begun anew, but never doubled.
+    let up = env.once("time", "was ready", |server| server["status"] == "running");
+    assert_eq!(env.call("time", "pid", "{}"), up["pid"].to_string());
+    assert!(up["pid"] == starting["pid"] || !is_alive(pid_of(&starting)));
+}
+
+#[test]
+fn a_server_that_died_while_no_daemon_was_there_is_started_again() {
+    let env = TestEnv::new();
+    let server = env.run_server("time", &[], &[&fixture()]);
+    let old = env.daemon();
+    for pid in [old, pid_of(&server)] {
+        kill(pid, Signal::KILL);
+        until_dead(pid);
+    }
+
+    let next = env.once_running("time", 2);
+    assert_eq!(env.call("time", "pid", "{}"), next["pid"].to_string());
+    let ended = env.events_called("time", "ended");
+    assert_eq!((ended.len(), &ended[0]["run"]), (1, &json!(1)));
+    assert_eq!(ended[0]["detail"], "killed by SIGKILL while no daemon was there");
+}
+
+#[test]
+fn a_stopped_daemon_takes_its_servers_along_and_brings_them_back() {
+    let env = TestEnv::new();
+    let on = env.run_server("on", &[], &[&fixture()]);
+    env.run_server("off", &[], &[&fixture()]);
+    env.ok(["stop", "off"]);
+    let daemon = env.daemon();
+    assert!(env.run(["daemon", "stop"]).stderr.contains("the daemon and its servers are stopped"));
+    assert!(!is_alive(daemon) && !is_alive(pid_of(&on)));
+    assert_eq!(env.run(["daemon", "status"]).code, 4);
+    until("the shims are gone too", || env.processes().is_empty().then_some(()));
+
+    env.once_running("on", 2);
+    assert_eq!(env.server("off")["status"], "stopped");
+    assert_eq!(env.server("off")["pid"], Value::Null);
+}
+
+#[test]
+fn a_daemon_can_be_stopped_without_its_servers() {
+    let env = TestEnv::new();
+    let server = env.run_server("time", &[], &[&fixture()]);
+    let daemon = env.daemon();
+    let words = env.run(["daemon", "stop", "--keep-servers"]).stderr;
+    assert!(words.contains("its servers run on"), "{words}");
+    assert!(!is_alive(daemon) && is_alive(pid_of(&server)));
+    assert_eq!(env.call("time", "pid", "{}"), server["pid"].to_string());
+}
+
+#[test]
+fn a_terminated_daemon_leaves_its_servers_up() {
+    let env = TestEnv::new();
+    let server = env.run_server("time", &[], &[&fixture()]);
+    let daemon = env.daemon();
+    kill(daemon, Signal::TERM);
+    until_dead(daemon);
+    assert!(!socket(&env).exists(), "one that ends in order takes its socket along");
+    assert_eq!(env.call("time", "pid", "{}"), server["pid"].to_string());
+    assert_eq!(env.events_called("time", "kept").len(), 1);
+}
+
+#[test]
+fn a_second_daemon_says_so_and_ends() {
+    let env = TestEnv::new();
+    env.ok(["ls"]);
+    let daemon = env.daemon();
+    let second = env.run(["daemon", "run"]);
+    assert_eq!(second.code, 1, "{second}");
+    let expected =
+        format!("a daemon is running already (pid {daemon}) for `[ROOT]/mainstay/state`");
+    assert!(second.stderr.contains(&expected), "{second}");
+    assert_eq!(env.daemon(), daemon, "the first is not disturbed");
+}
+
+#[test]
+fn everything_on_disk_is_private() {
+    let env = TestEnv::new();
+    env.run_server("time", &["-e", "TOKEN=hush"], &[&fixture(), "--stderr", "hello"]);
+    assert_eq!(mode(&socket(&env)), 0o600);
+    let mut seen = 0;
+    let mut left = vec![env.mainstay_home()];
+    while let Some(path) = left.pop() {
+        if path.is_symlink() {
+            continue; // The mode of a link means nothing; its directory is checked.
+        }
+        assert_eq!(mode(&path) & 0o077, 0, "{} is open to others", path.display());
+        seen += 1;
+        if path.is_dir() {
+            assert_eq!(mode(&path), 0o700, "{}", path.display());
+            left.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    assert!(seen > 10, "only {seen} files were found");
+}
+
+#[test]
+fn a_dead_daemons_socket_is_replaced() {
+    let env = TestEnv::new();
+    env.ok(["ls"]);
+    let old = env.daemon();
+    kill(old, Signal::KILL);
+    until_dead(old);
+    assert!(socket(&env).exists());
+    env.ok(["ls"]);
+    assert_ne!(env.daemon(), old);
+}
+
+#[test]
+fn after_a_reboot_all_is_as_it_was_wanted() {
+    let env = TestEnv::new();
+    env.run_server("on", &[], &[&fixture()]);
+    env.run_server("off", &[], &[&fixture()]);
+    env.ok(["stop", "off"]);
+    // The daemon first: it must not see the others go.
+    let daemon = env.daemon();
+    kill(daemon, Signal::KILL);
+    until_dead(daemon);
+    for pid in env.processes() {
+        kill(pid, Signal::KILL);
+    }
+    until("everything is dead", || env.processes().is_empty().then_some(()));
+    fs::remove_dir_all(env.mainstay_home().join("run")).unwrap();
+
+    let on = env.once_running("on", 2);
+    assert_eq!(env.call("on", "pid", "{}"), on["pid"].to_string());
+    assert_eq!(env.server("off")["status"], "stopped");
+}
+
+#[test]
+fn a_killed_shim_takes_its_server_along() {
+    let env = TestEnv::new();
+    let pid_file = env.work().join("orphan");
+    let file = pid_file.to_str().unwrap();
+    let flags = [&fixture(), "--daemonize-child", "--child-pid-file", file];
+    let first = env.run_server("time", &[], &flags);
+    let orphan = fs::read_to_string(&pid_file).unwrap().parse().unwrap();
+    let shim = shim_of(&first);
+    assert_ne!(shim, env.daemon());
+    kill(shim, Signal::KILL);
+    let second = env.once_running("time", 2);
+    assert!(!is_alive(pid_of(&first)), "the server does not outlive its shim");
+    assert!(!is_alive(orphan), "nor does anything that it started");
+    assert_eq!(env.call("time", "pid", "{}"), second["pid"].to_string());
+    assert_eq!(second["restarts"], 1);
+}
+
+#[test]
+fn a_shim_killed_while_no_daemon_was_there_leaves_nothing_either() {
+    let env = TestEnv::new();
+    let flags = [&fixture(), "--ignore-stdin-eof"];
+    let first = env.run_server("time", &[], &flags);
+    let (daemon, shim) = (env.daemon(), shim_of(&first));
+    for pid in [daemon, shim] {
+        kill(pid, Signal::KILL);
+        until_dead(pid);
+    }
+    let second = env.once_running("time", 2);
+    until_dead(pid_of(&first));
+    assert_eq!(env.call("time", "pid", "{}"), second["pid"].to_string());
+}
+
+#[test]
+fn a_run_that_nobody_knows_is_swept() {
+    let env = TestEnv::new();
+    env.ok(["ls"]);
+    env.ok(["daemon", "stop"]);
+    let state = env.mainstay_home().join("state");
+    let old = env.work().join("old-state");
+    copy_database(&state, &old);
+    let server = env.run_server("time", &[], &[&fixture()]);
+    env.ok(["daemon", "stop", "--keep-servers"]);
+    assert!(is_alive(pid_of(&server)));
+
+    copy_database(&old, &state);
+    assert_eq!(env.json(["ls", "--json"]), json!([]));
+    until_dead(pid_of(&server));
+    let run = env.mainstay_home().join("run");
+    until("its files are gone too", || {
+        let empty = |dir: &str| fs::read_dir(run.join(dir)).unwrap().next().is_none();
+        (empty("runs/time") && empty("sessions")).then_some(())
+    });
+    env.run_server("time", &[], &[&fixture()]);
+}
+
+#[test]
+fn many_commands_at_once_start_one_daemon() {
+    let env = TestEnv::new();
+    let start = |_| env.command(["ls", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let racers: Vec<Child> = (0..10).map(start).collect();
+    for racer in racers {
+        let output = racer.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), "[]");
+    }
+    let daemon = env.daemon();
+    until("only one daemon is left", || (env.processes() == [daemon]).then_some(()));
+}
+
+#[test]
+fn a_follower_gets_what_happens_until_the_daemon_ends() {
+    let env = TestEnv::new();
+    let first = env.run_server("time", &[], &[&fixture()]);
+    let events = env.follow(["events", "-f", "--json"]);
+    let logs = env.follow(["logs", "-f", "time"]);
+    events.line(|line| line.contains(r#""event":"ready""#));
+    kill(pid_of(&first), Signal::KILL);
+    let ended = events.line(|line| line.contains(r#""event":"ended""#));
+    let ended: Value = serde_json::from_str(&ended).unwrap();
+    assert_eq!((&ended["server"], &ended["run"]), (&json!("time"), &json!(1)));
+    events.line(|line| line.contains(r#""event":"ready""#));
+    logs.line(|line| line.contains("run 2 started"));
+    env.ok(["daemon", "stop"]);
+    events.line(|line| line.contains("stopped on request"));
+    assert_eq!(events.ending(), (Some(0), String::new()));
+    assert_eq!(logs.ending(), (Some(0), String::new()));
+}
+
+fn finish(mut child: Child) {
+    until("the command ended", || child.try_wait().unwrap());
+}
+
+fn socket(env: &TestEnv) -> std::path::PathBuf {
+    env.mainstay_home().join("run/daemon.sock")
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// Puts the database of intent of one directory in place of another's.
+fn copy_database(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for file in ["state.db", "state.db-wal", "state.db-shm"] {
+        // What the newer one left must not be taken for the older one's.
+        let _absent = fs::remove_file(to.join(file));
+        let _absent = fs::copy(from.join(file), to.join(file));
+    }
+}
