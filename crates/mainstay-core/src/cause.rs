@@ -79,7 +79,9 @@ pub enum Cause {
     Removed,
     /// The engine went away and took the run with it.
     EngineAway,
-    /// The run could not be started; the text says why.
+    /// The run could not be started for a passing reason; the text says why.
+    NotStarted(String),
+    /// The run cannot be started, now or later; the text says why.
     CannotStart(String),
     /// We ended it, because its user asked for that.
     Asked,
@@ -89,7 +91,7 @@ impl Cause {
     /// Whether such an end uses up a restart.
     pub fn charged(&self) -> bool {
         match self {
-            Self::Exited(_) | Self::Hung(_) | Self::StoppedBySomeone => true,
+            Self::Exited(_) | Self::Hung(_) | Self::StoppedBySomeone | Self::NotStarted(_) => true,
             Self::RestartedBySomeone
             | Self::Removed
             | Self::EngineAway
@@ -107,6 +109,7 @@ impl Cause {
             Self::RestartedBySomeone => "restarted",
             Self::Removed => "removed",
             Self::EngineAway => "engine-away",
+            Self::NotStarted(_) => "not-started",
             Self::CannotStart(_) => "cannot-start",
             Self::Asked => "asked",
         }
@@ -116,7 +119,14 @@ impl Cause {
     pub fn exit(&self) -> Option<Exit> {
         match self {
             Self::Exited(exit) => Some(*exit),
-            _ => None,
+            Self::Hung(_)
+            | Self::StoppedBySomeone
+            | Self::RestartedBySomeone
+            | Self::Removed
+            | Self::EngineAway
+            | Self::NotStarted(_)
+            | Self::CannotStart(_)
+            | Self::Asked => None,
         }
     }
 }
@@ -130,6 +140,7 @@ impl fmt::Display for Cause {
             Self::RestartedBySomeone => f.write_str("restarted by someone else"),
             Self::Removed => f.write_str("removed"),
             Self::EngineAway => f.write_str("lost with its engine"),
+            Self::NotStarted(why) => write!(f, "could not be started: {why}"),
             Self::CannotStart(why) => write!(f, "cannot start: {why}"),
             Self::Asked => f.write_str("stopped on request"),
         }

@@ -7,8 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::duration;
 
+/// No duration of a policy may be longer: 10 years, as durations are written. It is far more than
+/// anybody waits and far less than what a clock can count.
+pub(crate) const LONGEST: Duration = Duration::from_secs(315_576_000);
+
 /// The restart policy of one server. The default is the schedule that DESIGN names: at once, then
-/// after 5, 10, 20, 40, 60, 60, 60, 60 and 60 seconds, then give up.
+/// after 5, 10, 20, 40, 60, 60, 60, 60 and 60 seconds, then give up. In a valid spec no duration is
+/// longer than 10 years.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RestartPolicy {
@@ -18,7 +23,8 @@ pub struct RestartPolicy {
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub initial: Duration,
-    /// No delay is longer than this.
+    /// No delay is longer than this. One below `initial` is the delay before every restart but the
+    /// first.
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub cap: Duration,
@@ -30,7 +36,8 @@ pub struct RestartPolicy {
     pub stable_from: StableFrom,
     /// What to do when somebody else stops the server.
     pub on_stop: OnStop,
-    /// How long a start may take until the server has answered `initialize`.
+    /// How long a start may take until the server has answered `initialize`; above zero in a valid
+    /// spec.
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub start_timeout: Duration,
@@ -66,6 +73,17 @@ impl RestartPolicy {
             }
         }
     }
+
+    /// Its durations, each with the name of its field.
+    pub(crate) fn durations(&self) -> [(&'static str, Duration); 5] {
+        [
+            ("initial", self.initial),
+            ("cap", self.cap),
+            ("stable_after", self.stable_after),
+            ("start_timeout", self.start_timeout),
+            ("stop_timeout", self.stop_timeout),
+        ]
+    }
 }
 
 /// From when on the stable time of a run is counted.
@@ -99,6 +117,13 @@ mod tests {
         let policy = RestartPolicy::default();
         let delays: Vec<u64> = (1..=policy.max).map(|n| policy.delay(n).as_secs()).collect();
         assert_eq!(delays, [0, 5, 10, 20, 40, 60, 60, 60, 60, 60]);
+    }
+
+    #[test]
+    fn a_cap_below_the_initial_delay_is_every_delay() {
+        let cap = Duration::from_secs(2);
+        let policy = RestartPolicy { cap, ..RestartPolicy::default() };
+        assert!((2..=policy.max).all(|n| policy.delay(n) == cap));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::policy::LONGEST;
 use crate::{RestartPolicy, ServerName};
 
 /// Whether a server should run. This is the only thing about it that is stored besides its spec.
@@ -104,7 +105,7 @@ pub enum Transport {
     StreamableHttp {
         /// The port the server listens on.
         port: u16,
-        /// The path of its endpoint.
+        /// The path of its endpoint, beginning with `/` and without a query.
         path: String,
     },
 }
@@ -149,7 +150,7 @@ pub enum SpecError {
         /// What was given.
         variable: String,
     },
-    /// An HTTP server needs a real port and an absolute path.
+    /// An HTTP server needs a real port and the path of a URL.
     #[error("server `{name}`: {problem}")]
     BadEndpoint {
         /// The server.
@@ -157,13 +158,30 @@ pub enum SpecError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A duration is absurdly long.
+    #[error("`restart.{field}` of server `{name}` is longer than 10 years")]
+    TooLong {
+        /// The server.
+        name: ServerName,
+        /// Which duration, named as in [`RestartPolicy`].
+        field: &'static str,
+    },
+    /// A start that may take no time could never succeed.
+    #[error("`restart.start_timeout` of server `{0}` must be above zero")]
+    NoTimeToStart(ServerName),
 }
 
 impl ServerSpec {
     /// Checks what types alone cannot.
     pub fn validate(&self) -> Result<(), SpecError> {
-        let name = || self.name.clone();
         let Workload::Process(process) = &self.workload;
+        self.validate_process(process)?;
+        self.validate_endpoint()?;
+        self.validate_policy()
+    }
+
+    fn validate_process(&self, process: &ProcessSpec) -> Result<(), SpecError> {
+        let name = || self.name.clone();
         if process.command.first().is_none_or(String::is_empty) {
             return Err(SpecError::NoCommand(name()));
         }
@@ -184,24 +202,54 @@ impl ServerSpec {
                 });
             }
         }
-        match &self.transport {
-            Transport::StreamableHttp { port: 0, .. } => Err(SpecError::BadEndpoint {
-                name: name(),
-                problem: "the target port must not be 0".to_owned(),
-            }),
-            Transport::StreamableHttp { path, .. } if !path.starts_with('/') => {
-                Err(SpecError::BadEndpoint {
-                    name: name(),
-                    problem: format!("the path `{path}` must begin with `/`"),
-                })
-            }
-            Transport::Stdio | Transport::StreamableHttp { .. } => Ok(()),
-        }
+        Ok(())
     }
+
+    fn validate_endpoint(&self) -> Result<(), SpecError> {
+        let problem = match &self.transport {
+            Transport::Stdio => None,
+            Transport::StreamableHttp { port: 0, .. } => {
+                Some("the target port must not be 0".to_owned())
+            }
+            Transport::StreamableHttp { path, .. } => path_problem(path),
+        };
+        problem.map_or(Ok(()), |problem| {
+            Err(SpecError::BadEndpoint { name: self.name.clone(), problem })
+        })
+    }
+
+    fn validate_policy(&self) -> Result<(), SpecError> {
+        let too_long = |(field, duration)| (duration > LONGEST).then_some(field);
+        if let Some(field) = self.restart.durations().into_iter().find_map(too_long) {
+            return Err(SpecError::TooLong { name: self.name.clone(), field });
+        }
+        if self.restart.start_timeout.is_zero() {
+            return Err(SpecError::NoTimeToStart(self.name.clone()));
+        }
+        Ok(())
+    }
+}
+
+/// What keeps a text from being the path of a URL.
+fn path_problem(path: &str) -> Option<String> {
+    let shown = path.escape_debug();
+    if !path.starts_with('/') {
+        return Some(format!("the path `{shown}` must begin with `/`"));
+    }
+    let wrong = path.chars().find(|&char| !is_path_char(char))?;
+    Some(format!("the path `{shown}` contains {wrong:?}, which the path of a URL cannot"))
+}
+
+/// Whether a URL may carry this in its path as it is (RFC 3986). The single quote, which it might
+/// too, is left out because so much that handles URLs takes it for their end.
+fn is_path_char(char: char) -> bool {
+    char.is_ascii_alphanumeric() || "/-._~%!$&()*+,;=:@".contains(char)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn spec() -> ServerSpec {
@@ -258,6 +306,61 @@ mod tests {
         check(
             |_, t| *t = Transport::StreamableHttp { port: 80, path: "mcp".to_owned() },
             "server `time`: the path `mcp` must begin with `/`",
+        );
+    }
+
+    #[test]
+    fn a_path_is_one_that_a_url_can_carry() {
+        let with = |path: &str| ServerSpec {
+            transport: Transport::StreamableHttp { port: 80, path: path.to_owned() },
+            ..spec()
+        };
+        for path in ["/", "/mcp", "/a/b-c_d.e~f", "/v1:x@y/%20;a=b,c", "//"] {
+            with(path).validate().unwrap();
+        }
+        for (path, shown) in [
+            ("/a b", "`/a b` contains ' '"),
+            ("/a\"b", "`/a\\\"b` contains '\"'"),
+            ("/a'b", "`/a\\'b` contains '\\''"),
+            ("/<a>", "`/<a>` contains '<'"),
+            ("/a>", "`/a>` contains '>'"),
+            ("/a#b", "`/a#b` contains '#'"),
+            ("/a?b=c", "`/a?b=c` contains '?'"),
+            ("/a\r\n", "`/a\\r\\n` contains '\\r'"),
+            ("/ä", "`/ä` contains 'ä'"),
+        ] {
+            let error = with(path).validate().unwrap_err().to_string();
+            let expected =
+                format!("server `time`: the path {shown}, which the path of a URL cannot");
+            assert_eq!(error, expected);
+        }
+    }
+
+    #[test]
+    fn every_duration_has_a_limit_and_a_start_takes_time() {
+        type Field = fn(&mut RestartPolicy) -> &mut Duration;
+        let with = |change: &dyn Fn(&mut RestartPolicy)| {
+            let mut spec = spec();
+            change(&mut spec.restart);
+            spec.validate().map_err(|error| error.to_string())
+        };
+        let fields: [(&str, Field); 5] = [
+            ("initial", |policy| &mut policy.initial),
+            ("cap", |policy| &mut policy.cap),
+            ("stable_after", |policy| &mut policy.stable_after),
+            ("start_timeout", |policy| &mut policy.start_timeout),
+            ("stop_timeout", |policy| &mut policy.stop_timeout),
+        ];
+        let longest = humantime::parse_duration("10years").unwrap();
+        for (name, field) in fields {
+            assert_eq!(with(&|policy| *field(policy) = longest), Ok(()));
+            let refused = format!("`restart.{name}` of server `time` is longer than 10 years");
+            let longer = longest + Duration::from_nanos(1);
+            assert_eq!(with(&|policy| *field(policy) = longer), Err(refused));
+        }
+        assert_eq!(
+            with(&|policy| policy.start_timeout = Duration::ZERO),
+            Err("`restart.start_timeout` of server `time` must be above zero".to_owned())
         );
     }
 }

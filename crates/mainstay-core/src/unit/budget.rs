@@ -4,6 +4,9 @@ use std::time::{Duration, Instant};
 
 /// Charges younger than this are taken back when an outage turns out to have begun.
 pub(super) const PROVISIONAL: Duration = Duration::from_secs(30);
+/// Charges younger than this are taken back when the host turns out to have woken up, which is
+/// noticed a little late. This is no longer than [`PROVISIONAL`].
+pub(super) const WAKING: Duration = Duration::from_secs(5);
 
 /// The charged failures since the last reset. They may outnumber the allowed restarts: the one
 /// that made the unit give up is counted too, as is each failed half-open start, so every further
@@ -20,9 +23,9 @@ impl Budget {
         self.failures
     }
 
-    pub(super) fn charge(&mut self, now: Instant) {
-        self.recent.retain(|&at| provisional(at, now));
-        self.recent.push(now);
+    pub(super) fn charge(&mut self, at: Instant) {
+        self.recent.retain(|&earlier| is_recent(earlier, at, PROVISIONAL));
+        self.recent.push(at);
         self.failures = self.failures.saturating_add(1);
     }
 
@@ -33,18 +36,19 @@ impl Budget {
         any
     }
 
-    /// Takes back the provisional charges and says how many they were.
-    pub(super) fn refund(&mut self, now: Instant) -> u32 {
-        let count = self.recent.drain(..).filter(|&at| provisional(at, now)).count();
-        let count = u32::try_from(count).unwrap_or(u32::MAX);
+    /// Takes back the charges of the last moments and says how many they were.
+    pub(super) fn refund(&mut self, now: Instant, within: Duration) -> u32 {
+        let before = self.recent.len();
+        self.recent.retain(|&at| !is_recent(at, now, within));
+        let count = u32::try_from(before - self.recent.len()).unwrap_or(u32::MAX);
         self.failures = self.failures.saturating_sub(count);
         count
     }
 }
 
-/// Whether something that happened at this moment may still be put down to an outage.
-pub(super) fn provisional(at: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(at) <= PROVISIONAL
+/// Whether something happened no longer ago than this.
+pub(super) fn is_recent(at: Instant, now: Instant, within: Duration) -> bool {
+    now.saturating_duration_since(at) <= within
 }
 
 /// A seedable source of small delays (splitmix64), so that servers that fell together do not rise

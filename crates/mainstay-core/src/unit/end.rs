@@ -1,20 +1,23 @@
 //! What the end of a run leads to.
 //!
 //! First the cause is settled, from what the engine reports and what we know ourselves; then a
-//! verdict is reached, which is pure; then the verdict is carried out.
+//! verdict is reached, which is pure; then the verdict is carried out. A run whose exit was told
+//! before it was gone is judged as of that exit: ending what it left behind is no part of its life.
 
 use std::mem;
 use std::time::{Duration, Instant};
 
-use super::budget::provisional;
+use super::budget::is_recent;
 use super::phase::{Again, Ending, Failure, Phase, Rest, Run, after};
 use super::{Ended, Note, Unit};
-use crate::{Cause, OnStop, Wanted};
+use crate::{Cause, Exit, OnStop, Wanted};
 
 /// Runs that nobody is blamed for follow each other no faster than this.
 const EXCUSED_PACE: Duration = Duration::from_secs(1);
 /// Servers that an outage took are started again spread over this time.
 const OUTAGE_SPREAD: Duration = Duration::from_secs(2);
+/// What a run left behind is killed if it is still there after this time.
+const LEFTOVERS_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What to make of the end of a run.
 enum Verdict {
@@ -37,6 +40,36 @@ enum Verdict {
 }
 
 impl Unit {
+    /// Takes in that the own process of the present run has ended. What it left behind is being
+    /// ended without being asked for, so all there is to do is to see that this succeeds.
+    pub(super) fn exit(&mut self, now: Instant) {
+        // During an outage all clocks show the time of its beginning.
+        let patience = after(self.away.unwrap_or(now), LEFTOVERS_TIMEOUT);
+        match &mut self.phase {
+            Phase::Up(run) => {
+                let asked = self.wanted != Wanted::On || run.doom == Some(Ending::Asked);
+                let ending = if asked { Ending::Asked } else { Ending::Exited };
+                run.exited = Some(now);
+                self.phase = Phase::Stopping { run: run.clone(), ending, kill_at: patience };
+            }
+            Phase::Stopping { run, kill_at, .. } => {
+                run.exited = run.exited.or(Some(now));
+                *kill_at = patience.min(*kill_at);
+            }
+            Phase::Idle
+            | Phase::Resting(_)
+            | Phase::Failed(_)
+            | Phase::Removed
+            | Phase::Finished => {}
+        }
+    }
+
+    /// Whether the end of a run that has exited will be a failure too many.
+    pub(super) fn will_give_up(&self, run: &Run) -> bool {
+        let exit = Cause::Exited(Exit::UNKNOWN);
+        run.exited.is_some_and(|at| matches!(self.verdict(at, &exit, None), Verdict::GiveUp))
+    }
+
     /// Takes in that the present run is over; with none, that the workload is.
     pub(super) fn end(&mut self, now: Instant, reported: Cause) {
         let (run, ending) = match mem::replace(&mut self.phase, Phase::Idle) {
@@ -51,32 +84,35 @@ impl Unit {
                 return;
             }
         };
-        let cause = self.cause(reported, ending.as_ref());
-        let verdict = self.verdict(now, &cause, ending.as_ref());
-        self.record(now, &run, cause, &verdict);
-        self.phase = self.carry_out(now, verdict);
+        let ended = ended(now, &run, self.cause(reported, ending.as_ref()));
+        let verdict = self.verdict(ended.at, &ended.cause, ending.as_ref());
+        self.phase = self.carry_out(now, ended, verdict);
     }
 
-    /// Undoes what recent failures led to, because they belong to the outage that has just begun.
-    pub(super) fn refund(&mut self, now: Instant) {
-        let count = self.budget.refund(now);
+    /// Undoes what failures of the last moments led to, because they turn out to be nobody's fault;
+    /// `again` says what they belong to.
+    pub(super) fn refund(&mut self, now: Instant, within: Duration, again: Again) {
+        let count = self.budget.refund(now, within);
         if count > 0 {
             self.notes.push(Note::Refunded { count });
         }
-        match &mut self.phase {
-            Phase::Resting(Rest { again: again @ Again::Charged { .. }, .. }) if count > 0 => {
-                *again = Again::Outage;
-            }
-            Phase::Failed(failure) if provisional(failure.since(), now) => {
-                self.phase = self.rest(now, Again::Outage);
+        let undone = match &self.phase {
+            // The charge that led here is the latest, so it is among those that were taken back.
+            Phase::Resting(Rest { again: Again::Charged { .. }, .. })
+            | Phase::Failed(Failure::GivenUp { .. }) => count > 0,
+            // Without its engine nothing can start; a host that sleeps does not make a spec wrong.
+            Phase::Failed(Failure::CannotStart { since, .. }) => {
+                again == Again::Outage && is_recent(*since, now, within)
             }
             Phase::Idle
             | Phase::Resting(_)
             | Phase::Up(_)
             | Phase::Stopping { .. }
-            | Phase::Failed(_)
             | Phase::Removed
-            | Phase::Finished => {}
+            | Phase::Finished => false,
+        };
+        if undone {
+            self.phase = self.rest(now, again);
         }
     }
 
@@ -87,19 +123,20 @@ impl Unit {
     }
 
     /// What we know ourselves outweighs what the engine can tell, except that a workload that is
-    /// no more is no more, and that it knows of outages and of impossible starts.
+    /// no more is no more, and that it knows of outages and of starts that failed.
     fn cause(&self, reported: Cause, ending: Option<&Ending>) -> Cause {
         match (reported, ending) {
             (Cause::Removed, _) => Cause::Removed,
             (_, Some(Ending::Asked)) => Cause::Asked,
             (_, _) if self.away.is_some() => Cause::EngineAway,
-            (cause @ (Cause::EngineAway | Cause::CannotStart(_)), _) | (cause, None) => cause,
-            (_, Some(ending @ (Ending::Late(_) | Ending::Hung(_)))) => ending.cause(),
+            (cause @ (Cause::EngineAway | Cause::NotStarted(_) | Cause::CannotStart(_)), _)
+            | (cause, None | Some(Ending::Exited)) => cause,
+            (_, Some(Ending::Faulty(fault))) => fault.cause(),
         }
     }
 
-    fn verdict(&self, now: Instant, cause: &Cause, ending: Option<&Ending>) -> Verdict {
-        let excused = self.excused_until.is_some_and(|until| now <= until);
+    fn verdict(&self, at: Instant, cause: &Cause, ending: Option<&Ending>) -> Verdict {
+        let excused = self.excused_until.is_some_and(|until| at <= until);
         let attempt = self.budget.failures().saturating_add(1);
         match cause {
             Cause::Removed => Verdict::Forget,
@@ -108,11 +145,10 @@ impl Unit {
             Cause::StoppedBySomeone if self.policy.on_stop == OnStop::Respect => Verdict::Respect,
             Cause::EngineAway => Verdict::Outage,
             Cause::Asked | Cause::RestartedBySomeone => Verdict::Excuse,
-            Cause::Exited(_) | Cause::Hung(_) | Cause::StoppedBySomeone if excused => {
-                Verdict::Excuse
-            }
-            Cause::Exited(_) | Cause::Hung(_) | Cause::StoppedBySomeone => {
-                if attempt <= self.policy.max {
+            Cause::Exited(_) | Cause::Hung(_) | Cause::StoppedBySomeone | Cause::NotStarted(_) => {
+                if excused {
+                    Verdict::Excuse
+                } else if attempt <= self.policy.max {
                     Verdict::Charge { attempt }
                 } else {
                     Verdict::GiveUp
@@ -121,10 +157,10 @@ impl Unit {
         }
     }
 
-    fn record(&mut self, now: Instant, run: &Run, cause: Cause, verdict: &Verdict) {
-        let ended = ended(now, run, cause);
+    fn record(&mut self, ended: Ended, verdict: &Verdict) {
+        let run = ended.run;
         self.notes.push(match verdict {
-            Verdict::CannotStart(why) => Note::CannotStart { run: run.id, why: why.clone() },
+            Verdict::CannotStart(why) => Note::CannotStart { run, why: why.clone() },
             Verdict::Forget
             | Verdict::Done
             | Verdict::Respect
@@ -132,7 +168,7 @@ impl Unit {
             | Verdict::Excuse
             | Verdict::Charge { .. }
             | Verdict::GiveUp => Note::Ended {
-                run: run.id,
+                run,
                 cause: ended.cause.clone(),
                 ran_for: ended.ran_for,
                 charged: matches!(verdict, Verdict::Charge { .. }),
@@ -141,11 +177,13 @@ impl Unit {
         self.last_end = Some(ended);
     }
 
-    fn carry_out(&mut self, now: Instant, verdict: Verdict) -> Phase {
+    fn carry_out(&mut self, now: Instant, ended: Ended, verdict: Verdict) -> Phase {
+        let at = ended.at;
+        self.record(ended, &verdict);
         match verdict {
             Verdict::Forget => Phase::Removed,
             Verdict::Done => Phase::Idle,
-            Verdict::CannotStart(why) => Phase::Failed(Failure::CannotStart { since: now, why }),
+            Verdict::CannotStart(why) => Phase::Failed(Failure::CannotStart { since: at, why }),
             Verdict::Respect => {
                 self.wanted = Wanted::Off;
                 self.notes.push(Note::Respected);
@@ -154,20 +192,21 @@ impl Unit {
             Verdict::Outage => self.rest(now, Again::Outage),
             Verdict::Excuse => self.rest(now, Again::Excused),
             Verdict::Charge { attempt } => {
-                self.budget.charge(now);
+                self.budget.charge(at);
                 self.rest(now, Again::Charged { attempt })
             }
             Verdict::GiveUp => {
-                self.budget.charge(now);
+                self.budget.charge(at);
                 self.notes.push(Note::GaveUp { restarts: self.policy.max });
-                Phase::Failed(Failure::GivenUp { since: now })
+                Phase::Failed(Failure::GivenUp { since: at })
             }
         }
     }
 
     /// Decides when the next run is due.
     pub(super) fn rest(&mut self, now: Instant, again: Again) -> Phase {
-        self.restarts_total += 1;
+        // A restart that is put off or brought forward is still the same one.
+        self.restarts_total += u64::from(!matches!(self.phase, Phase::Resting(_)));
         let until = match again {
             Again::Charged { attempt } => {
                 let delay = self.jitter.stretch(self.policy.delay(attempt));
@@ -186,13 +225,14 @@ impl Unit {
     }
 }
 
-/// The record of a run that ends now.
+/// The record of a run that is gone now.
 pub(super) fn ended(now: Instant, run: &Run, cause: Cause) -> Ended {
+    let at = run.exited.unwrap_or(now);
     Ended {
         run: run.id,
         cause,
-        at: now,
-        ran_for: run.age(now),
-        ready_for: run.ready.map(|ready| now.saturating_duration_since(ready.at)),
+        at,
+        ran_for: run.age(at),
+        ready_for: run.ready.map(|ready| at.saturating_duration_since(ready.at)),
     }
 }

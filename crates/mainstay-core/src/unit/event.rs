@@ -13,8 +13,10 @@ pub enum Event {
     /// The user asked for a restart. It acts at once in every phase, is never charged, clears the
     /// budget and turns a stopped unit on.
     Restart,
-    /// The spec changed. The budget is cleared; a delay is cut short and an error forgotten.
-    Policy(RestartPolicy),
+    /// The server was described anew, and this is its policy now. The budget is cleared, the intent
+    /// stays. A live run is ended and the next one started as soon as it is gone, uncharged; without
+    /// a run, one is started at once if the server is wanted on.
+    Replaced(RestartPolicy),
     /// The process or container of this run exists.
     Started {
         /// Which run.
@@ -32,8 +34,16 @@ pub enum Event {
         /// Which run.
         run: RunId,
     },
-    /// The run is over and none of its descendants is left. A removal may also name the last run
-    /// while there is no present one.
+    /// The server's own process has ended, and what it left behind is being ended; [`Event::Gone`]
+    /// follows. How long the run lived and whether it was stable is judged at this moment, and
+    /// nothing but its end is awaited of it any more. It may be left out.
+    Exited {
+        /// Which run.
+        run: RunId,
+    },
+    /// The run is over and none of its descendants is left. A start that failed for a passing reason
+    /// is such an end too, with [`Cause::NotStarted`]. A removal may also name the last run while
+    /// there is no present one.
     Gone {
         /// Which run.
         run: RunId,
@@ -79,7 +89,8 @@ pub enum Event {
     /// The engine answers again. Runs that the outage took are best reported before this; a later
     /// report should say [`Cause::EngineAway`].
     EngineBack,
-    /// The host woke up; deaths of the next 30 seconds are excused.
+    /// The host woke up; deaths of the last 5 seconds, because this is noticed late, and of the
+    /// next 30 are excused.
     HostResumed,
     /// A client calls the server.
     Demand,
@@ -94,6 +105,7 @@ impl Event {
             Self::Started { run }
             | Self::StartFailed { run, .. }
             | Self::Ready { run }
+            | Self::Exited { run }
             | Self::Gone { run, .. }
             | Self::Adopted { old: run, .. }
             | Self::Paused { run }
@@ -103,7 +115,7 @@ impl Event {
             | Self::Hung { run, .. } => Some(*run),
             Self::Want(_)
             | Self::Restart
-            | Self::Policy(_)
+            | Self::Replaced(_)
             | Self::EngineAway
             | Self::EngineBack
             | Self::HostResumed

@@ -8,6 +8,7 @@
 //! It guarantees that
 //! - there are never two runs: one is started only after the one before was reported gone;
 //! - news of any run but the present one changes nothing;
+//! - a run is judged as of its exit, however long it takes to end what it left behind;
 //! - after news was handled the deadline lies ahead, so a driver that obeys it never spins;
 //! - no action is asked of an engine that is away, and the clocks of delay, start and stability
 //!   stand still meanwhile.
@@ -24,8 +25,8 @@ mod view;
 
 use std::time::{Duration, Instant};
 
-use budget::{Budget, Jitter};
-use phase::{Again, Ending, Failure, Phase, Rest, Run, after};
+use budget::{Budget, Jitter, PROVISIONAL, WAKING};
+use phase::{Again, Ending, Failure, Fault, Phase, Rest, Run, after};
 
 pub use event::{Action, Event, Found};
 pub use note::Note;
@@ -166,7 +167,7 @@ impl Unit {
         }
         if run.late_at(&self.policy).is_some_and(|at| now >= at) {
             let after = self.policy.start_timeout;
-            run.doom = Some(Ending::Late(after));
+            run.doom = Some(Ending::Faulty(Fault::Late(after)));
             self.notes.push(Note::StartTimedOut { run: run.id, after });
         }
     }
@@ -175,8 +176,9 @@ impl Unit {
         match event {
             Event::Want(wanted) => self.want(wanted),
             Event::Restart => self.restart(),
-            Event::Policy(policy) => self.change_policy(policy),
+            Event::Replaced(policy) => self.replace(policy),
             Event::StartFailed { why, .. } => self.end(now, Cause::CannotStart(why)),
+            Event::Exited { .. } => self.exit(now),
             Event::Gone { cause, .. } => self.end(now, cause),
             Event::Adopted { new, .. } => self.adopt(now, new),
             Event::Started { .. } => self.observe(|run| run.starts(now)),
@@ -188,10 +190,7 @@ impl Unit {
             Event::Hung { what, .. } => self.observe(|run| run.hangs(what)),
             Event::EngineAway => self.engine_away(now),
             Event::EngineBack => self.engine_back(now),
-            Event::HostResumed => {
-                self.excused_until = Some(after(now, RESUME_GRACE));
-                self.notes.push(Note::HostResumed);
-            }
+            Event::HostResumed => self.host_resumed(now),
             Event::Demand => self.demand(now),
             Event::Tick => {}
         }
@@ -253,6 +252,17 @@ impl Unit {
         }
         self.wanted = Wanted::On;
         self.notes.push(Note::RestartAsked);
+        self.renew();
+    }
+
+    fn replace(&mut self, policy: RestartPolicy) {
+        self.policy = policy;
+        self.notes.push(Note::Replaced);
+        self.renew();
+    }
+
+    /// Makes an end of the present run and a clean slate for the next.
+    fn renew(&mut self) {
         self.budget.clear();
         self.stop_waiting();
         match &mut self.phase {
@@ -263,16 +273,6 @@ impl Unit {
             | Phase::Failed(_)
             | Phase::Removed
             | Phase::Finished => {}
-        }
-    }
-
-    fn change_policy(&mut self, policy: RestartPolicy) {
-        self.policy = policy;
-        self.notes.push(Note::PolicyChanged);
-        self.budget.clear();
-        self.stop_waiting();
-        if let Phase::Up(run) = &mut self.phase {
-            run.stable = false;
         }
     }
 
@@ -312,7 +312,7 @@ impl Unit {
         if self.away.is_none() {
             self.away = Some(now);
             self.notes.push(Note::EngineAway);
-            self.refund(now);
+            self.refund(now, PROVISIONAL, Again::Outage);
         }
     }
 
@@ -327,6 +327,12 @@ impl Unit {
             Phase::Stopping { kill_at, .. } => *kill_at += lasted,
             Phase::Idle | Phase::Up(_) | Phase::Failed(_) | Phase::Removed | Phase::Finished => {}
         }
+    }
+
+    fn host_resumed(&mut self, now: Instant) {
+        self.excused_until = Some(after(now, RESUME_GRACE));
+        self.notes.push(Note::HostResumed);
+        self.refund(now, WAKING, Again::Excused);
     }
 
     fn demand(&mut self, now: Instant) {
@@ -362,7 +368,7 @@ impl Unit {
     fn stop(&mut self, now: Instant, ending: Ending) -> Option<Action> {
         let run = self.phase.run()?.clone();
         let id = run.id;
-        let hung = matches!(ending, Ending::Hung(_));
+        let hung = matches!(ending, Ending::Faulty(Fault::Hung(_)));
         let patience = self.policy.stop_timeout.saturating_add(KILL_EVERY);
         self.phase = Phase::Stopping { run, ending, kill_at: after(now, patience) };
         if hung {

@@ -14,8 +14,8 @@ pub enum Note {
     Wanted { wanted: Wanted },
     /// The user asked for a restart.
     RestartAsked,
-    /// The spec changed.
-    PolicyChanged,
+    /// The server was described anew.
+    Replaced,
     /// A run is being started; `attempt` is the number of the charged restart, 0 if it is none.
     Starting { run: RunId, attempt: u32 },
     /// The run exists.
@@ -30,7 +30,7 @@ pub enum Note {
     GaveUp { restarts: u32 },
     /// The run is stable, so earlier failures are forgotten.
     BudgetReset { run: RunId },
-    /// Recent charges were taken back because an outage had begun.
+    /// Recent charges were taken back because an outage had begun or the host had woken up.
     Refunded { count: u32 },
     /// Somebody restarted the workload.
     Adopted { old: RunId, new: RunId },
@@ -72,7 +72,7 @@ impl Note {
         match self {
             Self::Wanted { .. } => "wanted",
             Self::RestartAsked => "restart-asked",
-            Self::PolicyChanged => "policy-changed",
+            Self::Replaced => "replaced",
             Self::Starting { .. } => "starting",
             Self::Started { .. } => "started",
             Self::Ready { .. } => "ready",
@@ -121,7 +121,7 @@ impl Note {
             | Self::Killing { run } => Some(*run),
             Self::Wanted { .. }
             | Self::RestartAsked
-            | Self::PolicyChanged
+            | Self::Replaced
             | Self::Scheduled { .. }
             | Self::GaveUp { .. }
             | Self::Refunded { .. }
@@ -145,7 +145,7 @@ impl Note {
             Self::CannotStart { .. } => Some("cannot-start"),
             Self::Wanted { .. }
             | Self::RestartAsked
-            | Self::PolicyChanged
+            | Self::Replaced
             | Self::Starting { .. }
             | Self::Started { .. }
             | Self::Ready { .. }
@@ -173,7 +173,7 @@ impl fmt::Display for Note {
             Self::Wanted { wanted: Wanted::Off } => f.write_str("asked to stop"),
             Self::Wanted { wanted: Wanted::Gone } => f.write_str("asked to remove"),
             Self::RestartAsked => f.write_str("asked to restart"),
-            Self::PolicyChanged => f.write_str("the spec changed"),
+            Self::Replaced => f.write_str("described anew"),
             Self::Starting { run, attempt: 0 } => write!(f, "starting run {run}"),
             Self::Starting { run, attempt } => write!(f, "starting run {run} (restart {attempt})"),
             Self::Started { run } => write!(f, "run {run} is up"),
@@ -192,10 +192,10 @@ impl fmt::Display for Note {
             Self::GaveUp { restarts } => write!(f, "gave up after {}", times(*restarts)),
             Self::BudgetReset { .. } => f.write_str("stable, earlier failures are forgotten"),
             Self::Refunded { count: 1 } => {
-                f.write_str("1 failure was the engine's outage and no longer counts")
+                f.write_str("1 failure was not the server's fault and no longer counts")
             }
             Self::Refunded { count } => {
-                write!(f, "{count} failures were the engine's outage and no longer count")
+                write!(f, "{count} failures were not the server's fault and no longer count")
             }
             Self::Adopted { old, new } => {
                 write!(f, "restarted by someone else: run {old} became run {new}")

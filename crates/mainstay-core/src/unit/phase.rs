@@ -3,16 +3,15 @@
 use std::time::{Duration, Instant};
 
 use super::Note;
+use crate::policy::LONGEST;
 use crate::{Cause, RestartPolicy, RunId, StableFrom, human_duration};
 
-/// No wait is longer, so no moment overflows whatever a policy says.
-const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// A start that may take no time at all could never succeed.
 const SHORTEST_START: Duration = Duration::from_millis(1);
 
-/// The moment that lies so long after another.
+/// The moment that lies so long after another, but never so far that it would overflow.
 pub(super) fn after(at: Instant, wait: Duration) -> Instant {
-    at + wait.min(FAR)
+    at + wait.min(LONGEST)
 }
 
 /// Where a unit stands. `Resting` and `Failed` occur only while it is wanted on.
@@ -66,21 +65,29 @@ pub(super) enum Again {
     Adopted,
 }
 
-/// Why we end a run.
+/// Why a run is being ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ending {
     /// Its user asked for that.
     Asked,
+    /// It is at fault.
+    Faulty(Fault),
+    /// It exited by itself and left something behind.
+    Exited,
+}
+
+/// What a live run is blamed for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fault {
     /// It did not become ready within this time.
     Late(Duration),
     /// It was seen to hang.
     Hung(String),
 }
 
-impl Ending {
+impl Fault {
     pub(super) fn cause(&self) -> Cause {
         match self {
-            Self::Asked => Cause::Asked,
             Self::Late(limit) => Cause::Hung(format!(
                 "did not answer `initialize` within {}",
                 human_duration(*limit)
@@ -94,14 +101,6 @@ impl Ending {
 pub(super) enum Failure {
     CannotStart { since: Instant, why: String },
     GivenUp { since: Instant },
-}
-
-impl Failure {
-    pub(super) fn since(&self) -> Instant {
-        match self {
-            Self::CannotStart { since, .. } | Self::GivenUp { since } => *since,
-        }
-    }
 }
 
 /// A moment in the life of a run: when it was, and the same on the run's own clock, which stands
@@ -128,10 +127,12 @@ pub(super) struct Run {
     pub(super) ready: Option<Moment>,
     pub(super) paused: bool,
     pub(super) unhealthy: bool,
-    /// Whether it was found to be stable, under the present policy.
+    /// Whether it was found to be stable.
     pub(super) stable: bool,
     /// Why it is to be ended as soon as that is possible.
     pub(super) doom: Option<Ending>,
+    /// When its own process ended, if that was told before it was gone.
+    pub(super) exited: Option<Instant>,
     /// Since when its clock stands still.
     frozen: Option<Instant>,
 }
@@ -148,6 +149,7 @@ impl Run {
             unhealthy: false,
             stable: false,
             doom: None,
+            exited: None,
             frozen: None,
         }
     }
@@ -202,7 +204,7 @@ impl Run {
         if self.frozen.is_some() || self.doom.is_some() {
             return None;
         }
-        self.doom = Some(Ending::Hung(what.clone()));
+        self.doom = Some(Ending::Faulty(Fault::Hung(what.clone())));
         Some(Note::Hung { run: self.id, what })
     }
 

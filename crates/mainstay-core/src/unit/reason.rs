@@ -15,6 +15,9 @@ pub(super) fn status(unit: &Unit) -> Status {
         (W::On, P::Failed(_)) => Status::Error,
         _ if unit.away.is_some() => Status::Waiting,
         (W::On, P::Idle | P::Resting(_)) => Status::Starting,
+        (W::On, P::Stopping { run, ending: Ending::Exited, .. }) if !unit.will_give_up(run) => {
+            Status::Starting
+        }
         (W::Off, P::Up(_)) | (_, P::Stopping { .. }) => Status::Stopping,
         (W::On, P::Up(run)) if run.paused => Status::Waiting,
         (W::On, P::Up(run)) if run.ready.is_none() => Status::Starting,
@@ -41,7 +44,12 @@ pub(super) fn reason(unit: &Unit, now: Instant) -> String {
             n => format!("ready, restarted {n} times"),
         },
         (W::On, P::Stopping { ending: Ending::Asked, .. }) => "stopping, then starting".to_owned(),
-        (W::On, P::Stopping { ending, .. }) => format!("{}, ending it", ending.cause()),
+        (W::On, P::Stopping { ending: Ending::Faulty(fault), .. }) => {
+            format!("{}, ending it", fault.cause())
+        }
+        (W::On, P::Stopping { ending: Ending::Exited, .. }) => {
+            "exited; ending what it left behind".to_owned()
+        }
         (W::Off, P::Up(_) | P::Stopping { .. }) => "stopping on request".to_owned(),
         (W::Gone, _) => "removing on request".to_owned(),
     }
@@ -57,7 +65,7 @@ pub(super) fn end(cause: &Cause, ran_for: Duration) -> String {
         | Cause::RestartedBySomeone
         | Cause::Asked
         | Cause::Removed => format!("{cause} after {ran_for}"),
-        Cause::EngineAway | Cause::CannotStart(_) => cause.to_string(),
+        Cause::EngineAway | Cause::NotStarted(_) | Cause::CannotStart(_) => cause.to_string(),
     }
 }
 

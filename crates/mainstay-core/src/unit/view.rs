@@ -15,9 +15,10 @@ pub struct View {
     pub reason: String,
     /// The present run.
     pub run: Option<RunId>,
-    /// The charged restarts since the last reset.
+    /// The charged restarts since the last reset, one that is due included.
     pub restarts: u32,
-    /// All restarts made without being asked for, charged or not, since this unit was built.
+    /// All restarts that were decided on without being asked for, charged or not, since this unit
+    /// was built: those that were made, one that is due, and those that a request forestalled.
     pub restarts_total: u64,
     /// How many charged restarts are allowed.
     pub restart_max: u32,
@@ -40,7 +41,7 @@ pub struct Ended {
     pub run: RunId,
     /// Why, after all that is known was weighed.
     pub cause: Cause,
-    /// When that became known.
+    /// When that became known: its exit, if that was told apart, or its end.
     pub at: Instant,
     /// How long it had run.
     pub ran_for: Duration,

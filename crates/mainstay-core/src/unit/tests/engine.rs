@@ -4,21 +4,29 @@
 use std::time::{Duration, Instant};
 
 use super::super::budget::Jitter;
-use super::super::{Action, Event, Note, Unit};
+use super::super::{Action, Event, Found, Note, Unit};
 use super::world::{origin, secs};
 use crate::{Cause, Exit, RestartPolicy, RunId, Status, Wanted};
 
 /// How the engine behaves from now on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mood {
-    pub(super) starts_fail: bool,
+    pub(super) starts: Starts,
     pub(super) runs_get_ready: bool,
     pub(super) runs_heed_stop: bool,
     pub(super) news_takes: Duration,
 }
 
+/// What becomes of starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Starts {
+    Succeed,
+    FailForNow,
+    FailForGood,
+}
+
 const KIND: Mood = Mood {
-    starts_fail: false,
+    starts: Starts::Succeed,
     runs_get_ready: true,
     runs_heed_stop: true,
     news_takes: Duration::ZERO,
@@ -34,6 +42,8 @@ pub(super) enum Step {
     /// Something that the present run does, if there is one.
     News(fn(RunId) -> Event),
     Dies(Cause),
+    /// The present run exits and is gone so much later; with no time given, once it is killed.
+    Exits(Cause, Option<Duration>),
     RestartedBySomeone,
     /// Old news once more.
     Again(usize),
@@ -45,6 +55,8 @@ pub(super) struct Engine {
     policy: RestartPolicy,
     mood: Mood,
     alive: Option<RunId>,
+    /// The last run whose exit was told.
+    exited: Option<RunId>,
     away: bool,
     forgotten: bool,
     mail: Vec<(Instant, Event)>,
@@ -61,6 +73,7 @@ impl Engine {
             policy,
             mood: KIND,
             alive: None,
+            exited: None,
             away: false,
             forgotten: false,
             mail: Vec::new(),
@@ -68,6 +81,19 @@ impl Engine {
             scheduled: None,
             chance: Jitter::new(seed),
         }
+    }
+
+    /// An engine with what the daemon finds at its start.
+    pub(super) fn resumed(
+        policy: RestartPolicy,
+        seed: u64,
+        wanted: Wanted,
+        found: Option<Found>,
+    ) -> Self {
+        let engine = Self::new(policy.clone(), seed);
+        let unit = Unit::resume(engine.now, policy, seed, wanted, RunId::new(4), found);
+        assert_eq!(unit.deadline(), Some(engine.now));
+        Self { unit, alive: found.map(|found| found.run), ..engine }
     }
 
     pub(super) fn play(&mut self, step: Step) {
@@ -81,6 +107,13 @@ impl Engine {
                 }
             }
             Step::Dies(cause) => self.dies(cause),
+            Step::Exits(cause, lingers) => {
+                if let Some(run) = self.alive {
+                    self.post(Event::Exited { run });
+                    let gone = Event::Gone { run, cause };
+                    self.mail.extend(lingers.map(|lingers| (self.now + lingers, gone)));
+                }
+            }
             Step::RestartedBySomeone => {
                 if let Some(old) = self.alive {
                     let new = self.unit.last_run().next();
@@ -161,10 +194,14 @@ impl Engine {
         match &event {
             Event::EngineAway => self.away = true,
             Event::EngineBack => self.away = false,
-            Event::Policy(policy) if !self.forgotten => self.policy = policy.clone(),
+            Event::Replaced(policy) if !self.forgotten => self.policy = policy.clone(),
+            Event::Gone { run, .. } if self.alive == Some(*run) => self.alive = None,
             _ => {}
         }
         let stale = self.is_stale(&event);
+        if let Event::Exited { run } = event {
+            self.exited = Some(run);
+        }
         let before = stale.then(|| self.unit.clone());
         let action = self.unit.handle(self.now, event);
         if let Some(before) = before {
@@ -181,11 +218,15 @@ impl Engine {
         }
     }
 
+    /// Whether this is news of another run, or of one of which nothing but its end matters.
     fn is_stale(&self, event: &Event) -> bool {
         let present = self.unit.run();
         let removal = matches!(event, Event::Gone { cause: Cause::Removed, .. });
-        event.subject().is_some_and(|run| {
-            present != Some(run) && !(removal && present.is_none() && run == self.unit.last_run())
+        let ends =
+            matches!(event, Event::Gone { .. } | Event::StartFailed { .. } | Event::Adopted { .. });
+        event.subject().is_some_and(|run| match present {
+            Some(present) => run != present || (self.exited == Some(run) && !ends),
+            None => !(removal && run == self.unit.last_run()),
         })
     }
 
@@ -210,17 +251,9 @@ impl Engine {
         assert!(!self.forgotten, "{action:?} after the end");
         assert!(!self.away || action == Action::Forget, "{action:?} during an outage");
         match action {
-            Action::Start(run) if self.mood.starts_fail => {
-                assert_eq!(self.alive, None, "two runs at once");
-                self.post(Event::StartFailed { run, why: "bad mood".to_owned() });
-            }
             Action::Start(run) => {
                 assert_eq!(self.alive, None, "two runs at once");
-                self.alive = Some(run);
-                self.post(Event::Started { run });
-                if self.mood.runs_get_ready {
-                    self.post(Event::Ready { run });
-                }
+                self.start(run);
             }
             Action::Stop(run) | Action::Kill(run) => {
                 if self.alive.is_none() {
@@ -233,6 +266,21 @@ impl Engine {
                 assert_eq!(self.alive, None, "a live run was forgotten");
                 self.forgotten = true;
             }
+        }
+    }
+
+    fn start(&mut self, run: RunId) {
+        let why = "bad mood".to_owned();
+        match self.mood.starts {
+            Starts::Succeed => {
+                self.alive = Some(run);
+                self.post(Event::Started { run });
+                if self.mood.runs_get_ready {
+                    self.post(Event::Ready { run });
+                }
+            }
+            Starts::FailForNow => self.post(Event::Gone { run, cause: Cause::NotStarted(why) }),
+            Starts::FailForGood => self.post(Event::StartFailed { run, why }),
         }
     }
 

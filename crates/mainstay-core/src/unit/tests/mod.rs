@@ -1,6 +1,7 @@
 //! The rules as stories and as properties.
 
 mod engine;
+mod exits;
 mod notes;
 mod outages;
 mod properties;

@@ -210,6 +210,51 @@ fn deaths_after_a_resume_are_excused_but_never_in_a_hot_loop() {
 }
 
 #[test]
+fn deaths_just_before_a_resume_was_noticed_are_refunded() {
+    let mut w = world();
+    assert_eq!(w.crashes_after(secs(3)), start(2));
+    w.comes_up();
+    w.passes(secs(10));
+    assert_eq!(w.crashes(), None);
+    w.passes(secs(5));
+    w.notes();
+    assert_eq!(w.restarts(), 2);
+    // The first charge was made 15 s ago, so it stays, but an outage would still refund it.
+    assert_eq!(w.tell(Event::HostResumed), start(3));
+    assert_eq!(w.notes()[..2], [Note::HostResumed, Note::Refunded { count: 1 }]);
+    assert_eq!((w.restarts(), w.unit.view(w.now).restarts_total), (1, 2));
+    w.shows(Status::Starting, "exited 1 after 10 s, restarting");
+    w.tell(Event::EngineAway);
+    assert_eq!(w.restarts(), 0);
+
+    let mut w = world();
+    assert_eq!(w.crashes(), start(2));
+    assert_eq!(w.crashes(), None);
+    assert_eq!(w.tell(Event::HostResumed), None);
+    assert_eq!(w.restarts(), 0);
+    assert_eq!(w.waits(), (secs(1), start(3)));
+}
+
+#[test]
+fn a_give_up_just_before_a_resume_was_noticed_is_undone() {
+    for (ago, undone) in [(5, true), (6, false)] {
+        let mut w = world();
+        w.gives_up();
+        w.passes(secs(ago));
+        assert_eq!(w.tell(Event::HostResumed), undone.then_some(start(12)).flatten());
+        assert_eq!(w.status() == Status::Error, !undone);
+    }
+}
+
+#[test]
+fn a_resume_does_not_make_an_impossible_start_possible() {
+    let mut w = world();
+    w.news(|run| Event::StartFailed { run, why: "no such program".to_owned() });
+    assert_eq!(w.tell(Event::HostResumed), None);
+    assert_eq!(w.status(), Status::Error);
+}
+
+#[test]
 fn an_outage_does_not_hide_a_stop_on_request() {
     let mut w = world();
     w.comes_up();

@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::engine::{Engine, Mood, Step};
-use crate::{Cause, Event, Exit, OnStop, RestartPolicy, RunId, StableFrom, Wanted};
+use super::engine::{Engine, Mood, Starts, Step};
+use crate::{Cause, Event, Exit, Found, OnStop, RestartPolicy, RunId, StableFrom, Wanted};
 
 proptest! {
     // PROPTEST_CASES asks for more.
@@ -16,14 +16,32 @@ proptest! {
     fn every_script_keeps_the_rules_and_comes_to_its_end(
         policy in policy(),
         seed: u64,
+        resumed in prop::option::of((wanted(), prop::option::of(found()))),
         script in vec(step(), 0..80),
     ) {
-        let mut engine = Engine::new(policy, seed);
+        let mut engine = match resumed {
+            Some((wanted, found)) => Engine::resumed(policy, seed, wanted, found),
+            None => Engine::new(policy, seed),
+        };
         for step in script {
             engine.play(step);
         }
         engine.converges();
     }
+}
+
+fn wanted() -> impl Strategy<Value = Wanted> {
+    prop::sample::select(vec![Wanted::On, Wanted::Off, Wanted::Gone])
+}
+
+fn found() -> impl Strategy<Value = Found> {
+    (3..7_u64, millis(0..120_000), prop::option::of(millis(0..120_000))).prop_map(
+        |(run, age, ready_for)| Found {
+            run: RunId::new(run),
+            age,
+            ready_for: ready_for.map(|span| span.min(age)),
+        },
+    )
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -34,7 +52,9 @@ fn step() -> impl Strategy<Value = Step> {
         9 => request().prop_map(Step::Tell),
         3 => surroundings().prop_map(Step::Tell),
         4 => news().prop_map(Step::News),
-        9 => cause().prop_map(Step::Dies),
+        6 => cause().prop_map(Step::Dies),
+        5 => (cause(), prop::option::weighted(0.8, millis(0..12_000)))
+            .prop_map(|(cause, lingers)| Step::Exits(cause, lingers)),
         1 => Just(Step::RestartedBySomeone),
         3 => any::<usize>().prop_map(Step::Again),
     ]
@@ -46,7 +66,7 @@ fn request() -> impl Strategy<Value = Event> {
         3 => Just(Event::Want(Wanted::Off)),
         1 => Just(Event::Want(Wanted::Gone)),
         2 => Just(Event::Restart),
-        2 => policy().prop_map(Event::Policy),
+        2 => policy().prop_map(Event::Replaced),
         2 => Just(Event::Demand),
         1 => Just(Event::Tick),
     ]
@@ -77,14 +97,20 @@ fn cause() -> impl Strategy<Value = Cause> {
         1 => Just(Cause::Removed),
         2 => Just(Cause::EngineAway),
         1 => Just(Cause::Asked),
+        1 => Just(Cause::NotStarted("no memory".to_owned())),
     ]
 }
 
 fn mood() -> impl Strategy<Value = Mood> {
     let often = || prop::bool::weighted(0.8);
-    (prop::bool::weighted(0.1), often(), often(), millis(0..5_000)).prop_map(
-        |(starts_fail, runs_get_ready, runs_heed_stop, news_takes)| Mood {
-            starts_fail,
+    let starts = prop_oneof![
+        8 => Just(Starts::Succeed),
+        1 => Just(Starts::FailForNow),
+        1 => Just(Starts::FailForGood),
+    ];
+    (starts, often(), often(), millis(0..5_000)).prop_map(
+        |(starts, runs_get_ready, runs_heed_stop, news_takes)| Mood {
+            starts,
             runs_get_ready,
             runs_heed_stop,
             news_takes,

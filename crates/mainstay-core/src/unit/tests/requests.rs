@@ -26,7 +26,7 @@ fn stop_removal_and_restart_act_at_once_during_a_delay() {
     assert_eq!(w.restarts(), 0);
     w.shows(Status::Starting, "it has not answered `initialize` yet");
 
-    assert_eq!(resting().tell(Event::Policy(RestartPolicy::default())), start(3));
+    assert_eq!(resting().tell(Event::Replaced(RestartPolicy::default())), start(3));
 }
 
 #[test]
@@ -133,18 +133,63 @@ fn stopping_a_given_up_unit_ends_the_error() {
     assert_eq!(w.restarts(), 0);
 }
 
+/// What is told when the server is described anew, with just one restart allowed.
+fn replaced() -> Event {
+    Event::Replaced(RestartPolicy { max: 1, ..RestartPolicy::default() })
+}
+
 #[test]
-fn a_new_policy_holds_for_the_present_run() {
+fn what_is_described_anew_is_ended_and_started_as_soon_as_it_is_gone() {
     let mut w = world();
+    assert_eq!(w.crashes(), start(2));
     w.comes_up();
-    w.passes(secs(40));
-    assert!(w.unit.view(w.now).stable);
-    let policy = RestartPolicy { stable_after: secs(50), ..RestartPolicy::default() };
-    assert_eq!(w.tell(Event::Policy(policy)), None);
-    assert!(!w.unit.view(w.now).stable);
-    w.passes(secs(10));
-    assert!(w.unit.view(w.now).stable);
-    assert_eq!(w.unit.run(), Some(RunId::new(1)));
+    w.notes();
+    assert_eq!(w.tell(replaced()), stop(2));
+    w.shows(Status::Stopping, "stopping, then starting");
+    assert_eq!(w.tell(replaced()), None);
+    assert_eq!(w.crashes(), start(3));
+    let events: Vec<_> = w.notes().iter().map(Note::event).collect();
+    assert_eq!(events, ["replaced", "stopping", "replaced", "ended", "starting"]);
+    assert_eq!(w.unit.view(w.now).last_end.expect("it ended").cause, Cause::Asked);
+    let view = w.unit.view(w.now);
+    assert_eq!((view.restarts, view.restart_max, view.restarts_total), (0, 1, 1));
+    assert_eq!(w.crashes(), start(4));
+    assert_eq!(w.crashes(), None);
+    assert_eq!(w.status(), Status::Error);
+}
+
+#[test]
+fn what_is_described_anew_without_a_run_is_started_once() {
+    let mut given_up = world();
+    given_up.gives_up();
+    let mut impossible = world();
+    impossible.news(|run| Event::StartFailed { run, why: "no such program".to_owned() });
+    let mut away = resting();
+    away.tell(Event::EngineAway);
+    for mut w in [resting(), given_up, impossible] {
+        let next = w.unit.last_run().next();
+        assert_eq!(w.tell(replaced()), Some(Action::Start(next)));
+        assert_eq!(w.restarts(), 0);
+        w.shows(Status::Starting, "it has not answered `initialize` yet");
+        w.comes_up();
+        assert_eq!(w.passes(FOREVER), None);
+    }
+    assert_eq!(away.tell(replaced()), None);
+    assert_eq!(away.tell(Event::EngineBack), start(3));
+}
+
+#[test]
+fn what_is_described_anew_keeps_its_intent() {
+    let mut w = world();
+    w.want(Wanted::Off);
+    assert_eq!(w.tell(replaced()), None);
+    assert_eq!(w.crashes(), None);
+    assert_eq!(w.tell(replaced()), None);
+    w.shows(Status::Stopped, "stopped on request");
+    assert_eq!(w.want(Wanted::On), start(2));
+    assert_eq!(w.want(Wanted::Gone), stop(2));
+    assert_eq!(w.tell(replaced()), None);
+    assert_eq!(w.crashes(), Some(Action::Forget));
 }
 
 #[test]
@@ -158,6 +203,7 @@ fn news_of_another_run_changes_nothing() {
             Event::Started { run },
             Event::StartFailed { run, why: String::new() },
             Event::Ready { run },
+            Event::Exited { run },
             Event::Gone { run, cause: Cause::Removed },
             Event::Adopted { old: run, new: RunId::new(9) },
             Event::Paused { run },

@@ -134,13 +134,36 @@ fn an_error_that_is_no_exit_is_final_at_once() {
     for event in [
         Event::Restart,
         Event::Want(Wanted::On),
-        Event::Policy(RestartPolicy { max: 3, ..RestartPolicy::default() }),
+        Event::Replaced(RestartPolicy { max: 3, ..RestartPolicy::default() }),
     ] {
         let run = w.unit.last_run();
         assert_eq!(w.tell(event), Some(Action::Start(run.next())));
         w.news(|run| Event::StartFailed { run, why: "still none".to_owned() });
         assert_eq!(w.status(), Status::Error);
     }
+}
+
+#[test]
+fn a_start_that_failed_for_a_passing_reason_is_tried_again_by_schedule() {
+    let full = || Cause::NotStarted("no space left".to_owned());
+    let mut w = world();
+    w.notes();
+    assert_eq!(w.ends(full()), start(2));
+    w.shows(Status::Starting, "could not be started: no space left, restarting");
+    let log: Vec<String> = w.notes().iter().map(ToString::to_string).collect();
+    assert_eq!(log[0], "could not be started: no space left (restart is charged)");
+    assert_eq!(w.ends(full()), None);
+    assert!(w.reason().starts_with("could not be started: no space left, restart 2 of 10 in "));
+    w.acts_after(secs(5), start(3));
+    let end = w.unit.view(w.now).last_end.expect("it ended");
+    assert_eq!((end.cause.kind(), end.cause.charged(), w.restarts()), ("not-started", true, 2));
+
+    w.gives_up();
+    assert_eq!(w.tell(Event::Restart), start(12));
+    // It took so long that we had lost patience, yet this is the better explanation.
+    assert_eq!(w.waits().1, stop(12));
+    assert_eq!(w.ends(full()), start(13));
+    assert_eq!(w.unit.view(w.now).last_end.expect("it ended").cause, full());
 }
 
 #[test]
@@ -204,7 +227,8 @@ fn a_given_up_unit_comes_back_on_demand_once_in_five_minutes() {
 
 #[test]
 fn a_given_up_unit_comes_back_with_a_full_budget_when_asked() {
-    for event in [Event::Restart, Event::Want(Wanted::On), Event::Policy(RestartPolicy::default())]
+    for event in
+        [Event::Restart, Event::Want(Wanted::On), Event::Replaced(RestartPolicy::default())]
     {
         let mut w = world();
         w.gives_up();
@@ -212,6 +236,17 @@ fn a_given_up_unit_comes_back_with_a_full_budget_when_asked() {
         assert_eq!(w.restarts(), 0);
         assert_eq!(w.crashes(), start(13));
     }
+}
+
+#[test]
+fn a_restart_that_a_request_forestalled_counts_in_the_sum() {
+    let mut w = world();
+    assert_eq!(w.crashes(), start(2));
+    assert_eq!(w.crashes(), None);
+    let counts = |w: &World| (w.restarts(), w.unit.view(w.now).restarts_total);
+    assert_eq!(counts(&w), (2, 2));
+    assert_eq!(w.tell(Event::Restart), start(3));
+    assert_eq!(counts(&w), (0, 2));
 }
 
 #[test]
