@@ -6,14 +6,17 @@
 //! `shim.pid` is a link to nowhere whose target is the name: a short link takes no room of its own, so
 //! a full disk keeps no server from being started again.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, readlinkat, renameat, symlinkat, unlinkat};
+use rustix::io::Errno;
 
 use crate::codec::{DecodeError, Put, Reader};
 use crate::procfs;
+use crate::tree::Process;
 
 /// The name of the link that names the shim.
 pub const PID: &str = "shim.pid";
@@ -47,40 +50,48 @@ pub fn read(dir: &Path) -> io::Result<Option<ExitRecord>> {
     record.map(Some).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
-/// The pid of the shim of a run directory, if that very process is alive.
-pub fn shim_alive(dir: &Path) -> io::Result<Option<u32>> {
-    let name = match fs::read_link(dir.join(PID)) {
-        Ok(target) => target.into_os_string(),
-        // What is there and no link is not ours.
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => {
-            return Ok(None);
-        }
-        Err(error) => return Err(error),
-    };
-    let named = name.to_str().and_then(|text| text.split_once(' '));
-    let Some((pid, _)) = named else { return Ok(None) };
-    let Ok(pid) = pid.parse() else { return Ok(None) };
-    let alive = procfs::stat(pid)?.is_some_and(|stat| stat.alive)
-        && identity(pid)?.is_some_and(|identity| identity.as_bytes() == name.as_bytes());
-    Ok(alive.then_some(pid))
+/// The shim of a run directory, if that very process is alive.
+pub fn shim_alive(dir: &Path) -> io::Result<Option<Process>> {
+    match pid_link(CWD, &dir.join(PID))? {
+        Some(name) => alive(&name),
+        None => Ok(None),
+    }
+}
+
+/// The shim of an open run directory, if that very process is alive.
+pub(crate) fn shim_alive_in(dir: BorrowedFd<'_>) -> io::Result<Option<Process>> {
+    match pid_link(dir, Path::new(PID))? {
+        Some(name) => alive(&name),
+        None => Ok(None),
+    }
 }
 
 /// Writes the exit record.
-pub(crate) fn write(dir: &Path, record: &ExitRecord) -> io::Result<()> {
-    replace(dir, EXIT, &record.encode())
+pub(crate) fn write(dir: BorrowedFd<'_>, record: &ExitRecord) -> io::Result<()> {
+    replace(dir, EXIT, |temporary| {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(dir, temporary, flags, Mode::RUSR | Mode::WUSR)?;
+        File::from(file).write_all(&record.encode())
+    })
 }
 
 /// Names this process as the shim of a run directory.
-pub(crate) fn write_pid(dir: &Path) -> io::Result<()> {
-    let identity = identity(std::process::id())?
+pub(crate) fn write_pid(dir: BorrowedFd<'_>, identity: &str) -> io::Result<()> {
+    replace(dir, PID, |temporary| Ok(symlinkat(identity, dir, temporary)?))
+}
+
+/// Whether a run directory still names the process with this identity as its shim.
+pub(crate) fn names(dir: BorrowedFd<'_>, identity: &str) -> bool {
+    pid_link(dir, Path::new(PID)).is_ok_and(|name| name.as_deref() == Some(identity))
+}
+
+/// What tells this process from every other one, also after its pid was used again or the machine
+/// was booted again. Less than 60 bytes, which file systems keep in the link itself.
+pub(crate) fn own_identity() -> io::Result<String> {
+    let pid = std::process::id();
+    let stat = procfs::stat(pid)?
         .ok_or_else(|| io::Error::new(ErrorKind::NotFound, "/proc does not know us"))?;
-    let temporary = dir.join(format!(".{PID}.new"));
-    match fs::remove_file(&temporary) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    symlink(identity, &temporary)?;
-    fs::rename(&temporary, dir.join(PID))
+    identity(pid, stat.started)
 }
 
 impl ExitRecord {
@@ -113,12 +124,26 @@ impl ExitRecord {
     }
 }
 
-/// What tells a process from every other one, also after its pid was used again or the machine
-/// was booted again. Less than 60 bytes, which file systems keep in the link itself.
-fn identity(pid: u32) -> io::Result<Option<String>> {
+fn alive(name: &str) -> io::Result<Option<Process>> {
+    let Some(pid) = name.split_once(' ').and_then(|(pid, _)| pid.parse().ok()) else {
+        return Ok(None);
+    };
+    let Some(stat) = procfs::stat(pid)?.filter(|stat| stat.alive) else { return Ok(None) };
+    Ok((identity(pid, stat.started)? == name).then(|| Process::new(pid, stat)))
+}
+
+fn identity(pid: u32, started: u64) -> io::Result<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    let stat = procfs::stat(pid)?;
-    Ok(stat.map(|stat| format!("{pid} {} {}", stat.started, boot.trim().replace('-', ""))))
+    Ok(format!("{pid} {started} {}", boot.trim().replace('-', "")))
+}
+
+/// The target of the link. What is there and no link, or no text, is not ours.
+fn pid_link(dir: impl AsFd, path: &Path) -> io::Result<Option<String>> {
+    match readlinkat(dir, path, Vec::new()) {
+        Ok(target) => Ok(target.into_string().ok()),
+        Err(Errno::NOENT | Errno::INVAL) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 fn read_if_there(path: &Path) -> io::Result<Option<Vec<u8>>> {
@@ -129,13 +154,20 @@ fn read_if_there(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Nothing is synced: a record is about processes, and none of them survives a loss of power.
-fn replace(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let temporary = dir.join(format!(".{name}.new"));
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(&temporary)?.write_all(bytes)?;
-    fs::rename(&temporary, dir.join(name))
+/// Puts what `make` makes in the place of what was there. Nothing is synced: a record is about
+/// processes, and none of them survives a loss of power.
+fn replace(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    make: impl FnOnce(&str) -> io::Result<()>,
+) -> io::Result<()> {
+    let temporary = format!(".{name}.new");
+    match unlinkat(dir, &temporary, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    make(&temporary)?;
+    Ok(renameat(dir, &temporary, dir, name)?)
 }
 
 #[cfg(test)]
@@ -173,20 +205,24 @@ mod tests {
 
     #[test]
     fn only_the_very_process_is_alive() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(shim_alive(dir.path()).unwrap(), None);
-        write_pid(dir.path()).unwrap();
-        assert_eq!(shim_alive(dir.path()).unwrap(), Some(std::process::id()));
+        let temp = tempfile::tempdir().unwrap();
+        let dir = File::open(temp.path()).unwrap();
+        assert_eq!(shim_alive(temp.path()).unwrap(), None);
+        let me = own_identity().unwrap();
+        write_pid(dir.as_fd(), &me).unwrap();
+        let found = shim_alive(temp.path()).unwrap();
+        assert_eq!(found.map(|process| process.pid), Some(std::process::id()));
+        assert_eq!(shim_alive_in(dir.as_fd()).unwrap(), found);
+        assert!(names(dir.as_fd(), &me));
 
-        let me = identity(std::process::id()).unwrap().unwrap();
         let (pid, rest) = me.split_once(' ').unwrap();
         for stale in [format!("{pid} 1{rest}"), format!("{pid} "), "junk".into()] {
-            fs::remove_file(dir.path().join(PID)).unwrap();
-            symlink(&stale, dir.path().join(PID)).unwrap();
-            assert_eq!(shim_alive(dir.path()).unwrap(), None, "{stale}");
+            write_pid(dir.as_fd(), &stale).unwrap();
+            assert_eq!(shim_alive(temp.path()).unwrap(), None, "{stale}");
+            assert!(!names(dir.as_fd(), &me));
         }
-        fs::remove_file(dir.path().join(PID)).unwrap();
-        fs::write(dir.path().join(PID), &me).unwrap();
-        assert_eq!(shim_alive(dir.path()).unwrap(), None, "a file is no link");
+        fs::remove_file(temp.path().join(PID)).unwrap();
+        fs::write(temp.path().join(PID), &me).unwrap();
+        assert_eq!(shim_alive(temp.path()).unwrap(), None, "a file is no link");
     }
 }

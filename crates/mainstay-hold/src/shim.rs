@@ -7,12 +7,18 @@
 //! - Output is kept until a daemon has consumed it. When the ring is full the server waits; no byte is lost
 //!   or told twice.
 //! - A line of input is written whole or not at all, once, in order; a line that was only half received when
-//!   its daemon died is never written. The daemon with the highest number owns input and output.
+//!   its daemon died is never written.
+//! - Only the daemon with the highest number is obeyed. A replaced one is refused, whatever it wants.
 //! - The end is complete: `Exited` comes after the server's last output, `Gone` when every descendant has
-//!   ended, also those that called setsid. The exit record is written before `Gone`.
+//!   ended, also those that called setsid. The exit record is written before `Gone`. A shim that is
+//!   dismissed ends when the attached daemon has been sent all of that, or has not taken it within the linger.
 //! - Memory is bounded, whatever server and daemons do, and an idle shim never wakes up.
 //! - The server does not outlive the shim. A killed shim (also by TERM: the shim keeps the default) takes the
 //!   server along; its other descendants are to be swept by [`find_marked`](crate::tree::find_marked).
+//!
+//! One thing it does not do: signals that are ignored stay so in the server (only PIPE is put back to its
+//! default), because neither std nor rustix can change that. A shim whose first ancestor was started by
+//! `nohup`, say, has a server that ignores HUP unless the server itself decides otherwise.
 
 mod conn;
 mod life;
@@ -25,12 +31,14 @@ mod server;
 mod spawn;
 mod stdin;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
+use rustix::fs::{AtFlags, unlinkat};
 use rustix::process::{Signal, getpid, getsid, set_child_subreaper, setsid};
 
 use self::oom::OomWatch;
@@ -126,34 +134,41 @@ fn own_pid() -> u32 {
 
 /// The run directory while it is ours. Socket and pid file go when it is dropped; the exit record
 /// stays.
+///
+/// The directory is opened once: if it is removed and another one made in its place, for another run,
+/// that one is never touched. Nor is what another shim put into this one.
 struct Claim {
-    dir: PathBuf,
+    dir: OwnedFd,
+    identity: String,
 }
 
 impl Claim {
     fn take(run_dir: &Path) -> io::Result<(Self, UnixListener)> {
-        let dir = fs::canonicalize(run_dir)?;
-        if record::shim_alive(&dir)?.is_some() {
+        let claim = Self { dir: socket::open_dir(run_dir)?, identity: record::own_identity()? };
+        let dir = claim.dir.as_fd();
+        if record::shim_alive_in(dir)?.is_some() {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another shim lives here"));
         }
-        let claim = Self { dir };
         claim.clear();
-        let listener = socket::bind(&claim.dir, socket::SHIM)?;
+        let listener = socket::bind_in(dir, socket::SHIM)?;
         listener.set_nonblocking(true)?;
-        record::write_pid(&claim.dir)?;
+        // The link makes the socket ours to remove.
+        record::write_pid(dir, &claim.identity).inspect_err(|_| claim.clear())?;
         Ok((claim, listener))
     }
 
     fn clear(&self) {
         for name in [socket::SHIM, record::PID] {
             // What is not there need not be removed; what cannot be is found to be stale later.
-            let _stale = fs::remove_file(self.dir.join(name));
+            let _stale = unlinkat(&self.dir, name, AtFlags::empty());
         }
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.clear();
+        if record::names(self.dir.as_fd(), &self.identity) {
+            self.clear();
+        }
     }
 }

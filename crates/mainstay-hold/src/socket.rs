@@ -5,7 +5,7 @@
 //! on exec.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
@@ -15,47 +15,49 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 /// The name of a shim's socket in its run directory.
 pub const SHIM: &str = "shim.sock";
 
-const BACKLOG: i32 = 64;
+/// How many connections may wait to be accepted. More are told to come back.
+const BACKLOG: i32 = 256;
 
 /// Binds a socket that only our user may connect to. It is private before it listens.
 pub fn bind(dir: &Path, name: &str) -> io::Result<UnixListener> {
-    let place = Place::open(dir, name)?;
-    let socket = stream()?;
-    rustix::net::bind(&socket, &place.address()?)?;
-    rustix::fs::chmod(&place.path, Mode::RUSR | Mode::WUSR)?;
+    bind_in(open_dir(dir)?.as_fd(), name)
+}
+
+/// Connects to a socket. The stream blocks, but connecting does not: a peer that is stopped, and has
+/// as many connections waiting as it may have, is an error of the kind
+/// [`WouldBlock`](io::ErrorKind::WouldBlock).
+pub fn connect(dir: &Path, name: &str) -> io::Result<UnixStream> {
+    let dir = open_dir(dir)?;
+    let socket = stream(SocketFlags::NONBLOCK)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(place(dir.as_fd(), name))?)?;
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// As [`bind`], in a directory that is open.
+pub(crate) fn bind_in(dir: BorrowedFd<'_>, name: &str) -> io::Result<UnixListener> {
+    let place = place(dir, name);
+    let socket = stream(SocketFlags::empty())?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&place)?)?;
+    rustix::fs::chmod(&place, Mode::RUSR | Mode::WUSR)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
 }
 
-/// Connects to a socket.
-pub fn connect(dir: &Path, name: &str) -> io::Result<UnixStream> {
-    let place = Place::open(dir, name)?;
-    let socket = stream()?;
-    rustix::net::connect(&socket, &place.address()?)?;
-    Ok(UnixStream::from(socket))
-}
-
-fn stream() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC;
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+/// Opens a directory as a place for files, not to be listed.
+pub(crate) fn open_dir(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(dir, flags, Mode::empty())?)
 }
 
 /// A short path that leads to a file in an open directory, as long as the directory is open.
-struct Place {
-    path: String,
-    _dir: OwnedFd,
+fn place(dir: BorrowedFd<'_>, name: &str) -> String {
+    format!("/proc/self/fd/{}/{name}", dir.as_raw_fd())
 }
 
-impl Place {
-    fn open(dir: &Path, name: &str) -> io::Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(dir, flags, Mode::empty())?;
-        Ok(Self { path: format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()), _dir: dir })
-    }
-
-    fn address(&self) -> io::Result<SocketAddrUnix> {
-        Ok(SocketAddrUnix::new(&self.path)?)
-    }
+fn stream(flags: SocketFlags) -> io::Result<OwnedFd> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
 #[cfg(test)]
@@ -63,6 +65,9 @@ mod tests {
     use std::fs;
     use std::io::{Read, Write};
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
@@ -84,5 +89,20 @@ mod tests {
         let mut text = String::new();
         server.read_to_string(&mut text).unwrap();
         assert_eq!(text, "hello");
+    }
+
+    #[test]
+    fn a_peer_that_accepts_nothing_makes_nobody_wait() {
+        let temp = tempfile::tempdir().unwrap();
+        let _deaf = bind(temp.path(), "s").unwrap();
+        let (tell, told) = mpsc::channel();
+        let dir = temp.path().to_path_buf();
+        thread::spawn(move || {
+            let waiting: Vec<_> = (0..=BACKLOG).map_while(|_| connect(&dir, "s").ok()).collect();
+            tell.send((waiting.len(), connect(&dir, "s").unwrap_err().kind())).unwrap();
+        });
+        let (waiting, refused) = told.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert!(waiting > 0);
+        assert_eq!(refused, io::ErrorKind::WouldBlock);
     }
 }

@@ -1,48 +1,97 @@
-//! Process trees, and signals to all of one.
+//! Processes by what they are, and signals to exactly these.
 //!
 //! A tree is found by one scan of `/proc`, because not every kernel lists the children of a process.
 //! A process that is being moved to its next parent during the scan can be missed; whoever wants a
 //! tree to end must scan until it is empty.
 
 use std::collections::HashMap;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 use crate::procfs::{self, Stat};
 
+/// A longer environment is not searched: what strangers put there must not cost us memory.
+const MAX_ENVIRON: usize = 1024 * 1024;
+
+/// One process, and never another that was given its pid later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Process {
+    /// Its number while it is there.
+    pub pid: u32,
+    started: u64,
+}
+
+impl Process {
+    pub(crate) fn new(pid: u32, stat: Stat) -> Self {
+        Self { pid, started: stat.started }
+    }
+
+    /// Kills it. A process that has ended already needs no signal, so that is no error.
+    pub fn kill(&self) -> io::Result<()> {
+        self.signal(Signal::KILL)
+    }
+
+    /// The descriptor pins the process, the start time proves that the pid had not been given to
+    /// another one before that. Kernels without such descriptors leave a tiny gap.
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(()) };
+        let pidfd = pidfd_open(pid, PidfdFlags::empty());
+        if procfs::stat(self.pid)?.is_none_or(|stat| stat.started != self.started) {
+            return Ok(());
+        }
+        let sent = match pidfd {
+            Ok(pidfd) => pidfd_send_signal(&pidfd, signal),
+            Err(_) => kill_process(pid, signal),
+        };
+        match sent {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
 /// All living descendants of a process, in no order. Zombies are not among them.
 pub fn descendants(of: u32) -> io::Result<Vec<u32>> {
-    Ok(living(of)?.into_iter().map(|(pid, _)| pid).collect())
+    Ok(living(of)?.into_iter().map(|process| process.pid).collect())
 }
 
 /// Sends a signal to every living descendant of a process and says how many there were.
 pub fn kill_all(of: u32, signal: Signal) -> io::Result<usize> {
     let found = living(of)?;
-    for &(pid, stat) in &found {
-        // A process that has ended meanwhile needs no signal.
-        let _ended = signal_exactly(pid, stat, signal);
+    for process in &found {
+        // What may not be signalled is found again by the next scan.
+        let _forbidden = process.signal(signal);
     }
     Ok(found.len())
 }
 
 /// The processes of our user whose environment holds this variable with a value that begins like
-/// this, with the whole value. Processes that cannot be read are left out.
-pub fn find_marked(variable: &str, value_prefix: &[u8]) -> Vec<(u32, Vec<u8>)> {
+/// this, with the whole value. Processes that cannot be read, and environments over 1 MiB, are left
+/// out.
+///
+/// One call reads all of `/proc`, and each environment once. Async code should make it on a thread
+/// for blocking work, and only once for all the marks that share a prefix.
+pub fn find_marked(variable: &str, value_prefix: &[u8]) -> Vec<(Process, Vec<u8>)> {
     let uid = rustix::process::geteuid().as_raw();
     let Ok(pids) = procfs::pids() else { return Vec::new() };
+    let mut environ = Vec::new();
     pids.filter(|pid| fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| found.uid() == uid))
         .filter_map(|pid| {
-            let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
+            // The start time comes first. If the pid changes hands in between, the result names a
+            // process that is no more, and not one that has no mark.
+            let process = Process::new(pid, procfs::stat(pid).ok()??);
+            read_environ(pid, &mut environ)?;
             let value = value_of(&environ, variable.as_bytes())?;
-            value.starts_with(value_prefix).then(|| (pid, value.to_vec()))
+            value.starts_with(value_prefix).then(|| (process, value.to_vec()))
         })
         .collect()
 }
 
-fn living(of: u32) -> io::Result<Vec<(u32, Stat)>> {
+fn living(of: u32) -> io::Result<Vec<Process>> {
     let all: HashMap<u32, Stat> = procfs::pids()?
         .filter_map(|pid| procfs::stat(pid).ok().flatten().map(|stat| (pid, stat)))
         .collect();
@@ -50,7 +99,7 @@ fn living(of: u32) -> io::Result<Vec<(u32, Stat)>> {
 }
 
 /// The living ones among `all` whose line of parents leads to `root`.
-fn below(root: u32, all: &HashMap<u32, Stat>) -> Vec<(u32, Stat)> {
+fn below(root: u32, all: &HashMap<u32, Stat>) -> Vec<Process> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for (&pid, stat) in all {
         children.entry(stat.parent).or_default().push(pid);
@@ -59,24 +108,21 @@ fn below(root: u32, all: &HashMap<u32, Stat>) -> Vec<(u32, Stat)> {
     while let Some(parent) = open.pop() {
         for pid in children.remove(&parent).unwrap_or_default() {
             open.push(pid);
-            found.push((pid, all[&pid]));
+            let stat = all[&pid];
+            if stat.alive {
+                found.push(Process::new(pid, stat));
+            }
         }
     }
-    found.retain(|(_, stat)| stat.alive);
     found
 }
 
-/// Signals this very process: the descriptor pins it, the start time proves that the pid had not
-/// been given to another process before that. Kernels without such descriptors leave a tiny gap.
-fn signal_exactly(pid: u32, expected: Stat, signal: Signal) -> io::Result<()> {
-    let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(()) };
-    let pidfd = pidfd_open(raw, PidfdFlags::empty());
-    let same = procfs::stat(pid)?.is_some_and(|stat| stat.started == expected.started);
-    match (same, pidfd) {
-        (true, Ok(pidfd)) => Ok(pidfd_send_signal(&pidfd, signal)?),
-        (true, Err(_)) => Ok(kill_process(raw, signal)?),
-        (false, _) => Ok(()),
-    }
+/// Replaces what `environ` holds, or says that there is nothing to search.
+fn read_environ(pid: u32, environ: &mut Vec<u8>) -> Option<()> {
+    environ.clear();
+    let file = File::open(format!("/proc/{pid}/environ")).ok()?;
+    let read = file.take(MAX_ENVIRON as u64 + 1).read_to_end(environ).ok()?;
+    (read <= MAX_ENVIRON).then_some(())
 }
 
 fn value_of<'a>(environ: &'a [u8], variable: &[u8]) -> Option<&'a [u8]> {
@@ -95,13 +141,15 @@ mod tests {
         Stat { parent, started: 1, alive }
     }
 
-    fn sleeper(mark: &str) -> Child {
-        Command::new("sleep")
-            .arg("600")
-            .env("HOLD_TEST_MARK", mark)
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap()
+    fn sleeper(mark: &str, padding: &[String]) -> Child {
+        let mut command = Command::new("sleep");
+        command.arg("600").stdin(Stdio::null()).env("HOLD_TEST_MARK", mark);
+        command.envs(padding.iter().enumerate().map(|(at, text)| (format!("PAD_{at}"), text)));
+        command.spawn().unwrap()
+    }
+
+    fn process(child: &Child) -> Process {
+        Process::new(child.id(), procfs::stat(child.id()).unwrap().unwrap())
     }
 
     #[test]
@@ -114,7 +162,7 @@ mod tests {
             (20, stat(1, true)),
             (21, stat(20, true)),
         ]);
-        let mut pids: Vec<u32> = below(10, &all).into_iter().map(|(pid, _)| pid).collect();
+        let mut pids: Vec<u32> = below(10, &all).iter().map(|process| process.pid).collect();
         pids.sort_unstable();
         assert_eq!(pids, [11, 13]);
     }
@@ -122,20 +170,32 @@ mod tests {
     #[test]
     fn a_child_is_found_by_parent_and_by_mark_and_ends_by_signal() {
         let mark = format!("instance-{}-7", std::process::id());
-        let mut child = sleeper(&mark);
+        let mut child = sleeper(&mark, &[]);
         assert!(descendants(std::process::id()).unwrap().contains(&child.id()));
         let prefix = format!("instance-{}-", std::process::id());
         let marked = find_marked("HOLD_TEST_MARK", prefix.as_bytes());
-        assert!(marked.contains(&(child.id(), mark.into_bytes())), "{marked:?}");
+        assert!(marked.contains(&(process(&child), mark.into_bytes())), "{marked:?}");
         assert!(find_marked("HOLD_TEST_MARK", b"other").is_empty());
 
-        let found = procfs::stat(child.id()).unwrap().unwrap();
-        let other = Stat { started: found.started + 1, ..found };
-        signal_exactly(child.id(), other, Signal::KILL).unwrap();
+        let found = process(&child);
+        let other = Process { started: found.started + 1, ..found };
+        other.kill().unwrap();
         assert!(child.try_wait().unwrap().is_none(), "another process with that pid was meant");
-        signal_exactly(child.id(), found, Signal::KILL).unwrap();
+        found.kill().unwrap();
         child.wait().unwrap();
+        found.kill().expect("what has ended needs no signal");
         assert!(!descendants(std::process::id()).unwrap().contains(&child.id()));
+    }
+
+    #[test]
+    fn a_huge_environment_is_passed_over() {
+        let mark = format!("huge-{}", std::process::id());
+        let padding = vec!["x".repeat(100_000); 11];
+        let mut child = sleeper(&mark, &padding);
+        let found = find_marked("HOLD_TEST_MARK", mark.as_bytes());
+        process(&child).kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found, []);
     }
 
     #[test]

@@ -1,12 +1,27 @@
 //! The protocol between a shim and its daemons.
 //!
 //! A frame is a `u32` length (little-endian, of what follows), a `u8` type and a payload. The shim
-//! speaks first: a [`FromShim::Hello`] with its version. Both sides of an upgrade may differ by two
-//! versions, so a later version may append fields to a payload, which older readers ignore, and may
-//! send a new type of frame only to a peer that is new enough: an unknown type is an error.
+//! speaks first: a [`FromShim::Hello`] with its version. The daemon answers with its number,
+//! [`ToShim::Daemon`], before it asks for anything: daemons replace each other, and a shim obeys none
+//! that was replaced.
 //!
 //! Output bytes are numbered by their offset since the start of the run, lines of input by
 //! consecutive ids. Both numberings belong to the run and go on from one daemon to the next.
+//!
+//! # How it grows
+//!
+//! Shims outlive the daemon that started them, so the two sides often differ in age. A daemon talks
+//! to shims of the versions [`OLDEST`] to [`VERSION`]. A shim does not ask for the version of a daemon;
+//! it relies on these rules:
+//!
+//! - A field may be appended to a payload without a new version. Older readers ignore it; newer ones
+//!   do without it when an older peer sends none. [`ToShim::Write`], [`ToShim::Log`] and
+//!   [`FromShim::Output`] cannot grow, because their last field takes the rest of the frame.
+//! - A frame that a peer may miss gets a type of 128 or more, and needs no new version either: a
+//!   reader skips such a frame when it does not know the type, as if it had never been sent.
+//! - A frame that must not be missed gets a type below 128, and a new version. An unknown one is an
+//!   error that ends the connection. So a daemon sends it only to a shim whose version has it, and a
+//!   shim only to a daemon that has sent such a frame itself.
 
 mod decoder;
 
@@ -17,16 +32,24 @@ pub use decoder::{Decoder, Frame, Raw, WireError};
 /// The version of the protocol that this build speaks.
 pub const VERSION: u32 = 1;
 
+/// The oldest version of a shim that a daemon of this build can talk to. It may rise only when no
+/// older shim can be running any more.
+pub const OLDEST: u32 = 1;
+
 /// The longest frame: a line of 16 MiB and room for what surrounds it.
 pub const MAX_FRAME: usize = 17 * 1024 * 1024;
 
 /// What a daemon says to a shim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToShim {
-    /// Makes this the data connection. The highest daemon number wins; an equal one replaces.
-    Attach {
+    /// Says who speaks. The first frame of each connection, and only the first. A daemon with a lower
+    /// number than any before is refused; a higher one has all connections of lower ones refused.
+    Daemon {
         /// The number of the daemon.
-        daemon: u64,
+        number: u64,
+    },
+    /// Makes this the data connection, instead of any other of the same daemon.
+    Attach {
         /// The first output byte it wants. What was consumed already is not sent again.
         from: u64,
     },
@@ -64,7 +87,8 @@ pub enum ToShim {
     },
     /// Asks for [`FromShim::Tail`].
     Tail,
-    /// The shim may end as soon as it has said [`FromShim::Gone`] here. Implies [`ToShim::Watch`].
+    /// The shim may end as soon as it has said [`FromShim::Gone`] here and the data connection, if
+    /// there is one, has been sent all it is owed. Implies [`ToShim::Watch`].
     Dismiss,
 }
 
@@ -135,16 +159,17 @@ pub enum FromShim {
 }
 
 mod kind {
-    pub(super) const ATTACH: u8 = 1;
-    pub(super) const WATCH: u8 = 2;
-    pub(super) const WRITE: u8 = 3;
-    pub(super) const CONSUMED: u8 = 4;
-    pub(super) const CLOSE_STDIN: u8 = 5;
-    pub(super) const END: u8 = 6;
-    pub(super) const KILL: u8 = 7;
-    pub(super) const LOG: u8 = 8;
-    pub(super) const TAIL: u8 = 9;
-    pub(super) const DISMISS: u8 = 10;
+    pub(super) const DAEMON: u8 = 1;
+    pub(super) const ATTACH: u8 = 2;
+    pub(super) const WATCH: u8 = 3;
+    pub(super) const WRITE: u8 = 4;
+    pub(super) const CONSUMED: u8 = 5;
+    pub(super) const CLOSE_STDIN: u8 = 6;
+    pub(super) const END: u8 = 7;
+    pub(super) const KILL: u8 = 8;
+    pub(super) const LOG: u8 = 9;
+    pub(super) const TAIL: u8 = 10;
+    pub(super) const DISMISS: u8 = 11;
 
     pub(super) const HELLO: u8 = 65;
     pub(super) const OUTPUT: u8 = 66;
@@ -154,6 +179,9 @@ mod kind {
     pub(super) const TAIL_IS: u8 = 70;
     pub(super) const REFUSED: u8 = 71;
     pub(super) const CLOSED: u8 = 72;
+
+    /// From here on, a type that is unknown is skipped.
+    pub(super) const SKIPPED: u8 = 128;
 }
 
 impl<'a> Raw<'a> {
@@ -194,10 +222,8 @@ impl ToShim {
     /// Appends the frame.
     pub fn encode(&self, into: &mut Vec<u8>) {
         match self {
-            Self::Attach { daemon, from } => framed(into, kind::ATTACH, |out| {
-                out.put_u64(*daemon);
-                out.put_u64(*from);
-            }),
+            Self::Daemon { number } => framed(into, kind::DAEMON, |out| out.put_u64(*number)),
+            Self::Attach { from } => framed(into, kind::ATTACH, |out| out.put_u64(*from)),
             Self::Watch => framed(into, kind::WATCH, |_| ()),
             Self::Write { id, line } => put_write(into, *id, line),
             Self::Consumed { offset } => framed(into, kind::CONSUMED, |out| out.put_u64(*offset)),
@@ -212,11 +238,12 @@ impl ToShim {
 }
 
 impl Frame for ToShim {
-    fn decode(raw: Raw<'_>) -> Result<Self, WireError> {
+    fn decode(raw: Raw<'_>) -> Result<Option<Self>, WireError> {
         let mut payload = Reader::new(raw.payload);
         let mut fields = || {
             Ok(Some(match raw.kind {
-                kind::ATTACH => Self::Attach { daemon: payload.u64()?, from: payload.u64()? },
+                kind::DAEMON => Self::Daemon { number: payload.u64()? },
+                kind::ATTACH => Self::Attach { from: payload.u64()? },
                 kind::WATCH => Self::Watch,
                 kind::WRITE => Self::Write { id: payload.u64()?, line: payload.take_rest() },
                 kind::CONSUMED => Self::Consumed { offset: payload.u64()? },
@@ -278,7 +305,7 @@ impl FromShim {
 }
 
 impl Frame for FromShim {
-    fn decode(raw: Raw<'_>) -> Result<Self, WireError> {
+    fn decode(raw: Raw<'_>) -> Result<Option<Self>, WireError> {
         let mut payload = Reader::new(raw.payload);
         let mut fields = || {
             Ok(Some(match raw.kind {
@@ -312,10 +339,12 @@ impl Frame for FromShim {
     }
 }
 
-fn known<F>(kind: u8, decoded: Result<Option<F>, DecodeError>) -> Result<F, WireError> {
-    decoded
-        .map_err(|source| WireError::Payload { kind, source })?
-        .ok_or(WireError::UnknownType(kind))
+fn known<F>(kind: u8, decoded: Result<Option<F>, DecodeError>) -> Result<Option<F>, WireError> {
+    match decoded {
+        Ok(None) if kind < kind::SKIPPED => Err(WireError::UnknownType(kind)),
+        Ok(frame) => Ok(frame),
+        Err(source) => Err(WireError::Payload { kind, source }),
+    }
 }
 
 /// Appends a frame whose length is known only when its payload is there.

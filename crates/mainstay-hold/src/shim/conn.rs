@@ -25,6 +25,8 @@ const KEPT_CAPACITY: usize = 64 * 1024;
 pub(super) struct Conn {
     socket: OwnedFd,
     pub(super) decoder: Decoder<ToShim>,
+    /// The number of the daemon, once it has said it.
+    pub(super) daemon: Option<u64>,
     out: Vec<u8>,
     flushed: usize,
     /// The data connection: where the output of the server goes.
@@ -79,6 +81,7 @@ impl Conn {
         Self {
             socket,
             decoder: Decoder::default(),
+            daemon: None,
             out,
             flushed: 0,
             attached: None,
@@ -103,9 +106,19 @@ impl Conn {
         self.flushed < self.out.len()
     }
 
-    /// Whether this connection was the last one to wait for.
-    pub(super) fn dismissed(&self) -> bool {
-        (self.interest, self.told) == (Interest::Dismissing, Told::Gone) && !self.blocked()
+    /// Whether this connection lets the shim end.
+    pub(super) fn dismisses(&self) -> bool {
+        self.interest == Interest::Dismissing && self.knows_all()
+    }
+
+    /// Whether this is the data connection and still misses something. The news that the run is over
+    /// comes after all output.
+    pub(super) fn is_owed(&self) -> bool {
+        self.attached.is_some() && !self.knows_all()
+    }
+
+    fn knows_all(&self) -> bool {
+        self.told == Told::Gone && !self.blocked()
     }
 
     pub(super) fn raise(&mut self, interest: Interest) {
@@ -116,8 +129,12 @@ impl Conn {
         self.closed = true;
     }
 
-    /// Says why and closes. A peer that does not read misses the reason only.
+    /// Says why and closes, unless it is closed already. A peer that does not read misses the reason
+    /// only.
     pub(super) fn refuse(&mut self, why: impl Into<String>) {
+        if self.closed {
+            return;
+        }
         FromShim::Refused { why: why.into() }.encode(&mut self.out);
         self.flush();
         self.close();

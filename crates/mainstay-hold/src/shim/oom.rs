@@ -1,30 +1,80 @@
 //! Whether the kernel killed a server for lack of memory.
 //!
 //! The kernel tells only through the memory control group, by a counter of its victims. A server is in
-//! the group of its shim; if the counter has risen when it is found killed, it was the victim.
+//! the group of its shim. The counter is read at the start, whenever the shim is awake anyway, and when
+//! the server is found killed by a KILL that the shim did not send. If a rise was seen then or in the
+//! seconds before, the server is taken for the victim.
+//!
+//! What cannot be known: if the kernel chose another process of the group in that time, or since the
+//! shim was awake before it, and somebody else killed the server, the server is taken for the victim
+//! all the same.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-/// The counter of victims in our memory control group, as it was at the start of the run.
-pub(super) struct OomWatch(Option<(PathBuf, u64)>);
+/// A victim is counted before it has ended, and its end wakes the shim more than once: first by its
+/// closed pipes, then by its status. Within this time the count and the end belong together.
+const DYING: Duration = Duration::from_secs(5);
+
+/// Room for the whole file, which has a few short lines.
+const LONGEST: usize = 1024;
+
+/// The counter of victims in our memory control group, if there is one.
+pub(super) struct OomWatch(Option<(File, Victims)>);
+
+/// How many victims there were, and when that was last seen to change.
+#[derive(Debug)]
+struct Victims {
+    count: u64,
+    rose: Option<Instant>,
+}
 
 impl OomWatch {
     pub(super) fn begin() -> Self {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let counter = counter_file(&groups);
-        Self(
-            counter
-                .and_then(|path| Some((path.clone(), victims(&fs::read_to_string(path).ok()?)?))),
-        )
+        let file = counter_file(&groups).and_then(|path| File::open(path).ok());
+        Self(file.and_then(|file| {
+            let count = read(&file)?;
+            Some((file, Victims { count, rose: None }))
+        }))
     }
 
-    /// Whether there were victims since the start.
-    pub(super) fn has_struck(&self) -> bool {
-        let Some((path, before)) = &self.0 else { return false };
-        let now = fs::read_to_string(path).ok().and_then(|text| victims(&text));
-        now.is_some_and(|now| now > *before)
+    /// Takes note of the victims so far.
+    pub(super) fn look(&mut self, now: Instant) {
+        if let Some((file, victims)) = &mut self.0
+            && let Some(count) = read(file)
+        {
+            victims.note(now, count);
+        }
     }
+
+    /// Whether a process that is found killed now was the last victim.
+    pub(super) fn has_struck(&mut self, now: Instant) -> bool {
+        self.look(now);
+        self.0.as_ref().is_some_and(|(_, victims)| victims.rose_lately(now))
+    }
+}
+
+impl Victims {
+    fn note(&mut self, now: Instant, count: u64) {
+        if count > self.count {
+            self.rose = Some(now);
+        }
+        self.count = count;
+    }
+
+    fn rose_lately(&self, now: Instant) -> bool {
+        self.rose.is_some_and(|rose| now.duration_since(rose) <= DYING)
+    }
+}
+
+/// The file stays open, so that a look is one system call.
+fn read(file: &File) -> Option<u64> {
+    let mut text = [0; LONGEST];
+    let length = file.read_at(&mut text, 0).ok()?;
+    victims(std::str::from_utf8(&text[..length]).ok()?)
 }
 
 /// A version 1 hierarchy with the memory controller is asked before version 2, which has the
@@ -53,6 +103,21 @@ fn victims(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_rise_just_before_the_end_counts() {
+        let start = crate::clock::now();
+        let mut victims = Victims { count: 3, rose: None };
+        victims.note(start, 3);
+        assert!(!victims.rose_lately(start));
+        victims.note(start, 4);
+        victims.note(start, 4);
+        assert!(victims.rose_lately(start), "the rise was seen at an earlier look");
+        assert!(victims.rose_lately(start + DYING));
+        assert!(!victims.rose_lately(start + 2 * DYING), "that was another victim");
+        victims.note(start + 3 * DYING, 5);
+        assert!(victims.rose_lately(start + 3 * DYING));
+    }
 
     #[test]
     fn the_counter_is_found_in_both_versions() {

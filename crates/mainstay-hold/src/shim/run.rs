@@ -3,7 +3,9 @@
 //! Each turn reads at most once from every source, so none of them starves the others. Time limits come
 //! from [`Life`] and from the linger; without one the loop sleeps until something happens.
 
-use std::mem;
+mod requests;
+
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
@@ -12,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, sockopt::socket_peercred};
 use rustix::process::Signal;
 
-use super::conn::{Attached, Conn, Interest, View};
+use super::conn::{Conn, View};
 use super::life::{Action, Life};
 use super::oom::OomWatch;
 use super::reaper::{Ended, News, Reaper};
@@ -21,13 +23,10 @@ use super::stdin::Load;
 use super::{Claim, own_pid};
 use crate::launch::Launch;
 use crate::record::{self, ExitRecord};
-use crate::wire::{Frame, FromShim, MAX_FRAME, ToShim, VERSION};
+use crate::wire::{FromShim, VERSION};
 use crate::{clock, tree};
 
 const MAX_CONNS: usize = 16;
-
-/// The longest frame of a connection that is not attached, so that strangers cannot fill memory.
-const SMALL_FRAME: usize = 64 * 1024;
 
 /// How long no connection is accepted after that failed, lest the loop spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -37,7 +36,7 @@ pub(super) struct Run {
     listener: UnixListener,
     accept_again: Option<Instant>,
     conns: Vec<Conn>,
-    /// The highest number of a daemon that was ever attached.
+    /// The highest number that a daemon ever had.
     fence: u64,
     server: Server,
     reaper: Option<Reaper>,
@@ -46,6 +45,7 @@ pub(super) struct Run {
     exit: Option<ExitRecord>,
     gone: bool,
     alone_since: Option<Instant>,
+    dismissed_at: Option<Instant>,
     label: String,
     linger: Duration,
     started_unix_ms: u64,
@@ -85,6 +85,7 @@ impl Run {
             exit: None,
             gone: false,
             alone_since: None,
+            dismissed_at: None,
             label: launch.label.clone(),
             linger: launch.linger,
             started_unix_ms,
@@ -100,6 +101,7 @@ impl Run {
         self.log_start();
         while !self.over(clock::now()) {
             let Ok(ready) = self.wait(clock::now()) else { return };
+            self.oom.look(clock::now());
             for (source, flags) in ready {
                 self.serve(source, flags);
             }
@@ -110,19 +112,28 @@ impl Run {
         }
     }
 
+    /// Whether the shim may end: nobody came during the linger, or it was dismissed. A dismissal
+    /// outlives its connection but not its daemon, and takes effect when the data connection has got
+    /// everything, or has not within the linger.
     fn over(&mut self, now: Instant) -> bool {
         if !self.gone {
             return false;
         }
-        if !self.conns.is_empty() {
-            self.alone_since = None;
-            return self.conns.iter().any(Conn::dismissed);
+        if self.conns.iter().any(Conn::dismisses) {
+            self.dismissed_at.get_or_insert(now);
         }
-        now.duration_since(*self.alone_since.get_or_insert(now)) >= self.linger
+        let alone = self.conns.is_empty();
+        self.alone_since = alone.then(|| self.alone_since.unwrap_or(now));
+        match (self.dismissed_at, self.alone_since) {
+            (Some(_), _) if !self.conns.iter().any(Conn::is_owed) => true,
+            (Some(since), _) | (None, Some(since)) => now.duration_since(since) >= self.linger,
+            (None, None) => false,
+        }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let linger = self.alone_since.and_then(|since| since.checked_add(self.linger));
+        let lingering = self.dismissed_at.or(self.alone_since);
+        let linger = lingering.and_then(|since| since.checked_add(self.linger));
         [self.life.deadline(), linger, self.accept_again].into_iter().flatten().min()
     }
 
@@ -236,94 +247,6 @@ impl Run {
         }
     }
 
-    /// Takes in all whole frames that have arrived.
-    fn decode(&mut self, index: usize) {
-        let mut decoder = mem::take(&mut self.conns[index].decoder);
-        while !self.conns[index].closed() {
-            let attached = self.conns[index].attached.is_some();
-            decoder.set_limit(if attached { MAX_FRAME } else { SMALL_FRAME });
-            let raw = match decoder.next_raw() {
-                Ok(Some(raw)) => raw,
-                Ok(None) => break,
-                Err(error) => {
-                    self.conns[index].refuse(error.to_string());
-                    break;
-                }
-            };
-            match raw.as_write() {
-                Some((id, line)) => self.write(index, id, line),
-                None => match ToShim::decode(raw) {
-                    Ok(frame) => self.obey(index, frame),
-                    Err(error) => self.conns[index].refuse(error.to_string()),
-                },
-            }
-        }
-        self.conns[index].decoder = decoder;
-    }
-
-    fn obey(&mut self, index: usize, frame: ToShim) {
-        let now = clock::now();
-        match frame {
-            ToShim::Attach { daemon, from } => self.attach(index, daemon, from),
-            ToShim::Watch => self.conns[index].raise(Interest::Watching),
-            ToShim::Write { id, line } => self.write(index, id, &line),
-            ToShim::Consumed { offset } => self.consume(index, offset),
-            ToShim::CloseStdin => self.server.stdin.close_when_flushed(),
-            ToShim::End { grace_ms } => self.end(now, Duration::from_millis(grace_ms.into())),
-            ToShim::Kill => self.end(now, Duration::ZERO),
-            ToShim::Log { text } => self.server.log.write_lines(&text),
-            ToShim::Tail => {
-                let due = &mut self.conns[index].tails_due;
-                *due = due.saturating_add(1);
-            }
-            ToShim::Dismiss => {
-                self.conns[index].raise(Interest::Dismissing);
-            }
-        }
-    }
-
-    fn attach(&mut self, index: usize, daemon: u64, from: u64) {
-        let output = &self.server.output;
-        if daemon < self.fence {
-            let why = format!("daemon {daemon} was replaced by daemon {}", self.fence);
-            return self.conns[index].refuse(why);
-        }
-        if from > output.end() {
-            let why = format!("output ends at {}, before {from}", output.end());
-            return self.conns[index].refuse(why);
-        }
-        let sent = from.max(output.start());
-        self.fence = daemon;
-        for (other, conn) in self.conns.iter_mut().enumerate() {
-            if other != index && conn.attached.take().is_some() {
-                conn.refuse(format!("daemon {daemon} has attached"));
-            }
-        }
-        let conn = &mut self.conns[index];
-        conn.attached = Some(Attached { sent, told_closed: false });
-        conn.raise(Interest::Watching);
-    }
-
-    fn write(&mut self, index: usize, id: u64, line: &[u8]) {
-        if self.conns[index].attached.is_none() {
-            return self.conns[index].refuse("only the attached daemon may write");
-        }
-        if let Err(expected) = self.server.stdin.accept(id, line) {
-            self.conns[index].refuse(format!("line {id} came where line {expected} is next"));
-        }
-    }
-
-    fn consume(&mut self, index: usize, offset: u64) {
-        match &self.conns[index].attached {
-            Some(attached) if offset <= attached.sent => self.server.output.consume(offset),
-            Some(attached) => {
-                let why = format!("only {} bytes were sent, not {offset}", attached.sent);
-                self.conns[index].refuse(why);
-            }
-            None => self.conns[index].refuse("only the attached daemon may consume"),
-        }
-    }
-
     /// A server with a grace gets what its pipe takes now and then the end of input. It gets no more
     /// than that, because it may be stuck.
     fn end(&mut self, now: Instant, grace: Duration) {
@@ -358,7 +281,7 @@ impl Run {
         self.exit.get_or_insert(ExitRecord {
             code,
             signal,
-            oom: killed && self.oom.has_struck(),
+            oom: killed && self.oom.has_struck(clock::now()),
             at_unix_ms: clock::unix_ms(),
             stderr_tail: self.server.tail.to_vec(),
             survivors: 0,
@@ -388,7 +311,7 @@ impl Run {
         let line = format!("--- {} {} ---", self.label, how(exit));
         self.server.log.write_lines(line.as_bytes());
         // A full disk must not keep the daemons from being told.
-        let _no_space = record::write(&self.claim.dir, exit);
+        let _no_space = record::write(self.claim.dir.as_fd(), exit);
         self.gone = true;
     }
 

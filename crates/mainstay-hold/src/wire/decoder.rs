@@ -38,10 +38,15 @@ impl<F: Frame> Decoder<F> {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, if it has arrived.
+    /// The next whole frame that is not to be skipped, if it has arrived.
     #[expect(clippy::should_implement_trait, reason = "an error ends it, so it is no iterator")]
     pub fn next(&mut self) -> Result<Option<F>, WireError> {
-        self.next_raw()?.map(F::decode).transpose()
+        while let Some(raw) = self.next_raw()? {
+            if let Some(frame) = F::decode(raw)? {
+                return Ok(Some(frame));
+            }
+        }
+        Ok(None)
     }
 
     /// The next whole frame, if it has arrived, borrowed from the buffer.
@@ -68,8 +73,8 @@ impl<F: Frame> Decoder<F> {
 
 /// A kind of frame that a [`Decoder`] can yield: one per direction.
 pub trait Frame: Sized {
-    /// The frame of this type with this payload.
-    fn decode(raw: Raw<'_>) -> Result<Self, WireError>;
+    /// The frame of this type with this payload, or `None` if it is to be skipped.
+    fn decode(raw: Raw<'_>) -> Result<Option<Self>, WireError>;
 }
 
 /// A whole frame, not looked into yet.
@@ -86,7 +91,7 @@ pub enum WireError {
     TooLong(usize),
     /// A frame has no type.
     Empty,
-    /// A frame has a type that this build does not know.
+    /// A frame has a type that this build does not know and may not skip.
     UnknownType(u8),
     /// A payload is damaged.
     Payload {

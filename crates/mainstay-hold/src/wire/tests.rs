@@ -8,7 +8,8 @@ fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
 
 fn any_to_shim() -> impl Strategy<Value = ToShim> {
     prop_oneof![
-        any::<(u64, u64)>().prop_map(|(daemon, from)| ToShim::Attach { daemon, from }),
+        any::<u64>().prop_map(|number| ToShim::Daemon { number }),
+        any::<u64>().prop_map(|from| ToShim::Attach { from }),
         Just(ToShim::Watch),
         (any::<u64>(), any_bytes()).prop_map(|(id, line)| ToShim::Write { id, line }),
         any::<u64>().prop_map(|offset| ToShim::Consumed { offset }),
@@ -126,6 +127,21 @@ proptest! {
         });
         prop_assert_eq!(decoded(&stream, &[]), Ok(vec![ToShim::Consumed { offset }]));
     }
+
+    #[test]
+    fn frames_of_a_later_version_are_skipped_if_they_may_be(
+        unknown in kind::SKIPPED.., payload in any_bytes(), cuts in prop::collection::vec(1..40usize, 1..20),
+    ) {
+        let (mut stream, mut answers) = (Vec::new(), Vec::new());
+        for offset in [1, 2] {
+            framed(&mut stream, unknown, |out| out.extend_from_slice(&payload));
+            ToShim::Consumed { offset }.encode(&mut stream);
+            framed(&mut answers, unknown, |out| out.extend_from_slice(&payload));
+        }
+        let expected = vec![ToShim::Consumed { offset: 1 }, ToShim::Consumed { offset: 2 }];
+        prop_assert_eq!(decoded(&stream, &cuts), Ok(expected));
+        prop_assert_eq!(decoded::<FromShim>(&answers, &cuts), Ok(Vec::new()));
+    }
 }
 
 #[test]
@@ -134,6 +150,7 @@ fn what_makes_no_sense_is_named() {
     check(&[255, 255, 255, 255], WireError::TooLong(0xffff_ffff));
     check(&[0, 0, 0, 0], WireError::Empty);
     check(&[1, 0, 0, 0, 99], WireError::UnknownType(99));
+    check(&[1, 0, 0, 0, 127], WireError::UnknownType(127));
     check(
         &[2, 0, 0, 0, kind::CONSUMED, 7],
         WireError::Payload { kind: kind::CONSUMED, source: DecodeError::Short },

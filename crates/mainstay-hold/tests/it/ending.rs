@@ -3,11 +3,12 @@
 use std::fs;
 use std::time::Duration;
 
+use mainstay_hold::launch::DEFAULT_LINGER;
 use mainstay_hold::record;
 use mainstay_hold::tree;
 use mainstay_hold::wire::ToShim;
 
-use crate::support::{Bench, eventually, wait_for_exit};
+use crate::support::{Bench, Client, Shim, eventually, wait_for_exit};
 
 /// Children in sessions of their own, an orphan among them, before the server serves.
 const FAMILY: &str = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &); echo ready;";
@@ -89,15 +90,79 @@ fn a_server_may_use_its_grace() {
 #[test]
 fn a_watcher_is_told_and_may_dismiss_in_advance() {
     let mut shim = Bench::script("exec cat").start();
-    let mut watcher = shim.connect();
-    watcher.hello();
+    let mut watcher = shim.introduce(1);
     watcher.send(&ToShim::Dismiss);
-    let mut killer = shim.connect();
-    killer.hello();
+    let mut killer = shim.introduce(1);
     killer.send(&ToShim::Kill);
     let (_, _, signal, _) = watcher.exited();
     assert_eq!(signal, Some(9));
     watcher.gone();
+    assert!(shim.ended().success());
+}
+
+/// A server that answers one line with this many bytes and exits, with its data connection.
+fn last_answer(length: usize, linger: Duration) -> (Shim, Client) {
+    let mut bench = Bench::script(&format!("read line; head -c {length} /dev/zero; exit 6"));
+    bench.launch.linger = linger;
+    let shim = bench.start();
+    let mut data = shim.attach(1);
+    data.write(1, "go\n");
+    (shim, data)
+}
+
+#[test]
+fn the_last_output_is_delivered_before_a_dismissed_shim_ends() {
+    let (mut shim, mut slow) = last_answer(900_000, DEFAULT_LINGER);
+    let mut watcher = shim.introduce(1);
+    let mut other = shim.introduce(1);
+    watcher.send(&ToShim::Watch);
+    watcher.exited();
+    watcher.gone();
+    watcher.send(&ToShim::Dismiss);
+    drop(watcher);
+    // The first answer may come in the same turn as the dismissal, the second one cannot.
+    other.round_trip();
+    other.round_trip();
+    let (output, code, ..) = slow.exited();
+    assert_eq!((output.len(), code), (900_000, Some(6)));
+    slow.gone();
+    assert!(shim.ended().success());
+}
+
+#[test]
+fn a_dismissal_ends_with_the_daemon_that_gave_it() {
+    let (shim, _slow) = last_answer(900_000, DEFAULT_LINGER);
+    let mut watcher = shim.introduce(1);
+    watcher.send(&ToShim::Dismiss);
+    watcher.exited();
+    watcher.gone();
+    let mut next = shim.attach(2);
+    let (output, code, ..) = next.exited();
+    assert_eq!((output.len(), code), (900_000, Some(6)));
+    next.gone();
+    // It stays until it is dismissed again.
+    next.round_trip();
+    next.round_trip();
+}
+
+#[test]
+fn a_dismissed_shim_waits_no_longer_than_it_lingers() {
+    let (mut shim, _deaf) = last_answer(900_000, Duration::ZERO);
+    let mut watcher = shim.introduce(1);
+    watcher.send(&ToShim::Dismiss);
+    watcher.exited();
+    watcher.gone();
+    assert!(shim.ended().success());
+}
+
+#[test]
+fn a_dismissed_shim_does_not_wait_for_a_data_connection_that_has_ended() {
+    let (mut shim, data) = last_answer(900_000, DEFAULT_LINGER);
+    let mut watcher = shim.introduce(1);
+    watcher.send(&ToShim::Dismiss);
+    watcher.exited();
+    watcher.gone();
+    drop(data);
     assert!(shim.ended().success());
 }
 
@@ -118,9 +183,9 @@ fn undelivered_output_waits_for_the_next_daemon() {
     let shim = Bench::script("seq 1 20000; exit 0").start();
     wait_for_exit(shim.server_pid);
     eventually("the record is there", || record::read(shim.dir()).unwrap().is_some());
-    let mut client = shim.connect();
-    assert!(client.hello().exited);
-    client.send(&ToShim::Attach { daemon: 1, from: 0 });
+    let (mut client, hello) = shim.greet(1);
+    assert!(hello.exited);
+    client.send(&ToShim::Attach { from: 0 });
     let (output, code, ..) = client.exited();
     assert_eq!(code, Some(0));
     assert!(output.ends_with(b"\n19999\n20000\n"));

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and so do its helpers")]
 
 mod ending;
+mod fence;
 mod output;
 mod start;
 mod support;

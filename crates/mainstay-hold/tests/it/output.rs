@@ -33,11 +33,10 @@ fn the_next_daemon_gets_what_the_last_one_missed() {
     let mut daemon = 0;
     while got.len() < expected.len() {
         daemon += 1;
-        let mut client = shim.connect();
-        let hello = client.hello();
+        let (mut client, hello) = shim.greet(daemon);
         let from = got.len() as u64;
         assert!(hello.out_start <= from && from <= hello.out_end, "{hello:?} {from}");
-        client.send(&ToShim::Attach { daemon, from });
+        client.send(&ToShim::Attach { from });
         for _ in 0..3 {
             if got.len() < expected.len() {
                 client.offset = Some(got.len() as u64);
@@ -78,8 +77,7 @@ fn a_flooding_server_waits_for_its_daemon() {
 fn a_daemon_that_does_not_read_costs_bounded_memory() {
     let shim = Bench::program("yes", &[]).start();
     let _deaf = shim.attach(1);
-    let mut asker = shim.connect();
-    asker.hello();
+    let mut asker = shim.introduce(1);
     for _ in 0..2_000 {
         asker.send(&ToShim::Tail);
     }

@@ -1,13 +1,18 @@
 //! Starting, and failing to start.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 
 use mainstay_hold::launch::{Failure, Report, Stdout};
-use mainstay_hold::record;
-use mainstay_hold::wire::{FromShim, ToShim};
+use mainstay_hold::wire::ToShim;
+use mainstay_hold::{record, socket};
 
 use crate::support::{Bench, Client, wait_for_exit};
+
+fn shim_pid(dir: &Path) -> Option<u32> {
+    record::shim_alive(dir).unwrap().map(|process| process.pid)
+}
 
 fn check_failure(bench: &Bench, launch: &[u8], expected: Failure, errno: i32) {
     let (mut child, report) = bench.try_start(launch);
@@ -63,7 +68,7 @@ fn a_run_directory_has_one_shim() {
     let (mut child, report) = shim.bench.try_start(&shim.bench.launch.encode());
     assert!(!child.wait().unwrap().success());
     assert!(matches!(report, Report::Failed { what: Failure::Setup, .. }), "{report:?}");
-    assert_eq!(record::shim_alive(shim.dir()).unwrap(), Some(shim.child.id()));
+    assert_eq!(shim_pid(shim.dir()), Some(shim.child.id()));
     assert_eq!(shim.connect().hello().server_pid, shim.server_pid);
 }
 
@@ -99,7 +104,7 @@ fn the_hello_tells_who_is_who() {
     let hello = shim.connect().hello();
     assert_eq!((hello.shim_pid, hello.server_pid), (shim.child.id(), shim.server_pid));
     assert_eq!((hello.out_start, hello.out_end, hello.written, hello.exited), (0, 0, 0, false));
-    assert_eq!(record::shim_alive(shim.dir()).unwrap(), Some(shim.child.id()));
+    assert_eq!(shim_pid(shim.dir()), Some(shim.child.id()));
     let socket = fs::metadata(shim.dir().join("shim.sock")).unwrap();
     assert_eq!(socket.permissions().mode() & 0o777, 0o600);
 }
@@ -132,19 +137,53 @@ fn a_killed_shim_takes_the_server_along() {
     assert_eq!(record::read(shim.dir()).unwrap(), None);
 }
 
+/// Socket and pid link as another shim would leave them.
+fn pretend_another_shim(dir: &Path) {
+    for name in [socket::SHIM, record::PID] {
+        let _none = fs::remove_file(dir.join(name));
+    }
+    fs::write(dir.join(socket::SHIM), "").unwrap();
+    symlink("4711 1 another", dir.join(record::PID)).unwrap();
+}
+
+/// Lets a shim end after something was done to its directory, and tells what is in there then.
+fn left_after(change: impl FnOnce(&Path)) -> Vec<String> {
+    let mut shim = Bench::script("cat").start();
+    let mut client = shim.introduce(1);
+    change(shim.dir());
+    client.send(&ToShim::Dismiss);
+    client.send(&ToShim::Kill);
+    client.exited();
+    client.gone();
+    assert!(shim.exit_status().success());
+    let entries = fs::read_dir(shim.dir()).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn what_belongs_to_the_next_shim_is_left_alone() {
+    let same_directory = left_after(pretend_another_shim);
+    assert_eq!(same_directory, ["exit", "shim.pid", "shim.sock"]);
+    let made_anew = left_after(|dir| {
+        fs::remove_dir_all(dir).unwrap();
+        fs::create_dir(dir).unwrap();
+        pretend_another_shim(dir);
+    });
+    assert_eq!(made_anew, ["shim.pid", "shim.sock"], "the record of the old run is not of the new");
+}
+
 #[test]
 fn connections_are_bounded() {
     let shim = Bench::script("cat").start();
-    let mut clients: Vec<Client> = (0..16).map(|_| shim.connect()).collect();
-    for client in &mut clients {
-        client.hello();
-    }
+    let mut clients: Vec<Client> = (0..16).map(|_| shim.introduce(1)).collect();
     let mut one_more = shim.connect();
     one_more.hello();
     assert!(one_more.refused().contains("too many"));
     clients.pop();
-    clients[0].send(&ToShim::Tail);
-    assert_eq!(clients[0].next(), FromShim::Tail { stderr: Vec::new() });
+    clients[0].round_trip();
     shim.connect().hello();
 }
 

@@ -10,8 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use mainstay_hold::launch::{DEFAULT_LINGER, Launch, LogConfig, Report, SHIM_ENV, Stdout};
+use mainstay_hold::tree::{self, Process};
 use mainstay_hold::wire::{Decoder, FromShim, ToShim};
-use mainstay_hold::{record, socket, tree};
+use mainstay_hold::{record, socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tempfile::TempDir;
@@ -93,9 +94,9 @@ impl Bench {
     }
 
     /// The processes of this server that are there, the shim apart.
-    pub(crate) fn processes(&self) -> Vec<u32> {
+    pub(crate) fn processes(&self) -> Vec<Process> {
         let value = self.dir.as_os_str().as_encoded_bytes();
-        tree::find_marked(MARK, value).into_iter().map(|(pid, _)| pid).collect()
+        tree::find_marked(MARK, value).into_iter().map(|(process, _)| process).collect()
     }
 }
 
@@ -115,21 +116,38 @@ impl Shim {
         Client::connect(&self.bench.dir)
     }
 
+    /// Connects and says which daemon this is.
+    pub(crate) fn introduce(&self, daemon: u64) -> Client {
+        self.greet(daemon).0
+    }
+
     /// Connects and attaches at the first byte that is left.
     pub(crate) fn attach(&self, daemon: u64) -> Client {
-        let mut client = self.connect();
-        let from = client.hello().out_start;
-        client.send(&ToShim::Attach { daemon, from });
+        let (mut client, hello) = self.greet(daemon);
+        client.send(&ToShim::Attach { from: hello.out_start });
         client
+    }
+
+    /// Connects, hears the hello and says which daemon this is.
+    pub(crate) fn greet(&self, daemon: u64) -> (Client, Hello) {
+        let mut client = self.connect();
+        let hello = client.hello();
+        client.send(&ToShim::Daemon { number: daemon });
+        (client, hello)
     }
 
     /// Waits until the shim has ended.
     pub(crate) fn ended(&mut self) -> ExitStatus {
-        wait_for_exit(self.child.id());
-        let status = self.child.wait().unwrap();
+        let status = self.exit_status();
         assert!(!self.dir().join(socket::SHIM).exists(), "the socket is left");
         assert!(!self.dir().join(record::PID).is_symlink(), "the pid link is left");
         status
+    }
+
+    /// Waits until the shim has ended, whatever became of its directory.
+    pub(crate) fn exit_status(&mut self) -> ExitStatus {
+        wait_for_exit(self.child.id());
+        self.child.wait().unwrap()
     }
 }
 
@@ -137,10 +155,8 @@ impl Drop for Shim {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
-        for pid in self.bench.processes() {
-            if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
-                let _ended = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
+        for process in self.bench.processes() {
+            drop(process.kill());
         }
     }
 }
@@ -291,6 +307,13 @@ impl Client {
     pub(crate) fn gone(&mut self) {
         let (_, news) = self.next_news();
         assert_eq!(news, FromShim::Gone { survivors: 0 });
+    }
+
+    /// Makes sure that the shim has served what was sent to it before.
+    pub(crate) fn round_trip(&mut self) {
+        self.send(&ToShim::Tail);
+        let (_, news) = self.next_news();
+        assert!(matches!(news, FromShim::Tail { .. }), "{news:?}");
     }
 
     /// The reason of a refusal, after which the connection ends.

@@ -1,4 +1,4 @@
-//! Lines to the server, and who may write them.
+//! Lines to the server.
 
 use mainstay_hold::wire::{FromShim, ToShim, put_write};
 
@@ -44,9 +44,9 @@ fn ids_must_be_consecutive() {
     client.write(3, "c\n");
     assert!(client.refused().contains("line 2 is next"));
 
-    let mut client = shim.connect();
-    assert_eq!(client.hello().written, 1);
-    client.send(&ToShim::Attach { daemon: 1, from: 0 });
+    let (mut client, hello) = shim.greet(1);
+    assert_eq!(hello.written, 1);
+    client.send(&ToShim::Attach { from: 0 });
     client.write(2, "b\n");
     client.expect_output("a\nb\n");
 }
@@ -62,51 +62,26 @@ fn half_a_line_is_never_written() {
     first.send_bytes(&half[..half.len() - 3]);
     drop(first);
 
-    let mut second = shim.connect();
-    assert_eq!(second.hello().written, 1);
-    second.send(&ToShim::Attach { daemon: 2, from: 0 });
+    let (mut second, hello) = shim.greet(2);
+    assert_eq!(hello.written, 1);
+    second.send(&ToShim::Attach { from: 0 });
     second.write(2, "two\n");
     second.expect_output("one\ntwo\n");
-}
-
-#[test]
-fn the_highest_daemon_wins_and_an_equal_one_replaces() {
-    let shim = Bench::script("cat").start();
-    let mut fifth = shim.attach(5);
-    fifth.write(1, "a\n");
-    fifth.expect_output("a\n");
-
-    let mut older = shim.attach(4);
-    assert!(older.refused().contains("replaced by daemon 5"));
-    fifth.write(2, "b\n");
-    fifth.expect_output("b\n");
-
-    let mut again = shim.attach(5);
-    again.expect_output("a\nb\n");
-    assert!(fifth.refused().contains("daemon 5 has attached"));
-    again.write(3, "c\n");
-    again.expect_output("c\n");
-
-    drop(again);
-    let mut older = shim.attach(4);
-    assert!(older.refused().contains("replaced by daemon 5"), "the fence outlives the connection");
 }
 
 #[test]
 fn only_the_attached_daemon_writes_and_consumes() {
     let shim = Bench::script("cat").start();
     for frame in [ToShim::Write { id: 1, line: b"x\n".to_vec() }, ToShim::Consumed { offset: 0 }] {
-        let mut client = shim.connect();
-        client.hello();
+        let mut client = shim.introduce(1);
         client.send(&frame);
         assert!(client.refused().contains("only the attached daemon"));
     }
     let mut client = shim.attach(1);
     client.send(&ToShim::Consumed { offset: 1 });
     assert!(client.refused().contains("only 0 bytes were sent"));
-    let mut client = shim.connect();
-    client.hello();
-    client.send(&ToShim::Attach { daemon: 1, from: 1 });
+    let mut client = shim.introduce(1);
+    client.send(&ToShim::Attach { from: 1 });
     assert!(client.refused().contains("output ends at 0"));
 }
 
@@ -148,8 +123,8 @@ fn a_server_that_does_not_read_costs_bounded_memory() {
         }
     });
     eventually("the queue is full", || shim.connect().hello().written > 16);
-    let mut control = shim.connect();
-    let taken = control.hello().written;
+    let (mut control, hello) = shim.greet(1);
+    let taken = hello.written;
     assert!(taken < 20, "{taken} lines were taken");
     control.send(&ToShim::Dismiss);
     control.send(&ToShim::Kill);
