@@ -1,11 +1,17 @@
 //! What can go wrong with a workload, and with an engine.
+//!
+//! Both errors tell whether the trouble is a passing one: a shortage on this machine, or a process of
+//! ours that was lost. Such trouble says nothing about the server and is worth another try; all other
+//! errors stay until somebody changes something.
 
 use std::io;
 use std::path::PathBuf;
 
+use rustix::io::Errno;
+
 use crate::RunKey;
 
-/// Why a run could not be started. None of these is cured by trying again.
+/// Why a run could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// There is no such program.
@@ -47,15 +53,53 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
+    /// The machine lacks what the start needs at this moment.
+    #[error("the server could not be started now: {what}")]
+    Short {
+        /// What was attempted.
+        what: String,
+        /// What was lacking.
+        #[source]
+        source: io::Error,
+    },
     /// The system refused to start the server.
     #[error("the server could not be started: {0}")]
     Refused(String),
 }
 
+impl StartError {
+    /// Whether the same start may well succeed a little later.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Short { .. } => true,
+            Self::Shim { source, .. } => is_shortage(source) || is_hang_up(source),
+            Self::NotFound { .. }
+            | Self::NotExecutable { .. }
+            | Self::BadDirectory { .. }
+            | Self::PortTaken { .. }
+            | Self::Refused(_) => false,
+        }
+    }
+
+    /// For `map_err`: an error in dealing with the shim.
+    pub(crate) fn shim(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Shim { what, source }
+    }
+
+    /// A refusal of the system, which may be due to a shortage.
+    pub(crate) fn refused(what: String, source: io::Error) -> Self {
+        if is_shortage(&source) {
+            Self::Short { what, source }
+        } else {
+            Self::Refused(format!("{what}: {source}"))
+        }
+    }
+}
+
 /// Why an engine could not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// There is no such run.
+    /// There is no such run, or there is none any more.
     #[error("run {} of `{}` does not exist", .0.run, .0.server)]
     NoSuchRun(RunKey),
     /// Something with a file or a socket.
@@ -67,14 +111,151 @@ pub enum EngineError {
         #[source]
         source: io::Error,
     },
+    /// The process that holds the run lives but does not answer: it is stopped or starved.
+    #[error("the process that holds the server does not answer")]
+    Mute,
+    /// The process that holds the run answers, but does not do what this daemon wants.
+    #[error("the process that holds the server refuses: {0}")]
+    Refused(String),
     /// The process that holds the run answered something unexpected.
     #[error("the process that holds the server: {0}")]
     Shim(String),
 }
 
 impl EngineError {
+    /// Whether the run is there and the same request may well succeed a little later.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => is_shortage(source),
+            Self::Mute | Self::Refused(_) => true,
+            Self::NoSuchRun(_) | Self::Shim(_) => false,
+        }
+    }
+
     /// For `map_err`: wraps an IO error with what was attempted.
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
+    }
+
+    /// Whether the other end of a connection to a run is not, or no longer, there.
+    pub(crate) fn is_absence(&self) -> bool {
+        match self {
+            Self::NoSuchRun(_) => true,
+            Self::Io { source, .. } => is_absent(source) || is_hang_up(source),
+            Self::Mute | Self::Refused(_) | Self::Shim(_) => false,
+        }
+    }
+}
+
+impl From<EngineError> for io::Error {
+    /// Keeps the number of a system's error, so that a shortage is still known as one.
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Io { source, .. } => source,
+            EngineError::Mute => io::ErrorKind::TimedOut.into(),
+            other
+            @ (EngineError::NoSuchRun(_) | EngineError::Refused(_) | EngineError::Shim(_)) => {
+                Self::other(other)
+            }
+        }
+    }
+}
+
+/// Whether the machine was short of something that may be there again in a moment: descriptors,
+/// processes, memory, disk, time. A program that is being written counts too.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(errno) => matches!(
+            errno,
+            Errno::MFILE
+                | Errno::NFILE
+                | Errno::AGAIN
+                | Errno::NOMEM
+                | Errno::NOBUFS
+                | Errno::NOSPC
+                | Errno::DQUOT
+                | Errno::TXTBSY
+                | Errno::TIMEDOUT
+        ),
+        None => matches!(
+            error.kind(),
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory
+        ),
+    }
+}
+
+/// Whether a connection failed because nobody is there.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+/// Whether a process of ours ended while we talked to it.
+fn is_hang_up(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstay_core::RunId;
+
+    use super::*;
+
+    fn os(errno: Errno) -> io::Error {
+        errno.into()
+    }
+
+    #[test]
+    fn a_shortage_passes_and_a_mistake_stays() {
+        let shim = |source| StartError::Shim { what: "running it", source };
+        let refused = |source| StartError::refused("starting it".to_owned(), source);
+        let passing = [
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::AGAIN,
+            Errno::NOMEM,
+            Errno::NOSPC,
+            Errno::DQUOT,
+            Errno::TXTBSY,
+        ];
+        for errno in passing {
+            assert!(shim(os(errno)).is_passing() && refused(os(errno)).is_passing(), "{errno}");
+        }
+        for errno in [Errno::NOENT, Errno::ACCESS, Errno::NOTDIR, Errno::NOEXEC, Errno::ADDRINUSE] {
+            assert!(!shim(os(errno)).is_passing() && !refused(os(errno)).is_passing(), "{errno}");
+        }
+        assert!(shim(io::ErrorKind::TimedOut.into()).is_passing(), "no report in time");
+        assert!(shim(io::ErrorKind::UnexpectedEof.into()).is_passing(), "it died");
+        assert!(!shim(io::Error::other("junk")).is_passing());
+        let program = PathBuf::from("/x");
+        let why = String::new();
+        let stays = [
+            StartError::NotFound { program: "x".to_owned(), searched: why.clone() },
+            StartError::NotExecutable { program: program.clone(), why: why.clone() },
+            StartError::BadDirectory { cwd: program, why: why.clone() },
+            StartError::PortTaken { port: 1 },
+            StartError::Refused(why),
+        ];
+        assert!(stays.iter().all(|error| !error.is_passing()));
+    }
+
+    #[test]
+    fn a_run_that_is_gone_is_told_from_one_that_cannot_be_reached_now() {
+        let key = RunKey::new("time".parse().unwrap(), RunId::new(1));
+        let io = |source| EngineError::Io { what: "connecting", source };
+        let check = |error: EngineError, passing, absent| {
+            assert_eq!((error.is_passing(), error.is_absence()), (passing, absent), "{error:?}");
+        };
+        check(EngineError::NoSuchRun(key), false, true);
+        check(io(os(Errno::MFILE)), true, false);
+        check(io(io::ErrorKind::WouldBlock.into()), true, false);
+        check(io(os(Errno::CONNREFUSED)), false, true);
+        check(io(os(Errno::PIPE)), false, true);
+        check(io(os(Errno::ACCESS)), false, false);
+        check(EngineError::Mute, true, false);
+        check(EngineError::Refused("there are too many connections".to_owned()), true, false);
+        check(EngineError::Shim("junk".to_owned()), false, false);
     }
 }

@@ -133,7 +133,8 @@ pub trait Engine: Send + Sync + 'static {
     /// Whether this server could be started now, as far as that can be told without starting it.
     async fn check(&self, spec: &ServerSpec) -> Result<(), StartError>;
 
-    /// Starts a run. It exists when this returns, and is gone again when this fails.
+    /// Starts a run. It exists when this returns, and is gone again when this fails. A caller that
+    /// does not wait for the end of this may find the run in the next [`Engine::list`].
     async fn start(&self, key: &RunKey, spec: &ServerSpec) -> Result<Started, StartError>;
 
     /// Begins to end a run: asks it, and kills what is left of it after `grace`. The end comes as news.
@@ -142,7 +143,8 @@ pub trait Engine: Send + Sync + 'static {
     /// Ends a run without asking. The end comes as news.
     async fn kill(&self, key: &RunKey) -> Result<(), EngineError>;
 
-    /// Every run of this instance, and from now on news of each that lives.
+    /// Every run of this instance, and from now on news of each that lives. No run makes the others
+    /// wait for long: one that is ending counts as alive until nothing of it is left.
     async fn list(&self) -> Result<Vec<Found>, EngineError>;
 
     /// News of all runs from now on. A reader that lags is told so and must [`Engine::list`].
@@ -155,11 +157,13 @@ pub trait Engine: Send + Sync + 'static {
         range: LogRange,
     ) -> Result<mpsc::Receiver<String>, EngineError>;
 
-    /// Takes over a run's standard input and output from whoever has them.
+    /// Takes over a run's standard input and output from whoever has them. They are given up when
+    /// [`Stdio::from_server`] is dropped, or the engine is.
     async fn attach(&self, key: &RunKey) -> Result<Stdio, EngineError>;
 
-    /// Where a run listens, for servers that speak HTTP on `port`.
-    async fn endpoint(&self, key: &RunKey, port: u16) -> Result<SocketAddr, EngineError>;
+    /// Where a run may be reached, for servers that speak HTTP on `port`: to be tried in this order.
+    /// A server on `localhost` listens on one of the loopback addresses, nobody knows on which.
+    async fn endpoint(&self, key: &RunKey, port: u16) -> Result<Vec<SocketAddr>, EngineError>;
 
     /// The last of what the run wrote to standard error.
     async fn stderr_tail(&self, key: &RunKey) -> Result<Vec<u8>, EngineError>;

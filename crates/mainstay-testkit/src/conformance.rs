@@ -4,16 +4,25 @@
 //! fixture MCP server with some flags, so that the same cases run on processes and in containers.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_core::{Exit, RunId, ServerSpec};
-use mainstay_engine::{Engine, FoundState, LogRange, News, RunKey, Stdio};
+use bytes::Bytes;
+use mainstay_core::{Exit, RunId, ServerSpec, Transport};
+use mainstay_engine::{Engine, EngineError, FoundState, LogRange, News, RunKey, Stdio};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
 use tokio::sync::broadcast;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+
+use crate::samples::key;
 
 /// No case waits longer for anything.
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// How often something is looked at that does not tell when it changes.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Long enough for a server to end in peace, and much shorter than [`LIMIT`].
 const GRACE: Duration = Duration::from_secs(20);
@@ -22,6 +31,16 @@ const GRACE: Duration = Duration::from_secs(20);
 pub trait Subject: Send + Sync {
     /// A stdio server of this name: the fixture with these flags.
     fn fixture(&self, name: &str, flags: &[&str]) -> ServerSpec;
+
+    /// The same fixture as a server that speaks HTTP, on whatever port is free.
+    fn http_fixture(&self, name: &str) -> ServerSpec;
+
+    /// A file that does not exist yet, which the fixture can write and the suite can read, both under
+    /// this path.
+    fn shared_file(&self, name: &str) -> PathBuf;
+
+    /// Whether the process of this id, as the fixture knows it, lives; none if nobody can tell.
+    fn is_alive(&self, pid: u32) -> Option<bool>;
 
     /// A server that can never start.
     fn impossible(&self, name: &str) -> ServerSpec;
@@ -39,11 +58,16 @@ pub async fn run_all(subject: &impl Subject) {
     what_ignores_a_stop_is_killed(subject).await;
     a_kill_needs_no_grace(subject).await;
     ending_what_does_not_exist_is_no_error(subject).await;
+    descendants_that_left_the_session_end_too(subject).await;
     lines_go_in_and_come_out(subject).await;
+    the_last_words_before_an_exit_arrive(subject).await;
     the_newest_attachment_wins(subject).await;
+    attachments_follow_each_other(subject).await;
+    an_http_server_is_reached_at_its_endpoint(subject).await;
     what_cannot_start_leaves_nothing(subject).await;
     the_next_daemon_finds_what_runs(subject).await;
     standard_error_is_kept(subject).await;
+    all_runs_of_a_server_share_one_log(subject).await;
     a_forgotten_server_leaves_no_log(subject).await;
     servers_do_not_mix(subject).await;
 }
@@ -63,8 +87,7 @@ async fn an_exit_code_is_told(subject: &impl Subject) {
 async fn a_signal_is_told(subject: &impl Subject) {
     let run = Running::start(subject, "signal", 1, &[]).await;
     let stdio = run.attach().await;
-    let crash = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"crash","arguments":{"signal":9}}}"#;
-    stdio.to_server.send(crash.into()).await.unwrap();
+    stdio.to_server.send(call(1, "crash", &json!({"signal": 9}))).await.unwrap();
     assert_eq!(run.gone().await, Exit::signal(9));
 }
 
@@ -97,10 +120,23 @@ async fn a_kill_needs_no_grace(subject: &impl Subject) {
 
 async fn ending_what_does_not_exist_is_no_error(subject: &impl Subject) {
     let engine = subject.reopen().await;
-    let key = RunKey::new("nobody".parse().unwrap(), RunId::new(1));
+    let key = key("nobody", 1);
     engine.stop(&key, GRACE).await.unwrap();
     engine.kill(&key).await.unwrap();
-    assert!(engine.attach(&key).await.is_err());
+    assert!(matches!(engine.attach(&key).await, Err(EngineError::NoSuchRun(_))));
+}
+
+async fn descendants_that_left_the_session_end_too(subject: &impl Subject) {
+    let file = subject.shared_file("grandchild.pid");
+    let path = file.to_str().expect("paths of tests are text");
+    let flags = ["--daemonize-child", "--child-pid-file", path];
+    let mut run = Running::start(subject, "parent", 1, &flags).await;
+    run.answers_ping().await;
+    let child = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    assert_ne!(subject.is_alive(child), Some(false), "it was started before the server answered");
+    run.stdio.take().unwrap().to_server.send(call(1, "crash", &json!({"code": 4}))).await.unwrap();
+    assert_eq!(run.gone().await, Exit::code(4));
+    assert_ne!(subject.is_alive(child), Some(true), "it outlived its run");
 }
 
 async fn lines_go_in_and_come_out(subject: &impl Subject) {
@@ -110,6 +146,20 @@ async fn lines_go_in_and_come_out(subject: &impl Subject) {
     run.end().await;
 }
 
+async fn the_last_words_before_an_exit_arrive(subject: &impl Subject) {
+    let run = Running::start(subject, "last-words", 1, &[]).await;
+    let mut stdio = run.attach().await;
+    // An attachment ends with its engine.
+    let _engine = run.engine.clone();
+    let length = 300_000;
+    stdio.to_server.send(call(1, "bytes", &json!({"n": length}))).await.unwrap();
+    stdio.to_server.send(call(2, "crash", &json!({"code": 5}))).await.unwrap();
+    assert_eq!(run.gone().await, Exit::code(5));
+    let answer = timeout(LIMIT, stdio.from_server.recv()).await.expect("it comes in time");
+    assert!(answer.is_some_and(|answer| answer.len() > length), "the first call was answered");
+    assert_eq!(timeout(LIMIT, stdio.from_server.recv()).await.expect("it is closed"), None);
+}
+
 async fn the_newest_attachment_wins(subject: &impl Subject) {
     let mut run = Running::start(subject, "attached", 1, &[]).await;
     run.answers_ping().await;
@@ -117,6 +167,37 @@ async fn the_newest_attachment_wins(subject: &impl Subject) {
     run.answers_ping().await;
     let last = timeout(LIMIT, old.from_server.recv()).await.expect("the old one is closed");
     assert_eq!(last, None);
+    run.end().await;
+}
+
+async fn attachments_follow_each_other(subject: &impl Subject) {
+    let mut run = Running::start(subject, "passed-on", 1, &[]).await;
+    for lines in 1..=10 {
+        run.answers_ping().await;
+        let stdio = run.stdio.take().unwrap();
+        assert_eq!(*stdio.written.borrow(), lines, "lines are counted from the start of the run");
+    }
+    run.end().await;
+}
+
+async fn an_http_server_is_reached_at_its_endpoint(subject: &impl Subject) {
+    let spec = subject.http_fixture("web");
+    let Transport::StreamableHttp { port, .. } = spec.transport else {
+        panic!("it speaks {:?}", spec.transport)
+    };
+    let run = Running::start_spec(subject, &spec, 1).await;
+    let candidates = run.engine.endpoint(&run.key, port).await.unwrap();
+    let answers = async {
+        loop {
+            for address in &candidates {
+                if TcpStream::connect(address).await.is_ok() {
+                    return;
+                }
+            }
+            sleep(LOOK).await;
+        }
+    };
+    timeout(LIMIT, answers).await.expect("it can be reached in time");
     run.end().await;
 }
 
@@ -150,6 +231,19 @@ async fn standard_error_is_kept(subject: &impl Subject) {
     run.end().await;
 }
 
+async fn all_runs_of_a_server_share_one_log(subject: &impl Subject) {
+    for (run, word) in [(1, "first words"), (2, "second words"), (3, "third words")] {
+        let flags = ["--stderr", word, "--exit-at-start", "0"];
+        let run = Running::start(subject, "again", run, &flags).await;
+        run.gone().await;
+    }
+    let (engine, key) = (subject.reopen().await, key("again", 3));
+    let lines = log_lines(&*engine, &key).await;
+    let words = lines.iter().filter_map(|line| line.split_once(" words")).map(|(word, _)| word);
+    let ends = words.map(|word| word.rsplit(' ').next().unwrap_or(word)).collect::<Vec<_>>();
+    assert_eq!(ends, ["first", "second", "third"], "{lines:?}");
+}
+
 async fn a_forgotten_server_leaves_no_log(subject: &impl Subject) {
     let run = Running::start(subject, "forgotten", 1, &["--exit-at-start", "0"]).await;
     let (engine, key) = (run.engine.clone(), run.key.clone());
@@ -178,11 +272,14 @@ struct Running {
 
 impl Running {
     async fn start(subject: &impl Subject, name: &str, run: u64, flags: &[&str]) -> Self {
+        Self::start_spec(subject, &subject.fixture(name, flags), run).await
+    }
+
+    async fn start_spec(subject: &impl Subject, spec: &ServerSpec, run: u64) -> Self {
         let engine = subject.reopen().await;
         let news = engine.watch();
-        let spec = subject.fixture(name, flags);
         let key = RunKey::new(spec.name.clone(), RunId::new(run));
-        let started = engine.start(&key, &spec).await.expect("the fixture can be started");
+        let started = engine.start(&key, spec).await.expect("the fixture can be started");
         Self { engine, news, key, pid: started.pid, stdio: None }
     }
 
@@ -222,7 +319,7 @@ impl Running {
                     assert!(!self.is_alive().await);
                     return exit;
                 }
-                _ => {}
+                News::Exited { .. } | News::Gone { .. } => {}
             }
         }
     }
@@ -231,6 +328,12 @@ impl Running {
         self.engine.kill(&self.key).await.unwrap();
         self.gone().await;
     }
+}
+
+/// A line that calls a tool.
+fn call(id: u64, tool: &str, arguments: &Value) -> Bytes {
+    let params = json!({"name": tool, "arguments": arguments});
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string().into()
 }
 
 async fn log_lines(engine: &dyn Engine, key: &RunKey) -> Vec<String> {

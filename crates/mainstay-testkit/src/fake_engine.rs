@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use mainstay_core::{Exit, RunId, ServerName, ServerSpec};
+use mainstay_core::{Exit, ServerName, ServerSpec};
 use mainstay_engine::{
     Engine, EngineError, Found, FoundState, LogRange, News, RunKey, StartError, Started, Stdio,
 };
@@ -26,6 +26,17 @@ pub enum Manner {
     Refuses,
     /// Says nothing.
     Silent,
+}
+
+/// Where a start takes its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delay {
+    /// Nowhere.
+    None,
+    /// Before the run exists.
+    BeforeItExists,
+    /// Between that and the word that it does.
+    BeforeItIsTold,
 }
 
 /// An engine that a test plays fate for. Clones share one state.
@@ -46,7 +57,7 @@ struct State {
     cannot_start: Option<String>,
     obeys: bool,
     loses_news: bool,
-    slow_starts: bool,
+    delay: Delay,
 }
 
 #[derive(Debug, Default)]
@@ -66,7 +77,7 @@ impl Default for FakeEngine {
             cannot_start: None,
             obeys: true,
             loses_news: false,
-            slow_starts: false,
+            delay: Delay::None,
         };
         let (news, _) = broadcast::channel(64);
         let (changes, _) = watch::channel(0);
@@ -85,6 +96,11 @@ impl FakeEngine {
         self.state().cannot_start = Some(why.to_owned());
     }
 
+    /// Starts succeed again.
+    pub fn allow_starts(&self) {
+        self.state().cannot_start = None;
+    }
+
     /// Servers ignore stops from now on.
     pub fn ignore_stops(&self) {
         self.state().obeys = false;
@@ -96,9 +112,16 @@ impl FakeEngine {
     }
 
     /// Starts take as long as the test wants, from now on, or no time again.
-    pub fn delay_starts(&self, delayed: bool) {
-        self.state().slow_starts = delayed;
+    pub fn delay_starts(&self, delay: Delay) {
+        self.state().delay = delay;
         self.changed();
+    }
+
+    async fn wait_out(&self, delay: Delay) {
+        let mut changes = self.changes.subscribe();
+        while self.state().delay == delay {
+            changes.changed().await.expect("the engine lives as long as this");
+        }
     }
 
     /// A run ends.
@@ -152,6 +175,14 @@ impl FakeEngine {
         }
     }
 
+    /// Waits until a run exists, told or not.
+    pub async fn exists(&self, key: &RunKey) {
+        let mut changes = self.changes.subscribe();
+        while !self.state().alive.contains_key(key) {
+            changes.changed().await.expect("the engine lives as long as this");
+        }
+    }
+
     fn end(&self, key: &RunKey, signal: i32) {
         let known = self.state().alive.contains_key(key);
         if known {
@@ -181,17 +212,16 @@ impl Engine for FakeEngine {
     async fn start(&self, key: &RunKey, _spec: &ServerSpec) -> Result<Started, StartError> {
         self.state().starts.push((key.clone(), Instant::now()));
         self.changed();
-        let mut changes = self.changes.subscribe();
-        while self.state().slow_starts {
-            changes.changed().await.expect("the engine lives as long as this");
-        }
-        let mut state = self.state();
-        let refused = state.cannot_start.clone();
-        if refused.is_none() {
-            state.alive.insert(key.clone(), Run::default());
-        }
-        drop(state);
+        self.wait_out(Delay::BeforeItExists).await;
+        let refused = {
+            let mut state = self.state();
+            if state.cannot_start.is_none() {
+                state.alive.insert(key.clone(), Run::default());
+            }
+            state.cannot_start.clone()
+        };
         self.changed();
+        self.wait_out(Delay::BeforeItIsTold).await;
         match refused {
             Some(why) => Err(StartError::Refused(why)),
             None => Ok(Started { pid: u32::try_from(1000 + key.run.generation()).ok() }),
@@ -257,8 +287,8 @@ impl Engine for FakeEngine {
         Ok(Stdio { to_server, from_server, junk, written: watch::channel(0).1 })
     }
 
-    async fn endpoint(&self, _key: &RunKey, port: u16) -> Result<SocketAddr, EngineError> {
-        Ok(([127, 0, 0, 1], port).into())
+    async fn endpoint(&self, _key: &RunKey, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
+        Ok(vec![([127, 0, 0, 1], port).into()])
     }
 
     async fn stderr_tail(&self, _key: &RunKey) -> Result<Vec<u8>, EngineError> {
@@ -286,9 +316,4 @@ fn answer(request: &Bytes, manner: Manner) -> Option<Bytes> {
         _ => json!({"jsonrpc": "2.0", "id": id, "result": {}}),
     };
     Some(answer.to_string().into())
-}
-
-/// The run `run` of the server `name`.
-pub fn key(name: &str, run: u64) -> RunKey {
-    RunKey::new(name.parse().expect("a test gives a good name"), RunId::new(run))
 }

@@ -8,3 +8,4 @@
 pub mod conformance;
 pub mod fake_engine;
 pub mod programs;
+pub mod samples;

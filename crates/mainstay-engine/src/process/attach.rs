@@ -2,6 +2,9 @@
 //!
 //! Output is confirmed to the shim only when it has been handed on as whole lines, so a daemon
 //! that dies in between loses none: the next one gets it again.
+//!
+//! Two tasks carry the lines. The receiver ends when the shim hangs up or [`Stdio::from_server`] is
+//! dropped, the sender ends with the receiver.
 
 use std::collections::VecDeque;
 
@@ -11,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::process::lines::{Line, LineSplitter};
 use crate::process::link::{Greeting, ShimLink, ShimReader, ShimWriter};
+use crate::process::tasks::Tasks;
 use crate::{EngineError, Stdio};
 
 /// Lines on the way in one direction; more than that waits in the pipe.
@@ -30,19 +34,19 @@ const KEEP_PARTIAL: usize = 256 * 1024;
 
 /// Takes over a run's standard input and output.
 pub(crate) async fn attach(
+    tasks: &Tasks,
     mut link: ShimLink,
     greeting: &Greeting,
-    daemon: u64,
 ) -> Result<Stdio, EngineError> {
     let from = greeting.out_start;
-    link.send(&ToShim::Attach { daemon, from }).await?;
+    link.send(&ToShim::Attach { from }).await?;
     let (to_server, outgoing) = mpsc::channel(QUEUE);
     let (incoming, from_server) = mpsc::channel(QUEUE);
     let (junk, to_log) = mpsc::channel(JUNK);
     let (consumed, confirm) = watch::channel(from);
     let (acknowledged, written) = watch::channel(greeting.written);
-    tokio::spawn(receive(link.reader, incoming, junk.clone(), consumed, acknowledged));
-    tokio::spawn(send(link.writer, greeting.written, outgoing, to_log, confirm, written.clone()));
+    tasks.spawn(receive(link.reader, incoming, junk.clone(), consumed, acknowledged));
+    tasks.spawn(send(link.writer, greeting.written, outgoing, to_log, confirm, written.clone()));
     Ok(Stdio { to_server, from_server, junk, written })
 }
 

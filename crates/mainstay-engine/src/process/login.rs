@@ -1,16 +1,22 @@
 //! The user's login PATH: where a program is looked for that the describer's own PATH does not have.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::process::Command;
-use tokio::sync::OnceCell;
-use tokio::time::timeout;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+
+use crate::error::is_shortage;
 
 /// A login shell may run a long profile, but not for ever.
 const LIMIT: Duration = Duration::from_secs(5);
+
+/// After a failure the shell is not asked again for this long.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Used when no shell can be asked.
 const FALLBACK: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -18,20 +24,71 @@ const FALLBACK: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Between these the shell prints its PATH, so that what a profile prints does no harm.
 const FENCE: &str = "__mainstay_path__";
 
-/// Asks the login shell for its PATH once, when it is first needed.
+/// Asks the login shell for its PATH when it is first needed, and remembers the answer. Whoever comes
+/// while it is being asked waits for the same answer.
 #[derive(Debug, Default)]
 pub(crate) struct LoginPath {
-    path: OnceCell<OsString>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+enum Known {
+    #[default]
+    Nothing,
+    Path(OsString),
+    Failed {
+        at: Instant,
+        kind: io::ErrorKind,
+        passing: bool,
+    },
+}
+
+/// What is known of the login PATH.
+#[derive(Debug)]
+pub(crate) struct Login {
+    /// The path, or what stands in for it.
+    pub(crate) path: OsString,
+    /// Why the shell could not be asked, if that may be different soon.
+    pub(crate) doubt: Option<io::Error>,
 }
 
 impl LoginPath {
     /// The PATH that a login shell with this environment has.
-    pub(crate) async fn get(&self, env: &[(OsString, OsString)]) -> &OsStr {
-        self.path.get_or_init(|| async { ask_shell(env).await.unwrap_or(FALLBACK.into()) }).await
+    pub(crate) async fn get(&self, env: &[(OsString, OsString)]) -> Login {
+        self.get_from(|| ask_shell(env)).await
+    }
+
+    async fn get_from<A: Future<Output = io::Result<OsString>>>(
+        &self,
+        ask: impl FnOnce() -> A,
+    ) -> Login {
+        let mut known = self.known.lock().await;
+        let due = match &*known {
+            Known::Nothing => true,
+            Known::Path(_) => false,
+            Known::Failed { at, .. } => at.elapsed() >= ASK_AGAIN,
+        };
+        if due {
+            *known = match ask().await {
+                Ok(path) => Known::Path(path),
+                Err(error) => {
+                    tracing::warn!(%error, "the login shell does not tell its PATH");
+                    let passing = is_shortage(&error);
+                    Known::Failed { at: Instant::now(), kind: error.kind(), passing }
+                }
+            };
+        }
+        match &*known {
+            Known::Path(path) => Login { path: path.clone(), doubt: None },
+            Known::Failed { kind, passing, .. } => {
+                Login { path: FALLBACK.into(), doubt: passing.then(|| (*kind).into()) }
+            }
+            Known::Nothing => unreachable!("it has just been asked for"),
+        }
     }
 }
 
-async fn ask_shell(env: &[(OsString, OsString)]) -> Option<OsString> {
+async fn ask_shell(env: &[(OsString, OsString)]) -> io::Result<OsString> {
     let shell = env.iter().find(|(name, _)| name == "SHELL").map(|(_, shell)| shell.clone());
     let script = format!("printf '%s%s%s' {FENCE} \"$PATH\" {FENCE}");
     let output = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()))
@@ -42,8 +99,10 @@ async fn ask_shell(env: &[(OsString, OsString)]) -> Option<OsString> {
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .output();
-    let output = timeout(LIMIT, output).await.ok()?.ok()?;
-    between_fences(&output.stdout).map(|path| OsString::from_vec(path.to_vec()))
+    let output = timeout(LIMIT, output).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    between_fences(&output.stdout)
+        .map(|path| OsString::from_vec(path.to_vec()))
+        .ok_or_else(|| io::Error::other("its answer makes no sense"))
 }
 
 fn between_fences(printed: &[u8]) -> Option<&[u8]> {
@@ -56,6 +115,8 @@ fn between_fences(printed: &[u8]) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     #[test]
@@ -75,12 +136,30 @@ mod tests {
             .unwrap();
         let env = [("HOME", home.path().as_os_str()), ("SHELL", OsStr::new("/bin/sh"))]
             .map(|(name, value)| (name.into(), value.to_owned()));
-        assert_eq!(LoginPath::default().get(&env).await, "/from/profile:/bin");
+        assert_eq!(LoginPath::default().get(&env).await.path, "/from/profile:/bin");
     }
 
     #[tokio::test]
-    async fn without_a_shell_there_is_a_fallback() {
+    async fn without_a_shell_there_is_a_fallback_for_good() {
         let env = [("SHELL".into(), "/no/such/shell".into())];
-        assert_eq!(LoginPath::default().get(&env).await, FALLBACK);
+        let login = LoginPath::default().get(&env).await;
+        assert_eq!(login.path, FALLBACK);
+        assert!(login.doubt.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_forgotten_after_a_while_and_an_answer_never() {
+        let login = LoginPath::default();
+        let slow = || async { Err(io::ErrorKind::TimedOut.into()) };
+        let good = || async { Ok("/good".into()) };
+        let unasked = || async { panic!("it must not be asked") };
+        let failed = login.get_from(slow).await;
+        assert_eq!(failed.path, FALLBACK);
+        assert_eq!(failed.doubt.unwrap().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(login.get_from(unasked).await.path, FALLBACK);
+        tokio::time::advance(ASK_AGAIN).await;
+        assert_eq!(login.get_from(good).await.path, "/good");
+        tokio::time::advance(ASK_AGAIN).await;
+        assert_eq!(login.get_from(unasked).await.path, "/good");
     }
 }

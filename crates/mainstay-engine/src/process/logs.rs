@@ -1,8 +1,13 @@
 //! Reading servers' logs, which their shims write and rotate.
+//!
+//! Memory is bounded whatever a server writes: lines are streamed, an over-long one is cut, and a tail
+//! holds no more than [`TAIL_BYTES`]. The files are opened at once, newest first, so that a rotation
+//! in between hides no line.
 
-use std::collections::VecDeque;
+mod lines;
+
 use std::fs;
-use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +18,9 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
+use crate::process::tasks::Tasks;
 use crate::{EngineError, LogRange};
+use lines::{LogLines, Tail};
 
 /// Lines on their way to a reader.
 const QUEUE: usize = 256;
@@ -27,29 +34,26 @@ const MAX_ROTATED: u32 = 100;
 /// How much is read at a time.
 const READ: usize = 64 * 1024;
 
-/// Opens a server's log. A server that has not written anything has an empty one.
+/// No tail is larger, with what it costs to keep its lines.
+const TAIL_BYTES: usize = 8 * 1024 * 1024;
+
+/// Opens a server's log. A server that has not written anything has an empty one. The task that reads
+/// it ends with the log, or when nobody wants the lines any more.
 pub(crate) async fn open(
+    tasks: &Tasks,
     dir: &Path,
     server: &ServerName,
     range: LogRange,
 ) -> Result<mpsc::Receiver<String>, EngineError> {
-    let files = files(dir, server).map_err(EngineError::io("looking for the log"))?;
     let current = current(dir, server);
+    let files = open_files(dir, server).await.map_err(EngineError::io("opening the log"))?;
     let (lines, receiver) = mpsc::channel(QUEUE);
-    let read = tokio::task::spawn_blocking(move || last_lines(&files, range.tail)).await;
-    let (last, seen) = read
-        .unwrap_or_else(|panic| Err(io::Error::other(panic)))
-        .map_err(EngineError::io("reading the log"))?;
-    tokio::spawn(async move {
-        for line in last {
-            if lines.send(line).await.is_err() {
-                return;
+    tasks.spawn(async move {
+        match read(&current, files, range, &lines).await {
+            Ok(()) | Err(Stopped::Unwanted) => {}
+            Err(Stopped::Broken(error)) => {
+                tracing::warn!(%error, path = %current.display(), "cannot read a log");
             }
-        }
-        if range.follow
-            && let Err(error) = follow(&current, seen, &lines).await
-        {
-            tracing::warn!(%error, path = %current.display(), "cannot follow a log");
         }
     });
     Ok(receiver)
@@ -57,129 +61,164 @@ pub(crate) async fn open(
 
 /// Removes a server's log and what was rotated from it.
 pub(crate) fn remove(dir: &Path, server: &ServerName) -> Result<(), EngineError> {
-    for file in files(dir, server).map_err(EngineError::io("looking for the log"))? {
-        match fs::remove_file(&file) {
+    for path in rotated(dir, server).chain([current(dir, server)]) {
+        match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(EngineError::io("removing the log")(error));
             }
-            _ => {}
+            Ok(()) | Err(_) => {}
         }
     }
     Ok(())
+}
+
+/// Why reading ended early.
+enum Stopped {
+    /// Nobody wants the lines any more.
+    Unwanted,
+    Broken(io::Error),
+}
+
+impl From<io::Error> for Stopped {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+impl From<mpsc::error::SendError<String>> for Stopped {
+    fn from(_: mpsc::error::SendError<String>) -> Self {
+        Self::Unwanted
+    }
+}
+
+/// An open file of a log.
+struct LogFile {
+    file: File,
+    inode: u64,
+    /// How long it was when it was opened. What comes later is for followers only.
+    length: u64,
 }
 
 fn current(dir: &Path, server: &ServerName) -> PathBuf {
     dir.join(format!("{server}.log"))
 }
 
-/// The files of a log, oldest first.
-fn files(dir: &Path, server: &ServerName) -> io::Result<Vec<PathBuf>> {
-    let current = current(dir, server);
-    let mut rotated = (1..=MAX_ROTATED)
-        .map(|number| dir.join(format!("{server}.log.{number}")))
+/// The rotated files that are there, newest first.
+fn rotated(dir: &Path, server: &ServerName) -> impl Iterator<Item = PathBuf> {
+    (1..=MAX_ROTATED)
+        .map(move |number| dir.join(format!("{server}.log.{number}")))
         .take_while(|path| path.exists())
-        .collect::<Vec<_>>();
-    rotated.reverse();
-    if current.try_exists()? {
-        rotated.push(current);
-    }
-    Ok(rotated)
 }
 
-/// Where in the current file a follower goes on: the file's number and an offset in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Seen {
-    inode: u64,
-    offset: u64,
-}
-
-/// The last lines of all files together, and where they end. A last line without an end is left for
-/// the follower when there is one, and given when there is not, by being read to the end here.
-fn last_lines(files: &[PathBuf], tail: Option<usize>) -> io::Result<(VecDeque<String>, Seen)> {
-    let limit = tail.unwrap_or(usize::MAX);
-    let mut lines = VecDeque::new();
-    let mut seen = Seen::default();
-    for path in files {
-        let file = match fs::File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        seen = Seen { inode: file.metadata()?.ino(), offset: 0 };
-        let mut reader = BufReader::new(file);
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            let length = reader.read_until(b'\n', &mut line)?;
-            if length == 0 {
-                break;
-            }
-            seen.offset += length as u64;
-            if lines.len() >= limit {
-                lines.pop_front();
-            }
-            if limit > 0 {
-                lines.push_back(text(&line));
-            }
+/// The files of a log, oldest first. Opened the other way round: a file that is renamed meanwhile is
+/// met twice, and never missed.
+async fn open_files(dir: &Path, server: &ServerName) -> io::Result<Vec<LogFile>> {
+    let mut files: Vec<LogFile> = Vec::new();
+    for path in [current(dir, server)].into_iter().chain(rotated(dir, server)) {
+        if let Some(opened) = open_file(&path).await?
+            && files.iter().all(|file| file.inode != opened.inode)
+        {
+            files.push(opened);
         }
     }
-    Ok((lines, seen))
+    files.reverse();
+    Ok(files)
 }
 
-/// Hands on new lines until the reader goes away, over rotations.
-async fn follow(path: &Path, mut seen: Seen, lines: &mpsc::Sender<String>) -> io::Result<()> {
-    let mut file = None;
-    let mut partial = Vec::new();
+async fn open_file(path: &Path) -> io::Result<Option<LogFile>> {
+    match File::open(path).await {
+        Ok(file) => {
+            let found = file.metadata().await?;
+            Ok(Some(LogFile { file, inode: found.ino(), length: found.len() }))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Hands on the wanted lines of these files, and then those that come.
+async fn read(
+    path: &Path,
+    files: Vec<LogFile>,
+    range: LogRange,
+    lines: &mpsc::Sender<String>,
+) -> Result<(), Stopped> {
+    let mut splitter = LogLines::default();
+    let mut tail = range.tail.map(|count| Tail::new(count, TAIL_BYTES));
+    let mut last = None;
+    for mut file in files {
+        if last.is_some() {
+            // A line does not go on in another file.
+            pass_on(splitter.finish(), tail.as_mut(), lines).await?;
+        }
+        let length = file.length;
+        read_on(&mut file, length, &mut splitter, tail.as_mut(), lines).await?;
+        last = Some(file);
+    }
+    if !range.follow {
+        pass_on(splitter.finish(), tail.as_mut(), lines).await?;
+    }
+    for line in tail.into_iter().flatten() {
+        lines.send(line).await?;
+    }
+    if range.follow { follow(path, last, splitter, lines).await } else { Ok(()) }
+}
+
+/// Hands on new lines until nobody wants them any more, over rotations.
+async fn follow(
+    path: &Path,
+    mut file: Option<LogFile>,
+    mut splitter: LogLines,
+    lines: &mpsc::Sender<String>,
+) -> Result<(), Stopped> {
     loop {
-        if file.is_none() {
-            file = open_at(path, &mut seen).await?;
-        }
+        let now = tokio::fs::metadata(path).await.ok().map(|found| found.ino());
         if let Some(open) = &mut file {
-            let mut chunk = Vec::with_capacity(READ);
-            while open.read_buf(&mut chunk).await? > 0 {
-                seen.offset += chunk.len() as u64;
-                for piece in chunk.split_inclusive(|&byte| byte == b'\n') {
-                    partial.extend_from_slice(piece);
-                    if piece.ends_with(b"\n") {
-                        if lines.send(text(&partial)).await.is_err() {
-                            return Ok(());
-                        }
-                        partial.clear();
-                    }
-                }
-                chunk.clear();
-            }
-            if !fs::metadata(path).is_ok_and(|found| found.ino() == seen.inode) {
-                file = None;
-                continue;
-            }
+            // A file that was rotated before this look will not grow any more, so this is all of it.
+            read_on(open, u64::MAX, &mut splitter, None, lines).await?;
+        }
+        if now.is_some() && file.as_ref().map(|open| open.inode) != now {
+            pass_on(splitter.finish(), None, lines).await?;
+            file = open_file(path).await?;
+            continue;
         }
         tokio::select! {
             () = sleep(LOOK) => {}
-            () = lines.closed() => return Ok(()),
+            () = lines.closed() => return Err(Stopped::Unwanted),
         }
     }
 }
 
-/// Opens the current file where reading left off, or at its beginning if it is a new one.
-async fn open_at(path: &Path, seen: &mut Seen) -> io::Result<Option<File>> {
-    use tokio::io::AsyncSeekExt;
-    let mut file = match File::open(path).await {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let inode = file.metadata().await?.ino();
-    if inode != seen.inode {
-        *seen = Seen { inode, offset: 0 };
+/// Reads to the present end of a file, but no more than `limit` bytes.
+async fn read_on(
+    from: &mut LogFile,
+    limit: u64,
+    splitter: &mut LogLines,
+    mut tail: Option<&mut Tail>,
+    lines: &mpsc::Sender<String>,
+) -> Result<(), Stopped> {
+    let mut file = (&mut from.file).take(limit);
+    let mut chunk = Vec::with_capacity(READ);
+    while file.read_buf(&mut chunk).await? > 0 {
+        pass_on(splitter.push(&chunk), tail.as_deref_mut(), lines).await?;
+        chunk.clear();
     }
-    file.seek(io::SeekFrom::Start(seen.offset)).await?;
-    Ok(Some(file))
+    Ok(())
 }
 
-fn text(line: &[u8]) -> String {
-    let line = line.strip_suffix(b"\n").unwrap_or(line);
-    String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned()
+/// To the tail if one is wanted, else straight to the reader.
+async fn pass_on(
+    found: impl IntoIterator<Item = String>,
+    mut tail: Option<&mut Tail>,
+    lines: &mpsc::Sender<String>,
+) -> Result<(), Stopped> {
+    for line in found {
+        match &mut tail {
+            Some(tail) => tail.push(line),
+            None => lines.send(line).await?,
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -188,55 +227,113 @@ mod tests {
 
     use super::*;
 
-    async fn read(dir: &Path, tail: Option<usize>) -> Vec<String> {
-        let server = "time".parse().unwrap();
-        let mut lines = open(dir, &server, LogRange { tail, follow: false }).await.unwrap();
-        let mut all = Vec::new();
-        while let Some(line) = lines.recv().await {
-            all.push(line);
+    /// A directory for the log of the server `time`.
+    struct Logs {
+        dir: tempfile::TempDir,
+        tasks: Tasks,
+    }
+
+    impl Logs {
+        fn new() -> Self {
+            Self { dir: tempfile::tempdir().unwrap(), tasks: Tasks::default() }
         }
-        all
+
+        fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+            let path = self.dir.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        }
+
+        async fn open(&self, tail: Option<usize>, follow: bool) -> mpsc::Receiver<String> {
+            let server = "time".parse().unwrap();
+            open(&self.tasks, self.dir.path(), &server, LogRange { tail, follow }).await.unwrap()
+        }
+
+        async fn read(&self, tail: Option<usize>) -> Vec<String> {
+            let mut lines = self.open(tail, false).await;
+            let mut all = Vec::new();
+            while let Some(line) = lines.recv().await {
+                all.push(line);
+            }
+            all
+        }
     }
 
     #[tokio::test]
     async fn rotated_files_come_first_and_the_tail_spans_them() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(read(dir.path(), None).await, [""; 0]);
-        fs::write(dir.path().join("time.log.2"), "a\n").unwrap();
-        fs::write(dir.path().join("time.log.1"), "b\nc\n").unwrap();
-        fs::write(dir.path().join("time.log"), "d\ne").unwrap();
-        assert_eq!(read(dir.path(), None).await, ["a", "b", "c", "d", "e"]);
-        assert_eq!(read(dir.path(), Some(3)).await, ["c", "d", "e"]);
-        assert_eq!(read(dir.path(), Some(0)).await, [""; 0]);
+        let logs = Logs::new();
+        assert_eq!(logs.read(None).await, [""; 0]);
+        logs.write("time.log.2", "a\n");
+        logs.write("time.log.1", "b\nc\n");
+        logs.write("time.log", "d\ne");
+        assert_eq!(logs.read(None).await, ["a", "b", "c", "d", "e"]);
+        assert_eq!(logs.read(Some(3)).await, ["c", "d", "e"]);
+        assert_eq!(logs.read(Some(0)).await, [""; 0]);
     }
 
     #[tokio::test]
     async fn a_follower_sees_new_lines_over_a_rotation() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("time.log");
-        fs::write(&path, "old\n").unwrap();
-        let server = "time".parse().unwrap();
-        let range = LogRange { tail: Some(0), follow: true };
-        let mut lines = open(dir.path(), &server, range).await.unwrap();
+        let logs = Logs::new();
+        let path = logs.write("time.log", "old\n");
+        let mut lines = logs.open(Some(0), true).await;
         let mut file = fs::File::options().append(true).open(&path).unwrap();
         file.write_all(b"one\ntw").unwrap();
         assert_eq!(lines.recv().await.unwrap(), "one");
         file.write_all(b"o\n").unwrap();
-        fs::rename(&path, dir.path().join("time.log.1")).unwrap();
-        fs::write(&path, "three\n").unwrap();
+        fs::rename(&path, logs.dir.path().join("time.log.1")).unwrap();
+        logs.write("time.log", "three\n");
         assert_eq!(lines.recv().await.unwrap(), "two");
         assert_eq!(lines.recv().await.unwrap(), "three");
     }
 
+    #[tokio::test]
+    async fn a_follower_of_no_log_sees_its_first_line() {
+        let logs = Logs::new();
+        let mut lines = logs.open(None, true).await;
+        logs.write("time.log", "first\n");
+        assert_eq!(lines.recv().await.unwrap(), "first");
+    }
+
+    #[tokio::test]
+    async fn a_line_without_an_end_is_cut_for_readers_and_followers() {
+        let logs = Logs::new();
+        let path = logs.write("time.log", vec![b'x'; 300_000]);
+        let check = |line: &str| assert!(line.len() < 70_000 && line.ends_with("[cut]"), "{line}");
+        for tail in [None, Some(1)] {
+            let all = logs.read(tail).await;
+            assert_eq!(all.len(), 1);
+            check(&all[0]);
+        }
+        let mut lines = logs.open(None, true).await;
+        let mut file = fs::File::options().append(true).open(&path).unwrap();
+        file.write_all(b"y\nnext\n").unwrap();
+        check(&lines.recv().await.unwrap());
+        assert_eq!(lines.recv().await.unwrap(), "next");
+    }
+
+    #[tokio::test]
+    async fn a_long_log_is_streamed_and_its_tail_is_bounded() {
+        let logs = Logs::new();
+        let text: Vec<u8> = (0..300_000).flat_map(|n| format!("{n}\n").into_bytes()).collect();
+        logs.write("time.log", text);
+        let mut lines = logs.open(None, false).await;
+        assert_eq!(lines.recv().await.unwrap(), "0");
+        assert!(lines.len() <= QUEUE);
+        let all = logs.read(Some(usize::MAX)).await;
+        assert_eq!(all.last().unwrap(), "299999");
+        let cost: usize = all.iter().map(|line| line.len() + size_of::<String>()).sum();
+        assert!(cost <= TAIL_BYTES, "{cost}");
+    }
+
     #[test]
     fn forgetting_removes_every_file() {
-        let dir = tempfile::tempdir().unwrap();
+        let logs = Logs::new();
         for name in ["time.log", "time.log.1", "timer.log"] {
-            fs::write(dir.path().join(name), "x").unwrap();
+            logs.write(name, "x");
         }
-        remove(dir.path(), &"time".parse().unwrap()).unwrap();
+        remove(logs.dir.path(), &"time".parse().unwrap()).unwrap();
         let left: Vec<_> =
-            fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+            fs::read_dir(logs.dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left, ["timer.log"]);
     }
 }

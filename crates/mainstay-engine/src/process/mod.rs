@@ -5,39 +5,51 @@
 //! and who answers on the socket, is all there is to know, so a new daemon finds every run again.
 //! Every process of a run also carries a mark in its environment. Should a shim be killed, what it
 //! held is found by that mark and ended: nothing is ever left behind.
+//!
+//! Every run that lives is followed by one task, from its start or its first listing until it is gone.
+//! The engine owns its tasks; they end with its last clone, and the runs go on.
 
 mod attach;
 mod command;
 mod lines;
 mod link;
+mod listing;
 mod login;
 mod logs;
 mod monitor;
 mod runs;
 mod spawn;
+mod strays;
+mod tasks;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use mainstay_core::{ProcessSpec, ServerName, ServerSpec, Transport, Workload};
-use mainstay_hold::wire::{FromShim, ToShim};
-use tokio::sync::{broadcast, mpsc};
+use mainstay_hold::launch::Launch;
+use mainstay_hold::wire::ToShim;
+use rustix::io::Errno;
+use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::{
-    Engine, EngineError, Found, FoundState, LogRange, News, RunKey, StartError, Started, Stdio,
-};
-use link::ShimLink;
+use crate::{Engine, EngineError, Found, LogRange, News, RunKey, StartError, Started, Stdio};
+use link::{Greeting, ShimLink};
 use login::LoginPath;
 use runs::RunDirs;
+use spawn::Spawned;
+use tasks::Tasks;
 
 /// News kept for a reader that is slow; one that falls further behind is told to list.
 const NEWS: usize = 1024;
+
+/// Where servers listen, in the order in which they are tried.
+const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
 /// What the process engine needs to know.
 #[derive(Debug, Clone)]
@@ -64,6 +76,7 @@ pub struct ProcessConfig {
 #[derive(Debug, Clone)]
 pub struct ProcessEngine {
     shared: Arc<Shared>,
+    tasks: Tasks,
 }
 
 #[derive(Debug)]
@@ -90,20 +103,24 @@ impl ProcessEngine {
         let (news, _) = broadcast::channel(NEWS);
         let shared =
             Shared { dirs, login: LoginPath::default(), news, active: Mutex::default(), config };
-        let engine = Self { shared: Arc::new(shared) };
+        let engine = Self { shared: Arc::new(shared), tasks: Tasks::default() };
         engine.sweep_strays().await;
         Ok(engine)
     }
 
     /// Ends marked processes of this instance that no living shim holds.
     async fn sweep_strays(&self) {
-        let held = |mark: &str| {
-            runs::parse_mark(&self.shared.config.instance, mark)
-                .is_some_and(|key| self.shared.dirs.shim_alive(&key).is_some())
+        let shared = self.shared.clone();
+        let held = move |mark: &str| {
+            runs::parse_mark(&shared.config.instance, mark)
+                .is_some_and(|key| shared.dirs.shim_alive(&key))
         };
-        monitor::end_marked(&format!("{}/", self.shared.config.instance), |mark| !held(mark)).await;
+        let prefix = format!("{}/", self.shared.config.instance);
+        strays::end_marked(prefix, move |mark| !held(mark)).await;
     }
+}
 
+impl Shared {
     /// The search path for a server's program, and the program found on it.
     async fn resolve(&self, process: &ProcessSpec) -> Result<(PathBuf, OsString), StartError> {
         let program = process.command.first().map_or("", String::as_str);
@@ -113,80 +130,76 @@ impl ProcessEngine {
                 found => return Ok((found?, path.into())),
             }
         }
-        let login = self.shared.login.get(&self.shared.config.env).await;
-        let path = command::join_paths(process.path.as_deref().unwrap_or("").as_ref(), login);
-        Ok((command::find_program(program, &process.cwd, &path)?, path))
+        let login = self.login.get(&self.config.env).await;
+        let given = process.path.as_deref().unwrap_or("");
+        let path = command::join_paths(given.as_ref(), &login.path);
+        match (command::find_program(program, &process.cwd, &path), login.doubt) {
+            (Err(StartError::NotFound { .. }), Some(source)) => Err(StartError::Short {
+                what: format!("looking for `{program}` where a login shell would"),
+                source,
+            }),
+            (found, _) => Ok((found?, path)),
+        }
     }
 
-    async fn connect(&self, key: &RunKey) -> Result<(ShimLink, link::Greeting), EngineError> {
-        ShimLink::connect(&self.shared.dirs.path(key)).await.map_err(|error| match error {
-            EngineError::Io { source, .. } if link::is_absent(&source) => {
-                EngineError::NoSuchRun(key.clone())
+    /// Starts a run, and follows it until it is gone once the caller knows.
+    async fn run(
+        self: Arc<Self>,
+        key: RunKey,
+        launch: Launch,
+        told: oneshot::Sender<Result<u32, StartError>>,
+    ) {
+        self.active().insert(key.clone(), Active { pid: None, since: Instant::now() });
+        match spawn::spawn(&self, &key, &launch).await {
+            Ok(Spawned { pid, link, shim }) => {
+                let active = Active { pid: Some(pid), since: Instant::now() };
+                self.active().insert(key.clone(), active);
+                // A caller that has gone finds the run when it lists.
+                told.send(Ok(pid)).ok();
+                self.watch_over(key, link, shim).await;
             }
-            other => other,
-        })
+            Err(error) => {
+                self.active().remove(&key);
+                if let Err(Err(error)) = told.send(Err(error)) {
+                    tracing::warn!(server = %key.server, run = %key.run, %error, "a start failed");
+                }
+            }
+        }
     }
 
-    /// Says one thing to a run's shim. A run that is gone already needs no telling.
+    /// Connects to a run's shim, which may still refuse to do anything.
+    async fn connect(&self, key: &RunKey) -> Result<(ShimLink, Greeting), EngineError> {
+        let connected = ShimLink::connect(&self.dirs.path(key), self.config.daemon).await;
+        connected.map_err(|error| gone_or(error, key))
+    }
+
+    /// Says one thing to a run's shim, and makes sure that it was heard. A run that is gone already
+    /// needs no telling.
     async fn tell(&self, key: &RunKey, message: &ToShim) -> Result<(), EngineError> {
-        match self.connect(key).await {
-            Ok((mut link, _)) => link.send(message).await,
-            Err(EngineError::NoSuchRun(_)) => Ok(()),
+        let telling = async {
+            let (mut link, _) = self.connect(key).await?;
+            link.confirm(Some(message)).await
+        };
+        match telling.await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_absence() => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Takes a run into the table of watched ones and follows it until it is gone.
-    fn watch_over(&self, key: RunKey, active: Active, link: ShimLink) {
-        self.active().insert(key.clone(), active);
-        let engine = self.clone();
-        tokio::spawn(async move { engine.follow(key, link).await });
-    }
-
-    /// Tells everybody who watches. Nobody may, which is no concern of the engine's.
-    fn tell_all(&self, news: News) {
-        self.shared.news.send(news).ok();
+    /// Takes a run into the table of watched ones, unless it is there.
+    fn claim(&self, key: &RunKey, active: Active) -> bool {
+        match self.active().entry(key.clone()) {
+            Entry::Vacant(place) => {
+                place.insert(active);
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
     }
 
     fn active(&self) -> MutexGuard<'_, HashMap<RunKey, Active>> {
-        self.shared.active.lock().expect("no code panics while it holds this lock")
-    }
-
-    /// A run on disk that nobody watches yet: alive and watched from now on, or ended. One whose shim
-    /// lives but cannot be talked to counts as alive: its driver will find out and have it killed.
-    async fn take_in(&self, key: RunKey) -> Found {
-        let state = match self.begin_watch(&key).await {
-            Ok(state) => state,
-            Err(error) if self.shared.dirs.shim_alive(&key).is_some() => {
-                tracing::error!(server = %key.server, run = %key.run, %error, "a shim does not answer");
-                FoundState::Alive { pid: None, age: Duration::ZERO }
-            }
-            Err(_) => FoundState::Ended(self.shared.dirs.clear_away(&key)),
-        };
-        Found { key, state }
-    }
-
-    async fn begin_watch(&self, key: &RunKey) -> Result<FoundState, EngineError> {
-        let (mut link, greeting) = self.connect(key).await?;
-        link.send(&ToShim::Watch).await?;
-        if greeting.exited {
-            // It ended while nobody watched, and its shim has stayed to tell how.
-            return Ok(FoundState::Ended(self.clone().follow(key.clone(), link).await));
-        }
-        let age = greeting.age();
-        let since = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
-        let pid = Some(greeting.server_pid);
-        self.watch_over(key.clone(), Active { pid, since }, link);
-        Ok(FoundState::Alive { pid, age })
-    }
-
-    /// Ends a run whose shim does not listen: the server dies with its shim, the rest by its mark.
-    async fn kill_by_force(&self, key: &RunKey) {
-        if let Some(shim) = self.shared.dirs.shim_alive(key) {
-            monitor::kill(shim);
-        }
-        let mark = command::mark(&self.shared.config.instance, key);
-        monitor::end_marked(&mark, |found| found == mark).await;
+        self.active.lock().expect("no code panics while it holds this lock")
     }
 }
 
@@ -199,57 +212,45 @@ impl Engine for ProcessEngine {
     async fn check(&self, spec: &ServerSpec) -> Result<(), StartError> {
         let Workload::Process(process) = &spec.workload;
         command::check_directory(&process.cwd)?;
-        self.resolve(process).await.map(drop)
+        self.shared.resolve(process).await.map(drop)
     }
 
     async fn start(&self, key: &RunKey, spec: &ServerSpec) -> Result<Started, StartError> {
         let Workload::Process(process) = &spec.workload;
         command::check_directory(&process.cwd)?;
-        let (program, path) = self.resolve(process).await?;
-        if let Transport::StreamableHttp { port, .. } = spec.transport {
-            check_port(port)?;
+        let (program, path) = self.shared.resolve(process).await?;
+        match spec.transport {
+            Transport::Stdio => {}
+            Transport::StreamableHttp { port, .. } => check_port(port)?,
         }
         let launch = spawn::launch(&self.shared.config, key, spec, process, program, &path);
-        self.active().insert(key.clone(), Active { pid: None, since: Instant::now() });
-        match spawn::spawn(&self.shared, key, &launch).await {
-            Ok((pid, link)) => {
-                let pid = Some(pid);
-                self.watch_over(key.clone(), Active { pid, since: Instant::now() }, link);
-                Ok(Started { pid })
-            }
-            Err(error) => {
-                self.active().remove(key);
-                self.shared.dirs.clear_away(key);
-                Err(error)
-            }
-        }
+        let (told, started) = oneshot::channel();
+        // A task of its own, so that a caller who goes away does not leave half a start behind.
+        self.tasks.spawn(self.shared.clone().run(key.clone(), launch, told));
+        let pid = started.await.expect("a start tells how it went, and we hold its owner")?;
+        Ok(Started { pid: Some(pid) })
     }
 
     async fn stop(&self, key: &RunKey, grace: Duration) -> Result<(), EngineError> {
         let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
-        self.tell(key, &ToShim::End { grace_ms }).await
+        self.shared.tell(key, &ToShim::End { grace_ms }).await
     }
 
     async fn kill(&self, key: &RunKey) -> Result<(), EngineError> {
-        if let Err(error) = self.tell(key, &ToShim::Kill).await {
-            tracing::warn!(server = %key.server, run = %key.run, %error, "killing the shim too");
-            self.kill_by_force(key).await;
+        match self.shared.tell(key, &ToShim::Kill).await {
+            Ok(()) => Ok(()),
+            // The shim obeys a newer daemon, or we lack what it takes to reach it.
+            Err(error) if error.is_passing() && !matches!(error, EngineError::Mute) => Err(error),
+            Err(error) => {
+                tracing::warn!(server = %key.server, run = %key.run, %error, "killing the shim too");
+                self.shared.kill_by_force(key).await;
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     async fn list(&self) -> Result<Vec<Found>, EngineError> {
-        let mut all = Vec::new();
-        for key in self.shared.dirs.list()? {
-            let known = self.active().get(&key).copied();
-            all.push(match known {
-                Some(Active { pid, since }) => {
-                    Found { key, state: FoundState::Alive { pid, age: since.elapsed() } }
-                }
-                None => self.take_in(key).await,
-            });
-        }
-        Ok(all)
+        self.list_all().await
     }
 
     fn watch(&self) -> broadcast::Receiver<News> {
@@ -261,28 +262,27 @@ impl Engine for ProcessEngine {
         server: &ServerName,
         range: LogRange,
     ) -> Result<mpsc::Receiver<String>, EngineError> {
-        logs::open(&self.shared.config.logs_dir, server, range).await
+        logs::open(&self.tasks, &self.shared.config.logs_dir, server, range).await
     }
 
     async fn attach(&self, key: &RunKey) -> Result<Stdio, EngineError> {
-        let (link, greeting) = self.connect(key).await?;
-        attach::attach(link, &greeting, self.shared.config.daemon).await
+        let (mut link, greeting) = self.shared.connect(key).await?;
+        // A shim that would refuse does so here, where the reason can be told.
+        let attached = async {
+            link.confirm(None).await?.ok_or_else(|| EngineError::NoSuchRun(key.clone()))?;
+            attach::attach(&self.tasks, link, &greeting).await
+        };
+        attached.await.map_err(|error| gone_or(error, key))
     }
 
-    async fn endpoint(&self, _key: &RunKey, port: u16) -> Result<SocketAddr, EngineError> {
-        Ok((Ipv4Addr::LOCALHOST, port).into())
+    async fn endpoint(&self, _key: &RunKey, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
+        Ok(LOOPBACK.map(|address| SocketAddr::new(address, port)).to_vec())
     }
 
     async fn stderr_tail(&self, key: &RunKey) -> Result<Vec<u8>, EngineError> {
-        let (mut link, _) = self.connect(key).await?;
-        link.send(&ToShim::Tail).await?;
-        loop {
-            match link.next().await? {
-                Some(FromShim::Tail { stderr }) => return Ok(stderr),
-                Some(_) => {}
-                None => return Err(EngineError::NoSuchRun(key.clone())),
-            }
-        }
+        let (mut link, _) = self.shared.connect(key).await?;
+        let tail = link.confirm(None).await.map_err(|error| gone_or(error, key))?;
+        tail.ok_or_else(|| EngineError::NoSuchRun(key.clone()))
     }
 
     async fn forget(&self, server: &ServerName) -> Result<(), EngineError> {
@@ -291,13 +291,27 @@ impl Engine for ProcessEngine {
     }
 }
 
-/// Whether a port is free for a server that is about to listen on it.
+/// An error in talking to a run: that it is gone, when its shim is.
+fn gone_or(error: EngineError, key: &RunKey) -> EngineError {
+    if error.is_absence() { EngineError::NoSuchRun(key.clone()) } else { error }
+}
+
+/// Whether a port is free for a server that is about to listen on it, on whichever loopback address.
 fn check_port(port: u16) -> Result<(), StartError> {
-    match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            Err(StartError::PortTaken { port })
+    use std::io::ErrorKind::{AddrInUse, AddrNotAvailable, Unsupported};
+    for address in LOOPBACK {
+        match TcpListener::bind((address, port)) {
+            Ok(_) => {}
+            Err(error) if error.kind() == AddrInUse => return Err(StartError::PortTaken { port }),
+            // Not every machine has IPv6.
+            Err(error)
+                if address.is_ipv6()
+                    && (matches!(error.kind(), AddrNotAvailable | Unsupported)
+                        || error.raw_os_error() == Some(Errno::AFNOSUPPORT.raw_os_error())) => {}
+            Err(error) => {
+                return Err(StartError::refused(format!("port {port} cannot be used"), error));
+            }
         }
-        Err(error) => Err(StartError::Refused(format!("port {port} cannot be used: {error}"))),
     }
+    Ok(())
 }

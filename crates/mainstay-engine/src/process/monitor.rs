@@ -1,99 +1,105 @@
 //! Following a run to its end.
 
-use std::collections::HashSet;
-use std::time::Duration;
-
 use mainstay_core::Exit;
-use mainstay_hold::tree;
 use mainstay_hold::wire::{FromShim, ToShim};
-use rustix::process::{Pid, Signal, kill_process};
-use tokio::time::sleep;
+use tokio::process::Child;
 
-use crate::process::ProcessEngine;
-use crate::process::command::{MARK, mark};
 use crate::process::link::ShimLink;
+use crate::process::{Shared, command, strays};
 use crate::{News, RunKey};
 
-/// Between two looks at what a killed shim left behind.
-const SWEEP_EVERY: Duration = Duration::from_millis(10);
+/// How a connection that heard of a run's end came to its own.
+#[derive(Debug)]
+enum Ending {
+    /// Nothing of the run is left.
+    Gone,
+    /// The shim has ended before its run, or cannot be talked to.
+    Lost,
+    /// The shim obeys another daemon now.
+    NotOurs(String),
+}
 
-/// Looks at most; a process that a KILL does not end by then hangs in the kernel.
-const SWEEPS: u32 = 500;
+impl Shared {
+    /// Follows a run and then collects its shim: whoever started a process must, or it stays a zombie.
+    pub(crate) async fn watch_over(&self, key: RunKey, link: ShimLink, mut shim: Child) {
+        self.follow(&key, link).await;
+        if let Err(error) = shim.wait().await {
+            tracing::warn!(server = %key.server, run = %key.run, %error, "cannot collect a shim");
+        }
+    }
 
-impl ProcessEngine {
-    /// Reports a run's end as the shim tells it, or works it out when the shim itself is gone.
-    pub(crate) async fn follow(self, key: RunKey, mut link: ShimLink) -> Exit {
-        let mut exit = None;
-        let gone = loop {
+    /// Reports a run's end as the shim tells it, or works it out when the shim itself is gone. None
+    /// if the run goes on under another daemon.
+    pub(crate) async fn follow(&self, key: &RunKey, mut link: ShimLink) -> Option<Exit> {
+        let mut told = None;
+        match self.hear_out(key, &mut link, &mut told).await {
+            // A shim that does not hear this goes by itself after a while.
+            Ending::Gone => drop(link.send(&ToShim::Dismiss).await),
+            Ending::Lost => self.kill_by_force(key).await,
+            Ending::NotOurs(why) => {
+                tracing::warn!(server = %key.server, run = %key.run, why, "a run is not ours any more");
+                self.active().remove(key);
+                return None;
+            }
+        }
+        let known = self.dirs.clear_away(key);
+        self.active().remove(key);
+        let exit = told.unwrap_or_else(|| {
+            self.tell_exit(key, known, Vec::new());
+            known
+        });
+        self.tell_all(News::Gone { key: key.clone(), exit });
+        Some(exit)
+    }
+
+    /// Passes on the news of the exit, and leaves it in `told`.
+    async fn hear_out(&self, key: &RunKey, link: &mut ShimLink, told: &mut Option<Exit>) -> Ending {
+        loop {
             match link.next().await {
                 Ok(Some(FromShim::Exited { code, signal, oom, stderr_tail, .. })) => {
-                    let how = Exit { code, signal, oom };
-                    exit = Some(how);
-                    self.tell_exit(&key, how, stderr_tail);
+                    let exit = Exit { code, signal, oom };
+                    *told = Some(exit);
+                    self.tell_exit(key, exit, stderr_tail);
                 }
                 Ok(Some(FromShim::Gone { survivors })) => {
                     if survivors > 0 {
                         tracing::error!(server = %key.server, run = %key.run, survivors,
                             "processes of this run could not be killed");
                     }
-                    break true;
+                    return Ending::Gone;
                 }
-                Ok(Some(_)) => {}
-                Ok(None) => break false,
+                Ok(Some(FromShim::Refused { why })) => return Ending::NotOurs(why),
+                Ok(Some(
+                    FromShim::Hello { .. }
+                    | FromShim::Output { .. }
+                    | FromShim::Closed
+                    | FromShim::Written { .. }
+                    | FromShim::Tail { .. },
+                )) => {}
+                Ok(None) => return Ending::Lost,
                 Err(error) => {
                     tracing::warn!(server = %key.server, run = %key.run, %error, "lost the shim");
-                    break false;
+                    return Ending::Lost;
                 }
             }
-        };
-        if gone {
-            // A shim that does not hear this goes by itself after a while.
-            link.send(&ToShim::Dismiss).await.ok();
-        } else {
-            let whole = mark(&self.shared.config.instance, &key);
-            end_marked(&whole, |found| found == whole).await;
         }
-        let known = self.shared.dirs.clear_away(&key);
-        self.active().remove(&key);
-        let exit = exit.unwrap_or_else(|| {
-            self.tell_exit(&key, known, Vec::new());
-            known
-        });
-        self.tell_all(News::Gone { key, exit });
-        exit
+    }
+
+    /// Ends a run whose shim does not listen: the server dies with its shim, the rest by its mark.
+    pub(crate) async fn kill_by_force(&self, key: &RunKey) {
+        if let Err(error) = self.dirs.kill_shim(key) {
+            tracing::error!(server = %key.server, run = %key.run, %error, "cannot kill a shim");
+        }
+        let mark = command::mark(&self.config.instance, key);
+        strays::end_marked(mark.clone(), move |found| found == mark).await;
     }
 
     fn tell_exit(&self, key: &RunKey, exit: Exit, stderr: Vec<u8>) {
         self.tell_all(News::Exited { key: key.clone(), exit, stderr });
     }
-}
 
-/// Kills a process. It may have ended in between, which is what is wanted.
-pub(crate) fn kill(pid: u32) {
-    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        kill_process(pid, Signal::KILL).ok();
-    }
-}
-
-/// Kills the processes whose mark begins with `prefix` and passes `doomed`, until none is left.
-pub(crate) async fn end_marked(prefix: &str, doomed: impl Fn(&str) -> bool) {
-    let mut told = HashSet::new();
-    for _ in 0..SWEEPS {
-        let mut found = false;
-        for (pid, mark) in tree::find_marked(MARK, prefix.as_bytes()) {
-            let mark = String::from_utf8_lossy(&mark);
-            if !doomed(&mark) {
-                continue;
-            }
-            found = true;
-            if told.insert(pid) {
-                tracing::warn!(pid, run = %mark, "killing a process whose shim is gone");
-            }
-            kill(pid);
-        }
-        if !found {
-            return;
-        }
-        sleep(SWEEP_EVERY).await;
+    /// Tells everybody who watches. Nobody may, which is no concern of the engine's.
+    fn tell_all(&self, news: News) {
+        self.news.send(news).ok();
     }
 }

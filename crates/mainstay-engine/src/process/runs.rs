@@ -48,13 +48,23 @@ impl RunDirs {
         Ok(keys)
     }
 
-    /// The shim of a run, if that very process lives.
-    pub(crate) fn shim_alive(&self, key: &RunKey) -> Option<u32> {
-        record::shim_alive(&self.path(key)).ok().flatten()
+    /// Whether the directory of a run is there.
+    pub(crate) fn exists(&self, key: &RunKey) -> bool {
+        self.path(key).exists()
+    }
+
+    /// Whether the very process that is the shim of a run lives. It does as long as nobody can tell.
+    pub(crate) fn shim_alive(&self, key: &RunKey) -> bool {
+        record::shim_alive(&self.path(key)).map_or(true, |shim| shim.is_some())
+    }
+
+    /// Kills the shim of a run, if it lives.
+    pub(crate) fn kill_shim(&self, key: &RunKey) -> io::Result<()> {
+        record::shim_alive(&self.path(key))?.map_or(Ok(()), |shim| shim.kill())
     }
 
     /// How a run whose shim is no more ended, as far as it was written down.
-    pub(crate) fn exit(&self, key: &RunKey) -> Option<Exit> {
+    fn exit(&self, key: &RunKey) -> Option<Exit> {
         let record = record::read(&self.path(key)).ok().flatten()?;
         Some(Exit { code: record.code, signal: record.signal, oom: record.oom })
     }
@@ -73,16 +83,12 @@ impl RunDirs {
 
     /// Removes a server's directory once it has no runs.
     pub(crate) fn forget(&self, server: &ServerName) -> Result<(), EngineError> {
+        use io::ErrorKind::{DirectoryNotEmpty, NotFound};
         match fs::remove_dir(self.root.join(server.as_str())) {
-            Err(error)
-                if !matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty
-                ) =>
-            {
+            Err(error) if !matches!(error.kind(), NotFound | DirectoryNotEmpty) => {
                 Err(EngineError::io("removing the directory of runs")(error))
             }
-            _ => Ok(()),
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -12,9 +12,10 @@ use mainstay_hold::launch::{
 };
 use mainstay_hold::wire::ToShim;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use crate::error::is_shortage;
 use crate::process::link::ShimLink;
 use crate::process::{ProcessConfig, Shared, command};
 use crate::{EngineError, RunKey, StartError};
@@ -55,18 +56,43 @@ pub(crate) fn launch(
     }
 }
 
-/// Starts the shim and waits until it has started the server. Answers with the server's process and
-/// a connection that hears of its end.
+/// A run that has just begun.
+#[derive(Debug)]
+pub(crate) struct Spawned {
+    /// The server's own process.
+    pub(crate) pid: u32,
+    /// A connection that hears of the run's end.
+    pub(crate) link: ShimLink,
+    /// The shim, to be collected when it ends.
+    pub(crate) shim: Child,
+}
+
+/// Starts the shim and waits until it has started the server. A failure leaves nothing behind,
+/// whatever the shim had begun.
 pub(crate) async fn spawn(
     shared: &Shared,
     key: &RunKey,
     launch: &Launch,
-) -> Result<(u32, ShimLink), StartError> {
-    let failed = |what| move |source| StartError::Shim { what, source };
-    let dir = shared.dirs.create(key).map_err(failed("making its directory"))?;
+) -> Result<Spawned, StartError> {
+    let begun = match shared.dirs.create(key).map_err(StartError::shim("making its directory")) {
+        Ok(dir) => begin(shared, key, launch, &dir).await,
+        Err(error) => Err(error),
+    };
+    if begun.is_err() {
+        shared.dirs.clear_away(key);
+    }
+    begun
+}
+
+async fn begin(
+    shared: &Shared,
+    key: &RunKey,
+    launch: &Launch,
+    dir: &Path,
+) -> Result<Spawned, StartError> {
     let mut shim = Command::new(&shared.config.shim)
         .arg("__shim")
-        .arg(&dir)
+        .arg(dir)
         .env_clear()
         .envs(SHIM_ENV)
         .current_dir("/")
@@ -74,38 +100,68 @@ pub(crate) async fn spawn(
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(failed("running it"))?;
+        .map_err(StartError::shim("running it"))?;
+    match bring_up(&mut shim, launch, dir, shared.config.daemon).await {
+        Ok((pid, link)) => Ok(Spawned { pid, link, shim }),
+        Err(error) => {
+            if let Err(error) = shim.kill().await {
+                tracing::error!(server = %key.server, run = %key.run, %error, "cannot kill a shim");
+            }
+            shared.kill_by_force(key).await;
+            Err(error)
+        }
+    }
+}
+
+/// Hands over the launch, hears the report and watches the run.
+async fn bring_up(
+    shim: &mut Child,
+    launch: &Launch,
+    dir: &Path,
+    daemon: u64,
+) -> Result<(u32, ShimLink), StartError> {
     let mut stdin = shim.stdin.take().expect("stdin is piped");
     let mut stdout = shim.stdout.take().expect("stdout is piped");
-    // Whoever started a process must collect it, or it stays a zombie.
-    tokio::spawn(async move { shim.wait().await });
     let mut told = Vec::new();
     let talk = async {
         stdin.write_all(&launch.encode()).await?;
         drop(stdin);
-        stdout.read_to_end(&mut told).await
+        match stdout.read_to_end(&mut told).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
     };
     timeout(REPORT, talk)
         .await
-        .map_err(|_| failed("waiting for its report")(io::ErrorKind::TimedOut.into()))?
-        .map_err(failed("talking to it"))?;
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        .map_err(StartError::shim("waiting for its report"))?;
     let report = Report::decode(&told)
-        .map_err(|error| failed("reading its report")(io::Error::other(error)))?;
+        .map_err(|error| StartError::shim("reading its report")(io::Error::other(error)))?;
     let pid = match report {
         Report::Started { server_pid } => server_pid,
         Report::Failed { what, errno, message } => {
             return Err(refusal(launch, what, errno, message));
         }
     };
-    let lost = |error: EngineError| failed("watching it")(io::Error::other(error));
-    let (mut link, _) = ShimLink::connect(&dir).await.map_err(lost)?;
-    link.send(&ToShim::Watch).await.map_err(lost)?;
+    let lost = |error: EngineError| match error {
+        // It said a moment ago that it listens, so it has died.
+        error if error.is_absence() => {
+            StartError::shim("watching it")(io::ErrorKind::UnexpectedEof.into())
+        }
+        error => StartError::shim("watching it")(error.into()),
+    };
+    let (mut link, _) = ShimLink::connect(dir, daemon).await.map_err(lost)?;
+    link.confirm(Some(&ToShim::Watch)).await.map_err(lost)?;
     Ok((pid, link))
 }
 
 /// What a shim's failure means to a user.
 fn refusal(launch: &Launch, what: Failure, errno: i32, message: String) -> StartError {
-    let why = || io::Error::from_raw_os_error(errno).to_string();
+    let source = io::Error::from_raw_os_error(errno);
+    if is_shortage(&source) {
+        return StartError::Short { what: message, source };
+    }
+    let why = || source.to_string();
     match what {
         Failure::Cwd => StartError::BadDirectory { cwd: launch.cwd.clone(), why: why() },
         Failure::ProgramNotFound => StartError::NotExecutable {
@@ -121,5 +177,40 @@ fn refusal(launch: &Launch, what: Failure, errno: i32, message: String) -> Start
             },
         },
         Failure::BadLaunch | Failure::Spawn | Failure::Setup => StartError::Refused(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn what_the_system_lacks_is_no_fault_of_the_server() {
+        let launch = Launch {
+            program: "/bin/x".into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            cwd: "/".into(),
+            stdout: Stdout::Mcp,
+            log: LogConfig { path: "/log".into(), max_bytes: 1, keep: 0 },
+            label: String::new(),
+            output_ring: DEFAULT_OUTPUT_RING,
+            linger: DEFAULT_LINGER,
+        };
+        let check = |what, errno: Errno, passing| {
+            let error = refusal(&launch, what, errno.raw_os_error(), "told".to_owned());
+            assert_eq!(error.is_passing(), passing, "{error}");
+        };
+        check(Failure::Spawn, Errno::AGAIN, true);
+        check(Failure::Spawn, Errno::TXTBSY, true);
+        check(Failure::Setup, Errno::MFILE, true);
+        check(Failure::Setup, Errno::NOSPC, true);
+        check(Failure::Cwd, Errno::NOMEM, true);
+        check(Failure::Cwd, Errno::NOENT, false);
+        check(Failure::ProgramNotFound, Errno::NOENT, false);
+        check(Failure::NotExecutable, Errno::ACCESS, false);
+        check(Failure::BadLaunch, Errno::INVAL, false);
     }
 }

@@ -1,113 +1,16 @@
 //! The process engine: what every engine must do, and what only processes can.
 
-use std::collections::BTreeMap;
 use std::fs;
+use std::net::TcpListener;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_core::{
-    EnvVar, Exit, ProcessSpec, RestartPolicy, RunId, ServerSpec, Transport, Workload,
-};
-use mainstay_engine::{Engine, News, ProcessConfig, ProcessEngine, RunKey, StartError};
-use mainstay_testkit::conformance::{self, Subject};
-use mainstay_testkit::programs::program;
-use tempfile::TempDir;
-use tokio::time::{sleep, timeout};
+use mainstay_core::{Exit, Transport};
+use mainstay_engine::{Engine, EngineError, FoundState, StartError};
+use mainstay_testkit::conformance;
+use tokio::time::timeout;
 
-const LIMIT: Duration = Duration::from_secs(30);
-
-/// A process engine in a directory of its own.
-struct Processes {
-    dir: TempDir,
-}
-
-impl Processes {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(dir.path().join("logs")).unwrap();
-        Self { dir }
-    }
-
-    async fn open(&self) -> ProcessEngine {
-        let config = ProcessConfig {
-            shim: program("mainstay"),
-            runs_dir: self.dir.path().join("runs"),
-            logs_dir: self.dir.path().join("logs"),
-            instance: format!("test-{}", self.dir.path().file_name().unwrap().display()),
-            daemon: 1,
-            env: vec![("HOME".into(), self.dir.path().into()), ("HIDDEN".into(), "1".into())],
-            log_max_bytes: 64 * 1024,
-            log_keep: 2,
-        };
-        ProcessEngine::open(config).await.unwrap()
-    }
-
-    fn server(&self, name: &str, command: Vec<String>) -> ServerSpec {
-        ServerSpec {
-            name: name.parse().unwrap(),
-            workload: Workload::Process(ProcessSpec {
-                command,
-                cwd: self.dir.path().to_owned(),
-                env: BTreeMap::from([("GIVEN".to_owned(), EnvVar::new("yes"))]),
-                path: Some("/usr/bin:/bin".to_owned()),
-            }),
-            transport: Transport::Stdio,
-            restart: RestartPolicy::default(),
-        }
-    }
-
-    fn shell(&self, name: &str, script: &str) -> ServerSpec {
-        self.server(name, ["sh", "-c", script].map(str::to_owned).to_vec())
-    }
-}
-
-impl Subject for Processes {
-    fn fixture(&self, name: &str, flags: &[&str]) -> ServerSpec {
-        let program = program("fixture-mcp").display().to_string();
-        let flags = flags.iter().map(|&flag| flag.to_owned());
-        self.server(name, [program].into_iter().chain(flags).collect())
-    }
-
-    fn impossible(&self, name: &str) -> ServerSpec {
-        self.server(name, vec!["no-such-program-anywhere".to_owned()])
-    }
-
-    async fn reopen(&self) -> Arc<dyn Engine> {
-        Arc::new(self.open().await)
-    }
-}
-
-/// Starts a server and waits until nothing of it is left.
-async fn run_to_end(engine: &ProcessEngine, spec: &ServerSpec) -> Exit {
-    let mut news = engine.watch();
-    let key = RunKey::new(spec.name.clone(), RunId::new(1));
-    engine.start(&key, spec).await.unwrap();
-    loop {
-        if let News::Gone { exit, .. } = timeout(LIMIT, news.recv()).await.unwrap().unwrap() {
-            return exit;
-        }
-    }
-}
-
-/// Waits until a file has been written, and reads it.
-async fn written(path: &Path) -> String {
-    let wait = async {
-        loop {
-            match fs::read_to_string(path) {
-                Ok(text) if text.ends_with('\n') => return text.trim().to_owned(),
-                _ => sleep(Duration::from_millis(5)).await,
-            }
-        }
-    };
-    timeout(LIMIT, wait).await.unwrap()
-}
-
-fn is_alive(pid: &str) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
-    state.is_some_and(|state| state != 'Z')
-}
+use crate::support::{LIMIT, Processes, first_run, gone, is_alive, run_to_end, written};
 
 #[tokio::test]
 async fn it_conforms() {
@@ -120,10 +23,10 @@ async fn a_server_sees_the_allowed_and_the_given_environment_only() {
     let engine = processes.open().await;
     let spec = processes.shell("env", "env > env.txt; pwd > pwd.txt");
     assert_eq!(run_to_end(&engine, &spec).await, Exit::code(0));
-    let env = fs::read_to_string(processes.dir.path().join("env.txt")).unwrap();
+    let env = fs::read_to_string(processes.file("env.txt")).unwrap();
     assert!(env.contains("GIVEN=yes") && env.contains("HOME="), "{env}");
     assert!(!env.contains("HIDDEN"), "{env}");
-    let pwd = fs::read_to_string(processes.dir.path().join("pwd.txt")).unwrap();
+    let pwd = fs::read_to_string(processes.file("pwd.txt")).unwrap();
     assert_eq!(Path::new(pwd.trim()), processes.dir.path().canonicalize().unwrap());
 }
 
@@ -134,7 +37,7 @@ async fn grandchildren_that_left_the_session_end_too() {
     let script = "setsid sh -c 'echo $$ > child.txt; exec sleep 600' & \
                   while [ ! -s child.txt ]; do sleep 0.01; done; exit 4";
     assert_eq!(run_to_end(&engine, &processes.shell("parent", script)).await, Exit::code(4));
-    let child = written(&processes.dir.path().join("child.txt")).await;
+    let child = written(&processes.file("child.txt")).await;
     assert!(!is_alive(&child));
 }
 
@@ -145,21 +48,12 @@ async fn nothing_outlives_a_killed_shim() {
     let mut news = engine.watch();
     let script = "setsid sh -c 'echo $$ > child.txt; exec sleep 600' & exec sleep 600";
     let spec = processes.shell("orphan", script);
-    let key = RunKey::new(spec.name.clone(), RunId::new(1));
+    let key = first_run(&spec);
     let server = engine.start(&key, &spec).await.unwrap().pid.unwrap().to_string();
-    let child = written(&processes.dir.path().join("child.txt")).await;
-    let run_dir = processes.dir.path().join("runs/orphan/1");
-    let shim = mainstay_hold::record::shim_alive(&run_dir).unwrap().unwrap();
-    let shim = rustix::process::Pid::from_raw(i32::try_from(shim).unwrap()).unwrap();
-    rustix::process::kill_process(shim, rustix::process::Signal::KILL).unwrap();
-    let gone = async {
-        loop {
-            if let News::Gone { exit, .. } = news.recv().await.unwrap() {
-                return exit;
-            }
-        }
-    };
-    assert_eq!(timeout(LIMIT, gone).await.unwrap(), Exit::UNKNOWN);
+    let child = written(&processes.file("child.txt")).await;
+    let run_dir = processes.file("runs/orphan/1");
+    mainstay_hold::record::shim_alive(&run_dir).unwrap().unwrap().kill().unwrap();
+    assert_eq!(gone(&mut news).await, Exit::UNKNOWN);
     assert!(!is_alive(&child) && !is_alive(&server));
 }
 
@@ -167,13 +61,15 @@ async fn nothing_outlives_a_killed_shim() {
 async fn a_taken_port_is_told_before_the_start() {
     let processes = Processes::new();
     let engine = processes.open().await;
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port();
-    let mut spec = processes.shell("http", "exec sleep 600");
-    spec.transport = Transport::StreamableHttp { port, path: "/mcp".to_owned() };
-    let key = RunKey::new(spec.name.clone(), RunId::new(1));
-    let error = engine.start(&key, &spec).await.unwrap_err();
-    assert!(matches!(error, StartError::PortTaken { port: told } if told == port), "{error}");
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        // Not every machine has IPv6.
+        let Ok(taken) = TcpListener::bind(address) else { continue };
+        let port = taken.local_addr().unwrap().port();
+        let mut spec = processes.shell("http", "exec sleep 600");
+        spec.transport = Transport::StreamableHttp { port, path: "/mcp".to_owned() };
+        let error = engine.start(&first_run(&spec), &spec).await.unwrap_err();
+        assert!(matches!(error, StartError::PortTaken { port: told } if told == port), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -181,11 +77,11 @@ async fn a_script_without_its_interpreter_is_explained() {
     use std::os::unix::fs::PermissionsExt;
     let processes = Processes::new();
     let engine = processes.open().await;
-    let script = processes.dir.path().join("script");
+    let script = processes.file("script");
     fs::write(&script, "#!/no/such/interpreter\n").unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let spec = processes.server("script", vec!["./script".to_owned()]);
-    let key = RunKey::new(spec.name.clone(), RunId::new(1));
+    let key = first_run(&spec);
     let error = engine.start(&key, &spec).await.unwrap_err().to_string();
     assert!(error.contains("interpreter"), "{error}");
 }
@@ -196,7 +92,74 @@ async fn a_flood_neither_fills_the_log_nor_stops_the_server() {
     let engine = processes.open().await;
     let script = "head -c 2000000 /dev/zero | tr '\\0' 'x' | fold -w 99 >&2; exit 6";
     assert_eq!(run_to_end(&engine, &processes.shell("flood", script)).await, Exit::code(6));
-    let logs = fs::read_dir(processes.dir.path().join("logs")).unwrap();
+    let logs = fs::read_dir(processes.file("logs")).unwrap();
     let sizes: Vec<u64> = logs.map(|file| file.unwrap().metadata().unwrap().len()).collect();
     assert!(sizes.len() <= 3 && sizes.iter().sum::<u64>() < 4 * 64 * 1024, "{sizes:?}");
+}
+
+#[tokio::test]
+async fn a_replaced_daemon_is_not_obeyed() {
+    let processes = Processes::new();
+    let old = processes.open_as(1).await;
+    let spec = processes.shell("handed-over", "exec sleep 600");
+    let key = first_run(&spec);
+    old.start(&key, &spec).await.unwrap();
+    let new = processes.open_as(2).await;
+    let mut news = new.watch();
+    new.list().await.unwrap();
+    for refused in [old.stop(&key, Duration::ZERO).await, old.kill(&key).await] {
+        assert!(matches!(refused, Err(EngineError::Refused(_))), "{refused:?}");
+    }
+    assert!(matches!(old.attach(&key).await, Err(EngineError::Refused(_))));
+    let found = new.list().await.unwrap();
+    assert!(matches!(found[0].state, FoundState::Alive { .. }), "{found:?}");
+    new.kill(&key).await.unwrap();
+    gone(&mut news).await;
+}
+
+#[tokio::test]
+async fn a_caller_who_goes_away_leaves_no_half_start() {
+    let processes = Processes::new();
+    let engine = processes.open().await;
+    let mut news = engine.watch();
+    let spec = processes.shell("abandoned", "exec sleep 600");
+    let key = first_run(&spec);
+    let start = timeout(Duration::ZERO, engine.start(&key, &spec)).await;
+    assert!(start.is_err(), "a start takes its time");
+    let listed = async {
+        loop {
+            let found = engine.list().await.unwrap();
+            if let Some(FoundState::Alive { pid: Some(_), .. }) = found.first().map(|f| &f.state) {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, listed).await.unwrap();
+    engine.kill(&key).await.unwrap();
+    assert_eq!(gone(&mut news).await, Exit::signal(9));
+}
+
+#[tokio::test]
+async fn a_run_that_is_still_ending_does_not_hold_up_the_list() {
+    let processes = Processes::new();
+    let first = processes.open().await;
+    let mut news = first.watch();
+    let script = "sh -c 'trap \"\" TERM; echo $$ > child.txt; exec sleep 600' & exec sleep 600";
+    let spec = processes.shell("ending", script);
+    let key = first_run(&spec);
+    first.start(&key, &spec).await.unwrap();
+    let child = written(&processes.file("child.txt")).await;
+    first.stop(&key, Duration::from_secs(600)).await.unwrap();
+    let exited = timeout(LIMIT, news.recv()).await.unwrap().unwrap();
+    assert!(matches!(exited, mainstay_engine::News::Exited { .. }), "{exited:?}");
+
+    let next = processes.open().await;
+    let mut news = next.watch();
+    let found = timeout(LIMIT, next.list()).await.unwrap().unwrap();
+    assert!(matches!(found[0].state, FoundState::Alive { .. }), "{found:?}");
+    assert!(is_alive(&child));
+    next.kill(&key).await.unwrap();
+    assert_eq!(gone(&mut news).await, Exit::signal(15));
+    assert!(!is_alive(&child));
 }

@@ -1,0 +1,120 @@
+//! Finding the runs of this instance again, and taking them under watch.
+
+use std::collections::HashSet;
+use std::panic::resume_unwind;
+use std::time::Duration;
+
+use mainstay_core::Exit;
+use mainstay_hold::wire::ToShim;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::process::{Active, ProcessEngine, command, strays};
+use crate::{EngineError, Found, FoundState, RunKey};
+
+/// How many shims are asked at a time: one that does not answer delays few others, and a machine full
+/// of servers is not short of descriptors for that.
+const AT_ONCE: usize = 16;
+
+/// A run on disk that nobody watched.
+#[derive(Debug)]
+enum Taken {
+    /// It is under watch now, or its shim cannot be talked to.
+    Alive { pid: Option<u32>, age: Duration },
+    /// Nothing of it is left.
+    Ended(Exit),
+    /// Its shim is no more.
+    Lost,
+}
+
+impl ProcessEngine {
+    /// The runs on disk, each watched from now on. What lost its shim is ended before this returns.
+    pub(crate) async fn list_all(&self) -> Result<Vec<Found>, EngineError> {
+        let mut keys = self.shared.dirs.list()?.into_iter();
+        let mut taking = JoinSet::new();
+        let (mut all, mut lost) = (Vec::new(), Vec::new());
+        loop {
+            while taking.len() < AT_ONCE
+                && let Some(key) = keys.next()
+            {
+                let engine = self.clone();
+                taking.spawn(async move { (engine.take_in(&key).await, key) });
+            }
+            let Some(taken) = taking.join_next().await else { break };
+            let (taken, key) = taken.unwrap_or_else(|error| resume_unwind(error.into_panic()));
+            match taken {
+                Taken::Alive { pid, age } => {
+                    all.push(Found { key, state: FoundState::Alive { pid, age } });
+                }
+                Taken::Ended(exit) => all.push(Found { key, state: FoundState::Ended(exit) }),
+                Taken::Lost => lost.push(key),
+            }
+        }
+        all.extend(self.clear_lost(lost).await);
+        all.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(all)
+    }
+
+    /// A run that is being started or watched is alive. Of the others, one whose shim lives but cannot
+    /// be talked to counts as alive too: its driver will find out and have it killed. So does one that
+    /// cannot be asked for lack of something here, lest a shortage of ours cost a healthy server.
+    async fn take_in(&self, key: &RunKey) -> Taken {
+        if let Some(Active { pid, since }) = self.shared.active().get(key).copied() {
+            return Taken::Alive { pid, age: since.elapsed() };
+        }
+        match self.begin_watch(key).await {
+            Ok(taken) => taken,
+            Err(error) if error.is_passing() || self.shared.dirs.shim_alive(key) => {
+                tracing::error!(server = %key.server, run = %key.run, %error, "a shim does not answer");
+                Taken::Alive { pid: None, age: Duration::ZERO }
+            }
+            Err(_) => Taken::Lost,
+        }
+    }
+
+    async fn begin_watch(&self, key: &RunKey) -> Result<Taken, EngineError> {
+        let (mut link, greeting) = self.shared.connect(key).await?;
+        let age = greeting.age();
+        let alive = Taken::Alive { pid: Some(greeting.server_pid), age };
+        let over = if greeting.exited {
+            link.send(&ToShim::Watch).await?;
+            link.is_over().await?
+        } else {
+            link.confirm(Some(&ToShim::Watch)).await?;
+            false
+        };
+        let since = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
+        if !self.shared.claim(key, Active { pid: Some(greeting.server_pid), since }) {
+            // Another list was quicker.
+            return Ok(alive);
+        }
+        let (told, exit) = oneshot::channel();
+        let (shared, key) = (self.shared.clone(), key.clone());
+        self.tasks.spawn(async move {
+            // Nobody waits for a run that lives.
+            told.send(shared.follow(&key, link).await).ok();
+        });
+        if over {
+            // It ended while nobody watched, and its shim has stayed to tell how.
+            return Ok(exit.await.ok().flatten().map_or(alive, Taken::Ended));
+        }
+        Ok(alive)
+    }
+
+    /// Ends what is left of runs without a shim, all in one go. A run whose directory is gone as well
+    /// has been reported by whoever followed it.
+    async fn clear_lost(&self, lost: Vec<RunKey>) -> Vec<Found> {
+        let lost: Vec<RunKey> =
+            lost.into_iter().filter(|key| self.shared.dirs.exists(key)).collect();
+        if lost.is_empty() {
+            return Vec::new();
+        }
+        let instance = &self.shared.config.instance;
+        let marks: HashSet<String> = lost.iter().map(|key| command::mark(instance, key)).collect();
+        strays::end_marked(format!("{instance}/"), move |mark| marks.contains(mark)).await;
+        lost.into_iter()
+            .map(|key| Found { state: FoundState::Ended(self.shared.dirs.clear_away(&key)), key })
+            .collect()
+    }
+}

@@ -1,0 +1,46 @@
+//! The owner of everything the engine spawns.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::task::JoinSet;
+
+/// The spawned tasks of one engine. Clones share them. Each ends by itself when its run, its
+/// connection or its reader is gone; what is left ends when the last clone is dropped, so a task must
+/// not hold one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tasks {
+    all: Arc<Mutex<JoinSet<()>>>,
+}
+
+impl Tasks {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut all = self.all.lock().expect("no code panics while it holds this lock");
+        while let Some(ended) = all.try_join_next() {
+            if let Err(error) = ended {
+                tracing::error!(%error, "a task of the engine ended badly");
+            }
+        }
+        all.spawn(task);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn tasks_end_with_their_owner() {
+        let tasks = Tasks::default();
+        let (held, mut released) = oneshot::channel::<()>();
+        tasks.spawn(async move {
+            std::future::pending::<()>().await;
+            drop(held);
+        });
+        tasks.spawn(async {});
+        assert!(released.try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Empty));
+        drop(tasks);
+        assert!(released.await.is_err(), "what the task held was dropped");
+    }
+}
