@@ -19,4 +19,4 @@ pub mod frame;
 pub mod sse;
 mod upstream;
 
-pub use upstream::{Hello, HttpLink, Identity, LineLink, Link, Upstream, UpstreamError};
+pub use upstream::{Fault, Hello, HttpLink, Identity, LineLink, Link, Upstream, UpstreamError};

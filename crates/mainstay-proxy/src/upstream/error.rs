@@ -10,11 +10,14 @@ use super::MAX_LINE;
 /// Why an upstream request has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
-    /// The server went away; whether it acted on the request is unknown.
-    #[error("the server went away before it answered `{method}`")]
+    /// The server went away.
+    #[error("the server went away before {}", missed(.method, *.sent))]
     Closed {
         /// The method of the request.
         method: String,
+        /// Whether the request was on its way: its line was handed to the link, or its first byte
+        /// may have been written. Then it is unknown whether the server acted on it.
+        sent: bool,
     },
     /// The server answered with an error of its own.
     #[error("the server answered `{method}` with error {code}: {message}")]
@@ -56,16 +59,69 @@ pub enum UpstreamError {
         method: String,
     },
     /// No connection to the HTTP server came about, so the request was not sent.
-    #[error("cannot connect to {addr} to send `{method}`")]
+    #[error("cannot connect to {} to send `{method}`", any_of(.addrs))]
     Connect {
         /// The method of the request.
         method: String,
-        /// Where the server should listen.
-        addr: SocketAddr,
-        /// What the system said.
+        /// Where the server should listen; all of these were tried.
+        addrs: Vec<SocketAddr>,
+        /// What the system said of the first.
         #[source]
         source: io::Error,
     },
+    /// The path of the HTTP endpoint cannot be part of a request, so none was sent.
+    #[error("cannot send `{method}` to `{path}`")]
+    BadPath {
+        /// The method of the request.
+        method: String,
+        /// The path as it was given to us.
+        path: String,
+        /// What is wrong with it.
+        #[source]
+        source: hyper::http::Error,
+    },
+}
+
+/// Whose fault an error is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Whoever made the request: made the same way again, it fails again.
+    Client,
+    /// The server, or what runs it.
+    Upstream,
+    /// Mainstay, or what it was told about the server.
+    Ours,
+}
+
+impl UpstreamError {
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            // These codes are what JSON-RPC has for a request that makes no sense to the server.
+            Self::TooLarge { .. } | Self::Rpc { code: -32602..=-32600, .. } => Fault::Client,
+            Self::Closed { .. }
+            | Self::Rpc { .. }
+            | Self::Protocol(_)
+            | Self::Http { .. }
+            | Self::SessionLost { .. }
+            | Self::Connect { .. } => Fault::Upstream,
+            Self::BadPath { .. } => Fault::Ours,
+        }
+    }
+
+    /// Whether the same request may be made again whatever it does: true only if the server has
+    /// certainly not looked at it, and another attempt may fare better.
+    pub fn retry_is_safe(&self) -> bool {
+        match self {
+            Self::Closed { sent, .. } => !sent,
+            Self::SessionLost { .. } | Self::Connect { .. } => true,
+            Self::Rpc { .. }
+            | Self::Protocol(_)
+            | Self::TooLarge { .. }
+            | Self::Http { .. }
+            | Self::BadPath { .. } => false,
+        }
+    }
 }
 
 /// The beginning of a text of the server, at most 300 characters, fit for a message.
@@ -82,6 +138,15 @@ pub(super) fn excerpt(text: &[u8]) -> String {
 
 fn plain(c: char) -> char {
     if c.is_control() { ' ' } else { c }
+}
+
+fn missed(method: &str, sent: bool) -> String {
+    if sent { format!("it answered `{method}`") } else { format!("`{method}` was sent") }
+}
+
+fn any_of(addrs: &[SocketAddr]) -> String {
+    let addrs: Vec<_> = addrs.iter().map(ToString::to_string).collect();
+    addrs.join(" or ")
 }
 
 fn said(body: &str) -> String {
@@ -112,5 +177,50 @@ mod tests {
             error("oops").to_string(),
             "the server answered `ping` with HTTP status 500: oops"
         );
+    }
+
+    fn check(error: &UpstreamError, fault: Fault, retry_is_safe: bool, text: &str) {
+        assert_eq!((error.fault(), error.retry_is_safe()), (fault, retry_is_safe), "{error}");
+        assert_eq!(error.to_string(), text);
+    }
+
+    #[test]
+    fn an_error_says_whose_fault_it_is_and_whether_a_retry_is_safe() {
+        let method = || "ping".to_owned();
+        let closed = |sent| UpstreamError::Closed { method: method(), sent };
+        let up = Fault::Upstream;
+        check(&closed(true), up, false, "the server went away before it answered `ping`");
+        check(&closed(false), up, true, "the server went away before `ping` was sent");
+        check(
+            &UpstreamError::SessionLost { method: method() },
+            up,
+            true,
+            "the server no longer knows the session in which `ping` was sent",
+        );
+        check(
+            &UpstreamError::Connect {
+                method: method(),
+                addrs: ["127.0.0.1:80", "[::1]:80"].map(|addr| addr.parse().unwrap()).into(),
+                source: io::ErrorKind::ConnectionRefused.into(),
+            },
+            up,
+            true,
+            "cannot connect to 127.0.0.1:80 or [::1]:80 to send `ping`",
+        );
+        check(
+            &UpstreamError::TooLarge { method: method(), bytes: 1 },
+            Fault::Client,
+            false,
+            "`ping` is too large: 1 bytes, at most 16777216 fit on a line",
+        );
+        check(&UpstreamError::Protocol("odd".to_owned()), up, false, "odd");
+        for (code, fault) in
+            [(-32603, up), (-32602, Fault::Client), (-32600, Fault::Client), (-32599, up), (1, up)]
+        {
+            let message = "no".to_owned();
+            let error = UpstreamError::Rpc { method: method(), code, message, data: None };
+            let text = format!("the server answered `ping` with error {code}: no");
+            check(&error, fault, false, &text);
+        }
     }
 }

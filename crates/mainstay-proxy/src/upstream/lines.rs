@@ -4,6 +4,8 @@
 //! writes, so the two cannot block each other. When the link ends, every request still open fails at
 //! once, after the answers that had already arrived were handed out.
 
+mod waiting;
+
 use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
@@ -11,8 +13,11 @@ use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tracing::debug;
 
+use self::waiting::{Answer, Waiting};
+use super::cut::Cut;
 use super::{
     IN_FLIGHT, LineLink, MAX_LINE, UpstreamError, cancelled, closed, cut, protocol, reply, settled,
+    unsent,
 };
 use crate::frame::{self, Frame, Outcome};
 
@@ -49,20 +54,22 @@ impl Lines {
         if line.len() > MAX_LINE {
             return Err(UpstreamError::TooLarge { method: method.to_owned(), bytes: line.len() });
         }
-        let message = Message::Ask { id, line, answer };
-        self.inbox.send(message).await.map_err(|_| closed(method))?;
+        let message = Message::Ask { id, line, waiting: Waiting::new(answer) };
+        self.inbox.send(message).await.map_err(|_| unsent(method))?;
         match answered.await {
             Ok(Answer::Ok(result)) => Ok(result),
             Ok(Answer::Error(error)) => settled(method, Outcome::Error(&error)),
             Ok(Answer::TooLong) => {
                 Err(protocol(method, format_args!("a line of more than {MAX_LINE} bytes")))
             }
-            Err(_) => Err(closed(method)),
+            Ok(Answer::Gone { sent }) => Err(closed(method, sent)),
+            // Whoever held it would have said so; to assume that it was sent is safe.
+            Err(_) => Err(closed(method, true)),
         }
     }
 
     pub(super) async fn notify(&self, method: &str, line: Bytes) -> Result<(), UpstreamError> {
-        self.inbox.send(Message::Tell(one_line(line))).await.map_err(|_| closed(method))
+        self.inbox.send(Message::Tell(one_line(line))).await.map_err(|_| unsent(method))
     }
 
     /// Takes the ids of requests that nobody waits for any more.
@@ -77,16 +84,8 @@ impl Lines {
 
 #[derive(Debug)]
 enum Message {
-    Ask { id: u64, line: Bytes, answer: oneshot::Sender<Answer> },
+    Ask { id: u64, line: Bytes, waiting: Waiting },
     Tell(Bytes),
-}
-
-#[derive(Debug)]
-enum Answer {
-    Ok(Box<RawValue>),
-    Error(Box<RawValue>),
-    /// It was too long to keep.
-    TooLong,
 }
 
 /// The task. Ending it drops the session, and with it fails every request still open.
@@ -103,7 +102,7 @@ async fn run(
                 None => return,
             },
             room = to_server.reserve(), if !session.outbox.is_empty() => match room {
-                Ok(room) => session.outbox.pop_front().map_or((), |(_, line)| room.send(line)),
+                Ok(room) => session.hand_over().map_or((), |line| room.send(line)),
                 Err(_) => break,
             },
             message = messages.recv(), if session.outbox.len() < OUTBOX => match message {
@@ -121,17 +120,16 @@ async fn run(
     while let Ok(id) = cancels.try_recv() {
         session.cancel(id);
     }
-    for (_, line) in session.outbox.drain(..) {
-        if to_server.try_send(line).is_err() {
-            return;
-        }
+    while let Ok(room) = to_server.try_reserve() {
+        let Some(line) = session.hand_over() else { return };
+        room.send(line);
     }
 }
 
 /// What is open between us and the server.
 struct Session {
     junk: mpsc::Sender<Bytes>,
-    pending: HashMap<u64, oneshot::Sender<Answer>>,
+    pending: HashMap<u64, Waiting>,
     /// Lines not yet taken by the server, with the id if it is a request of ours.
     outbox: VecDeque<(Option<u64>, Bytes)>,
 }
@@ -140,13 +138,22 @@ impl Session {
     fn take(&mut self, message: Message) {
         match message {
             // The cancellation of a request may overtake it.
-            Message::Ask { answer, .. } if answer.is_closed() => {}
-            Message::Ask { id, line, answer } => {
-                self.pending.insert(id, answer);
+            Message::Ask { waiting, .. } if waiting.is_given_up() => {}
+            Message::Ask { id, line, waiting } => {
+                self.pending.insert(id, waiting);
                 self.outbox.push_back((Some(id), line));
             }
             Message::Tell(line) => self.outbox.push_back((None, line)),
         }
+    }
+
+    /// The next line for the server, which counts as sent from now on.
+    fn hand_over(&mut self) -> Option<Bytes> {
+        let (id, line) = self.outbox.pop_front()?;
+        if let Some(waiting) = id.and_then(|id| self.pending.get_mut(&id)) {
+            waiting.sent = true;
+        }
+        Some(line)
     }
 
     fn cancel(&mut self, id: u64) {
@@ -161,20 +168,15 @@ impl Session {
 
     fn hear(&mut self, line: &Bytes) {
         if let Some(newline) = line.iter().position(|&byte| byte == b'\n') {
-            let id = cut::id(&line[..newline], &line[newline + 1..]);
-            if let Some(pending) = id.and_then(|id| self.pending.remove(&id)) {
-                // The receiver may be gone by now, which is as good as cancelled.
-                drop(pending.send(Answer::TooLong));
-            }
-            return;
+            let (head, tail) = (line.slice(..newline), &line[newline + 1..]);
+            return self.hear_cut(head, tail);
         }
         for message in frame::split(line) {
             match frame::scan(message) {
                 Ok(Frame::Response { id, outcome }) => {
                     let pending = id.and_then(|id| self.pending.remove(&id.as_u64()?));
                     if let Some(pending) = pending {
-                        // The receiver may be gone by now, which is as good as cancelled.
-                        drop(pending.send(Answer::from(outcome)));
+                        pending.answer(Answer::from(outcome));
                     } else {
                         debug!(?id, "answer to no open request dropped");
                     }
@@ -191,14 +193,27 @@ impl Session {
             }
         }
     }
-}
 
-impl From<Outcome<'_>> for Answer {
-    fn from(outcome: Outcome<'_>) -> Self {
-        match outcome {
-            Outcome::Ok(result) => Self::Ok(result.to_owned()),
-            Outcome::Error(error) => Self::Error(error.to_owned()),
+    /// Takes in the two ends of a line that was too long. An answer fails the request it is for. If
+    /// it does not tell which, it is for the only one that the server has; if the server has
+    /// several, none of them is to suffer for it, and it counts as junk.
+    fn hear_cut(&mut self, head: Bytes, tail: &[u8]) {
+        let id = match cut::read(&head, tail) {
+            Cut::Answer(id) => Some(id),
+            Cut::SomeAnswer => self.only_one_sent(),
+            Cut::NoAnswer => None,
+        };
+        match id.map(|id| self.pending.remove(&id)) {
+            Some(Some(waiting)) => waiting.answer(Answer::TooLong),
+            Some(None) => debug!(?id, "answer to no open request dropped"),
+            None => drop(self.junk.try_send(head)),
         }
+    }
+
+    fn only_one_sent(&self) -> Option<u64> {
+        let mut sent = self.pending.iter().filter(|(_, waiting)| waiting.sent);
+        let only = sent.next().map(|(id, _)| *id);
+        only.filter(|_| sent.next().is_none())
     }
 }
 

@@ -22,7 +22,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::mpsc;
 
 use self::cancel::CancelOnDrop;
-pub use self::error::UpstreamError;
+pub use self::error::{Fault, UpstreamError};
 pub use self::hello::{Hello, Identity};
 use crate::frame::{self, Id, Outcome};
 
@@ -48,8 +48,9 @@ pub struct LineLink {
 /// Where a streamable HTTP server listens.
 #[derive(Debug, Clone)]
 pub struct HttpLink {
-    /// Its address.
-    pub addr: SocketAddr,
+    /// Where it may listen, most likely address first. A new session belongs to the first of them
+    /// at which it could be opened; a resumed one looks for the server at each of them every time.
+    pub addrs: Vec<SocketAddr>,
     /// The path of its MCP endpoint, such as `/mcp`.
     pub path: String,
 }
@@ -74,9 +75,9 @@ impl Upstream {
     /// Opens a session: `initialize`, then `notifications/initialized`.
     ///
     /// It goes on until the server has answered, and has no time limit: the caller sets one, and
-    /// drops the future when it has passed. While an HTTP server is still coming up (it refuses or
-    /// cuts connections, or answers 404, 502 or 503), it is asked again every 50 ms. `epoch` is as
-    /// for [`resume`](Self::resume).
+    /// drops the future when it has passed, which leaves nothing behind. While an HTTP server is
+    /// still coming up (it refuses or cuts connections, or answers 404, 502 or 503), it is asked
+    /// again every 50 ms. `epoch` is as for [`resume`](Self::resume).
     pub async fn initialize(
         link: Link,
         identity: &Identity,
@@ -122,7 +123,7 @@ impl Upstream {
         let id = self.new_id();
         // Declared before the request, so that it is dropped after it.
         let cancel =
-            CancelOnDrop::arm(self.wire.cancels(), id).await.ok_or_else(|| closed(method))?;
+            CancelOnDrop::arm(self.wire.cancels(), id).await.ok_or_else(|| unsent(method))?;
         let answer = match &self.wire {
             Wire::Lines(lines) => lines.ask(id, method, params.as_deref()).await,
             Wire::Http(http) => http.ask(id, method, params.as_deref()).await,
@@ -276,8 +277,13 @@ fn cancelled(id: u64) -> Bytes {
     frame::notification("notifications/cancelled", Some(&raw(&Params { request_id: id })))
 }
 
-fn closed(method: &str) -> UpstreamError {
-    UpstreamError::Closed { method: method.to_owned() }
+/// The server went away with the request, or before the request was on its way.
+fn closed(method: &str, sent: bool) -> UpstreamError {
+    UpstreamError::Closed { method: method.to_owned(), sent }
+}
+
+fn unsent(method: &str) -> UpstreamError {
+    closed(method, false)
 }
 
 fn protocol(method: &str, what: impl std::fmt::Display) -> UpstreamError {

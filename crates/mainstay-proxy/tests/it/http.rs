@@ -1,123 +1,17 @@
-//! Sessions over streamable HTTP, against a server that writes raw text.
+//! Sessions over streamable HTTP.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use mainstay_proxy::{Hello, HttpLink, Link, Upstream, UpstreamError};
-use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::task::JoinHandle;
+use mainstay_proxy::{Hello, Upstream, UpstreamError};
+use serde_json::json;
 
-use crate::{HELLO, identity, raw, soon};
-
-struct Site {
-    listener: TcpListener,
-}
-
-/// One request, to be answered.
-struct Turn {
-    head: String,
-    body: String,
-    stream: TcpStream,
-}
-
-impl Site {
-    async fn new() -> Self {
-        Self { listener: TcpListener::bind("127.0.0.1:0").await.unwrap() }
-    }
-
-    fn addr(&self) -> SocketAddr {
-        self.listener.local_addr().unwrap()
-    }
-
-    /// A session as if initialized before.
-    fn resumed(&self, session: Option<&str>) -> Upstream {
-        let hello = Hello {
-            protocol_version: "2025-06-18".to_owned(),
-            server_name: None,
-            server_version: None,
-            result: raw(HELLO),
-            http_session: session.map(str::to_owned),
-        };
-        Upstream::resume(link(self.addr()), &hello, 1)
-    }
-
-    /// Waits for the next request.
-    async fn turn(&self) -> Turn {
-        let (mut stream, _) = soon(self.listener.accept()).await.unwrap();
-        let mut text = Vec::new();
-        let head = loop {
-            if let Some(end) = text.windows(4).position(|window| window == b"\r\n\r\n") {
-                break end + 4;
-            }
-            assert_ne!(soon(stream.read_buf(&mut text)).await.unwrap(), 0, "{text:?}");
-        };
-        let mut body = text.split_off(head);
-        let head = String::from_utf8(text).unwrap().to_lowercase();
-        let length: usize = header(&head, "content-length").map_or(0, |text| text.parse().unwrap());
-        while body.len() < length {
-            assert_ne!(soon(stream.read_buf(&mut body)).await.unwrap(), 0, "{body:?}");
-        }
-        Turn { head, body: String::from_utf8(body).unwrap(), stream }
-    }
-}
-
-impl Turn {
-    fn header(&self, name: &str) -> Option<&str> {
-        header(&self.head, name)
-    }
-
-    fn message(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap()
-    }
-
-    async fn writes(&mut self, text: &str) {
-        soon(self.stream.write_all(text.as_bytes())).await.unwrap();
-    }
-
-    /// Answers with a body of known length.
-    async fn answers(mut self, head: &str, body: &str) {
-        let length = body.len();
-        self.writes(&format!("HTTP/1.1 {head}\r\nContent-Length: {length}\r\n\r\n{body}")).await;
-    }
-
-    /// Answers the request with a result as JSON.
-    async fn gives(self, headers: &str, result: &str) {
-        let head = format!("200 OK\r\nContent-Type: application/json; charset=utf-8{headers}");
-        let body =
-            format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, self.message()["id"]);
-        self.answers(&head, &body).await;
-    }
-
-    /// Begins an event stream, whose end is the end of the connection.
-    async fn streams(&mut self, events: &str) {
-        self.writes(&format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n{events}"))
-            .await;
-    }
-}
-
-fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
-    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
-}
-
-fn link(addr: SocketAddr) -> Link {
-    Link::Http(HttpLink { addr, path: "/mcp".to_owned() })
-}
-
-fn opens(addr: SocketAddr) -> JoinHandle<Result<(Upstream, Hello), UpstreamError>> {
-    tokio::spawn(async move { Upstream::initialize(link(addr), &identity(), 1).await })
-}
-
-fn asks(upstream: &Upstream) -> JoinHandle<Result<String, UpstreamError>> {
-    let upstream = upstream.clone();
-    tokio::spawn(async move { Ok(upstream.request("tools/list", None).await?.get().to_owned()) })
-}
+use crate::site::{Site, asks, link, opens, silent};
+use crate::{HELLO, soon};
 
 #[tokio::test]
 async fn the_handshake() {
     let site = Site::new().await;
-    let opening = opens(site.addr());
+    let opening = opens(&[site.addr()]);
 
     let turn = site.turn().await;
     assert!(turn.head.starts_with("post /mcp http/1.1\r\n"), "{}", turn.head);
@@ -149,10 +43,8 @@ async fn the_handshake() {
 
 #[tokio::test]
 async fn a_server_that_is_coming_up_is_asked_again() {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let addr = socket.local_addr().unwrap();
-    let mut opening = opens(addr);
+    let (socket, addr) = silent();
+    let mut opening = opens(&[addr]);
     // Nobody listens, so however long this takes, it does not end.
     tokio::time::timeout(Duration::from_millis(120), &mut opening).await.unwrap_err();
 
@@ -177,7 +69,7 @@ async fn a_server_that_is_coming_up_is_asked_again() {
 #[tokio::test]
 async fn another_error_ends_the_handshake() {
     let site = Site::new().await;
-    let opening = opens(site.addr());
+    let opening = opens(&[site.addr()]);
     site.turn().await.answers("400 Bad Request", &"no ".repeat(200)).await;
     let error = soon(opening).await.unwrap().unwrap_err();
     let text = error.to_string();
@@ -262,7 +154,7 @@ async fn a_stream_that_cannot_be_resumed_leaves_the_outcome_unknown() {
     site.turn().await.streams("id: e-1\nretry: 1\ndata:\n\n").await;
     site.turn().await.answers("405 Method Not Allowed", "").await;
     let error = soon(request).await.unwrap().unwrap_err();
-    assert!(matches!(error, UpstreamError::Closed { .. }), "{error:?}");
+    assert!(matches!(error, UpstreamError::Closed { sent: true, .. }), "{error:?}");
 
     let request = asks(&upstream);
     site.turn().await.streams(": bye\n\n").await;
@@ -277,13 +169,11 @@ async fn a_server_that_goes_away_is_told_from_one_that_is_not_there() {
     let request = asks(&upstream);
     drop(site.turn().await);
     let error = soon(request).await.unwrap().unwrap_err();
-    assert!(matches!(error, UpstreamError::Closed { .. }), "{error:?}");
+    assert!(matches!(error, UpstreamError::Closed { sent: true, .. }), "{error:?}");
 
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let addr = socket.local_addr().unwrap();
+    let (_socket, addr) = silent();
     let (_, hello) = initialized().await;
-    let upstream = Upstream::resume(link(addr), &hello, 1);
+    let upstream = Upstream::resume(link(&[addr]), &hello, 1);
     let error = soon(upstream.ping()).await.unwrap_err();
     assert_eq!(error.to_string(), format!("cannot connect to {addr} to send `ping`"));
     assert!(matches!(error, UpstreamError::Connect { .. }), "{error:?}");
@@ -344,10 +234,22 @@ async fn answers_that_break_the_protocol() {
     assert!(error.contains("something that is no HTTP"), "{error}");
 }
 
+#[tokio::test]
+async fn a_session_lost_while_its_answer_was_awaited_leaves_the_outcome_unknown() {
+    let site = Site::new().await;
+    let upstream = site.resumed(Some("s"));
+    let request = asks(&upstream);
+    site.turn().await.streams("id: e-1\nretry: 1\ndata:\n\n").await;
+    site.turn().await.answers("404 Not Found", "").await;
+    let error = soon(request).await.unwrap().unwrap_err();
+    assert!(matches!(error, UpstreamError::Closed { sent: true, .. }), "{error:?}");
+    soon(upstream.closed()).await;
+}
+
 /// A session with a server that is gone again.
 async fn initialized() -> (Upstream, Hello) {
     let site = Site::new().await;
-    let opening = opens(site.addr());
+    let opening = opens(&[site.addr()]);
     site.turn().await.gives("", HELLO).await;
     site.turn().await.answers("202 Accepted", "").await;
     soon(opening).await.unwrap().unwrap()

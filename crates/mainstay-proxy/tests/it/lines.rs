@@ -1,72 +1,10 @@
 //! Sessions over lines. The clock is paused, so a test that hangs fails at once.
 
-use bytes::Bytes;
-use mainstay_proxy::{Hello, LineLink, Link, Upstream, UpstreamError};
+use mainstay_proxy::{Upstream, UpstreamError};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
-use crate::{HELLO, identity, raw, soon};
-
-/// The server's end of the lines.
-struct Fake {
-    stdin: mpsc::Receiver<Bytes>,
-    stdout: mpsc::Sender<Bytes>,
-    junk: mpsc::Receiver<Bytes>,
-}
-
-impl Fake {
-    fn new(room: usize) -> (Self, Link) {
-        let (to_server, stdin) = mpsc::channel(room);
-        let (stdout, from_server) = mpsc::channel(room);
-        let (junk_in, junk) = mpsc::channel(room);
-        let link = LineLink { to_server, from_server, junk: junk_in };
-        (Self { stdin, stdout, junk }, Link::Lines(link))
-    }
-
-    /// A server with which a session was initialized.
-    fn resumed(room: usize, epoch: u32) -> (Self, Upstream) {
-        let (fake, link) = Self::new(room);
-        (fake, Upstream::resume(link, &hello(), epoch))
-    }
-
-    async fn reads(&mut self) -> Value {
-        let line = soon(self.stdin.recv()).await.expect("the link should be open");
-        assert!(!line.contains(&b'\n'), "{line:?}");
-        serde_json::from_slice(&line).unwrap()
-    }
-
-    /// Reads a request and gives its id.
-    async fn reads_request(&mut self, method: &str) -> u64 {
-        let request = self.reads().await;
-        assert_eq!(request["method"], method, "{request}");
-        request["id"].as_u64().unwrap()
-    }
-
-    async fn says(&self, line: impl Into<Bytes>) {
-        soon(self.stdout.send(line.into())).await.unwrap();
-    }
-
-    async fn answers(&self, id: u64, result: &str) {
-        self.says(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)).await;
-    }
-}
-
-fn hello() -> Hello {
-    Hello {
-        protocol_version: "2025-11-25".to_owned(),
-        server_name: None,
-        server_version: None,
-        result: raw(HELLO),
-        http_session: None,
-    }
-}
-
-/// Makes a request in the background.
-fn asks(upstream: &Upstream, method: &'static str) -> JoinHandle<Result<String, UpstreamError>> {
-    let upstream = upstream.clone();
-    tokio::spawn(async move { Ok(upstream.request(method, None).await?.get().to_owned()) })
-}
+use crate::fake::{Fake, asks};
+use crate::{HELLO, alive_tasks, identity, no_task_is_left, raw, soon};
 
 #[tokio::test(start_paused = true)]
 async fn the_handshake() {
@@ -173,7 +111,43 @@ async fn every_open_request_fails_when_the_link_ends() {
     }
     soon(upstream.closed()).await;
     let error = soon(upstream.ping()).await.unwrap_err();
-    assert_eq!(error.to_string(), "the server went away before it answered `ping`");
+    assert_eq!(error.to_string(), "the server went away before `ping` was sent");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_never_sent_is_told_from_one_that_was() {
+    let (mut fake, upstream) = Fake::resumed(1, 0);
+    let sent = asks(&upstream, "a");
+    fake.reads_request("a").await;
+    // One more fills the line; of those behind it, some have got into the session and some not.
+    let waiting: Vec<_> = (0..100).map(|_| asks(&upstream, "b")).collect();
+    let last = asks(&upstream, "c");
+    while fake.stdin.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    drop(fake);
+    assert!(!soon(sent).await.unwrap().unwrap_err().retry_is_safe());
+    let mut sent = 0;
+    for request in waiting {
+        match soon(request).await.unwrap().unwrap_err() {
+            UpstreamError::Closed { sent: true, .. } => sent += 1,
+            UpstreamError::Closed { sent: false, .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(sent, 1, "only what was handed to the link may have been read");
+    assert!(soon(last).await.unwrap().unwrap_err().retry_is_safe());
+}
+
+#[tokio::test]
+async fn the_last_handle_takes_the_session_along() {
+    let (fake, upstream) = Fake::resumed(4, 0);
+    let other = upstream.clone();
+    drop(upstream);
+    assert_eq!(alive_tasks(), 1);
+    drop(other);
+    no_task_is_left().await;
+    drop(fake);
 }
 
 #[tokio::test(start_paused = true)]

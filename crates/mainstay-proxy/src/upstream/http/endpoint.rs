@@ -4,20 +4,21 @@
 //! moment we write to it, and a tool call that may have arrived cannot be repeated.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::request::Builder;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::upstream::{Hello, HttpLink, UpstreamError, closed, protocol};
+use crate::upstream::{Hello, HttpLink, UpstreamError, closed, protocol, unsent};
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -33,6 +34,8 @@ pub(super) struct Endpoint {
 /// A request sent and the beginning of its answer.
 pub(super) struct Exchange {
     pub(super) response: Response<Incoming>,
+    /// Where it was sent.
+    addr: SocketAddr,
     /// Whether the request named a session.
     pub(super) in_session: bool,
     /// Drives the connection while the body is read, and is aborted with it.
@@ -44,14 +47,15 @@ impl Endpoint {
         Self { link, session: Mutex::default() }
     }
 
-    /// Forgets the session.
+    /// Forgets the session, and where it was.
     pub(super) fn leave(&self) {
         self.with_session(|session| *session = Session::default());
     }
 
-    /// Keeps the id that the server gives in its answer to `initialize`.
-    pub(super) fn keep_session(&self, headers: &HeaderMap) {
-        self.with_session(|session| session.id = headers.get(SESSION_ID).cloned());
+    /// Keeps where `initialize` was answered, and the id that the server gives in its answer.
+    pub(super) fn keep_session(&self, opened: &Exchange) {
+        let id = opened.response.headers().get(SESSION_ID).cloned();
+        self.with_session(|session| (session.id, session.addr) = (id, Some(opened.addr)));
     }
 
     /// The id of the session, if it has one.
@@ -64,7 +68,7 @@ impl Endpoint {
         let value = |text: &String| HeaderValue::from_str(text).ok();
         let id = hello.http_session.as_ref().and_then(value);
         let version = value(&hello.protocol_version);
-        self.with_session(|session| *session = Session { id, version });
+        self.with_session(|session| (session.id, session.version) = (id, version));
     }
 
     /// Posts a message. `method` names it in errors.
@@ -93,40 +97,49 @@ impl Endpoint {
     ) -> Result<Exchange, UpstreamError> {
         let session = self.with_session(|session| session.clone());
         let in_session = session.id.is_some();
-        let mut request = head
-            .uri(self.link.path.as_str())
-            .header(header::HOST, self.link.addr.to_string())
-            .body(Full::new(body))
-            .map_err(|error| {
-                let path = &self.link.path;
-                UpstreamError::Protocol(format!("cannot send `{method}` to `{path}`: {error}"))
-            })?;
+        let path = self.link.path.as_str();
+        let mut request = head.uri(path).body(Full::new(body)).map_err(|source| {
+            UpstreamError::BadPath { method: method.to_owned(), path: path.to_owned(), source }
+        })?;
+        let (stream, addr) = self.connect(method, session.addr).await?;
+        request.headers_mut().insert(header::HOST, host(addr));
         request.headers_mut().extend(session.headers());
-        let stream = self.connect(method).await?;
         let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|_| closed(method))?;
+            http1::handshake(TokioIo::new(stream)).await.map_err(|_| unsent(method))?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
             // An error of the connection also reaches whoever waits for the answer.
             connection.await.ok();
         });
-        let response = sender.send_request(request).await.map_err(|error| {
-            if error.is_parse() {
+        let response = sender.try_send_request(request).await.map_err(|failed| {
+            if failed.error().is_parse() {
+                let error = failed.error();
                 protocol(method, format_args!("something that is no HTTP: {error}"))
             } else {
-                closed(method)
+                // A request that was not begun to be written comes back.
+                closed(method, failed.message().is_none())
             }
         })?;
-        Ok(Exchange { response, in_session, _connection: driver })
+        Ok(Exchange { response, addr, in_session, _connection: driver })
     }
 
-    async fn connect(&self, method: &str) -> Result<TcpStream, UpstreamError> {
-        let addr = self.link.addr;
-        let failed =
-            |source: io::Error| UpstreamError::Connect { method: method.to_owned(), addr, source };
-        let stream = TcpStream::connect(addr).await.map_err(failed)?;
-        stream.set_nodelay(true).map_err(failed)?;
-        Ok(stream)
+    /// Connects to where the session is, or else to the first candidate that accepts.
+    async fn connect(
+        &self,
+        method: &str,
+        session_at: Option<SocketAddr>,
+    ) -> Result<(TcpStream, SocketAddr), UpstreamError> {
+        let candidates = session_at.map_or_else(|| self.link.addrs.clone(), |addr| vec![addr]);
+        let mut first_error = None;
+        for &addr in &candidates {
+            match dial(addr).await {
+                Ok(stream) => return Ok((stream, addr)),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        let unknown = || io::Error::new(io::ErrorKind::InvalidInput, "no address is known");
+        let source = first_error.unwrap_or_else(unknown);
+        Err(UpstreamError::Connect { method: method.to_owned(), addrs: candidates, source })
     }
 
     fn with_session<T>(&self, work: impl FnOnce(&mut Session) -> T) -> T {
@@ -135,8 +148,20 @@ impl Endpoint {
     }
 }
 
+fn host(addr: SocketAddr) -> HeaderValue {
+    HeaderValue::from_str(&addr.to_string()).expect("an address is written in plain ASCII")
+}
+
+async fn dial(addr: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(addr).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
 #[derive(Debug, Clone, Default)]
 struct Session {
+    /// Where it was opened; none if it was resumed, or is not open yet.
+    addr: Option<SocketAddr>,
     id: Option<HeaderValue>,
     version: Option<HeaderValue>,
 }

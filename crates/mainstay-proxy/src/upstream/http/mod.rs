@@ -91,7 +91,7 @@ impl Http {
         loop {
             let (last_event_id, wait) = match progress {
                 Progress::Answered(answer) => return answer,
-                Progress::Cut { last_event_id: None, .. } => return Err(closed(method)),
+                Progress::Cut { last_event_id: None, .. } => return Err(closed(method, true)),
                 Progress::Cut { last_event_id: Some(id), retry } => (id, retry.unwrap_or(RESUME)),
             };
             debug!(method, last_event_id, "stream ended before the answer, resuming");
@@ -101,7 +101,7 @@ impl Http {
                     let retry = retry.or(Some(wait));
                     Progress::Cut { last_event_id: Some(last_event_id), retry }
                 }
-                progress => progress,
+                progress @ (Progress::Answered(_) | Progress::Cut { .. }) => progress,
             };
         }
     }
@@ -121,29 +121,32 @@ impl Http {
         self.lost.subscribe().wait_for(|lost| *lost).await.ok();
     }
 
-    /// A stream that cannot be resumed leaves the fate of the request unknown.
+    /// A stream that cannot be resumed leaves the fate of the request unknown, whatever became of
+    /// the attempt: what was asked went out long ago.
     async fn resume(&self, asked: Asked<'_>, last_id: &str) -> Result<Progress, UpstreamError> {
         let outcome = match self.endpoint.get(asked.method, last_id).await {
             Ok(sent) => self.read(asked, sent).await,
             Err(error) => Err(error),
         };
         outcome.map_err(|error| match error {
-            UpstreamError::Connect { .. } | UpstreamError::Http { .. } => {
+            UpstreamError::Connect { .. }
+            | UpstreamError::Http { .. }
+            | UpstreamError::SessionLost { .. }
+            | UpstreamError::Closed { .. } => {
                 debug!(%error, "stream not resumed");
-                closed(asked.method)
+                closed(asked.method, true)
             }
-            UpstreamError::Closed { .. }
-            | UpstreamError::Rpc { .. }
+            UpstreamError::Rpc { .. }
             | UpstreamError::Protocol(_)
             | UpstreamError::TooLarge { .. }
-            | UpstreamError::SessionLost { .. } => error,
+            | UpstreamError::BadPath { .. } => error,
         })
     }
 
     async fn read(&self, asked: Asked<'_>, mut sent: Exchange) -> Result<Progress, UpstreamError> {
         self.check_status(asked.method, &mut sent).await?;
         if asked.method == "initialize" {
-            self.endpoint.keep_session(sent.response.headers());
+            self.endpoint.keep_session(&sent);
         }
         match content_type(sent.response.headers()) {
             Some(kind) if kind.eq_ignore_ascii_case("application/json") => {
@@ -181,7 +184,7 @@ impl Http {
         asked: Asked<'_>,
         body: &mut Incoming,
     ) -> Result<Result<Box<RawValue>, UpstreamError>, UpstreamError> {
-        let text = gather(body, MAX_ANSWER).await.map_err(|_| closed(asked.method))?;
+        let text = gather(body, MAX_ANSWER).await.map_err(|_| closed(asked.method, true))?;
         if text.len() > MAX_ANSWER {
             return Err(protocol(asked.method, format_args!("more than {MAX_ANSWER} bytes")));
         }
@@ -265,7 +268,8 @@ fn coming_up(error: &UpstreamError) -> bool {
         UpstreamError::Rpc { .. }
         | UpstreamError::Protocol(_)
         | UpstreamError::TooLarge { .. }
-        | UpstreamError::SessionLost { .. } => false,
+        | UpstreamError::SessionLost { .. }
+        | UpstreamError::BadPath { .. } => false,
     }
 }
 
