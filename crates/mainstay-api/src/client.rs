@@ -61,14 +61,24 @@ pub enum CallError {
     Api(#[from] ApiError),
 }
 
-/// Whether an error of the dial means that no daemon is there at this moment, so that one may come.
-pub(crate) fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+impl CallError {
+    /// Whether it means that no daemon is there at this moment, so that one may come.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            Self::Unreachable(error) => {
+                matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+            }
+            Self::NoHello | Self::Skew { .. } | Self::Cut(_) | Self::Garbled(_) | Self::Api(_) => {
+                false
+            }
+        }
+    }
 }
 
 /// Connects and waits for the hello. A daemon that is not there and one that closes the connection
-/// before its hello are waited for within `grace`; every other error is final at once. No byte of
-/// a request has been written by then, so trying again is always safe.
+/// before its hello are waited for within `grace`; every other error is final at once, also one
+/// that the daemon gives in place of its hello. No byte of a request has been written by then, so
+/// trying again is always safe.
 pub async fn connect_with_restart_grace(
     dial: Dial<'_>,
     grace: Grace,
@@ -76,17 +86,17 @@ pub async fn connect_with_restart_grace(
     let deadline = Instant::now() + grace.total;
     loop {
         let next_try = Instant::now() + grace.every;
-        let error = match dial() {
-            Ok(stream) => match Connection::greet(stream, deadline).await {
-                Ok(connection) => return Ok(connection),
-                Err(CallError::NoHello) => CallError::NoHello,
-                Err(error) => return Err(error),
-            },
-            Err(error) if is_transient(&error) => CallError::Unreachable(error),
-            Err(error) => return Err(CallError::Unreachable(error)),
+        let greeted = match dial().map_err(CallError::Unreachable) {
+            Ok(stream) => Connection::greet(stream, deadline).await,
+            Err(error) => Err(error),
         };
-        if next_try >= deadline {
-            return Err(error);
+        match greeted {
+            Err(error) if error.is_absence() || matches!(error, CallError::NoHello) => {
+                if next_try >= deadline {
+                    return Err(error);
+                }
+            }
+            Ok(_) | Err(_) => return greeted,
         }
         sleep_until(next_try).await;
     }
@@ -107,6 +117,10 @@ impl Connection {
         let Ok(Ok(Some(line))) = timeout_at(deadline, read_line(&mut stream)).await else {
             return Err(CallError::NoHello);
         };
+        // A daemon that does not serve this peer says so in place of its hello.
+        if let Ok(Frame::Error(refusal)) = serde_json::from_slice(&line) {
+            return Err(refusal.into());
+        }
         let hello: Hello = serde_json::from_slice(&line).map_err(CallError::Garbled)?;
         if hello.protocol != PROTOCOL {
             return Err(CallError::Skew {
@@ -225,6 +239,23 @@ mod tests {
         let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
         assert_eq!(connection.hello().mainstay, "0.0.0");
         assert_eq!(tries.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_in_place_of_the_hello_is_final() {
+        let refusal = ApiError::new(ErrorKind::Invalid, "it serves another user").with_help("go");
+        let tries = AtomicUsize::new(0);
+        let dial = || {
+            tries.fetch_add(1, Ordering::Relaxed);
+            let (ours, mut theirs) = StdStream::pair()?;
+            let mut line = serde_json::to_vec(&Frame::Error(refusal.clone()))?;
+            line.push(b'\n');
+            theirs.write_all(&line)?;
+            Ok(ours)
+        };
+        let error = connect_with_restart_grace(&dial, QUICK).await.unwrap_err();
+        assert!(matches!(&error, CallError::Api(error) if *error == refusal), "{error:?}");
+        assert_eq!(tries.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]

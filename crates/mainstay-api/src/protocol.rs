@@ -124,6 +124,32 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Whether this changes anything. A change is made to its end once it has been asked for; what
+    /// only asks or uses ends when its client hangs up.
+    pub fn is_change(&self) -> bool {
+        match self {
+            Self::Run { .. }
+            | Self::Import { .. }
+            | Self::Start { .. }
+            | Self::Stop { .. }
+            | Self::Restart { .. }
+            | Self::Remove { .. }
+            | Self::Shutdown { .. } => true,
+            Self::Export { .. }
+            | Self::List
+            | Self::Status { .. }
+            | Self::Why { .. }
+            | Self::Settle { .. }
+            | Self::Logs { .. }
+            | Self::Events { .. }
+            | Self::Tools { .. }
+            | Self::Call { .. }
+            | Self::Daemon => false,
+        }
+    }
+}
+
 /// The servers that a command is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

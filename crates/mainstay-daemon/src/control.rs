@@ -22,12 +22,16 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Speaks with one client until its request is answered.
 pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>) {
-    if !is_same_user(&stream) {
-        tracing::warn!("another user tried to reach the control socket");
-        return;
-    }
+    let same_user = is_same_user(&stream);
     let (read, write) = stream.into_split();
     let mut peer = Peer { write };
+    if !same_user {
+        tracing::warn!("another user tried to reach the control socket");
+        let message = "this daemon belongs to another user";
+        // Whether it is heard is the other's affair.
+        peer.fail(ApiError::new(ErrorKind::Invalid, message)).await.ok();
+        return;
+    }
     let hello = Hello { mainstay: env!("CARGO_PKG_VERSION").to_owned(), protocol: PROTOCOL };
     let outcome = async {
         peer.line(&hello).await?;
@@ -43,7 +47,11 @@ pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>) {
                 return peer.fail(ApiError::new(ErrorKind::Invalid, message)).await;
             }
         };
-        // A client that hangs up ends its request: nothing is done for one that has gone.
+        // Intent that is stored must also reach its driver, whoever has gone meanwhile.
+        if request.is_change() {
+            return service.serve(request, &mut peer).await;
+        }
+        // Any other request ends with its client: nothing is done for one that has gone.
         tokio::select! {
             done = service.serve(request, &mut peer) => done,
             () = hung_up(reader) => Ok(()),

@@ -23,6 +23,10 @@ use tokio::sync::{broadcast, oneshot};
 use crate::ground::make_private_database;
 use crate::store::StoreError;
 
+/// The schema that this program writes. The log is no intent: a daemon that cannot read a later
+/// schema has been stopped by the store's number before.
+const SCHEMA: i64 = 1;
+
 /// Events on their way to disk; more at once are counted and dropped.
 const QUEUE: usize = 4096;
 
@@ -35,11 +39,23 @@ const KEEP: u64 = 50_000;
 /// How many are kept in memory while the disk refuses them.
 const PENDING: usize = 1000;
 
+/// How many events are read at a time.
+const PAGE: usize = 1000;
+
 /// Events are pruned after this many new ones.
 const PRUNE_EVERY: u64 = 1000;
 
 /// An event and its place in the order of all events.
 pub(crate) type Numbered = (u64, EventRecord);
+
+/// Which events to read. No more than a page at a time is ever in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The last ones, that many, a page at most.
+    Last(usize),
+    /// The next page after the event of this number.
+    After(u64),
+}
 
 /// A handle on the event log; clones share it.
 #[derive(Debug, Clone)]
@@ -58,7 +74,7 @@ struct Shared {
 #[derive(Debug)]
 enum Order {
     Record(Numbered),
-    Read { server: Option<ServerName>, tail: Option<usize>, to: oneshot::Sender<Vec<Numbered>> },
+    Read { server: Option<ServerName>, part: Part, to: oneshot::Sender<Vec<Numbered>> },
     Close,
 }
 
@@ -92,15 +108,11 @@ impl Journal {
         self.shared.followers.send(numbered).ok();
     }
 
-    /// The last events, oldest first, of one server or of all.
-    pub(crate) async fn read(
-        &self,
-        server: Option<ServerName>,
-        tail: Option<usize>,
-    ) -> Vec<Numbered> {
+    /// Events, oldest first, of one server or of all.
+    pub(crate) async fn read(&self, server: Option<ServerName>, part: Part) -> Vec<Numbered> {
         let (to, answer) = oneshot::channel();
         let writer = self.shared.to_writer.clone();
-        let order = Order::Read { server, tail, to };
+        let order = Order::Read { server, part, to };
         let sent = tokio::task::spawn_blocking(move || writer.send(order).is_ok()).await;
         match sent {
             Ok(true) => answer.await.unwrap_or_default(),
@@ -125,7 +137,7 @@ impl Journal {
     }
 }
 
-/// The highest run that the log knows of each server, read before the log is opened.
+/// The highest run that the log knows of each server.
 pub(crate) fn last_runs(path: &Path) -> HashMap<ServerName, RunId> {
     let read = || -> rusqlite::Result<Vec<(String, u64)>> {
         let connection = Connection::open(path)?;
@@ -173,6 +185,7 @@ fn aside(path: &Path) -> PathBuf {
 fn open(path: &Path) -> rusqlite::Result<Connection> {
     make_private_database(path);
     let connection = Connection::open(path)?;
+    connection.pragma_update(None, "user_version", SCHEMA)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "normal")?;
     connection.pragma_update(None, "cache_size", -512)?;
@@ -208,10 +221,10 @@ impl Writer {
             while let Some(order) = next {
                 match order {
                     Order::Record(event) => self.pending.push_back(event),
-                    Order::Read { server, tail, to } => {
+                    Order::Read { server, part, to } => {
                         self.write();
                         // The reader may have gone away.
-                        to.send(self.read(server.as_ref(), tail)).ok();
+                        to.send(self.read(server.as_ref(), part)).ok();
                     }
                     Order::Close => closing = true,
                 }
@@ -246,7 +259,9 @@ impl Writer {
         if self.since_prune >= PRUNE_EVERY {
             self.since_prune = 0;
             let pruned = self.connection.execute(
-                "DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?1",
+                "DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?1
+                 AND number NOT IN (SELECT max(number) FROM events WHERE run IS NOT NULL
+                                    GROUP BY server)",
                 [KEEP],
             );
             if let Err(error) = pruned {
@@ -277,29 +292,33 @@ impl Writer {
         tx.commit()
     }
 
-    fn read(&self, server: Option<&ServerName>, tail: Option<usize>) -> Vec<Numbered> {
-        let limit = tail.map_or(-1, |tail| i64::try_from(tail).unwrap_or(i64::MAX));
+    fn read(&self, server: Option<&ServerName>, part: Part) -> Vec<Numbered> {
+        let (after, limit, order) = match part {
+            Part::Last(count) => (0, count.min(PAGE), "DESC"),
+            Part::After(number) => (number, PAGE, "ASC"),
+        };
         let select = || -> rusqlite::Result<Vec<Numbered>> {
-            let mut select = self.connection.prepare_cached(
+            let mut select = self.connection.prepare_cached(&format!(
                 "SELECT number, at, server, run, event, cause, detail FROM events
-                 WHERE ?1 IS NULL OR server = ?1 ORDER BY number DESC LIMIT ?2",
-            )?;
-            let rows =
-                select.query_map(params![server.map(ServerName::as_str), limit], numbered)?;
-            rows.collect()
+                 WHERE (?1 IS NULL OR server = ?1) AND number > ?2 ORDER BY number {order} LIMIT ?3"
+            ))?;
+            let limit = limit as u64;
+            let server = server.map(ServerName::as_str);
+            select.query_map(params![server, after, limit], numbered)?.collect()
         };
         let mut events = select().unwrap_or_else(|error| {
             tracing::error!(%error, "the event log cannot be read");
             Vec::new()
         });
-        events.reverse();
-        let unwritten = self
-            .pending
-            .iter()
-            .filter(|(_, event)| server.is_none() || event.server.as_ref() == server);
+        events.sort_unstable_by_key(|(number, _)| *number);
+        let unwritten = self.pending.iter().filter(|(number, event)| {
+            *number > after && (server.is_none() || event.server.as_ref() == server)
+        });
         events.extend(unwritten.cloned());
-        let excess = events.len().saturating_sub(tail.unwrap_or(usize::MAX));
-        events.drain(..excess);
+        if let Part::Last(count) = part {
+            let excess = events.len().saturating_sub(count);
+            events.drain(..excess);
+        }
         events
     }
 }
@@ -346,13 +365,16 @@ mod tests {
         assert_eq!(follower.recv().await.unwrap(), (1, event("a", 1)));
         let runs =
             |events: Vec<Numbered>| events.iter().map(|(_, e)| e.run.unwrap()).collect::<Vec<_>>();
-        assert_eq!(runs(journal.read(Some("a".parse().unwrap()), None).await), [1, 2, 3, 4, 5]);
-        assert_eq!(runs(journal.read(None, Some(3)).await), [40, 5, 50]);
+        assert_eq!(
+            runs(journal.read(Some("a".parse().unwrap()), Part::After(0)).await),
+            [1, 2, 3, 4, 5]
+        );
+        assert_eq!(runs(journal.read(None, Part::Last(3)).await), [40, 5, 50]);
         journal.close();
         assert_eq!(last_runs(&path)[&"b".parse().unwrap()], RunId::new(50));
         let journal = Journal::open(&path).unwrap();
         journal.record(event("a", 6));
-        assert_eq!(runs(journal.read(None, Some(2)).await), [50, 6]);
+        assert_eq!(runs(journal.read(None, Part::Last(2)).await), [50, 6]);
         journal.close();
     }
 
@@ -362,7 +384,7 @@ mod tests {
         let path = dir.path().join("events.db");
         fs::write(&path, "no database at all".repeat(100)).unwrap();
         let journal = Journal::open(&path).unwrap();
-        assert_eq!(journal.read(None, None).await, []);
+        assert_eq!(journal.read(None, Part::After(0)).await, []);
         journal.close();
         assert!(aside(&path).exists());
     }

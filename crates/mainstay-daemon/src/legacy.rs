@@ -53,7 +53,7 @@ pub(crate) fn sort_out(
 
 #[cfg(test)]
 mod tests {
-    use mainstay_testkit::fake_engine::key;
+    use mainstay_testkit::samples::key;
 
     use super::*;
 

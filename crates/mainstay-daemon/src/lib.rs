@@ -112,6 +112,7 @@ async fn live(
     };
     drop(listener);
     ground.give_up_socket();
+    registry.close().await;
     tracing::info!(servers_stay = (how == Stop::KeepServers), "daemon ends");
     if how == Stop::EndServers {
         registry.retire().await;
@@ -154,10 +155,11 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
     .await?;
     let engine: Arc<dyn Engine> = Arc::new(engine);
     let context = Context { engine: engine.clone(), store, journal, memory, daemon };
-    let registry = Registry::new(context.clone());
     // Before the list, so that no end falls between the two.
     let news = engine.watch();
     let (mut legacies, surplus) = legacy::sort_out(last_runs, engine.list().await?);
+    let forgotten = legacies.iter().map(|(name, legacy)| (name.clone(), legacy.last)).collect();
+    let registry = Registry::new(context.clone(), forgotten);
     for server in stored {
         let legacy = legacies.remove(&server.spec.name).unwrap_or_default();
         registry.adopt(server, &legacy);
@@ -246,7 +248,7 @@ async fn keep_watch(engine: &dyn Engine, registry: &Registry) {
 async fn reconcile(engine: &dyn Engine, registry: &Registry) {
     let begun = clock::now();
     match engine.list().await {
-        Ok(found) => registry.listed(begun, &found).await,
+        Ok(found) => registry.listed(begun, found).await,
         Err(error) => tracing::error!(%error, "cannot list the runs"),
     }
 }

@@ -26,7 +26,9 @@ pub(crate) fn set_up(config: &Config) -> io::Result<()> {
         let file = LogFile::open(config.instance.daemon_log())?;
         builder.with_ansi(false).with_writer(file).try_init()
     };
-    done.map_err(io::Error::other)
+    done.map_err(io::Error::other)?;
+    std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "the daemon has a bug")));
+    Ok(())
 }
 
 /// A log file that is rotated when it grows too long. A full disk costs lines, nothing else.

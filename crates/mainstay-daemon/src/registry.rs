@@ -3,13 +3,13 @@
 //! A change of intent is stored first and acted on second, so what was acknowledged survives
 //! everything. Changes are made one at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use mainstay_api::{ApiError, ErrorKind, Outcome, ServerInfo, Which};
-use mainstay_core::{ServerName, ServerSpec, Status, Wanted};
-use mainstay_engine::{Found, FoundState, News};
+use mainstay_core::{RunId, ServerName, ServerSpec, Status, Wanted};
+use mainstay_engine::{Found, News};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -34,17 +34,58 @@ struct Shared {
     context: Context,
     servers: Mutex<BTreeMap<ServerName, Handle>>,
     drivers: Mutex<JoinSet<(ServerName, Ending)>>,
+    /// The last runs of servers that were forgotten, so that no run number is used twice.
+    forgotten: Mutex<HashMap<ServerName, RunId>>,
     /// Held while intent is changed.
-    changing: tokio::sync::Mutex<()>,
+    changing: tokio::sync::Mutex<Ended>,
+}
+
+/// Whether the daemon is ending, so that nothing may be changed any more.
+#[derive(Debug, Default)]
+struct Ended(bool);
+
+/// A change of intent.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Start,
+    Restart,
+    Stop,
+    Remove,
+}
+
+impl Change {
+    fn wanted(self) -> Wanted {
+        match self {
+            Self::Start | Self::Restart => Wanted::On,
+            Self::Stop => Wanted::Off,
+            Self::Remove => Wanted::Gone,
+        }
+    }
+
+    fn message(self) -> Message {
+        match self {
+            Self::Restart => Message::Restart,
+            Self::Start | Self::Stop | Self::Remove => Message::Want(self.wanted()),
+        }
+    }
+
+    fn takes_effect(self, on: Status) -> bool {
+        match self {
+            Self::Start => matches!(on, Status::Stopped | Status::Error),
+            Self::Stop => on != Status::Stopped,
+            Self::Restart | Self::Remove => true,
+        }
+    }
 }
 
 impl Registry {
-    /// An empty registry.
-    pub(crate) fn new(context: Context) -> Self {
+    /// A registry without servers; of `forgotten` ones only the last runs are known.
+    pub(crate) fn new(context: Context, forgotten: HashMap<ServerName, RunId>) -> Self {
         let shared = Shared {
             context,
             servers: Mutex::default(),
             drivers: Mutex::default(),
+            forgotten: Mutex::new(forgotten),
             changing: tokio::sync::Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -87,7 +128,7 @@ impl Registry {
                     .with_help("nothing was changed; correct the command and try again")
             })?;
         }
-        let _guard = self.shared.changing.lock().await;
+        let _guard = self.begin_change().await?;
         for spec in &specs {
             if let Ok(present) = self.get(&spec.name) {
                 may_replace(&spec.name, &present, replace)?;
@@ -100,9 +141,11 @@ impl Registry {
         let mut names = Vec::new();
         for server in stored {
             let name = server.spec.name.clone();
-            match self.get(&name) {
-                Ok(handle) => send(&handle, Message::Replace(Box::new(server))).await,
-                Err(_) => self.adopt(server, &Legacy::default()),
+            if let Ok(handle) = self.get(&name) {
+                send(&handle, Message::Replace(Box::new(server))).await;
+            } else {
+                let last = self.forgotten().remove(&name).unwrap_or_default();
+                self.adopt(server, &Legacy { last, ..Legacy::default() });
             }
             names.push(name);
         }
@@ -111,35 +154,26 @@ impl Registry {
 
     /// Turns servers on.
     pub(crate) async fn start(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
-        let down = |info: &ServerInfo| matches!(info.status, Status::Stopped | Status::Error);
-        self.change(which, Wanted::On, || Message::Want(Wanted::On), down).await
+        let changed = self.change(which, Change::Start).await?;
+        Ok(changed.into_iter().map(|(outcome, _)| outcome).collect())
     }
 
     /// Starts servers anew.
     pub(crate) async fn restart(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
-        self.change(which, Wanted::On, || Message::Restart, |_| true).await
+        let changed = self.change(which, Change::Restart).await?;
+        Ok(changed.into_iter().map(|(outcome, _)| outcome).collect())
     }
 
     /// Turns servers off and waits until they are.
     pub(crate) async fn stop(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
-        let up = |info: &ServerInfo| info.status != Status::Stopped;
-        let handles = self.choose(which.clone())?;
-        let mut outcomes =
-            self.change(which, Wanted::Off, || Message::Want(Wanted::Off), up).await?;
-        for (outcome, (_, mut handle)) in outcomes.iter_mut().zip(handles) {
-            outcome.status = settled(&mut handle, |info| info.status == Status::Stopped).await;
-        }
-        Ok(outcomes)
+        let changed = self.change(which, Change::Stop).await?;
+        Ok(settle(changed, |info| info.status == Status::Stopped).await)
     }
 
     /// Ends servers and forgets them.
     pub(crate) async fn remove(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
-        let handles = self.choose(which.clone())?;
-        let mut outcomes =
-            self.change(which, Wanted::Gone, || Message::Want(Wanted::Gone), |_| true).await?;
-        for (outcome, (_, mut handle)) in outcomes.iter_mut().zip(handles) {
-            outcome.status = settled(&mut handle, |_| false).await;
-        }
+        let changed = self.change(which, Change::Remove).await?;
+        let outcomes = settle(changed, |_| false).await;
         self.reap();
         Ok(outcomes)
     }
@@ -148,28 +182,38 @@ impl Registry {
     async fn change(
         &self,
         which: Which,
-        wanted: Wanted,
-        message: impl Fn() -> Message,
-        takes_effect: impl Fn(&ServerInfo) -> bool,
-    ) -> Result<Vec<Outcome>, ApiError> {
-        let _guard = self.shared.changing.lock().await;
+        change: Change,
+    ) -> Result<Vec<(Outcome, Handle)>, ApiError> {
+        let _guard = self.begin_change().await?;
         let chosen = self.choose(which)?;
         let names = chosen.iter().map(|(name, _)| name.clone()).collect();
-        self.shared.context.store.want(names, wanted).await.map_err(|error| refused(&error))?;
+        let stored = self.shared.context.store.want(names, change.wanted()).await;
+        stored.map_err(|error| refused(&error))?;
         let mut outcomes = Vec::new();
         for (name, handle) in chosen {
             let (changed, before) = {
                 let shown = handle.view.borrow();
-                (takes_effect(&shown.info()), shown.revision)
+                (change.takes_effect(shown.info().status), shown.revision)
             };
-            send(&handle, message()).await;
+            send(&handle, change.message()).await;
             let mut view = handle.view.clone();
             // A driver answers at once; one that ends has nothing more to show.
             timeout(ACKNOWLEDGE, view.wait_for(|shown| shown.revision > before)).await.ok();
             let status = Some(handle.view.borrow().info().status);
-            outcomes.push(Outcome { name, changed, status });
+            outcomes.push((Outcome { name, changed, status }, handle));
         }
         Ok(outcomes)
+    }
+
+    /// Changes are made one at a time, and not when the daemon is ending.
+    async fn begin_change(&self) -> Result<tokio::sync::MutexGuard<'_, Ended>, ApiError> {
+        let guard = self.shared.changing.lock().await;
+        if guard.0 {
+            return Err(ApiError::new(ErrorKind::Unavailable, "the daemon is ending").with_help(
+                "nothing was changed; the same command starts a new daemon in a moment",
+            ));
+        }
+        Ok(guard)
     }
 
     fn choose(&self, which: Which) -> Result<Vec<(ServerName, Handle)>, ApiError> {
@@ -192,17 +236,13 @@ impl Registry {
         }
     }
 
-    /// Tells every driver which of its runs a complete list has.
-    pub(crate) async fn listed(&self, begun: Instant, found: &[Found]) {
+    /// Tells every driver what a complete list has of its server.
+    pub(crate) async fn listed(&self, begun: Instant, mut found: Vec<Found>) {
         for handle in self.all() {
             let name = handle.view.borrow().spec.name.clone();
-            let runs = found
-                .iter()
-                .filter(|found| found.key.server == name)
-                .filter(|found| matches!(found.state, FoundState::Alive { .. }))
-                .map(|found| found.key.run)
-                .collect();
-            send(&handle, Message::Listed { begun, runs }).await;
+            let ours = found.extract_if(.., |found| found.key.server == name);
+            let found = ours.map(|found| (found.key.run, found.state)).collect();
+            send(&handle, Message::Listed { begun, found }).await;
         }
     }
 
@@ -213,11 +253,16 @@ impl Registry {
         }
     }
 
+    /// Refuses changes from now on, once the one that is being made is done.
+    pub(crate) async fn close(&self) {
+        self.shared.changing.lock().await.0 = true;
+    }
+
     /// Ends every server, without changing any intent, and waits until they are down.
     pub(crate) async fn retire(&self) {
         let handles = self.all();
         let longest = handles.iter().map(|handle| handle.view.borrow().spec.restart.stop_timeout);
-        let limit = longest.max().unwrap_or_default() + STOP_SLACK;
+        let limit = longest.max().unwrap_or_default().saturating_add(STOP_SLACK);
         for handle in &handles {
             send(handle, Message::Retire).await;
         }
@@ -232,8 +277,12 @@ impl Registry {
     fn reap(&self) {
         while let Some(ended) = self.drivers().try_join_next() {
             match ended {
-                Ok((name, Ending::Forgotten | Ending::Retired)) => {
+                Ok((name, ending)) => {
                     self.servers().remove(&name);
+                    match ending {
+                        Ending::Forgotten(last) => self.forgotten().insert(name, last),
+                        Ending::Retired => None,
+                    };
                 }
                 Err(error) => tracing::error!(%error, "a driver ended badly"),
             }
@@ -242,6 +291,10 @@ impl Registry {
 
     fn servers(&self) -> MutexGuard<'_, BTreeMap<ServerName, Handle>> {
         self.shared.servers.lock().expect("no code panics with this lock")
+    }
+
+    fn forgotten(&self) -> MutexGuard<'_, HashMap<ServerName, RunId>> {
+        self.shared.forgotten.lock().expect("no code panics with this lock")
     }
 
     fn drivers(&self) -> MutexGuard<'_, JoinSet<(ServerName, Ending)>> {
@@ -267,14 +320,21 @@ async fn send(handle: &Handle, message: Message) {
     handle.inbox.send(message).await.ok();
 }
 
-/// Waits, not for ever, until a server is as wanted, and tells its status then; none if it is gone.
-async fn settled(handle: &mut Handle, done: impl Fn(&ServerInfo) -> bool) -> Option<Status> {
-    let limit = handle.view.borrow().spec.restart.stop_timeout + STOP_SLACK;
-    let waiting = handle.view.wait_for(|shown| done(&shown.info()));
-    if let Ok(Err(_)) = timeout(limit, waiting).await {
-        return None;
+/// Waits, not for ever, until servers are as wanted, and tells their status then; none if gone.
+async fn settle(
+    changed: Vec<(Outcome, Handle)>,
+    done: impl Fn(&ServerInfo) -> bool,
+) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    for (mut outcome, mut handle) in changed {
+        let limit = handle.view.borrow().spec.restart.stop_timeout.saturating_add(STOP_SLACK);
+        let waiting = timeout(limit, handle.view.wait_for(|shown| done(&shown.info()))).await;
+        let gone = matches!(waiting, Ok(Err(_)));
+        drop(waiting);
+        outcome.status = (!gone).then(|| handle.view.borrow().info().status);
+        outcomes.push(outcome);
     }
-    Some(handle.view.borrow().info().status)
+    outcomes
 }
 
 fn refused(error: &StoreError) -> ApiError {

@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::control::Peer;
 use crate::driver::{Context, Handle, Message};
+use crate::journal::Part;
 use crate::registry::Registry;
 use crate::snapshot::{self, Session, Snapshot};
 
@@ -122,7 +123,7 @@ impl Service {
     async fn why(&self, name: ServerName) -> Result<WhyReport, ApiError> {
         let shown = self.registry.get(&name)?.view.borrow().clone();
         let stderr = self.last_words(&name, &shown).await;
-        let events = self.context.journal.read(Some(name.clone()), Some(WHY_EVENTS)).await;
+        let events = self.context.journal.read(Some(name.clone()), Part::Last(WHY_EVENTS)).await;
         Ok(WhyReport {
             server: shown.info(),
             wanted: shown.wanted,
@@ -132,10 +133,11 @@ impl Service {
         })
     }
 
-    /// What the run that failed last wrote; if none failed under this daemon, the end of the log.
+    /// What the run that ended last wrote; if none ended under this daemon, what the present one
+    /// writes; if there is none, the end of the log.
     async fn last_words(&self, name: &ServerName, shown: &Snapshot) -> Vec<u8> {
-        if shown.times.ended.is_some() {
-            return shown.last_words.to_vec();
+        if let Some(words) = &shown.last_words {
+            return words.to_vec();
         }
         if let Some(run) = shown.unit.run() {
             let key = RunKey::new(name.clone(), run);
@@ -197,9 +199,13 @@ impl Service {
         // The follower is set up first, so that nothing falls between the two.
         let mut coming = self.context.journal.follow();
         let mut last = 0;
-        for (number, event) in self.context.journal.read(name.clone(), tail).await {
-            peer.item(&event).await?;
-            last = number;
+        if let Some(tail) = tail {
+            for (number, event) in self.context.journal.read(name.clone(), Part::Last(tail)).await {
+                peer.item(&event).await?;
+                last = number;
+            }
+        } else {
+            self.catch_up(name.as_ref(), &mut last, peer).await?;
         }
         if !follow {
             return peer.answer(Ok(())).await;
@@ -213,12 +219,35 @@ impl Service {
             };
             match event {
                 Ok((number, event)) if number > last => {
+                    last = number;
                     if name.is_none() || event.server == name {
                         peer.item(&event).await?;
                     }
                 }
-                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Ok(_) => {}
+                Err(broadcast::error::RecvError::Lagged(_)) => {
+                    self.catch_up(name.as_ref(), &mut last, peer).await?;
+                }
                 Err(broadcast::error::RecvError::Closed) => return peer.answer(Ok(())).await,
+            }
+        }
+    }
+
+    /// Hands on all events after the last one, page by page.
+    async fn catch_up(
+        &self,
+        name: Option<&ServerName>,
+        last: &mut u64,
+        peer: &mut Peer,
+    ) -> io::Result<()> {
+        loop {
+            let page = self.context.journal.read(name.cloned(), Part::After(*last)).await;
+            if page.is_empty() {
+                return Ok(());
+            }
+            for (number, event) in page {
+                peer.item(&event).await?;
+                *last = number;
             }
         }
     }
@@ -271,7 +300,13 @@ impl Service {
             let message = format!("`{name}` is {status}: {reason}");
             ApiError::new(ErrorKind::Unavailable, message).with_help(match status {
                 Status::Stopped => format!("`mainstay start {name}` turns it on"),
-                _ => format!("`mainstay why {name}` tells what happened"),
+                Status::Starting
+                | Status::Running
+                | Status::Unhealthy
+                | Status::Waiting
+                | Status::Stopping
+                | Status::Removing
+                | Status::Error => format!("`mainstay why {name}` tells what happened"),
             })
         })
     }

@@ -29,6 +29,11 @@ pub(crate) enum SessionError {
 }
 
 impl SessionError {
+    /// Whether this is trouble of our own, which has nothing to do with the server.
+    pub(crate) fn is_ours(&self) -> bool {
+        matches!(self, Self::Engine(error) if error.is_passing())
+    }
+
     /// Whether this is what a run that is ending looks like.
     pub(crate) fn may_be_an_end(&self) -> bool {
         matches!(self, Self::Engine(_) | Self::Upstream(UpstreamError::Closed { .. }))
@@ -38,8 +43,19 @@ impl SessionError {
 /// What is remembered of a session.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Remembered {
+    version: u32,
     pub(crate) ready_at: Timestamp,
     pub(crate) hello: Hello,
+}
+
+impl Remembered {
+    /// The form in which sessions are remembered. One in another form is not recalled, which costs a
+    /// second `initialize`.
+    const VERSION: u32 = 1;
+
+    pub(crate) fn new(ready_at: Timestamp, hello: Hello) -> Self {
+        Self { version: Self::VERSION, ready_at, hello }
+    }
 }
 
 /// Where sessions are remembered.
@@ -56,7 +72,8 @@ impl Memory {
     }
 
     pub(crate) fn recall(&self, key: &RunKey) -> Option<Remembered> {
-        serde_json::from_slice(&fs::read(self.path(key)).ok()?).ok()
+        let found: Remembered = serde_json::from_slice(&fs::read(self.path(key)).ok()?).ok()?;
+        (found.version == Remembered::VERSION).then_some(found)
     }
 
     /// Failing to remember costs a restart of the server when the daemon is next replaced, no more.
@@ -106,8 +123,8 @@ pub(crate) async fn establish(
             })
         }
         Transport::StreamableHttp { port, path } => {
-            let addr = engine.endpoint(key, *port).await?;
-            Link::Http(HttpLink { addr, path: path.clone() })
+            let addrs = engine.endpoint(key, *port).await?;
+            Link::Http(HttpLink { addrs, path: path.clone() })
         }
     };
     let epoch = u32::try_from(daemon).unwrap_or(u32::MAX);

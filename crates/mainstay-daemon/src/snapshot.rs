@@ -23,7 +23,7 @@ pub(crate) struct Snapshot {
     pub(crate) pid: Option<u32>,
     pub(crate) session: Option<Session>,
     /// The last of what the last run that ended wrote to standard error.
-    pub(crate) last_words: Arc<[u8]>,
+    pub(crate) last_words: Option<Arc<[u8]>>,
 }
 
 /// A session with the present run.
@@ -93,7 +93,7 @@ pub(crate) fn status(snapshot: &Snapshot, log: std::path::PathBuf) -> StatusRepo
     }
 }
 
-/// The last lines of a text, at most `count`, without a first one that was cut.
+/// The last lines of a text, at most `count`.
 pub(crate) fn tail_lines(text: &[u8], count: usize) -> Vec<String> {
     let text = String::from_utf8_lossy(text);
     let lines: Vec<&str> = text.lines().collect();

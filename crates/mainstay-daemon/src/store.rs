@@ -106,7 +106,12 @@ impl Store {
         let wrap = |error| StoreError::from_sqlite(path, error);
         make_private_database(path);
         let mut connection = Connection::open(path).map_err(wrap)?;
-        let found = schema(&connection).map_err(wrap)?;
+        let owner = pragma(&connection, "application_id").map_err(wrap)?;
+        if owner != 0 && owner != APPLICATION {
+            let what = "it belongs to another program".to_owned();
+            return Err(StoreError::Damaged { path: path.to_owned(), what });
+        }
+        let found = pragma(&connection, "user_version").map_err(wrap)?;
         if found > SCHEMA {
             return Err(StoreError::Newer { path: path.to_owned(), found });
         }
@@ -242,8 +247,8 @@ impl Store {
     }
 }
 
-fn schema(connection: &Connection) -> rusqlite::Result<i64> {
-    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, name, |row| row.get(0))
 }
 
 fn set_up(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
@@ -282,29 +287,14 @@ fn parse_wanted(text: &str) -> Option<Wanted> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::fs;
 
-    use mainstay_core::{ProcessSpec, RestartPolicy, Transport, Workload};
+    use mainstay_testkit::samples::spec;
 
     use super::*;
 
     fn stored(name: &str) -> Stored {
-        Stored {
-            spec: ServerSpec {
-                name: name.parse().unwrap(),
-                workload: Workload::Process(ProcessSpec {
-                    command: vec!["true".to_owned()],
-                    cwd: "/".into(),
-                    env: BTreeMap::new(),
-                    path: None,
-                }),
-                transport: Transport::Stdio,
-                restart: RestartPolicy::default(),
-            },
-            wanted: Wanted::On,
-            created_at: Timestamp::UNIX_EPOCH,
-        }
+        Stored { spec: spec(name), wanted: Wanted::On, created_at: Timestamp::UNIX_EPOCH }
     }
 
     #[tokio::test]

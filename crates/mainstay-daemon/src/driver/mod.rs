@@ -6,32 +6,29 @@
 mod narrate;
 #[cfg(test)]
 mod tests;
+mod work;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use mainstay_core::{
-    Action, Cause, Event, Exit, Found, RunId, ServerName, Transport, Unit, Wanted,
-};
-use mainstay_engine::{Engine, News, RunKey, StartError, Started};
-use mainstay_proxy::Hello;
+use mainstay_core::{Action, Cause, Event, Exit, Found, RunId, ServerName, Unit, Wanted};
+use mainstay_engine::{Engine, FoundState, News, RunKey};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use crate::clock;
 use crate::journal::Journal;
 use crate::legacy::Legacy;
 use crate::random;
-use crate::session::{self, Memory, Remembered, SessionError};
+use crate::session::Memory;
 use crate::snapshot::{Session, Snapshot, Times};
 use crate::store::{Store, Stored};
+use work::Done;
 
 /// Messages on their way to a driver.
 const INBOX: usize = 64;
-
-/// A server whose output is closed ends within this time, or it hangs.
-const CLOSED_GRACE: Duration = Duration::from_secs(2);
 
 /// What every driver shares.
 #[derive(Clone)]
@@ -54,25 +51,14 @@ pub(crate) enum Message {
     Replace(Box<Stored>),
     /// Something happened to a run.
     News(News),
-    /// A complete list of the engine's runs of this server, begun at that time.
-    Listed { begun: Instant, runs: Vec<RunId> },
+    /// What a complete list of the engine's, begun at that time, has of this server.
+    Listed { begun: Instant, found: Vec<(RunId, FoundState)> },
     /// The host slept.
     HostResumed,
     /// A client wants the server.
     Demand,
     /// The daemon ends and takes the server with it; the intent stays.
     Retire,
-}
-
-/// The end of spawned work.
-enum Done {
-    Start(RunId, Result<Started, StartError>),
-    Session(RunId, Result<Session, SessionError>),
-    /// A run that closed its output has not ended within a while.
-    StillThere(RunId),
-    /// An HTTP server has forgotten the session, as they do when they are bored.
-    SessionForgotten(RunId),
-    Nothing,
 }
 
 /// How others reach a driver.
@@ -85,8 +71,8 @@ pub(crate) struct Handle {
 /// How a driver ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// The server is forgotten.
-    Forgotten,
+    /// The server is forgotten; this was its last run.
+    Forgotten(RunId),
     /// The daemon ends.
     Retired,
 }
@@ -97,14 +83,22 @@ pub(crate) struct Driver {
     stored: Stored,
     unit: Unit,
     times: Times,
+    /// The run that the process, the session and the times of its life are about.
+    about: Option<RunId>,
     pid: Option<u32>,
     /// When the present run was seen to exit, until all of it is gone.
     exited_at: Option<Timestamp>,
     session: Option<Session>,
-    last_words: Arc<[u8]>,
+    last_words: Option<Arc<[u8]>>,
     retiring: bool,
+    /// The run whose start has not been reported yet; it may have ended all the same.
+    starting: Option<RunId>,
+    /// News of that run, kept until its start is reported, so that things are told in order.
+    early: VecDeque<News>,
     /// The run that is being ended, and how.
     ending: Option<(RunId, Option<Duration>)>,
+    /// What is being done about the present run's session; it ends with the run.
+    attending: Vec<AbortHandle>,
     inbox: mpsc::Receiver<Message>,
     view: watch::Sender<Snapshot>,
     work: JoinSet<Done>,
@@ -141,7 +135,7 @@ impl Driver {
             times: times.clone(),
             pid: None,
             session: None,
-            last_words: Arc::new([]),
+            last_words: None,
         };
         let (view, watcher) = watch::channel(snapshot);
         let mut driver = Self {
@@ -149,12 +143,16 @@ impl Driver {
             stored,
             unit,
             times,
+            about: survivor.map(|found| found.run),
             pid: survivor.and_then(|found| found.pid),
             exited_at: None,
             session: None,
-            last_words: Arc::new([]),
+            last_words: None,
             retiring: false,
+            starting: None,
+            early: VecDeque::new(),
             ending: None,
+            attending: Vec::new(),
             inbox,
             view,
             work: JoinSet::new(),
@@ -164,7 +162,7 @@ impl Driver {
         }
         if let Some(key) = key {
             driver.note_adoption(&key);
-            driver.open_session(key.run, known.map(|known| known.hello));
+            driver.open_session(key.run, known.map(|known| known.hello), Duration::ZERO);
         }
         driver.publish();
         (driver, Handle { inbox: sender, view: watcher })
@@ -177,12 +175,17 @@ impl Driver {
         }
         loop {
             let event = tokio::select! {
+                biased;
+                Some(news) = async { self.early.pop_front() }, if self.starting.is_none() => {
+                    self.understand(Message::News(news))
+                }
                 message = self.inbox.recv() => match message {
-                    Some(message) => self.understand(message).await,
+                    Some(message) => self.understand(message),
                     None => return Ending::Retired,
                 },
                 Some(done) = self.work.join_next() => match done {
                     Ok(done) => self.take(done),
+                    Err(error) if error.is_cancelled() => None,
                     Err(error) => {
                         tracing::error!(server = %self.name(), %error, "work ended badly");
                         None
@@ -205,8 +208,9 @@ impl Driver {
     }
 
     /// Turns a message into an event for the unit, if it is one.
-    async fn understand(&mut self, message: Message) -> Option<Event> {
+    fn understand(&mut self, message: Message) -> Option<Event> {
         match message {
+            Message::Want(_) | Message::Restart | Message::Replace(_) if self.retiring => None,
             Message::Want(wanted) => {
                 self.stored.wanted = wanted;
                 Some(Event::Want(wanted))
@@ -217,19 +221,21 @@ impl Driver {
             }
             Message::Replace(stored) => {
                 self.stored = *stored;
-                // The budget is cleared with the new policy; what runs now is the old spec's.
-                self.feed(Event::Policy(self.stored.spec.restart.clone())).await;
-                Some(Event::Restart)
+                Some(Event::Replaced(self.stored.spec.restart.clone()))
+            }
+            Message::News(news) if self.starting == Some(news.key().run) => {
+                self.early.push_back(news);
+                None
             }
             Message::News(News::Exited { key, stderr, .. }) => {
                 if self.unit.run() == Some(key.run) {
                     self.exited_at = Some(clock::wall());
-                    self.last_words = stderr.into();
+                    self.last_words = Some(stderr.into());
                 }
-                None
+                Some(Event::Exited { run: key.run })
             }
             Message::News(News::Gone { key, exit }) => Some(self.gone(key.run, exit)),
-            Message::Listed { begun, runs } => self.compare(begun, &runs),
+            Message::Listed { begun, found } => self.compare(begun, &found),
             Message::HostResumed => Some(Event::HostResumed),
             Message::Demand => Some(Event::Demand),
             Message::Retire => {
@@ -239,63 +245,15 @@ impl Driver {
         }
     }
 
-    /// Turns the end of spawned work into an event for the unit, if it is one.
-    fn take(&mut self, done: Done) -> Option<Event> {
-        match done {
-            Done::Start(run, Ok(started)) => {
-                if self.unit.run() != Some(run) {
-                    self.end(run, None);
-                    return None;
-                }
-                self.pid = started.pid;
-                match self.ending {
-                    // It was told to end before it was there to hear it.
-                    Some((ending, grace)) if ending == run => self.end(run, grace),
-                    Some(_) | None => self.open_session(run, None),
-                }
-                Some(Event::Started { run })
-            }
-            Done::Start(run, Err(error)) => {
-                let why = with_causes(&error);
-                Some(Event::StartFailed { run, why })
-            }
-            Done::Session(run, Ok(session)) if self.unit.run() == Some(run) => {
-                Some(self.session_opened(run, session))
-            }
-            Done::Session(run, Err(error)) if self.unit.run() == Some(run) => {
-                if error.may_be_an_end() {
-                    self.expect_end(run);
-                    return None;
-                }
-                Some(Event::Hung { run, what: error.to_string() })
-            }
-            Done::StillThere(run) if self.unit.run() == Some(run) && self.exited_at.is_none() => {
-                let what = "it closed its output but went on running".to_owned();
-                Some(Event::Hung { run, what })
-            }
-            Done::SessionForgotten(run) if self.unit.run() == Some(run) => {
-                self.session = None;
-                self.publish();
-                self.open_session(run, None);
-                None
-            }
-            Done::Session(..) | Done::StillThere(_) | Done::SessionForgotten(_) | Done::Nothing => {
-                None
-            }
-        }
-    }
-
     /// Hands an event to the unit and does what it asks for.
     async fn feed(&mut self, event: Event) -> Option<Ending> {
         let action = self.unit.handle(clock::now(), event);
+        if self.unit.run() != self.about {
+            self.about = self.unit.run();
+            self.let_go();
+        }
         for note in self.unit.take_notes() {
             self.tell(&note);
-        }
-        if self.unit.run().is_none() {
-            self.pid = None;
-            self.session = None;
-            self.times.started_at = None;
-            self.times.ready_at = None;
         }
         self.keep_intent().await;
         self.publish();
@@ -308,7 +266,7 @@ impl Driver {
             Some(Action::Kill(run)) => self.end(run, None),
             Some(Action::Forget) => {
                 self.forget().await;
-                return Some(Ending::Forgotten);
+                return Some(Ending::Forgotten(self.unit.last_run()));
             }
             None => {}
         }
@@ -328,70 +286,6 @@ impl Driver {
         }
     }
 
-    fn start(&mut self, run: RunId) {
-        let engine = self.context.engine.clone();
-        let key = self.key(run);
-        let spec = self.stored.spec.clone();
-        self.exited_at = None;
-        self.work.spawn(async move { Done::Start(run, engine.start(&key, &spec).await) });
-    }
-
-    /// Ends a run: gracefully if there is a time for that.
-    fn end(&mut self, run: RunId, grace: Option<Duration>) {
-        self.ending = Some((run, grace));
-        let engine = self.context.engine.clone();
-        let key = self.key(run);
-        self.work.spawn(async move {
-            let done = match grace {
-                Some(grace) => engine.stop(&key, grace).await,
-                None => engine.kill(&key).await,
-            };
-            if let Err(error) = done {
-                tracing::error!(server = %key.server, run = %key.run, %error, "cannot end a run");
-            }
-            Done::Nothing
-        });
-    }
-
-    fn open_session(&mut self, run: RunId, known: Option<Hello>) {
-        let engine = self.context.engine.clone();
-        let daemon = self.context.daemon;
-        let key = self.key(run);
-        let spec = self.stored.spec.clone();
-        self.work.spawn(async move {
-            let session = session::establish(&*engine, &key, &spec, known, daemon).await;
-            Done::Session(run, session)
-        });
-    }
-
-    fn session_opened(&mut self, run: RunId, session: Session) -> Event {
-        let upstream = session.upstream.clone();
-        let transport = self.stored.spec.transport.clone();
-        self.work.spawn(async move {
-            upstream.closed().await;
-            match transport {
-                Transport::Stdio => {
-                    tokio::time::sleep(CLOSED_GRACE).await;
-                    Done::StillThere(run)
-                }
-                Transport::StreamableHttp { .. } => Done::SessionForgotten(run),
-            }
-        });
-        let ready_at = *self.times.ready_at.get_or_insert_with(clock::wall);
-        let hello = Hello::clone(&session.hello);
-        self.context.memory.remember(&self.key(run), &Remembered { ready_at, hello });
-        self.session = Some(session);
-        Event::Ready { run }
-    }
-
-    /// A run that cannot be reached is most likely ending: the news of that says more.
-    fn expect_end(&mut self, run: RunId) {
-        self.work.spawn(async move {
-            tokio::time::sleep(CLOSED_GRACE).await;
-            Done::StillThere(run)
-        });
-    }
-
     fn gone(&mut self, run: RunId, exit: Exit) -> Event {
         self.context.memory.forget(&self.key(run));
         Event::Gone { run, cause: Cause::Exited(exit) }
@@ -399,16 +293,19 @@ impl Driver {
 
     /// What the engine lists is the truth: a run it does not have is gone, one that is not ours any
     /// more must go. A run that was started after the list was begun is in neither case.
-    fn compare(&mut self, begun: Instant, runs: &[RunId]) -> Option<Event> {
+    fn compare(&mut self, begun: Instant, found: &[(RunId, FoundState)]) -> Option<Event> {
         let present = self.unit.run();
-        for &run in runs {
-            if Some(run) != present && run <= self.unit.last_run() {
-                self.end(run, None);
+        let mut exit = Some(Exit::UNKNOWN);
+        for (run, state) in found {
+            match state {
+                FoundState::Alive { .. } if Some(*run) == present => exit = None,
+                FoundState::Alive { .. } if *run <= self.unit.last_run() => self.end(*run, None),
+                FoundState::Ended(how) if Some(*run) == present => exit = Some(*how),
+                FoundState::Alive { .. } | FoundState::Ended(_) => {}
             }
         }
-        let run = present.filter(|run| !runs.contains(run))?;
         let started = self.unit.view(clock::now()).started?;
-        (started < begun).then(|| self.gone(run, Exit::UNKNOWN))
+        Some(self.gone(present?, exit?)).filter(|_| started < begun)
     }
 
     async fn forget(&mut self) {
@@ -436,7 +333,7 @@ impl Driver {
             shown.times.clone_from(&self.times);
             shown.pid = self.pid;
             shown.session.clone_from(&self.session);
-            shown.last_words = self.last_words.clone();
+            shown.last_words.clone_from(&self.last_words);
         });
     }
 
@@ -447,16 +344,4 @@ impl Driver {
     fn name(&self) -> &ServerName {
         &self.stored.spec.name
     }
-}
-
-/// An error with all that caused it, in one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

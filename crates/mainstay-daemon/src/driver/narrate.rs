@@ -16,21 +16,21 @@ impl Driver {
         let run = note.run().map(RunId::generation);
         let detail = note.to_string();
         match note {
-            Note::Starting { .. } => self.times.next_restart_at = None,
+            Note::Starting { .. } | Note::Refunded { .. } => self.times.next_restart_at = None,
             Note::Started { .. } => {
                 self.times.started_at = Some(at);
                 tracing::info!(%server, run, pid = self.pid, "server started");
             }
             Note::Ready { .. } => tracing::info!(%server, run, detail, "server ready"),
-            Note::Ended { cause, ran_for, charged, .. } => {
+            Note::Ended { cause, ran_for, .. } => {
                 at = self.exited_at.take().unwrap_or(at);
                 let after = format!("{cause} after {}", human_duration(*ran_for));
                 self.times.ended = Some((cause.clone(), after, at));
-                let cause = cause.kind();
-                if *charged {
-                    tracing::warn!(%server, run, cause, detail, "server exited");
+                let kind = cause.kind();
+                if cause.charged() {
+                    tracing::warn!(%server, run, cause = kind, detail, "server exited");
                 } else {
-                    tracing::info!(%server, run, cause, detail, "server stopped");
+                    tracing::info!(%server, run, cause = kind, detail, "server stopped");
                 }
             }
             Note::Scheduled { attempt, delay, .. } => {
@@ -44,7 +44,26 @@ impl Driver {
             }
             Note::Removed => tracing::info!(%server, "server removed"),
             Note::Wanted { .. } if self.retiring => return,
-            _ => tracing::debug!(%server, run, event = note.event(), detail),
+            Note::Wanted { .. }
+            | Note::RestartAsked
+            | Note::Replaced
+            | Note::BudgetReset { .. }
+            | Note::Adopted { .. }
+            | Note::HalfOpen { .. }
+            | Note::EngineAway
+            | Note::EngineBack
+            | Note::HostResumed
+            | Note::Respected
+            | Note::StartTimedOut { .. }
+            | Note::Hung { .. }
+            | Note::Paused { .. }
+            | Note::Unpaused { .. }
+            | Note::Unhealthy { .. }
+            | Note::Healthy { .. }
+            | Note::Stopping { .. }
+            | Note::Killing { .. } => {
+                tracing::debug!(%server, run, event = note.event(), detail);
+            }
         }
         self.record(at, run, note.event(), note.cause(), detail);
     }

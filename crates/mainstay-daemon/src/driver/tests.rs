@@ -1,20 +1,19 @@
 //! A driver on a fake engine, with time in the test's hands.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_core::{
-    Exit, OnStop, ProcessSpec, RestartPolicy, RunId, ServerSpec, Status, Transport, Wanted,
-    Workload,
-};
+use mainstay_core::{Exit, OnStop, RestartPolicy, RunId, ServerSpec, Status, Wanted};
 use mainstay_engine::Engine;
-use mainstay_testkit::fake_engine::{FakeEngine, Manner, key};
+use mainstay_testkit::fake_engine::{Delay, FakeEngine, Manner};
+use mainstay_testkit::samples::{key, spec};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::*;
+use crate::journal::Part;
+use crate::legacy::Survivor;
 
 /// Longer than anything here takes in the test's time.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -26,44 +25,34 @@ struct World {
     driver: JoinHandle<Ending>,
     news: JoinHandle<()>,
     store: Store,
+    journal: Journal,
     _dir: TempDir,
 }
 
 impl World {
     fn new(policy: RestartPolicy) -> Self {
+        Self::after(FakeEngine::default(), policy, &Legacy::default())
+    }
+
+    fn after(engine: FakeEngine, policy: RestartPolicy, legacy: &Legacy) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let engine = FakeEngine::default();
         let store = Store::open(&dir.path().join("state.db")).unwrap();
+        let journal = Journal::open(&dir.path().join("events.db")).unwrap();
         let context = Context {
             engine: Arc::new(engine.clone()),
             store: store.clone(),
-            journal: Journal::open(&dir.path().join("events.db")).unwrap(),
+            journal: journal.clone(),
             memory: Memory::open(dir.path().join("sessions")).unwrap(),
             daemon: 1,
         };
-        let stored = Stored {
-            spec: ServerSpec {
-                name: "time".parse().unwrap(),
-                workload: Workload::Process(ProcessSpec {
-                    command: vec!["true".to_owned()],
-                    cwd: "/".into(),
-                    env: BTreeMap::new(),
-                    path: None,
-                }),
-                transport: Transport::Stdio,
-                restart: policy,
-            },
-            wanted: Wanted::On,
-            created_at: Timestamp::UNIX_EPOCH,
-        };
-        let (driver, handle) = Driver::new(context, stored, &Legacy::default());
+        let (driver, handle) = Driver::new(context, stored(policy), legacy);
         let (mut coming, inbox) = (engine.watch(), handle.inbox.clone());
         let news = tokio::spawn(async move {
             while let Ok(news) = coming.recv().await {
                 inbox.send(Message::News(news)).await.ok();
             }
         });
-        Self { engine, handle, driver: tokio::spawn(driver.run()), news, store, _dir: dir }
+        Self { engine, handle, driver: tokio::spawn(driver.run()), news, store, journal, _dir: dir }
     }
 
     async fn send(&self, message: Message) {
@@ -87,6 +76,11 @@ impl World {
     }
 }
 
+fn stored(policy: RestartPolicy) -> Stored {
+    let spec = ServerSpec { restart: policy, ..spec("time") };
+    Stored { spec, wanted: Wanted::On, created_at: Timestamp::UNIX_EPOCH }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         self.driver.abort();
@@ -102,7 +96,7 @@ async fn a_crash_loop_keeps_to_the_schedule_and_is_given_up() {
     }
     let shown = world.status(Status::Error).await;
     assert_eq!((shown.info().restarts, shown.info().generation), (10, 11));
-    assert_eq!(&*shown.last_words, b"last words\n");
+    assert_eq!(shown.last_words.as_deref(), Some(b"last words\n".as_slice()));
     let starts = world.engine.starts();
     let waits = starts.windows(2).map(|pair| pair[1].1 - pair[0].1);
     for (wait, nominal) in waits.zip([0, 5, 10, 20, 40, 60, 60, 60, 60, 60]) {
@@ -134,7 +128,7 @@ async fn a_death_that_was_not_told_is_found_in_the_list() {
     world.engine.lose_news();
     world.engine.die(&key("time", 1), Exit::code(1));
     tokio::time::advance(Duration::from_secs(1)).await;
-    world.send(Message::Listed { begun: clock::now(), runs: Vec::new() }).await;
+    world.send(Message::Listed { begun: clock::now(), found: Vec::new() }).await;
     world.engine.started(2).await;
     let shown = world.until(|shown| shown.info().generation == 2).await;
     assert_eq!(shown.info().last_exit.unwrap().cause, "exited");
@@ -146,7 +140,7 @@ async fn a_list_begun_before_the_start_proves_nothing() {
     tokio::time::advance(Duration::from_secs(1)).await;
     let mut world = World::new(RestartPolicy::default());
     let before = world.status(Status::Running).await.revision;
-    world.send(Message::Listed { begun, runs: Vec::new() }).await;
+    world.send(Message::Listed { begun, found: Vec::new() }).await;
     world.send(Message::HostResumed).await;
     world.until(|shown| shown.revision > before).await;
     assert_eq!(world.engine.alive(), [key("time", 1)]);
@@ -159,8 +153,9 @@ async fn a_run_that_is_not_ours_any_more_is_ended() {
     world.die(1).await;
     world.until(|shown| shown.info().generation == 2 && shown.session.is_some()).await;
     world.engine.plant(key("time", 1));
-    let runs = vec![RunId::new(1), RunId::new(2)];
-    world.send(Message::Listed { begun: clock::now(), runs }).await;
+    let alive = FoundState::Alive { pid: None, age: Duration::ZERO };
+    let found = [1, 2].map(|run| (RunId::new(run), alive.clone())).to_vec();
+    world.send(Message::Listed { begun: clock::now(), found }).await;
     let mut news = world.engine.watch();
     timeout(LIMIT, async { while news.recv().await.unwrap().key().run != RunId::new(1) {} })
         .await
@@ -216,12 +211,12 @@ async fn what_ignores_a_stop_is_killed_in_the_end() {
 #[tokio::test(start_paused = true)]
 async fn a_stop_that_overtakes_the_start_is_not_lost() {
     let mut world = World::new(RestartPolicy::default());
-    world.engine.delay_starts(true);
+    world.engine.delay_starts(Delay::BeforeItExists);
     world.engine.started(1).await;
     world.send(Message::Want(Wanted::Off)).await;
     world.status(Status::Stopping).await;
     let before = tokio::time::Instant::now();
-    world.engine.delay_starts(false);
+    world.engine.delay_starts(Delay::None);
     world.status(Status::Stopped).await;
     assert!(before.elapsed() < Duration::from_secs(1));
     assert_eq!(world.engine.alive(), []);
@@ -233,7 +228,7 @@ async fn a_removed_server_is_forgotten_on_disk_too() {
     world.status(Status::Running).await;
     world.send(Message::Want(Wanted::Gone)).await;
     let ending = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
-    assert_eq!(ending, Ending::Forgotten);
+    assert_eq!(ending, Ending::Forgotten(RunId::new(1)));
     assert_eq!(world.store.load().unwrap(), []);
     assert_eq!(world.engine.alive(), []);
 }
@@ -247,4 +242,83 @@ async fn a_daemon_that_ends_takes_the_server_along_but_keeps_the_intent() {
     assert_eq!(ending, Ending::Retired);
     assert_eq!(world.engine.alive(), []);
     assert_eq!(world.handle.view.borrow().wanted, Wanted::On);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_brings_a_server_back_when_the_daemon_ends() {
+    let mut world = World::new(RestartPolicy::default());
+    world.status(Status::Running).await;
+    world.engine.ignore_stops();
+    world.send(Message::Retire).await;
+    world.send(Message::Want(Wanted::On)).await;
+    world.send(Message::Restart).await;
+    world.send(Message::Replace(Box::new(stored(RestartPolicy::default())))).await;
+    let ending = timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
+    assert_eq!(ending, Ending::Retired);
+    assert_eq!(world.engine.starts().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_failed_is_started_once_when_it_is_described_anew() {
+    let mut world = World::new(RestartPolicy::default());
+    world.engine.refuse_starts("no such thing");
+    world.send(Message::Restart).await;
+    world.status(Status::Error).await;
+    let starts = world.engine.starts().len();
+    world.engine.allow_starts();
+    world.send(Message::Replace(Box::new(stored(RestartPolicy::default())))).await;
+    world.status(Status::Running).await;
+    assert_eq!(world.engine.starts().len(), starts + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_an_earlier_daemon_left_is_kept() {
+    let engine = FakeEngine::default();
+    engine.plant(key("time", 7));
+    let survivor = Survivor { run: RunId::new(7), pid: Some(77), age: Duration::from_secs(60) };
+    let legacy = Legacy { last: RunId::new(7), survivor: Some(survivor), ended: None };
+    let mut world = World::after(engine, RestartPolicy::default(), &legacy);
+    let shown = world.status(Status::Running).await;
+    assert_eq!((shown.pid, shown.info().generation), (Some(77), 7));
+    assert_eq!(world.engine.starts(), []);
+    world.die(7).await;
+    assert_eq!(world.engine.started(1).await, key("time", 8));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_nobody_saw_is_told_and_not_charged() {
+    let legacy = Legacy {
+        last: RunId::new(3),
+        survivor: None,
+        ended: Some((RunId::new(3), Exit::signal(9))),
+    };
+    let mut world = World::after(FakeEngine::default(), RestartPolicy::default(), &legacy);
+    let info = world.status(Status::Running).await.info();
+    assert_eq!((info.generation, info.restarts), (4, 0));
+    let exit = info.last_exit.unwrap();
+    assert_eq!((exit.signal, exit.detail.contains("no daemon")), (Some(9), true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_of_a_dead_run_is_shown_as_the_next_one_s() {
+    let mut world = World::new(RestartPolicy::default());
+    world.until(|shown| shown.session.is_some() && shown.pid == Some(1001)).await;
+    world.engine.set_manner(Manner::Silent);
+    world.die(1).await;
+    let shown = world.until(|shown| shown.pid == Some(1002)).await;
+    assert!(shown.session.is_none() && shown.times.ready_at.is_none());
+    assert_eq!(shown.info().status, Status::Starting);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_death_that_overtakes_its_start_is_told_after_it() {
+    let mut world = World::new(RestartPolicy { max: 0, ..RestartPolicy::default() });
+    world.engine.delay_starts(Delay::BeforeItIsTold);
+    world.engine.exists(&key("time", 1)).await;
+    world.engine.die(&key("time", 1), Exit::code(3));
+    world.engine.delay_starts(Delay::None);
+    world.status(Status::Error).await;
+    let events = world.journal.read(None, Part::After(0)).await;
+    let told: Vec<&str> = events.iter().map(|(_, event)| event.event.as_str()).collect();
+    assert_eq!(told, ["starting", "started", "ended", "gave-up"]);
 }

@@ -1,0 +1,188 @@
+//! What a driver has done for it: starts, ends and sessions. Each reports back when it is done.
+
+use std::time::Duration;
+
+use mainstay_core::{Cause, Event, RunId, Transport};
+use mainstay_engine::{StartError, Started};
+use mainstay_proxy::Hello;
+use tokio::time::sleep;
+
+use super::Driver;
+use crate::clock;
+use crate::session::{self, Remembered, SessionError};
+use crate::snapshot::Session;
+
+/// A server whose output is closed ends within this time, or it hangs.
+const CLOSED_GRACE: Duration = Duration::from_secs(2);
+
+/// After trouble of our own, a session is tried for again after this time.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
+
+/// The end of spawned work.
+pub(super) enum Done {
+    Start(RunId, Result<Started, StartError>),
+    Session(RunId, Result<Session, SessionError>),
+    /// A run that closed its output has not ended within a while.
+    StillThere(RunId),
+    /// An HTTP server has forgotten the session, as they do when they are bored.
+    SessionForgotten(RunId),
+    Nothing,
+}
+
+impl Driver {
+    /// Turns the end of spawned work into an event for the unit, if it is one.
+    pub(super) fn take(&mut self, done: Done) -> Option<Event> {
+        let present = self.unit.run();
+        if let Done::Start(run, _) = &done
+            && self.starting == Some(*run)
+        {
+            self.starting = None;
+        }
+        match done {
+            Done::Start(run, Ok(_)) if present != Some(run) => {
+                self.end(run, None);
+                None
+            }
+            Done::Start(run, Ok(started)) => {
+                self.pid = started.pid;
+                match self.ending {
+                    // It was told to end before it was there to hear it.
+                    Some((ending, grace)) if ending == run => self.end(run, grace),
+                    Some(_) | None => self.open_session(run, None, Duration::ZERO),
+                }
+                Some(Event::Started { run })
+            }
+            Done::Start(run, Err(error)) => {
+                let why = with_causes(&error);
+                Some(if error.is_passing() {
+                    Event::Gone { run, cause: Cause::NotStarted(why) }
+                } else {
+                    Event::StartFailed { run, why }
+                })
+            }
+            Done::Session(run, _) | Done::StillThere(run) | Done::SessionForgotten(run)
+                if present != Some(run) || self.exited_at.is_some() =>
+            {
+                None
+            }
+            Done::Session(run, Ok(session)) => Some(self.session_opened(run, session)),
+            Done::Session(run, Err(error)) => self.session_failed(run, &error),
+            Done::StillThere(run) => {
+                let what = "it closed its output but went on running".to_owned();
+                Some(Event::Hung { run, what })
+            }
+            Done::SessionForgotten(run) => {
+                self.session = None;
+                self.publish();
+                self.open_session(run, None, Duration::ZERO);
+                None
+            }
+            Done::Nothing => None,
+        }
+    }
+
+    pub(super) fn start(&mut self, run: RunId) {
+        let engine = self.context.engine.clone();
+        let key = self.key(run);
+        let spec = self.stored.spec.clone();
+        self.exited_at = None;
+        self.starting = Some(run);
+        self.work.spawn(async move { Done::Start(run, engine.start(&key, &spec).await) });
+    }
+
+    /// Ends a run: gracefully if there is a time for that.
+    pub(super) fn end(&mut self, run: RunId, grace: Option<Duration>) {
+        self.ending = Some((run, grace));
+        let engine = self.context.engine.clone();
+        let key = self.key(run);
+        self.work.spawn(async move {
+            let done = match grace {
+                Some(grace) => engine.stop(&key, grace).await,
+                None => engine.kill(&key).await,
+            };
+            if let Err(error) = done {
+                tracing::error!(server = %key.server, run = %key.run, %error, "cannot end a run");
+            }
+            Done::Nothing
+        });
+    }
+
+    /// Opens a session with a run, or takes up the one that is known.
+    pub(super) fn open_session(&mut self, run: RunId, known: Option<Hello>, after: Duration) {
+        let engine = self.context.engine.clone();
+        let daemon = self.context.daemon;
+        let key = self.key(run);
+        let spec = self.stored.spec.clone();
+        self.attend(async move {
+            sleep(after).await;
+            let session = session::establish(&*engine, &key, &spec, known, daemon).await;
+            Done::Session(run, session)
+        });
+    }
+
+    /// Forgets everything about the run that is over, and ends what was being done about it.
+    pub(super) fn let_go(&mut self) {
+        for task in self.attending.drain(..) {
+            task.abort();
+        }
+        self.pid = None;
+        self.session = None;
+        self.times.started_at = None;
+        self.times.ready_at = None;
+    }
+
+    fn session_opened(&mut self, run: RunId, session: Session) -> Event {
+        let upstream = session.upstream.clone();
+        let transport = self.stored.spec.transport.clone();
+        self.attend(async move {
+            upstream.closed().await;
+            match transport {
+                Transport::Stdio => still_there(run).await,
+                Transport::StreamableHttp { .. } => Done::SessionForgotten(run),
+            }
+        });
+        let ready_at = *self.times.ready_at.get_or_insert_with(clock::wall);
+        let hello = Hello::clone(&session.hello);
+        self.context.memory.remember(&self.key(run), &Remembered::new(ready_at, hello));
+        self.session = Some(session);
+        Event::Ready { run }
+    }
+
+    /// Trouble of our own is no fault of the server's; and one that cannot be reached is most likely
+    /// ending, of which the news says more.
+    fn session_failed(&mut self, run: RunId, error: &SessionError) -> Option<Event> {
+        if error.is_ours() {
+            tracing::warn!(server = %self.name(), %run, %error, "trying for a session again");
+            self.open_session(run, None, TRY_AGAIN);
+        } else if error.may_be_an_end() {
+            self.attend(still_there(run));
+        } else {
+            return Some(Event::Hung { run, what: error.to_string() });
+        }
+        None
+    }
+
+    /// Spawns something that is of use only as long as the present run lives.
+    fn attend(&mut self, task: impl Future<Output = Done> + Send + 'static) {
+        self.attending.retain(|task| !task.is_finished());
+        let task = self.work.spawn(task);
+        self.attending.push(task);
+    }
+}
+
+async fn still_there(run: RunId) -> Done {
+    sleep(CLOSED_GRACE).await;
+    Done::StillThere(run)
+}
+
+/// An error with all that caused it, in one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
