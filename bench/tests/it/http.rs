@@ -78,6 +78,16 @@ fn sessions_are_demanded_and_end() {
 }
 
 #[test]
+fn sessions_are_forgotten_after_so_many_messages() {
+    let (_fixture, to) = Fixture::start_http(&["--forget-session-after", "2"]);
+    let (first, second) = (open(to), open(to));
+    let statuses = |session: &str| [(); 4].map(|()| echo(to, Some(session)).status);
+    assert_eq!(statuses(&first), [200, 200, 404, 404]);
+    assert_eq!(statuses(&second), [200, 200, 404, 404], "each of them has its own count");
+    assert_eq!(echo(to, Some(&open(to))).status, 200, "a new one can be opened");
+}
+
+#[test]
 fn other_methods_paths_and_bodies_are_refused() {
     let (_fixture, to) = Fixture::start_http(&["--path", "/other"]);
     assert_eq!(exchange(to, "POST", "/mcp", None, "{}").status, 404);

@@ -6,8 +6,8 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    call, completions, daemon, demo, doctor, events, export, import, logs, ls, restart, rm, run,
-    start, status, stop, tools, why,
+    call, change, completions, daemon, demo, doctor, events, export, import, logs, ls, run, status,
+    tools, why,
 };
 
 const STYLES: Styles = Styles::styled()
@@ -38,17 +38,25 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Every command, each described where it is carried out.
+/// Every command, described where it is carried out, or here if it is carried out with others.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(run::Args),
     Ls(ls::Args),
     Status(status::Args),
     Why(why::Args),
-    Start(start::Args),
-    Stop(stop::Args),
-    Restart(restart::Args),
-    Rm(rm::Args),
+    /// Turn servers on
+    ///
+    /// A server that was given up gets a clean slate.
+    Start(change::Args),
+    /// Turn servers off; they stay known
+    ///
+    /// Comes back when every process of them is gone.
+    Stop(change::Args),
+    /// Start servers anew, with a clean slate
+    Restart(change::Args),
+    /// Stop servers and forget them
+    Rm(change::Args),
     Logs(logs::Args),
     Events(events::Args),
     Tools(tools::Args),

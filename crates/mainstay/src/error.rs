@@ -67,6 +67,10 @@ pub(crate) enum CliError {
         #[help]
         help: Option<String>,
     },
+    /// The daemon is not there, and whoever asks for it would take it along at its end.
+    #[error("a server cannot start the daemon that supervises it: the daemon would end with it")]
+    #[diagnostic(help("start the daemon outside, for example with `mainstay ls` in a terminal"))]
+    Supervised,
     /// The daemon is of another version.
     #[error(
         "the daemon is version {daemon} and speaks protocol {theirs}, this program speaks {ours}"
@@ -150,6 +154,7 @@ impl CliError {
             Self::Unreachable { .. }
             | Self::NoHello { .. }
             | Self::NotStarted { .. }
+            | Self::Supervised
             | Self::Skew { .. }
             | Self::Cut { .. } => Exit::Unreachable,
             Self::Api(error) => match error.kind {
@@ -184,7 +189,19 @@ impl CliError {
             {
                 Some("it serves another user; set MAINSTAY_HOME to a directory of yours".to_owned())
             }
-            _ => self.help().map(|help| help.to_string()),
+            Self::Usage { .. }
+            | Self::Instance(_)
+            | Self::Unreachable { .. }
+            | Self::NoHello { .. }
+            | Self::NotStarted { .. }
+            | Self::Supervised
+            | Self::Skew { .. }
+            | Self::Cut { .. }
+            | Self::Garbled { .. }
+            | Self::Failed { .. }
+            | Self::Io { .. }
+            | Self::OutputClosed
+            | Self::Answered(_) => self.help().map(|help| help.to_string()),
         }
     }
 

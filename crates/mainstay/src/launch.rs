@@ -16,6 +16,9 @@ use mainstay_core::is_inherited;
 
 use crate::error::CliError;
 
+/// What the engine marks everything with that a server starts.
+pub(crate) const RUN_MARK: &str = "MAINSTAY_RUN";
+
 /// How long a daemon may take to listen; a database may have to be migrated first.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -113,11 +116,11 @@ impl Word {
     }
 }
 
-/// What of an environment a daemon is given.
+/// What of an environment a daemon is given. With the mark of a server, it would be taken for a
+/// part of that server.
 fn clean(env: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
-    let allowed = |key: &OsStr| {
-        key.to_str().is_some_and(|key| is_inherited(key) || key.starts_with("MAINSTAY_"))
-    };
+    let ours = |key: &str| key.starts_with("MAINSTAY_") && key != RUN_MARK;
+    let allowed = |key: &OsStr| key.to_str().is_some_and(|key| is_inherited(key) || ours(key));
     env.iter().filter(|(key, _)| allowed(key)).cloned().collect()
 }
 
@@ -170,6 +173,7 @@ mod tests {
             "AWS_SECRET_ACCESS_KEY",
             "LD_PRELOAD",
             "HOMEBREW",
+            "MAINSTAY_RUN",
         ];
         let env: Vec<_> = given.iter().map(|key| (key.into(), "x".into())).collect();
         let kept: Vec<_> = clean(&env).into_iter().map(|(key, _)| key).collect();

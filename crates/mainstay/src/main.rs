@@ -10,6 +10,7 @@ mod launch;
 mod remote;
 mod servers_file;
 mod text;
+mod transport;
 mod ui;
 
 use std::ffi::OsString;

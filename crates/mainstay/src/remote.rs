@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::context::Context;
 use crate::error::CliError;
-use crate::launch::{Launch, Launched};
+use crate::launch::{Launch, Launched, RUN_MARK};
 
 /// How long a daemon that accepted a connection may take over its hello when nobody insists.
 const SHORT: Grace = Grace { every: Duration::from_millis(200), total: Duration::from_secs(2) };
@@ -28,16 +28,31 @@ const SHORT: Grace = Grace { every: Duration::from_millis(200), total: Duration:
 #[derive(Debug)]
 pub(crate) struct Remote {
     instance: Instance,
-    /// How to start it; none if that is forbidden.
-    launch: Option<Launch>,
+    start: Start,
+}
+
+/// Whether a daemon that is not there is started.
+#[derive(Debug)]
+enum Start {
+    /// It is, like this.
+    With(Launch),
+    /// The user does not want that.
+    Forbidden,
+    /// A server asks: whatever it starts ends with it, and a daemon with all other servers.
+    ByAServer,
 }
 
 impl Remote {
     /// The daemon of the instance that the command is about.
     pub(crate) fn of(ctx: &Context) -> Result<Self, CliError> {
-        let allowed = !ctx.caller.has("MAINSTAY_NO_START");
-        let launch = allowed.then(|| Launch::new(ctx.exe.clone(), &ctx.caller.env));
-        Ok(Self { instance: ctx.instance()?, launch })
+        let start = if ctx.caller.has(RUN_MARK) {
+            Start::ByAServer
+        } else if ctx.caller.has("MAINSTAY_NO_START") {
+            Start::Forbidden
+        } else {
+            Start::With(Launch::new(ctx.exe.clone(), &ctx.caller.env))
+        };
+        Ok(Self { instance: ctx.instance()?, start })
     }
 
     /// Sends a request and reads its answer.
@@ -68,14 +83,13 @@ impl Remote {
 
     /// Connects to the daemon if there is one. Never starts it.
     pub(crate) async fn probe(&self) -> Result<Option<Connection>, CliError> {
-        let first = match self.dial() {
-            Ok(stream) => stream,
-            Err(error) if is_absent(&error) => return Ok(None),
-            Err(error) => return Err(self.error(CallError::Unreachable(error))),
+        let greeted = match self.dial() {
+            Ok(first) => self.greet(Some(first), SHORT).await,
+            Err(error) => Err(CallError::Unreachable(error)),
         };
-        match self.greet(Some(first), SHORT).await {
+        match greeted {
             Ok(connection) => Ok(Some(connection)),
-            Err(CallError::Unreachable(error)) if is_absent(&error) => Ok(None),
+            Err(error) if error.is_absence() => Ok(None),
             Err(error) => Err(self.error(error)),
         }
     }
@@ -93,33 +107,39 @@ impl Remote {
         answer.map_err(|error| self.error(error))
     }
 
-    /// Connects, and starts the daemon if need be. Another one that is just coming up, or still
-    /// holds the state directory while it ends, makes a launch come to nothing; then both are tried
-    /// again within the grace.
+    /// Connects, and starts the daemon if need be.
     async fn connect(&self) -> Result<Connection, CliError> {
-        let Some(launch) = &self.launch else {
-            return self.finish(self.greet(None, Grace::default()).await);
+        let waited = match &self.start {
+            Start::With(launch) => return self.connect_or_launch(launch).await,
+            Start::Forbidden | Start::ByAServer => self.greet(None, Grace::default()).await,
         };
+        waited.map_err(|error| match self.start {
+            Start::ByAServer if error.is_absence() => CliError::Supervised,
+            Start::ByAServer | Start::Forbidden | Start::With(_) => self.error(error),
+        })
+    }
+
+    /// Connects, or starts the daemon. Another one that is just coming up, or still holds the state
+    /// directory while it ends, makes a launch come to nothing; then both are tried again within the
+    /// grace.
+    async fn connect_or_launch(&self, launch: &Launch) -> Result<Connection, CliError> {
         let grace = Grace::default();
         let deadline = Instant::now() + grace.total;
         loop {
-            let failure = match self.dial() {
+            let failure = match self.dial().map_err(CallError::Unreachable) {
                 Ok(stream) => match self.greet(Some(stream), SHORT).await {
                     Ok(connection) => return Ok(connection),
-                    Err(CallError::Unreachable(error)) if is_absent(&error) => {
-                        CallError::Unreachable(error)
-                    }
+                    Err(error) if error.is_absence() => error,
                     Err(CallError::NoHello) => CallError::NoHello,
                     Err(error) => return Err(self.error(error)),
                 },
-                // Of a path that leads nowhere, the daemon says best what is wrong with it.
-                Err(error) if is_absent(&error) || error.kind() == NotADirectory => {
+                Err(error) if error.is_absence() || leads_nowhere(&error) => {
                     match launch.start().await? {
                         Launched::Ready => return self.finish(self.greet(None, grace).await),
-                        Launched::Taken => CallError::Unreachable(error),
+                        Launched::Taken => error,
                     }
                 }
-                Err(error) => return Err(self.error(CallError::Unreachable(error))),
+                Err(error) => return Err(self.error(error)),
             };
             if Instant::now() >= deadline {
                 return Err(self.error(failure));
@@ -151,9 +171,9 @@ impl Remote {
     }
 }
 
-/// Whether a dial failed because nobody listens.
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+/// Whether the socket's path cannot be one. A daemon says best what is wrong with it.
+fn leads_nowhere(error: &CallError) -> bool {
+    matches!(error, CallError::Unreachable(error) if error.kind() == NotADirectory)
 }
 
 /// A process whose end can be waited for, whoever its parent is.

@@ -23,7 +23,6 @@ use self::read::{File, Head};
 use crate::context::Caller;
 
 const VERSION: u32 = 1;
-const DEFAULT_PATH: &str = "/mcp";
 
 /// Why a file cannot be imported.
 #[derive(Debug, thiserror::Error)]
@@ -211,13 +210,13 @@ mod tests {
           |         ^
         invalid type: integer `1`, expected a string or `{ from-env = "NAME" }`
         "#);
-        insta::assert_snapshot!(error("version = 1\n[servers.a]\ncommand = ['x']\nrestart.cap = 'x'\n"), @r#"
+        insta::assert_snapshot!(error("version = 1\n[servers.a]\ncommand = ['x']\nrestart.cap = 'x'\n"), @"
         TOML parse error at line 4, column 15
           |
         4 | restart.cap = 'x'
           |               ^^^
-        `x` is no duration (expected number at 0): write it as "45s"
-        "#);
+        expected number at 0: write a duration as `45s` or `2m`
+        ");
         insta::assert_snapshot!(error("version = 1\n[servers.a\n"), @"
         TOML parse error at line 2, column 11
           |

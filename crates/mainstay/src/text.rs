@@ -8,6 +8,12 @@ use mainstay_core::human_duration;
 
 use crate::ui::paint;
 
+/// Reads a duration as people write it.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|error| format!("{error}: write a duration as `45s` or `2m`"))
+}
+
 /// How long ago `at` was; nothing lies in the future here, clocks that disagree count as zero.
 pub(crate) fn since(at: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(at)).unwrap_or_default()
@@ -132,6 +138,13 @@ mod tests {
         assert_eq!(due(at(100), at(100)), "now");
         assert_eq!(clock(at(3_661)), "01:01:01");
         assert_eq!(date_and_clock(at(86_400)), "1970-01-02 00:00:00");
+    }
+
+    #[test]
+    fn a_duration_is_read_as_people_write_it() {
+        assert_eq!(duration("1m 30s"), Ok(Duration::from_secs(90)));
+        let expected = "expected number at 0: write a duration as `45s` or `2m`";
+        assert_eq!(duration("soon"), Err(expected.to_owned()));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 
 use crate::context::{Context, now};
 use crate::error::{CliError, Exit};
-use crate::launch::Word;
+use crate::launch::{RUN_MARK, Word};
 use crate::remote::{Ending, Remote};
 use crate::text::{Cell, ago, columns, date_and_clock};
 use crate::ui::paint;
@@ -72,6 +72,9 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
 
 /// Becomes the daemon, until it ends. It brings its own runtime, so this must not be called from one.
 pub(crate) fn run_daemon(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
+    if ctx.caller.has(RUN_MARK) {
+        return Err(CliError::Supervised);
+    }
     let log_filter = ctx.caller.var("MAINSTAY_LOG").and_then(|value| value.to_str());
     let config = Config {
         instance: ctx.instance()?,

@@ -4,9 +4,8 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use mainstay_api::Request;
-use mainstay_core::{ServerSpec, Workload};
 
-use super::outcome;
+use super::change::{self, Change};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::servers_file;
@@ -33,20 +32,9 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         message: format!("`{}` cannot be imported: {error}", args.file.display()),
         help: error.help(),
     })?;
-    specs.iter().try_for_each(check_cwd)?;
     let request = Request::Import { specs, replace: args.replace };
     let outcomes = ctx.ask("importing", &request).await?;
-    outcome::tell(ctx, args.json, &outcomes)
-}
-
-fn check_cwd(spec: &ServerSpec) -> Result<(), CliError> {
-    let Workload::Process(process) = &spec.workload;
-    if process.cwd.is_dir() {
-        return Ok(());
-    }
-    let (name, cwd) = (&spec.name, process.cwd.display());
-    let message = format!("server `{name}`: the directory `{cwd}` does not exist");
-    Err(CliError::Failed { message, help: None })
+    change::tell(Change::Start, args.json, &outcomes, ctx)
 }
 
 fn read(file: &Path) -> Result<String, CliError> {

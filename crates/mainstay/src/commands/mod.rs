@@ -1,6 +1,7 @@
-//! The commands, one file each.
+//! The commands, one file each, but one for those that only change what is wanted.
 
 pub(crate) mod call;
+pub(crate) mod change;
 pub(crate) mod completions;
 pub(crate) mod daemon;
 pub(crate) mod demo;
@@ -10,16 +11,12 @@ pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod logs;
 pub(crate) mod ls;
-mod outcome;
-pub(crate) mod restart;
-pub(crate) mod rm;
 pub(crate) mod run;
-pub(crate) mod start;
 pub(crate) mod status;
-pub(crate) mod stop;
 pub(crate) mod tools;
 pub(crate) mod why;
 
+use self::change::Change;
 use crate::cli::Command;
 use crate::context::Context;
 use crate::error::CliError;
@@ -31,10 +28,10 @@ pub(crate) async fn run(command: Command, ctx: &mut Context) -> Result<(), CliEr
         Command::Ls(args) => ls::run(args, ctx).await,
         Command::Status(args) => status::run(args, ctx).await,
         Command::Why(args) => why::run(args, ctx).await,
-        Command::Start(args) => start::run(args, ctx).await,
-        Command::Stop(args) => stop::run(args, ctx).await,
-        Command::Restart(args) => restart::run(args, ctx).await,
-        Command::Rm(args) => rm::run(args, ctx).await,
+        Command::Start(args) => change::run(Change::Start, args, ctx).await,
+        Command::Stop(args) => change::run(Change::Stop, args, ctx).await,
+        Command::Restart(args) => change::run(Change::Restart, args, ctx).await,
+        Command::Rm(args) => change::run(Change::Remove, args, ctx).await,
         Command::Logs(args) => logs::run(args, ctx).await,
         Command::Events(args) => events::run(args, ctx).await,
         Command::Tools(args) => tools::run(args, ctx).await,

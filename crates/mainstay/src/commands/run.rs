@@ -14,6 +14,8 @@ use mainstay_core::{
 use crate::context::{Caller, Context};
 use crate::environment;
 use crate::error::CliError;
+use crate::text::duration;
+use crate::transport::{Mismatch, TransportName};
 use crate::ui::paint;
 
 /// How long a new server is watched before the prompt comes back.
@@ -101,14 +103,6 @@ struct RestartArgs {
     stop_timeout: Duration,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TransportName {
-    /// Lines on standard input and output
-    Stdio,
-    /// HTTP on a loopback port
-    StreamableHttp,
-}
-
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum StableFromName {
     /// From its answer to `initialize`
@@ -128,12 +122,6 @@ enum OnStopName {
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let files = args.env_file.iter().map(|file| read_env_file(file)).collect::<Result<_, _>>()?;
     let spec = spec_from(&args, &ctx.caller, files)?;
-    let Workload::Process(process) = &spec.workload;
-    if !process.cwd.is_dir() {
-        let cwd = process.cwd.display();
-        let problem = if process.cwd.exists() { "is no directory" } else { "does not exist" };
-        return Err(CliError::usage(format!("the directory `{cwd}` {problem}")));
-    }
     let name = spec.name.clone();
     let request = Request::Run { spec: Box::new(spec), replace: args.replace };
     let accepted: ServerInfo = ctx.ask("asking the daemon", &request).await?;
@@ -218,20 +206,14 @@ fn env_from(
 }
 
 fn transport_from(args: &Args) -> Result<Transport, CliError> {
-    match (args.transport, args.target_port) {
-        (TransportName::StreamableHttp, Some(port)) => {
-            let path = args.path.as_deref().unwrap_or("/mcp").to_owned();
-            Ok(Transport::StreamableHttp { port, path })
-        }
-        (TransportName::Stdio, None) if args.path.is_none() => Ok(Transport::Stdio),
-        (TransportName::Stdio, _) => Err(CliError::Usage {
+    let transport = args.transport.with(args.target_port, args.path.as_deref());
+    transport.map_err(|mismatch| match mismatch {
+        Mismatch::NotHttp => CliError::Usage {
             message: "--target-port and --path are for servers that speak HTTP".to_owned(),
             help: Some("add `--transport streamable-http`".to_owned()),
-        }),
-        (TransportName::StreamableHttp, None) => {
-            Err(CliError::usage("--transport streamable-http needs --target-port"))
-        }
-    }
+        },
+        Mismatch::NoPort => CliError::usage("--transport streamable-http needs --target-port"),
+    })
 }
 
 fn policy_from(args: &RestartArgs) -> RestartPolicy {
@@ -251,11 +233,6 @@ fn policy_from(args: &RestartArgs) -> RestartPolicy {
         start_timeout: args.start_timeout,
         stop_timeout: args.stop_timeout,
     }
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text)
-        .map_err(|error| format!("{error}: write a duration as `45s` or `2m`"))
 }
 
 fn read_env_file(file: &Path) -> Result<(PathBuf, String), CliError> {

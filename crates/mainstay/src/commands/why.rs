@@ -27,7 +27,8 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let request = Request::Why { name: args.name };
-    let report: WhyReport = ctx.ask("asking the daemon", &request).await?;
+    let mut report: WhyReport = ctx.ask("asking the daemon", &request).await?;
+    report.stderr.retain(|line| !is_marker(line));
     let now = now();
     ctx.ui.answer(args.json, &report, |report| page(report, now))
 }
@@ -108,6 +109,14 @@ fn last_end(exit: &LastExit, now: Timestamp) -> String {
         clock(exit.at),
         facts.join(", ")
     )
+}
+
+/// Whether a line of a log is one by which we mark where a run begins and ends, as in
+/// `--- run 7 started, pid 4711, ... ---`. It is no word of the server.
+fn is_marker(line: &str) -> bool {
+    let inner = line.strip_prefix("--- run ").and_then(|line| line.strip_suffix(" ---"));
+    let number = inner.and_then(|inner| inner.split_once(' ')).map(|(number, _)| number);
+    number.is_some_and(|number| number.parse::<u64>().is_ok())
 }
 
 fn last_lines(report: &WhyReport) -> String {
@@ -228,6 +237,15 @@ mod tests {
           - `mainstay logs time` prints its whole log (/state/logs/time.log)
           - `mainstay restart time` starts it at once, with all restarts left; `mainstay stop time` ends the attempts
         ");
+    }
+
+    #[test]
+    fn our_own_marks_are_told_from_words_of_the_server() {
+        assert!(is_marker("--- run 1 started, pid 4711, 2026-05-01T14:03:59Z ---"));
+        assert!(is_marker("--- run 12 exited with code 3 ---"));
+        for word in ["--- run 1 ---", "--- run x started ---", "run 1 started", "--- run 1 began"] {
+            assert!(!is_marker(word), "{word}");
+        }
     }
 
     #[test]

@@ -11,8 +11,10 @@ use mainstay_core::{
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
 
-use super::{DEFAULT_PATH, ReadError};
+use super::ReadError;
 use crate::context::Caller;
+use crate::text;
+use crate::transport::{Mismatch, TransportName};
 
 /// What every version has. Nothing else is looked at before the version is known.
 #[derive(Deserialize)]
@@ -42,14 +44,6 @@ pub(super) struct Server {
     env: BTreeMap<String, Value>,
     #[serde(default)]
     restart: Restart,
-}
-
-#[derive(Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum TransportName {
-    #[default]
-    Stdio,
-    StreamableHttp,
 }
 
 /// A variable's value: as it is, or where to find it.
@@ -119,19 +113,11 @@ impl Server {
     }
 
     fn transport(&self) -> Result<Transport, &'static str> {
-        match (self.transport, self.target_port) {
-            (TransportName::Stdio, None) if self.path.is_none() => Ok(Transport::Stdio),
-            (TransportName::Stdio, _) => {
-                Err("`target-port` and `path` need `transport = \"streamable-http\"`")
-            }
-            (TransportName::StreamableHttp, None) => {
-                Err("`transport = \"streamable-http\"` needs a `target-port`")
-            }
-            (TransportName::StreamableHttp, Some(port)) => {
-                let path = self.path.as_deref().unwrap_or(DEFAULT_PATH).to_owned();
-                Ok(Transport::StreamableHttp { port, path })
-            }
-        }
+        let transport = self.transport.with(self.target_port, self.path.as_deref());
+        transport.map_err(|mismatch| match mismatch {
+            Mismatch::NotHttp => "`target-port` and `path` need `transport = \"streamable-http\"`",
+            Mismatch::NoPort => "`transport = \"streamable-http\"` needs a `target-port`",
+        })
     }
 }
 
@@ -155,9 +141,7 @@ impl Restart {
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        humantime::parse_duration(&text).map(Self).map_err(|error| {
-            de::Error::custom(format!("`{text}` is no duration ({error}): write it as \"45s\""))
-        })
+        text::duration(&text).map(Self).map_err(de::Error::custom)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mainstay_core::{OnStop, RestartPolicy, ServerSpec, StableFrom, Transport, Workload};
 
-use super::DEFAULT_PATH;
+use crate::transport::DEFAULT_PATH;
 
 /// Appends the table of a server.
 pub(super) fn write_server(text: &mut String, spec: &ServerSpec) {

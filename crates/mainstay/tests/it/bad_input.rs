@@ -70,14 +70,23 @@ fn a_script_without_its_interpreter_is_down_at_once_and_comes_up_after_the_fix()
 }
 
 #[test]
-fn a_file_is_no_working_directory() {
+fn a_working_directory_must_be_one() {
     let env = TestEnv::new();
     env.write("file", "");
-    assert_snapshot!(env.run(["run", "time", "--cwd", "file", "--", "true"]), @"
-    exit: 2
-    --- stderr
-    error: the directory `[ROOT]/work/file` is no directory
-    ");
+    for (cwd, why) in [("file", "it is no directory"), ("no/such", "it does not exist")] {
+        let run = env.run(["run", "time", "--cwd", cwd, "--", "true"]);
+        let table = format!("command = ['true']\ncwd = '{}'", env.work().join(cwd).display());
+        env.write("servers.toml", &format!("version = 1\n[servers.time]\n{table}\n"));
+        let import = env.run(["import", "servers.toml"]);
+        let text = format!(
+            "error: `time`: the working directory `[ROOT]/work/{cwd}` cannot be used: {why}\n\
+             help: nothing was changed; correct the command and try again\n"
+        );
+        for output in [run, import] {
+            assert_eq!((output.code, &output.stderr), (1, &text), "{output}");
+        }
+    }
+    assert_eq!(env.json(["ls", "--json"]), json!([]), "what is refused is not stored");
 }
 
 #[test]
@@ -173,10 +182,9 @@ fn somebody_else_is_not_listened_to() {
         open_to_all(&path);
     }
     assert_snapshot!(as_nobody(), @"
-    exit: 4
+    exit: 1
     --- stderr
-    error: the daemon at `[ROOT]/mainstay/run/daemon.sock` accepted the connection but did not answer
-    help: it may be restarting after an update: try again in a moment; `mainstay daemon status` and its log tell more
+    error: this daemon belongs to another user
     ");
     let log = fs::read_to_string(env.mainstay_home().join("state/daemon.log")).unwrap();
     assert!(log.contains("another user tried to reach the control socket"), "{log}");

@@ -2,14 +2,18 @@
 //! none the worse for it.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::env::{TestEnv, fixture, free_port, is_alive, kill, pid_of, shim_of, until, until_dead};
+use crate::env::{
+    TestEnv, fixture, free_port, is_alive, kill, pid_of, shell_server, shim_of, until, until_dead,
+};
 
 #[test]
 fn a_killed_daemon_costs_no_server_its_memory() {
@@ -109,6 +113,32 @@ fn a_daemon_can_be_stopped_without_its_servers() {
     assert!(words.contains("its servers run on"), "{words}");
     assert!(!is_alive(daemon) && is_alive(pid_of(&server)));
     assert_eq!(env.call("time", "pid", "{}"), server["pid"].to_string());
+}
+
+#[test]
+fn a_server_cannot_start_the_daemon_that_supervises_it() {
+    let env = TestEnv::new();
+    let program = env!("CARGO_BIN_EXE_mainstay");
+    let script = shell_server(&format!(
+        "until test -e go; do sleep 0.02; done
+         {program} daemon run >run 2>&1
+         {program} ls >ls.new 2>&1
+         mv ls.new ls
+         exec sleep 600"
+    ));
+    let home = format!("MAINSTAY_HOME={}", env.mainstay_home().display());
+    let server = env.run_server("time", &["-e", &home], &["sh", "-c", &script]);
+    env.ok(["daemon", "stop", "--keep-servers"]);
+    env.write("go", "");
+    let ls = until("it was told", || fs::read_to_string(env.work().join("ls")).ok());
+    let expected = "error: a server cannot start the daemon that supervises it: the daemon would \
+                    end with it\n\
+                    help: start the daemon outside, for example with `mainstay ls` in a terminal\n";
+    assert_eq!(ls, expected);
+    assert_eq!(fs::read_to_string(env.work().join("run")).unwrap(), expected);
+    assert_eq!(env.run(["daemon", "status"]).code, 4, "no daemon runs");
+
+    assert_eq!(env.server("time")["pid"], server["pid"], "one from outside takes over");
 }
 
 #[test]
@@ -299,4 +329,29 @@ fn copy_database(from: &Path, to: &Path) {
         let _absent = fs::remove_file(to.join(file));
         let _absent = fs::copy(from.join(file), to.join(file));
     }
+}
+
+#[test]
+fn what_was_asked_for_is_done_even_if_nobody_waits() {
+    let env = TestEnv::new();
+    env.run_server("time", &[], &[&fixture()]);
+    for round in 0..5 {
+        say_and_hang_up(&env, &json!({"method": "stop", "params": {"which": {"names": ["time"]}}}));
+        env.once("time", "stopped", |server| server["status"] == "stopped");
+        let status = env.json(["status", "time", "--json"]);
+        assert_eq!(status["wanted"], "off", "round {round}: intent and driver agree");
+        env.ok(["start", "time"]);
+        env.once("time", "running", |server| server["status"] == "running");
+    }
+    say_and_hang_up(&env, &json!({"method": "remove", "params": {"which": "all"}}));
+    until("nothing is left", || env.json(["ls", "--json"]).as_array()?.is_empty().then_some(()));
+}
+
+/// Sends a request to the daemon and goes away without waiting for the answer.
+fn say_and_hang_up(env: &TestEnv, request: &Value) {
+    let socket = env.mainstay_home().join("run/daemon.sock");
+    let mut stream = BufReader::new(UnixStream::connect(socket).unwrap());
+    let mut hello = String::new();
+    stream.read_line(&mut hello).unwrap();
+    writeln!(stream.get_mut(), "{request}").unwrap();
 }

@@ -288,6 +288,18 @@ fn run_args<'a>(name: &'a str, options: &[&'a str], command: &[&'a str]) -> Vec<
     [&["run", name], options, &["--wait", "--json", "--"], command].concat()
 }
 
+/// A server in shell script that answers `initialize` and then does what it is told.
+pub(crate) fn shell_server(then: &str) -> String {
+    let handshake = r#"
+        read -r line
+        id=$(printf '%s' "$line" | sed 's/.*"id":\([^,}]*\).*/\1/')
+        info='"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"sh","version":"1"}'
+        printf '{"jsonrpc":"2.0","id":%s,"result":{%s}}\n' "$id" "$info"
+        read -r initialized
+        "#;
+    format!("{handshake}{then}")
+}
+
 /// The fixture MCP server.
 pub(crate) fn fixture() -> String {
     program("fixture-mcp").into_os_string().into_string().unwrap()

@@ -131,7 +131,7 @@ fn start_stop_restart_and_rm() {
         env.run_server(name, &[], &[&fixture()]);
     }
     assert_eq!(env.ok(["stop", "a"]), "a is stopped\n");
-    assert_eq!(env.ok(["stop", "a"]), "a is already stopped\n");
+    assert_eq!(env.ok(["stop", "a"]), "a is stopped already\n");
     assert_eq!(
         env.json(["stop", "--all", "--json"]),
         json!([
@@ -149,10 +149,14 @@ fn start_stop_restart_and_rm() {
     assert_eq!(call.code, 1, "{call}");
     assert!(call.stderr.contains("`mainstay start a` turns it on"), "{call}");
 
-    env.ok(["start", "--all"]);
+    assert_eq!(env.ok(["start", "--all"]), "a is starting\nb is starting\n");
     let up = env.once_running("a", 2);
-    assert_eq!(env.ok(["start", "a"]), "a is already running\n");
-    env.ok(["restart", "a", "b"]);
+    assert_eq!(env.ok(["start", "a"]), "a is running already\n");
+    assert_eq!(
+        env.ok(["restart", "a", "b"]),
+        "a is being restarted\nb is being restarted\n",
+        "what was asked for, whatever they are at this very moment"
+    );
     let again = env.once_running("a", 3);
     assert_ne!(again["pid"], up["pid"]);
     assert_eq!((&again["restarts"], &again["last_exit"]["cause"]), (&json!(0), &json!("asked")));
@@ -166,6 +170,21 @@ fn start_stop_restart_and_rm() {
     assert_eq!(env.json(["ls", "--json"]), json!([]));
     assert_eq!(env.run(["rm", "--all"]).stderr, "there are no servers\n");
     assert!(!env.mainstay_home().join("state/logs/a.log").exists());
+}
+
+#[test]
+fn why_shows_the_words_of_the_server_and_none_of_ours() {
+    let env = TestEnv::new();
+    env.run_server("mute", &[], &[&fixture()]);
+    env.run_server("loud", &[], &[&fixture(), "--stderr", "hello there"]);
+    env.ok(["stop", "--all"]);
+    // A new daemon knows no more than the log, in which we mark where each run begins and ends.
+    env.ok(["daemon", "stop"]);
+    assert!(env.ok(["logs", "mute"]).contains("--- run 1 "));
+    assert_eq!(env.json(["why", "mute", "--json"])["stderr"], json!([]));
+    assert_eq!(env.json(["why", "loud", "--json"])["stderr"], json!(["hello there"]));
+    let why = env.ok(["why", "mute"]);
+    assert!(!why.contains("standard error") && !why.contains("---"), "{why}");
 }
 
 #[test]

@@ -84,15 +84,6 @@ fn variables_that_are_not_set() {
 }
 
 #[test]
-fn a_directory_that_is_missing() {
-    assert_snapshot!(import("version = 1\n[servers.a]\ncommand = ['x']\ncwd = '/no/such'\n"), @"
-    exit: 1
-    --- stderr
-    error: server `a`: the directory `/no/such` does not exist
-    ");
-}
-
-#[test]
 fn standard_input_is_a_file_too() {
     assert_snapshot!(TestEnv::new().run_with_input(["import", "-"], "version = 2\n"), @"
     exit: 1

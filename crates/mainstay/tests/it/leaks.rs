@@ -48,7 +48,7 @@ fn cycle(env: &TestEnv, fixture: &str, number: u64) {
     let first = env.run_server(&name, &["--stable-after", "0s"], &[fixture]);
     kill(pid_of(&first), Signal::KILL);
     if number % 4 != 1 {
-        env.once_running(&name, 2);
+        env.once_running(&name, first["generation"].as_u64().unwrap() + 1);
     }
     if number % 4 > 1 {
         env.ok(["stop", &name]);

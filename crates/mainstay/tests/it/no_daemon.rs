@@ -1,5 +1,6 @@
 //! Commands while no daemon runs.
 
+use std::io::Write as _;
 use std::os::unix::net::UnixListener;
 
 use insta::assert_snapshot;
@@ -55,6 +56,26 @@ fn a_daemon_that_hangs_up_before_its_hello_is_told_apart() {
     --- stderr
     error: the daemon at `[ROOT]/mainstay/run/daemon.sock` accepted the connection but did not answer
     help: it may be restarting after an update: try again in a moment; `mainstay daemon status` and its log tell more
+    ");
+}
+
+#[test]
+fn a_daemon_that_refuses_to_serve_is_heard_at_once() {
+    let env = TestEnv::new();
+    let run_dir = env.mainstay_home().join("run");
+    std::fs::create_dir_all(&run_dir).unwrap();
+    let listener = UnixListener::bind(run_dir.join("daemon.sock")).unwrap();
+    std::thread::spawn(move || {
+        let refusal = r#"{"error":{"kind":"invalid","message":"not for you","help":"ask"}}"#;
+        let mut peer = listener.accept().unwrap().0;
+        writeln!(peer, "{refusal}").unwrap();
+    });
+    // Only one connection is accepted, so a second try would wait for ever.
+    assert_snapshot!(env.run(["ls"]), @"
+    exit: 1
+    --- stderr
+    error: not for you
+    help: ask
     ");
 }
 

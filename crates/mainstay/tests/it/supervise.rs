@@ -8,7 +8,9 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::env::{TestEnv, fixture, free_port, is_alive, kill, pid_of, until, until_dead};
+use crate::env::{
+    TestEnv, fixture, free_port, is_alive, kill, pid_of, shell_server, until, until_dead,
+};
 
 /// Restarts that a test need not wait for.
 const QUICK: [&str; 4] = ["--restart-initial", "100ms", "--restart-cap", "100ms"];
@@ -192,15 +194,8 @@ fn a_server_that_ignores_term_is_killed() {
 #[test]
 fn a_server_that_closes_its_output_but_lives_is_hung() {
     let env = TestEnv::new();
-    let script = r#"
-        read -r line
-        id=$(printf '%s' "$line" | sed 's/.*"id":\([^,}]*\).*/\1/')
-        info='"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"mute","version":"1"}'
-        printf '{"jsonrpc":"2.0","id":%s,"result":{%s}}\n' "$id" "$info"
-        read -r initialized
-        read -r request
-        exec sleep 600 >&-"#;
-    let first = env.run_server("time", &["--no-restart"], &["sh", "-c", script]);
+    let script = shell_server("read -r request; exec sleep 600 >&-");
+    let first = env.run_server("time", &["--no-restart"], &["sh", "-c", &script]);
     assert_eq!(env.run(["tools", "time"]).code, 1, "whoever waits for an answer is told at once");
     let down = env.once("time", "was called hung", |server| server["status"] == "error");
     assert_eq!(down["last_exit"]["cause"], "hung", "{down}");
@@ -266,6 +261,25 @@ fn a_server_that_speaks_http_is_supervised_too() {
     assert_eq!(env.call("web", "pid", "{}"), second["pid"].to_string());
     assert_eq!(env.ok(["stop", "web"]), "web is stopped\n");
     assert!(TcpListener::bind((Ipv4Addr::LOCALHOST, port.parse().unwrap())).is_ok());
+}
+
+#[test]
+fn an_http_server_that_forgets_its_sessions_costs_nobody_anything() {
+    let env = TestEnv::new();
+    let port = free_port().to_string();
+    let address = format!("127.0.0.1:{port}");
+    let options = ["--transport", "streamable-http", "--target-port", &port];
+    let flags = [&fixture(), "--http", &address, "--forget-session-after", "3"];
+    let first = env.run_server("web", &options, &flags);
+    for count in 1..=5 {
+        assert!(env.ok(["tools", "web"]).contains("count"));
+        // A call that meets a lost session was not looked at, so none is left out or made twice.
+        assert_eq!(env.call("web", "count", "{}"), count.to_string());
+    }
+    let last = env.server("web");
+    for field in ["pid", "generation", "restarts", "restarts_total", "status"] {
+        assert_eq!(last[field], first[field], "{field}");
+    }
 }
 
 #[test]

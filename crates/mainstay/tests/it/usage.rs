@@ -100,15 +100,6 @@ fn a_duration_that_is_none() {
 }
 
 #[test]
-fn a_directory_that_is_missing() {
-    assert_snapshot!(run("run time --cwd no/such -- serve"), @"
-    exit: 2
-    --- stderr
-    error: the directory `[ROOT]/work/no/such` does not exist
-    ");
-}
-
-#[test]
 fn a_variable_that_is_not_set() {
     assert_snapshot!(run("run time -e NO_SUCH_TOKEN -- serve"), @"
     exit: 2

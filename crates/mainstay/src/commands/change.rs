@@ -1,0 +1,111 @@
+//! `mainstay start`, `stop`, `restart` and `rm`: which servers, and what became of each.
+
+use mainstay_api::{Outcome, Request, Which};
+use mainstay_core::{ServerName, Status};
+
+use crate::context::Context;
+use crate::error::CliError;
+use crate::ui::paint;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    servers: Servers,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The servers that a command is about.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Servers {
+    /// Names of servers
+    #[arg(value_name = "NAME")]
+    names: Vec<ServerName>,
+    /// All servers
+    #[arg(long)]
+    all: bool,
+}
+
+impl From<Servers> for Which {
+    fn from(servers: Servers) -> Self {
+        if servers.all { Self::All } else { Self::Names(servers.names) }
+    }
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Start,
+    Stop,
+    Restart,
+    Remove,
+}
+
+pub(crate) async fn run(change: Change, args: Args, ctx: &mut Context) -> Result<(), CliError> {
+    let which = args.servers.into();
+    let (waiting, request) = match change {
+        Change::Start => ("starting", Request::Start { which }),
+        Change::Stop => ("stopping", Request::Stop { which }),
+        Change::Restart => ("restarting", Request::Restart { which }),
+        Change::Remove => ("removing", Request::Remove { which }),
+    };
+    let outcomes = ctx.ask(waiting, &request).await?;
+    tell(change, args.json, &outcomes, ctx)
+}
+
+/// Tells what became of each server, one line each.
+pub(super) fn tell(
+    change: Change,
+    json: bool,
+    outcomes: &Vec<Outcome>,
+    ctx: &mut Context,
+) -> Result<(), CliError> {
+    if outcomes.is_empty() && !json {
+        ctx.ui.say("there are no servers");
+    }
+    ctx.ui.answer(json, outcomes, |outcomes| {
+        outcomes.iter().map(|outcome| line(change, outcome)).collect::<Vec<_>>().join("\n")
+    })
+}
+
+/// A stop and a removal have been waited for, so the status tells. A start and a restart have only
+/// begun: whatever the server is at this very moment, the line tells what was asked for.
+fn line(change: Change, outcome: &Outcome) -> String {
+    let Outcome { name, changed, status } = outcome;
+    let Some(status) = *status else { return format!("{name} is removed") };
+    let shown = |status: Status| paint::status(status)(status.as_str());
+    match (change, changed) {
+        (Change::Restart, _) => format!("{name} is being restarted"),
+        (_, false) => format!("{name} is {} already", shown(status)),
+        (Change::Start, true) => format!("{name} is {}", shown(Status::Starting)),
+        (Change::Stop | Change::Remove, true) => format!("{name} is {}", shown(status)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(change: Change, changed: bool, status: Option<Status>, expected: &str) {
+        let outcome = Outcome { name: "time".parse().unwrap(), changed, status };
+        let line = line(change, &outcome);
+        assert_eq!(anstream::adapter::strip_str(&line).to_string(), expected);
+    }
+
+    #[test]
+    fn a_line_tells_what_was_asked_for() {
+        use Change as C;
+        check(C::Start, true, Some(Status::Starting), "time is starting");
+        check(C::Start, true, Some(Status::Stopping), "time is starting");
+        check(C::Start, false, Some(Status::Running), "time is running already");
+        check(C::Start, false, Some(Status::Starting), "time is starting already");
+        check(C::Stop, true, Some(Status::Stopped), "time is stopped");
+        check(C::Stop, false, Some(Status::Stopped), "time is stopped already");
+        check(C::Restart, true, Some(Status::Stopping), "time is being restarted");
+        check(C::Restart, true, Some(Status::Starting), "time is being restarted");
+        check(C::Remove, true, None, "time is removed");
+        check(C::Remove, true, Some(Status::Removing), "time is removing");
+    }
+}
