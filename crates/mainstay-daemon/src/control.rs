@@ -29,7 +29,8 @@ pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>) {
         tracing::warn!("another user tried to reach the control socket");
         let message = "this daemon belongs to another user";
         // Whether it is heard is the other's affair.
-        peer.fail(ApiError::new(ErrorKind::Invalid, message)).await.ok();
+        let help = "set MAINSTAY_HOME to a directory of yours to run one of your own";
+        peer.fail(ApiError::new(ErrorKind::Invalid, message).with_help(help)).await.ok();
         return;
     }
     let hello = Hello { mainstay: env!("CARGO_PKG_VERSION").to_owned(), protocol: PROTOCOL };

@@ -358,19 +358,17 @@ fn worth_waiting(info: &ServerInfo) -> bool {
     }
 }
 
-/// Whether a request may be made a second time: a server that had forgotten the session has not
-/// looked at it, and one that died in between does no harm if the request is safe.
-fn may_ask_again(error: Option<&UpstreamError>, safe: bool) -> bool {
-    match error {
-        Some(UpstreamError::SessionLost { .. }) => true,
-        Some(UpstreamError::Closed { .. }) => safe,
-        Some(_) | None => false,
-    }
+/// Whether a request may be made a second time: if the server has not looked at it, or if it died in
+/// between and the request is one that does no harm twice.
+fn may_ask_again(error: Option<&UpstreamError>, harmless: bool) -> bool {
+    error.is_some_and(|error| {
+        error.retry_is_safe() || (harmless && matches!(error, UpstreamError::Closed { .. }))
+    })
 }
 
 fn failed(name: &ServerName, error: &UpstreamError) -> ApiError {
     match error {
-        UpstreamError::Closed { .. } => ApiError::new(
+        UpstreamError::Closed { sent: true, .. } => ApiError::new(
             ErrorKind::Server,
             format!("`{name}` stopped during this call; its effect is unknown"),
         )
