@@ -185,6 +185,7 @@ fn somebody_else_is_not_listened_to() {
     exit: 1
     --- stderr
     error: this daemon belongs to another user
+    help: set MAINSTAY_HOME to a directory of yours to run one of your own
     ");
     let log = fs::read_to_string(env.mainstay_home().join("state/daemon.log")).unwrap();
     assert!(log.contains("another user tried to reach the control socket"), "{log}");
