@@ -64,6 +64,13 @@ impl Default for RestartPolicy {
 
 impl RestartPolicy {
     /// The nominal delay before charged restart number `attempt`, counted from 1.
+    ///
+    /// ```
+    /// # use mainstay_core::RestartPolicy;
+    /// let policy = RestartPolicy::default();
+    /// let seconds: Vec<u64> = (1..=7).map(|attempt| policy.delay(attempt).as_secs()).collect();
+    /// assert_eq!(seconds, [0, 5, 10, 20, 40, 60, 60]);
+    /// ```
     pub fn delay(&self, attempt: u32) -> Duration {
         match attempt {
             0 | 1 => Duration::ZERO,

@@ -2,7 +2,14 @@
 
 use std::time::Duration;
 
-/// A duration for people: two significant parts at most ("3 s", "2 min 5 s", "2 h", "120 ms").
+/// A duration for people: two significant parts at most.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use mainstay_core::human_duration;
+/// assert_eq!(human_duration(Duration::from_millis(120)), "120 ms");
+/// assert_eq!(human_duration(Duration::from_secs(125)), "2 min 5 s");
+/// ```
 pub fn human_duration(duration: Duration) -> String {
     let secs = duration.as_secs();
     let parts = |big: u64, big_unit: &str, small: u64, small_unit: &str| match small {
