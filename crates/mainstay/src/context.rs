@@ -99,7 +99,7 @@ mod tests {
 
     fn caller() -> Caller {
         let env = [("A", "1"), ("EMPTY", ""), ("MAINSTAY_NO_START", "1")];
-        Caller { env: env.map(|(k, v)| (k.into(), v.into())).into(), cwd: Some("/work".into()) }
+        Caller { env: env.map(|(k, v)| (k.into(), v.into())).into(), cwd: Some("/project".into()) }
     }
 
     #[test]
@@ -107,8 +107,8 @@ mod tests {
         let check = |path: &str, meant: &str| {
             assert_eq!(caller().absolute(Path::new(path)).unwrap(), Path::new(meant));
         };
-        check(".", "/work");
-        check("a/./b", "/work/a/b");
+        check(".", "/project");
+        check("a/./b", "/project/a/b");
         check("/x", "/x");
     }
 

@@ -95,7 +95,7 @@ mod tests {
 
     fn caller() -> Caller {
         let env = [("PATH", "/bin"), ("TOKEN", "hush"), ("odd name", "x")];
-        Caller { env: env.map(|(k, v)| (k.into(), v.into())).into(), cwd: Some("/work".into()) }
+        Caller { env: env.map(|(k, v)| (k.into(), v.into())).into(), cwd: Some("/project".into()) }
     }
 
     fn specs() -> Vec<ServerSpec> {
@@ -178,7 +178,7 @@ mod tests {
         let text = "version = 1\n[servers.a]\ncommand = ['x']\nenv.A = 'literal'\n";
         let specs = read(text, &caller()).unwrap();
         let Workload::Process(process) = &specs[0].workload;
-        assert_eq!(process.cwd, PathBuf::from("/work"));
+        assert_eq!(process.cwd, PathBuf::from("/project"));
         assert_eq!(process.env["A"].reveal(), "literal");
         assert_eq!(specs[0].restart, RestartPolicy::default());
     }

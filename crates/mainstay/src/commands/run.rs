@@ -258,7 +258,7 @@ mod tests {
         let words = std::iter::once("run").chain(line.split(' '));
         let Line { args } = Line::try_parse_from(words).map_err(|error| error.to_string())?;
         let env = [("PATH", "/bin"), ("TOKEN", "hush")].map(|(k, v)| (k.into(), v.into())).into();
-        let caller = Caller { env, cwd: Some("/work".into()) };
+        let caller = Caller { env, cwd: Some("/project".into()) };
         let files = vec![("f.env".into(), "A=file\nB=file".to_owned())];
         spec_from(&args, &caller, files).map_err(|error| error.to_string())
     }
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(spec.restart, RestartPolicy::default());
         let Workload::Process(process) = &spec.workload;
         assert_eq!(process.command, ["uvx", "mcp-server-time", "--utc"]);
-        assert_eq!(process.cwd, Path::new("/work"));
+        assert_eq!(process.cwd, Path::new("/project"));
         assert_eq!(process.path.as_deref(), Some("/bin"));
     }
 
@@ -288,7 +288,7 @@ mod tests {
             Transport::StreamableHttp { port: 8_080, path: "/x".to_owned() }
         );
         let Workload::Process(process) = &spec.workload;
-        assert_eq!(process.cwd, Path::new("/work/sub"));
+        assert_eq!(process.cwd, Path::new("/project/sub"));
         let env: Vec<_> =
             process.env.iter().map(|(key, value)| (key.as_str(), value.reveal())).collect();
         assert_eq!(env, [("A", "flag"), ("B", "file"), ("TOKEN", "hush")]);

@@ -57,7 +57,7 @@ fn a_script_without_its_interpreter_is_down_at_once_and_comes_up_after_the_fix()
     assert_snapshot!(env.run(["run", "time", "--", "./script"]), @"
     exit: 1
     --- stderr
-    error: time is down: cannot start: `[ROOT]/work/./script` cannot be executed: the interpreter that its first line names does not exist
+    error: time is down: cannot start: `[ROOT]/project/./script` cannot be executed: the interpreter that its first line names does not exist
     help: `mainstay why time` tells more
     ");
     let down = env.server("time");
@@ -79,7 +79,7 @@ fn a_working_directory_must_be_one() {
         env.write("servers.toml", &format!("version = 1\n[servers.time]\n{table}\n"));
         let import = env.run(["import", "servers.toml"]);
         let text = format!(
-            "error: `time`: the working directory `[ROOT]/work/{cwd}` cannot be used: {why}\n\
+            "error: `time`: the working directory `[ROOT]/project/{cwd}` cannot be used: {why}\n\
              help: nothing was changed; correct the command and try again\n"
         );
         for output in [run, import] {
@@ -99,11 +99,11 @@ fn a_directory_that_vanishes_is_named_and_its_return_is_enough() {
     kill(pid_of(&first), Signal::KILL);
     let down = env.once("time", "went down", |server| server["status"] == "error");
     let reason = down["reason"].as_str().unwrap();
-    assert!(reason.contains("/work/dir` cannot be used: it does not exist"), "{down}");
+    assert!(reason.contains("/project/dir` cannot be used: it does not exist"), "{down}");
     fs::create_dir(&dir).unwrap();
     env.ok(["restart", "time"]);
     env.once("time", "came up", |server| server["status"] == "running");
-    assert!(env.call("time", "cwd", "{}").ends_with("/work/dir"));
+    assert!(env.call("time", "cwd", "{}").ends_with("/project/dir"));
 }
 
 #[test]
@@ -115,8 +115,8 @@ fn a_home_below_a_file_cannot_be_used() {
     assert_snapshot!(env.run(["run", "time", "--", "true"]), @"
     exit: 4
     --- stderr
-    error: the daemon could not be started: the directory `[ROOT]/work/file/home/state` cannot be used: not a directory
-    help: make `[ROOT]/work/file/home/state` writable, or set MAINSTAY_HOME to a directory you can write to
+    error: the daemon could not be started: the directory `[ROOT]/project/file/home/state` cannot be used: not a directory
+    help: make `[ROOT]/project/file/home/state` writable, or set MAINSTAY_HOME to a directory you can write to
     ");
     assert_eq!(fs::read_to_string(file).unwrap(), "a file");
 }

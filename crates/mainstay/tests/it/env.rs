@@ -38,7 +38,7 @@ pub(crate) struct Output {
 impl TestEnv {
     pub(crate) fn new() -> Self {
         let root = tempfile::Builder::new().prefix("mainstay-test-").tempdir().unwrap();
-        for dir in ["home", "work"] {
+        for dir in ["home", "project"] {
             fs::create_dir(root.path().join(dir)).unwrap();
         }
         Self { root, vars: Vec::new() }
@@ -57,7 +57,7 @@ impl TestEnv {
 
     /// The directory in which commands run.
     pub(crate) fn work(&self) -> PathBuf {
-        self.root.path().join("work")
+        self.root.path().join("project")
     }
 
     /// What `MAINSTAY_HOME` is.

@@ -102,7 +102,7 @@ fn status_and_why_in_json() {
         ],
     );
     check(&status["mcp"], &[("name", "string"), ("version", "string"), ("protocol", "string")]);
-    assert_eq!((&status["env"], &status["cwd"]), (&json!(["TOKEN"]), &json!("[ROOT]/work")));
+    assert_eq!((&status["env"], &status["cwd"]), (&json!(["TOKEN"]), &json!("[ROOT]/project")));
     assert_eq!(status["restart_max"], 3);
 
     let why = env.json(["why", "time", "--json"]);
@@ -292,7 +292,7 @@ fn a_server_runs_where_and_as_it_was_told() {
     let options = ["--cwd", "sub", "--env-file", "vars", "-e", "A=flag", "-e", "FROM_HERE"];
     env.run_server("time", &options, &[&fixture()]);
     let get = |name: &str| env.run(["call", "time", "env", &format!(r#"{{"name":"{name}"}}"#)]);
-    assert_eq!(env.call("time", "cwd", "{}"), "[ROOT]/work/sub");
+    assert_eq!(env.call("time", "cwd", "{}"), "[ROOT]/project/sub");
     assert_eq!(get("A").stdout, "flag\n");
     assert_eq!(get("B").stdout, "file\n");
     assert_eq!(get("FROM_HERE").stdout, "mine\n");
