@@ -75,11 +75,11 @@ pub fn kill_all(of: u32, signal: Signal) -> io::Result<usize> {
 ///
 /// One call reads all of `/proc`, and each environment once. Async code should make it on a thread
 /// for blocking work, and only once for all the marks that share a prefix.
-pub fn find_marked(variable: &str, value_prefix: &[u8]) -> Vec<(Process, Vec<u8>)> {
+pub fn find_marked(variable: &str, value_prefix: &[u8]) -> io::Result<Vec<(Process, Vec<u8>)>> {
     let uid = rustix::process::geteuid().as_raw();
-    let Ok(pids) = procfs::pids() else { return Vec::new() };
     let mut environ = Vec::new();
-    pids.filter(|pid| fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| found.uid() == uid))
+    let ours = procfs::pids()?
+        .filter(|pid| fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| found.uid() == uid))
         .filter_map(|pid| {
             // The start time comes first. If the pid changes hands in between, the result names a
             // process that is no more, and not one that has no mark.
@@ -87,8 +87,8 @@ pub fn find_marked(variable: &str, value_prefix: &[u8]) -> Vec<(Process, Vec<u8>
             read_environ(pid, &mut environ)?;
             let value = value_of(&environ, variable.as_bytes())?;
             value.starts_with(value_prefix).then(|| (process, value.to_vec()))
-        })
-        .collect()
+        });
+    Ok(ours.collect())
 }
 
 fn living(of: u32) -> io::Result<Vec<Process>> {
@@ -173,9 +173,9 @@ mod tests {
         let mut child = sleeper(&mark, &[]);
         assert!(descendants(std::process::id()).unwrap().contains(&child.id()));
         let prefix = format!("instance-{}-", std::process::id());
-        let marked = find_marked("HOLD_TEST_MARK", prefix.as_bytes());
+        let marked = find_marked("HOLD_TEST_MARK", prefix.as_bytes()).unwrap();
         assert!(marked.contains(&(process(&child), mark.into_bytes())), "{marked:?}");
-        assert!(find_marked("HOLD_TEST_MARK", b"other").is_empty());
+        assert!(find_marked("HOLD_TEST_MARK", b"other").unwrap().is_empty());
 
         let found = process(&child);
         let other = Process { started: found.started + 1, ..found };
@@ -192,7 +192,7 @@ mod tests {
         let mark = format!("huge-{}", std::process::id());
         let padding = vec!["x".repeat(100_000); 11];
         let mut child = sleeper(&mark, &padding);
-        let found = find_marked("HOLD_TEST_MARK", mark.as_bytes());
+        let found = find_marked("HOLD_TEST_MARK", mark.as_bytes()).unwrap();
         process(&child).kill().unwrap();
         child.wait().unwrap();
         assert_eq!(found, []);

@@ -1,6 +1,7 @@
 //! Processes that carry the mark of a run but have lost their shim.
 
 use std::collections::HashSet;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,14 +34,18 @@ where
     loop {
         let (of, which) = (Arc::clone(&prefix), Arc::clone(&doomed));
         let look = spawn_blocking(move || kill_marked(&of, &*which)).await;
-        let killed = look.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-        if killed.is_empty() {
-            return;
-        }
-        for (pid, mark) in killed {
-            if told.insert(pid) {
-                tracing::warn!(pid, run = %mark, "killed a process whose shim is gone");
+        let look = look.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        match look {
+            Ok(killed) if killed.is_empty() => return,
+            Ok(killed) => {
+                for (pid, mark) in killed {
+                    if told.insert(pid) {
+                        tracing::warn!(pid, run = %mark, "killed a process whose shim is gone");
+                    }
+                }
             }
+            // Out of descriptors, most likely. Not seeing any process does not mean that there is none.
+            Err(error) => tracing::warn!(%error, "cannot look for stray processes"),
         }
         if Instant::now() >= give_up {
             tracing::error!(marks = %prefix, "processes could not be killed");
@@ -51,9 +56,9 @@ where
     }
 }
 
-fn kill_marked(prefix: &str, doomed: &dyn Fn(&str) -> bool) -> Vec<(u32, String)> {
+fn kill_marked(prefix: &str, doomed: &dyn Fn(&str) -> bool) -> io::Result<Vec<(u32, String)>> {
     let mut killed = Vec::new();
-    for (process, mark) in tree::find_marked(MARK, prefix.as_bytes()) {
+    for (process, mark) in tree::find_marked(MARK, prefix.as_bytes())? {
         let mark = String::from_utf8_lossy(&mark).into_owned();
         if doomed(&mark) {
             // It may have ended in between, which is what is wanted.
@@ -61,5 +66,5 @@ fn kill_marked(prefix: &str, doomed: &dyn Fn(&str) -> bool) -> Vec<(u32, String)
             killed.push((process.pid, mark));
         }
     }
-    killed
+    Ok(killed)
 }

@@ -96,7 +96,7 @@ impl Bench {
     /// The processes of this server that are there, the shim apart.
     pub(crate) fn processes(&self) -> Vec<Process> {
         let value = self.dir.as_os_str().as_encoded_bytes();
-        tree::find_marked(MARK, value).into_iter().map(|(process, _)| process).collect()
+        tree::find_marked(MARK, value).unwrap().into_iter().map(|(process, _)| process).collect()
     }
 }
 
