@@ -11,6 +11,9 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::{ApiError, ErrorKind, Frame, Hello, MAX_LINE, PROTOCOL, Request};
 
+/// How much is read at a time.
+const READ: usize = 64 * 1024;
+
 /// Opens the control socket.
 pub type Dial<'a> = &'a (dyn Fn() -> io::Result<StdStream> + Send + Sync);
 
@@ -113,7 +116,7 @@ impl Connection {
     async fn greet(stream: StdStream, deadline: Instant) -> Result<Self, CallError> {
         stream.set_nonblocking(true).map_err(CallError::Unreachable)?;
         let stream = UnixStream::from_std(stream).map_err(CallError::Unreachable)?;
-        let mut stream = BufReader::new(stream);
+        let mut stream = BufReader::with_capacity(READ, stream);
         let Ok(Ok(Some(line))) = timeout_at(deadline, read_line(&mut stream)).await else {
             return Err(CallError::NoHello);
         };
@@ -139,14 +142,15 @@ impl Connection {
 
     /// Sends the request and reads its answer.
     pub async fn call<T: DeserializeOwned>(self, request: &Request) -> Result<T, CallError> {
-        self.stream(request, |_: serde_json::Value| Ok(())).await
+        self.stream(request, |_: Vec<serde_json::Value>| Ok(())).await
     }
 
-    /// Sends the request, hands every item to `each` as it comes, and reads the answer.
+    /// Sends the request, hands the items to `each` as they come, those that came together in one go,
+    /// and reads the answer.
     pub async fn stream<I: DeserializeOwned, T: DeserializeOwned>(
         mut self,
         request: &Request,
-        mut each: impl FnMut(I) -> io::Result<()>,
+        mut each: impl FnMut(Vec<I>) -> io::Result<()>,
     ) -> Result<T, CallError> {
         let cut = |error| CallError::Cut(Some(error));
         let mut line = serde_json::to_vec(request).map_err(CallError::Garbled)?;
@@ -157,13 +161,20 @@ impl Connection {
             return Err(ApiError::new(ErrorKind::Invalid, message).into());
         }
         self.stream.write_all(&line).await.map_err(cut)?;
+        let mut items = Vec::new();
         loop {
+            if !items.is_empty() && !self.stream.buffer().contains(&b'\n') {
+                each(std::mem::take(&mut items)).map_err(cut)?;
+            }
             let line = read_line(&mut self.stream).await.map_err(cut)?;
             let line = line.ok_or(CallError::Cut(None))?;
-            match serde_json::from_slice(&line).map_err(CallError::Garbled)? {
+            let frame = serde_json::from_slice(&line).map_err(CallError::Garbled)?;
+            if !matches!(frame, Frame::Item(_)) && !items.is_empty() {
+                each(std::mem::take(&mut items)).map_err(cut)?;
+            }
+            match frame {
                 Frame::Item(item) => {
-                    let item = serde_json::from_str(item.get()).map_err(CallError::Garbled)?;
-                    each(item).map_err(cut)?;
+                    items.push(serde_json::from_str(item.get()).map_err(CallError::Garbled)?);
                 }
                 Frame::Ok(answer) => {
                     return serde_json::from_str(answer.get()).map_err(CallError::Garbled);

@@ -71,7 +71,17 @@ pub(crate) struct Peer {
 impl Peer {
     /// One item of a stream.
     pub(crate) async fn item(&mut self, item: &impl Serialize) -> io::Result<()> {
-        self.line(&Frame::Item(to_raw_value(item)?)).await
+        self.items(std::slice::from_ref(item)).await
+    }
+
+    /// Items of a stream, in one go.
+    pub(crate) async fn items(&mut self, items: &[impl Serialize]) -> io::Result<()> {
+        let mut lines = Vec::new();
+        for item in items {
+            serde_json::to_writer(&mut lines, &Frame::Item(to_raw_value(item)?))?;
+            lines.push(b'\n');
+        }
+        self.write.write_all(&lines).await
     }
 
     /// The answer, good or bad.

@@ -43,6 +43,9 @@ use store::Store;
 pub use ground::RunError;
 pub use store::StoreError;
 
+/// The store of intent, in the state directory.
+const STATE: &str = "state.db";
+
 /// How often the clocks are compared; a jump between them is a host that slept.
 const PULSE: Duration = Duration::from_secs(2);
 
@@ -75,6 +78,11 @@ pub struct Config {
     pub exe: PathBuf,
     /// What is logged, in the notation of `tracing`.
     pub log_filter: Option<String>,
+}
+
+/// Whether a daemon could read the state of this instance. Changes nothing.
+pub fn inspect(instance: &Instance) -> Result<(), RunError> {
+    Ok(Store::inspect(&instance.state_dir.join(STATE))?)
 }
 
 /// Runs a daemon until it is told to end. `announce` is called when it listens.
@@ -133,11 +141,11 @@ type Awake = (Arc<Service>, Arc<dyn Engine>, broadcast::Receiver<News>);
 /// Opens everything and takes up every server.
 async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunError> {
     let instance = config.instance;
-    let store = Store::open(&instance.state_dir.join("state.db"))?;
+    let store = Store::open(&instance.state_dir.join(STATE))?;
     let instance_id = store.instance()?;
     let daemon = store.next_daemon()?;
     let stored = store.load()?;
-    let events = instance.state_dir.join("events.db");
+    let events = instance.state_dir.join(store::EVENTS);
     let journal = Journal::open(&events)?;
     let last_runs = journal::last_runs(&events);
     let memory = Memory::open(Service::sessions_dir(&instance.run_dir))

@@ -25,6 +25,9 @@ use crate::snapshot::{self, Session, Snapshot};
 /// How long a call waits for a server that is coming up.
 const HOLD: Duration = Duration::from_secs(10);
 
+/// Lines of a log that are sent together.
+const BATCH: usize = 256;
+
 /// How many events `why` shows.
 const WHY_EVENTS: usize = 20;
 
@@ -178,14 +181,18 @@ impl Service {
             Ok(lines) => lines,
             Err(error) => return peer.answer::<()>(Err(error)).await,
         };
+        let mut batch = Vec::new();
         loop {
-            let line = tokio::select! {
+            let count = tokio::select! {
                 biased;
-                line = lines.recv() => line,
-                () = self.stop.closed(), if range.follow => None,
+                count = lines.recv_many(&mut batch, BATCH) => count,
+                () = self.stop.closed(), if range.follow => 0,
             };
-            let Some(line) = line else { return peer.answer(Ok(())).await };
-            peer.item(&LogLine { line }).await?;
+            if count == 0 {
+                return peer.answer(Ok(())).await;
+            }
+            let together: Vec<LogLine> = batch.drain(..).map(|line| LogLine { line }).collect();
+            peer.items(&together).await?;
         }
     }
 
@@ -297,7 +304,8 @@ impl Service {
         let shown = handle.view.borrow().clone();
         shown.session.clone().filter(|_| other(&shown)).ok_or_else(|| {
             let ServerInfo { status, reason, .. } = shown.info();
-            let message = format!("`{name}` is {status}: {reason}");
+            let state = if status == Status::Error { "down" } else { status.as_str() };
+            let message = format!("`{name}` is {state}: {reason}");
             ApiError::new(ErrorKind::Unavailable, message).with_help(match status {
                 Status::Stopped => format!("`mainstay start {name}` turns it on"),
                 Status::Starting

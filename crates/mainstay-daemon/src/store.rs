@@ -4,12 +4,13 @@
 //! (WAL, `synchronous=FULL`). The schema has a number; a newer one is refused, an older one would be
 //! migrated forward.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use mainstay_core::{ServerName, ServerSpec, Wanted};
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, params};
 use tokio::task::spawn_blocking;
 
 use crate::ground::make_private_database;
@@ -17,6 +18,9 @@ use crate::random;
 
 /// The schema that this program writes.
 const SCHEMA: i64 = 1;
+
+/// The event log beside it.
+pub(crate) const EVENTS: &str = "events.db";
 
 /// Marks the file as ours: "main".
 const APPLICATION: i64 = 0x6d61_696e;
@@ -55,7 +59,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// Anything else.
-    #[error("the database `{}` cannot be used", path.display())]
+    #[error("the database `{}` cannot be used: {source}", path.display())]
     Sqlite {
         /// The file.
         path: PathBuf,
@@ -68,6 +72,10 @@ pub enum StoreError {
 impl StoreError {
     pub(crate) fn from_sqlite(path: &Path, source: rusqlite::Error) -> Self {
         let path = path.to_owned();
+        // A value where none of its kind can be was not written by us.
+        if let rusqlite::Error::InvalidColumnType(..) = source {
+            return Self::Damaged { path, what: source.to_string() };
+        }
         match source.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => Self::Full { path },
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
@@ -104,6 +112,7 @@ impl Store {
     /// Opens the store, or makes it.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let wrap = |error| StoreError::from_sqlite(path, error);
+        refuse_emptied(path)?;
         make_private_database(path);
         let mut connection = Connection::open(path).map_err(wrap)?;
         let owner = pragma(&connection, "application_id").map_err(wrap)?;
@@ -117,6 +126,28 @@ impl Store {
         }
         set_up(&mut connection, found).map_err(wrap)?;
         Ok(Self { path: path.into(), connection: Arc::new(Mutex::new(connection)) })
+    }
+
+    /// Whether the store could be opened and read, without making or changing one.
+    pub(crate) fn inspect(path: &Path) -> Result<(), StoreError> {
+        if !path.exists() {
+            return Ok(());
+        }
+        refuse_emptied(path)?;
+        let wrap = |error| StoreError::from_sqlite(path, error);
+        let connection =
+            Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(wrap)?;
+        let found = pragma(&connection, "user_version").map_err(wrap)?;
+        if found > SCHEMA {
+            return Err(StoreError::Newer { path: path.to_owned(), found });
+        }
+        let verdict: String =
+            connection.pragma_query_value(None, "quick_check", |row| row.get(0)).map_err(wrap)?;
+        if verdict != "ok" {
+            return Err(StoreError::Damaged { path: path.to_owned(), what: verdict });
+        }
+        let connection = Arc::new(Mutex::new(connection));
+        Self { path: path.into(), connection }.load().map(drop)
     }
 
     /// The random name of this instance, made once.
@@ -247,6 +278,17 @@ impl Store {
     }
 }
 
+/// An empty file passes for a new database. Where there is an event log already, it is one that was
+/// emptied, and to go on would be to forget every server.
+fn refuse_emptied(path: &Path) -> Result<(), StoreError> {
+    let empty = fs::metadata(path).is_ok_and(|found| found.len() == 0);
+    if empty && path.with_file_name(EVENTS).exists() {
+        let what = "it is empty, although there has been a daemon here".to_owned();
+        return Err(StoreError::Damaged { path: path.to_owned(), what });
+    }
+    Ok(())
+}
+
 fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, name, |row| row.get(0))
 }
@@ -287,8 +329,6 @@ fn parse_wanted(text: &str) -> Option<Wanted> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use mainstay_testkit::samples::spec;
 
     use super::*;
@@ -335,6 +375,18 @@ mod tests {
         let error = Store::open(&path).unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
         assert!(fs::read_to_string(&path).unwrap().starts_with("this is no database"));
+    }
+
+    #[test]
+    fn an_emptied_database_is_not_taken_for_a_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.db");
+        fs::write(&path, "").unwrap();
+        drop(Store::open(&path).unwrap());
+        fs::write(&path, "").unwrap();
+        fs::write(dir.path().join(EVENTS), "").unwrap();
+        let error = Store::open(&path).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
     }
 
     #[test]

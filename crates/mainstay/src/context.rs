@@ -2,9 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_api::{Instance, Request};
+use mainstay_core::{ServerName, human_duration};
 use serde::de::DeserializeOwned;
 
 use crate::error::CliError;
@@ -85,6 +87,22 @@ impl Context {
     ) -> Result<T, CliError> {
         let remote = Remote::of(self)?;
         self.ui.waiting(what, remote.call(request)).await
+    }
+
+    /// Sends a request that a server has to answer, and waits for that no longer than `limit`.
+    pub(crate) async fn ask_within<T: DeserializeOwned>(
+        &self,
+        limit: Duration,
+        server: &ServerName,
+        what: &str,
+        request: &Request,
+    ) -> Result<T, CliError> {
+        let late = |_| {
+            let limit = human_duration(limit);
+            let help = "if it should have, it hangs: `mainstay restart` ends it and starts it anew";
+            CliError::failed(format!("{server} has not answered within {limit}"), help)
+        };
+        tokio::time::timeout(limit, self.ask(what, request)).await.map_err(late)?
     }
 }
 

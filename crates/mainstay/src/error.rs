@@ -49,8 +49,8 @@ pub(crate) enum CliError {
     /// No daemon answers on the socket.
     #[error("the daemon cannot be reached at `{}`", socket.display())]
     #[diagnostic(help(
-        "it may be restarting after an update: try again in a moment; \
-         `mainstay doctor` looks for the reason"
+        "it may be restarting after an update: try again in a moment; `mainstay doctor` looks for \
+         the reason (with MAINSTAY_NO_START set, none is started)"
     ))]
     Unreachable { socket: PathBuf, source: io::Error },
     /// The daemon accepted the connection and said nothing.
@@ -244,7 +244,7 @@ mod tests {
             Exit::Unreachable,
             "error: the daemon cannot be reached at `/run/daemon.sock`: no such luck\n\
              help: it may be restarting after an update: try again in a moment; \
-             `mainstay doctor` looks for the reason",
+             `mainstay doctor` looks for the reason (with MAINSTAY_NO_START set, none is started)",
         );
         check(
             &CliError::call(Path::new("/s"), CallError::Cut(None)),

@@ -60,15 +60,15 @@ impl Remote {
         self.finish(self.connect().await?.call(request).await)
     }
 
-    /// Sends a request and hands every item to `each` as it comes, until the stream or `each` ends.
+    /// Sends a request and hands the items to `each` as they come, until the stream or `each` ends.
     pub(crate) async fn stream<I: DeserializeOwned>(
         &self,
         request: &Request,
-        mut each: impl FnMut(I) -> Result<(), CliError>,
+        mut each: impl FnMut(Vec<I>) -> Result<(), CliError>,
     ) -> Result<(), CliError> {
         let mut ours = None;
-        let each = |item| {
-            each(item).map_err(|error| {
+        let each = |items| {
+            each(items).map_err(|error| {
                 ours = Some(error);
                 io::Error::other("the reader is done")
             })
@@ -115,7 +115,7 @@ impl Remote {
         };
         waited.map_err(|error| match self.start {
             Start::ByAServer if error.is_absence() => CliError::Supervised,
-            Start::ByAServer | Start::Forbidden | Start::With(_) => self.error(error),
+            Start::Forbidden | Start::ByAServer | Start::With(_) => self.error(error),
         })
     }
 

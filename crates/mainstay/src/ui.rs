@@ -53,19 +53,23 @@ impl Ui {
         if text.is_empty() { Ok(()) } else { self.print(text) }
     }
 
-    /// Prints one item of a stream of answers, a line each.
-    pub(crate) fn item<T: Serialize>(
+    /// Prints items of a stream of answers, a line each, in one go.
+    pub(crate) fn items<T: Serialize>(
         &mut self,
         json: bool,
-        item: &T,
-        human: impl FnOnce(&T) -> String,
+        items: &[T],
+        human: impl Fn(&T) -> String,
     ) -> Result<(), CliError> {
-        let text = if json {
-            serde_json::to_string(item).map_err(|source| CliError::Garbled { source })?
-        } else {
-            human(item)
-        };
-        self.print(text)
+        let mut text = String::new();
+        for item in items {
+            text.push_str(&if json {
+                serde_json::to_string(item).map_err(|source| CliError::Garbled { source })?
+            } else {
+                human(item)
+            });
+            text.push('\n');
+        }
+        self.print_all(text.as_bytes())
     }
 
     /// Talks to the user. Nobody is told when nobody listens.

@@ -180,7 +180,7 @@ impl fmt::Display for Note {
             Self::Ready { took, .. } => write!(f, "ready after {}", human_duration(*took)),
             Self::Ended { cause, ran_for, charged, .. } => {
                 f.write_str(&end(cause, *ran_for))?;
-                if *charged { f.write_str(" (restart is charged)") } else { Ok(()) }
+                if *charged { f.write_str(" (uses up a restart)") } else { Ok(()) }
             }
             Self::Scheduled { attempt, of, delay: Duration::ZERO } => {
                 write!(f, "restart {attempt} of {of} now")

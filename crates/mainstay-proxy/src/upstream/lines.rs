@@ -62,6 +62,9 @@ impl Lines {
             Ok(Answer::TooLong) => {
                 Err(protocol(method, format_args!("a line of more than {MAX_LINE} bytes")))
             }
+            Ok(Answer::Echo) => Err(UpstreamError::Protocol(
+                "it sends back what it is sent, so it is no MCP server".to_owned(),
+            )),
             Ok(Answer::Gone { sent }) => Err(closed(method, sent)),
             // Whoever held it would have said so; to assume that it was sent is safe.
             Err(_) => Err(closed(method, true)),
@@ -182,7 +185,11 @@ impl Session {
                     }
                 }
                 Ok(Frame::Request { id, method, .. }) => {
-                    if self.outbox.len() < OUTBOX_WITH_REPLIES {
+                    // Our ids are far from those that servers choose, so this one is ours.
+                    let echo = id.as_u64().and_then(|id| self.pending.remove(&id));
+                    if let Some(echo) = echo {
+                        echo.answer(Answer::Echo);
+                    } else if self.outbox.len() < OUTBOX_WITH_REPLIES {
                         self.outbox.push_back((None, reply(id, &method)));
                     } else {
                         debug!(%id, %method, "request of a server that does not read dropped");

@@ -1,6 +1,7 @@
 //! `mainstay call`
 
 use std::io::Read as _;
+use std::time::Duration;
 
 use mainstay_api::Request;
 use mainstay_core::ServerName;
@@ -9,6 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::context::Context;
 use crate::error::{CliError, Exit};
+use crate::text::duration;
 
 /// Call a tool of a server and print its result
 ///
@@ -25,6 +27,9 @@ pub(crate) struct Args {
     /// The arguments, a JSON object; `-` reads standard input
     #[arg(default_value = "{}", value_name = "JSON")]
     arguments: String,
+    /// How long to wait for the result
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
+    timeout: Duration,
     /// Print the whole result as JSON
     #[arg(long)]
     json: bool,
@@ -43,8 +48,8 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     };
     let arguments = arguments(&text)?;
     let waiting = format!("calling {}", args.tool);
-    let request = Request::Call { name: args.name, tool: args.tool, arguments };
-    let result: Value = ctx.ask(&waiting, &request).await?;
+    let request = Request::Call { name: args.name.clone(), tool: args.tool, arguments };
+    let result: Value = ctx.ask_within(args.timeout, &args.name, &waiting, &request).await?;
     let failed = result.get("isError").and_then(Value::as_bool).unwrap_or_default();
     if args.json || !failed {
         ctx.ui.answer(args.json, &result, content)?;

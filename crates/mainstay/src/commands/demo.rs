@@ -161,8 +161,8 @@ impl Demo<'_> {
         let mut events = Vec::new();
         let request = Request::Events { name: Some(name.clone()), tail: None, follow: false };
         self.remote
-            .stream(&request, |event: EventRecord| {
-                events.push(event);
+            .stream(&request, |more: Vec<EventRecord>| {
+                events.extend(more);
                 Ok(())
             })
             .await?;

@@ -5,7 +5,9 @@ mod checks;
 use mainstay_api::{Request, ServerInfo};
 use serde::Serialize;
 
-use self::checks::{daemon_check, directory_check, kernel_checks, program_checks, server_check};
+use self::checks::{
+    daemon_check, database_check, directory_check, kernel_checks, program_checks, server_check,
+};
 use crate::context::Context;
 use crate::error::{CliError, Exit};
 use crate::remote::Remote;
@@ -71,6 +73,7 @@ async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
     checks.push(directory_check("runtime directory", &instance.run_dir));
     let remote = Remote::of(ctx)?;
     let daemon = ctx.ui.waiting("looking for the daemon", remote.inspect()).await;
+    checks.push(database_check(mainstay_daemon::inspect(&instance).err()));
     checks.push(daemon_check(&daemon));
     if let Ok(Some(_)) = daemon
         && let Some(connection) = remote.probe().await?

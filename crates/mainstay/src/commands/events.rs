@@ -29,7 +29,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let Args { name, follow, tail, json } = args;
     let remote = Remote::of(ctx)?;
     let ui = &mut ctx.ui;
-    let each = |event: EventRecord| ui.item(json, &event, line);
+    let each = |events: Vec<EventRecord>| ui.items(json, &events, line);
     remote.stream(&Request::Events { name, tail, follow }, each).await
 }
 

@@ -29,6 +29,6 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let Args { name, follow, tail, json } = args;
     let remote = Remote::of(ctx)?;
     let ui = &mut ctx.ui;
-    let each = |line: LogLine| ui.item(json, &line, |line| line.line.clone());
+    let each = |lines: Vec<LogLine>| ui.items(json, &lines, |line| line.line.clone());
     remote.stream(&Request::Logs { name, tail, follow }, each).await
 }

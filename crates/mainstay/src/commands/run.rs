@@ -143,7 +143,13 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     match verdict {
         Ok(text) if !args.json => ctx.ui.print(text),
         Ok(_) => Ok(()),
-        Err(text) => Err(CliError::failed(text, format!("`mainstay why {name}` tells more"))),
+        Err(text) => {
+            let help = format!(
+                "`mainstay why {name}` tells more; it stays registered: correct it with \
+                 `mainstay run {name} --replace ...`, or `mainstay rm {name}`"
+            );
+            Err(CliError::failed(text, help))
+        }
     }
 }
 

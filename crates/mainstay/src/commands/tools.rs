@@ -1,5 +1,7 @@
 //! `mainstay tools`
 
+use std::time::Duration;
+
 use mainstay_api::Request;
 use mainstay_core::ServerName;
 use serde_json::Value;
@@ -8,6 +10,9 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::text::{Cell, clip, columns, tame};
 use crate::ui::paint;
+
+/// A server that takes longer to list its tools has stopped answering.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// List the tools that a server offers
 #[derive(Debug, clap::Args)]
@@ -21,7 +26,8 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let request = Request::Tools { name: args.name.clone() };
-    let tools: Vec<Value> = ctx.ask("asking the server", &request).await?;
+    let tools: Vec<Value> =
+        ctx.ask_within(LIMIT, &args.name, "asking the server", &request).await?;
     if tools.is_empty() && !args.json {
         ctx.ui.say(format!("{} offers no tools", args.name));
     }
@@ -38,7 +44,8 @@ fn page(tools: &[Value], width: Option<usize>) -> String {
     let read_only = |tool: &Value| {
         tool.pointer("/annotations/readOnlyHint").and_then(Value::as_bool).unwrap_or_default()
     };
-    let names: Vec<String> = tools.iter().map(|tool| text(tool, "name")).collect();
+    let names: Vec<String> =
+        tools.iter().map(|tool| text(tool, "name") + &parameters(tool)).collect();
     let taken = names.iter().map(|name| name.chars().count()).max().unwrap_or(0) + 2 + 9 + 2;
     let room = width.map_or(usize::MAX, |width| width.saturating_sub(taken).max(20));
     let rows = tools.iter().zip(names).map(|(tool, name)| {
@@ -52,6 +59,19 @@ fn page(tools: &[Value], width: Option<usize>) -> String {
     columns(&rows.collect::<Vec<_>>())
 }
 
+/// What a tool must be given, and in brackets what it may be given, as its schema says.
+fn parameters(tool: &Value) -> String {
+    let Some(all) = tool.pointer("/inputSchema/properties").and_then(Value::as_object) else {
+        return String::new();
+    };
+    let required = tool.pointer("/inputSchema/required").and_then(Value::as_array);
+    let must = |name: &str| required.is_some_and(|names| names.iter().any(|n| n == name));
+    let (must, may): (Vec<&String>, Vec<&String>) = all.keys().partition(|name| must(name));
+    let may = may.into_iter().map(|name| format!("[{}]", tame(name)));
+    let list: Vec<String> = must.into_iter().map(|name| tame(name)).chain(may).collect();
+    if list.is_empty() { String::new() } else { format!("({})", list.join(", ")) }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -62,18 +82,20 @@ mod tests {
     fn a_tool_is_a_line() {
         let tools = [
             json!({"name": "add", "description": "Adds two numbers.\nReally.",
-                   "annotations": {"readOnlyHint": true}}),
+                   "annotations": {"readOnlyHint": true},
+                   "inputSchema": {"properties": {"a": {}, "unit": {}, "b": {}},
+                                   "required": ["a", "b"]}}),
             json!({"name": "delete-everything", "description": "Deletes everything there is."}),
             json!({"name": "bare"}),
         ];
         let show = |width| anstream::adapter::strip_str(&page(&tools, width)).to_string();
         insta::assert_snapshot!(show(None), @"
-        add                read-only  Adds two numbers.
+        add(a, b, [unit])  read-only  Adds two numbers.
         delete-everything             Deletes everything there is.
         bare
         ");
         insta::assert_snapshot!(show(Some(50)), @"
-        add                read-only  Adds two numbers.
+        add(a, b, [unit])  read-only  Adds two numbers.
         delete-everything             Deletes everything …
         bare
         ");

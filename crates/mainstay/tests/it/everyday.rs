@@ -349,10 +349,13 @@ fn an_import_is_all_or_none() {
     assert!(taken.stderr.contains("there is a server `a` already"), "{taken}");
     assert_eq!((env.server("c"), &env.server("a")["pid"]), (Value::Null, &before["pid"]));
 
-    let replaced = import(&[table("a", &good), table("c", &good)], &["--replace"]);
+    env.once_running("b", 1);
+    let other = format!("[servers.b]\ncommand = ['{good}', '--stderr', 'hello']\n");
+    let replaced = import(&[table("a", &good), other, table("c", &good)], &["--replace"]);
     assert_eq!(replaced.code, 0, "{replaced}");
-    env.once_running("a", 2);
+    env.once_running("b", 2);
     env.once_running("c", 1);
+    assert_eq!(env.server("a")["pid"], before["pid"], "what is the same already is left alone");
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn a_daemon_that_must_not_be_started_is_waited_for_and_then_missed() {
     exit: 4
     --- stderr
     error: the daemon cannot be reached at `[ROOT]/mainstay/run/daemon.sock`: No such file or directory (os error 2)
-    help: it may be restarting after an update: try again in a moment; `mainstay doctor` looks for the reason
+    help: it may be restarting after an update: try again in a moment; `mainstay doctor` looks for the reason (with MAINSTAY_NO_START set, none is started)
     ");
     assert!(!env.mainstay_home().exists(), "the variable forbids it");
 }

@@ -86,7 +86,7 @@ fn a_crash_loop_ends_and_a_restart_after_the_fix_helps() {
     assert_eq!(env.events_called("time", "gave-up").len(), 1);
     let call = env.run(["call", "time", "pid"]);
     assert_eq!(call.code, 1, "{call}");
-    assert!(call.stderr.contains("`time` is error: gave up after 2 restarts"), "{call}");
+    assert!(call.stderr.contains("`time` is down: gave up after 2 restarts"), "{call}");
 
     env.write("fixed", "");
     env.ok(["restart", "time"]);

@@ -33,7 +33,7 @@ fn a_run_is_judged_as_of_its_exit() {
     assert_eq!(w.restarts(), 2);
     let end = w.unit.view(w.now).last_end.expect("it ended");
     assert_eq!((end.ran_for, end.ready_for, end.at), (secs(25), Some(secs(25)), at));
-    assert_eq!(w.notes()[0].to_string(), "exited 1 after 25 s (restart is charged)");
+    assert_eq!(w.notes()[0].to_string(), "exited 1 after 25 s (uses up a restart)");
     w.acts_after(secs(5), start(3));
 }
 

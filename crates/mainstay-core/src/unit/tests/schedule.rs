@@ -151,7 +151,7 @@ fn a_start_that_failed_for_a_passing_reason_is_tried_again_by_schedule() {
     assert_eq!(w.ends(full()), start(2));
     w.shows(Status::Starting, "could not be started: no space left, restarting");
     let log: Vec<String> = w.notes().iter().map(ToString::to_string).collect();
-    assert_eq!(log[0], "could not be started: no space left (restart is charged)");
+    assert_eq!(log[0], "could not be started: no space left (uses up a restart)");
     assert_eq!(w.ends(full()), None);
     assert!(w.reason().starts_with("could not be started: no space left, restart 2 of 10 in "));
     w.acts_after(secs(5), start(3));

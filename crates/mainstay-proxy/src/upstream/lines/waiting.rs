@@ -19,6 +19,8 @@ pub(super) enum Answer {
     Error(Box<RawValue>),
     /// It was too long to keep.
     TooLong,
+    /// It was the request itself.
+    Echo,
     /// There will be none.
     Gone {
         /// Whether the request was handed to the link.

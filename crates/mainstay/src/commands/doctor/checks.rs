@@ -7,6 +7,7 @@ use std::path::Path;
 
 use mainstay_api::{DaemonInfo, ServerInfo};
 use mainstay_core::Status;
+use mainstay_daemon::RunError;
 use rustix::fs::{Access, StatVfs, access, statvfs};
 use rustix::process::{PidfdFlags, child_subreaper, geteuid, getpid, pidfd_open};
 
@@ -147,6 +148,17 @@ pub(super) fn daemon_check(found: &Result<Option<DaemonInfo>, CliError>) -> Chec
         Err(error) => {
             let check = Check::new("daemon", Level::Fail, error.to_string());
             Check { help: error.advice(), ..check }
+        }
+    }
+}
+
+/// The database, as the next daemon would find it.
+pub(super) fn database_check(error: Option<RunError>) -> Check {
+    match error {
+        None => Check::new("database", Level::Ok, "can be read"),
+        Some(error) => {
+            let check = Check::new("database", Level::Fail, error.to_string());
+            Check { help: error.help(), ..check }
         }
     }
 }
