@@ -127,9 +127,6 @@ pub struct LogRange {
 /// A place where runs live.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
-    /// The engine's name, as specs and tables carry it.
-    fn name(&self) -> &'static str;
-
     /// Whether this server could be started now, as far as that can be told without starting it.
     async fn check(&self, spec: &ServerSpec) -> Result<(), StartError>;
 

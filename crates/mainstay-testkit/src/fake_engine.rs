@@ -201,10 +201,6 @@ impl FakeEngine {
 
 #[async_trait]
 impl Engine for FakeEngine {
-    fn name(&self) -> &'static str {
-        "fake"
-    }
-
     async fn check(&self, _spec: &ServerSpec) -> Result<(), StartError> {
         Ok(())
     }

@@ -205,10 +205,6 @@ impl Shared {
 
 #[async_trait]
 impl Engine for ProcessEngine {
-    fn name(&self) -> &'static str {
-        "process"
-    }
-
     async fn check(&self, spec: &ServerSpec) -> Result<(), StartError> {
         let Workload::Process(process) = &spec.workload;
         command::check_directory(&process.cwd)?;
