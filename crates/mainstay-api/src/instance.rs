@@ -74,6 +74,11 @@ impl Instance {
         self.run_dir.join("runs")
     }
 
+    /// The directory in which the sessions with running servers are remembered.
+    pub fn sessions_dir(&self) -> PathBuf {
+        self.run_dir.join("sessions")
+    }
+
     /// All directories that must exist before a daemon can work.
     pub fn directories(&self) -> [&Path; 2] {
         [&self.state_dir, &self.run_dir]

@@ -148,7 +148,7 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
     let events = instance.state_dir.join(store::EVENTS);
     let journal = Journal::open(&events)?;
     let last_runs = journal::last_runs(&events);
-    let memory = Memory::open(Service::sessions_dir(&instance.run_dir))
+    let memory = Memory::open(instance.sessions_dir())
         .map_err(|source| RunError::directory(&instance.run_dir, source))?;
     let engine = ProcessEngine::open(ProcessConfig {
         shim: config.exe,

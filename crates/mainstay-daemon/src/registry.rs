@@ -142,14 +142,6 @@ impl Registry {
         for server in stored {
             let name = server.spec.name.clone();
             if let Ok(handle) = self.get(&name) {
-                let same = {
-                    let shown = handle.view.borrow();
-                    shown.info().status == Status::Running && *shown.spec == server.spec
-                };
-                if same {
-                    names.push(name);
-                    continue;
-                }
                 send(&handle, Message::Replace(Box::new(server))).await;
             } else {
                 let last = self.forgotten().remove(&name).unwrap_or_default();

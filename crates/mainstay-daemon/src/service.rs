@@ -1,7 +1,6 @@
 //! What the control API does.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -332,11 +331,6 @@ impl Service {
             log: self.instance.daemon_log(),
             instance: self.instance_id.clone(),
         }
-    }
-
-    /// The directory in which runs remember their sessions.
-    pub(crate) fn sessions_dir(run_dir: &Path) -> std::path::PathBuf {
-        run_dir.join("sessions")
     }
 }
 

@@ -220,8 +220,11 @@ impl Driver {
                 Some(Event::Restart)
             }
             Message::Replace(stored) => {
+                // What runs as it is described now is left alone.
+                let same = self.session.is_some() && self.stored.spec == stored.spec;
                 self.stored = *stored;
-                Some(Event::Replaced(self.stored.spec.restart.clone()))
+                self.publish();
+                (!same).then(|| Event::Replaced(self.stored.spec.restart.clone()))
             }
             Message::News(news) if self.starting == Some(news.key().run) => {
                 self.early.push_back(news);

@@ -322,3 +322,15 @@ async fn a_death_that_overtakes_its_start_is_told_after_it() {
     let told: Vec<&str> = events.iter().map(|(_, event)| event.event.as_str()).collect();
     assert_eq!(told, ["starting", "started", "ended", "gave-up"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_runs_as_described_is_left_alone() {
+    let mut world = World::new(RestartPolicy::default());
+    world.until(|shown| shown.session.is_some()).await;
+    let later = Timestamp::from_second(1).unwrap();
+    let same = Stored { created_at: later, ..stored(RestartPolicy::default()) };
+    world.send(Message::Replace(Box::new(same))).await;
+    let shown = world.until(|shown| shown.created_at == later).await;
+    assert_eq!(shown.info().status, Status::Running);
+    assert_eq!((world.engine.starts().len(), world.engine.stops().len()), (1, 0));
+}
