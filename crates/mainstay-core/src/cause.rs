@@ -1,9 +1,12 @@
 //! Why a run ended.
 
 use std::fmt;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::human_duration;
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -115,6 +118,20 @@ impl Cause {
         }
     }
 
+    /// How a run that lasted so long ended, in words: "exited 1 after 3 s".
+    pub fn after(&self, ran_for: Duration) -> String {
+        let ran_for = human_duration(ran_for);
+        match self {
+            Self::Hung(what) => format!("unusable after {ran_for}: {what}"),
+            Self::Exited(_)
+            | Self::StoppedBySomeone
+            | Self::RestartedBySomeone
+            | Self::Asked
+            | Self::Removed => format!("{self} after {ran_for}"),
+            Self::EngineAway | Self::CannotStart(_) | Self::NotStarted(_) => self.to_string(),
+        }
+    }
+
     /// The exit status, if there was one.
     pub fn exit(&self) -> Option<Exit> {
         match self {
@@ -135,7 +152,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited(exit) => exit.fmt(f),
-            Self::Hung(what) => write!(f, "hung: {what}"),
+            Self::Hung(what) => write!(f, "unusable: {what}"),
             Self::StoppedBySomeone => f.write_str("stopped by someone else"),
             Self::RestartedBySomeone => f.write_str("restarted by someone else"),
             Self::Removed => f.write_str("removed"),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::reason::{end, times};
+use super::reason::times;
 use crate::{Cause, RunId, Wanted, human_duration};
 
 /// One thing that happened. Its `Display` is a short fragment for people.
@@ -179,7 +179,7 @@ impl fmt::Display for Note {
             Self::Started { run } => write!(f, "run {run} is up"),
             Self::Ready { took, .. } => write!(f, "ready after {}", human_duration(*took)),
             Self::Ended { cause, ran_for, charged, .. } => {
-                f.write_str(&end(cause, *ran_for))?;
+                f.write_str(&cause.after(*ran_for))?;
                 if *charged { f.write_str(" (uses up a restart)") } else { Ok(()) }
             }
             Self::Scheduled { attempt, of, delay: Duration::ZERO } => {
@@ -209,7 +209,7 @@ impl fmt::Display for Note {
             Self::StartTimedOut { after, .. } => {
                 write!(f, "did not answer `initialize` within {}", human_duration(*after))
             }
-            Self::Hung { what, .. } => write!(f, "hangs: {what}"),
+            Self::Hung { what, .. } => write!(f, "unusable: {what}"),
             Self::Paused { .. } => f.write_str("paused by someone else"),
             Self::Unpaused { .. } => f.write_str("no longer paused"),
             Self::Unhealthy { .. } => f.write_str("does not answer as it used to"),

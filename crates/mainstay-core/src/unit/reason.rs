@@ -55,20 +55,6 @@ pub(super) fn reason(unit: &Unit, now: Instant) -> String {
     }
 }
 
-/// How a run ended, in words: "exited 1 after 3 s".
-pub(super) fn end(cause: &Cause, ran_for: Duration) -> String {
-    let ran_for = human_duration(ran_for);
-    match cause {
-        Cause::Hung(what) => format!("hung after {ran_for}: {what}"),
-        Cause::Exited(_)
-        | Cause::StoppedBySomeone
-        | Cause::RestartedBySomeone
-        | Cause::Asked
-        | Cause::Removed => format!("{cause} after {ran_for}"),
-        Cause::EngineAway | Cause::NotStarted(_) | Cause::CannotStart(_) => cause.to_string(),
-    }
-}
-
 /// A number of restarts, in words.
 pub(super) fn times(restarts: u32) -> String {
     match restarts {
@@ -147,7 +133,7 @@ fn starting(unit: &Unit, run: &Run) -> String {
 }
 
 fn last_end(unit: &Unit) -> String {
-    unit.last_end.as_ref().map_or_else(|| "ended".to_owned(), |last| end(&last.cause, last.ran_for))
+    unit.last_end.as_ref().map_or_else(|| "ended".to_owned(), |last| last.cause.after(last.ran_for))
 }
 
 /// Rounded up, so that a countdown never shows less than is left.

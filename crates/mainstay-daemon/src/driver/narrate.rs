@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use mainstay_api::EventRecord;
-use mainstay_core::{Cause, Exit, Note, RunId, human_duration};
+use mainstay_core::{Cause, Exit, Note, RunId};
 use mainstay_engine::RunKey;
 
 use super::Driver;
@@ -24,8 +24,7 @@ impl Driver {
             Note::Ready { .. } => tracing::info!(%server, run, detail, "server ready"),
             Note::Ended { cause, ran_for, .. } => {
                 at = self.exited_at.take().unwrap_or(at);
-                let after = format!("{cause} after {}", human_duration(*ran_for));
-                self.times.ended = Some((cause.clone(), after, at));
+                self.times.ended = Some((cause.clone(), cause.after(*ran_for), at));
                 let kind = cause.kind();
                 if cause.charged() {
                     tracing::warn!(%server, run, cause = kind, detail, "server exited");

@@ -124,20 +124,23 @@ impl UpstreamError {
     }
 }
 
-/// The beginning of a text of the server, at most 300 characters, fit for a message.
+/// The beginning of a text of the server, at most 300 characters, fit for a message. A page for
+/// browsers says nothing in so few.
 pub(super) fn excerpt(text: &[u8]) -> String {
     const MOST: usize = 300;
     let text = String::from_utf8_lossy(text);
-    let mut shown: String = text.trim().chars().take(MOST).map(plain).collect();
-    if text.trim().chars().nth(MOST).is_some() {
+    if text.trim_start().starts_with('<') {
+        return "a page for browsers".to_owned();
+    }
+    let blank = |c: char| c.is_control() || c.is_whitespace();
+    let words: Vec<&str> = text.split(blank).filter(|word| !word.is_empty()).collect();
+    let line = words.join(" ");
+    let mut shown: String = line.chars().take(MOST).collect();
+    if line.chars().nth(MOST).is_some() {
         shown.pop();
         shown.push('…');
     }
     shown
-}
-
-fn plain(c: char) -> char {
-    if c.is_control() { ' ' } else { c }
 }
 
 fn missed(method: &str, sent: bool) -> String {
@@ -159,7 +162,8 @@ mod tests {
 
     #[test]
     fn an_excerpt_is_short_and_printable() {
-        assert_eq!(excerpt(b" no\n\x1b[1msession "), "no  [1msession");
+        assert_eq!(excerpt(b" no\n\x1b[1msession "), "no [1msession");
+        assert_eq!(excerpt(b"\n<!DOCTYPE html><html>"), "a page for browsers");
         assert_eq!(excerpt("ä".repeat(300).as_bytes()), "ä".repeat(300));
         let long = excerpt("ä".repeat(301).as_bytes());
         assert_eq!((long.chars().count(), long.ends_with("ä…")), (300, true));

@@ -17,7 +17,7 @@ fn a_start_that_does_not_become_ready_is_ended_and_charged() {
             w.news(|run| Event::Started { run });
         }
         assert_eq!(w.waits(), (secs(120), stop(1)));
-        w.shows(Status::Stopping, "hung: did not answer `initialize` within 2 min, ending it");
+        w.shows(Status::Stopping, "unusable: did not answer `initialize` within 2 min, ending it");
         assert_eq!(w.ends(Cause::Exited(Exit::code(0))), start(2));
         let end = w.unit.view(w.now).last_end.expect("it ended");
         assert_eq!(end.cause, Cause::Hung("did not answer `initialize` within 2 min".to_owned()));
@@ -57,12 +57,12 @@ fn what_hangs_is_killed_and_keeps_that_cause() {
     w.notes();
     let what = "3 pings unanswered".to_owned();
     assert_eq!(w.news(|run| Event::Hung { run, what: what.clone() }), kill(1));
-    w.shows(Status::Stopping, "hung: 3 pings unanswered, ending it");
+    w.shows(Status::Stopping, "unusable: 3 pings unanswered, ending it");
     assert_eq!(w.waits(), (secs(5), kill(1)));
     // The time it takes to die does not make the run a stable one.
     w.now += secs(4);
     assert_eq!(w.ends(sigkill()), start(2));
-    w.shows(Status::Starting, "hung after 19 s: 3 pings unanswered, restarting");
+    w.shows(Status::Starting, "unusable after 19 s: 3 pings unanswered, restarting");
     assert!(w.notes().contains(&Note::Ended {
         run: RunId::new(1),
         cause: Cause::Hung(what),
