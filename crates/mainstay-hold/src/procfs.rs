@@ -7,6 +7,8 @@ use std::io;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) parent: u32,
+    /// The leader of its session, or 0 if that is in another process namespace.
+    pub(crate) session: u32,
     /// In clock ticks since boot. Together with the pid it names one process for good.
     pub(crate) started: u64,
     pub(crate) alive: bool,
@@ -40,14 +42,15 @@ fn parse(line: &[u8]) -> Option<Stat> {
     let mut fields = std::str::from_utf8(line.get(after_name..)?).ok()?.split_ascii_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
-    let threads: u32 = fields.nth(15)?.parse().ok()?;
+    let session = fields.nth(1)?.parse().ok()?;
+    let threads: u32 = fields.nth(13)?.parse().ok()?;
     let started = fields.nth(1)?.parse().ok()?;
     // A process whose main thread has ended looks like a zombie while its other threads run on.
     let alive = match state {
         "Z" | "X" => threads > 1,
         _ => true,
     };
-    Some(Stat { parent, started, alive })
+    Some(Stat { parent, session, started, alive })
 }
 
 #[cfg(test)]
@@ -56,9 +59,9 @@ mod tests {
 
     fn check(name: &str, state: &str, threads: u32, alive: bool) {
         let line = format!(
-            "71 ({name}) {state} 70 71 70 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 8812 1 2 3\n"
+            "71 ({name}) {state} 70 71 69 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 8812 1 2 3\n"
         );
-        let expected = Stat { parent: 70, started: 8812, alive };
+        let expected = Stat { parent: 70, session: 69, started: 8812, alive };
         assert_eq!(parse(line.as_bytes()), Some(expected), "{line}");
     }
 

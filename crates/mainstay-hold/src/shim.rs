@@ -39,14 +39,15 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use rustix::fs::{AtFlags, unlinkat};
-use rustix::process::{Signal, getpid, getsid, set_child_subreaper, setsid};
+use rustix::io::Errno;
+use rustix::process::{Signal, getpid, set_child_subreaper, setsid};
 
 use self::oom::OomWatch;
 use self::reaper::Reaper;
 use self::run::Run;
 use self::server::Server;
 use crate::launch::{Failure, Launch, Report};
-use crate::{clock, record, socket, tree};
+use crate::{clock, procfs, record, socket, tree};
 
 /// Runs a server to its end. The [`Launch`] comes from standard input, a [`Report`] goes to standard
 /// output. To be called by the main thread before there are others, and without a process group of
@@ -103,12 +104,20 @@ fn start(run_dir: &Path, input: File) -> Result<Run, Failed> {
 /// Own session, so that no terminal and no process group of the daemon reaches us; subreaper, so that
 /// orphans of the server come to us; no working directory that keeps a file system busy.
 fn detach() -> io::Result<()> {
-    let leads_one_already = getsid(None)? == getpid();
-    if !leads_one_already {
-        setsid()?;
+    match setsid() {
+        Ok(_) => {}
+        // Refused to whoever leads a session already, which is all we want.
+        Err(Errno::PERM) if leads_a_session()? => {}
+        Err(errno) => return Err(errno.into()),
     }
     set_child_subreaper(Some(getpid()))?;
     std::env::set_current_dir("/")
+}
+
+/// Asked of `/proc`, because a session whose leader is in another process namespace has the number 0,
+/// which rustix takes for impossible.
+fn leads_a_session() -> io::Result<bool> {
+    Ok(procfs::stat(own_pid())?.is_some_and(|stat| stat.session == own_pid()))
 }
 
 /// The two pipes of the daemon, moved out of the way: from here on standard input, output and error

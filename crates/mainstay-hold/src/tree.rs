@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     fn stat(parent: u32, alive: bool) -> Stat {
-        Stat { parent, started: 1, alive }
+        Stat { parent, session: 1, started: 1, alive }
     }
 
     fn sleeper(mark: &str, padding: &[String]) -> Child {

@@ -3,12 +3,14 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use mainstay_hold::launch::{Failure, Report, Stdout};
 use mainstay_hold::wire::ToShim;
 use mainstay_hold::{record, socket};
 
-use crate::support::{Bench, Client, wait_for_exit};
+use crate::support::{Bench, Client, SHIM, wait_for_exit};
 
 fn shim_pid(dir: &Path) -> Option<u32> {
     record::shim_alive(dir).unwrap().map(|process| process.pid)
@@ -211,4 +213,21 @@ fn output_for_people_goes_to_the_log() {
     client.gone();
     let log = shim.bench.log();
     assert!(log.contains("out\n") && log.contains("err\n"), "{log}");
+}
+
+/// As in a container, where the session is often led by a process outside.
+#[test]
+fn a_session_whose_leader_is_out_of_sight_is_left_too() {
+    let mut bench = Bench::script("exit 0");
+    // `unshare` keeps its end of the report's pipe until the shim has ended.
+    bench.launch.linger = Duration::ZERO;
+    let mut namespace = Command::new("/usr/bin/unshare");
+    namespace.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+    if !rustix::process::geteuid().is_root() {
+        namespace.args(["--user", "--map-root-user"]);
+    }
+    namespace.arg(SHIM);
+    let (mut child, report) = bench.try_start_by(namespace, &bench.launch.encode());
+    assert!(matches!(report, Report::Started { .. }), "{report:?}");
+    assert!(child.wait().unwrap().success());
 }

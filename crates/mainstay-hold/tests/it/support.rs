@@ -17,6 +17,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tempfile::TempDir;
 
+/// The program under test.
+pub(crate) const SHIM: &str = env!("CARGO_BIN_EXE_mainstay-shim");
+
 /// No test waits longer than this for one event.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -75,7 +78,12 @@ impl Bench {
     }
 
     pub(crate) fn try_start(&self, launch: &[u8]) -> (Child, Report) {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_mainstay-shim"))
+        self.try_start_by(Command::new(SHIM), launch)
+    }
+
+    /// Starts the shim by a command that still lacks the run directory.
+    pub(crate) fn try_start_by(&self, mut command: Command, launch: &[u8]) -> (Child, Report) {
+        let mut child = command
             .arg(&self.dir)
             .env_clear()
             .envs(SHIM_ENV)
