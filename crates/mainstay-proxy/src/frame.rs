@@ -1,18 +1,47 @@
 //! The outer parts of a JSON-RPC message.
 //!
-//! [`scan`] finds out what a message is and where its parts are. It borrows everything from the
-//! text, and payloads (`params`, `result`, `error`) are checked to be JSON but not looked into. The
-//! functions below it write messages, with payloads copied as they are.
+//! The proxy works on the text of messages and changes only the bytes that must change. [`scan`]
+//! finds out what a message is and where its parts are; [`Parsed`] keeps that beside the text, so
+//! that one scan serves the whole way of a message. Payloads (`params`, `result`, `error`) are
+//! checked to be JSON but looked into only for single members that the proxy has to know.
+//! [`splice`] changes parts; what is written anew is written with payloads copied as they are.
+//!
+//! A member that stands in a message twice is refused wherever the proxy reads it, because the
+//! server may believe the other one.
+
+mod initialize;
+mod members;
+mod method;
+mod parsed;
+mod splice;
+mod write;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::str::Utf8Error;
 
-use bytes::Bytes;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::error::Category;
 use serde_json::value::RawValue;
 
+pub use self::initialize::{InitializeParams, InitializeResult, result_for_client};
+pub(crate) use self::members::{members, string};
+pub use self::method::Method;
+pub use self::parsed::{BadParams, Kind, Parsed, Progress};
+pub use self::splice::{Edit, Span, in_one_line, splice};
+pub use self::write::{
+    cancelled, error, error_with_data, notification, request, resource_updated, result, tool_error,
+};
+
+/// The code of an answer to what is no JSON.
+pub const PARSE_ERROR: i64 = -32700;
+/// The code of an answer to JSON that is no JSON-RPC message.
+pub const INVALID_REQUEST: i64 = -32600;
 /// The code of an answer to a method that the receiver does not have.
 pub const METHOD_NOT_FOUND: i64 = -32601;
+/// The code of an answer to parameters that make no sense.
+pub const INVALID_PARAMS: i64 = -32602;
+/// The code of an answer that tells of a failure on the answering side.
+pub const INTERNAL_ERROR: i64 = -32603;
 
 /// One message, borrowed from its text.
 #[derive(Debug, Clone)]
@@ -53,31 +82,38 @@ pub enum Outcome<'a> {
 }
 
 /// The id of a request: a string or a number, kept as it was written.
-#[derive(Debug, Clone, Copy, Serialize)]
-#[serde(transparent)]
-pub struct Id<'a>(&'a RawValue);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Id<'a>(&'a str);
 
 impl<'a> Id<'a> {
+    /// Takes the JSON text of a string or a number for an id, and no other JSON text.
+    pub fn new(json: &'a str) -> Option<Self> {
+        matches!(json.as_bytes().first(), Some(b'"' | b'-' | b'0'..=b'9')).then_some(Self(json))
+    }
+
     /// The id as JSON text.
     pub fn get(self) -> &'a str {
-        self.0.get()
+        self.0
     }
 
     /// The id as the whole number it is, if it is one.
     pub fn as_u64(self) -> Option<u64> {
-        self.get().parse().ok().or_else(|| whole(self.get().parse().ok()?))
+        self.0.parse().ok().or_else(|| whole(self.0.parse().ok()?))
     }
 }
 
 impl fmt::Display for Id<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.get())
+        f.write_str(self.0)
     }
 }
 
 /// Why a text is no JSON-RPC message.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
+    /// It is no UTF-8.
+    #[error("not UTF-8")]
+    Encoding(#[source] Utf8Error),
     /// It is no JSON object, or one with outer parts of the wrong type.
     #[error("not a JSON-RPC object")]
     Syntax(#[source] serde_json::Error),
@@ -90,6 +126,20 @@ pub enum FrameError {
     /// It is neither request, notification nor response.
     #[error("the object needs either a method, a result or an error")]
     Kind,
+}
+
+impl FrameError {
+    /// The code of the JSON-RPC error that tells the sender.
+    pub fn code(&self) -> i64 {
+        match self {
+            Self::Encoding(_) => PARSE_ERROR,
+            Self::Syntax(error) => match error.classify() {
+                Category::Io | Category::Syntax | Category::Eof => PARSE_ERROR,
+                Category::Data => INVALID_REQUEST,
+            },
+            Self::Version | Self::Id | Self::Kind => INVALID_REQUEST,
+        }
+    }
 }
 
 /// The messages in a text: the members of a batch, or else the text itself.
@@ -105,109 +155,54 @@ pub fn split(text: &[u8]) -> Vec<&[u8]> {
 
 /// Finds out what one message is.
 pub fn scan(text: &[u8]) -> Result<Frame<'_>, FrameError> {
-    // Serde would also take an array, as a struct without names.
     if text.trim_ascii_start().first() == Some(&b'[') {
         return Err(FrameError::Kind);
     }
-    let Envelope { jsonrpc, id, method, params, result, error } =
-        serde_json::from_slice(text).map_err(FrameError::Syntax)?;
-    if jsonrpc.as_deref() != Some("2.0") {
+    let text = str::from_utf8(text).map_err(FrameError::Encoding)?;
+    let parts = ["jsonrpc", "id", "method", "params", "result", "error"];
+    let [jsonrpc, id, method, params, result, error] =
+        members::members_of_str(text, parts).map_err(FrameError::Syntax)?;
+    if jsonrpc.and_then(string).as_deref() != Some("2.0") {
         return Err(FrameError::Version);
     }
     // Some servers write both parts of an answer and leave one of them null.
-    let real_error = error.filter(|error| error.get() != "null");
-    let real_result = result.filter(|result| result.get() != "null" || error.is_none());
-    match (method, real_result, real_error) {
-        (Some(method), None, None) => match id {
-            Some(id) => Ok(Frame::Request { id: checked(id)?, method, params }),
-            None => Ok(Frame::Notification { method, params }),
-        },
+    let real_result = result.filter(|result| !is_null(result) || error.is_none());
+    match (present(method), real_result, present(error)) {
+        (Some(method), None, None) => {
+            let (method, params) = (name(method)?, present(params));
+            match id {
+                Some(id) => Ok(Frame::Request { id: checked(id)?, method, params }),
+                None => Ok(Frame::Notification { method, params }),
+            }
+        }
         (None, Some(result), None) => {
             let id = checked(id.ok_or(FrameError::Id)?)?;
             Ok(Frame::Response { id: Some(id), outcome: Outcome::Ok(result) })
         }
         (None, None, Some(error)) => {
-            let id = id.filter(|id| id.get() != "null").map(checked).transpose()?;
+            let id = present(id).map(checked).transpose()?;
             Ok(Frame::Response { id, outcome: Outcome::Error(error) })
         }
         (Some(_), _, _) | (None, Some(_), Some(_)) | (None, None, None) => Err(FrameError::Kind),
     }
 }
 
-/// Writes a request.
-pub fn request(id: u64, method: &str, params: Option<&RawValue>) -> Bytes {
-    write(&Call { jsonrpc: V2, id: Some(id), method, params })
+fn present(part: Option<&RawValue>) -> Option<&RawValue> {
+    part.filter(|part| !is_null(part))
 }
 
-/// Writes a notification.
-pub fn notification(method: &str, params: Option<&RawValue>) -> Bytes {
-    write(&Call { jsonrpc: V2, id: None, method, params })
-}
-
-/// Writes an answer with a result.
-pub fn result(id: Id<'_>, result: &RawValue) -> Bytes {
-    #[derive(Serialize)]
-    struct Answer<'a> {
-        jsonrpc: &'a str,
-        id: Id<'a>,
-        result: &'a RawValue,
-    }
-    write(&Answer { jsonrpc: V2, id, result })
-}
-
-/// Writes an answer with an error.
-pub fn error(id: Id<'_>, code: i64, message: &str) -> Bytes {
-    #[derive(Serialize)]
-    struct Refusal<'a> {
-        code: i64,
-        message: &'a str,
-    }
-    #[derive(Serialize)]
-    struct Answer<'a> {
-        jsonrpc: &'a str,
-        id: Id<'a>,
-        error: Refusal<'a>,
-    }
-    write(&Answer { jsonrpc: V2, id, error: Refusal { code, message } })
-}
-
-const V2: &str = "2.0";
-
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    jsonrpc: Option<Cow<'a, str>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    method: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    params: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    result: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    error: Option<&'a RawValue>,
-}
-
-#[derive(Serialize)]
-struct Call<'a> {
-    jsonrpc: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<u64>,
-    method: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    params: Option<&'a RawValue>,
-}
-
-/// Tells `null`, which is a value, from nothing.
-fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(from).map(Some)
+fn is_null(part: &RawValue) -> bool {
+    part.get() == "null"
 }
 
 fn checked(id: &RawValue) -> Result<Id<'_>, FrameError> {
-    match id.get().as_bytes().first() {
-        Some(b'"' | b'-' | b'0'..=b'9') => Ok(Id(id)),
-        _ => Err(FrameError::Id),
+    Id::new(id.get()).ok_or(FrameError::Id)
+}
+
+fn name(method: &RawValue) -> Result<Cow<'_, str>, FrameError> {
+    match string(method) {
+        Some(name) => Ok(name),
+        None => serde_json::from_str(method.get()).map(Cow::Owned).map_err(FrameError::Syntax),
     }
 }
 
@@ -220,10 +215,6 @@ fn whole(number: f64) -> Option<u64> {
         reason = "the guard admits only whole numbers that both types hold exactly"
     )]
     ((0.0..=EXACT).contains(&number) && number.fract() == 0.0).then_some(number as u64)
-}
-
-fn write(message: &impl Serialize) -> Bytes {
-    serde_json::to_vec(message).expect("strings, integers and raw JSON can be written").into()
 }
 
 #[cfg(test)]
@@ -249,6 +240,7 @@ mod tests {
                     Outcome::Error(error) => format!("error {id} {error}"),
                 }
             }
+            Err(FrameError::Encoding(_)) => "encoding".to_owned(),
             Err(FrameError::Syntax(_)) => "syntax".to_owned(),
             Err(FrameError::Version) => "version".to_owned(),
             Err(FrameError::Id) => "id".to_owned(),
@@ -330,22 +322,14 @@ mod tests {
     }
 
     #[test]
-    fn payloads_are_written_as_they_are() {
-        let params = RawValue::from_string(r#"{ "b":1.0, "a":"\u00e4" }"#.to_owned()).unwrap();
-        assert_eq!(
-            request(7, "tools/call", Some(&params)),
-            r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{ "b":1.0, "a":"\u00e4" }}"#,
-        );
-        assert_eq!(notification("n", None), r#"{"jsonrpc":"2.0","method":"n"}"#);
-        let id = RawValue::from_string(r#""x\ty""#.to_owned()).unwrap();
-        assert_eq!(
-            result(Id(&id), &params),
-            r#"{"jsonrpc":"2.0","id":"x\ty","result":{ "b":1.0, "a":"\u00e4" }}"#,
-        );
-        assert_eq!(
-            error(Id(&id), METHOD_NOT_FOUND, "no"),
-            r#"{"jsonrpc":"2.0","id":"x\ty","error":{"code":-32601,"message":"no"}}"#,
-        );
+    fn the_sender_is_told_whether_it_was_json() {
+        let code = |text: &[u8]| scan(text).unwrap_err().code();
+        for text in [&b"\xff"[..], b"{", b"", b"hello", br#"{"id":1,}"#] {
+            assert_eq!(code(text), PARSE_ERROR, "{}", text.escape_ascii());
+        }
+        for text in [&b"7"[..], b"{}", b"[]", br#"{"jsonrpc":"2.0","id":1,"id":1,"method":"a"}"#] {
+            assert_eq!(code(text), INVALID_REQUEST, "{}", text.escape_ascii());
+        }
     }
 
     proptest! {

@@ -50,7 +50,7 @@ impl Lines {
         params: Option<&RawValue>,
     ) -> Result<Box<RawValue>, UpstreamError> {
         let (answer, answered) = oneshot::channel();
-        let line = one_line(frame::request(id, method, params));
+        let line = frame::in_one_line(frame::request(id, method, params));
         if line.len() > MAX_LINE {
             return Err(UpstreamError::TooLarge { method: method.to_owned(), bytes: line.len() });
         }
@@ -72,7 +72,7 @@ impl Lines {
     }
 
     pub(super) async fn notify(&self, method: &str, line: Bytes) -> Result<(), UpstreamError> {
-        self.inbox.send(Message::Tell(one_line(line))).await.map_err(|_| unsent(method))
+        self.inbox.send(Message::Tell(frame::in_one_line(line))).await.map_err(|_| unsent(method))
     }
 
     /// Takes the ids of requests that nobody waits for any more.
@@ -222,14 +222,4 @@ impl Session {
         let only = sent.next().map(|(id, _)| *id);
         only.filter(|_| sent.next().is_none())
     }
-}
-
-/// Payloads come as their authors wrote them, maybe on several lines. Strings in JSON hold no bare
-/// line ends, so between tokens is the only place for them, where a space means the same.
-fn one_line(message: Bytes) -> Bytes {
-    let breaks = |byte: &u8| matches!(byte, b'\n' | b'\r');
-    if !message.iter().any(breaks) {
-        return message;
-    }
-    message.iter().map(|byte| if breaks(byte) { b' ' } else { *byte }).collect()
 }

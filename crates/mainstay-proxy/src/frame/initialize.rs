@@ -1,0 +1,174 @@
+//! The handshake's payloads.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use super::write::json;
+use super::{Edit, Span, members, splice, string};
+
+/// The capabilities whose lists may change.
+const WITH_LISTS: [&str; 3] = ["tools", "prompts", "resources"];
+
+/// What a client says in `initialize`.
+#[derive(Debug, Clone)]
+pub struct InitializeParams<'a> {
+    /// The protocol version that it would like.
+    pub protocol_version: Cow<'a, str>,
+    /// What it can do, as JSON.
+    pub capabilities: Option<&'a RawValue>,
+    /// Its name for itself.
+    pub client_name: Option<Cow<'a, str>>,
+}
+
+impl<'a> InitializeParams<'a> {
+    /// Reads the parameters of `initialize`; nothing if they make no sense.
+    pub fn read(params: &'a [u8]) -> Option<Self> {
+        let [version, capabilities, info] =
+            members(params, ["protocolVersion", "capabilities", "clientInfo"]).ok()?;
+        let protocol_version = string(version?)?;
+        Some(Self { protocol_version, capabilities, client_name: info.and_then(name) })
+    }
+
+    /// Whether the client has a capability, such as `sampling`.
+    pub fn has(&self, capability: &'static str) -> bool {
+        has(self.capabilities, capability)
+    }
+}
+
+/// What a server answers to `initialize`.
+#[derive(Debug, Clone)]
+pub struct InitializeResult<'a> {
+    /// The protocol version that it chose.
+    pub protocol_version: Cow<'a, str>,
+    /// What it can do, as JSON.
+    pub capabilities: Option<&'a RawValue>,
+    /// Its name for itself.
+    pub server_name: Option<Cow<'a, str>>,
+}
+
+impl<'a> InitializeResult<'a> {
+    /// Reads the result of `initialize`; nothing if it makes no sense.
+    pub fn read(result: &'a [u8]) -> Option<Self> {
+        let [version, capabilities, info] =
+            members(result, ["protocolVersion", "capabilities", "serverInfo"]).ok()?;
+        let protocol_version = string(version?)?;
+        Some(Self { protocol_version, capabilities, server_name: info.and_then(name) })
+    }
+
+    /// Whether the server has a capability, such as `tools`.
+    pub fn has(&self, capability: &'static str) -> bool {
+        has(self.capabilities, capability)
+    }
+
+    /// Whether the server has a capability within another, such as `subscribe` in `resources`.
+    pub fn has_in(&self, capability: &'static str, option: &'static str) -> bool {
+        let inner = || member(member(self.capabilities?, capability)?, option);
+        inner().is_some_and(|value| value.get() == "true")
+    }
+}
+
+/// A server's result of `initialize` as a client gets it: in the version agreed with that client,
+/// and with `listChanged` for each list that the server has, because the server may be exchanged
+/// while the client stays. Nothing if the result makes no sense. All other bytes are kept.
+pub fn result_for_client(result: &[u8], version: &str) -> Option<Bytes> {
+    let [old_version, capabilities] = members(result, ["protocolVersion", "capabilities"]).ok()?;
+    let version = json(version);
+    let mut edits = vec![Edit(place(old_version?, result), &version)];
+    if let Some(capabilities) = capabilities {
+        let lists = members(capabilities.get().as_bytes(), WITH_LISTS).ok()?;
+        edits.extend(lists.into_iter().flatten().filter_map(|list| announced(list, result)));
+    }
+    Some(splice(result, &mut edits))
+}
+
+/// What makes a capability say that its list may change.
+fn announced(capability: &RawValue, text: &[u8]) -> Option<Edit<'static>> {
+    let [list_changed] = members(capability.get().as_bytes(), ["listChanged"]).ok()?;
+    if let Some(list_changed) = list_changed {
+        return Some(Edit(place(list_changed, text), "true"));
+    }
+    let inside = capability.get().strip_prefix('{')?.strip_suffix('}')?;
+    let begin = Span::at(Span::of(inside.as_bytes(), text).range().start);
+    let alone = inside.trim_ascii().is_empty();
+    Some(Edit(begin, if alone { r#""listChanged":true"# } else { r#""listChanged":true,"# }))
+}
+
+fn place(value: &RawValue, text: &[u8]) -> Span {
+    Span::of(value.get().as_bytes(), text)
+}
+
+fn name(info: &RawValue) -> Option<Cow<'_, str>> {
+    string(member(info, "name")?)
+}
+
+fn has(capabilities: Option<&RawValue>, capability: &'static str) -> bool {
+    let found = || member(capabilities?, capability);
+    found().is_some_and(|value| !matches!(value.get(), "null" | "false"))
+}
+
+fn member<'a>(object: &'a RawValue, name: &'static str) -> Option<&'a RawValue> {
+    let [value] = members(object.get().as_bytes(), [name]).ok()?;
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_read() {
+        let text = br#"{"protocolVersion":"2025-06-18","capabilities":{"sampling":{},"roots":null},
+            "clientInfo":{"name":"c\u0061","version":"1"}}"#;
+        let params = InitializeParams::read(text).unwrap();
+        assert_eq!(params.protocol_version, "2025-06-18");
+        assert_eq!(params.client_name.as_deref(), Some("ca"));
+        assert!(params.has("sampling") && !params.has("roots") && !params.has("elicitation"));
+        let bare = InitializeParams::read(br#"{"protocolVersion":"x"}"#).unwrap();
+        assert!(bare.client_name.is_none() && !bare.has("sampling"));
+        for text in [&b"[]"[..], b"{}", br#"{"protocolVersion":1}"#] {
+            assert!(InitializeParams::read(text).is_none());
+        }
+    }
+
+    #[test]
+    fn a_server_is_read() {
+        let text = br#"{"capabilities":{"resources":{"subscribe":true,"x":false},"logging":{}},
+            "serverInfo":{"name":"s"},"protocolVersion":"2025-03-26"}"#;
+        let result = InitializeResult::read(text).unwrap();
+        assert_eq!(result.server_name.as_deref(), Some("s"));
+        assert!(result.has("logging") && !result.has("tools"));
+        assert!(result.has_in("resources", "subscribe") && !result.has_in("resources", "x"));
+        assert!(!result.has_in("tools", "listChanged"));
+    }
+
+    fn check(result: &str, expected: Option<&str>) {
+        let told = result_for_client(result.as_bytes(), "V");
+        assert_eq!(told.as_deref(), expected.map(str::as_bytes), "{result}");
+    }
+
+    #[test]
+    fn a_client_hears_its_version_and_that_lists_may_change() {
+        check(
+            r#"{ "protocolVersion" : "a", "capabilities":{ "tools":{ }, "logging":{} }, "x":[1] }"#,
+            Some(
+                r#"{ "protocolVersion" : "V", "capabilities":{ "tools":{"listChanged":true }, "logging":{} }, "x":[1] }"#,
+            ),
+        );
+        check(
+            r#"{"capabilities":{"resources":{"subscribe":true},"tools":{"listChanged":false,"y":1},"prompts":{"listChanged":true}},"protocolVersion":"a"}"#,
+            Some(
+                r#"{"capabilities":{"resources":{"listChanged":true,"subscribe":true},"tools":{"listChanged":true,"y":1},"prompts":{"listChanged":true}},"protocolVersion":"V"}"#,
+            ),
+        );
+        check(
+            r#"{"protocolVersion":"a","capabilities":{"tools":null,"x":{"prompts":{}}}}"#,
+            Some(r#"{"protocolVersion":"V","capabilities":{"tools":null,"x":{"prompts":{}}}}"#),
+        );
+        check(r#"{"protocolVersion":"a"}"#, Some(r#"{"protocolVersion":"V"}"#));
+        for nonsense in ["", "[]", "{}", r#"{"protocolVersion":"a","capabilities":[]}"#] {
+            check(nonsense, None);
+        }
+    }
+}

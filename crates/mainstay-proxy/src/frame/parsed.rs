@@ -1,0 +1,226 @@
+//! A message with the places of its parts.
+
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use memchr::memmem;
+use serde_json::value::RawValue;
+
+use super::write::text_item;
+use super::{Edit, Frame, FrameError, Id, Method, Outcome, Span, members, scan, splice, string};
+
+/// One message and the places of its parts in it. It owns its text, so it can be kept and passed on;
+/// clones share the text.
+#[derive(Debug, Clone)]
+pub struct Parsed {
+    text: Bytes,
+    kind: Kind,
+    id: Option<Span>,
+    method: Option<Method>,
+    payload: Option<Span>,
+}
+
+/// What a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A call that wants an answer.
+    Request,
+    /// A call that wants none.
+    Notification,
+    /// An answer with a result.
+    Result,
+    /// An answer with an error.
+    Error,
+}
+
+/// What `notifications/progress` says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Progress {
+    /// Where the token stands that tells which request it is about.
+    pub token: Span,
+    /// How far it is.
+    pub value: f64,
+}
+
+/// The parameters of a message cannot be read where the proxy has to read them.
+#[derive(Debug, thiserror::Error)]
+#[error("the parameters cannot be read")]
+pub struct BadParams(#[from] serde_json::Error);
+
+impl Parsed {
+    /// Finds the parts of one message.
+    pub fn read(text: Bytes) -> Result<Self, FrameError> {
+        let place = |part: &str| Span::of(part.as_bytes(), &text);
+        let raw = |part: &RawValue| place(part.get());
+        let (kind, id, method, payload) = match scan(&text)? {
+            Frame::Request { id, method, params } => {
+                (Kind::Request, Some(id), Some(method.into()), params.map(raw))
+            }
+            Frame::Notification { method, params } => {
+                (Kind::Notification, None, Some(method.into()), params.map(raw))
+            }
+            Frame::Response { id, outcome: Outcome::Ok(result) } => {
+                (Kind::Result, id, None, Some(raw(result)))
+            }
+            Frame::Response { id, outcome: Outcome::Error(error) } => {
+                (Kind::Error, id, None, Some(raw(error)))
+            }
+        };
+        let id = id.map(|id| place(id.get()));
+        Ok(Self { text, kind, id, method, payload })
+    }
+
+    /// The message as it was written.
+    pub fn text(&self) -> &Bytes {
+        &self.text
+    }
+
+    /// The message as it was written, taken out.
+    pub fn into_text(self) -> Bytes {
+        self.text
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The id of a request, or of the request that this answers.
+    pub fn id(&self) -> Option<Id<'_>> {
+        self.id.map(|span| Id(self.get(span)))
+    }
+
+    /// The method of a request or notification.
+    pub fn method(&self) -> Option<&Method> {
+        self.method.as_ref()
+    }
+
+    /// The parameters of a request or notification, as JSON.
+    pub fn params(&self) -> Option<&[u8]> {
+        self.method.as_ref().and_then(|_| self.payload())
+    }
+
+    /// The result that an answer carries, as JSON.
+    pub fn result(&self) -> Option<&[u8]> {
+        self.payload().filter(|_| self.kind == Kind::Result)
+    }
+
+    /// The error object that an answer carries, as JSON.
+    pub fn error(&self) -> Option<&[u8]> {
+        self.payload().filter(|_| self.kind == Kind::Error)
+    }
+
+    /// The text at a place that a method of this message named.
+    ///
+    /// # Panics
+    ///
+    /// If the place is of another message.
+    pub fn get(&self, span: Span) -> &str {
+        str::from_utf8(&self.text[span.range()]).expect("the message is UTF-8 and tokens are whole")
+    }
+
+    /// The same message under another id, which is given as JSON. One without an id stays as it is.
+    pub fn with_id(&self, id: &str) -> Bytes {
+        match self.id {
+            Some(span) => splice(&self.text, &mut [Edit(span, id)]),
+            None => self.text.clone(),
+        }
+    }
+
+    /// The same message under another id and progress token, both given as JSON.
+    pub fn with_id_and_token(&self, id: &str, token: Span, new_token: &str) -> Bytes {
+        let token = Edit(token, new_token);
+        match self.id {
+            Some(span) => splice(&self.text, &mut [Edit(span, id), token]),
+            None => splice(&self.text, &mut [token]),
+        }
+    }
+
+    /// The same message with another text at a place that a method of it named.
+    pub fn with(&self, span: Span, new: &str) -> Bytes {
+        splice(&self.text, &mut [Edit(span, new)])
+    }
+
+    /// Where a request says under which token it wants to hear of progress. An error if that cannot
+    /// be told for certain: then the server might use a token that belongs to another session.
+    pub fn progress_token(&self) -> Result<Option<Span>, BadParams> {
+        let Some(params) = self.params().filter(|params| may_have(params, b"progressToken")) else {
+            return Ok(None);
+        };
+        let [Some(meta)] = members(params, ["_meta"])? else { return Ok(None) };
+        if meta.get() == "null" {
+            return Ok(None);
+        }
+        let [token] = members(meta.get().as_bytes(), ["progressToken"])?;
+        Ok(token.and_then(|token| self.place_of_id(token)))
+    }
+
+    /// What `notifications/progress` says, if it can be read.
+    pub fn progress(&self) -> Option<Progress> {
+        let [token, value] = members(self.params()?, ["progressToken", "progress"]).ok()?;
+        Some(Progress { token: self.place_of_id(token?)?, value: value?.get().parse().ok()? })
+    }
+
+    /// Where `notifications/cancelled` says which request it is about.
+    pub fn cancelled_id(&self) -> Option<Span> {
+        let [id] = members(self.params()?, ["requestId"]).ok()?;
+        self.place_of_id(id?)
+    }
+
+    /// The tool that `tools/call` calls, or the prompt that `prompts/get` gets.
+    pub fn name(&self) -> Option<Cow<'_, str>> {
+        self.param("name")
+    }
+
+    /// The resource that `resources/read`, `subscribe`, `unsubscribe` or `updated` is about.
+    pub fn uri(&self) -> Option<Cow<'_, str>> {
+        self.param("uri")
+    }
+
+    /// The level that `logging/setLevel` sets or `notifications/message` has.
+    pub fn level(&self) -> Option<Cow<'_, str>> {
+        self.param("level")
+    }
+
+    /// From where a list is to go on.
+    pub fn cursor(&self) -> Option<Cow<'_, str>> {
+        self.param("cursor")
+    }
+
+    /// The answer to `tools/call` with a text added to its content. An answer without such content
+    /// stays as it is.
+    pub fn with_note(&self, note: &str) -> Bytes {
+        let Some((end, empty)) = self.end_of_content() else { return self.text.clone() };
+        let item = text_item(note);
+        if empty { self.with(end, &item) } else { self.with(end, &[",", &item].concat()) }
+    }
+
+    /// The place before the bracket that ends `result.content`, and whether nothing is in it yet.
+    fn end_of_content(&self) -> Option<(Span, bool)> {
+        let [content] = members(self.result()?, ["content"]).ok()?;
+        let items = content?.get().strip_prefix('[')?.strip_suffix(']')?;
+        let end = Span::at(Span::of(items.as_bytes(), &self.text).range().end);
+        Some((end, items.trim_ascii().is_empty()))
+    }
+
+    fn param(&self, name: &'static str) -> Option<Cow<'_, str>> {
+        let [value] = members(self.params()?, [name]).ok()?;
+        string(value?)
+    }
+
+    fn payload(&self) -> Option<&[u8]> {
+        self.payload.map(|span| &self.text[span.range()])
+    }
+
+    fn place_of_id(&self, value: &RawValue) -> Option<Span> {
+        Id::new(value.get()).map(|id| Span::of(id.get().as_bytes(), &self.text))
+    }
+}
+
+/// Whether a key can be in the text at all. It may be written with escapes.
+fn may_have(text: &[u8], key: &[u8]) -> bool {
+    memmem::find(text, key).is_some() || memmem::find(text, br"\u").is_some()
+}
