@@ -17,6 +17,7 @@
 
 pub mod frame;
 pub mod sse;
+pub mod stream;
 mod upstream;
 
 pub use upstream::{Fault, Hello, HttpLink, Identity, LineLink, Link, Upstream, UpstreamError};
