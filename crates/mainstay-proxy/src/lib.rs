@@ -15,6 +15,7 @@
 
 #![warn(missing_docs)]
 
+pub mod client;
 pub mod frame;
 pub mod sse;
 pub mod stream;

@@ -1,0 +1,89 @@
+//! Why a request has no answer, or an answer no end.
+
+use std::io;
+use std::net::SocketAddr;
+
+use super::chunked::BadChunk;
+use super::head::HeadError;
+use super::request::BadHeader;
+
+/// Why a request has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The request cannot be written.
+    #[error("the request cannot be sent")]
+    BadHeader(#[from] BadHeader),
+    /// The name of the server has no address.
+    #[error("no address found for `{host}`")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// No address accepted a connection.
+    #[error("cannot connect to {}", any_of(.tried))]
+    Connect {
+        /// The addresses, in the order in which they were tried.
+        tried: Vec<SocketAddr>,
+        /// What the system said of the first.
+        #[source]
+        source: io::Error,
+    },
+    /// The server did not prove to be the one that was asked for, or could not.
+    #[error("no secure connection to `{name}`")]
+    Tls {
+        /// Who the server should be.
+        name: String,
+        /// What went wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// A new connection was gone before anything could be written to it.
+    #[error("the server closed the connection before the request was sent")]
+    Unsent(#[source] io::Error),
+    /// Something of the request was written, and the connection ended before the answer's head did.
+    #[error("the server closed the connection before it answered")]
+    Cut(#[source] Option<io::Error>),
+    /// Something of the request was written, and what came back is no answer.
+    #[error("the server answered with something else than HTTP")]
+    Protocol(#[from] HeadError),
+}
+
+impl SendError {
+    /// Whether the server may have seen the request: false only if not one byte of it can have
+    /// reached it.
+    pub fn sent(&self) -> bool {
+        match self {
+            Self::BadHeader(_)
+            | Self::Resolve { .. }
+            | Self::Connect { .. }
+            | Self::Tls { .. }
+            | Self::Unsent(_) => false,
+            Self::Cut(_) | Self::Protocol(_) => true,
+        }
+    }
+}
+
+/// Why a body has no end.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// The connection ended first.
+    #[error("the server closed the connection in the middle of its answer")]
+    Cut(#[source] Option<io::Error>),
+    /// It is longer than the caller takes.
+    #[error("the answer is longer than {limit} bytes")]
+    TooLong {
+        /// What the caller takes.
+        limit: usize,
+    },
+    /// Its chunks make no sense.
+    #[error("the server's answer is garbled")]
+    Garbled(#[from] BadChunk),
+}
+
+fn any_of(addrs: &[SocketAddr]) -> String {
+    let addrs: Vec<_> = addrs.iter().map(ToString::to_string).collect();
+    addrs.join(" or ")
+}

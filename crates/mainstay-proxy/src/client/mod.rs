@@ -1,0 +1,95 @@
+//! A small HTTP/1.1 client for one server, made for calls that must cost next to nothing.
+//!
+//! A [`Client`] is a cheap handle on a [`Target`] and its idle connections. It guarantees that
+//!
+//! - a connection carries one request at a time, and is used again only after the answer's last byte;
+//! - [`SendError::sent`] is false only if not one byte of the request can have reached the server. A
+//!   request is never sent twice: only one of which nothing was written moves to a new connection;
+//! - every future can be dropped at any point, which closes its connection;
+//! - no header, path or address can add a line to a request.
+//!
+//! It follows no redirect, decodes no content coding and has no limit in time but for connecting: how
+//! long an answer may take is up to the caller. A usual call is one look at the idle connection, one
+//! write and one read, and at most three allocations.
+
+mod body;
+mod chunked;
+mod conn;
+mod dial;
+mod error;
+mod exchange;
+mod head;
+mod pool;
+mod request;
+mod response;
+mod target;
+mod tls;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use self::chunked::BadChunk;
+use self::dial::Dialer;
+pub use self::error::{BodyError, SendError};
+use self::exchange::exchange;
+pub use self::head::{ContentType, HeadError};
+use self::pool::Pool;
+use self::request::Outgoing;
+pub use self::request::{BadHeader, Method, Request};
+pub use self::response::Response;
+pub use self::target::{BadTarget, Target};
+pub use self::tls::Trust;
+
+/// Sends requests to one server. A cheap handle: clones share the idle connections.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    target: Target,
+    dialer: Dialer,
+    pool: Arc<Pool>,
+}
+
+impl Client {
+    /// A client that trusts whom this machine trusts.
+    pub fn new(target: Target) -> Self {
+        Self::trusting(target, Trust::machine())
+    }
+
+    /// A client that trusts these authorities if the target is secure.
+    pub fn trusting(target: Target, trust: Trust) -> Self {
+        let tls = target.tls.clone().map(|name| (name, trust));
+        let dialer = Dialer::new(target.place.clone(), tls);
+        Self { shared: Arc::new(Shared { target, dialer, pool: Arc::default() }) }
+    }
+
+    /// Where requests go.
+    pub fn target(&self) -> &Target {
+        &self.shared.target
+    }
+
+    /// Sends a request. Resolves when the head of the answer is there.
+    pub async fn send(&self, request: Request<'_>) -> Result<Response, SendError> {
+        let Shared { target, dialer, pool } = &*self.shared;
+        let mut out = Outgoing::new(&target.preamble, &request)?;
+        if let Some(mut conn) = pool.take() {
+            match exchange(&mut conn, &mut out).await {
+                Ok(answer) => return Ok(Response::new(answer, conn, pool)),
+                Err(error) if error.sent() => return Err(error),
+                // It was closed between our look and our write.
+                Err(_) => {}
+            }
+        }
+        let mut conn = dialer.dial().await?;
+        let answer = exchange(&mut conn, &mut out).await?;
+        Ok(Response::new(answer, conn, pool))
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Client").field(&self.shared.target).finish()
+    }
+}

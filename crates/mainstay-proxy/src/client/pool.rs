@@ -1,0 +1,193 @@
+//! Idle connections, waiting for the next request.
+//!
+//! A connection is used only by the runtime that made it: any other would be woken through the first
+//! one, and left without wake-ups when that ends. The most recently used connection is taken first, so
+//! that those not needed age and go. What has aged is closed by one task, which lives only while there
+//! are idle connections and ends with the pool.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::runtime::{Handle, Id};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+use super::conn::Conn;
+
+/// How many connections are kept.
+const MOST: usize = 64;
+
+/// Idle connections to one server.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    idle: Idle<Conn>,
+    /// Closes what has aged; `None` while there is nothing to close.
+    sweeper: Option<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// A connection that can be written to, as far as one can know.
+    pub(super) fn take(&self) -> Option<Conn> {
+        let home = Handle::current().id();
+        let now = Instant::now();
+        loop {
+            let mut conn = self.lock().idle.take(home, now)?;
+            if conn.is_quiet() {
+                return Some(conn);
+            }
+        }
+    }
+
+    /// Keeps a connection on which nothing is under way.
+    pub(super) fn put(self: &Arc<Self>, conn: Conn, keep: Duration) {
+        let home = Handle::current().id();
+        let until = Instant::now() + keep;
+        let surplus = {
+            let mut state = self.lock();
+            // A runtime that ended took its task with it.
+            if state.sweeper.as_ref().is_none_or(JoinHandle::is_finished) {
+                state.sweeper = Some(tokio::spawn(sweep(Arc::downgrade(self), until)));
+            }
+            state.idle.put(conn, home, until)
+        };
+        // Closing is a system call, so it happens outside the lock.
+        drop(surplus);
+    }
+
+    /// Closes what has aged; says when to come again, if ever.
+    fn sweep(&self, now: Instant) -> Option<Instant> {
+        let mut state = self.lock();
+        let aged = state.idle.sweep(now);
+        let next = state.idle.deadline();
+        if next.is_none() {
+            state.sweeper = None;
+        }
+        drop(state);
+        drop(aged);
+        next
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change is one call on a collection, so a panic elsewhere leaves nothing half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if let Some(sweeper) = &self.lock().sweeper {
+            sweeper.abort();
+        }
+    }
+}
+
+async fn sweep(pool: Weak<Pool>, first: Instant) {
+    let mut next = Some(first);
+    while let Some(at) = next {
+        sleep_until(at).await;
+        next = pool.upgrade().and_then(|pool| pool.sweep(Instant::now()));
+    }
+}
+
+/// What is idle, the longest idle first.
+#[derive(Debug)]
+struct Idle<C> {
+    all: VecDeque<Entry<C>>,
+}
+
+#[derive(Debug)]
+struct Entry<C> {
+    conn: C,
+    home: Id,
+    until: Instant,
+}
+
+impl<C> Default for Idle<C> {
+    fn default() -> Self {
+        Self { all: VecDeque::new() }
+    }
+}
+
+impl<C> Idle<C> {
+    fn take(&mut self, home: Id, now: Instant) -> Option<C> {
+        let usable = |entry: &Entry<C>| entry.home == home && entry.until > now;
+        let at = self.all.iter().rposition(usable)?;
+        self.all.remove(at).map(|entry| entry.conn)
+    }
+
+    /// Gives back the one that has to go, if there are too many.
+    fn put(&mut self, conn: C, home: Id, until: Instant) -> Option<C> {
+        self.all.push_back(Entry { conn, home, until });
+        if self.all.len() <= MOST {
+            return None;
+        }
+        self.all.pop_front().map(|entry| entry.conn)
+    }
+
+    fn sweep(&mut self, now: Instant) -> Vec<C> {
+        let (aged, kept) =
+            self.all.drain(..).partition::<VecDeque<_>, _>(|entry| entry.until <= now);
+        self.all = kept;
+        aged.into_iter().map(|entry| entry.conn).collect()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.all.iter().map(|entry| entry.until).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test]
+    async fn the_last_one_used_is_taken_first_and_the_oldest_goes() {
+        let (home, now) = (Handle::current().id(), Instant::now());
+        let mut idle = Idle::default();
+        let most = u32::try_from(MOST).unwrap();
+        for number in 0..most {
+            assert_eq!(idle.put(number, home, now + SECOND), None);
+        }
+        assert_eq!(idle.put(most, home, now + SECOND), Some(0));
+        let taken: Vec<_> = std::iter::from_fn(|| idle.take(home, now)).collect();
+        assert_eq!(taken, (1..=most).rev().collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn what_has_aged_is_not_taken_but_swept() {
+        let (home, now) = (Handle::current().id(), Instant::now());
+        let mut idle = Idle::default();
+        idle.put('a', home, now + SECOND * 2);
+        idle.put('b', home, now + SECOND);
+        assert_eq!(idle.deadline(), Some(now + SECOND));
+        assert_eq!(idle.take(home, now + SECOND), Some('a'));
+        assert_eq!(idle.take(home, now + SECOND), None);
+        assert_eq!(idle.sweep(now), vec![]);
+        assert_eq!(idle.sweep(now + SECOND), vec!['b']);
+        assert_eq!(idle.deadline(), None);
+    }
+
+    #[tokio::test]
+    async fn a_connection_stays_with_its_runtime() {
+        let elsewhere = std::thread::spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.handle().id()
+        });
+        let (here, there) = (Handle::current().id(), elsewhere.join().unwrap());
+        let mut idle = Idle::default();
+        let now = Instant::now();
+        idle.put('h', here, now + SECOND);
+        idle.put('t', there, now + SECOND);
+        assert_eq!(idle.take(here, now), Some('h'));
+        assert_eq!(idle.take(here, now), None);
+        assert_eq!(idle.take(there, now), Some('t'));
+    }
+}
