@@ -17,6 +17,7 @@
 
 pub mod client;
 pub mod frame;
+pub mod lists;
 pub mod sse;
 pub mod stream;
 mod upstream;

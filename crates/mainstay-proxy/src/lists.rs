@@ -1,0 +1,237 @@
+//! The last good copies of a server's lists: tools, prompts, resources, resource templates.
+//!
+//! While a server is down its lists are answered from here, and when a new run comes up its lists
+//! are compared with these. The pages stay as the server cut and wrote them; only their cursors are
+//! ours, because a server's cursors die with its run. Pure: fetching is up to the caller, whom
+//! [`Walk`] tells what to ask next.
+//!
+//! Bounded by [`MAX_PAGES`] and [`MAX_BYTES`]: what is larger is not kept.
+
+mod fingerprint;
+mod kind;
+mod list;
+mod stored;
+mod walk;
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+
+pub use self::kind::ListKind;
+pub use self::list::{BadCursor, List};
+pub use self::stored::RestoreError;
+pub use self::walk::{Next, Walk};
+
+/// How many pages a list may have.
+pub const MAX_PAGES: usize = 1000;
+/// How many bytes all lists of a server may have together.
+pub const MAX_BYTES: usize = 64 << 20;
+/// How many vanished tools are remembered; then the oldest are forgotten.
+const MAX_VANISHED: usize = 1000;
+
+/// The lists of one server.
+#[derive(Debug, Clone, Default)]
+pub struct Lists {
+    copies: [Option<List>; ListKind::ALL.len()],
+    /// Tools that an earlier list had and the present one has not, in the order in which they went.
+    vanished: Vec<String>,
+}
+
+/// How a list differs from the copy before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// There was no copy.
+    First,
+    /// The same items, in whatever order and on whatever pages.
+    Same,
+    /// Other items, or items that say something else.
+    Different {
+        /// The names that are gone.
+        vanished: Vec<String>,
+        /// The names that are new.
+        added: Vec<String>,
+    },
+}
+
+/// Why a list is not kept. The copy before it stays.
+#[derive(Debug, thiserror::Error)]
+pub enum BadList {
+    /// A page is no object with items.
+    #[error("the server's answer to `{method}` cannot be read")]
+    Unreadable {
+        /// What was asked.
+        method: &'static str,
+        /// What is wrong with it; nothing if the items are missing.
+        #[source]
+        source: Option<serde_json::Error>,
+    },
+    /// It has too many pages.
+    #[error("the server's answers to `{0}` go on after {MAX_PAGES} pages")]
+    Endless(&'static str),
+    /// It is too large.
+    #[error("the server's answers to `{0}` make more than {MAX_BYTES} bytes of lists")]
+    TooLarge(&'static str),
+}
+
+impl Lists {
+    /// The copy of a list, if there is one.
+    pub fn get(&self, kind: ListKind) -> Option<&List> {
+        self.copies[kind.place()].as_ref()
+    }
+
+    /// Takes in a complete list, given as the results that the server sent, and tells what is new.
+    pub fn offer(&mut self, kind: ListKind, pages: Vec<Bytes>) -> Result<Change, BadList> {
+        let others = ListKind::ALL.into_iter().filter(|other| *other != kind);
+        let kept: usize = others.filter_map(|other| self.get(other)).map(List::bytes).sum();
+        let list = List::read(kind, pages)?;
+        if kept + list.bytes() > MAX_BYTES {
+            return Err(BadList::TooLarge(kind.method()));
+        }
+        let change = self.get(kind).map_or(Change::First, |old| difference(old, &list));
+        if kind == ListKind::Tools {
+            self.remember(&change, list.names());
+        }
+        self.copies[kind.place()] = Some(list);
+        Ok(change)
+    }
+
+    /// Whether the server says that a tool changes nothing.
+    pub fn is_read_only(&self, tool: &str) -> bool {
+        self.get(ListKind::Tools).is_some_and(|tools| tools.is_read_only(tool))
+    }
+
+    /// Whether the server had a tool of this name and has it no longer.
+    pub fn has_vanished(&self, tool: &str) -> bool {
+        self.vanished.iter().any(|name| name == tool)
+    }
+
+    fn remember(&mut self, change: &Change, present: &BTreeSet<String>) {
+        if let Change::Different { vanished, .. } = change {
+            self.vanished.extend_from_slice(vanished);
+        }
+        self.vanished.retain(|name| !present.contains(name));
+        let excess = self.vanished.len().saturating_sub(MAX_VANISHED);
+        self.vanished.drain(..excess);
+    }
+}
+
+fn difference(old: &List, new: &List) -> Change {
+    if old.fingerprint() == new.fingerprint() {
+        return Change::Same;
+    }
+    let only_in =
+        |one: &List, other: &List| one.names().difference(other.names()).cloned().collect();
+    Change::Different { vanished: only_in(old, new), added: only_in(new, old) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(pages: &[&'static str]) -> Vec<Bytes> {
+        pages.iter().map(|page| Bytes::from_static(page.as_bytes())).collect()
+    }
+
+    fn offer(lists: &mut Lists, given: &[&'static str]) -> Change {
+        lists.offer(ListKind::Tools, pages(given)).unwrap()
+    }
+
+    fn different(vanished: &[&str], added: &[&str]) -> Change {
+        let owned = |names: &[&str]| names.iter().copied().map(str::to_owned).collect();
+        Change::Different { vanished: owned(vanished), added: owned(added) }
+    }
+
+    #[test]
+    fn only_a_real_difference_is_one() {
+        let mut lists = Lists::default();
+        let change =
+            offer(&mut lists, &[r#"{"tools":[{"name":"a","x":{"p":1,"q":[1,2]}},{"name":"b"}]}"#]);
+        assert_eq!(change, Change::First);
+        let change = offer(
+            &mut lists,
+            &[
+                r#"{"tools":[{"name":"b"}],"nextCursor":"1"}"#,
+                r#"{"_meta":{}, "tools":[ {"x":{"q":[1,2],"p":1},"n\u0061me":"a"}]}"#,
+            ],
+        );
+        assert_eq!(change, Change::Same);
+        let change =
+            offer(&mut lists, &[r#"{"tools":[{"name":"a","x":{"p":1,"q":[2,1]}},{"name":"b"}]}"#]);
+        assert_eq!(change, different(&[], &[]));
+        let change = offer(&mut lists, &[r#"{"tools":[{"name":"c"},{"name":"b"}]}"#]);
+        assert_eq!(change, different(&["a"], &["c"]));
+        let change = offer(&mut lists, &[r#"{"tools":[{"name":"c"},{"name":"b"},{"name":"b"}]}"#]);
+        assert_eq!(change, different(&[], &[]));
+        assert_eq!(offer(&mut lists, &[r#"{"tools":[]}"#]), different(&["b", "c"], &[]));
+    }
+
+    #[test]
+    fn a_vanished_tool_is_remembered_until_it_comes_back() {
+        let mut lists = Lists::default();
+        offer(&mut lists, &[r#"{"tools":[{"name":"a"},{"name":"b"}]}"#]);
+        assert!(!lists.has_vanished("a") && !lists.has_vanished("never"));
+        offer(&mut lists, &[r#"{"tools":[{"name":"b"}]}"#]);
+        offer(&mut lists, &[r#"{"tools":[{"name":"c"}]}"#]);
+        assert!(lists.has_vanished("a") && lists.has_vanished("b") && !lists.has_vanished("c"));
+        offer(&mut lists, &[r#"{"tools":[{"name":"a"}]}"#]);
+        assert!(!lists.has_vanished("a") && lists.has_vanished("b") && lists.has_vanished("c"));
+    }
+
+    #[test]
+    fn vanished_tools_are_forgotten_after_a_thousand_others() {
+        let mut lists = Lists::default();
+        for number in 0..MAX_VANISHED + 2 {
+            let page = format!(r#"{{"tools":[{{"name":"t{number}"}}]}}"#);
+            lists.offer(ListKind::Tools, vec![page.into()]).unwrap();
+        }
+        assert!(!lists.has_vanished("t0") && lists.has_vanished("t1"));
+        assert_eq!(lists.vanished.len(), MAX_VANISHED);
+    }
+
+    #[test]
+    fn a_tool_is_read_only_if_the_server_says_so_and_nothing_else() {
+        let mut lists = Lists::default();
+        assert!(!lists.is_read_only("a"));
+        offer(
+            &mut lists,
+            &[r#"{"tools":[
+                {"name":"a","annotations":{"readOnlyHint":true}},
+                {"name":"b","annotations":{"readOnlyHint":"true"}},
+                {"name":"c","annotations":{"idempotentHint":true}},
+                {"name":"d","readOnlyHint":true},
+                {"name":"e","annotations":{"readOnlyHint":true}},
+                {"name":"e","annotations":{"readOnlyHint":false}}]}"#],
+        );
+        assert!(lists.is_read_only("a"));
+        for tool in ["b", "c", "d", "e", "f"] {
+            assert!(!lists.is_read_only(tool), "{tool}");
+        }
+    }
+
+    #[test]
+    fn a_bad_list_leaves_the_good_copy() {
+        let mut lists = Lists::default();
+        offer(&mut lists, &[r#"{"tools":[{"name":"a"}]}"#]);
+        for bad in ["", "[]", "{}", r#"{"tools":{}}"#, r#"{"tools":[],"tools":[]}"#] {
+            let error = lists.offer(ListKind::Tools, pages(&[bad])).unwrap_err();
+            assert!(matches!(error, BadList::Unreadable { .. }), "{error}");
+        }
+        let many = vec![Bytes::from_static(br#"{"tools":[]}"#); MAX_PAGES + 1];
+        let error = lists.offer(ListKind::Tools, many).unwrap_err();
+        assert!(matches!(error, BadList::Endless("tools/list")), "{error}");
+        assert!(lists.get(ListKind::Tools).unwrap().names().contains("a"));
+    }
+
+    #[test]
+    fn the_limit_is_on_all_lists_together() {
+        let large = |key: &str| {
+            let text = format!(r#"{{"{key}":[{{"uri":"{}"}}]}}"#, "x".repeat(MAX_BYTES / 2));
+            vec![Bytes::from(text)]
+        };
+        let mut lists = Lists::default();
+        lists.offer(ListKind::Resources, large("resources")).unwrap();
+        assert_eq!(lists.offer(ListKind::Resources, large("resources")).unwrap(), Change::Same);
+        let error = lists.offer(ListKind::Prompts, large("prompts")).unwrap_err();
+        assert!(matches!(error, BadList::TooLarge("prompts/list")), "{error}");
+    }
+}
