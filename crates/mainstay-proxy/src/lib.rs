@@ -1,25 +1,27 @@
 //! The only code that speaks MCP.
 //!
-//! Today it holds the upstream half: an [`Upstream`] is one initialized session with one run of a
-//! server, over the lines of a stdio server or over streamable HTTP. It guarantees that
+//! Clients come in through a [`front`] (streamable HTTP or lines), which knows transports and no
+//! servers. Behind it a [`Hub`] for each server owns the sessions, and knows servers and no
+//! transports. What passes between them are messages as they were written ([`frame`]): they are
+//! scanned for their outer parts, and only the bytes that must change are changed.
 //!
-//! - every request gets exactly one answer: the server's, or an error as soon as it is known that
-//!   the server's will not come (how long to wait for a silent server is up to the caller);
-//! - a request that its caller gives up is cancelled at the server, and its late answer goes nowhere;
-//! - payloads pass through byte for byte: frames are scanned for their outer parts ([`frame`]),
-//!   never parsed and written again;
-//! - what a server prints besides MCP harms no session.
-//!
-//! It speaks the protocol versions with a handshake, 2024-11-05 to 2025-11-25, and announces no
-//! client capability, so that a server has nothing to ask of it but `ping`.
+//! It speaks the protocol versions with a handshake, 2024-11-05 to 2025-11-25.
 
 #![warn(missing_docs)]
 
 pub mod client;
 pub mod frame;
+pub mod front;
+mod hub;
 pub mod lists;
+pub mod loss;
+pub mod record;
 pub mod sse;
 pub mod stream;
 mod upstream;
 
-pub use upstream::{Fault, Hello, HttpLink, Identity, LineLink, Link, Upstream, UpstreamError};
+pub use hub::{
+    Arrival, Decision, Hub, Hubs, Isolation, Local, Outlook, Ports, Reason, Run, Session, Settings,
+    Witness,
+};
+pub use upstream::{Fault, Hello, Identity, LineLink, Link, UpstreamError};

@@ -105,6 +105,11 @@ impl Lists {
         self.vanished.iter().any(|name| name == tool)
     }
 
+    /// Whether there is any tool that has vanished.
+    pub fn has_any_vanished(&self) -> bool {
+        !self.vanished.is_empty()
+    }
+
     fn remember(&mut self, change: &Change, present: &BTreeSet<String>) {
         if let Change::Different { vanished, .. } = change {
             self.vanished.extend_from_slice(vanished);

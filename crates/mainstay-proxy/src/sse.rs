@@ -59,6 +59,12 @@ impl Parser {
         }
     }
 
+    /// A parser for a stream that goes on after the event with this id.
+    pub fn resumed(limit: usize, last_event_id: String) -> Self {
+        let id = Some(last_event_id);
+        Self { id: id.clone(), last_event_id: id, ..Self::new(limit) }
+    }
+
     /// Reads on, and puts the events that are now complete into `events`, also when an error follows.
     pub fn feed(&mut self, mut bytes: &[u8], events: &mut Vec<Event>) -> Result<(), TooLong> {
         while !bytes.is_empty() {

@@ -34,6 +34,17 @@ pub fn result(id: Id<'_>, result: &RawValue) -> Bytes {
     answer(id, r#","result":"#, result.get())
 }
 
+/// Writes an answer with a result that is JSON text.
+pub fn result_text(id: Id<'_>, result: &[u8]) -> Bytes {
+    let begin = [r#"{"jsonrpc":"2.0","id":"#, id.get(), r#","result":"#].concat();
+    [begin.as_bytes(), result, b"}"].concat().into()
+}
+
+/// Writes an answer that only says that all went well.
+pub fn empty_result(id: Id<'_>) -> Bytes {
+    answer(id, r#","result":"#, "{}")
+}
+
 /// Writes an answer with an error.
 pub fn error(id: Id<'_>, code: i64, message: &str) -> Bytes {
     answer(id, r#","error":"#, &json(&Refusal::<()> { code, message, data: None }))

@@ -111,6 +111,11 @@ impl Stream {
         self.lock().is_closed
     }
 
+    /// Whether somebody reads it now.
+    pub fn has_reader(&self) -> bool {
+        self.lock().is_attached
+    }
+
     /// Whether [`Stream::finish`] was called.
     pub fn is_finished(&self) -> bool {
         self.lock().log.has_ended()

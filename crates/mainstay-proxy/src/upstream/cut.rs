@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 /// What is known of a message that was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(crate) enum Cut {
     /// The answer to this request.
     Answer(u64),
     /// Maybe an answer, but what it is for was cut out.
@@ -14,7 +14,7 @@ pub(super) enum Cut {
 }
 
 /// Reads the beginning and the end of a message.
-pub(super) fn read(head: &[u8], tail: &[u8]) -> Cut {
+pub(crate) fn read(head: &[u8], tail: &[u8]) -> Cut {
     if !matches!(head.trim_ascii_start().first(), Some(b'{' | b'[')) || has_method(head, tail) {
         return Cut::NoAnswer;
     }

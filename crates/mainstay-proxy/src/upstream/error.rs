@@ -1,11 +1,11 @@
 //! Why an upstream request has no result.
 
-use std::io;
-use std::net::SocketAddr;
+use std::error::Error;
 
 use serde_json::value::RawValue;
 
 use super::MAX_LINE;
+use crate::client::SendError;
 
 /// Why an upstream request has no result.
 #[derive(Debug, thiserror::Error)]
@@ -58,27 +58,14 @@ pub enum UpstreamError {
         /// The method of the request.
         method: String,
     },
-    /// No connection to the HTTP server came about, so the request was not sent.
-    #[error("cannot connect to {} to send `{method}`", any_of(.addrs))]
+    /// The HTTP server could not be reached, so the request was not sent.
+    #[error("`{method}` cannot be sent: {}", with_cause(.source))]
     Connect {
         /// The method of the request.
         method: String,
-        /// Where the server should listen; all of these were tried.
-        addrs: Vec<SocketAddr>,
-        /// What the system said of the first.
+        /// What stood in the way.
         #[source]
-        source: io::Error,
-    },
-    /// The path of the HTTP endpoint cannot be part of a request, so none was sent.
-    #[error("cannot send `{method}` to `{path}`")]
-    BadPath {
-        /// The method of the request.
-        method: String,
-        /// The path as it was given to us.
-        path: String,
-        /// What is wrong with it.
-        #[source]
-        source: hyper::http::Error,
+        source: SendError,
     },
 }
 
@@ -103,9 +90,9 @@ impl UpstreamError {
             | Self::Rpc { .. }
             | Self::Protocol(_)
             | Self::Http { .. }
-            | Self::SessionLost { .. }
-            | Self::Connect { .. } => Fault::Upstream,
-            Self::BadPath { .. } => Fault::Ours,
+            | Self::SessionLost { .. } => Fault::Upstream,
+            Self::Connect { source: SendError::BadHeader(_), .. } => Fault::Ours,
+            Self::Connect { .. } => Fault::Upstream,
         }
     }
 
@@ -118,15 +105,14 @@ impl UpstreamError {
             Self::Rpc { .. }
             | Self::Protocol(_)
             | Self::TooLarge { .. }
-            | Self::Http { .. }
-            | Self::BadPath { .. } => false,
+            | Self::Http { .. } => false,
         }
     }
 }
 
 /// The beginning of a text of the server, at most 300 characters, fit for a message. A page for
 /// browsers says nothing in so few.
-pub(super) fn excerpt(text: &[u8]) -> String {
+pub(crate) fn excerpt(text: &[u8]) -> String {
     const MOST: usize = 300;
     let text = String::from_utf8_lossy(text);
     if text.trim_start().starts_with('<') {
@@ -147,9 +133,8 @@ fn missed(method: &str, sent: bool) -> String {
     if sent { format!("it answered `{method}`") } else { format!("`{method}` was sent") }
 }
 
-fn any_of(addrs: &[SocketAddr]) -> String {
-    let addrs: Vec<_> = addrs.iter().map(ToString::to_string).collect();
-    addrs.join(" or ")
+fn with_cause(error: &SendError) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
 fn said(body: &str) -> String {
@@ -204,12 +189,14 @@ mod tests {
         check(
             &UpstreamError::Connect {
                 method: method(),
-                addrs: ["127.0.0.1:80", "[::1]:80"].map(|addr| addr.parse().unwrap()).into(),
-                source: io::ErrorKind::ConnectionRefused.into(),
+                source: SendError::Connect {
+                    tried: ["127.0.0.1:80", "[::1]:80"].map(|addr| addr.parse().unwrap()).into(),
+                    source: std::io::ErrorKind::ConnectionRefused.into(),
+                },
             },
             up,
             true,
-            "cannot connect to 127.0.0.1:80 or [::1]:80 to send `ping`",
+            "`ping` cannot be sent: cannot connect to 127.0.0.1:80 or [::1]:80: connection refused",
         );
         check(
             &UpstreamError::TooLarge { method: method(), bytes: 1 },

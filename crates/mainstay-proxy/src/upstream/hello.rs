@@ -8,6 +8,9 @@ use super::{UpstreamError, error, protocol, raw};
 /// The versions with a handshake, oldest first. The newest is the one offered.
 const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 
+/// What we announce: a shared server may ask any of its clients, and the one that is asked may refuse.
+const CAPABILITIES: &str = r#"{"roots":{"listChanged":true},"sampling":{},"elicitation":{}}"#;
+
 /// Who we say we are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
@@ -33,7 +36,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    pub(super) fn read(
+    pub(crate) fn read(
         result: Box<RawValue>,
         http_session: Option<String>,
     ) -> Result<Self, UpstreamError> {
@@ -62,11 +65,21 @@ impl Hello {
 }
 
 /// The parameters of `initialize`.
-pub(super) fn params(identity: &Identity) -> Box<RawValue> {
+pub(crate) fn params(identity: &Identity) -> Box<RawValue> {
     let Identity { name, version } = identity;
     raw(&InitializeParams {
         protocol_version: VERSIONS[VERSIONS.len() - 1],
-        capabilities: serde_json::Map::new(),
+        capabilities: serde_json::from_str(CAPABILITIES).expect("a constant that is JSON"),
+        client_info: ClientInfo { name, version },
+    })
+}
+
+/// The parameters of `initialize` for one who cannot be asked anything.
+pub(crate) fn plain_params(identity: &Identity) -> Box<RawValue> {
+    let Identity { name, version } = identity;
+    raw(&InitializeParams {
+        protocol_version: VERSIONS[VERSIONS.len() - 1],
+        capabilities: serde_json::from_str("{}").expect("a constant that is JSON"),
         client_info: ClientInfo { name, version },
     })
 }
@@ -75,7 +88,7 @@ pub(super) fn params(identity: &Identity) -> Box<RawValue> {
 #[serde(rename_all = "camelCase")]
 struct InitializeParams<'a> {
     protocol_version: &'a str,
-    capabilities: serde_json::Map<String, serde_json::Value>,
+    capabilities: &'a RawValue,
     client_info: ClientInfo<'a>,
 }
 
@@ -108,11 +121,11 @@ mod tests {
     }
 
     #[test]
-    fn we_offer_the_newest_version_and_no_capability() {
+    fn we_offer_the_newest_version_and_what_clients_may_be_asked() {
         let identity = Identity { name: "mainstay".to_owned(), version: "1".to_owned() };
         assert_eq!(
             params(&identity).get(),
-            r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"mainstay","version":"1"}}"#,
+            r#"{"protocolVersion":"2025-11-25","capabilities":{"roots":{"listChanged":true},"sampling":{},"elicitation":{}},"clientInfo":{"name":"mainstay","version":"1"}}"#,
         );
     }
 

@@ -1,0 +1,90 @@
+//! The client-facing half: streamable HTTP ([`http`]) and lines ([`lines`]).
+//!
+//! A front speaks a transport and knows nothing of servers; the core behind it ([`Core`]) knows
+//! nothing of transports. They meet in messages ([`Parsed`], scanned once) and in the streams that
+//! the core answers into. A front guarantees that
+//!
+//! - a request is given to the core once, and its stream is read by at most one connection;
+//! - a request is given up (its future dropped, its stream closed) as soon as its client can no
+//!   longer get the answer, and not before;
+//! - what is wrong with a message is answered without asking the core.
+
+mod version;
+
+use std::sync::Arc;
+
+use crate::frame::Parsed;
+use crate::stream::{Stream, Streams};
+
+pub use self::version::{ProtocolVersion, UnknownVersion};
+
+/// The sessions of all servers.
+pub trait Core: Send + Sync + 'static {
+    /// A handle to one session.
+    type Session: Session;
+
+    /// Begins a session for a client that sent `initialize`. Its id is known at once, so that the
+    /// head of the response can carry it before the answer is known.
+    fn open(&self, server: &str) -> Result<Self::Session, OpenError>;
+
+    /// Finds a session.
+    fn session(&self, server: &str, id: &str) -> Result<Self::Session, Lookup>;
+
+    /// Ends a session at its client's wish.
+    fn close(&self, server: &str, id: &str) -> Result<(), Lookup>;
+}
+
+/// One session of a client with a server.
+pub trait Session: Clone + Send + Sync + 'static {
+    /// Its id: visible ASCII characters.
+    fn id(&self) -> &str;
+
+    /// The protocol version agreed with the client; none until it is initialized.
+    fn version(&self) -> Option<ProtocolVersion>;
+
+    /// Answers a request into `out` and finishes it exactly once; after that the future may be
+    /// dropped. Dropping it earlier gives the request up. The message is a request.
+    fn request(
+        &self,
+        message: Parsed,
+        out: Arc<Stream>,
+    ) -> impl Future<Output = ()> + Send + 'static;
+
+    /// Takes a notification or an answer of the client. Never waits.
+    fn post(&self, message: Parsed);
+
+    /// The streams toward the client.
+    fn streams(&self) -> &Streams;
+
+    /// The client begins to listen to the general stream.
+    fn listens(&self);
+
+    /// Ends a session whose `initialize` failed or was given up.
+    fn abandon(&self);
+}
+
+/// Why a session cannot begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// There is no such server.
+    #[error("no such server")]
+    NoSuchServer,
+    /// The limit of sessions is reached.
+    #[error("too many sessions")]
+    TooManySessions,
+}
+
+/// Why a session is not found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Lookup {
+    /// There is no such server.
+    #[error("no such server")]
+    NoSuchServer,
+    /// The session was never there, or has ended for good.
+    #[error("no such session")]
+    NoSuchSession,
+}
+
+/// The code of an answer about a server or session that does not exist. Clients take it as the end
+/// of their session, so it is used for nothing else.
+const SESSION_NOT_FOUND: i64 = -32001;

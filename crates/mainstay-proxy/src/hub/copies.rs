@@ -1,0 +1,142 @@
+//! The last good copies of what a server says of itself, and how they are kept good.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::outlook::{Run, RunLink};
+use super::{Hub, lock};
+use crate::frame::{InitializeResult, Parsed};
+use crate::lists::{Change, ListKind, Lists, Next, Walk};
+use crate::upstream::{self, Hello, UpstreamError};
+
+/// What a server last said of itself.
+pub(super) struct Copies {
+    hello: Mutex<Option<Arc<RawValue>>>,
+    lists: Mutex<Lists>,
+    /// The run whose lists were read last.
+    read: watch::Sender<u64>,
+    /// Held while lists are read, so that they are read one after the other.
+    reading: tokio::sync::Mutex<()>,
+}
+
+/// The form in which copies are kept.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    hello: Option<Box<RawValue>>,
+    lists: Box<RawValue>,
+}
+
+impl Copies {
+    /// As an earlier daemon kept them. One that cannot be read is as good as none.
+    pub(super) fn restored(kept: Option<&[u8]>) -> Self {
+        let kept: Option<Kept> = kept.and_then(|kept| serde_json::from_slice(kept).ok());
+        let (hello, lists) = kept.map(|kept| (kept.hello, kept.lists)).unzip();
+        let lists = lists.and_then(|lists| Lists::restore(lists.get().as_bytes()).ok());
+        Self {
+            hello: Mutex::new(hello.flatten().map(Arc::from)),
+            lists: Mutex::new(lists.unwrap_or_default()),
+            read: watch::Sender::new(0),
+            reading: tokio::sync::Mutex::default(),
+        }
+    }
+
+    pub(super) fn hello(&self) -> Option<Arc<RawValue>> {
+        lock(&self.hello).clone()
+    }
+
+    pub(super) fn set_hello(&self, hello: &Hello) {
+        *lock(&self.hello) = Some(Arc::from(hello.result.clone()));
+    }
+
+    pub(super) fn lists(&self) -> MutexGuard<'_, Lists> {
+        lock(&self.lists)
+    }
+
+    fn kept(&self) -> Option<Vec<u8>> {
+        let hello = self.hello().map(|hello| hello.as_ref().to_owned());
+        let lists = serde_json::from_slice(&self.lists().stored()).ok()?;
+        serde_json::to_vec(&Kept { hello, lists }).ok()
+    }
+}
+
+impl Hub {
+    /// Reads all lists of a run, in the background. If clients knew an earlier run, they are told
+    /// which lists differ.
+    pub(super) fn read_lists(&self, run: Arc<Run>, tell: bool) {
+        let Some(hub) = self.me.upgrade() else { return };
+        // It ends when the run does, at the latest.
+        drop(tokio::spawn(async move { hub.read_all(&run, tell).await }));
+    }
+
+    /// The server says that a list has changed: clients are told, and the copy is made again.
+    pub(super) fn lists_changed(&self, notification: &Parsed) {
+        self.everybody(|session| session.hear(notification.text().clone(), None));
+        self.lists_may_have_changed();
+    }
+
+    pub(super) fn lists_may_have_changed(&self) {
+        let run = self.outlook.borrow().run().cloned();
+        if let Some(run) = run {
+            self.read_lists(run, false);
+        }
+    }
+
+    /// Waits until the lists of that run have been read, but not for ever.
+    pub(super) async fn lists_of(&self, generation: u64, patience: Duration) {
+        let mut read = self.copies.read.subscribe();
+        // If they cannot be read in time, the copies are what they are.
+        timeout(patience, read.wait_for(|read| *read >= generation)).await.ok();
+    }
+
+    async fn read_all(&self, run: &Run, tell: bool) {
+        let _one_at_a_time = self.copies.reading.lock().await;
+        for kind in ListKind::ALL {
+            let offered = InitializeResult::read(run.hello.result.get().as_bytes())
+                .is_some_and(|hello| hello.has(kind.capability()));
+            if !offered {
+                continue;
+            }
+            match read_list(run, kind).await {
+                Ok(pages) => {
+                    let change = self.lists().offer(kind, pages);
+                    if let Ok(Change::Different { .. }) = change
+                        && tell
+                    {
+                        self.everybody(|session| session.hear(kind.changed_message(), None));
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(server = %self.name(), list = kind.method(), %error,
+                        "a list cannot be read");
+                }
+            }
+        }
+        self.copies.read.send_replace(run.generation);
+        if let Some(kept) = self.copies.kept() {
+            self.keeper().save_copy(self.name(), kept);
+        }
+    }
+}
+
+/// All pages of a list.
+async fn read_list(run: &Run, kind: ListKind) -> Result<Vec<Bytes>, UpstreamError> {
+    let mut walk = Walk::new(kind);
+    let mut params = None;
+    loop {
+        let page = match &run.link {
+            RunLink::Lines(lane) => lane.ask_own(kind.method(), params.as_deref()).await?,
+            RunLink::Http(http) => http.ask_own(kind.method(), params.as_deref()).await?,
+        };
+        let page = Bytes::from(String::from(Box::<str>::from(page)));
+        match walk.take(page).map_err(|error| UpstreamError::Protocol(error.to_string()))? {
+            Next::Ask(cursor) => params = Some(upstream::string_param("cursor", &cursor)),
+            Next::Complete | Next::Loops => return Ok(walk.into_pages()),
+        }
+    }
+}

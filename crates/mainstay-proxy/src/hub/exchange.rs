@@ -1,0 +1,328 @@
+//! One request of a client, from its arrival to its one answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::call::{Call, Loss, Prospect, Step, Verdict};
+use super::lines::Unanswered;
+use super::outlook::{Outlook, Run, RunLink};
+use super::progress::Progress;
+use super::session::Session;
+use super::witness::Decision;
+use super::{initialize, lists, words};
+use crate::frame::{self, Id, Method, Parsed};
+use crate::lists::ListKind;
+use crate::stream::Stream;
+use crate::upstream::UpstreamError;
+
+/// Answers a request into its stream, which is finished exactly once. Dropping the future gives the
+/// request up: it is cancelled at the server, and its stream stays without an answer.
+pub(super) async fn answer(session: Session, message: Parsed, out: Arc<Stream>) {
+    let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
+    let _open = session.open(id, &out);
+    let text = match method {
+        Method::Ping => Some(frame::empty_result(id)),
+        Method::Initialize => Some(initialize::answer(&session, &message, &out).await),
+        Method::SetLevel => set_level(&session, &message, &out).await,
+        Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => {
+            subscribe(&session, &message, &out).await
+        }
+        Method::ToolsCall => call_tool(&session, &message, &out).await,
+        method => match ListKind::of(method) {
+            Some(kind) => lists::answer(&session, &message, &out, kind).await,
+            None => pass(&session, &message, &out).await.map(|answered| answered.text),
+        },
+    };
+    out.finish(text);
+}
+
+/// An answer, and the run that gave it; none if it is ours.
+pub(super) struct Answered {
+    pub(super) text: Bytes,
+    pub(super) run: Option<Arc<Run>>,
+}
+
+/// Has the server answer, by the replay contract. Nothing if the client gave the request up.
+pub(super) async fn pass(
+    session: &Session,
+    message: &Parsed,
+    out: &Arc<Stream>,
+) -> Option<Answered> {
+    let hold = session.hub().settings().hold;
+    Exchange::new(session, message, out, hold).settle().await
+}
+
+/// As [`pass`], for a request that may be held only that long.
+pub(super) async fn pass_within(
+    session: &Session,
+    message: &Parsed,
+    out: &Arc<Stream>,
+    hold: Duration,
+) -> Option<Answered> {
+    Exchange::new(session, message, out, hold).settle().await
+}
+
+/// Calls a tool, unless it has vanished, and tells of a restart in between.
+async fn call_tool(session: &Session, message: &Parsed, out: &Arc<Stream>) -> Option<Bytes> {
+    let hub = session.hub();
+    let id = message.id()?;
+    if let Some(tool) = hub.vanished(message) {
+        hub.decided(Decision::about(session, message, "tool-vanished", &tool, None));
+        return Some(frame::tool_error(id, &words::vanished(hub.name(), &tool)));
+    }
+    let Answered { text, run } = pass(session, message, out).await?;
+    let Some(run) = run.filter(|run| session.meets(run.generation)) else { return Some(text) };
+    if hub.settings().quiet_restart {
+        return Some(text);
+    }
+    let note = words::restart_note(hub.name(), run.after.as_deref());
+    Some(Parsed::read(text.clone()).map_or(text, |answer| answer.with_note(&note)))
+}
+
+/// A shared server is told the level that serves all its sessions; each hears only what it wants.
+async fn set_level(session: &Session, message: &Parsed, out: &Arc<Stream>) -> Option<Bytes> {
+    if let Some(level) = message.level().and_then(|level| level.parse().ok()) {
+        session.set_level(level);
+        let least = session.hub().least_level(session);
+        if least.is_some_and(|least| least < level) {
+            return Some(frame::empty_result(message.id()?));
+        }
+    }
+    pass(session, message, out).await.map(|answered| answered.text)
+}
+
+/// A shared server keeps a subscription as long as any of its sessions wants it.
+async fn subscribe(session: &Session, message: &Parsed, out: &Arc<Stream>) -> Option<Bytes> {
+    let uri = message.uri().map(std::borrow::Cow::into_owned);
+    let leaving = message.method() == Some(&Method::ResourcesUnsubscribe);
+    if let (Some(uri), true) = (&uri, leaving) {
+        session.unsubscribe(uri);
+        if session.hub().others_subscribe(session, uri) {
+            return Some(frame::empty_result(message.id()?));
+        }
+    }
+    let Answered { text, run } = pass(session, message, out).await?;
+    let accepted = run.is_some() && Parsed::read(text.clone()).is_ok_and(|answer| answer.result().is_some());
+    if let (Some(uri), false, true) = (uri, leaving, accepted) {
+        session.subscribe(&uri);
+    }
+    Some(text)
+}
+
+/// A request on its way through the runs of a server.
+struct Exchange<'a> {
+    session: &'a Session,
+    message: &'a Parsed,
+    out: &'a Arc<Stream>,
+    call: Call,
+    hold: Duration,
+    progress: Option<Arc<Progress>>,
+}
+
+/// Why an attempt has no answer of the server's.
+pub(super) enum Failure {
+    /// The run went away, or forgot the session.
+    Lost(Fate),
+    /// It answered in a way that cannot be passed on.
+    Unusable(UpstreamError),
+}
+
+/// How far a lost request had come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    Unsent,
+    Sent,
+    Forgotten,
+}
+
+impl<'a> Exchange<'a> {
+    fn new(
+        session: &'a Session,
+        message: &'a Parsed,
+        out: &'a Arc<Stream>,
+        hold: Duration,
+    ) -> Self {
+        Self { session, message, out, call: Call::new(hold), hold, progress: None }
+    }
+
+    async fn settle(mut self) -> Option<Answered> {
+        match Progress::wanted(self.message) {
+            Ok(progress) => self.progress = progress.map(Arc::new),
+            Err(error) => return Some(self.refused(&error.to_string())),
+        }
+        let mut outlook = self.session.outlook();
+        let mut held = None;
+        loop {
+            let present = outlook.borrow_and_update().clone();
+            match self.call.step(now(), prospect(&present)) {
+                Step::Send => {
+                    drop(held.take());
+                    let run = present.run().expect("only a run that is up is sent to");
+                    tokio::select! {
+                        biased;
+                        attempt = self.attempt(run) => match attempt {
+                            Ok(answer) => return Some(self.answered(answer, run)),
+                            Err(Failure::Lost(fate)) => self.lost(run.generation, fate),
+                            Err(Failure::Unusable(error)) => {
+                                return Some(self.unusable(&error, run));
+                            }
+                        },
+                        () = self.out.closed() => return None,
+                    }
+                }
+                Step::Wait(until) => {
+                    if held.is_none() {
+                        held = self.session.hub().hold();
+                        if held.is_none() {
+                            return Some(self.ours(Verdict::Down, &present));
+                        }
+                    }
+                    if !self.wait(&mut outlook, until).await {
+                        self.decided("gone", "the client gave it up while it was held", None);
+                        return None;
+                    }
+                }
+                Step::Answer(verdict) => return Some(self.ours(verdict, &present)),
+            }
+        }
+    }
+
+    async fn attempt(&self, run: &Arc<Run>) -> Result<Parsed, Failure> {
+        let progress = self.progress.as_ref();
+        match &run.link {
+            RunLink::Lines(lane) => {
+                let asked = lane.ask(self.session, self.message, self.out, progress).await;
+                asked.map_err(|unanswered| match unanswered {
+                    Unanswered::Gone { sent: true } => Failure::Lost(Fate::Sent),
+                    Unanswered::Gone { sent: false } => Failure::Lost(Fate::Unsent),
+                    Unanswered::Protocol(error) => Failure::Unusable(error),
+                })
+            }
+            RunLink::Http(http) => {
+                self.session.http().ask(http, self.session, self.message, self.out, progress).await
+            }
+        }
+    }
+
+    /// Waits for a change or until then. False when the client has given the request up.
+    async fn wait(&self, outlook: &mut watch::Receiver<Outlook>, until: std::time::Instant) -> bool {
+        tokio::select! {
+            changed = outlook.changed() => {
+                if changed.is_err() {
+                    // Nobody will tell any more: the server is gone, as the next look shows.
+                    sleep_until(Instant::from_std(until)).await;
+                }
+                true
+            }
+            () = sleep_until(Instant::from_std(until)) => true,
+            () = self.out.closed() => false,
+        }
+    }
+
+    fn lost(&mut self, generation: u64, fate: Fate) {
+        self.session.forget_asks_of(self.out);
+        let loss = match fate {
+            Fate::Unsent => Loss::Unsent,
+            Fate::Forgotten => Loss::Forgotten,
+            Fate::Sent => Loss::Sent { safe: self.is_safe() },
+        };
+        self.call.lost(now(), generation, loss);
+    }
+
+    /// Whether the request may be executed twice.
+    fn is_safe(&self) -> bool {
+        let harmless = match self.message.method() {
+            Some(
+                Method::Initialize
+                | Method::Ping
+                | Method::ToolsList
+                | Method::PromptsList
+                | Method::PromptsGet
+                | Method::ResourcesList
+                | Method::ResourceTemplatesList
+                | Method::ResourcesRead
+                | Method::ResourcesSubscribe
+                | Method::ResourcesUnsubscribe
+                | Method::Complete
+                | Method::SetLevel
+                | Method::TasksGet
+                | Method::TasksList
+                | Method::TasksResult,
+            ) => true,
+            Some(Method::ToolsCall) => self.session.hub().is_safe_tool(self.message),
+            _ => false,
+        };
+        harmless && !self.session.was_interactive(self.out)
+    }
+
+    fn answered(&self, answer: Parsed, run: &Arc<Run>) -> Answered {
+        if let Some(since) = self.call.held_since() {
+            let cause = if self.call.was_replayed() { "replayed" } else { "held" };
+            let waited = mainstay_core::human_duration(now().saturating_duration_since(since));
+            let what = format!("answered by run {} after {waited}", run.generation);
+            self.decided(cause, &what, Some(run.generation));
+        }
+        let id = self.message.id().expect("a request has an id");
+        let text = match answer.id() {
+            Some(theirs) if theirs.get() == id.get() => answer.into_text(),
+            _ => answer.with_id(id.get()),
+        };
+        Answered { text, run: Some(Arc::clone(run)) }
+    }
+
+    fn unusable(&self, error: &UpstreamError, run: &Run) -> Answered {
+        let text = format!("the MCP server `{}` failed: {error}", self.session.hub().name());
+        self.decided("bad-answer", &error.to_string(), Some(run.generation));
+        self.refused(&text)
+    }
+
+    fn ours(&self, verdict: Verdict, outlook: &Outlook) -> Answered {
+        let server = self.session.hub().name();
+        let text = words::verdict(server, verdict, outlook, now(), self.hold);
+        let run = match verdict {
+            Verdict::Unknown { generation } | Verdict::Poison { generation } => Some(generation),
+            Verdict::Down | Verdict::Late | Verdict::Removed | Verdict::Forgetful => None,
+        };
+        let first_line = text.lines().next().unwrap_or_default();
+        self.decided(words::cause(verdict), first_line, run);
+        self.refused(&text)
+    }
+
+    /// An answer that the model, or at least the client, can read.
+    fn refused(&self, text: &str) -> Answered {
+        let id = self.message.id().expect("a request has an id");
+        let text = refusal(id, self.message.method(), text);
+        Answered { text, run: None }
+    }
+
+    fn decided(&self, cause: &'static str, what: &str, run: Option<u64>) {
+        let decision = Decision::about(self.session, self.message, cause, what, run);
+        self.session.hub().decided(decision);
+    }
+}
+
+/// An answer of our own: to a call of a tool one that the model can read, otherwise an error.
+pub(super) fn refusal(id: Id<'_>, method: Option<&Method>, text: &str) -> Bytes {
+    match method {
+        Some(Method::ToolsCall) => frame::tool_error(id, text),
+        _ => frame::error(id, frame::INTERNAL_ERROR, text),
+    }
+}
+
+/// What the replay contract wants to know of an outlook.
+fn prospect(outlook: &Outlook) -> Prospect {
+    match outlook {
+        Outlook::Up(run) => Prospect::Up(run.generation),
+        Outlook::Coming { due, .. } => Prospect::Coming(*due),
+        Outlook::Down { .. } => Prospect::Down,
+        Outlook::Removed => Prospect::Removed,
+    }
+}
+
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}

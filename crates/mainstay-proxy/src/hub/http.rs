@@ -1,0 +1,398 @@
+//! Sessions with a server that speaks streamable HTTP: one for each client, opened on the client's
+//! own terms, opened again when the server has forgotten it or is another run.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio::time::sleep;
+
+use super::exchange::{Failure, Fate};
+use super::http_stream::{self, Listener};
+use super::outlook::RunLink;
+use super::progress::Progress;
+use super::session::{Session, Terms};
+use crate::Hello;
+use crate::client::{Client, Method, Request, Response, SendError};
+use crate::frame::{self, Parsed};
+use crate::stream::Stream;
+use crate::upstream::{self, MAX_LINE, UpstreamError};
+
+/// How much of an error's body is read.
+const ERROR_BODY: usize = 64 * 1024;
+
+const ACCEPT: (&str, &str) = ("Accept", "application/json, text/event-stream");
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+/// While a server is coming up it is asked again after this time.
+const COMING_UP: Duration = Duration::from_millis(50);
+
+/// The way to a run that speaks HTTP.
+#[derive(Debug)]
+pub(crate) struct HttpRun {
+    pub(super) generation: u64,
+    pub(super) client: Client,
+    /// The session that is our own.
+    own: Mutex<Arc<UpSession>>,
+    own_params: Arc<RawValue>,
+    next_id: AtomicU64,
+}
+
+impl HttpRun {
+    pub(super) fn new(
+        generation: u64,
+        client: Client,
+        own: UpSession,
+        own_params: Arc<RawValue>,
+    ) -> Self {
+        let own = Mutex::new(Arc::new(own));
+        // The first few ids are those of the handshake.
+        Self { generation, client, own, own_params, next_id: AtomicU64::new(10) }
+    }
+
+    /// Makes a request of our own. If the server has forgotten our session, it is opened again.
+    pub(super) async fn ask_own(
+        &self,
+        method: &str,
+        params: Option<&RawValue>,
+    ) -> Result<Box<RawValue>, UpstreamError> {
+        let own = Arc::clone(&super::lock(&self.own));
+        match own.ask(&self.client, self.new_id(), method, params).await {
+            Err(UpstreamError::SessionLost { .. }) => {
+                let terms = Terms { params: Some(Arc::clone(&self.own_params)), ..Terms::default() };
+                let new = Arc::new(UpSession::open(self.generation, &self.client, &terms).await?);
+                *super::lock(&self.own) = Arc::clone(&new);
+                new.ask(&self.client, self.new_id(), method, params).await
+            }
+            answer => answer,
+        }
+    }
+
+    fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// One client's session with whatever run there is.
+#[derive(Debug, Default)]
+pub(super) struct HttpLane {
+    present: Mutex<Option<Arc<UpSession>>>,
+    /// Held while a session is opened, so that it is opened once.
+    opening: tokio::sync::Mutex<()>,
+    listening: AtomicBool,
+}
+
+/// A session with one run.
+#[derive(Debug)]
+pub(super) struct UpSession {
+    pub(super) generation: u64,
+    id: Option<String>,
+    version: String,
+    result: Arc<RawValue>,
+}
+
+impl HttpLane {
+    /// Opens the session for a client that initializes.
+    pub(super) async fn open(
+        &self,
+        run: &HttpRun,
+        params: &Arc<RawValue>,
+    ) -> Result<Arc<RawValue>, UpstreamError> {
+        let terms = Terms { params: Some(Arc::clone(params)), ..Terms::default() };
+        let _one_at_a_time = self.opening.lock().await;
+        let opened = UpSession::open(run.generation, &run.client, &terms).await?;
+        let result = Arc::clone(&opened.result);
+        *self.present() = Some(Arc::new(opened));
+        Ok(result)
+    }
+
+    /// Asks on behalf of the client.
+    pub(super) async fn ask(
+        &self,
+        run: &HttpRun,
+        session: &Session,
+        message: &Parsed,
+        out: &Arc<Stream>,
+        progress: Option<&Arc<Progress>>,
+    ) -> Result<Parsed, Failure> {
+        let up = self.ensure(run, session).await?;
+        let given_up = GivenUp::new(session, run.generation, message);
+        let sent = up.post(&run.client, message.text()).await;
+        let answer = match sent {
+            Ok(response) => {
+                let reading = http_stream::Reading { run, up: &up, session, message, out, progress };
+                reading.answer(response).await
+            }
+            Err(error) => Err(Failure::from(error)),
+        };
+        if matches!(answer, Err(Failure::Lost(Fate::Forgotten))) {
+            self.forget(&up);
+        }
+        given_up.disarm();
+        answer
+    }
+
+    /// Sends something that wants no answer to the run of that generation, if it is still there.
+    pub(super) fn tell_later(&self, session: &Session, generation: u64, message: Bytes) {
+        let session = session.clone();
+        // It ends by itself: a server that does not answer a notification closes the connection.
+        drop(tokio::spawn(async move {
+            let outlook = session.outlook();
+            let run = outlook.borrow().run().filter(|run| run.generation == generation).cloned();
+            if let Some(run) = run
+                && let RunLink::Http(http) = &run.link
+                && let Ok(up) = session.http().ensure(http, &session).await
+                && let Ok(mut response) = up.post(&http.client, &message).await
+            {
+                // Read to its end, so that the connection can be used again.
+                response.bytes(ERROR_BODY).await.ok();
+            }
+        }));
+    }
+
+    /// Opens the session with a new run before anybody asks for it.
+    pub(super) fn reopen(&self, session: &Session, generation: u64) {
+        let session = session.clone();
+        drop(tokio::spawn(async move {
+            let outlook = session.outlook();
+            let run = outlook.borrow().run().filter(|run| run.generation == generation).cloned();
+            if let Some(run) = run
+                && let RunLink::Http(http) = &run.link
+            {
+                // If it fails, whoever needs the session next tries again.
+                session.http().ensure(http, &session).await.ok();
+            }
+        }));
+    }
+
+    /// Hears what the server says outside of requests, from now on.
+    pub(super) fn listen(&self, session: &Session) {
+        let is_http = |run: &Arc<super::outlook::Run>| matches!(run.link, RunLink::Http(_));
+        let spoken = self.present().is_some() || session.outlook().borrow().run().is_some_and(is_http);
+        if spoken && !self.listening.swap(true, Ordering::Relaxed) {
+            // It ends with its session.
+            drop(tokio::spawn(Listener::new(session).run()));
+        }
+    }
+
+    /// Ends the session with the server too.
+    pub(super) fn close(&self, session: &Session) {
+        let Some(up) = self.present().take() else { return };
+        let outlook = session.outlook();
+        let run = outlook.borrow().run().filter(|run| run.generation == up.generation).cloned();
+        drop(tokio::spawn(async move {
+            if let Some(run) = run
+                && let RunLink::Http(http) = &run.link
+            {
+                // A server that does not know the session any more, or cannot be reached, needs no end.
+                up.send(&http.client, Method::Delete, &[], &[]).await.ok();
+            }
+        }));
+    }
+
+    /// The session with this run, opened if there is none yet.
+    pub(super) async fn ensure(
+        &self,
+        run: &HttpRun,
+        session: &Session,
+    ) -> Result<Arc<UpSession>, Failure> {
+        let current = |lane: &Self| {
+            lane.present().as_ref().filter(|up| up.generation == run.generation).cloned()
+        };
+        if let Some(up) = current(self) {
+            return Ok(up);
+        }
+        let _one_at_a_time = self.opening.lock().await;
+        if let Some(up) = current(self) {
+            return Ok(up);
+        }
+        let terms = session.terms();
+        let up = Arc::new(UpSession::open(run.generation, &run.client, &terms).await.map_err(not_opened)?);
+        *self.present() = Some(Arc::clone(&up));
+        for uri in &terms.subscriptions {
+            // What changed in between cannot be known.
+            session.hear(frame::resource_updated(uri), None);
+        }
+        Ok(up)
+    }
+
+    pub(super) fn forget(&self, up: &Arc<UpSession>) {
+        let mut present = self.present();
+        if present.as_ref().is_some_and(|present| Arc::ptr_eq(present, up)) {
+            *present = None;
+        }
+    }
+
+    fn present(&self) -> MutexGuard<'_, Option<Arc<UpSession>>> {
+        self.present.lock().expect("no code panics with this lock")
+    }
+}
+
+impl UpSession {
+    /// Opens a session with a server that may still be coming up: as long as it refuses or cuts
+    /// connections, or answers 404, 502 or 503, it is asked again.
+    pub(super) async fn open_patiently(
+        generation: u64,
+        client: &Client,
+        terms: &Terms,
+    ) -> Result<Self, UpstreamError> {
+        loop {
+            match Self::open(generation, client, terms).await {
+                Err(
+                    UpstreamError::Connect { .. }
+                    | UpstreamError::Closed { .. }
+                    | UpstreamError::SessionLost { .. }
+                    | UpstreamError::Http { status: 404 | 502 | 503, .. },
+                ) => sleep(COMING_UP).await,
+                opened => return opened,
+            }
+        }
+    }
+
+    /// `initialize`, `notifications/initialized`, then the level and the subscriptions.
+    pub(super) async fn open(
+        generation: u64,
+        client: &Client,
+        terms: &Terms,
+    ) -> Result<Self, UpstreamError> {
+        const METHOD: &str = "initialize";
+        let closed = |sent| UpstreamError::Closed { method: METHOD.to_owned(), sent };
+        let request = frame::request(0, METHOD, terms.params.as_deref());
+        let sent = client.send(Request {
+            method: Method::Post,
+            headers: &[JSON, ACCEPT],
+            body: &request,
+        });
+        let mut response = sent.await.map_err(|error| upstream::not_sent(METHOD, error))?;
+        let id = response.header("mcp-session-id").map(str::to_owned);
+        if response.status() != 200 {
+            let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
+            return Err(upstream::bad_status(METHOD, response.status(), &body));
+        }
+        let answer = http_stream::only_answer(&mut response).await.map_err(|_| closed(true))?;
+        let hello = Hello::read(upstream::settled(METHOD, &answer)?, id)?;
+        let up = Self {
+            generation,
+            id: hello.http_session,
+            version: hello.protocol_version,
+            result: Arc::from(hello.result),
+        };
+        up.tell(client, &frame::notification("notifications/initialized", None)).await;
+        if let Some(level) = terms.level {
+            let params = upstream::string_param("level", level.as_str());
+            up.tell(client, &frame::request(1, "logging/setLevel", Some(&params))).await;
+        }
+        for (number, uri) in terms.subscriptions.iter().enumerate() {
+            let params = upstream::string_param("uri", uri);
+            let id = 2 + number as u64;
+            up.tell(client, &frame::request(id, "resources/subscribe", Some(&params))).await;
+        }
+        Ok(up)
+    }
+
+    /// A session that an earlier daemon opened.
+    pub(super) fn resume(generation: u64, hello: &Hello) -> Self {
+        Self {
+            generation,
+            id: hello.http_session.clone(),
+            version: hello.protocol_version.clone(),
+            result: Arc::from(hello.result.clone()),
+        }
+    }
+
+    pub(super) fn hello(&self) -> Result<Hello, UpstreamError> {
+        Hello::read(self.result.as_ref().to_owned(), self.id.clone())
+    }
+
+    /// Makes a request of our own.
+    async fn ask(
+        &self,
+        client: &Client,
+        id: u64,
+        method: &str,
+        params: Option<&RawValue>,
+    ) -> Result<Box<RawValue>, UpstreamError> {
+        let request = frame::request(id, method, params);
+        let sent = self.post(client, &request).await;
+        let mut response = sent.map_err(|error| upstream::not_sent(method, error))?;
+        if response.status() != 200 {
+            let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
+            return Err(upstream::bad_status(method, response.status(), &body));
+        }
+        let closed = |_| UpstreamError::Closed { method: method.to_owned(), sent: true };
+        let answer = http_stream::only_answer(&mut response).await.map_err(closed)?;
+        upstream::settled(method, &answer)
+    }
+
+    pub(super) async fn post(&self, client: &Client, body: &[u8]) -> Result<Response, SendError> {
+        self.send(client, Method::Post, &[JSON, ACCEPT], body).await
+    }
+
+    /// Sends a request with the headers of this session.
+    pub(super) async fn send(
+        &self,
+        client: &Client,
+        method: Method,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Response, SendError> {
+        let mut all = Vec::with_capacity(headers.len() + 2);
+        all.extend_from_slice(headers);
+        all.push(("MCP-Protocol-Version", &self.version));
+        if let Some(id) = &self.id {
+            all.push(("Mcp-Session-Id", id));
+        }
+        client.send(Request { method, headers: &all, body }).await
+    }
+
+    /// Sends something whose answer does not matter: a server that refuses it goes without.
+    async fn tell(&self, client: &Client, message: &[u8]) {
+        if let Ok(mut response) = self.post(client, message).await {
+            response.bytes(MAX_LINE).await.ok();
+        }
+    }
+}
+
+/// While armed, its drop tells the server that nobody waits for this request any more.
+struct GivenUp<'a> {
+    session: Option<&'a Session>,
+    generation: u64,
+    message: &'a Parsed,
+}
+
+impl<'a> GivenUp<'a> {
+    fn new(session: &'a Session, generation: u64, message: &'a Parsed) -> Self {
+        Self { session: Some(session), generation, message }
+    }
+
+    fn disarm(mut self) {
+        self.session = None;
+    }
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        if let (Some(session), Some(id)) = (self.session, self.message.id()) {
+            let cancelled = frame::cancelled(id, "nobody waits for it any more");
+            session.http().tell_later(session, self.generation, cancelled);
+        }
+    }
+}
+
+impl From<SendError> for Failure {
+    fn from(error: SendError) -> Self {
+        Self::Lost(if error.sent() { Fate::Sent } else { Fate::Unsent })
+    }
+}
+
+/// A request for which no session could be opened has not reached the server.
+fn not_opened(error: UpstreamError) -> Failure {
+    match error {
+        UpstreamError::Closed { .. } | UpstreamError::Connect { .. } => {
+            Failure::Lost(Fate::Unsent)
+        }
+        error => Failure::Unusable(error),
+    }
+}

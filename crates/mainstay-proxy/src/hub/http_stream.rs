@@ -1,0 +1,285 @@
+//! Reading what a streamable HTTP server answers: one JSON message, or a stream of events that may
+//! break off and be taken up again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::sleep;
+
+use super::exchange::{Failure, Fate};
+use super::http::{HttpRun, UpSession};
+use super::outlook::RunLink;
+use super::progress::Progress;
+use super::session::{Origin, Session, WeakSession};
+use crate::client::{BodyError, ContentType, Method, Response};
+use crate::frame::{self, Kind, Method as Rpc, Parsed};
+use crate::loss::is_session_lost;
+use crate::sse::{Event, Parser};
+use crate::stream::Stream;
+use crate::upstream::{self, MAX_LINE};
+
+const ERROR_BODY: usize = 64 * 1024;
+
+/// How often a stream that broke off is asked for again in a row.
+const RESUMES: u32 = 5;
+
+/// How long to wait before that, unless the server says otherwise.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// No server may make us wait longer.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// The answer to one request, being read.
+pub(super) struct Reading<'a> {
+    pub(super) run: &'a HttpRun,
+    pub(super) up: &'a UpSession,
+    pub(super) session: &'a Session,
+    pub(super) message: &'a Parsed,
+    pub(super) out: &'a Arc<Stream>,
+    pub(super) progress: Option<&'a Arc<Progress>>,
+}
+
+impl Reading<'_> {
+    /// Reads to the answer; what comes before it is passed on.
+    pub(super) async fn answer(&self, mut response: Response) -> Result<Parsed, Failure> {
+        if response.status() != 200 {
+            return self.refused(&mut response).await;
+        }
+        match response.content_type() {
+            ContentType::EventStream => self.follow(response).await,
+            ContentType::Json | ContentType::Other => {
+                let body = response.bytes(MAX_LINE).await.map_err(|error| self.broken(&error))?;
+                let answer = Parsed::read(body.clone()).map_err(|_| self.unusable(&body))?;
+                match answer.kind() {
+                    Kind::Result => Ok(answer),
+                    Kind::Error if is_session_lost(Some(200), &body) => {
+                        Err(Failure::Lost(Fate::Forgotten))
+                    }
+                    Kind::Error => Ok(answer),
+                    Kind::Request | Kind::Notification => Err(self.unusable(&body)),
+                }
+            }
+        }
+    }
+
+    async fn refused(&self, response: &mut Response) -> Result<Parsed, Failure> {
+        let status = response.status();
+        let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
+        if is_session_lost(Some(status), &body) {
+            return Err(Failure::Lost(Fate::Forgotten));
+        }
+        match Parsed::read(body.clone()) {
+            // Some servers say with a status what they also say in the message.
+            Ok(answer) if answer.kind() == Kind::Error => Ok(answer),
+            Ok(_) | Err(_) => {
+                Err(Failure::Unusable(upstream::bad_status(self.method(), status, &body)))
+            }
+        }
+    }
+
+    async fn follow(&self, mut response: Response) -> Result<Parsed, Failure> {
+        let mut parser = Parser::new(MAX_LINE);
+        let mut events = Vec::new();
+        let mut tries = 0;
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) => {
+                    let read = parser.feed(&chunk, &mut events);
+                    for event in events.drain(..) {
+                        tries = 0;
+                        if let Some(answer) = self.take(&event) {
+                            return Ok(answer);
+                        }
+                    }
+                    if read.is_err() {
+                        let what = format!("an event of more than {MAX_LINE} bytes");
+                        return Err(Failure::Unusable(upstream::protocol(self.method(), what)));
+                    }
+                    self.out.room().await;
+                }
+                // It broke off. Where it says so, it can be taken up again.
+                Ok(None) | Err(_) => {
+                    let Some(last) = parser.last_event_id().filter(|_| tries < RESUMES) else {
+                        return Err(Failure::Lost(Fate::Sent));
+                    };
+                    tries += 1;
+                    let last = last.to_owned();
+                    sleep(parser.retry().unwrap_or(PAUSE).min(LONGEST_PAUSE)).await;
+                    response = self.resume(&last).await?;
+                    parser = Parser::resumed(MAX_LINE, last);
+                }
+            }
+        }
+    }
+
+    async fn resume(&self, last: &str) -> Result<Response, Failure> {
+        let headers = [("Accept", "text/event-stream"), ("Last-Event-ID", last)];
+        match self.up.send(&self.run.client, Method::Get, &headers, &[]).await {
+            Ok(response) if response.status() == 200 => Ok(response),
+            Ok(_) | Err(_) => Err(Failure::Lost(Fate::Sent)),
+        }
+    }
+
+    /// Takes in one event; the answer is handed back.
+    fn take(&self, event: &Event) -> Option<Parsed> {
+        let message = Parsed::read(event.data.clone()).ok()?;
+        match message.kind() {
+            Kind::Result | Kind::Error if message.id() == self.message.id() => Some(message),
+            Kind::Result | Kind::Error => None,
+            Kind::Request => {
+                put_question(self.session, self.up.generation, &message, Some(self.out));
+                None
+            }
+            Kind::Notification => {
+                let admitted = match (message.method(), message.progress(), self.progress) {
+                    (Some(Rpc::Progress), Some(told), Some(progress)) => {
+                        progress.admits(told.value)
+                    }
+                    _ => true,
+                };
+                if admitted {
+                    let out = Some(Arc::clone(self.out));
+                    self.session.hear_own(self.up.generation, &message, out);
+                }
+                None
+            }
+        }
+    }
+
+    fn broken(&self, error: &BodyError) -> Failure {
+        match error {
+            BodyError::TooLong { .. } => Failure::Unusable(upstream::protocol(self.method(), error)),
+            _ => Failure::Lost(Fate::Sent),
+        }
+    }
+
+    fn unusable(&self, body: &Bytes) -> Failure {
+        let text = upstream::excerpt(body);
+        Failure::Unusable(upstream::protocol(
+            self.method(),
+            format_args!("something that is no answer: {text}"),
+        ))
+    }
+
+    fn method(&self) -> &str {
+        self.message.method().map_or("", Rpc::as_str)
+    }
+}
+
+/// Puts a question of the server to the client, or refuses it.
+fn put_question(session: &Session, generation: u64, request: &Parsed, out: Option<&Arc<Stream>>) {
+    let Some(id) = request.id() else { return };
+    let answer = if request.method() == Some(&Rpc::Ping) {
+        Some(frame::empty_result(id))
+    } else {
+        let origin = Origin::Http { id: id.get().into() };
+        let refusal = session.ask_client(origin, generation, request, out.cloned());
+        refusal.map(|why| frame::error(id, frame::METHOD_NOT_FOUND, why))
+    };
+    if let Some(answer) = answer {
+        session.http().tell_later(session, generation, answer);
+    }
+}
+
+/// The answer in a response to a request of our own; whatever comes before it is dropped.
+pub(super) async fn only_answer(response: &mut Response) -> Result<Parsed, BodyError> {
+    let mut parser = Parser::new(MAX_LINE);
+    let mut events = Vec::new();
+    if response.content_type() != ContentType::EventStream {
+        let body = response.bytes(MAX_LINE).await?;
+        return Parsed::read(body).map_err(|_| BodyError::Cut(None));
+    }
+    while let Some(chunk) = response.chunk().await? {
+        let read = parser.feed(&chunk, &mut events);
+        for event in events.drain(..) {
+            if let Ok(message) = Parsed::read(event.data)
+                && matches!(message.kind(), Kind::Result | Kind::Error)
+            {
+                return Ok(message);
+            }
+        }
+        if read.is_err() {
+            break;
+        }
+    }
+    Err(BodyError::Cut(None))
+}
+
+/// Hears what a server says outside of requests, for as long as the session lives.
+pub(super) struct Listener {
+    session: WeakSession,
+    /// The last event, and the run that sent it.
+    last: Option<(u64, String)>,
+    pause: Duration,
+}
+
+impl Listener {
+    pub(super) fn new(session: &Session) -> Self {
+        Self { session: session.downgrade(), last: None, pause: PAUSE }
+    }
+
+    pub(super) async fn run(mut self) {
+        while let Some(session) = self.session.upgrade() {
+            let mut outlook = session.outlook();
+            let present = outlook.borrow_and_update().clone();
+            let closed = Arc::clone(session.general());
+            drop(session);
+            let heard = async {
+                match present.run().map(|run| (run.generation, &run.link)) {
+                    Some((_, RunLink::Http(run))) => self.hear(run).await,
+                    Some((_, RunLink::Lines(_))) | None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                supported = heard => if supported {
+                    sleep(self.pause.min(LONGEST_PAUSE)).await;
+                } else if outlook.changed().await.is_err() {
+                    return;
+                },
+                changed = outlook.changed() => if changed.is_err() {
+                    return;
+                },
+                () = closed.closed() => return,
+            }
+        }
+    }
+
+    /// Hears one stream to its end. False if the server offers none.
+    async fn hear(&mut self, run: &HttpRun) -> bool {
+        let Some(session) = self.session.upgrade() else { return false };
+        let Ok(up) = session.http().ensure(run, &session).await else { return true };
+        let last = self.last.take_if(|(generation, _)| *generation == run.generation);
+        let mut headers = vec![("Accept", "text/event-stream")];
+        headers.extend(last.as_ref().map(|(_, last)| ("Last-Event-ID", last.as_str())));
+        let Ok(mut response) = up.send(&run.client, Method::Get, &headers, &[]).await else { return true };
+        if response.status() != 200 || response.content_type() != ContentType::EventStream {
+            let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
+            let lost = is_session_lost(Some(response.status()), &body);
+            if lost {
+                session.http().forget(&up);
+            }
+            return lost;
+        }
+        drop(session);
+        let mut parser = Parser::new(MAX_LINE);
+        let mut events = Vec::new();
+        while let Ok(Some(chunk)) = response.chunk().await {
+            let Some(session) = self.session.upgrade() else { return false };
+            if parser.feed(&chunk, &mut events).is_err() {
+                break;
+            }
+            for event in events.drain(..) {
+                let Ok(message) = Parsed::read(event.data) else { continue };
+                match message.kind() {
+                    Kind::Request => put_question(&session, run.generation, &message, None),
+                    Kind::Notification => session.hear_own(run.generation, &message, None),
+                    Kind::Result | Kind::Error => {}
+                }
+            }
+        }
+        self.pause = parser.retry().unwrap_or(PAUSE);
+        self.last = parser.last_event_id().map(|last| (run.generation, last.to_owned()));
+        true
+    }
+}

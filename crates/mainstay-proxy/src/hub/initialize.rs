@@ -1,0 +1,109 @@
+//! The client's `initialize`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::lists::PATIENCE;
+use super::outlook::{Outlook, Run, RunLink};
+use super::session::Session;
+use super::words;
+use super::call::Verdict;
+use crate::frame::{self, InitializeParams, InitializeResult, Parsed, result_for_client};
+use crate::front::ProtocolVersion;
+use crate::stream::Stream;
+
+/// A run that could not be reached is tried again after this time.
+const TRY_AGAIN: Duration = Duration::from_millis(50);
+
+/// Answers with what the server says of itself: now, or what it said last.
+pub(super) async fn answer(session: &Session, message: &Parsed, out: &Arc<Stream>) -> Bytes {
+    let id = message.id().expect("a request has an id");
+    let params = message.params().and_then(|params| {
+        let version = InitializeParams::read(params)?.protocol_version.into_owned();
+        let raw = RawValue::from_string(str::from_utf8(params).ok()?.to_owned()).ok()?;
+        Some((version, Arc::<RawValue>::from(raw)))
+    });
+    let Some((version, params)) = params else {
+        return frame::error(id, frame::INVALID_PARAMS, "`initialize` needs a protocolVersion");
+    };
+    session.hub().isolate(session);
+    match tokio::select! {
+        welcome = welcome(session, &params) => welcome,
+        () = out.closed() => return frame::empty_result(id),
+    } {
+        Ok(Welcome { result, generation }) => {
+            let version = agreed(&version, &result);
+            let Some(told) = result_for_client(result.get().as_bytes(), version.as_str()) else {
+                return frame::error(id, frame::INTERNAL_ERROR, "the server's answer makes no sense");
+            };
+            session.begin(params, version, generation);
+            frame::result_text(id, &told)
+        }
+        Err(why) => frame::error(id, frame::INTERNAL_ERROR, &why),
+    }
+}
+
+/// What a client is welcomed with.
+struct Welcome {
+    result: Arc<RawValue>,
+    /// The run that said so; 0 if it is none of the present.
+    generation: u64,
+}
+
+async fn welcome(session: &Session, params: &Arc<RawValue>) -> Result<Welcome, String> {
+    let hub = session.hub();
+    let until = Instant::now() + PATIENCE;
+    let mut outlook = session.outlook();
+    loop {
+        let present = outlook.borrow_and_update().clone();
+        if let Outlook::Up(run) = &present
+            && let Some(result) = greet(session, run, params).await
+        {
+            return Ok(Welcome { result, generation: run.generation });
+        }
+        if let Some(result) = hub.last_hello() {
+            return Ok(Welcome { result, generation: 0 });
+        }
+        let verdict = match &present {
+            Outlook::Up(_) | Outlook::Coming { .. } => None,
+            Outlook::Down { .. } => Some(Verdict::Down),
+            Outlook::Removed => Some(Verdict::Removed),
+        };
+        let late = match (&verdict, &present) {
+            (Some(_), _) => true,
+            // It is up, but could not be reached; most likely that is about to be told.
+            (None, Outlook::Up(_)) => {
+                sleep(TRY_AGAIN).await;
+                Instant::now() >= until
+            }
+            (None, _) => !matches!(timeout_at(until, outlook.changed()).await, Ok(Ok(()))),
+        };
+        if late {
+            let verdict = verdict.unwrap_or(Verdict::Late);
+            let now = Instant::now().into_std();
+            return Err(words::verdict(hub.name(), verdict, &present, now, PATIENCE));
+        }
+    }
+}
+
+/// A run that is shared was welcomed already, under our own name. With one that speaks HTTP, each
+/// client has a session of its own.
+async fn greet(session: &Session, run: &Arc<Run>, params: &Arc<RawValue>) -> Option<Arc<RawValue>> {
+    match &run.link {
+        RunLink::Lines(_) => Some(Arc::from(run.hello.result.clone())),
+        RunLink::Http(http) => session.http().open(http, params).await.ok(),
+    }
+}
+
+/// The version for this client: the one it wants if we speak it, but none that is newer than the
+/// server's.
+fn agreed(wanted: &str, result: &RawValue) -> ProtocolVersion {
+    let newest = ProtocolVersion::V2025_11_25;
+    let servers = InitializeResult::read(result.get().as_bytes());
+    let servers = servers.and_then(|result| result.protocol_version.parse().ok());
+    wanted.parse().unwrap_or(newest).min(servers.unwrap_or(newest))
+}

@@ -1,0 +1,436 @@
+//! A server as its clients see it: always there.
+//!
+//! A [`Hub`] owns the sessions of one server and outlives all of its runs. The daemon tells it what
+//! the outlook is ([`Hub::look`]) and brings it the way to every new run ([`Hub::enter`]); fronts bring
+//! the clients. Everything a client is told of the server, and every request it makes, goes through
+//! here. It guarantees that
+//!
+//! - a session goes on whatever happens to runs: a new run is told what its sessions had agreed with
+//!   the last one, before anything else;
+//! - every request gets exactly one answer, by the replay contract (see `call`);
+//! - no session sees what belongs to another.
+
+mod call;
+mod copies;
+mod ear;
+mod exchange;
+mod http;
+mod http_stream;
+mod hubs;
+mod initialize;
+mod level;
+mod lines;
+mod lists;
+mod local;
+mod outlook;
+mod progress;
+mod session;
+mod witness;
+mod words;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use self::copies::Copies;
+use self::ear::Ear;
+use self::http::{HttpRun, UpSession};
+use self::level::Level;
+use self::lines::LineLane;
+use self::outlook::RunLink;
+use self::session::Terms;
+use crate::client::Client;
+use crate::frame::Parsed;
+use crate::front::Session as _;
+use crate::lists::Lists;
+use crate::record::{Keeper, SessionRecord};
+use crate::upstream::{self, Hello, Identity, Link, UpstreamError};
+
+pub use self::hubs::Hubs;
+pub use self::local::Local;
+pub use self::outlook::{Outlook, Reason, Run};
+pub use self::session::Session;
+pub use self::witness::{Decision, Witness};
+
+/// How many sessions one server may have.
+const SESSIONS: usize = 20_000;
+
+/// How many requests may be held for one server at a time.
+const HELD: usize = 4096;
+
+/// A session that nobody has used for so long is over.
+const EXPIRY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What the user decided about the sessions of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// How long a request may wait for the next run.
+    pub hold: Duration,
+    /// Tools that may be executed twice.
+    pub replay: BTreeSet<String>,
+    /// Whether clients are not told of restarts.
+    pub quiet_restart: bool,
+    /// Whether every session has a run of its own.
+    pub isolate: bool,
+}
+
+/// What a hub needs of the world.
+#[derive(Clone)]
+pub struct Ports {
+    /// Keeps sessions on disk.
+    pub keeper: Arc<dyn Keeper>,
+    /// Hears what was decided for requests.
+    pub witness: Arc<dyn Witness>,
+    /// Provides runs for single sessions.
+    pub isolation: Arc<dyn Isolation>,
+    /// Who we are toward servers.
+    pub identity: Identity,
+}
+
+/// Provides runs that belong to one session each.
+pub trait Isolation: Send + Sync + 'static {
+    /// The outlook of the session's own run, which is started if there is none.
+    fn provide(&self, server: &str, session: &str) -> watch::Receiver<Outlook>;
+    /// The session has ended, so its run may.
+    fn release(&self, server: &str, session: &str);
+}
+
+/// What there is to know of a run before it is ready.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Its number.
+    pub generation: u64,
+    /// How the run before it ended.
+    pub after: Option<Arc<Reason>>,
+    /// What it answered to `initialize`, if an earlier daemon has asked it already.
+    pub known: Option<Hello>,
+    /// The number of this daemon, so that late answers to another one are told apart.
+    pub epoch: u32,
+    /// The session that the run belongs to, if it is one's own.
+    pub session: Option<String>,
+}
+
+/// One server.
+pub struct Hub {
+    name: String,
+    me: Weak<Self>,
+    ports: Ports,
+    settings: Mutex<Arc<Settings>>,
+    outlook: watch::Sender<Outlook>,
+    sessions: Mutex<HashMap<String, Session>>,
+    copies: Copies,
+    held: Arc<AtomicUsize>,
+    /// The newest run that sessions were introduced to.
+    met: AtomicU64,
+    begun: Instant,
+}
+
+impl Hub {
+    /// A server without sessions. `copy` is what an earlier daemon kept of its lists.
+    pub fn new(name: &str, settings: Settings, ports: Ports, copy: Option<&[u8]>) -> Arc<Self> {
+        let nothing_yet = Outlook::Coming { due: None, why: Arc::default() };
+        Arc::new_cyclic(|me| Self {
+            name: name.to_owned(),
+            me: me.clone(),
+            ports,
+            settings: Mutex::new(Arc::new(settings)),
+            outlook: watch::Sender::new(nothing_yet),
+            sessions: Mutex::default(),
+            copies: Copies::restored(copy),
+            held: Arc::default(),
+            met: AtomicU64::new(0),
+            begun: Instant::now(),
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The user decided anew.
+    pub fn set(&self, settings: Settings) {
+        *lock(&self.settings) = Arc::new(settings);
+    }
+
+    /// How many sessions there are.
+    pub fn session_count(&self) -> usize {
+        self.all_sessions().len()
+    }
+
+    /// Takes up a session that an earlier daemon had.
+    pub fn restore(self: &Arc<Self>, record: SessionRecord) {
+        let session = Session::restored(Arc::clone(self), record);
+        self.isolate(&session);
+        self.all_sessions().insert(session.id().to_owned(), session);
+    }
+
+    /// Opens the way to a run: its session is opened, unless it was before, and told what the clients
+    /// agreed with the runs before it. It has no time limit: the caller sets one.
+    pub async fn enter(&self, link: Link, arrival: Arrival) -> Result<Arc<Run>, UpstreamError> {
+        let Arrival { generation, after, known, epoch, session } = arrival;
+        let owner = session.and_then(|id| self.all_sessions().get(&id).cloned());
+        let terms = match &owner {
+            Some(session) => session.terms(),
+            None => self.common_terms(),
+        };
+        let (link, hello) = match link {
+            Link::Lines(link) => {
+                let ear = match &owner {
+                    Some(session) => Ear::Own(session.downgrade()),
+                    None => Ear::Shared(self.me.clone()),
+                };
+                let lane = LineLane::spawn(link, generation, upstream::first_id(epoch), ear);
+                let hello = match known {
+                    Some(hello) => hello,
+                    None => lane.open(&terms).await?,
+                };
+                (RunLink::Lines(lane), hello)
+            }
+            Link::Http(target) => {
+                let client = Client::new(target);
+                let own = match known {
+                    Some(hello) => UpSession::resume(generation, &hello),
+                    None => UpSession::open_patiently(generation, &client, &self.own_terms()).await?,
+                };
+                let hello = own.hello()?;
+                let run = HttpRun::new(generation, client, own, self.own_params());
+                (RunLink::Http(run), hello)
+            }
+        };
+        Ok(Arc::new(Run { generation, hello: Arc::new(hello), after, link }))
+    }
+
+    /// What is to be expected of the server from now on.
+    pub fn look(&self, outlook: Outlook) {
+        let run = outlook.run().cloned();
+        let removed = matches!(outlook, Outlook::Removed);
+        self.outlook.send_replace(outlook);
+        if let Some(run) = run {
+            let before = self.met.swap(run.generation, Ordering::Relaxed);
+            if before != run.generation {
+                self.introduce(run, before != 0);
+            }
+        }
+        if removed {
+            for session in self.drain() {
+                session.end();
+            }
+        }
+    }
+
+    /// Ends a session. False if there is none of that id.
+    pub fn close(&self, id: &str) -> bool {
+        let Some(session) = self.all_sessions().remove(id) else { return false };
+        session.end();
+        self.ports.keeper.remove(id);
+        if self.settings().isolate {
+            self.ports.isolation.release(&self.name, id);
+        }
+        true
+    }
+
+    /// Ends the sessions that nobody has used for a day.
+    pub fn sweep(&self) {
+        let over = |session: &Session| session.idle().is_some_and(|idle| idle > EXPIRY.as_secs());
+        let expired: Vec<Session> = self.everyone().into_iter().filter(over).collect();
+        for session in expired {
+            tracing::info!(server = %self.name, session = session.id(), "session expired");
+            self.close(session.id());
+        }
+    }
+
+    /// A new session, or none if there are too many.
+    fn open(self: &Arc<Self>, id: String) -> Option<Session> {
+        let session = Session::new(Arc::clone(self), id, true);
+        let mut sessions = self.all_sessions();
+        if sessions.len() >= SESSIONS {
+            return None;
+        }
+        sessions.insert(session.id().to_owned(), session.clone());
+        Some(session)
+    }
+
+    fn session(&self, id: &str) -> Option<Session> {
+        self.all_sessions().get(id).cloned()
+    }
+
+    /// Clients meet a new run.
+    fn introduce(&self, run: Arc<Run>, again: bool) {
+        self.copies.set_hello(&run.hello);
+        if again {
+            for session in self.everyone() {
+                session.meet(&run);
+            }
+        }
+        self.read_lists(run, again);
+    }
+
+    fn outlook(&self) -> watch::Receiver<Outlook> {
+        self.outlook.subscribe()
+    }
+
+    fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&lock(&self.settings))
+    }
+
+    fn keeper(&self) -> &dyn Keeper {
+        &*self.ports.keeper
+    }
+
+    fn decided(&self, decision: Decision) {
+        self.ports.witness.decided(decision);
+    }
+
+    /// Gives a session a run of its own, if that is how the server is run.
+    fn isolate(&self, session: &Session) {
+        if self.settings().isolate {
+            session.isolate(self.ports.isolation.provide(&self.name, session.id()));
+        }
+    }
+
+    /// Seconds since the hub was made.
+    fn seconds(&self) -> u64 {
+        self.begun.elapsed().as_secs()
+    }
+
+    /// Leave to hold a request, for as long as the result lives; none when too many are held.
+    fn hold(&self) -> Option<Held> {
+        let taken = self.held.fetch_add(1, Ordering::Relaxed);
+        let held = Held(Arc::clone(&self.held));
+        (taken < HELD).then_some(held)
+    }
+
+    fn last_hello(&self) -> Option<Arc<RawValue>> {
+        self.copies.hello()
+    }
+
+    fn lists(&self) -> MutexGuard<'_, Lists> {
+        self.copies.lists()
+    }
+
+    /// The tool that a request calls, if it is one that the server no longer has.
+    fn vanished(&self, request: &Parsed) -> Option<String> {
+        let lists = self.lists();
+        if !lists.has_any_vanished() {
+            return None;
+        }
+        let tool = request.name()?;
+        lists.has_vanished(&tool).then(|| tool.into_owned())
+    }
+
+    /// Whether a call of a tool may be executed twice.
+    fn is_safe_tool(&self, request: &Parsed) -> bool {
+        let Some(tool) = request.name() else { return false };
+        self.settings().replay.contains(&*tool) || self.lists().is_read_only(&tool)
+    }
+
+    /// Whether all sessions share the present run.
+    fn is_shared(&self) -> bool {
+        let lines = |run: &Arc<Run>| matches!(run.link, RunLink::Lines(_));
+        !self.settings().isolate && self.outlook.borrow().run().is_some_and(lines)
+    }
+
+    /// Whether a session has its run for itself.
+    fn is_alone(&self, session: &Session) -> bool {
+        !self.is_shared() || self.only_session().as_ref() == Some(session)
+    }
+
+    fn only_session(&self) -> Option<Session> {
+        let sessions = self.all_sessions();
+        let mut all = sessions.values();
+        let only = all.next()?.clone();
+        all.next().is_none().then_some(only)
+    }
+
+    fn everybody(&self, tell: impl Fn(&Session)) {
+        for session in self.everyone() {
+            tell(&session);
+        }
+    }
+
+    fn everyone(&self) -> Vec<Session> {
+        self.all_sessions().values().cloned().collect()
+    }
+
+    fn drain(&self) -> Vec<Session> {
+        let sessions = std::mem::take(&mut *self.all_sessions());
+        for id in sessions.keys() {
+            self.ports.keeper.remove(id);
+        }
+        sessions.into_values().collect()
+    }
+
+    /// The lowest level that any other session of a shared server wants.
+    fn least_level(&self, than: &Session) -> Option<Level> {
+        let others = || self.everyone().into_iter().filter(|other| other != than);
+        self.is_shared().then(|| others().filter_map(|session| session.level()).min())?
+    }
+
+    fn others_subscribe(&self, than: &Session, uri: &str) -> bool {
+        let others = || self.everyone().into_iter().filter(|other| other != than);
+        self.is_shared() && others().any(|session| session.subscribes_to(uri))
+    }
+
+    fn resource_updated(&self, notification: &Parsed) {
+        let Some(uri) = notification.uri() else { return };
+        for session in self.everyone() {
+            if session.subscribes_to(&uri) {
+                session.hear(notification.text().clone(), None);
+            }
+        }
+    }
+
+    fn ask_cancelled(&self, generation: u64, notification: &Parsed) {
+        self.everybody(|session| session.ask_cancelled(generation, notification));
+    }
+
+    /// What we ourselves agree with a server.
+    fn own_terms(&self) -> Terms {
+        Terms { params: Some(self.own_params()), ..Terms::default() }
+    }
+
+    fn own_params(&self) -> Arc<RawValue> {
+        Arc::from(upstream::params(&self.ports.identity))
+    }
+
+    /// What a shared run must be told on behalf of all sessions together.
+    fn common_terms(&self) -> Terms {
+        let mut terms = self.own_terms();
+        for session in self.everyone() {
+            let theirs = session.terms();
+            terms.level = terms.level.into_iter().chain(theirs.level).min();
+            terms.subscriptions.extend(theirs.subscriptions);
+        }
+        terms
+    }
+
+    fn all_sessions(&self) -> MutexGuard<'_, HashMap<String, Session>> {
+        lock(&self.sessions)
+    }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Leave to hold one request.
+struct Held(Arc<AtomicUsize>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no code panics with this lock")
+}

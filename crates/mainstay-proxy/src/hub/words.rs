@@ -1,0 +1,117 @@
+//! What clients and models read when Mainstay answers in place of a server.
+
+use std::time::{Duration, Instant};
+
+use super::call::Verdict;
+use super::outlook::{Outlook, Reason};
+
+/// How many lines of standard error an answer carries.
+const STDERR_LINES: usize = 5;
+
+/// The text of an answer that is ours.
+pub(super) fn verdict(
+    server: &str,
+    verdict: Verdict,
+    outlook: &Outlook,
+    now: Instant,
+    hold: Duration,
+) -> String {
+    match verdict {
+        Verdict::Down => {
+            let mut text = format!("the MCP server `{server}` is not available: ");
+            text.push_str(reason(outlook).map_or("it is not running", |why| &why.text));
+            if let Some(next) = next(outlook).and_then(|at| at.checked_duration_since(now)) {
+                text.push_str(&format!("; the next attempt is in {} s", next.as_secs().max(1)));
+            }
+            with_stderr(text, reason(outlook))
+        }
+        Verdict::Late => {
+            let why = reason(outlook).map_or("it is not ready", |why| &why.text);
+            let held = hold.as_secs();
+            let text = format!(
+                "the MCP server `{server}` did not come back within {held} s: {why}; \
+                 the session stays open, try again later"
+            );
+            with_stderr(text, reason(outlook))
+        }
+        Verdict::Removed => format!("the MCP server `{server}` was removed"),
+        Verdict::Unknown { generation } => {
+            let end = outlook.end_of(generation).map(AsRef::as_ref);
+            let why = end.map_or("the connection to it broke", |why: &Reason| &why.text);
+            let text = format!(
+                "the server stopped during this call; its effect is unknown: check before you \
+                 repeat it (`{server}`: {why})"
+            );
+            with_stderr(text, end)
+        }
+        Verdict::Poison { generation } => {
+            let end = outlook.end_of(generation).map(AsRef::as_ref);
+            let why = end.map_or("the connection to it broke", |why: &Reason| &why.text);
+            let text = format!(
+                "the server stopped twice during this request, which is not sent a third time \
+                 (`{server}`: {why})"
+            );
+            with_stderr(text, end)
+        }
+        Verdict::Forgetful => {
+            format!("the MCP server `{server}` forgets every session as soon as it is opened")
+        }
+    }
+}
+
+/// One word for a verdict, for the event log.
+pub(super) fn cause(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Down => "refused",
+        Verdict::Late => "hold-expired",
+        Verdict::Removed => "removed",
+        Verdict::Unknown { .. } => "effect-unknown",
+        Verdict::Poison { .. } => "died-twice",
+        Verdict::Forgetful => "session-lost",
+    }
+}
+
+/// What the first tool result after a restart says besides.
+pub(super) fn restart_note(server: &str, after: Option<&Reason>) -> String {
+    let why = after.map_or_else(String::new, |why| format!(" ({})", why.text));
+    format!(
+        "[mainstay] `{server}` was restarted since your last call{why}: \
+         whatever it kept in memory is lost."
+    )
+}
+
+/// The answer to a call of a tool that the server no longer has.
+pub(super) fn vanished(server: &str, tool: &str) -> String {
+    format!(
+        "the tool `{tool}` is no longer offered by `{server}`: it was there before the server was \
+         restarted or changed; list the tools again"
+    )
+}
+
+fn reason(outlook: &Outlook) -> Option<&Reason> {
+    match outlook {
+        Outlook::Up(_) | Outlook::Removed => None,
+        Outlook::Coming { why, .. } | Outlook::Down { why, .. } => Some(why),
+    }
+}
+
+fn next(outlook: &Outlook) -> Option<Instant> {
+    match outlook {
+        Outlook::Up(_) | Outlook::Removed => None,
+        Outlook::Coming { due, .. } => *due,
+        Outlook::Down { next, .. } => *next,
+    }
+}
+
+fn with_stderr(mut text: String, why: Option<&Reason>) -> String {
+    let lines = why.map_or(&[][..], |why| &why.stderr);
+    let last = &lines[lines.len().saturating_sub(STDERR_LINES)..];
+    if !last.is_empty() {
+        text.push_str("\nits last words:");
+        for line in last {
+            text.push_str("\n  ");
+            text.push_str(line);
+        }
+    }
+    text
+}
