@@ -15,6 +15,8 @@
 mod body;
 mod chunked;
 mod conn;
+#[cfg(test)]
+mod cuts;
 mod dial;
 mod error;
 mod exchange;
