@@ -1,4 +1,4 @@
-//! The client-facing half: streamable HTTP ([`http`]) and lines ([`lines`]).
+//! The client-facing half: streamable HTTP ([`http`]).
 //!
 //! A front speaks a transport and knows nothing of servers; the core behind it ([`Core`]) knows
 //! nothing of transports. They meet in messages ([`Parsed`], scanned once) and in the streams that
@@ -9,6 +9,9 @@
 //!   longer get the answer, and not before;
 //! - what is wrong with a message is answered without asking the core.
 
+mod batch;
+pub mod http;
+mod run;
 mod version;
 
 use std::sync::Arc;

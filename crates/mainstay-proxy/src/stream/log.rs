@@ -212,6 +212,14 @@ impl Log {
         }
     }
 
+    /// The number after which the next message to read comes.
+    pub(super) fn position(&self) -> u64 {
+        match self.peek() {
+            Next::Item(item) => item.number - 1,
+            Next::Wait | Next::End => self.last,
+        }
+    }
+
     /// The number of the newest message.
     pub(super) fn last(&self) -> u64 {
         self.last
@@ -367,7 +375,9 @@ mod tests {
             log.push(note("n"));
             rest(&mut log);
         }
+        assert_eq!(log.position(), 200);
         log.rewind(0);
+        assert_eq!(log.position(), 136);
         assert_eq!(log.unread.messages, GENERAL.kept.messages);
         assert!(rest(&mut log).starts_with("137 138"));
     }

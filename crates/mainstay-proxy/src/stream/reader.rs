@@ -93,6 +93,11 @@ impl Reader {
         }
     }
 
+    /// The number after which the next message comes. A reader that begins after it misses nothing.
+    pub fn position(&self) -> u64 {
+        self.stream.lock().log.position()
+    }
+
     /// The stream that it reads.
     pub fn stream(&self) -> &Arc<Stream> {
         &self.stream

@@ -1,0 +1,206 @@
+//! The bodies of responses: a text, a stream of events, or JSON kept alive by white space.
+
+use std::array;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use crate::frame;
+use crate::stream::{EventId, Item, Reader, Stream};
+
+/// Something is sent at least this often, so that no client or proxy takes a stream for dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// What a client is told to wait before it comes back, in milliseconds: the official clients give up
+/// after twice this time.
+const RETRY: &str = "retry: 5000\n";
+/// A comment without the empty line that ends an event: `httpx-sse` takes such a line for an event
+/// without data once an event had an id, and Python clients of before 2025-11-25 fail to parse it.
+const COMMENT: Bytes = Bytes::from_static(b":\n");
+const SPACE: Bytes = Bytes::from_static(b" ");
+/// Events up to this size are copied together; the parts of larger ones are sent one by one.
+const SMALL: usize = 4096;
+
+/// The body of a response.
+pub(super) enum Body {
+    Full(Bytes),
+    Events(Box<Events>),
+    Spaced(Box<Spaced>),
+}
+
+impl Body {
+    pub(super) fn full(text: Bytes) -> Self {
+        Self::Full(text)
+    }
+
+    /// A stream of events; `id` is that of an event of it.
+    pub(super) fn events(reader: Reader, id: EventId, opening: Opening) -> Self {
+        let end = None;
+        Self::Events(Box::new(Events { reader, id, opening, end, parts: nothing(), tick: tick() }))
+    }
+
+    /// Like [`Body::events`], but it also ends when `end` does.
+    pub(super) fn events_until(
+        reader: Reader,
+        id: EventId,
+        opening: Opening,
+        end: impl Future<Output = ()> + Send + 'static,
+    ) -> Self {
+        let end: Option<End> = Some(Box::pin(end));
+        Self::Events(Box::new(Events { reader, id, opening, end, parts: nothing(), tick: tick() }))
+    }
+
+    /// The answer alone; messages before it go to `others`.
+    pub(super) fn spaced(reader: Reader, others: Arc<Stream>) -> Self {
+        Self::Spaced(Box::new(Spaced { reader, others, tick: tick() }))
+    }
+}
+
+/// How an event stream begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// At once, with an event that has an id and no data, from which the client can resume.
+    Priming,
+    /// With the first message, because older clients take an event without data for a broken one.
+    FirstMessage,
+    /// It has begun.
+    Over,
+}
+
+type Parts = array::IntoIter<Bytes, 3>;
+type End = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+pub(super) struct Events {
+    reader: Reader,
+    id: EventId,
+    opening: Opening,
+    end: Option<End>,
+    /// The rest of the present event.
+    parts: Parts,
+    tick: Interval,
+}
+
+impl Events {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if let Some(part) = self.parts.find(|part| !part.is_empty()) {
+            return Poll::Ready(Some(part));
+        }
+        if self.opening == Opening::Priming {
+            self.opening = Opening::Over;
+            return Poll::Ready(Some(priming(&self.id.at(self.reader.position()))));
+        }
+        if let Poll::Ready(item) = self.reader.poll_next(cx) {
+            return Poll::Ready(item.and_then(|item| self.begin(&item)));
+        }
+        if let Some(end) = &mut self.end
+            && end.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(None);
+        }
+        ready!(self.tick.poll_tick(cx));
+        Poll::Ready(Some(COMMENT))
+    }
+
+    fn begin(&mut self, item: &Item) -> Option<Bytes> {
+        let retry = if self.opening == Opening::Over { "" } else { RETRY };
+        self.opening = Opening::Over;
+        self.parts = encode(item, &self.id, retry);
+        self.tick.reset();
+        self.parts.next()
+    }
+}
+
+pub(super) struct Spaced {
+    reader: Reader,
+    others: Arc<Stream>,
+    tick: Interval,
+}
+
+impl Spaced {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        while let Poll::Ready(item) = self.reader.poll_next(cx) {
+            match item {
+                Some(item) if item.is_answer => return Poll::Ready(Some(item.message)),
+                Some(item) => drop(self.others.push(item.message)),
+                None => return Poll::Ready(None),
+            }
+        }
+        ready!(self.tick.poll_tick(cx));
+        Poll::Ready(Some(SPACE))
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let data = match &mut *self {
+            Self::Full(text) if text.is_empty() => None,
+            Self::Full(text) => Some(std::mem::take(text)),
+            Self::Events(events) => ready!(events.poll(cx)),
+            Self::Spaced(spaced) => ready!(spaced.poll(cx)),
+        };
+        Poll::Ready(data.map(|data| Ok(Frame::data(data))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Full(text) => text.is_empty(),
+            Self::Events(_) | Self::Spaced(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Full(text) => SizeHint::with_exact(text.len() as u64),
+            Self::Events(_) | Self::Spaced(_) => SizeHint::default(),
+        }
+    }
+}
+
+fn priming(id: &EventId) -> Bytes {
+    format!("id: {id}\n{RETRY}data: \n\n").into()
+}
+
+/// An event. The answers to a batch become one event each, since clients expect no array here; the
+/// id comes with the last of them.
+fn encode(item: &Item, id: &EventId, retry: &str) -> Parts {
+    let messages =
+        if item.is_answer { frame::split(&item.message) } else { vec![&item.message[..]] };
+    let (last, before) = messages.split_last().expect("a text has at least itself as a part");
+    let mut head = BytesMut::new();
+    for message in before {
+        head.extend_from_slice(b"event: message\ndata: ");
+        head.extend_from_slice(&frame::in_one_line(item.message.slice_ref(message)));
+        head.extend_from_slice(b"\n\n");
+    }
+    let fields = format!("event: message\nid: {}\n{retry}data: ", id.at(item.number));
+    head.extend_from_slice(fields.as_bytes());
+    let last = frame::in_one_line(item.message.slice_ref(last));
+    let tail = Bytes::from_static(b"\n\n");
+    if last.len() > SMALL {
+        return [head.freeze(), last, tail].into_iter();
+    }
+    head.extend_from_slice(&last);
+    head.extend_from_slice(&tail);
+    [head.freeze(), Bytes::new(), Bytes::new()].into_iter()
+}
+
+fn nothing() -> Parts {
+    [const { Bytes::new() }; 3].into_iter()
+}
+
+fn tick() -> Interval {
+    let mut tick = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tick
+}

@@ -1,0 +1,176 @@
+//! Who may talk to us: a page in a browser may not, however it names us.
+//!
+//! The listener is on loopback, but any page can make a browser send requests there, under a name
+//! of its own that resolves to a loopback address. So a request must name a loopback host, and one
+//! that comes from a page must come from a loopback page.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use hyper::header::{HOST, HeaderMap, HeaderValue, ORIGIN};
+use hyper::http::request::Parts;
+
+/// What is allowed beside loopback.
+#[derive(Debug, Clone, Default)]
+pub struct Allowed {
+    /// Hosts, with or without a port.
+    pub hosts: Vec<String>,
+    /// Origins, such as `https://example.org`.
+    pub origins: Vec<String>,
+}
+
+/// Whether the head of a request names us rightly and comes from where it may.
+pub(super) fn admits(head: &Parts, allowed: &Allowed) -> bool {
+    let named = head.uri.authority().is_none_or(|name| allows_host(name.as_str(), allowed));
+    named
+        && one_host(&head.headers).is_some_and(|host| allows_host(host, allowed))
+        && texts(&head.headers, &ORIGIN)
+            .all(|origin| origin.is_some_and(|origin| allows_origin(origin, allowed)))
+}
+
+fn allows_host(host: &str, allowed: &Allowed) -> bool {
+    let Some(name) = name_of(host) else { return false };
+    let is_host =
+        |entry: &String| entry.eq_ignore_ascii_case(name) || entry.eq_ignore_ascii_case(host);
+    is_loopback(name) || allowed.hosts.iter().any(is_host)
+}
+
+/// `null`, the origin of pages without one, names no host and is refused like any other.
+fn allows_origin(origin: &str, allowed: &Allowed) -> bool {
+    let host = || origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    let is_local = || host().and_then(name_of).is_some_and(is_loopback);
+    is_local() || allowed.origins.iter().any(|entry| entry.eq_ignore_ascii_case(origin))
+}
+
+/// The name in `NAME` or `NAME:PORT`; nothing if it is neither.
+fn name_of(host: &str) -> Option<&str> {
+    let (name, port) = match host.find(']') {
+        Some(end) if host.starts_with('[') => host.split_at(end + 1),
+        Some(_) => return None,
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let is_port = |digits: &str| digits.parse::<u16>().is_ok() && !digits.starts_with('+');
+    (port.is_empty() || port.strip_prefix(':').is_some_and(is_port)).then_some(name)
+}
+
+fn is_loopback(name: &str) -> bool {
+    if name.eq_ignore_ascii_case("localhost") {
+        return true;
+    }
+    let v6 = || name.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
+    let v4 = || name.parse::<Ipv4Addr>().ok();
+    v4().map(IpAddr::V4).or_else(|| v6().map(IpAddr::V6)).is_some_and(|ip| ip.is_loopback())
+}
+
+fn one_host(headers: &HeaderMap) -> Option<&str> {
+    let mut hosts = texts(headers, &HOST);
+    hosts.next().flatten().filter(|_| hosts.next().is_none())
+}
+
+fn texts<'a>(
+    headers: &'a HeaderMap,
+    name: &hyper::header::HeaderName,
+) -> impl Iterator<Item = Option<&'a str>> {
+    headers.get_all(name).into_iter().map(|value: &HeaderValue| value.to_str().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+
+    fn allowed() -> Allowed {
+        Allowed {
+            hosts: vec!["box.lan".to_owned(), "gate.lan:8080".to_owned()],
+            origins: vec!["https://app.lan".to_owned()],
+        }
+    }
+
+    fn check(uri: &str, headers: &[(&str, &str)], expected: bool) {
+        let request = headers.iter().fold(Request::builder().uri(uri), |request, (name, value)| {
+            request.header(*name, *value)
+        });
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        assert_eq!(admits(&head, &allowed()), expected, "{uri} {headers:?}");
+    }
+
+    #[test]
+    fn only_our_own_names_are_hosts() {
+        for host in [
+            "localhost",
+            "LocalHost:7433",
+            "127.0.0.1",
+            "127.0.0.1:7433",
+            "127.9.9.9:1",
+            "[::1]",
+            "[::1]:7433",
+            "box.lan",
+            "BOX.lan:99",
+            "gate.lan:8080",
+        ] {
+            check("/a/mcp", &[("host", host)], true);
+        }
+        for host in [
+            "",
+            "evil.com",
+            "localhost.evil.com",
+            "127.0.0.1.evil.com",
+            "evil.com:7433",
+            "128.0.0.1",
+            "0.0.0.0",
+            "[::2]",
+            "[::1",
+            "::1",
+            "localhost:",
+            "localhost:x",
+            "localhost:+1",
+            "localhost:99999",
+            "user@localhost",
+            "[::1]x",
+            "gate.lan",
+            "gate.lan:81",
+            "2130706433",
+            "[localhost]",
+            "localhost]",
+        ] {
+            check("/a/mcp", &[("host", host)], false);
+        }
+        check("/a/mcp", &[], false);
+        check("/a/mcp", &[("host", "localhost"), ("host", "evil.com")], false);
+        check("http://evil.com/a/mcp", &[("host", "localhost")], false);
+        check("http://localhost:1/a/mcp", &[("host", "localhost")], true);
+    }
+
+    #[test]
+    fn only_loopback_pages_are_origins() {
+        let with = |origin| [("host", "localhost"), ("origin", origin)];
+        for origin in [
+            "http://localhost",
+            "http://localhost:3000",
+            "https://127.0.0.1:8443",
+            "http://[::1]:5",
+            "https://app.lan",
+        ] {
+            check("/a/mcp", &with(origin), true);
+        }
+        for origin in [
+            "null",
+            "",
+            "http://evil.com",
+            "https://localhost.evil.com",
+            "file://localhost",
+            "localhost",
+            "http://localhost/",
+            "http://localhost@evil.com",
+            "https://app.lan:444",
+            "chrome-extension://abc",
+            "vscode-webview://x",
+            "http://box.lan",
+        ] {
+            check("/a/mcp", &with(origin), false);
+        }
+        let two =
+            [("host", "localhost"), ("origin", "http://localhost"), ("origin", "http://evil.com")];
+        check("/a/mcp", &two, false);
+    }
+}

@@ -1,0 +1,146 @@
+//! What the head of a request asks for. Pure.
+
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+
+use super::{Refusal, Scope};
+use crate::front::ProtocolVersion;
+
+pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+
+/// The server that a path belongs to.
+pub(super) fn server<'a>(path: &'a str, scope: &'a Scope) -> Option<&'a str> {
+    let path = path.strip_prefix('/')?;
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let name = || path.strip_suffix("/mcp").filter(|name| !name.is_empty() && !name.contains('/'));
+    match scope {
+        Scope::AllServers => name(),
+        Scope::One(server) if path == "mcp" => Some(server),
+        Scope::One(server) => name().filter(|name| name == server),
+    }
+}
+
+/// In which forms a client takes an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Accept {
+    pub(super) json: bool,
+    pub(super) events: bool,
+}
+
+impl Accept {
+    /// Reads the `Accept` headers; a client without one takes anything.
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        let mut values = headers.get_all(ACCEPT).into_iter().peekable();
+        if values.peek().is_none() {
+            return Self { json: true, events: true };
+        }
+        let ranges =
+            values.filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(','));
+        ranges.fold(Self { json: false, events: false }, |accept, range| {
+            let is = |name: &str| names(range, name);
+            Self {
+                json: accept.json || is("application/json") || is("application/*") || is("*/*"),
+                events: accept.events || is("text/event-stream") || is("text/*") || is("*/*"),
+            }
+        })
+    }
+
+    pub(super) fn is_nothing(self) -> bool {
+        !self.json && !self.events
+    }
+}
+
+/// Whether the body is said to be JSON.
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    kind.is_some_and(|kind| names(kind, "application/json"))
+}
+
+/// Checks the version that a client says it speaks, if it does.
+pub(super) fn check_version(headers: &HeaderMap) -> Result<(), Refusal> {
+    let Some(version) = headers.get(PROTOCOL_VERSION) else { return Ok(()) };
+    let version = version.to_str().unwrap_or_default().parse::<ProtocolVersion>();
+    version.map(drop).map_err(Refusal::Version)
+}
+
+/// The session that a request belongs to.
+pub(super) fn session_id(headers: &HeaderMap) -> Result<&str, Refusal> {
+    let id = headers.get(SESSION_ID).ok_or(Refusal::NoSessionId)?;
+    // An id that we could not have given is one that we do not know.
+    Ok(id.to_str().unwrap_or_default())
+}
+
+pub(super) fn header(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).expect("ids of sessions are visible ASCII")
+}
+
+/// Whether a media range is this one, whatever its parameters; one of weight 0 is refused.
+fn names(range: &str, name: &str) -> bool {
+    let mut parts = range.split(';').map(str::trim);
+    let is_refused = |part: &str| matches!(part, "q=0" | "q=0.0" | "q=0.00" | "q=0.000");
+    parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case(name)) && !parts.any(is_refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_names_a_server() {
+        let (all, one) = (Scope::AllServers, Scope::One("time".to_owned()));
+        for (path, in_all, in_one) in [
+            ("/time/mcp", Some("time"), Some("time")),
+            ("/time/mcp/", Some("time"), Some("time")),
+            ("/other/mcp", Some("other"), None),
+            ("/mcp", None, Some("time")),
+            ("/mcp/", None, Some("time")),
+            ("/", None, None),
+            ("//mcp", None, None),
+            ("/time", None, None),
+            ("/time/sse", None, None),
+            ("/a/time/mcp", None, None),
+            ("/time/mcp//", None, None),
+            ("*", None, None),
+        ] {
+            assert_eq!(server(path, &all), in_all, "{path}");
+            assert_eq!(server(path, &one), in_one, "{path}");
+        }
+    }
+
+    #[test]
+    fn clients_say_what_they_accept() {
+        let check = |values: &[&str], json, events| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(ACCEPT, HeaderValue::from_str(value).unwrap());
+            }
+            assert_eq!(Accept::of(&headers), Accept { json, events }, "{values:?}");
+        };
+        check(&[], true, true);
+        check(&["*/*"], true, true);
+        check(&["application/json, text/event-stream"], true, true);
+        check(&["application/json", "text/event-stream;q=0.5"], true, true);
+        check(&["Application/JSON; charset=utf-8"], true, false);
+        check(&["text/event-stream, application/json;q=0"], false, true);
+        check(&["text/html, application/*"], true, false);
+        check(&["text/*"], false, true);
+        check(&["text/html"], false, false);
+        check(&[""], false, false);
+    }
+
+    #[test]
+    fn a_body_is_json_or_not() {
+        for (kind, expected) in [
+            ("application/json", true),
+            ("application/JSON; charset=utf-8", true),
+            ("application/jsonl", false),
+            ("text/plain", false),
+            ("", false),
+        ] {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
+            assert_eq!(is_json(&headers), expected, "{kind}");
+        }
+        assert!(!is_json(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,247 @@
+//! Streamable HTTP, protocol versions 2025-03-26 to 2025-11-25 (the header of 2024-11-05 is let
+//! through).
+//!
+//! One task per connection runs the core's work on a request itself; an answer within 150 ms that
+//! nothing came before is plain JSON. Otherwise the response is committed: its head is sent, the
+//! work moves to a task of its own, and the body reads the stream ([`hold`]). An event stream
+//! outlives its connection for 30 s, and its end is kept for 60 s, for clients that come back with
+//! `Last-Event-ID`.
+//!
+//! Order of the checks: Host and Origin, path, method, headers, length, body, session. Whatever
+//! fails afterwards is told in a JSON-RPC answer within a 200, because clients end their session on
+//! most other answers.
+
+mod body;
+mod get;
+mod guard;
+mod head;
+mod hold;
+mod post;
+pub(super) mod reply;
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{JoinError, JoinSet};
+use tracing::{debug, error, warn};
+
+use self::body::Body;
+use self::reply::Refusal;
+use super::Core;
+
+pub use self::guard::Allowed;
+
+/// How long to wait when a connection could not be accepted.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// How to serve.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// What is served.
+    pub scope: Scope,
+    /// Who may come from elsewhere than loopback.
+    pub allowed: Allowed,
+    /// What is too much.
+    pub limits: Limits,
+    /// Our version, told to those who ask for a path that does not exist.
+    pub version: String,
+}
+
+/// Which servers a listener serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// All of them, at `/NAME/mcp`.
+    AllServers,
+    /// One, at `/mcp` and at `/NAME/mcp`.
+    One(String),
+}
+
+/// What a listener does not go beyond.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Connections at a time; further ones wait to be accepted.
+    pub connections: usize,
+    /// Bytes of a head; more is answered 431.
+    pub head: usize,
+    /// Bytes of a body; more is answered 413.
+    pub body: usize,
+    /// Committed requests without an answer, of all sessions; more get an error for an answer.
+    pub waiting: usize,
+    /// The same within one session.
+    pub waiting_in_session: usize,
+    /// How long requests may go on after the shutdown.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 16_384,
+            head: 64 << 10,
+            body: 16 << 20,
+            waiting: 8192,
+            waiting_in_session: 512,
+            drain: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Serves until the shutdown. Then nothing more is accepted, general streams end, and requests in
+/// flight may finish for [`Limits::drain`].
+pub async fn serve<C: Core>(
+    listener: TcpListener,
+    core: Arc<C>,
+    config: Config,
+    shutdown: impl Future<Output = ()>,
+) {
+    let front = Arc::new(Front::new(core, config));
+    let mut connections = JoinSet::new();
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let has_room = connections.len() < front.config.limits.connections;
+        tokio::select! {
+            () = &mut shutdown => break,
+            accepted = listener.accept(), if has_room => match accepted {
+                Ok((socket, _)) => drop(connections.spawn(connection(Arc::clone(&front), socket))),
+                Err(error) => accept_failed(&error).await,
+            },
+            Some(ended) = connections.join_next() => report(ended),
+        }
+    }
+    drop(listener);
+    front.end(connections).await;
+}
+
+/// What all connections of a listener share.
+struct Front<C> {
+    core: Arc<C>,
+    config: Config,
+    /// The tasks of committed requests.
+    held: Mutex<JoinSet<()>>,
+    waiting: Arc<Semaphore>,
+    /// Whether the shutdown has begun.
+    ending: watch::Sender<bool>,
+}
+
+impl<C: Core> Front<C> {
+    fn new(core: Arc<C>, config: Config) -> Self {
+        let waiting = Arc::new(Semaphore::new(config.limits.waiting));
+        Self { core, config, held: Mutex::default(), waiting, ending: watch::Sender::new(false) }
+    }
+
+    /// Resolves when the shutdown begins.
+    fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut ending = self.ending.subscribe();
+        async move {
+            // An error means that the front is gone, which ends all the more.
+            ending.wait_for(|is_ending| *is_ending).await.ok();
+        }
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(ended) = held.try_join_next() {
+            report(ended);
+        }
+        held.spawn(task);
+    }
+
+    async fn end(&self, mut connections: JoinSet<()>) {
+        self.ending.send_replace(true);
+        let drained = async {
+            while let Some(ended) = connections.join_next().await {
+                report(ended);
+            }
+        };
+        if tokio::time::timeout(self.config.limits.drain, drained).await.is_err() {
+            warn!(connections = connections.len(), "requests cut at the end");
+        }
+        connections.shutdown().await;
+        // Without connections nobody commits a request any more, and nobody waits for one.
+        let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
+        { held }.shutdown().await;
+    }
+}
+
+async fn connection<C: Core>(front: Arc<Front<C>>, socket: TcpStream) {
+    if let Err(error) = socket.set_nodelay(true) {
+        debug!(%error, "connection lost before it was used");
+        return;
+    }
+    let service = service_fn(|request| handle(&front, request));
+    let served = http1::Builder::new()
+        // A client that closes its side has gone: what it asked for is given up at once. No client
+        // of MCP shuts down only its sending side.
+        .half_close(false)
+        .max_buf_size(front.config.limits.head)
+        .serve_connection(TokioIo::new(socket), service);
+    let mut served = pin!(served);
+    let outcome = tokio::select! {
+        outcome = served.as_mut() => outcome,
+        () = front.ended() => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(error) = outcome {
+        debug!(%error, "connection broken");
+    }
+}
+
+async fn handle<C: Core>(
+    front: &Front<C>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    Ok(respond(front, request).await.unwrap_or_else(Refusal::into_response))
+}
+
+async fn respond<C: Core>(
+    front: &Front<C>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Refusal> {
+    let (head, body) = request.into_parts();
+    if !guard::admits(&head, &front.config.allowed) {
+        return Err(Refusal::Foreign);
+    }
+    let no_such_path = || Refusal::NoSuchPath { version: front.config.version.clone() };
+    let server = head::server(head.uri.path(), &front.config.scope).ok_or_else(no_such_path)?;
+    match head.method {
+        Method::POST => post::post(front, server, &head.headers, body).await,
+        Method::GET => get::get(front, server, &head.headers),
+        Method::DELETE => {
+            let id = head::session_id(&head.headers)?;
+            front.core.close(server, id).map_err(Refusal::Lookup)?;
+            Ok(reply::empty(StatusCode::NO_CONTENT))
+        }
+        _ => Err(Refusal::Method),
+    }
+}
+
+async fn accept_failed(error: &io::Error) {
+    match error.kind() {
+        // The client's own doing.
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset => {}
+        _ => {
+            warn!(%error, "connection not accepted");
+            tokio::time::sleep(ACCEPT_AGAIN).await;
+        }
+    }
+}
+
+fn report(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        error!(%error, "task failed");
+    }
+}

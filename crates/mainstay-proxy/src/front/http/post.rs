@@ -1,0 +1,155 @@
+//! POST: one message, or a batch.
+
+use std::future::poll_fn;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
+use hyper::header::HeaderMap;
+use hyper::{Response, StatusCode};
+use tokio::time::timeout;
+
+use super::Front;
+use super::body::Body;
+use super::head::{self, Accept, SESSION_ID, header};
+use super::hold::{self, COMMIT};
+use super::reply::{self, Refusal};
+use crate::frame::{Kind, Method, Parsed};
+use crate::front::batch::{self, Batch, is_batch};
+use crate::front::run::{Opening, Run, id_of, wanted_version};
+use crate::front::{Core, Lookup, OpenError, ProtocolVersion, Session};
+use crate::stream::Ready;
+
+pub(super) async fn post<C: Core>(
+    front: &Front<C>,
+    server: &str,
+    headers: &HeaderMap,
+    body: Incoming,
+) -> Result<Response<Body>, Refusal> {
+    let accept = Accept::of(headers);
+    if accept.is_nothing() {
+        return Err(Refusal::NotAcceptable);
+    }
+    if !head::is_json(headers) {
+        return Err(Refusal::ContentType);
+    }
+    head::check_version(headers)?;
+    let text = read(body, front.config.limits.body).await?;
+    let session = || {
+        let id = head::session_id(headers)?;
+        front.core.session(server, id).map_err(Refusal::Lookup)
+    };
+    if is_batch(&text) {
+        return post_batch(front, session()?, accept, &text).await;
+    }
+    let message = Parsed::read(text).map_err(Refusal::Frame)?;
+    match message.kind() {
+        Kind::Request if message.method() == Some(&Method::Initialize) => {
+            initialize(front, server, accept, message).await
+        }
+        Kind::Request => {
+            let session = session()?;
+            let version = session.version();
+            let asked = Asked { id: id_of(&message), accept, version, opening: None, session };
+            let run = Run::new(&asked.session, message);
+            Ok(ask(front, asked, run).await)
+        }
+        Kind::Notification | Kind::Result | Kind::Error => {
+            session()?.post(message);
+            Ok(reply::empty(StatusCode::ACCEPTED))
+        }
+    }
+}
+
+/// A request of a client, as far as the form of the answer depends on it.
+pub(super) struct Asked<S: Session> {
+    pub(super) session: S,
+    /// As JSON; none for a batch.
+    pub(super) id: Option<Box<str>>,
+    pub(super) accept: Accept,
+    pub(super) version: Option<ProtocolVersion>,
+    /// Set for `initialize`.
+    pub(super) opening: Option<Opening<S>>,
+}
+
+async fn initialize<C: Core>(
+    front: &Front<C>,
+    server: &str,
+    accept: Accept,
+    message: Parsed,
+) -> Result<Response<Body>, Refusal> {
+    let session = match front.core.open(server) {
+        Ok(session) => session,
+        Err(OpenError::NoSuchServer) => return Err(Refusal::Lookup(Lookup::NoSuchServer)),
+        Err(error @ OpenError::TooManySessions) => {
+            return Ok(reply::failure(id_of(&message).as_deref(), &error.to_string()));
+        }
+    };
+    let opening = Some(Opening::new(session.clone()));
+    let version = wanted_version(&message);
+    let asked = Asked { id: id_of(&message), accept, version, opening, session };
+    let run = Run::new(&asked.session, message);
+    Ok(ask(front, asked, run).await)
+}
+
+async fn post_batch<C: Core>(
+    front: &Front<C>,
+    session: C::Session,
+    accept: Accept,
+    text: &Bytes,
+) -> Result<Response<Body>, Refusal> {
+    let version = session.version();
+    let Batch { requests, others } = Batch::read(text, version).map_err(Refusal::Batch)?;
+    for message in others {
+        session.post(message);
+    }
+    if requests.is_empty() {
+        return Ok(reply::empty(StatusCode::ACCEPTED));
+    }
+    let run = Run::of(|out| Box::pin(batch::run(session.clone(), requests, out)));
+    let asked = Asked { session, id: None, accept, version, opening: None };
+    Ok(ask(front, asked, run).await)
+}
+
+/// Works on a request within the connection's task, for a short while.
+async fn ask<C: Core>(front: &Front<C>, asked: Asked<C::Session>, mut run: Run) -> Response<Body> {
+    match timeout(COMMIT, poll_fn(|cx| run.poll_ready(cx))).await {
+        Ok(Ready::Answer(answer)) if asked.accept.json => plain(asked, answer),
+        Ok(Ready::End) => reply::empty(StatusCode::ACCEPTED),
+        Ok(Ready::Answer(_) | Ready::Message) | Err(_) => hold::commit(front, asked, run),
+    }
+}
+
+fn plain<S: Session>(asked: Asked<S>, answer: Bytes) -> Response<Body> {
+    let opened = asked.opening.and_then(|opening| opening.settle(Some(&answer)));
+    let mut response = reply::plain(answer);
+    if let Some(session) = opened {
+        response.headers_mut().insert(SESSION_ID, header(session.id()));
+    }
+    response
+}
+
+/// Reads a body, without a copy if it came in one piece.
+async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
+    let too_large = Refusal::TooLarge { limit };
+    if body.size_hint().lower() > limit as u64 {
+        return Err(too_large);
+    }
+    let mut first = Bytes::new();
+    let mut text = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| Refusal::Cut)?.into_data() else { continue };
+        if first.is_empty() && text.is_empty() {
+            first = data;
+            continue;
+        }
+        if text.is_empty() {
+            text.extend_from_slice(&std::mem::take(&mut first));
+        }
+        if text.len() + data.len() > limit {
+            return Err(too_large);
+        }
+        text.extend_from_slice(&data);
+    }
+    Ok(if text.is_empty() { first } else { text.freeze() })
+}

@@ -1,0 +1,181 @@
+//! Answers that need no core, and the one place where errors become HTTP.
+
+use bytes::Bytes;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde_json::json;
+
+use super::body::Body;
+use crate::frame::{self, FrameError, INTERNAL_ERROR, INVALID_REQUEST, Id};
+use crate::front::batch::BatchError;
+use crate::front::{Lookup, SESSION_NOT_FOUND, UnknownVersion};
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
+const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
+/// Tells reverse proxies to pass events on as they come.
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// Why a request gets no answer from a server. It is always the client's fault, and what it asked
+/// for was not begun.
+///
+/// There is no 5xx among them: some clients tear themselves down on one. What fails for other
+/// reasons is told in a JSON-RPC answer ([`failure`]).
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("the Host or Origin header names a place that may not talk to this server")]
+    Foreign,
+    #[error("mainstay {version}: the MCP endpoint of a server is /NAME/mcp")]
+    NoSuchPath { version: String },
+    #[error("the methods of this endpoint are POST, GET and DELETE")]
+    Method,
+    #[error("there is nothing more to read on that stream")]
+    NoMoreEvents,
+    #[error("the Accept header must allow application/json or text/event-stream")]
+    NotAcceptable,
+    #[error("the Accept header must allow text/event-stream")]
+    NoEventsAccepted,
+    #[error("the Content-Type must be application/json")]
+    ContentType,
+    #[error("the body is longer than {limit} bytes")]
+    TooLarge { limit: usize },
+    #[error("the body ended early")]
+    Cut,
+    #[error("{0}")]
+    Version(UnknownVersion),
+    #[error("{0}")]
+    Frame(FrameError),
+    #[error("{0}")]
+    Batch(BatchError),
+    #[error("the Mcp-Session-Id header is missing; a session begins with `initialize`")]
+    NoSessionId,
+    #[error("{0}")]
+    Lookup(Lookup),
+}
+
+impl Refusal {
+    pub(super) fn into_response(self) -> Response<Body> {
+        let text = about_no_request(self.code(), &self.to_string());
+        let mut response = Response::new(Body::full(text));
+        *response.status_mut() = self.status();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, JSON);
+        match self {
+            Self::Method => {
+                headers.insert(ALLOW, HeaderValue::from_static("POST, GET, DELETE"));
+            }
+            Self::NoMoreEvents => {
+                headers.insert(ALLOW, HeaderValue::from_static("POST, DELETE"));
+            }
+            // The rest of the body is not read.
+            Self::TooLarge { .. } => {
+                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Self::Foreign
+            | Self::NoSuchPath { .. }
+            | Self::NotAcceptable
+            | Self::NoEventsAccepted
+            | Self::ContentType
+            | Self::Cut
+            | Self::Version(_)
+            | Self::Frame(_)
+            | Self::Batch(_)
+            | Self::NoSessionId
+            | Self::Lookup(_) => {}
+        }
+        response
+    }
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Foreign => StatusCode::FORBIDDEN,
+            Self::NoSuchPath { .. } | Self::Lookup(_) => StatusCode::NOT_FOUND,
+            Self::Method | Self::NoMoreEvents => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NotAcceptable | Self::NoEventsAccepted => StatusCode::NOT_ACCEPTABLE,
+            Self::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Cut | Self::Version(_) | Self::Frame(_) | Self::Batch(_) | Self::NoSessionId => {
+                StatusCode::BAD_REQUEST
+            }
+        }
+    }
+
+    fn code(&self) -> i64 {
+        match self {
+            Self::Frame(error) => error.code(),
+            Self::Lookup(_) => SESSION_NOT_FOUND,
+            Self::Foreign
+            | Self::NoSuchPath { .. }
+            | Self::Method
+            | Self::NoMoreEvents
+            | Self::NotAcceptable
+            | Self::NoEventsAccepted
+            | Self::ContentType
+            | Self::TooLarge { .. }
+            | Self::Cut
+            | Self::Version(_)
+            | Self::Batch(_)
+            | Self::NoSessionId => INVALID_REQUEST,
+        }
+    }
+}
+
+/// An error that answers no request in particular.
+pub(in crate::front) fn about_no_request(code: i64, message: &str) -> Bytes {
+    let error = json!({"jsonrpc": "2.0", "id": null, "error": {"code": code, "message": message}});
+    error.to_string().into()
+}
+
+/// An answer of known length.
+pub(super) fn plain(answer: Bytes) -> Response<Body> {
+    whole(answer, JSON)
+}
+
+/// A request failed here: an answer like any other, because the session lives.
+pub(super) fn failure(id: Option<&str>, message: &str) -> Response<Body> {
+    plain(failed(id, message))
+}
+
+/// An event stream that ends at once with the failure of a request.
+pub(super) fn failed_stream(id: &str, message: &str) -> Response<Body> {
+    let error = failed(Some(id), message);
+    let event = [b"event: message\ndata: ", &error[..], b"\n\n"].concat();
+    whole(event.into(), EVENTS)
+}
+
+pub(super) fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::full(Bytes::new()));
+    *response.status_mut() = status;
+    response
+}
+
+/// A JSON answer whose length is not known yet.
+pub(super) fn spaced(body: Body) -> Response<Body> {
+    streamed(body, JSON)
+}
+
+pub(super) fn events(body: Body) -> Response<Body> {
+    streamed(body, EVENTS)
+}
+
+fn failed(id: Option<&str>, message: &str) -> Bytes {
+    match id.and_then(Id::new) {
+        Some(id) => frame::error(id, INTERNAL_ERROR, message),
+        None => about_no_request(INTERNAL_ERROR, message),
+    }
+}
+
+fn whole(content: Bytes, kind: HeaderValue) -> Response<Body> {
+    let mut response = Response::new(Body::full(content));
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+fn streamed(body: Body, kind: HeaderValue) -> Response<Body> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, kind);
+    headers.insert(CACHE_CONTROL, NO_CACHE);
+    headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    response
+}

@@ -1,0 +1,107 @@
+//! A request on its way through the core, together with the reader of its stream.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tracing::error;
+
+use super::Session;
+use crate::frame::{Id, InitializeParams, Kind, Parsed};
+use crate::stream::{Item, Reader, Ready, Start, Stream};
+
+use super::ProtocolVersion;
+
+/// The core's work on a request.
+pub(super) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A request that the core works on while somebody waits for its stream. Dropping it gives the
+/// request up.
+pub(super) struct Run {
+    /// Boxed, because it moves to a task of its own when it takes long. Gone when it is done.
+    work: Option<Work>,
+    reader: Reader,
+}
+
+impl Run {
+    pub(super) fn new<S: Session>(session: &S, request: Parsed) -> Self {
+        Self::of(|out| Box::pin(session.request(request, out)))
+    }
+
+    pub(super) fn of(work: impl FnOnce(Arc<Stream>) -> Work) -> Self {
+        let stream = Stream::new();
+        let reader = stream.reader(Start::Unread);
+        Self { work: Some(work(stream)), reader }
+    }
+
+    /// Works until there is something to read.
+    pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Ready> {
+        self.work_on(cx);
+        self.reader.poll_ready(cx)
+    }
+
+    /// Works until the next message.
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Item>> {
+        self.work_on(cx);
+        self.reader.poll_next(cx)
+    }
+
+    /// The two halves: what is left of the work, and the reader.
+    pub(super) fn into_parts(self) -> (Option<Work>, Reader) {
+        (self.work, self.reader)
+    }
+
+    fn work_on(&mut self, cx: &mut Context<'_>) {
+        let Some(work) = &mut self.work else { return };
+        if work.as_mut().poll(cx).is_ready() {
+            self.work = None;
+            settle(self.reader.stream());
+        }
+    }
+}
+
+/// The core has done its work, so the stream must be finished; a client is not left waiting if not.
+pub(super) fn settle(stream: &Stream) {
+    if !stream.is_finished() {
+        error!("a request was left without an answer");
+        stream.finish(None);
+    }
+}
+
+/// A session that begins: it is abandoned unless its `initialize` succeeds.
+pub(super) struct Opening<S: Session> {
+    session: Option<S>,
+}
+
+impl<S: Session> Opening<S> {
+    pub(super) fn new(session: S) -> Self {
+        Self { session: Some(session) }
+    }
+
+    /// The answer to `initialize` is known; gives the session if it lives.
+    pub(super) fn settle(mut self, answer: Option<&[u8]>) -> Option<S> {
+        let is_result = |answer: &[u8]| {
+            let answer = Parsed::read(bytes::Bytes::copy_from_slice(answer));
+            answer.is_ok_and(|answer| answer.kind() == Kind::Result)
+        };
+        if answer.is_some_and(is_result) { self.session.take() } else { None }
+    }
+}
+
+impl<S: Session> Drop for Opening<S> {
+    fn drop(&mut self) {
+        if let Some(session) = &self.session {
+            session.abandon();
+        }
+    }
+}
+
+/// The version that a client asks for in `initialize`.
+pub(super) fn wanted_version(initialize: &Parsed) -> Option<ProtocolVersion> {
+    InitializeParams::read(initialize.params()?)?.protocol_version.parse().ok()
+}
+
+/// The id of a request, to be kept.
+pub(super) fn id_of(request: &Parsed) -> Option<Box<str>> {
+    request.id().map(Id::get).map(Box::from)
+}
