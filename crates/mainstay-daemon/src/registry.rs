@@ -4,17 +4,20 @@
 //! everything. Changes are made one at a time.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use mainstay_api::{ApiError, ErrorKind, Outcome, ServerInfo, Which};
 use mainstay_core::{RunId, ServerName, ServerSpec, Status, Wanted};
 use mainstay_engine::{Found, News};
+use mainstay_proxy::{Outlook, Reason};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::clock;
-use crate::driver::{Context, Driver, Ending, Handle, Message};
+use crate::driver::{Audience, Context, Driver, Ending, Handle, Message};
+use crate::gateway::{self, Gateway};
 use crate::legacy::Legacy;
 use crate::store::{StoreError, Stored};
 
@@ -32,12 +35,31 @@ pub(crate) struct Registry {
 
 struct Shared {
     context: Context,
+    gateway: Gateway,
     servers: Mutex<BTreeMap<ServerName, Handle>>,
+    /// Runs that belong to single sessions, by names of their own.
+    isolated: Mutex<BTreeMap<ServerName, Isolated>>,
     drivers: Mutex<JoinSet<(ServerName, Ending)>>,
     /// The last runs of servers that were forgotten, so that no run number is used twice.
     forgotten: Mutex<HashMap<ServerName, RunId>>,
     /// Held while intent is changed.
     changing: tokio::sync::Mutex<Ended>,
+}
+
+/// A server's run that belongs to one session.
+#[derive(Debug, Clone)]
+struct Isolated {
+    of: ServerName,
+    handle: Handle,
+}
+
+/// A handle that does not keep the registry.
+pub(crate) struct WeakRegistry(Weak<Shared>);
+
+impl WeakRegistry {
+    pub(crate) fn upgrade(&self) -> Option<Registry> {
+        self.0.upgrade().map(|shared| Registry { shared })
+    }
 }
 
 /// Whether the daemon is ending, so that nothing may be changed any more.
@@ -80,10 +102,16 @@ impl Change {
 
 impl Registry {
     /// A registry without servers; of `forgotten` ones only the last runs are known.
-    pub(crate) fn new(context: Context, forgotten: HashMap<ServerName, RunId>) -> Self {
+    pub(crate) fn new(
+        context: Context,
+        gateway: Gateway,
+        forgotten: HashMap<ServerName, RunId>,
+    ) -> Self {
         let shared = Shared {
             context,
+            gateway,
             servers: Mutex::default(),
+            isolated: Mutex::default(),
             drivers: Mutex::default(),
             forgotten: Mutex::new(forgotten),
             changing: tokio::sync::Mutex::default(),
@@ -94,10 +122,51 @@ impl Registry {
     /// Starts to drive a server.
     pub(crate) fn adopt(&self, stored: Stored, legacy: &Legacy) {
         let name = stored.spec.name.clone();
-        let (driver, handle) = Driver::new(self.shared.context.clone(), stored, legacy);
+        let hub = self.shared.gateway.hub(&stored.spec);
+        let audience = Audience::Everybody(Arc::clone(&hub));
+        let (driver, handle) = Driver::new(self.shared.context.clone(), audience, stored, legacy);
         self.servers().insert(name.clone(), handle);
         self.drivers().spawn(async move { (name, driver.run().await) });
+        self.shared.gateway.open(&hub);
         self.reap();
+    }
+
+    /// Starts a run of a server for one session only, and says what to expect of it.
+    pub(crate) fn isolate(
+        &self,
+        server: &ServerName,
+        session: &str,
+    ) -> Option<watch::Receiver<Outlook>> {
+        let (spec, wanted) = {
+            let shown = self.servers().get(server)?.view.borrow().clone();
+            (ServerSpec::clone(&shown.spec), shown.wanted)
+        };
+        let name = isolated_name(server, session);
+        let why = Arc::new(Reason { text: "starting".to_owned(), ..Reason::default() });
+        let (outlook, told) = watch::channel(Outlook::Coming { due: None, why });
+        let hub = self.shared.gateway.hubs.get(server.as_str())?;
+        let audience = Audience::Session { hub, id: session.to_owned(), outlook };
+        let stored =
+            Stored { spec: ServerSpec { name: name.clone(), ..spec }, wanted, created_at: clock::wall() };
+        let last = self.forgotten().remove(&name).unwrap_or_default();
+        let legacy = Legacy { last, ..Legacy::default() };
+        let (driver, handle) = Driver::new(self.shared.context.clone(), audience, stored, &legacy);
+        self.isolated().insert(name.clone(), Isolated { of: server.clone(), handle });
+        self.drivers().spawn(async move { (name, driver.run().await) });
+        Some(told)
+    }
+
+    /// Ends the run of a session that has ended.
+    pub(crate) fn release(&self, server: &ServerName, session: &str) {
+        let released = self.isolated().get(&isolated_name(server, session)).cloned();
+        if let Some(Isolated { handle, .. }) = released {
+            // A driver that has ended, or has more to do than it can take, is looked after by `rm`.
+            handle.inbox.try_send(Message::Want(Wanted::Gone)).ok();
+        }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakRegistry {
+        WeakRegistry(Arc::downgrade(&self.shared))
     }
 
     /// Everything about every server, by name.
@@ -142,6 +211,14 @@ impl Registry {
         for server in stored {
             let name = server.spec.name.clone();
             if let Ok(handle) = self.get(&name) {
+                if let Some(hub) = self.shared.gateway.hubs.get(name.as_str()) {
+                    hub.set(gateway::settings(&server.spec));
+                }
+                for (own, handle) in self.isolated_of(&name) {
+                    let spec = ServerSpec { name: own, ..server.spec.clone() };
+                    let own = Stored { spec, ..server.clone() };
+                    send(&handle, Message::Replace(Box::new(own))).await;
+                }
                 send(&handle, Message::Replace(Box::new(server))).await;
             } else {
                 let last = self.forgotten().remove(&name).unwrap_or_default();
@@ -195,6 +272,9 @@ impl Registry {
                 let shown = handle.view.borrow();
                 (change.takes_effect(shown.info().status), shown.revision)
             };
+            for (_, own) in self.isolated_of(&name) {
+                send(&own, change.message()).await;
+            }
             send(&handle, change.message()).await;
             let mut view = handle.view.clone();
             // A driver answers at once; one that ends has nothing more to show.
@@ -230,15 +310,17 @@ impl Registry {
 
     /// Passes on what an engine reports.
     pub(crate) async fn news(&self, news: News) {
-        let handle = self.servers().get(&news.key().server).cloned();
-        if let Some(handle) = handle {
+        let server = &news.key().server;
+        let handle = self.servers().get(server).cloned();
+        let own = || self.isolated().get(server).map(|isolated| isolated.handle.clone());
+        if let Some(handle) = handle.or_else(own) {
             send(&handle, Message::News(news)).await;
         }
     }
 
     /// Tells every driver what a complete list has of its server.
     pub(crate) async fn listed(&self, begun: Instant, mut found: Vec<Found>) {
-        for handle in self.all() {
+        for handle in self.everything() {
             let name = handle.view.borrow().spec.name.clone();
             let ours = found.extract_if(.., |found| found.key.server == name);
             let found = ours.map(|found| (found.key.run, found.state)).collect();
@@ -248,7 +330,7 @@ impl Registry {
 
     /// Tells every driver that the host slept.
     pub(crate) async fn host_resumed(&self) {
-        for handle in self.all() {
+        for handle in self.everything() {
             send(&handle, Message::HostResumed).await;
         }
     }
@@ -260,7 +342,7 @@ impl Registry {
 
     /// Ends every server, without changing any intent, and waits until they are down.
     pub(crate) async fn retire(&self) {
-        let handles = self.all();
+        let handles = self.everything();
         let longest = handles.iter().map(|handle| handle.view.borrow().spec.restart.stop_timeout);
         let limit = longest.max().unwrap_or_default().saturating_add(STOP_SLACK);
         for handle in &handles {
@@ -278,7 +360,10 @@ impl Registry {
         while let Some(ended) = self.drivers().try_join_next() {
             match ended {
                 Ok((name, ending)) => {
-                    self.servers().remove(&name);
+                    if self.isolated().remove(&name).is_none() {
+                        self.servers().remove(&name);
+                        self.shared.gateway.hubs.remove(name.as_str());
+                    }
                     match ending {
                         Ending::Forgotten(last) => self.forgotten().insert(name, last),
                         Ending::Retired => None,
@@ -287,6 +372,23 @@ impl Registry {
                 Err(error) => tracing::error!(%error, "a driver ended badly"),
             }
         }
+    }
+
+    /// The servers, and the runs of theirs that belong to single sessions.
+    fn everything(&self) -> Vec<Handle> {
+        let mut handles = self.all();
+        handles.extend(self.isolated().values().map(|isolated| isolated.handle.clone()));
+        handles
+    }
+
+    fn isolated_of(&self, server: &ServerName) -> Vec<(ServerName, Handle)> {
+        let isolated = self.isolated();
+        let ours = isolated.iter().filter(|(_, isolated)| isolated.of == *server);
+        ours.map(|(name, isolated)| (name.clone(), isolated.handle.clone())).collect()
+    }
+
+    fn isolated(&self) -> MutexGuard<'_, BTreeMap<ServerName, Isolated>> {
+        self.shared.isolated.lock().expect("no code panics with this lock")
     }
 
     fn servers(&self) -> MutexGuard<'_, BTreeMap<ServerName, Handle>> {
@@ -313,6 +415,13 @@ fn may_replace(name: &ServerName, present: &Handle, replace: bool) -> Result<(),
     }
     Err(taken(format!("there is a server `{name}` already"))
         .with_help("`--replace` puts the new one in its place; or choose another name"))
+}
+
+/// The name under which the engine knows the run of a server that belongs to one session.
+fn isolated_name(server: &ServerName, session: &str) -> ServerName {
+    let server = &server.as_str()[..server.as_str().len().min(40)];
+    let session = session.get(..16).unwrap_or(session);
+    format!("{server}-{session}").parse().expect("a name, a hyphen and hexadecimal digits")
 }
 
 /// A driver that has ended needs no message.

@@ -10,19 +10,17 @@ use mainstay_api::{
 };
 use mainstay_core::{Cause, ServerName, ServerSpec, Status};
 use mainstay_engine::{EngineError, LogRange, RunKey};
-use mainstay_proxy::UpstreamError;
+use mainstay_proxy::{Local, UpstreamError};
 use serde_json::value::RawValue;
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Instant, timeout_at};
 
 use crate::control::Peer;
 use crate::driver::{Context, Handle, Message};
+use crate::gateway::{self, Gateway};
 use crate::journal::Part;
 use crate::registry::Registry;
-use crate::snapshot::{self, Session, Snapshot};
-
-/// How long a call waits for a server that is coming up.
-const HOLD: Duration = Duration::from_secs(10);
+use crate::snapshot::{self, Snapshot};
 
 /// Lines of a log that are sent together.
 const BATCH: usize = 256;
@@ -49,6 +47,7 @@ pub(crate) struct Service {
     pub(crate) started_at: Timestamp,
     pub(crate) context: Context,
     pub(crate) registry: Registry,
+    pub(crate) gateway: Gateway,
     pub(crate) stop: mpsc::Sender<Stop>,
 }
 
@@ -259,13 +258,8 @@ impl Service {
     }
 
     async fn tools(&self, name: &ServerName) -> Result<Vec<Box<RawValue>>, ApiError> {
-        let mut session = self.session(name, None).await?;
-        let mut answer = session.upstream.tools().await;
-        if may_ask_again(answer.as_ref().err(), true) {
-            session = self.session(name, Some(&session)).await?;
-            answer = session.upstream.tools().await;
-        }
-        answer.map_err(|error| failed(name, &error))
+        let mut local = self.local(name).await?;
+        local.tools().await.map_err(|error| failed(name, &error))
     }
 
     async fn call(
@@ -274,48 +268,18 @@ impl Service {
         tool: &str,
         arguments: Box<RawValue>,
     ) -> Result<Box<RawValue>, ApiError> {
-        let mut session = self.session(name, None).await?;
-        let mut answer = session.upstream.call(tool, arguments.clone()).await;
-        if may_ask_again(answer.as_ref().err(), false) {
-            session = self.session(name, Some(&session)).await?;
-            answer = session.upstream.call(tool, arguments).await;
-        }
-        answer.map_err(|error| failed(name, &error))
+        let mut local = self.local(name).await?;
+        local.call(tool, &arguments).await.map_err(|error| failed(name, &error))
     }
 
-    /// A session with a server, other than the one that is lost, waited for while it is coming up.
-    async fn session(
-        &self,
-        name: &ServerName,
-        lost: Option<&Session>,
-    ) -> Result<Session, ApiError> {
-        let mut handle = self.registry.get(name)?;
+    /// A session of our own user's, like any client's.
+    async fn local(&self, name: &ServerName) -> Result<Local, ApiError> {
+        let handle = self.registry.get(name)?;
         // A given-up server may try again when somebody wants it.
         handle.inbox.send(Message::Demand).await.ok();
-        let until = Instant::now() + HOLD;
-        let other = |shown: &Snapshot| match (&shown.session, lost) {
-            (Some(session), Some(lost)) => !Arc::ptr_eq(&session.hello, &lost.hello),
-            (session, _) => session.is_some(),
-        };
-        let settled = |shown: &Snapshot| other(shown) || !worth_waiting(&shown.info());
-        // When the time is up, or the server is removed, what is known by then is told.
-        timeout_at(until, handle.view.wait_for(settled)).await.ok();
-        let shown = handle.view.borrow().clone();
-        shown.session.clone().filter(|_| other(&shown)).ok_or_else(|| {
-            let ServerInfo { status, reason, .. } = shown.info();
-            let state = if status == Status::Error { "down" } else { status.as_str() };
-            let message = format!("`{name}` is {state}: {reason}");
-            ApiError::new(ErrorKind::Unavailable, message).with_help(match status {
-                Status::Stopped => format!("`mainstay start {name}` turns it on"),
-                Status::Starting
-                | Status::Running
-                | Status::Unhealthy
-                | Status::Waiting
-                | Status::Stopping
-                | Status::Removing
-                | Status::Error => format!("`mainstay why {name}` tells what happened"),
-            })
-        })
+        let hub = self.gateway.hubs.get(name.as_str());
+        let hub = hub.ok_or_else(|| removed(name))?;
+        hub.local(&gateway::identity()).await.map_err(|error| failed(name, &error))
     }
 
     fn about(&self) -> DaemonInfo {
@@ -347,34 +311,21 @@ fn has_failed_since_described(shown: &Snapshot) -> bool {
     ended.is_some_and(|(cause, _, at)| *at >= shown.created_at && *cause != Cause::Asked)
 }
 
-/// Whether a server that is not ready may be within the time that a call waits.
-fn worth_waiting(info: &ServerInfo) -> bool {
-    match info.status {
-        Status::Starting => {
-            info.next_restart_at.is_none_or(|at| at <= crate::clock::wall_after(HOLD))
-        }
-        Status::Running | Status::Unhealthy => true,
-        Status::Waiting | Status::Stopping | Status::Stopped | Status::Removing | Status::Error => {
-            false
-        }
-    }
-}
-
-/// Whether a request may be made a second time: if the server has not looked at it, or if it died in
-/// between and the request is one that does no harm twice.
-fn may_ask_again(error: Option<&UpstreamError>, harmless: bool) -> bool {
-    error.is_some_and(|error| {
-        error.retry_is_safe() || (harmless && matches!(error, UpstreamError::Closed { .. }))
-    })
+fn removed(name: &ServerName) -> ApiError {
+    ApiError::new(ErrorKind::NoSuchServer, format!("`{name}` has just been removed"))
 }
 
 fn failed(name: &ServerName, error: &UpstreamError) -> ApiError {
+    let why = format!("`mainstay why {name}` tells what happened");
     match error {
         UpstreamError::Closed { sent: true, .. } => ApiError::new(
             ErrorKind::Server,
             format!("`{name}` stopped during this call; its effect is unknown"),
         )
-        .with_help(format!("`mainstay why {name}` tells what happened")),
+        .with_help(why),
+        UpstreamError::Unavailable(text) => {
+            ApiError::new(ErrorKind::Unavailable, text).with_help(why)
+        }
         other => ApiError::new(ErrorKind::Server, format!("`{name}`: {other}")),
     }
 }

@@ -7,12 +7,12 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use jiff::Timestamp;
 use mainstay_core::{ServerSpec, Transport};
 use mainstay_engine::{Engine, EngineError, RunKey};
-use mainstay_proxy::{Hello, HttpLink, Identity, LineLink, Link, Upstream, UpstreamError};
+use mainstay_proxy::client::{BadTarget, Target};
+use mainstay_proxy::{Arrival, Hello, Hub, LineLink, Link, UpstreamError};
 use serde::{Deserialize, Serialize};
 
 use crate::snapshot::Session;
@@ -23,6 +23,9 @@ pub(crate) enum SessionError {
     /// The run cannot be reached.
     #[error("it cannot be reached: {0}")]
     Engine(#[from] EngineError),
+    /// It cannot be spoken to.
+    #[error("it cannot be spoken to: {0}")]
+    Target(#[from] BadTarget),
     /// The run answered wrongly.
     #[error("the handshake failed: {0}")]
     Upstream(#[from] UpstreamError),
@@ -110,8 +113,8 @@ pub(crate) async fn establish(
     engine: &dyn Engine,
     key: &RunKey,
     spec: &ServerSpec,
-    known: Option<Hello>,
-    daemon: u64,
+    hub: &Hub,
+    arrival: Arrival,
 ) -> Result<Session, SessionError> {
     let link = match &spec.transport {
         Transport::Stdio => {
@@ -120,20 +123,13 @@ pub(crate) async fn establish(
                 to_server: stdio.to_server,
                 from_server: stdio.from_server,
                 junk: stdio.junk,
+                written: stdio.written,
             })
         }
         Transport::StreamableHttp { port, path } => {
             let addrs = engine.endpoint(key, *port).await?;
-            Link::Http(HttpLink { addrs, path: path.clone() })
+            Link::Http(Target::local(addrs, path)?)
         }
     };
-    let epoch = u32::try_from(daemon).unwrap_or(u32::MAX);
-    let (upstream, hello) = if let Some(hello) = known {
-        (Upstream::resume(link, &hello, epoch), hello)
-    } else {
-        let identity =
-            Identity { name: "mainstay".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
-        Upstream::initialize(link, &identity, epoch).await?
-    };
-    Ok(Session { upstream, hello: Arc::new(hello) })
+    Ok(Session { run: hub.enter(link, arrival).await? })
 }

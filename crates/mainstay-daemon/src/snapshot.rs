@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use mainstay_api::{LastExit, McpInfo, ServerInfo, StatusReport};
 use mainstay_core::{Cause, ServerSpec, Transport, Unit, Wanted, Workload};
-use mainstay_proxy::{Hello, Upstream};
+use mainstay_proxy::Run;
 
 use crate::clock;
 
@@ -29,8 +29,7 @@ pub(crate) struct Snapshot {
 /// A session with the present run.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
-    pub(crate) upstream: Upstream,
-    pub(crate) hello: Arc<Hello>,
+    pub(crate) run: Arc<Run>,
 }
 
 /// When things happened, in wall time, noted when they did.
@@ -84,9 +83,9 @@ pub(crate) fn status(snapshot: &Snapshot, log: std::path::PathBuf) -> StatusRepo
         env: process.env.keys().cloned().collect(),
         restart: snapshot.spec.restart.clone(),
         mcp: snapshot.session.as_ref().map(|session| McpInfo {
-            name: session.hello.server_name.clone(),
-            version: session.hello.server_version.clone(),
-            protocol: session.hello.protocol_version.clone(),
+            name: session.run.hello.server_name.clone(),
+            version: session.run.hello.server_version.clone(),
+            protocol: session.run.hello.protocol_version.clone(),
         }),
         log,
         created_at: snapshot.created_at,

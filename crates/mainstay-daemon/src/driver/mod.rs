@@ -4,6 +4,7 @@
 //! as messages, so `stop` and `rm` act at once, whatever is going on.
 
 mod narrate;
+mod outlook;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -25,6 +26,7 @@ use crate::random;
 use crate::session::Memory;
 use crate::snapshot::{Session, Snapshot, Times};
 use crate::store::{Store, Stored};
+pub(crate) use outlook::Audience;
 use work::Done;
 
 /// Messages on their way to a driver.
@@ -80,14 +82,15 @@ pub(crate) enum Ending {
 /// One server's driver.
 pub(crate) struct Driver {
     context: Context,
+    audience: Audience,
     stored: Stored,
     unit: Unit,
     times: Times,
     /// The run that the process, the session and the times of its life are about.
     about: Option<RunId>,
     pid: Option<u32>,
-    /// When the present run was seen to exit, until all of it is gone.
-    exited_at: Option<Timestamp>,
+    /// When and how the present run was seen to exit, until all of it is gone.
+    exited: Option<(Timestamp, Exit)>,
     session: Option<Session>,
     last_words: Option<Arc<[u8]>>,
     retiring: bool,
@@ -106,7 +109,12 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// A driver for a server, with what an earlier daemon left of it.
-    pub(crate) fn new(context: Context, stored: Stored, legacy: &Legacy) -> (Self, Handle) {
+    pub(crate) fn new(
+        context: Context,
+        audience: Audience,
+        stored: Stored,
+        legacy: &Legacy,
+    ) -> (Self, Handle) {
         let survivor = legacy.survivor.as_ref();
         let name = &stored.spec.name;
         let key = survivor.map(|found| RunKey::new(name.clone(), found.run));
@@ -140,12 +148,13 @@ impl Driver {
         let (view, watcher) = watch::channel(snapshot);
         let mut driver = Self {
             context,
+            audience,
             stored,
             unit,
             times,
             about: survivor.map(|found| found.run),
             pid: survivor.and_then(|found| found.pid),
-            exited_at: None,
+            exited: None,
             session: None,
             last_words: None,
             retiring: false,
@@ -230,9 +239,9 @@ impl Driver {
                 self.early.push_back(news);
                 None
             }
-            Message::News(News::Exited { key, stderr, .. }) => {
+            Message::News(News::Exited { key, exit, stderr }) => {
                 if self.unit.run() == Some(key.run) {
-                    self.exited_at = Some(clock::wall());
+                    self.exited = Some((clock::wall(), exit));
                     self.last_words = Some(stderr.into());
                 }
                 Some(Event::Exited { run: key.run })
@@ -279,7 +288,7 @@ impl Driver {
     /// The unit may change the intent itself, when somebody stopped the server and that is respected.
     async fn keep_intent(&mut self) {
         let wanted = self.unit.wanted();
-        if wanted == self.stored.wanted || self.retiring {
+        if wanted == self.stored.wanted || self.retiring || self.audience.is_one_session() {
             return;
         }
         self.stored.wanted = wanted;
@@ -313,9 +322,13 @@ impl Driver {
 
     async fn forget(&mut self) {
         self.work.shutdown().await;
+        self.say_goodbye();
         let name = self.name().clone();
         if let Err(error) = self.context.engine.forget(&name).await {
             tracing::warn!(server = %name, %error, "something of the server stays behind");
+        }
+        if self.audience.is_one_session() {
+            return;
         }
         if let Err(error) = self.context.store.delete(name.clone()).await {
             tracing::error!(server = %name, %error,
@@ -338,6 +351,7 @@ impl Driver {
             shown.session.clone_from(&self.session);
             shown.last_words.clone_from(&self.last_words);
         });
+        self.tell_clients();
     }
 
     fn key(&self, run: RunId) -> RunKey {

@@ -23,7 +23,7 @@ impl Driver {
             }
             Note::Ready { .. } => tracing::info!(%server, run, detail, "server ready"),
             Note::Ended { cause, ran_for, .. } => {
-                at = self.exited_at.take().unwrap_or(at);
+                at = self.exited.take().map_or(at, |(at, _)| at);
                 self.times.ended = Some((cause.clone(), cause.after(*ran_for), at));
                 let kind = cause.kind();
                 if cause.charged() {
@@ -93,9 +93,13 @@ impl Driver {
         cause: Option<&str>,
         detail: String,
     ) {
+        let detail = match self.audience.session() {
+            Some(session) => format!("{detail} (for session {})", &session[..session.len().min(8)]),
+            None => detail,
+        };
         self.context.journal.record(EventRecord {
             at,
-            server: Some(self.name().clone()),
+            server: self.audience.server(),
             run,
             event: event.to_owned(),
             cause: cause.map(str::to_owned),

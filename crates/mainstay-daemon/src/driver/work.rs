@@ -1,8 +1,9 @@
 //! What a driver has done for it: starts, ends and sessions. Each reports back when it is done.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_core::{Cause, Event, RunId, Transport};
+use mainstay_core::{Cause, Event, RunId};
 use mainstay_engine::{StartError, Started};
 use mainstay_proxy::Hello;
 use tokio::time::sleep;
@@ -24,8 +25,6 @@ pub(super) enum Done {
     Session(RunId, Result<Session, SessionError>),
     /// A run that closed its output has not ended within a while.
     StillThere(RunId),
-    /// An HTTP server has forgotten the session, as they do when they are bored.
-    SessionForgotten(RunId),
     Nothing,
 }
 
@@ -60,8 +59,8 @@ impl Driver {
                     Event::StartFailed { run, why }
                 })
             }
-            Done::Session(run, _) | Done::StillThere(run) | Done::SessionForgotten(run)
-                if present != Some(run) || self.exited_at.is_some() =>
+            Done::Session(run, _) | Done::StillThere(run)
+                if present != Some(run) || self.exited.is_some() =>
             {
                 None
             }
@@ -71,12 +70,6 @@ impl Driver {
                 let what = "it closed its output but went on running".to_owned();
                 Some(Event::Hung { run, what })
             }
-            Done::SessionForgotten(run) => {
-                self.session = None;
-                self.publish();
-                self.open_session(run, None, Duration::ZERO);
-                None
-            }
             Done::Nothing => None,
         }
     }
@@ -85,7 +78,7 @@ impl Driver {
         let engine = self.context.engine.clone();
         let key = self.key(run);
         let spec = self.stored.spec.clone();
-        self.exited_at = None;
+        self.exited = None;
         self.starting = Some(run);
         self.work.spawn(async move { Done::Start(run, engine.start(&key, &spec).await) });
     }
@@ -110,12 +103,13 @@ impl Driver {
     /// Opens a session with a run, or takes up the one that is known.
     pub(super) fn open_session(&mut self, run: RunId, known: Option<Hello>, after: Duration) {
         let engine = self.context.engine.clone();
-        let daemon = self.context.daemon;
+        let hub = Arc::clone(self.audience.hub());
         let key = self.key(run);
         let spec = self.stored.spec.clone();
+        let arrival = self.arrival(known);
         self.attend(async move {
             sleep(after).await;
-            let session = session::establish(&*engine, &key, &spec, known, daemon).await;
+            let session = session::establish(&*engine, &key, &spec, &hub, arrival).await;
             Done::Session(run, session)
         });
     }
@@ -132,17 +126,13 @@ impl Driver {
     }
 
     fn session_opened(&mut self, run: RunId, session: Session) -> Event {
-        let upstream = session.upstream.clone();
-        let transport = self.stored.spec.transport.clone();
+        let opened = Arc::clone(&session.run);
         self.attend(async move {
-            upstream.closed().await;
-            match transport {
-                Transport::Stdio => still_there(run).await,
-                Transport::StreamableHttp { .. } => Done::SessionForgotten(run),
-            }
+            opened.closed().await;
+            still_there(run).await
         });
         let ready_at = *self.times.ready_at.get_or_insert_with(clock::wall);
-        let hello = Hello::clone(&session.hello);
+        let hello = Hello::clone(&session.run.hello);
         self.context.memory.remember(&self.key(run), &Remembered::new(ready_at, hello));
         self.session = Some(session);
         Event::Ready { run }

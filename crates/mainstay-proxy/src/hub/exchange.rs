@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -152,7 +153,7 @@ impl<'a> Exchange<'a> {
     async fn settle(mut self) -> Option<Answered> {
         match Progress::wanted(self.message) {
             Ok(progress) => self.progress = progress.map(Arc::new),
-            Err(error) => return Some(self.refused(&error.to_string())),
+            Err(error) => return Some(self.refused("bad-params", &error.to_string())),
         }
         let mut outlook = self.session.outlook();
         let mut held = None;
@@ -277,7 +278,7 @@ impl<'a> Exchange<'a> {
     fn unusable(&self, error: &UpstreamError, run: &Run) -> Answered {
         let text = format!("the MCP server `{}` failed: {error}", self.session.hub().name());
         self.decided("bad-answer", &error.to_string(), Some(run.generation));
-        self.refused(&text)
+        self.refused("bad-answer", &text)
     }
 
     fn ours(&self, verdict: Verdict, outlook: &Outlook) -> Answered {
@@ -289,13 +290,16 @@ impl<'a> Exchange<'a> {
         };
         let first_line = text.lines().next().unwrap_or_default();
         self.decided(words::cause(verdict), first_line, run);
-        self.refused(&text)
+        self.refused(words::cause(verdict), &text)
     }
 
     /// An answer that the model, or at least the client, can read.
-    fn refused(&self, text: &str) -> Answered {
+    fn refused(&self, cause: &str, text: &str) -> Answered {
         let id = self.message.id().expect("a request has an id");
-        let text = refusal(id, self.message.method(), text);
+        let text = match self.message.method() {
+            Some(Method::ToolsCall) if !self.session.is_local() => frame::tool_error(id, text),
+            _ => refusal(id, cause, text),
+        };
         Answered { text, run: None }
     }
 
@@ -305,12 +309,16 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// An answer of our own: to a call of a tool one that the model can read, otherwise an error.
-pub(super) fn refusal(id: Id<'_>, method: Option<&Method>, text: &str) -> Bytes {
-    match method {
-        Some(Method::ToolsCall) => frame::tool_error(id, text),
-        _ => frame::error(id, frame::INTERNAL_ERROR, text),
-    }
+/// An error that is ours and no server's, and says so to programs.
+pub(super) fn refusal(id: Id<'_>, cause: &str, text: &str) -> Bytes {
+    frame::error_with_data(id, frame::INTERNAL_ERROR, text, &Refusal { mainstay: cause })
+}
+
+/// What our own errors carry as data.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Refusal<'a> {
+    /// What was decided, in one word.
+    pub(super) mainstay: &'a str,
 }
 
 /// What the replay contract wants to know of an outlook.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::exchange::refusal;
 use super::lists::PATIENCE;
 use super::outlook::{Outlook, Run, RunLink};
 use super::session::Session;
@@ -30,7 +31,9 @@ pub(super) async fn answer(session: &Session, message: &Parsed, out: &Arc<Stream
     let Some((version, params)) = params else {
         return frame::error(id, frame::INVALID_PARAMS, "`initialize` needs a protocolVersion");
     };
-    session.hub().isolate(session);
+    if !session.is_local() {
+        session.hub().isolate(session);
+    }
     match tokio::select! {
         welcome = welcome(session, &params) => welcome,
         () = out.closed() => return frame::empty_result(id),
@@ -38,12 +41,12 @@ pub(super) async fn answer(session: &Session, message: &Parsed, out: &Arc<Stream
         Ok(Welcome { result, generation }) => {
             let version = agreed(&version, &result);
             let Some(told) = result_for_client(result.get().as_bytes(), version.as_str()) else {
-                return frame::error(id, frame::INTERNAL_ERROR, "the server's answer makes no sense");
+                return refusal(id, "bad-answer", "the server's answer makes no sense");
             };
             session.begin(params, version, generation);
             frame::result_text(id, &told)
         }
-        Err(why) => frame::error(id, frame::INTERNAL_ERROR, &why),
+        Err((verdict, why)) => refusal(id, words::cause(verdict), &why),
     }
 }
 
@@ -54,7 +57,7 @@ struct Welcome {
     generation: u64,
 }
 
-async fn welcome(session: &Session, params: &Arc<RawValue>) -> Result<Welcome, String> {
+async fn welcome(session: &Session, params: &Arc<RawValue>) -> Result<Welcome, (Verdict, String)> {
     let hub = session.hub();
     let until = Instant::now() + PATIENCE;
     let mut outlook = session.outlook();
@@ -85,7 +88,7 @@ async fn welcome(session: &Session, params: &Arc<RawValue>) -> Result<Welcome, S
         if late {
             let verdict = verdict.unwrap_or(Verdict::Late);
             let now = Instant::now().into_std();
-            return Err(words::verdict(hub.name(), verdict, &present, now, PATIENCE));
+            return Err((verdict, words::verdict(hub.name(), verdict, &present, now, PATIENCE)));
         }
     }
 }

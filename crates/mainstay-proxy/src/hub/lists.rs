@@ -49,7 +49,7 @@ pub(super) async fn answer(
     }
     hub.lists_of(run.generation, PATIENCE).await;
     let why = "the pages of the list could not be read from the server";
-    Some(copy(None).unwrap_or_else(|| refusal(id, message.method(), why)))
+    Some(copy(None).unwrap_or_else(|| refusal(id, "bad-answer", why)))
 }
 
 /// Whether an answer is only the first page of a list.

@@ -3,12 +3,17 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Hub, Session, exchange};
+use super::exchange::{self, Refusal};
+use super::{Hub, Session};
 use crate::frame::{self, Parsed};
 use crate::stream::Stream;
 use crate::upstream::{self, Identity, UpstreamError};
+
+/// No list has more pages: our own copies have no more.
+const MAX_PAGES: usize = 1000;
 
 /// A session that lasts as long as this value.
 #[derive(Debug)]
@@ -40,7 +45,47 @@ impl Local {
         let answer = self.exchange(request).await;
         let answer = answer.and_then(|answer| Parsed::read(answer).ok());
         let unanswered = || UpstreamError::Closed { method: method.to_owned(), sent: true };
-        upstream::settled(method, &answer.ok_or_else(unanswered)?)
+        upstream::settled(method, &answer.ok_or_else(unanswered)?).map_err(ours)
+    }
+
+    /// The server's tools, from all pages of the list.
+    pub async fn tools(&mut self) -> Result<Vec<Box<RawValue>>, UpstreamError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Page {
+            tools: Vec<Box<RawValue>>,
+            next_cursor: Option<String>,
+        }
+        const METHOD: &str = "tools/list";
+        let mut tools = Vec::new();
+        let mut params = None;
+        for _ in 0..MAX_PAGES {
+            let result = self.ask(METHOD, params.as_deref()).await?;
+            let page: Page = serde_json::from_str(result.get()).map_err(|error| {
+                upstream::protocol(METHOD, format_args!("a result without tools: {error}"))
+            })?;
+            tools.extend(page.tools);
+            match page.next_cursor.filter(|cursor| !cursor.is_empty()) {
+                Some(cursor) => params = Some(upstream::string_param("cursor", &cursor)),
+                None => break,
+            }
+        }
+        Ok(tools)
+    }
+
+    /// Calls a tool. The result is as the server wrote it; it may itself say `isError`.
+    pub async fn call(
+        &mut self,
+        tool: &str,
+        arguments: &RawValue,
+    ) -> Result<Box<RawValue>, UpstreamError> {
+        #[derive(Serialize)]
+        struct Params<'a> {
+            name: &'a str,
+            arguments: &'a RawValue,
+        }
+        let params = upstream::raw(&Params { name: tool, arguments });
+        self.ask("tools/call", Some(&params)).await
     }
 
     async fn exchange(&self, request: Bytes) -> Option<Bytes> {
@@ -48,6 +93,18 @@ impl Local {
         let out = Stream::new();
         exchange::answer(self.session.clone(), request, Arc::clone(&out)).await;
         out.answer()
+    }
+}
+
+/// Tells our own refusals from errors of the server.
+fn ours(error: UpstreamError) -> UpstreamError {
+    let UpstreamError::Rpc { method, message, data: Some(data), .. } = &error else { return error };
+    match serde_json::from_str(data.get()) {
+        Ok(Refusal { mainstay: "effect-unknown" }) => {
+            UpstreamError::Closed { method: method.clone(), sent: true }
+        }
+        Ok(Refusal { .. }) => UpstreamError::Unavailable(message.clone()),
+        Err(_) => error,
     }
 }
 

@@ -220,7 +220,7 @@ impl Hub {
         }
         if removed {
             for session in self.drain() {
-                session.end();
+                session.retire();
             }
         }
     }

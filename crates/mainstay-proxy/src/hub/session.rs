@@ -133,6 +133,11 @@ impl Session {
         &self.inner.http
     }
 
+    /// Whether it is our own user's, who needs no session that lasts.
+    pub(super) fn is_local(&self) -> bool {
+        !self.state().kept
+    }
+
     pub(super) fn terms(&self) -> Terms {
         self.state().terms.clone()
     }
@@ -318,7 +323,12 @@ impl Session {
         for open in open.into_values() {
             open.stream.cancel();
         }
-        self.inner.streams.close();
+        self.retire();
+    }
+
+    /// The server is gone. What is open is still answered; nothing else is said.
+    pub(super) fn retire(&self) {
+        self.general().cancel();
         self.inner.http.close(self);
     }
 

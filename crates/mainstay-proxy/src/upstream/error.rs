@@ -31,6 +31,9 @@ pub enum UpstreamError {
         /// More about it, as the server wrote it.
         data: Option<Box<RawValue>>,
     },
+    /// The server is not there, and the text says why.
+    #[error("{0}")]
+    Unavailable(String),
     /// The server does not keep to the protocol; the text names the request.
     #[error("{0}")]
     Protocol(String),
@@ -88,6 +91,7 @@ impl UpstreamError {
             Self::TooLarge { .. } | Self::Rpc { code: -32602..=-32600, .. } => Fault::Client,
             Self::Closed { .. }
             | Self::Rpc { .. }
+            | Self::Unavailable(_)
             | Self::Protocol(_)
             | Self::Http { .. }
             | Self::SessionLost { .. } => Fault::Upstream,
@@ -101,7 +105,7 @@ impl UpstreamError {
     pub fn retry_is_safe(&self) -> bool {
         match self {
             Self::Closed { sent, .. } => !sent,
-            Self::SessionLost { .. } | Self::Connect { .. } => true,
+            Self::SessionLost { .. } | Self::Connect { .. } | Self::Unavailable(_) => true,
             Self::Rpc { .. }
             | Self::Protocol(_)
             | Self::TooLarge { .. }

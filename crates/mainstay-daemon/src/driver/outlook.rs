@@ -1,0 +1,113 @@
+//! What a driver lets the clients of its server know.
+
+use std::sync::Arc;
+
+use mainstay_core::{Cause, ServerName, Status, View, Wanted};
+use mainstay_proxy::{Arrival, Hub, Outlook, Reason};
+use tokio::sync::watch;
+
+use super::Driver;
+use crate::clock;
+use crate::snapshot;
+
+/// How many of its last lines clients are told.
+const LAST_LINES: usize = 5;
+
+/// Whom a driver runs its server for.
+#[derive(Debug)]
+pub(crate) enum Audience {
+    /// All clients of the server.
+    Everybody(Arc<Hub>),
+    /// One session that has the run for itself.
+    Session { hub: Arc<Hub>, id: String, outlook: watch::Sender<Outlook> },
+}
+
+impl Audience {
+    pub(super) fn hub(&self) -> &Arc<Hub> {
+        match self {
+            Self::Everybody(hub) | Self::Session { hub, .. } => hub,
+        }
+    }
+
+    fn look(&self, outlook: Outlook) {
+        match self {
+            Self::Everybody(hub) => hub.look(outlook),
+            Self::Session { outlook: told, .. } => drop(told.send_replace(outlook)),
+        }
+    }
+
+    pub(super) fn is_one_session(&self) -> bool {
+        self.session().is_some()
+    }
+
+    /// The server that the run is a run of.
+    pub(super) fn server(&self) -> Option<ServerName> {
+        self.hub().name().parse().ok()
+    }
+
+    pub(super) fn session(&self) -> Option<&str> {
+        match self {
+            Self::Everybody(_) => None,
+            Self::Session { id, .. } => Some(id),
+        }
+    }
+}
+
+impl Driver {
+    /// Tells the clients what to expect.
+    pub(super) fn tell_clients(&self) {
+        self.audience.look(self.outlook());
+    }
+
+    /// The server is gone for good.
+    pub(super) fn say_goodbye(&self) {
+        self.audience.look(Outlook::Removed);
+    }
+
+    /// What the proxy wants to know of a run that is to be spoken to.
+    pub(super) fn arrival(&self, known: Option<mainstay_proxy::Hello>) -> Arrival {
+        let after = self.times.ended.as_ref().map(|(_, text, _)| {
+            Arc::new(Reason { text: text.clone(), stderr: self.last_lines() })
+        });
+        Arrival {
+            generation: self.unit.last_run().generation(),
+            after,
+            known,
+            epoch: u32::try_from(self.context.daemon).unwrap_or(u32::MAX),
+            session: self.audience.session().map(str::to_owned),
+        }
+    }
+
+    fn outlook(&self) -> Outlook {
+        let view = self.unit.view(clock::now());
+        let up = matches!(view.status, Status::Running | Status::Unhealthy);
+        if let Some(session) = self.session.as_ref().filter(|_| up && self.exited.is_none()) {
+            return Outlook::Up(Arc::clone(&session.run));
+        }
+        let why = Arc::new(self.reason(&view));
+        let comes_back = self.unit.wanted() == Wanted::On && !self.retiring;
+        match view.status {
+            Status::Starting | Status::Running | Status::Unhealthy | Status::Waiting => {
+                Outlook::Coming { due: view.next_restart, why }
+            }
+            Status::Stopping if comes_back => Outlook::Coming { due: None, why },
+            Status::Stopping | Status::Stopped | Status::Removing | Status::Error => {
+                Outlook::Down { why, next: None }
+            }
+        }
+    }
+
+    /// Why the server is not up. A run that has just exited says how, before anything is decided.
+    fn reason(&self, view: &View) -> Reason {
+        let text = match &self.exited {
+            Some((_, exit)) => Cause::Exited(*exit).to_string(),
+            None => view.reason.clone(),
+        };
+        Reason { text, stderr: self.last_lines() }
+    }
+
+    fn last_lines(&self) -> Vec<String> {
+        let words = self.last_words.as_deref().unwrap_or_default();
+        snapshot::tail_lines(words, LAST_LINES)
+    }
+}

@@ -1,0 +1,135 @@
+//! Where supervision and proxy meet: a hub for every server, and what hubs need of the daemon.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use mainstay_api::EventRecord;
+use mainstay_core::{ServerName, ServerSpec};
+use mainstay_proxy::record::{Keeper, SessionRecord};
+use mainstay_proxy::{Decision, Hub, Hubs, Identity, Isolation, Outlook, Ports, Settings, Witness};
+use tokio::sync::watch;
+
+use crate::clock;
+use crate::journal::Journal;
+use crate::registry::{Registry, WeakRegistry};
+
+/// All hubs, and what they are made with.
+#[derive(Clone)]
+pub(crate) struct Gateway {
+    pub(crate) hubs: Arc<Hubs>,
+    ports: Ports,
+    isolated: Arc<Isolated>,
+    kept: Arc<Mutex<Kept>>,
+}
+
+/// What an earlier daemon kept, until its servers are taken up.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    pub(crate) sessions: HashMap<String, Vec<SessionRecord>>,
+    pub(crate) copies: HashMap<String, Vec<u8>>,
+}
+
+impl Gateway {
+    pub(crate) fn new(journal: Journal, keeper: Arc<dyn Keeper>, kept: Kept) -> Self {
+        let isolated = Arc::new(Isolated::default());
+        let ports = Ports {
+            keeper,
+            witness: Arc::new(Events(journal)),
+            isolation: Arc::clone(&isolated) as Arc<dyn Isolation>,
+            identity: identity(),
+        };
+        Self { hubs: Arc::default(), ports, isolated, kept: Arc::new(Mutex::new(kept)) }
+    }
+
+    /// Runs of single sessions are had from here.
+    pub(crate) fn provide_from(&self, registry: &Registry) {
+        // It is called once.
+        self.isolated.0.set(registry.downgrade()).ok();
+    }
+
+    /// The hub of a server that is taken up; its sessions are restored by [`Gateway::open`].
+    pub(crate) fn hub(&self, spec: &ServerSpec) -> Arc<Hub> {
+        let name = spec.name.as_str();
+        let copy = self.kept().copies.remove(name);
+        let hub = Hub::new(name, settings(spec), self.ports.clone(), copy.as_deref());
+        self.hubs.insert(Arc::clone(&hub));
+        hub
+    }
+
+    /// Takes up the sessions that clients had with this server.
+    pub(crate) fn open(&self, hub: &Arc<Hub>) {
+        let sessions = self.kept().sessions.remove(hub.name());
+        for record in sessions.into_iter().flatten() {
+            hub.restore(record);
+        }
+    }
+
+    pub(crate) fn sessions(&self) -> usize {
+        self.hubs.all().iter().map(|hub| hub.session_count()).sum()
+    }
+
+    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+        self.kept.lock().expect("no code panics with this lock")
+    }
+}
+
+/// Who we are, toward servers.
+pub(crate) fn identity() -> Identity {
+    Identity { name: "mainstay".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }
+}
+
+/// What a spec says about sessions.
+pub(crate) fn settings(spec: &ServerSpec) -> Settings {
+    let proxy = &spec.proxy;
+    Settings {
+        hold: proxy.hold,
+        replay: proxy.replay.clone(),
+        quiet_restart: proxy.quiet_restart,
+        isolate: proxy.isolate,
+    }
+}
+
+/// Writes to the event log what was decided for requests.
+struct Events(Journal);
+
+impl Witness for Events {
+    fn decided(&self, decision: Decision) {
+        let Decision { server, run, cause, detail } = decision;
+        tracing::debug!(server, run, cause, detail, "request");
+        self.0.record(EventRecord {
+            at: clock::wall(),
+            server: server.parse().ok(),
+            run,
+            event: "request".to_owned(),
+            cause: Some(cause.to_owned()),
+            detail,
+        });
+    }
+}
+
+/// Runs that belong to one session each.
+#[derive(Default)]
+struct Isolated(OnceLock<WeakRegistry>);
+
+impl Isolated {
+    fn registry(&self) -> Option<Registry> {
+        self.0.get().and_then(WeakRegistry::upgrade)
+    }
+}
+
+impl Isolation for Isolated {
+    fn provide(&self, server: &str, session: &str) -> watch::Receiver<Outlook> {
+        let name: Option<ServerName> = server.parse().ok();
+        let provided = name.zip(self.registry()).and_then(|(name, registry)| {
+            registry.isolate(&name, session)
+        });
+        // A daemon that ends, or a server that has just been removed, has no more runs.
+        provided.unwrap_or_else(|| watch::channel(Outlook::Removed).1)
+    }
+
+    fn release(&self, server: &str, session: &str) {
+        if let (Some(registry), Ok(name)) = (self.registry(), server.parse()) {
+            registry.release(&name, session);
+        }
+    }
+}
