@@ -5,11 +5,11 @@ use std::os::unix::net::UnixStream as StdStream;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::{ApiError, ErrorKind, Frame, Hello, MAX_LINE, PROTOCOL, Request};
+use crate::{ApiError, Connected, ErrorKind, Frame, Hello, MAX_LINE, PROTOCOL, Request};
 
 /// How much is read at a time.
 const READ: usize = 64 * 1024;
@@ -105,6 +105,14 @@ pub async fn connect_with_restart_grace(
     }
 }
 
+/// Both ways of a connection that carries raw lines.
+pub struct Wire {
+    /// From the daemon.
+    pub reader: Box<dyn AsyncRead + Send + Unpin>,
+    /// To the daemon.
+    pub writer: Box<dyn AsyncWrite + Send + Unpin>,
+}
+
 /// A connection on which the daemon has said hello. It carries one request.
 #[derive(Debug)]
 pub struct Connection {
@@ -145,10 +153,29 @@ impl Connection {
         self.stream(request, |_: Vec<serde_json::Value>| Ok(())).await
     }
 
+    /// Becomes a client of a server: `request` is a [`Request::Connect`]. The wire carries what
+    /// follows the daemon's answer.
+    pub async fn attach(mut self, request: &Request) -> Result<(Connected, Wire), CallError> {
+        let connected = self.exchange(request, |_: Vec<serde_json::Value>| Ok(())).await?;
+        // What has come with the answer already belongs to the wire.
+        let ahead = io::Cursor::new(self.stream.buffer().to_vec());
+        let (reader, writer) = self.stream.into_inner().into_split();
+        let wire = Wire { reader: Box::new(ahead.chain(reader)), writer: Box::new(writer) };
+        Ok((connected, wire))
+    }
+
     /// Sends the request, hands the items to `each` as they come, those that came together in one go,
     /// and reads the answer.
     pub async fn stream<I: DeserializeOwned, T: DeserializeOwned>(
         mut self,
+        request: &Request,
+        each: impl FnMut(Vec<I>) -> io::Result<()>,
+    ) -> Result<T, CallError> {
+        self.exchange(request, each).await
+    }
+
+    async fn exchange<I: DeserializeOwned, T: DeserializeOwned>(
+        &mut self,
         request: &Request,
         mut each: impl FnMut(Vec<I>) -> io::Result<()>,
     ) -> Result<T, CallError> {
@@ -278,6 +305,30 @@ mod tests {
         };
         let error = connect_with_restart_grace(&dial, QUICK).await.unwrap_err();
         assert!(matches!(error, CallError::Skew { theirs, .. } if theirs == PROTOCOL + 1));
+    }
+
+    #[tokio::test]
+    async fn what_comes_with_the_answer_belongs_to_the_wire() {
+        let peer = Mutex::new(None);
+        let dial = || {
+            let (ours, mut theirs) = StdStream::pair()?;
+            theirs.write_all(&hello_line(PROTOCOL))?;
+            theirs.write_all(b"{\"ok\":{\"session\":\"s1\"}}\nfirst\nsec")?;
+            *peer.lock().unwrap() = Some(theirs);
+            Ok(ours)
+        };
+        let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
+        let name = "time".parse().unwrap();
+        let request = Request::Connect { name, session: Some("s1".to_owned()) };
+        let (connected, mut wire) = connection.attach(&request).await.unwrap();
+        assert!(connected.resumes(Some("s1")) && !connected.resumes(Some("s2")));
+        assert!(!connected.resumes(None) && !Connected { session: None }.resumes(None));
+        let mut theirs = peer.lock().unwrap().take().unwrap();
+        theirs.write_all(b"ond\n").unwrap();
+        drop(theirs);
+        let mut text = String::new();
+        wire.reader.read_to_string(&mut text).await.unwrap();
+        assert_eq!(text, "first\nsecond\n");
     }
 
     #[tokio::test]

@@ -2,8 +2,9 @@
 //!
 //! One connection carries one request. The daemon speaks first: a [`Hello`] line with its version
 //! and the protocol's. The client then writes one [`Request`] line, and reads [`Frame`] lines: any
-//! number of items for a request that streams, then exactly one `ok` or `error`. Every line is one
-//! JSON value. What the fields mean to users is kept in `schema/v1.json`, which a test compares with
+//! number of items for a request that streams, then exactly one `ok` or `error`. After the `ok` to
+//! [`Request::Connect`] the connection is a client's line to its MCP server. Every line is one JSON
+//! value. What the fields mean to users is kept in `schema/v1.json`, which a test compares with
 //! these types.
 //!
 //! Compatibility: readers ignore fields they do not know; a field is never given another meaning. A
@@ -14,17 +15,19 @@
 mod client;
 mod error;
 mod instance;
+mod listen;
 mod model;
 mod protocol;
 
-pub use client::{CallError, Connection, Dial, Grace, connect_with_restart_grace};
+pub use client::{CallError, Connection, Dial, Grace, Wire, connect_with_restart_grace};
 pub use error::{ApiError, ErrorKind};
 pub use instance::{Instance, InstanceError};
+pub use listen::{ListenAddr, ListenError};
 pub use model::{
-    DaemonInfo, EventRecord, LastExit, LogLine, McpInfo, Outcome, ServerInfo, StatusReport,
-    WhyReport,
+    Connected, DaemonInfo, EventRecord, LastExit, LogLine, McpInfo, Outcome, ServerInfo,
+    StatusReport, WhyReport,
 };
-pub use protocol::{Frame, Hello, MAX_LINE, PROTOCOL, Request, Which};
+pub use protocol::{Frame, Hello, MAX_LINE, MAX_MESSAGE, PROTOCOL, Request, Which};
 
 /// The JSON schema of everything that `--json` prints, as it is checked in.
 pub fn schema() -> serde_json::Value {

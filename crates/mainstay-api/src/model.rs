@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use mainstay_core::{RestartPolicy, ServerName, Status, Wanted};
+use mainstay_core::{ProxySettings, RestartPolicy, ServerName, Status, Wanted};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct ServerInfo {
     pub engine: String,
     /// How it speaks MCP.
     pub transport: String,
-    /// Where it can be reached over HTTP, if it can.
+    /// Where clients reach it over HTTP, if they can.
     pub url: Option<String>,
     /// The number of its present or last run.
     pub generation: u64,
@@ -73,14 +73,23 @@ pub struct StatusReport {
     pub server: ServerInfo,
     /// Whether it should run.
     pub wanted: Wanted,
-    /// The program and its arguments.
-    pub command: Vec<String>,
-    /// Where it runs.
-    pub cwd: PathBuf,
-    /// The names of the variables given to it; their values may be secrets and are not shown.
-    pub env: Vec<String>,
+    /// The program and its arguments, if it is a local process.
+    pub command: Option<Vec<String>>,
+    /// Where it runs, if it is a local process.
+    pub cwd: Option<PathBuf>,
+    /// The names of the variables given to it, if it is a local process; their values may be secrets
+    /// and are not shown.
+    pub env: Option<Vec<String>>,
+    /// Where Mainstay reaches the server itself, if it speaks HTTP.
+    pub target: Option<String>,
+    /// The names of the headers sent to it, if it runs elsewhere; their values may be secrets and are
+    /// not shown.
+    pub headers: Option<Vec<String>>,
     /// When it is started again.
     pub restart: RestartPolicy,
+    /// How Mainstay stands between it and its clients.
+    #[serde(default)]
+    pub proxy: ProxySettings,
     /// What the server said of itself, once it did.
     pub mcp: Option<McpInfo>,
     /// Where its log is.
@@ -166,6 +175,11 @@ pub struct DaemonInfo {
     pub servers: usize,
     /// How many of them are running.
     pub running: usize,
+    /// Where clients reach it: an address and a port. None if it has no listener.
+    pub listen: Option<String>,
+    /// Client sessions that are open, of all servers.
+    #[serde(default)]
+    pub sessions: usize,
     /// Where its state is.
     pub state_dir: PathBuf,
     /// Where its socket is.
@@ -174,4 +188,20 @@ pub struct DaemonInfo {
     pub log: PathBuf,
     /// Which instance it is: the label on everything it starts.
     pub instance: String,
+}
+
+/// The answer to [`crate::Request::Connect`]. From the next line on, the connection carries JSON-RPC.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connected {
+    /// The session that this connection carries; none if it cannot be taken up by another one. It is
+    /// the one that was asked for if the daemon still knows it, else a new one, which its client has
+    /// to initialize.
+    pub session: Option<String>,
+}
+
+impl Connected {
+    /// Whether the session that was asked for goes on.
+    pub fn resumes(&self, asked: Option<&str>) -> bool {
+        asked.is_some() && self.session.as_deref() == asked
+    }
 }

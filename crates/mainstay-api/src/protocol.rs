@@ -12,6 +12,9 @@ pub const PROTOCOL: u32 = 1;
 /// No line on the control socket is longer.
 pub const MAX_LINE: usize = 20 * 1024 * 1024;
 
+/// No message of MCP is longer, as a line without its end.
+pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+
 /// The first line of every connection, written by the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -115,6 +118,15 @@ pub enum Request {
         /// Its arguments: a JSON object.
         arguments: Box<RawValue>,
     },
+    /// Becomes a client of a server. Answer: [`crate::Connected`]; after it the connection carries
+    /// JSON-RPC messages of at most [`MAX_MESSAGE`] bytes both ways, a line each, until one side
+    /// closes it.
+    Connect {
+        /// Which server.
+        name: ServerName,
+        /// A session that an earlier connection carried, to go on with.
+        session: Option<String>,
+    },
     /// The daemon itself. Answer: [`crate::DaemonInfo`].
     Daemon,
     /// Ends the daemon. Answer: null, when it no longer accepts anything.
@@ -145,6 +157,7 @@ impl Request {
             | Self::Events { .. }
             | Self::Tools { .. }
             | Self::Call { .. }
+            | Self::Connect { .. }
             | Self::Daemon => false,
         }
     }

@@ -18,7 +18,10 @@ pub use cause::{Cause, Exit};
 pub use inherit::is_inherited;
 pub use name::{NameError, RunId, ServerName};
 pub use policy::{OnStop, RestartPolicy, StableFrom};
-pub use spec::{EnvVar, ProcessSpec, ServerSpec, SpecError, Transport, Wanted, Workload};
+pub use spec::{
+    EnvVar, HeaderError, HeaderName, HeaderValue, ProcessSpec, ProxyProblem, ProxySettings,
+    RemoteSpec, RemoteUrl, ServerSpec, SpecError, Transport, UrlError, Wanted, Workload,
+};
 pub use status::Status;
 pub use text::human_duration;
 pub use unit::{Action, Ended, Event, Found, Note, Unit, View};

@@ -1,4 +1,11 @@
 //! What a user asked for: the stored and exported description of a server.
+//!
+//! Stored specs stay readable: a field that was added later has a default, and what was moved is also
+//! read where it used to be.
+
+mod proxy;
+mod remote;
+mod stored;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,6 +14,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::proxy::{ProxyProblem, ProxySettings};
+pub use self::remote::{HeaderError, HeaderName, HeaderValue, RemoteSpec, RemoteUrl, UrlError};
+use self::stored::Stored;
 use crate::policy::LONGEST;
 use crate::{RestartPolicy, ServerName};
 
@@ -23,27 +33,27 @@ pub enum Wanted {
 }
 
 /// One server as its user described it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Stored")]
 pub struct ServerSpec {
     /// Its name, unique in one instance of Mainstay.
     pub name: ServerName,
     /// What is run.
     pub workload: Workload,
-    /// How it speaks MCP.
-    #[serde(default)]
-    pub transport: Transport,
     /// When it is started again.
-    #[serde(default)]
     pub restart: RestartPolicy,
+    /// How Mainstay stands between it and its clients.
+    pub proxy: ProxySettings,
 }
 
 /// What is run, and where.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
     /// A local process.
     Process(ProcessSpec),
+    /// A server that runs elsewhere, by itself.
+    Remote(RemoteSpec),
 }
 
 impl Workload {
@@ -51,12 +61,29 @@ impl Workload {
     pub fn engine(&self) -> &'static str {
         match self {
             Self::Process(_) => "process",
+            Self::Remote(_) => "remote",
+        }
+    }
+
+    /// How it speaks MCP, as the word that tables and JSON carry.
+    pub fn transport(&self) -> &'static str {
+        match self {
+            Self::Process(process) => process.transport.as_str(),
+            Self::Remote(_) => "streamable-http",
+        }
+    }
+
+    /// How it speaks MCP on this machine; none if it is not on it.
+    pub fn local_transport(&self) -> Option<&Transport> {
+        match self {
+            Self::Process(process) => Some(&process.transport),
+            Self::Remote(_) => None,
         }
     }
 }
 
 /// A local process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessSpec {
     /// The program and its arguments; never empty in a valid spec.
@@ -69,10 +96,13 @@ pub struct ProcessSpec {
     /// The search path of whoever described the server; the login PATH is searched after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// How it speaks MCP.
+    #[serde(default)]
+    pub transport: Transport,
 }
 
 /// The value of an environment variable. It may be a secret, so it never shows in debug output.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EnvVar(String);
 
@@ -94,8 +124,8 @@ impl fmt::Debug for EnvVar {
     }
 }
 
-/// How a server speaks MCP.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+/// How a server on this machine speaks MCP.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
     /// Lines on standard input and output.
@@ -169,15 +199,30 @@ pub enum SpecError {
     /// A start that may take no time could never succeed.
     #[error("`restart.start_timeout` of server `{0}` must be above zero")]
     NoTimeToStart(ServerName),
+    /// Mainstay cannot stand before the server like this.
+    #[error("server `{name}`: {problem}")]
+    BadProxy {
+        /// The server.
+        name: ServerName,
+        /// What is wrong.
+        problem: ProxyProblem,
+    },
 }
 
 impl ServerSpec {
     /// Checks what types alone cannot.
     pub fn validate(&self) -> Result<(), SpecError> {
-        let Workload::Process(process) = &self.workload;
-        self.validate_process(process)?;
-        self.validate_endpoint()?;
-        self.validate_policy()
+        match &self.workload {
+            Workload::Process(process) => {
+                self.validate_process(process)?;
+                self.validate_endpoint(&process.transport)?;
+            }
+            // Its parts cannot be made wrong.
+            Workload::Remote(_) => {}
+        }
+        self.validate_policy()?;
+        let checked = self.proxy.check(self.workload.local_transport());
+        checked.map_err(|problem| SpecError::BadProxy { name: self.name.clone(), problem })
     }
 
     fn validate_process(&self, process: &ProcessSpec) -> Result<(), SpecError> {
@@ -205,8 +250,8 @@ impl ServerSpec {
         Ok(())
     }
 
-    fn validate_endpoint(&self) -> Result<(), SpecError> {
-        let problem = match &self.transport {
+    fn validate_endpoint(&self, transport: &Transport) -> Result<(), SpecError> {
+        let problem = match transport {
             Transport::Stdio => None,
             Transport::StreamableHttp { port: 0, .. } => {
                 Some("the target port must not be 0".to_owned())
@@ -247,120 +292,4 @@ fn is_path_char(char: char) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    fn spec() -> ServerSpec {
-        ServerSpec {
-            name: "time".parse().unwrap(),
-            workload: Workload::Process(ProcessSpec {
-                command: vec!["mcp-server-time".to_owned()],
-                cwd: "/".into(),
-                env: BTreeMap::from([("TOKEN".to_owned(), EnvVar::new("hush"))]),
-                path: None,
-            }),
-            transport: Transport::Stdio,
-            restart: RestartPolicy::default(),
-        }
-    }
-
-    fn check(change: impl FnOnce(&mut ProcessSpec, &mut Transport), expected: &str) {
-        let mut spec = spec();
-        let Workload::Process(process) = &mut spec.workload;
-        change(process, &mut spec.transport);
-        assert_eq!(spec.validate().unwrap_err().to_string(), expected);
-    }
-
-    #[test]
-    fn a_good_spec_passes_and_survives_json() {
-        let spec = spec();
-        spec.validate().unwrap();
-        let json = serde_json::to_string(&spec).unwrap();
-        assert_eq!(serde_json::from_str::<ServerSpec>(&json).unwrap(), spec);
-    }
-
-    #[test]
-    fn secrets_do_not_show_in_debug_output() {
-        assert!(!format!("{:?}", spec()).contains("hush"));
-    }
-
-    #[test]
-    fn what_cannot_run_is_refused_with_a_reason() {
-        check(|p, _| p.command.clear(), "server `time` has no command: give one after `--`");
-        check(
-            |p, _| p.cwd = "here".into(),
-            "the working directory `here` of server `time` is not an absolute path",
-        );
-        check(
-            |p, _| p.command.push("a\0b".to_owned()),
-            "the command of server `time` contains a NUL byte",
-        );
-        check(
-            |p, _| {
-                p.env.insert("A=B".to_owned(), EnvVar::new("x"));
-            },
-            "`A=B` of server `time` is no name of an environment variable",
-        );
-        check(
-            |_, t| *t = Transport::StreamableHttp { port: 80, path: "mcp".to_owned() },
-            "server `time`: the path `mcp` must begin with `/`",
-        );
-    }
-
-    #[test]
-    fn a_path_is_one_that_a_url_can_carry() {
-        let with = |path: &str| ServerSpec {
-            transport: Transport::StreamableHttp { port: 80, path: path.to_owned() },
-            ..spec()
-        };
-        for path in ["/", "/mcp", "/a/b-c_d.e~f", "/v1:x@y/%20;a=b,c", "//"] {
-            with(path).validate().unwrap();
-        }
-        for (path, shown) in [
-            ("/a b", "`/a b` contains ' '"),
-            ("/a\"b", "`/a\\\"b` contains '\"'"),
-            ("/a'b", "`/a\\'b` contains '\\''"),
-            ("/<a>", "`/<a>` contains '<'"),
-            ("/a>", "`/a>` contains '>'"),
-            ("/a#b", "`/a#b` contains '#'"),
-            ("/a?b=c", "`/a?b=c` contains '?'"),
-            ("/a\r\n", "`/a\\r\\n` contains '\\r'"),
-            ("/ä", "`/ä` contains 'ä'"),
-        ] {
-            let error = with(path).validate().unwrap_err().to_string();
-            let expected =
-                format!("server `time`: the path {shown}, which the path of a URL cannot");
-            assert_eq!(error, expected);
-        }
-    }
-
-    #[test]
-    fn every_duration_has_a_limit_and_a_start_takes_time() {
-        type Field = fn(&mut RestartPolicy) -> &mut Duration;
-        let with = |change: &dyn Fn(&mut RestartPolicy)| {
-            let mut spec = spec();
-            change(&mut spec.restart);
-            spec.validate().map_err(|error| error.to_string())
-        };
-        let fields: [(&str, Field); 5] = [
-            ("initial", |policy| &mut policy.initial),
-            ("cap", |policy| &mut policy.cap),
-            ("stable_after", |policy| &mut policy.stable_after),
-            ("start_timeout", |policy| &mut policy.start_timeout),
-            ("stop_timeout", |policy| &mut policy.stop_timeout),
-        ];
-        let longest = humantime::parse_duration("10years").unwrap();
-        for (name, field) in fields {
-            assert_eq!(with(&|policy| *field(policy) = longest), Ok(()));
-            let refused = format!("`restart.{name}` of server `time` is longer than 10 years");
-            let longer = longest + Duration::from_nanos(1);
-            assert_eq!(with(&|policy| *field(policy) = longer), Err(refused));
-        }
-        assert_eq!(
-            with(&|policy| policy.start_timeout = Duration::ZERO),
-            Err("`restart.start_timeout` of server `time` must be above zero".to_owned())
-        );
-    }
-}
+mod tests;

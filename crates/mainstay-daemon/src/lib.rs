@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_api::Instance;
+use mainstay_api::{Instance, ListenAddr};
 use mainstay_engine::{Engine, EngineError, News, ProcessConfig, ProcessEngine, RunKey};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -70,6 +70,8 @@ const LOG_KEEP: u32 = 2;
 pub struct Config {
     /// Where it keeps its things.
     pub instance: Instance,
+    /// Where it listens for MCP clients.
+    pub listen: ListenAddr,
     /// Whether it logs to standard error rather than to its file.
     pub foreground: bool,
     /// Its environment, of which servers get a part.

@@ -88,6 +88,7 @@ impl Service {
             Request::Call { name, tool, arguments } => {
                 peer.answer(self.call(&name, &tool, arguments).await).await
             }
+            Request::Connect { name, .. } => peer.answer::<()>(Err(self.connect(&name))).await,
             Request::Daemon => peer.answer(Ok(self.about())).await,
             Request::Shutdown { keep_servers } => {
                 let stop = if keep_servers { Stop::KeepServers } else { Stop::EndServers };
@@ -282,6 +283,13 @@ impl Service {
         hub.local(&gateway::identity()).await.map_err(|error| failed(name, &error))
     }
 
+    fn connect(&self, name: &ServerName) -> ApiError {
+        match self.registry.get(name) {
+            Ok(_) => ApiError::new(ErrorKind::Unavailable, "sessions are not available yet"),
+            Err(error) => error,
+        }
+    }
+
     fn about(&self) -> DaemonInfo {
         let servers = infos(&self.registry.all());
         DaemonInfo {
@@ -290,6 +298,8 @@ impl Service {
             started_at: self.started_at,
             servers: servers.len(),
             running: servers.iter().filter(|info| info.status == Status::Running).count(),
+            listen: None,
+            sessions: 0,
             state_dir: self.instance.state_dir.clone(),
             socket: self.instance.socket(),
             log: self.instance.daemon_log(),

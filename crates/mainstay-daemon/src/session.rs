@@ -26,6 +26,9 @@ pub(crate) enum SessionError {
     /// It cannot be spoken to.
     #[error("it cannot be spoken to: {0}")]
     Target(#[from] BadTarget),
+    /// The server runs elsewhere.
+    #[error("servers that run elsewhere are not available yet")]
+    Elsewhere,
     /// The run answered wrongly.
     #[error("the handshake failed: {0}")]
     Upstream(#[from] UpstreamError),
@@ -116,7 +119,8 @@ pub(crate) async fn establish(
     hub: &Hub,
     arrival: Arrival,
 ) -> Result<Session, SessionError> {
-    let link = match &spec.transport {
+    let transport = spec.workload.local_transport().ok_or(SessionError::Elsewhere)?;
+    let link = match transport {
         Transport::Stdio => {
             let stdio = engine.attach(key).await?;
             Link::Lines(LineLink {

@@ -51,13 +51,8 @@ impl Snapshot {
             status: view.status,
             reason: view.reason,
             engine: spec.workload.engine().to_owned(),
-            transport: spec.transport.as_str().to_owned(),
-            url: match &spec.transport {
-                Transport::Stdio => None,
-                Transport::StreamableHttp { port, path } => {
-                    Some(format!("http://127.0.0.1:{port}{path}"))
-                }
-            },
+            transport: spec.workload.transport().to_owned(),
+            url: target(&spec.workload),
             generation: self.unit.last_run().generation(),
             restarts: view.restarts,
             restart_max: view.restart_max,
@@ -74,14 +69,21 @@ impl Snapshot {
 
 /// The server as `status` shows it.
 pub(crate) fn status(snapshot: &Snapshot, log: std::path::PathBuf) -> StatusReport {
-    let Workload::Process(process) = &snapshot.spec.workload;
+    let spec = &snapshot.spec;
+    let (process, remote) = match &spec.workload {
+        Workload::Process(process) => (Some(process), None),
+        Workload::Remote(remote) => (None, Some(remote)),
+    };
     StatusReport {
         server: snapshot.info(),
         wanted: snapshot.wanted,
-        command: process.command.clone(),
-        cwd: process.cwd.clone(),
-        env: process.env.keys().cloned().collect(),
-        restart: snapshot.spec.restart.clone(),
+        command: process.map(|process| process.command.clone()),
+        cwd: process.map(|process| process.cwd.clone()),
+        env: process.map(|process| process.env.keys().cloned().collect()),
+        target: target(&spec.workload),
+        headers: remote.map(|remote| remote.headers.keys().map(ToString::to_string).collect()),
+        restart: spec.restart.clone(),
+        proxy: spec.proxy.clone(),
         mcp: snapshot.session.as_ref().map(|session| McpInfo {
             name: session.run.hello.server_name.clone(),
             version: session.run.hello.server_version.clone(),
@@ -89,6 +91,19 @@ pub(crate) fn status(snapshot: &Snapshot, log: std::path::PathBuf) -> StatusRepo
         }),
         log,
         created_at: snapshot.created_at,
+    }
+}
+
+/// Where the server itself is reached, if it speaks HTTP.
+fn target(workload: &Workload) -> Option<String> {
+    match workload {
+        Workload::Process(process) => match &process.transport {
+            Transport::Stdio => None,
+            Transport::StreamableHttp { port, path } => {
+                Some(format!("http://127.0.0.1:{port}{path}"))
+            }
+        },
+        Workload::Remote(remote) => Some(remote.url.to_string()),
     }
 }
 

@@ -390,6 +390,20 @@ mod tests {
     }
 
     #[test]
+    fn a_spec_that_the_first_version_stored_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.db");
+        drop(Store::open(&path).unwrap());
+        let old = r#"{"name":"a","workload":{"process":{"command":["true"],"cwd":"/"}},
+            "transport":"stdio","restart":{"max":10}}"#;
+        Connection::open(&path)
+            .unwrap()
+            .execute("INSERT INTO servers VALUES ('a', ?1, 'on', '1970-01-01T00:00:00Z')", [old])
+            .unwrap();
+        assert_eq!(Store::open(&path).unwrap().load().unwrap(), [stored("a")]);
+    }
+
+    #[test]
     fn a_spec_that_makes_no_sense_names_its_server() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.db");

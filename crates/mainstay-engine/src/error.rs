@@ -44,6 +44,12 @@ pub enum StartError {
         /// The port.
         port: u16,
     },
+    /// Another engine runs such servers.
+    #[error("a server of the engine `{engine}` cannot be run as a local process")]
+    OtherEngine {
+        /// The engine that runs it.
+        engine: &'static str,
+    },
     /// The holder process could not be started or did not report.
     #[error("the process that holds the server could not be started: {what}")]
     Shim {
@@ -77,6 +83,7 @@ impl StartError {
             | Self::NotExecutable { .. }
             | Self::BadDirectory { .. }
             | Self::PortTaken { .. }
+            | Self::OtherEngine { .. }
             | Self::Refused(_) => false,
         }
     }

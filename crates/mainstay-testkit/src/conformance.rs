@@ -182,8 +182,9 @@ async fn attachments_follow_each_other(subject: &impl Subject) {
 
 async fn an_http_server_is_reached_at_its_endpoint(subject: &impl Subject) {
     let spec = subject.http_fixture("web");
-    let Transport::StreamableHttp { port, .. } = spec.transport else {
-        panic!("it speaks {:?}", spec.transport)
+    let transport = spec.workload.local_transport();
+    let Some(&Transport::StreamableHttp { port, .. }) = transport else {
+        panic!("it speaks {transport:?}")
     };
     let run = Running::start_spec(subject, &spec, 1).await;
     let candidates = run.engine.endpoint(&run.key, port).await.unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mainstay_core::{
-    ProcessSpec, RestartPolicy, RunId, ServerName, ServerSpec, Transport, Workload,
+    ProcessSpec, ProxySettings, RestartPolicy, RunId, ServerName, ServerSpec, Transport, Workload,
 };
 use mainstay_engine::RunKey;
 
@@ -16,9 +16,10 @@ pub fn spec(name: &str) -> ServerSpec {
             cwd: "/".into(),
             env: BTreeMap::new(),
             path: None,
+            transport: Transport::Stdio,
         }),
-        transport: Transport::Stdio,
         restart: RestartPolicy::default(),
+        proxy: ProxySettings::default(),
     }
 }
 

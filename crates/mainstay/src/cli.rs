@@ -41,7 +41,7 @@ pub(crate) struct Cli {
 /// Every command, described where it is carried out, or here if it is carried out with others.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     Ls(ls::Args),
     Status(status::Args),
     Why(why::Args),

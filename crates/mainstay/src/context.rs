@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_api::{Instance, Request};
+use mainstay_api::{Instance, ListenAddr, ListenError, Request};
 use mainstay_core::{ServerName, human_duration};
 use serde::de::DeserializeOwned;
 
@@ -46,6 +46,14 @@ impl Caller {
         self.var("PATH").and_then(OsStr::to_str).map(str::to_owned)
     }
 
+    /// Where a daemon of this caller listens for MCP clients.
+    pub(crate) fn listen(&self) -> Result<ListenAddr, ListenError> {
+        match self.var("MAINSTAY_LISTEN").filter(|value| !value.is_empty()) {
+            Some(value) => value.to_string_lossy().parse(),
+            None => Ok(ListenAddr::default()),
+        }
+    }
+
     /// A path as the caller means it.
     pub(crate) fn absolute(&self, path: &Path) -> Result<PathBuf, CliError> {
         match &self.cwd {
@@ -55,11 +63,12 @@ impl Caller {
         }
     }
 
-    /// The same caller with a Mainstay of its own in `home`.
+    /// The same caller with a Mainstay of its own in `home`, at any free port.
     pub(crate) fn at_home(&self, home: &Path) -> Self {
         let ours = |key: &OsStr| key.as_encoded_bytes().starts_with(b"MAINSTAY_");
         let mut env: Vec<_> = self.env.iter().filter(|(key, _)| !ours(key)).cloned().collect();
         env.push(("MAINSTAY_HOME".into(), home.into()));
+        env.push(("MAINSTAY_LISTEN".into(), "127.0.0.1:0".into()));
         Self { env, cwd: self.cwd.clone() }
     }
 }
@@ -135,6 +144,7 @@ mod tests {
         let other = caller().at_home(Path::new("/tmp/x"));
         assert_eq!(other.var("MAINSTAY_HOME"), Some(OsStr::new("/tmp/x")));
         assert!(!other.has("MAINSTAY_NO_START"));
+        assert_eq!(other.listen().unwrap().socket_addr().port(), 0);
         assert!(other.has("A") && !other.has("EMPTY"));
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use mainstay_api::{ApiError, CallError, ErrorKind, InstanceError};
+use mainstay_api::{ApiError, CallError, ErrorKind, InstanceError, ListenError};
 use miette::Diagnostic;
 
 use crate::ui::paint;
@@ -46,6 +46,10 @@ pub(crate) enum CliError {
     #[error(transparent)]
     #[diagnostic(help("set HOME, or MAINSTAY_HOME to an absolute path"))]
     Instance(#[from] InstanceError),
+    /// The address for clients makes no sense.
+    #[error(transparent)]
+    #[diagnostic(help("{}", .0.help()))]
+    Listen(#[from] ListenError),
     /// No daemon answers on the socket.
     #[error("the daemon cannot be reached at `{}`", socket.display())]
     #[diagnostic(help(
@@ -165,9 +169,11 @@ impl CliError {
                 | ErrorKind::Server
                 | ErrorKind::Internal => Exit::Failed,
             },
-            Self::Instance(_) | Self::Garbled { .. } | Self::Failed { .. } | Self::Io { .. } => {
-                Exit::Failed
-            }
+            Self::Instance(_)
+            | Self::Listen(_)
+            | Self::Garbled { .. }
+            | Self::Failed { .. }
+            | Self::Io { .. } => Exit::Failed,
             Self::OutputClosed => Exit::Done,
             Self::Answered(exit) => *exit,
         }
@@ -191,6 +197,7 @@ impl CliError {
             }
             Self::Usage { .. }
             | Self::Instance(_)
+            | Self::Listen(_)
             | Self::Unreachable { .. }
             | Self::NoHello { .. }
             | Self::NotStarted { .. }

@@ -7,10 +7,16 @@
 //! command = ["uvx", "mcp-server-time"]
 //! cwd = "/home/me"
 //! env.TOKEN = { from-env = "TOKEN" }
+//! proxy.replay = ["convert"]
 //! restart.max = 3
+//!
+//! [servers.docs]
+//! url = "https://example.com/mcp"
+//! headers.authorization = { from-env = "DOCS_AUTHORIZATION" }
 //! ```
 //!
-//! Only what differs from the default is written, and never the value of a variable. Reading refuses
+//! Only what differs from the default is written, and never the value of a variable or a header.
+//! Reading refuses
 //! what it does not know, with line and column, so a newer file cannot be half understood; a file of
 //! a newer version is refused as such.
 
@@ -34,7 +40,7 @@ pub(crate) enum ReadError {
     #[error(transparent)]
     Spec(#[from] SpecError),
     #[error("server `{name}`: {problem}")]
-    Server { name: ServerName, problem: &'static str },
+    Server { name: ServerName, problem: String },
     #[error("these variables are not set in your environment: {}", .0.join(", "))]
     Unset(Vec<String>),
 }
@@ -88,13 +94,19 @@ mod tests {
     use std::time::Duration;
 
     use mainstay_core::{
-        EnvVar, OnStop, ProcessSpec, RestartPolicy, StableFrom, Transport, Workload,
+        EnvVar, OnStop, ProcessSpec, ProxySettings, RemoteSpec, RestartPolicy, StableFrom,
+        Transport, Workload,
     };
 
     use super::*;
 
     fn caller() -> Caller {
-        let env = [("PATH", "/bin"), ("TOKEN", "hush"), ("odd name", "x")];
+        let env = [
+            ("PATH", "/bin"),
+            ("TOKEN", "hush"),
+            ("odd name", "x"),
+            ("DOCS_AUTHORIZATION", "Bearer hush"),
+        ];
         Caller { env: env.map(|(k, v)| (k.into(), v.into())).into(), cwd: Some("/project".into()) }
     }
 
@@ -109,13 +121,13 @@ mod tests {
                     ("odd name".to_owned(), EnvVar::new("x")),
                 ]),
                 path: Some("/bin".to_owned()),
+                transport: Transport::Stdio,
             }),
-            transport: Transport::Stdio,
             restart: RestartPolicy::default(),
+            proxy: ProxySettings::default(),
         };
         let web = ServerSpec {
             name: "web".parse().unwrap(),
-            transport: Transport::StreamableHttp { port: 8_080, path: "/x".to_owned() },
             restart: RestartPolicy {
                 max: 3,
                 initial: Duration::from_millis(1_500),
@@ -131,15 +143,39 @@ mod tests {
                 cwd: "/".into(),
                 env: BTreeMap::new(),
                 path: Some("/bin".to_owned()),
+                transport: Transport::StreamableHttp { port: 8_080, path: "/x".to_owned() },
             }),
+            proxy: ProxySettings {
+                hold: Duration::ZERO,
+                replay: ["convert", "say \"hi\""].map(str::to_owned).into(),
+                port: Some(9_000),
+                quiet_restart: true,
+                ..ProxySettings::default()
+            },
         };
-        vec![plain, web]
+        let docs = ServerSpec {
+            name: "docs".parse().unwrap(),
+            workload: Workload::Remote(RemoteSpec {
+                url: "https://example.com/mcp?team=a".parse().unwrap(),
+                headers: BTreeMap::from([(
+                    "authorization".parse().unwrap(),
+                    "Bearer hush".parse().unwrap(),
+                )]),
+            }),
+            restart: RestartPolicy::default(),
+            proxy: ProxySettings::default(),
+        };
+        vec![docs, plain, web]
     }
 
     #[test]
     fn an_export_is_reviewable_and_holds_no_secret() {
         insta::assert_snapshot!(write(&specs()), @r#"
         version = 1
+
+        [servers.docs]
+        url = "https://example.com/mcp?team=a"
+        headers.authorization = { from-env = "DOCS_AUTHORIZATION" }
 
         [servers.time]
         command = ["uvx", """
@@ -155,6 +191,10 @@ mod tests {
         transport = "streamable-http"
         target-port = 8080
         path = "/x"
+        proxy.hold = "0s"
+        proxy.replay = ["convert", 'say "hi"']
+        proxy.port = 9000
+        proxy.quiet-restart = true
         restart.max = 3
         restart.initial = "1s 500ms"
         restart.cap = "1m 30s"
@@ -177,10 +217,20 @@ mod tests {
     fn a_minimal_server_gets_the_defaults() {
         let text = "version = 1\n[servers.a]\ncommand = ['x']\nenv.A = 'literal'\n";
         let specs = read(text, &caller()).unwrap();
-        let Workload::Process(process) = &specs[0].workload;
+        let Workload::Process(process) = &specs[0].workload else { panic!("{specs:?}") };
         assert_eq!(process.cwd, PathBuf::from("/project"));
         assert_eq!(process.env["A"].reveal(), "literal");
         assert_eq!(specs[0].restart, RestartPolicy::default());
+        assert_eq!(specs[0].proxy, ProxySettings::default());
+    }
+
+    #[test]
+    fn servers_never_share_the_variable_of_a_header() {
+        let variable = |server: &str, header: &str| {
+            write::header_variable(&server.parse().unwrap(), &header.parse().unwrap())
+        };
+        assert_eq!(variable("my-docs", "x-api-key"), "MY_DOCS_X_API_KEY");
+        assert_eq!(variable("1st", "authorization"), "_1ST_AUTHORIZATION");
     }
 
     fn error(text: &str) -> String {
@@ -194,7 +244,7 @@ mod tests {
           |
         4 | shape = 1
           | ^^^^^
-        unknown field `shape`, expected one of `command`, `cwd`, `transport`, `target-port`, `path`, `env`, `restart`
+        unknown field `shape`, expected one of `command`, `url`, `headers`, `cwd`, `transport`, `target-port`, `path`, `env`, `proxy`, `restart`
         ");
         insta::assert_snapshot!(error("version = 1\n[servers.Bad_Name]\ncommand = ['x']\n"), @"
         TOML parse error at line 2, column 10
@@ -246,6 +296,24 @@ mod tests {
         check(
             "command = ['x']\ntransport = 'streamable-http'",
             "server `a`: `transport = \"streamable-http\"` needs a `target-port`",
+        );
+        check("cwd = '/'", "server `a`: it has neither a `command` nor a `url`");
+        check(
+            "command = ['x']\nurl = 'http://h/'",
+            "server `a`: it has both a `command` and a `url`",
+        );
+        check(
+            "url = 'http://h/'\npath = '/mcp'",
+            "server `a`: `cwd`, `target-port`, `path`, `env` and `stdio` need a `command`",
+        );
+        check("command = ['x']\nheaders.a = 'b'", "server `a`: `headers` need a `url`");
+        check(
+            "url = 'http://h/'\nheaders.a = \"b\\nc\"",
+            "server `a`: `headers.a`: the value of a header is one line of ASCII text",
+        );
+        check(
+            "url = 'http://h/'\nproxy.isolate = true",
+            "server `a`: only a server that speaks stdio can be isolated",
         );
         check(
             "command = ['x']\npath = '/mcp'",

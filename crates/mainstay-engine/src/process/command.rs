@@ -110,7 +110,7 @@ fn plain(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mainstay_core::{EnvVar, RunId};
+    use mainstay_core::{EnvVar, RunId, Transport};
 
     use super::*;
 
@@ -166,6 +166,7 @@ mod tests {
                 ("TOKEN".to_owned(), EnvVar::new("t")),
             ]),
             path: None,
+            transport: Transport::Stdio,
         };
         let daemon = [("HOME", "/h"), ("LANG", "de"), ("SECRET", "s"), ("LC_ALL", "C")]
             .map(|(name, value)| (name.into(), value.into()));

@@ -206,20 +206,20 @@ impl Shared {
 #[async_trait]
 impl Engine for ProcessEngine {
     async fn check(&self, spec: &ServerSpec) -> Result<(), StartError> {
-        let Workload::Process(process) = &spec.workload;
+        let process = process_of(spec)?;
         command::check_directory(&process.cwd)?;
         self.shared.resolve(process).await.map(drop)
     }
 
     async fn start(&self, key: &RunKey, spec: &ServerSpec) -> Result<Started, StartError> {
-        let Workload::Process(process) = &spec.workload;
+        let process = process_of(spec)?;
         command::check_directory(&process.cwd)?;
         let (program, path) = self.shared.resolve(process).await?;
-        match spec.transport {
+        match process.transport {
             Transport::Stdio => {}
             Transport::StreamableHttp { port, .. } => check_port(port)?,
         }
-        let launch = spawn::launch(&self.shared.config, key, spec, process, program, &path);
+        let launch = spawn::launch(&self.shared.config, key, process, program, &path);
         let (told, started) = oneshot::channel();
         // A task of its own, so that a caller who goes away does not leave half a start behind.
         self.tasks.spawn(self.shared.clone().run(key.clone(), launch, told));
@@ -290,6 +290,14 @@ impl Engine for ProcessEngine {
 /// An error in talking to a run: that it is gone, when its shim is.
 fn gone_or(error: EngineError, key: &RunKey) -> EngineError {
     if error.is_absence() { EngineError::NoSuchRun(key.clone()) } else { error }
+}
+
+/// What this engine runs.
+fn process_of(spec: &ServerSpec) -> Result<&ProcessSpec, StartError> {
+    match &spec.workload {
+        Workload::Process(process) => Ok(process),
+        Workload::Remote(_) => Err(StartError::OtherEngine { engine: spec.workload.engine() }),
+    }
 }
 
 /// Whether a port is free for a server that is about to listen on it, on whichever loopback address.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use mainstay_core::{ProcessSpec, ServerSpec, Transport};
+use mainstay_core::{ProcessSpec, Transport};
 use mainstay_hold::launch::{
     DEFAULT_LINGER, DEFAULT_OUTPUT_RING, Failure, Launch, LogConfig, Report, SHIM_ENV, Stdout,
 };
@@ -30,7 +30,6 @@ const REPORT: Duration = Duration::from_secs(10);
 pub(crate) fn launch(
     config: &ProcessConfig,
     key: &RunKey,
-    spec: &ServerSpec,
     process: &ProcessSpec,
     program: PathBuf,
     path: &OsStr,
@@ -41,7 +40,7 @@ pub(crate) fn launch(
         args: process.command.iter().skip(1).map(OsString::from).collect(),
         env: command::environment(&config.env, path, process, &mark),
         cwd: process.cwd.clone(),
-        stdout: match spec.transport {
+        stdout: match process.transport {
             Transport::Stdio => Stdout::Mcp,
             Transport::StreamableHttp { .. } => Stdout::Log,
         },

@@ -1,16 +1,19 @@
 //! The process engine: what every engine must do, and what only processes can.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
-use mainstay_core::{Exit, Transport};
+use mainstay_core::{Exit, RemoteSpec, Workload};
 use mainstay_engine::{Engine, EngineError, FoundState, StartError};
 use mainstay_testkit::conformance;
 use tokio::time::timeout;
 
-use crate::support::{LIMIT, Processes, first_run, gone, is_alive, run_to_end, written};
+use crate::support::{
+    LIMIT, Processes, first_run, gone, is_alive, run_to_end, speaking_http, written,
+};
 
 #[tokio::test]
 async fn it_conforms() {
@@ -58,6 +61,20 @@ async fn nothing_outlives_a_killed_shim() {
 }
 
 #[tokio::test]
+async fn a_server_that_runs_elsewhere_is_not_for_this_engine() {
+    let processes = Processes::new();
+    let engine = processes.open().await;
+    let url = "https://example.com/mcp".parse().unwrap();
+    let mut spec = processes.shell("far", "");
+    spec.workload = Workload::Remote(RemoteSpec { url, headers: BTreeMap::new() });
+    let refused = StartError::OtherEngine { engine: "remote" }.to_string();
+    assert_eq!(engine.check(&spec).await.unwrap_err().to_string(), refused);
+    let error = engine.start(&first_run(&spec), &spec).await.unwrap_err();
+    assert_eq!(error.to_string(), refused);
+    assert!(!error.is_passing());
+}
+
+#[tokio::test]
 async fn a_taken_port_is_told_before_the_start() {
     let processes = Processes::new();
     let engine = processes.open().await;
@@ -65,8 +82,7 @@ async fn a_taken_port_is_told_before_the_start() {
         // Not every machine has IPv6.
         let Ok(taken) = TcpListener::bind(address) else { continue };
         let port = taken.local_addr().unwrap().port();
-        let mut spec = processes.shell("http", "exec sleep 600");
-        spec.transport = Transport::StreamableHttp { port, path: "/mcp".to_owned() };
+        let spec = speaking_http(processes.shell("http", "exec sleep 600"), port);
         let error = engine.start(&first_run(&spec), &spec).await.unwrap_err();
         assert!(matches!(error, StartError::PortTaken { port: told } if told == port), "{error}");
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_core::{
-    EnvVar, Exit, ProcessSpec, RestartPolicy, RunId, ServerSpec, Transport, Workload,
+    EnvVar, Exit, ProcessSpec, ProxySettings, RestartPolicy, RunId, ServerSpec, Transport, Workload,
 };
 use mainstay_engine::{Engine, News, ProcessConfig, ProcessEngine, RunKey};
 use mainstay_testkit::conformance::Subject;
@@ -69,15 +69,23 @@ impl Processes {
                 cwd: self.dir.path().to_owned(),
                 env: BTreeMap::from([("GIVEN".to_owned(), EnvVar::new("yes"))]),
                 path: Some("/usr/bin:/bin".to_owned()),
+                transport: Transport::Stdio,
             }),
-            transport: Transport::Stdio,
             restart: RestartPolicy::default(),
+            proxy: ProxySettings::default(),
         }
     }
 
     pub(crate) fn shell(&self, name: &str, script: &str) -> ServerSpec {
         self.server(name, ["sh", "-c", script].map(str::to_owned).to_vec())
     }
+}
+
+/// The same local server, on this port.
+pub(crate) fn speaking_http(mut spec: ServerSpec, port: u16) -> ServerSpec {
+    let Workload::Process(process) = &mut spec.workload else { panic!("it is no process") };
+    process.transport = Transport::StreamableHttp { port, path: "/mcp".to_owned() };
+    spec
 }
 
 impl Subject for Processes {
@@ -90,9 +98,7 @@ impl Subject for Processes {
     fn http_fixture(&self, name: &str) -> ServerSpec {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
-        let mut spec = self.fixture(name, &["--http", &format!("127.0.0.1:{port}")]);
-        spec.transport = Transport::StreamableHttp { port, path: "/mcp".to_owned() };
-        spec
+        speaking_http(self.fixture(name, &["--http", &format!("127.0.0.1:{port}")]), port)
     }
 
     fn impossible(&self, name: &str) -> ServerSpec {

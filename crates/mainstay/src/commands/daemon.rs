@@ -22,7 +22,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(120);
 
 /// Run, inspect or stop the daemon
 ///
-/// It is started on demand by every command that needs it; `MAINSTAY_NO_START=1` forbids that.
+/// It is started on demand by every command that needs it; `MAINSTAY_NO_START=1` forbids that. It
+/// listens for MCP clients at `MAINSTAY_LISTEN`, 127.0.0.1:7433 if that is not set.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -75,23 +76,34 @@ pub(crate) fn run_daemon(args: &RunArgs, ctx: &Context) -> Result<(), CliError> 
     if ctx.caller.has(RUN_MARK) {
         return Err(CliError::Supervised);
     }
-    let log_filter = ctx.caller.var("MAINSTAY_LOG").and_then(|value| value.to_str());
-    let config = Config {
-        instance: ctx.instance()?,
-        foreground: !args.detached,
-        env: ctx.caller.env.clone(),
-        exe: ctx.exe.clone(),
-        log_filter: log_filter.map(str::to_owned),
-    };
     if args.detached {
         mainstay_hold::descriptors::close_inherited()
             .map_err(CliError::io("what was inherited cannot be closed"))?;
         // Fails only for the leader of a group, who has what we want already.
         let _leader = rustix::process::setsid();
-        return run_detached(config);
+        return match config(ctx, false) {
+            Ok(config) => run_detached(config),
+            Err(error) => Err(tell_launcher(&Word::Failed(ApiError {
+                kind: ErrorKind::Invalid,
+                message: error.to_string(),
+                help: error.advice(),
+            }))),
+        };
     }
-    mainstay_daemon::run(config, || ())
+    mainstay_daemon::run(config(ctx, true)?, || ())
         .map_err(|error| CliError::Failed { message: error.to_string(), help: error.help() })
+}
+
+fn config(ctx: &Context, foreground: bool) -> Result<Config, CliError> {
+    let log_filter = ctx.caller.var("MAINSTAY_LOG").and_then(|value| value.to_str());
+    Ok(Config {
+        instance: ctx.instance()?,
+        listen: ctx.caller.listen()?,
+        foreground,
+        env: ctx.caller.env.clone(),
+        exe: ctx.exe.clone(),
+        log_filter: log_filter.map(str::to_owned),
+    })
 }
 
 /// Runs the daemon for a launcher, who is told by one line how the start went. After that line,
@@ -109,8 +121,13 @@ fn run_detached(config: Config) -> Result<(), CliError> {
             help: error.help(),
         }),
     };
+    Err(tell_launcher(&word))
+}
+
+/// The last word of a daemon that could not start.
+fn tell_launcher(word: &Word) -> CliError {
     let _launcher_gone = word.say(&mut io::stdout());
-    Err(CliError::Answered(Exit::Failed))
+    CliError::Answered(Exit::Failed)
 }
 
 /// Points the three standard streams at nothing, so that no terminal or pipe is kept open.
@@ -140,6 +157,8 @@ fn page(daemon: &DaemonInfo, now: Timestamp) -> String {
         ("version", daemon.version.clone()),
         ("started", started),
         ("servers", format!("{}, {} running", daemon.servers, daemon.running)),
+        ("listens at", daemon.listen.clone().unwrap_or_else(|| "-".to_owned())),
+        ("sessions", daemon.sessions.to_string()),
         ("state", daemon.state_dir.display().to_string()),
         ("socket", daemon.socket.display().to_string()),
         ("log", daemon.log.display().to_string()),

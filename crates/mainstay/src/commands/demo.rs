@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use mainstay_api::{EventRecord, Request, ServerInfo};
 use mainstay_core::{
-    ProcessSpec, RestartPolicy, ServerName, ServerSpec, Status, Transport, Workload,
+    ProcessSpec, ProxySettings, RestartPolicy, ServerName, ServerSpec, Status, Transport, Workload,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -192,9 +192,10 @@ fn demo_spec(exe: &Path) -> Result<ServerSpec, CliError> {
             cwd: "/".into(),
             env: std::collections::BTreeMap::new(),
             path: None,
+            transport: Transport::Stdio,
         }),
-        transport: Transport::Stdio,
         restart: RestartPolicy::default(),
+        proxy: ProxySettings::default(),
     })
 }
 

@@ -6,7 +6,8 @@ use mainstay_api::{Request, ServerInfo};
 use serde::Serialize;
 
 use self::checks::{
-    daemon_check, database_check, directory_check, kernel_checks, program_checks, server_check,
+    daemon_check, database_check, directory_check, kernel_checks, listen_check, program_checks,
+    server_check,
 };
 use crate::context::Context;
 use crate::error::{CliError, Exit};
@@ -75,6 +76,8 @@ async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
     let daemon = ctx.ui.waiting("looking for the daemon", remote.inspect()).await;
     checks.push(database_check(mainstay_daemon::inspect(&instance).err()));
     checks.push(daemon_check(&daemon));
+    let running = daemon.as_ref().ok().and_then(Option::as_ref);
+    checks.push(listen_check(ctx.caller.listen(), running));
     if let Ok(Some(_)) = daemon
         && let Some(connection) = remote.probe().await?
     {

@@ -24,7 +24,7 @@ use crate::error::CliError;
 /// Carries out a command.
 pub(crate) async fn run(command: Command, ctx: &mut Context) -> Result<(), CliError> {
     match command {
-        Command::Run(args) => run::run(args, ctx).await,
+        Command::Run(args) => run::run(*args, ctx).await,
         Command::Ls(args) => ls::run(args, ctx).await,
         Command::Status(args) => status::run(args, ctx).await,
         Command::Why(args) => why::run(args, ctx).await,

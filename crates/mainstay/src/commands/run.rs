@@ -1,45 +1,45 @@
 //! `mainstay run`
 
-use std::collections::BTreeMap;
+mod describe;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
 use mainstay_api::{Request, ServerInfo};
-use mainstay_core::{
-    OnStop, ProcessSpec, RestartPolicy, ServerName, ServerSpec, StableFrom, Status, Transport,
-    Workload,
-};
+use mainstay_core::{RemoteUrl, ServerName, Status};
 
-use crate::context::{Caller, Context};
-use crate::environment;
+use self::describe::spec_from;
+use crate::context::Context;
 use crate::error::CliError;
 use crate::text::duration;
-use crate::transport::{Mismatch, TransportName};
+use crate::transport::TransportName;
 use crate::ui::paint;
 
 /// How long a new server is watched before the prompt comes back.
 const WATCH: Duration = Duration::from_secs(3);
 
-/// Run a local MCP server, now and from now on
+/// Run an MCP server, now and from now on
 ///
-/// The server is started, watched, and started again when it ends. It gets a clean environment: add
-/// what it needs with `-e` and `--env-file`.
+/// A local server is started, watched, and started again when it ends. It gets a clean environment:
+/// add what it needs with `-e` and `--env-file`. A server that runs elsewhere is reached at its URL.
 ///
-/// Example: `mainstay run time -- uvx mcp-server-time`
+/// Examples: `mainstay run time -- uvx mcp-server-time`,
+/// `mainstay run docs --url https://example.com/mcp --header-env authorization=DOCS_TOKEN`
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "mainstay run [OPTIONS] <NAME> -- <COMMAND>...\n       \
+                            mainstay run [OPTIONS] <NAME> --url <URL>")]
 pub(crate) struct Args {
     /// Name of the server: lower-case letters, digits and hyphens
     name: ServerName,
     /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
-    /// How it speaks MCP
-    #[arg(long, value_enum, default_value = "stdio")]
-    transport: TransportName,
+    /// How it speaks MCP [default: stdio]
+    #[arg(long, value_enum)]
+    transport: Option<TransportName>,
     /// The port it listens on, with streamable-http
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..),
-          required_if_eq("transport", "streamable-http"))]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     target_port: Option<u16>,
     /// The path of its endpoint, with streamable-http [default: /mcp]
     #[arg(long)]
@@ -63,7 +63,45 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    remote: RemoteArgs,
+    #[command(flatten)]
+    proxy: ProxyArgs,
+    #[command(flatten)]
     restart: RestartArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Servers that run elsewhere")]
+struct RemoteArgs {
+    /// Where it is reached, with streamable HTTP
+    #[arg(long)]
+    url: Option<RemoteUrl>,
+    /// Send it a header with every request; other users of this machine may see the value
+    #[arg(long, value_name = "KEY=VALUE")]
+    header: Vec<String>,
+    /// Send it a header whose value is that of a variable of your environment
+    #[arg(long, value_name = "KEY=VARIABLE")]
+    header_env: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Clients")]
+struct ProxyArgs {
+    /// How long a request may wait while it is down; 0s for not at all
+    #[arg(long, value_name = "TIME", default_value = "45s", value_parser = duration)]
+    hold: Duration,
+    /// Give each session a process of its own, with stdio
+    #[arg(long)]
+    isolate: bool,
+    /// A tool that may be called twice: its calls are repeated if it stops in between
+    #[arg(long, value_name = "TOOL")]
+    replay: Vec<String>,
+    /// Let clients reach it on a port of its own too
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// Do not tell in the first result after a restart that its memory was lost
+    #[arg(long)]
+    quiet_restart: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -174,73 +212,6 @@ fn verdict(server: &ServerInfo, settled: bool) -> Result<String, String> {
     }
 }
 
-/// The server that the arguments describe.
-fn spec_from(
-    args: &Args,
-    caller: &Caller,
-    env_files: Vec<(PathBuf, String)>,
-) -> Result<ServerSpec, CliError> {
-    let spec = ServerSpec {
-        name: args.name.clone(),
-        workload: Workload::Process(ProcessSpec {
-            command: args.command.clone(),
-            cwd: caller.absolute(args.cwd.as_deref().unwrap_or(Path::new(".")))?,
-            env: env_from(args, caller, env_files)?,
-            path: caller.search_path(),
-        }),
-        transport: transport_from(args)?,
-        restart: policy_from(&args.restart),
-    };
-    spec.validate().map_err(|error| CliError::usage(error.to_string()))?;
-    Ok(spec)
-}
-
-/// Flags win over files, later ones over earlier ones.
-fn env_from(
-    args: &Args,
-    caller: &Caller,
-    files: Vec<(PathBuf, String)>,
-) -> Result<BTreeMap<String, mainstay_core::EnvVar>, CliError> {
-    let mut env = BTreeMap::new();
-    for (file, text) in files {
-        env.extend(environment::from_file(&file, &text)?);
-    }
-    for flag in &args.env {
-        env.extend([environment::from_flag(flag, caller)?]);
-    }
-    Ok(env)
-}
-
-fn transport_from(args: &Args) -> Result<Transport, CliError> {
-    let transport = args.transport.with(args.target_port, args.path.as_deref());
-    transport.map_err(|mismatch| match mismatch {
-        Mismatch::NotHttp => CliError::Usage {
-            message: "--target-port and --path are for servers that speak HTTP".to_owned(),
-            help: Some("add `--transport streamable-http`".to_owned()),
-        },
-        Mismatch::NoPort => CliError::usage("--transport streamable-http needs --target-port"),
-    })
-}
-
-fn policy_from(args: &RestartArgs) -> RestartPolicy {
-    RestartPolicy {
-        max: if args.no_restart { 0 } else { args.restart_max },
-        initial: args.restart_initial,
-        cap: args.restart_cap,
-        stable_after: args.stable_after,
-        stable_from: match args.stable_from {
-            StableFromName::Ready => StableFrom::Ready,
-            StableFromName::Start => StableFrom::Start,
-        },
-        on_stop: match args.on_stop {
-            OnStopName::Restart => OnStop::Restart,
-            OnStopName::Respect => OnStop::Respect,
-        },
-        start_timeout: args.start_timeout,
-        stop_timeout: args.stop_timeout,
-    }
-}
-
 fn read_env_file(file: &Path) -> Result<(PathBuf, String), CliError> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| CliError::usage(format!("`{}`: {error}", file.display())))?;
@@ -249,89 +220,8 @@ fn read_env_file(file: &Path) -> Result<(PathBuf, String), CliError> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::super::ls::tests::server;
     use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    fn spec(line: &str) -> Result<ServerSpec, String> {
-        let words = std::iter::once("run").chain(line.split(' '));
-        let Line { args } = Line::try_parse_from(words).map_err(|error| error.to_string())?;
-        let env = [("PATH", "/bin"), ("TOKEN", "hush")].map(|(k, v)| (k.into(), v.into())).into();
-        let caller = Caller { env, cwd: Some("/project".into()) };
-        let files = vec![("f.env".into(), "A=file\nB=file".to_owned())];
-        spec_from(&args, &caller, files).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn a_bare_command_gets_the_documented_defaults() {
-        let spec = spec("time -- uvx mcp-server-time --utc").unwrap();
-        assert_eq!(spec.name.as_str(), "time");
-        assert_eq!(spec.transport, Transport::Stdio);
-        assert_eq!(spec.restart, RestartPolicy::default());
-        let Workload::Process(process) = &spec.workload;
-        assert_eq!(process.command, ["uvx", "mcp-server-time", "--utc"]);
-        assert_eq!(process.cwd, Path::new("/project"));
-        assert_eq!(process.path.as_deref(), Some("/bin"));
-    }
-
-    #[test]
-    fn every_option_finds_its_place() {
-        let spec = spec(
-            "web --transport streamable-http --target-port 8080 --path /x --cwd sub -e A=flag \
-             -e TOKEN --restart-max 3 --restart-initial 1s --restart-cap 2m --stable-after 0s \
-             --stable-from start --on-stop respect --start-timeout 4s --stop-timeout 5s -- serve",
-        )
-        .unwrap();
-        assert_eq!(
-            spec.transport,
-            Transport::StreamableHttp { port: 8_080, path: "/x".to_owned() }
-        );
-        let Workload::Process(process) = &spec.workload;
-        assert_eq!(process.cwd, Path::new("/project/sub"));
-        let env: Vec<_> =
-            process.env.iter().map(|(key, value)| (key.as_str(), value.reveal())).collect();
-        assert_eq!(env, [("A", "flag"), ("B", "file"), ("TOKEN", "hush")]);
-        let secs = Duration::from_secs;
-        let expected = RestartPolicy {
-            max: 3,
-            initial: secs(1),
-            cap: secs(120),
-            stable_after: Duration::ZERO,
-            stable_from: StableFrom::Start,
-            on_stop: OnStop::Respect,
-            start_timeout: secs(4),
-            stop_timeout: secs(5),
-        };
-        assert_eq!(spec.restart, expected);
-    }
-
-    #[test]
-    fn no_restart_means_none() {
-        assert_eq!(spec("a --no-restart -- x").unwrap().restart.max, 0);
-        assert!(spec("a --no-restart --restart-max 3 -- x").is_err());
-    }
-
-    #[test]
-    fn http_flags_go_together() {
-        let check = |line: &str, expected: &str| {
-            let error = spec(line).unwrap_err();
-            assert!(error.contains(expected), "{error}");
-        };
-        check("a --target-port 80 -- x", "are for servers that speak HTTP");
-        check("a --transport streamable-http -- x", "--target-port <PORT>");
-        check("a --transport streamable-http --target-port 0 -- x", "0 is not in 1..=65535");
-        check(
-            "a --transport streamable-http --target-port 1 --path mcp -- x",
-            "server `a`: the path `mcp` must begin with `/`",
-        );
-    }
 
     #[test]
     fn the_first_moments_decide_the_verdict() {

@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 use mainstay_api::{LastExit, McpInfo, Request, StatusReport};
-use mainstay_core::{OnStop, RestartPolicy, ServerName, StableFrom, Wanted, human_duration};
+use mainstay_core::{
+    OnStop, ProxySettings, RestartPolicy, ServerName, StableFrom, Wanted, human_duration,
+};
 
 use crate::context::{Context, now};
 use crate::error::CliError;
@@ -35,6 +37,9 @@ fn page(report: &StatusReport, now: Timestamp) -> String {
         Wanted::Off => "off",
         Wanted::Gone => "gone",
     };
+    let names = |names: &Option<Vec<String>>| {
+        names.as_ref().map(|names| names.join(", ")).filter(|names| !names.is_empty())
+    };
     let lines = [
         ("name", Some(server.name.to_string())),
         ("status", Some(server.status.to_string())),
@@ -52,9 +57,12 @@ fn page(report: &StatusReport, now: Timestamp) -> String {
         ("restarts", Some(restarts(report))),
         ("next restart", server.next_restart_at.map(|at| due(at, now))),
         ("last end", server.last_exit.as_ref().map(|exit| last_end(exit, now))),
-        ("command", Some(tame(&command_line(&report.command)))),
-        ("directory", Some(report.cwd.display().to_string())),
-        ("variables", Some(report.env.join(", ")).filter(|names| !names.is_empty())),
+        ("command", report.command.as_ref().map(|command| tame(&command_line(command)))),
+        ("directory", report.cwd.as_ref().map(|cwd| cwd.display().to_string())),
+        ("variables", names(&report.env)),
+        ("target", report.target.clone()),
+        ("headers", names(&report.headers)),
+        ("clients", Some(clients(&report.proxy))),
         ("policy", Some(policy(&report.restart))),
         ("log", Some(report.log.display().to_string())),
         ("described", Some(moment(report.created_at))),
@@ -92,6 +100,27 @@ fn command_line(command: &[String]) -> String {
         if plain(word) { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) }
     };
     command.iter().map(quote).collect::<Vec<_>>().join(" ")
+}
+
+/// How clients are treated while the server is down.
+fn clients(proxy: &ProxySettings) -> String {
+    let mut parts = vec![if proxy.hold.is_zero() {
+        "requests never wait".to_owned()
+    } else {
+        format!("requests wait up to {}", human_duration(proxy.hold))
+    }];
+    if proxy.isolate {
+        parts.push("each session has a process of its own".to_owned());
+    }
+    if !proxy.replay.is_empty() {
+        let tools: Vec<String> = proxy.replay.iter().map(|tool| tame(tool)).collect();
+        parts.push(format!("safe to call twice: {}", tools.join(", ")));
+    }
+    parts.extend(proxy.port.map(|port| format!("also on port {port}")));
+    if proxy.quiet_restart {
+        parts.push("no note after a restart".to_owned());
+    }
+    parts.join("; ")
 }
 
 fn policy(policy: &RestartPolicy) -> String {
@@ -135,10 +164,13 @@ mod tests {
         let report = StatusReport {
             server: time,
             wanted: Wanted::On,
-            command: vec!["uvx".to_owned(), "two words".to_owned(), "it's".to_owned()],
-            cwd: "/home/me".into(),
-            env: vec!["A".to_owned(), "TOKEN".to_owned()],
+            command: Some(["uvx", "two words", "it's"].map(str::to_owned).into()),
+            cwd: Some("/home/me".into()),
+            env: Some(["A", "TOKEN"].map(str::to_owned).into()),
+            target: None,
+            headers: None,
             restart: RestartPolicy::default(),
+            proxy: ProxySettings::default(),
             mcp: Some(McpInfo {
                 name: Some("time".to_owned()),
                 version: Some("1.0".to_owned()),
@@ -163,9 +195,26 @@ mod tests {
         command:    uvx 'two words' 'it'\''s'
         directory:  /home/me
         variables:  A, TOKEN
+        clients:    requests wait up to 45 s
         policy:     10 restarts: at once, then after 5 s up to 1 min; stable once ready for 30 s; 2 min to start, 10 s to stop
         log:        /state/logs/time.log
         described:  1970-01-01 00:00:00 UTC, 2 min ago
         ");
+    }
+
+    #[test]
+    fn what_differs_for_clients_is_told() {
+        let proxy = ProxySettings {
+            hold: std::time::Duration::ZERO,
+            isolate: true,
+            replay: ["add", "convert"].map(str::to_owned).into(),
+            port: Some(9_000),
+            quiet_restart: true,
+        };
+        assert_eq!(
+            clients(&proxy),
+            "requests never wait; each session has a process of its own; safe to call twice: add, \
+             convert; also on port 9000; no note after a restart"
+        );
     }
 }

@@ -1,12 +1,12 @@
 //! What a file may hold, and how that becomes specs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use mainstay_core::{
-    EnvVar, OnStop, ProcessSpec, RestartPolicy, ServerName, ServerSpec, StableFrom, Transport,
-    Workload,
+    EnvVar, HeaderName, OnStop, ProcessSpec, ProxySettings, RemoteSpec, RemoteUrl, RestartPolicy,
+    ServerName, ServerSpec, StableFrom, Transport, Workload,
 };
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
@@ -34,22 +34,36 @@ pub(super) struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Server {
-    command: Vec<String>,
-    cwd: Option<PathBuf>,
+    command: Option<Vec<String>>,
+    url: Option<RemoteUrl>,
     #[serde(default)]
-    transport: TransportName,
+    headers: BTreeMap<HeaderName, Value>,
+    cwd: Option<PathBuf>,
+    transport: Option<TransportName>,
     target_port: Option<u16>,
     path: Option<String>,
     #[serde(default)]
     env: BTreeMap<String, Value>,
     #[serde(default)]
+    proxy: Proxy,
+    #[serde(default)]
     restart: Restart,
 }
 
-/// A variable's value: as it is, or where to find it.
+/// The value of a variable or a header: as it is, or where to find it.
 enum Value {
     Literal(String),
     FromEnv(String),
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Proxy {
+    hold: Option<Time>,
+    isolate: Option<bool>,
+    replay: Option<BTreeSet<String>>,
+    port: Option<u16>,
+    quiet_restart: Option<bool>,
 }
 
 #[derive(Default, Deserialize)]
@@ -77,52 +91,114 @@ impl Server {
         caller: &Caller,
         unset: &mut Vec<String>,
     ) -> Result<ServerSpec, ReadError> {
-        let transport = match self.transport() {
-            Ok(transport) => transport,
-            Err(problem) => return Err(ReadError::Server { name, problem }),
-        };
+        let (restart, proxy) = (self.restart.policy(), self.proxy.settings());
+        match self.into_workload(caller, unset) {
+            Ok(workload) => Ok(ServerSpec { name, workload, restart, proxy }),
+            Err(problem) => Err(ReadError::Server { name, problem }),
+        }
+    }
+
+    fn into_workload(
+        mut self,
+        caller: &Caller,
+        unset: &mut Vec<String>,
+    ) -> Result<Workload, String> {
+        match (self.command.take(), self.url.take()) {
+            (Some(command), None) => {
+                self.into_process(command, caller, unset).map(Workload::Process)
+            }
+            (None, Some(url)) => self.into_remote(url, caller, unset).map(Workload::Remote),
+            (Some(_), Some(_)) => Err("it has both a `command` and a `url`".to_owned()),
+            (None, None) => Err("it has neither a `command` nor a `url`".to_owned()),
+        }
+    }
+
+    fn into_process(
+        self,
+        command: Vec<String>,
+        caller: &Caller,
+        unset: &mut Vec<String>,
+    ) -> Result<ProcessSpec, String> {
+        if !self.headers.is_empty() {
+            return Err("`headers` need a `url`".to_owned());
+        }
+        let transport = self.transport()?;
         let Some(cwd) = self.cwd.or_else(|| caller.cwd.clone()) else {
-            let problem = "it names no cwd, and the current directory no longer exists";
-            return Err(ReadError::Server { name, problem });
+            return Err("it names no cwd, and the current directory no longer exists".to_owned());
         };
-        let mut env = BTreeMap::new();
-        for (variable, value) in self.env {
-            match value {
-                Value::Literal(value) => {
-                    env.insert(variable, EnvVar::new(value));
-                }
-                Value::FromEnv(source) => match caller.var(&source).and_then(|v| v.to_str()) {
-                    Some(value) => {
-                        env.insert(variable, EnvVar::new(value));
-                    }
-                    None => unset.push(source),
-                },
+        let found = self.env.into_iter().filter_map(|(variable, value)| {
+            Some((variable, EnvVar::new(value.find(caller, unset)?)))
+        });
+        let env = found.collect();
+        Ok(ProcessSpec { command, cwd, env, path: caller.search_path(), transport })
+    }
+
+    fn into_remote(
+        self,
+        url: RemoteUrl,
+        caller: &Caller,
+        unset: &mut Vec<String>,
+    ) -> Result<RemoteSpec, String> {
+        let local = self.cwd.is_some()
+            || self.transport == Some(TransportName::Stdio)
+            || self.target_port.is_some()
+            || self.path.is_some()
+            || !self.env.is_empty();
+        if local {
+            let problem = "`cwd`, `target-port`, `path`, `env` and `stdio` need a `command`";
+            return Err(problem.to_owned());
+        }
+        let mut headers = BTreeMap::new();
+        for (name, value) in self.headers {
+            if let Some(value) = value.find(caller, unset) {
+                let value = value.parse().map_err(|error| format!("`headers.{name}`: {error}"))?;
+                headers.insert(name, value);
             }
         }
-        Ok(ServerSpec {
-            name,
-            workload: Workload::Process(ProcessSpec {
-                command: self.command,
-                cwd,
-                env,
-                path: caller.search_path(),
-            }),
-            transport,
-            restart: self.restart.into_policy(),
-        })
+        Ok(RemoteSpec { url, headers })
     }
 
     fn transport(&self) -> Result<Transport, &'static str> {
-        let transport = self.transport.with(self.target_port, self.path.as_deref());
-        transport.map_err(|mismatch| match mismatch {
+        let name = self.transport.unwrap_or_default();
+        name.with(self.target_port, self.path.as_deref()).map_err(|mismatch| match mismatch {
             Mismatch::NotHttp => "`target-port` and `path` need `transport = \"streamable-http\"`",
             Mismatch::NoPort => "`transport = \"streamable-http\"` needs a `target-port`",
         })
     }
 }
 
+impl Value {
+    /// The value itself; the name of a variable that holds none is noted.
+    fn find(self, caller: &Caller, unset: &mut Vec<String>) -> Option<String> {
+        match self {
+            Self::Literal(value) => Some(value),
+            Self::FromEnv(variable) => {
+                let found = caller.var(&variable).and_then(|value| value.to_str());
+                let found = found.map(str::to_owned);
+                if found.is_none() {
+                    unset.push(variable);
+                }
+                found
+            }
+        }
+    }
+}
+
+impl Proxy {
+    fn settings(&self) -> ProxySettings {
+        let default = ProxySettings::default();
+        ProxySettings {
+            hold: self.hold.map_or(default.hold, |Time(time)| time),
+            isolate: self.isolate.unwrap_or(default.isolate),
+            replay: self.replay.clone().unwrap_or(default.replay),
+            port: self.port.or(default.port),
+            quiet_restart: self.quiet_restart.unwrap_or(default.quiet_restart),
+        }
+    }
+}
+
 impl Restart {
-    fn into_policy(self) -> RestartPolicy {
+    fn policy(&self) -> RestartPolicy {
         let default = RestartPolicy::default();
         let time = |given: Option<Time>, default| given.map_or(default, |Time(time)| time);
         RestartPolicy {

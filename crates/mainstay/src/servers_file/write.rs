@@ -1,47 +1,105 @@
-//! How a server is written: only what differs from the default, and no values of variables.
+//! How a server is written: only what differs from the default, and no values of variables or
+//! headers.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use mainstay_core::{OnStop, RestartPolicy, ServerSpec, StableFrom, Transport, Workload};
+use mainstay_core::{
+    HeaderName, OnStop, ProcessSpec, ProxySettings, RemoteSpec, RestartPolicy, ServerName,
+    ServerSpec, StableFrom, Transport, Workload,
+};
 
 use crate::transport::DEFAULT_PATH;
 
 /// Appends the table of a server.
 pub(super) fn write_server(text: &mut String, spec: &ServerSpec) {
-    let Workload::Process(process) = &spec.workload;
-    let command = process.command.iter().cloned().map(toml::Value::String).collect();
-    let mut lines = vec![
-        ("command".to_owned(), toml::Value::Array(command)),
-        ("cwd".to_owned(), process.cwd.to_string_lossy().into_owned().into()),
-    ];
-    match &spec.transport {
-        Transport::Stdio => {}
-        Transport::StreamableHttp { port, path } => {
-            lines.push(("transport".to_owned(), spec.transport.as_str().into()));
-            lines.push(("target-port".to_owned(), i64::from(*port).into()));
-            if path != DEFAULT_PATH {
-                lines.push(("path".to_owned(), path.as_str().into()));
-            }
-        }
+    let mut lines = match &spec.workload {
+        Workload::Process(process) => process_lines(process),
+        Workload::Remote(remote) => remote_lines(&spec.name, remote),
+    };
+    let groups = [("proxy", proxy_lines(&spec.proxy)), ("restart", restart_lines(&spec.restart))];
+    for (group, members) in groups {
+        lines.extend(members.into_iter().map(|(name, value)| (format!("{group}.{name}"), value)));
     }
-    lines.extend(process.env.keys().map(|variable| {
-        let reference = toml::Table::from_iter([("from-env".to_owned(), variable.as_str().into())]);
-        (format!("env.{}", key(variable)), toml::Value::Table(reference))
-    }));
-    let restart = restart_lines(&spec.restart);
-    lines.extend(restart.into_iter().map(|(name, value)| (format!("restart.{name}"), value)));
-
     let _infallible = writeln!(text, "\n[servers.{}]", spec.name);
     for (key, value) in lines {
         let _infallible = writeln!(text, "{key} = {value}");
     }
 }
 
+/// The variable from which an import takes the value of a header. Servers never share one: what
+/// opens one of them is not for another.
+pub(super) fn header_variable(server: &ServerName, header: &HeaderName) -> String {
+    let name = format!("{server}_{header}").to_ascii_uppercase();
+    let name = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+    if name.starts_with(|c: char| c.is_ascii_digit()) { format!("_{name}") } else { name }
+}
+
+fn process_lines(process: &ProcessSpec) -> Vec<(String, toml::Value)> {
+    let mut lines = vec![
+        ("command".to_owned(), texts(&process.command)),
+        ("cwd".to_owned(), process.cwd.to_string_lossy().into_owned().into()),
+    ];
+    match &process.transport {
+        Transport::Stdio => {}
+        Transport::StreamableHttp { port, path } => {
+            lines.push(("transport".to_owned(), process.transport.as_str().into()));
+            lines.push(("target-port".to_owned(), i64::from(*port).into()));
+            if path != DEFAULT_PATH {
+                lines.push(("path".to_owned(), path.as_str().into()));
+            }
+        }
+    }
+    let variables = process.env.keys();
+    lines.extend(variables.map(|variable| (format!("env.{}", key(variable)), reference(variable))));
+    lines
+}
+
+fn remote_lines(server: &ServerName, remote: &RemoteSpec) -> Vec<(String, toml::Value)> {
+    let mut lines = vec![("url".to_owned(), remote.url.as_str().into())];
+    lines.extend(remote.headers.keys().map(|name| {
+        let variable = header_variable(server, name);
+        (format!("headers.{}", key(name.as_str())), reference(&variable))
+    }));
+    lines
+}
+
+fn texts<'a>(texts: impl IntoIterator<Item = &'a String>) -> toml::Value {
+    texts.into_iter().cloned().map(toml::Value::String).collect::<Vec<_>>().into()
+}
+
+/// Where a value is found, in place of the value.
+fn reference(variable: &str) -> toml::Value {
+    toml::Table::from_iter([("from-env".to_owned(), variable.into())]).into()
+}
+
+/// What differs from the default settings.
+fn proxy_lines(proxy: &ProxySettings) -> Vec<(&'static str, toml::Value)> {
+    let default = ProxySettings::default();
+    let mut lines = Vec::new();
+    if proxy.hold != default.hold {
+        lines.push(("hold", time(proxy.hold)));
+    }
+    if proxy.isolate != default.isolate {
+        lines.push(("isolate", proxy.isolate.into()));
+    }
+    if proxy.replay != default.replay {
+        lines.push(("replay", texts(&proxy.replay)));
+    }
+    lines.extend(proxy.port.map(|port| ("port", i64::from(port).into())));
+    if proxy.quiet_restart != default.quiet_restart {
+        lines.push(("quiet-restart", proxy.quiet_restart.into()));
+    }
+    lines
+}
+
+fn time(time: Duration) -> toml::Value {
+    humantime::format_duration(time).to_string().into()
+}
+
 /// What differs from the default policy.
 fn restart_lines(policy: &RestartPolicy) -> Vec<(&'static str, toml::Value)> {
     let default = RestartPolicy::default();
-    let time = |time: Duration| humantime::format_duration(time).to_string().into();
     let stable_from = match policy.stable_from {
         StableFrom::Ready => "ready",
         StableFrom::Start => "start",

@@ -82,6 +82,7 @@ impl TestEnv {
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .env("TMPDIR", self.root.path())
             .env("MAINSTAY_HOME", self.mainstay_home())
+            .env("MAINSTAY_LISTEN", "127.0.0.1:0")
             .envs(self.vars.iter().map(|(name, value)| (name, value)))
             .current_dir(self.work())
             .stdin(Stdio::null());

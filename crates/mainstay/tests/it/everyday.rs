@@ -84,7 +84,7 @@ fn a_server_in_json() {
 #[test]
 fn status_and_why_in_json() {
     let env = TestEnv::new();
-    let options = ["-e", "TOKEN=hush", "--restart-max", "3"];
+    let options = ["-e", "TOKEN=hush", "--restart-max", "3", "--replay", "add", "--hold", "1m"];
     env.run_server("time", &options, &[&fixture(), "--stderr", "hello there"]);
     let status = env.json(["status", "time", "--json"]);
     check(&status, &SERVER);
@@ -95,7 +95,10 @@ fn status_and_why_in_json() {
             ("command", "array"),
             ("cwd", "string"),
             ("env", "array"),
+            ("target", "null"),
+            ("headers", "null"),
             ("restart", "object"),
+            ("proxy", "object"),
             ("mcp", "object"),
             ("log", "string"),
             ("created_at", "string"),
@@ -104,6 +107,10 @@ fn status_and_why_in_json() {
     check(&status["mcp"], &[("name", "string"), ("version", "string"), ("protocol", "string")]);
     assert_eq!((&status["env"], &status["cwd"]), (&json!(["TOKEN"]), &json!("[ROOT]/project")));
     assert_eq!(status["restart_max"], 3);
+    let proxy = json!({
+        "hold": "1m", "isolate": false, "replay": ["add"], "port": null, "quiet_restart": false,
+    });
+    assert_eq!(status["proxy"], proxy);
 
     let why = env.json(["why", "time", "--json"]);
     check(&why["server"], &SERVER);
@@ -117,7 +124,7 @@ fn status_and_why_in_json() {
     }
 
     let daemon = env.json(["daemon", "status", "--json"]);
-    let numbers = ["pid", "servers", "running"].map(|name| (name, "number"));
+    let numbers = ["pid", "servers", "running", "sessions"].map(|name| (name, "number"));
     let strings = ["version", "started_at", "state_dir", "socket", "log", "instance"];
     check(&daemon, &numbers);
     check(&daemon, &strings.map(|name| (name, "string")));
@@ -305,7 +312,8 @@ fn an_export_holds_no_secret_and_can_be_imported() {
     let env = TestEnv::new().with_var("TOKEN", "hush-hush");
     let options = ["-e", "TOKEN=hush-hush", "--restart-max", "3", "--stop-timeout", "2s"];
     env.run_server("time", &options, &[&fixture()]);
-    env.run_server("other", &[], &[&fixture(), "--stderr", "two words"]);
+    let options = ["--hold", "5s", "--isolate", "--replay", "add", "--quiet-restart"];
+    env.run_server("other", &options, &[&fixture(), "--stderr", "two words"]);
     let file = env.ok(["export"]);
     assert!(!file.contains("hush"), "{file}");
     for part in ["[servers.time]", "[servers.other]", "TOKEN", "two words"] {

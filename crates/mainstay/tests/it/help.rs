@@ -18,7 +18,7 @@ fn the_whole_help() {
     Usage: mainstay <COMMAND>
 
     Servers:
-      run          Run a local MCP server, now and from now on
+      run          Run an MCP server, now and from now on
       ls           List servers
       status       Show everything about one server
       why          Tell what happened to a server, why, and what happens next
@@ -64,13 +64,14 @@ fn the_help_of_run() {
     assert_snapshot!(TestEnv::new().run(["run", "-h"]), @"
     exit: 0
     --- stdout
-    Run a local MCP server, now and from now on
+    Run an MCP server, now and from now on
 
     Usage: mainstay run [OPTIONS] <NAME> -- <COMMAND>...
+           mainstay run [OPTIONS] <NAME> --url <URL>
 
     Arguments:
       <NAME>        Name of the server: lower-case letters, digits and hyphens
-      <COMMAND>...  The program and its arguments
+      [COMMAND]...  The program and its arguments
 
     Options:
           --transport <TRANSPORT>  How it speaks MCP [default: stdio] [possible values: stdio,
@@ -84,6 +85,22 @@ fn the_help_of_run() {
           --wait                   Wait until it is ready or given up
           --json                   Print JSON
       -h, --help                   Print help (see more with '--help')
+
+    Servers that run elsewhere:
+          --url <URL>                  Where it is reached, with streamable HTTP
+          --header <KEY=VALUE>         Send it a header with every request; other users of this machine
+                                       may see the value
+          --header-env <KEY=VARIABLE>  Send it a header whose value is that of a variable of your
+                                       environment
+
+    Clients:
+          --hold <TIME>    How long a request may wait while it is down; 0s for not at all [default:
+                           45s]
+          --isolate        Give each session a process of its own, with stdio
+          --replay <TOOL>  A tool that may be called twice: its calls are repeated if it stops in
+                           between
+          --port <PORT>    Let clients reach it on a port of its own too
+          --quiet-restart  Do not tell in the first result after a restart that its memory was lost
 
     Restarts:
           --restart-max <N>            Restarts in a row before it is given up [default: 10]

@@ -43,7 +43,7 @@ fn a_field_that_is_unknown() {
       |
     4 | envs.A = 'x'
       | ^^^^
-    unknown field `envs`, expected one of `command`, `cwd`, `transport`, `target-port`, `path`, `env`, `restart`
+    unknown field `envs`, expected one of `command`, `url`, `headers`, `cwd`, `transport`, `target-port`, `path`, `env`, `proxy`, `restart`
     ");
 }
 
@@ -67,6 +67,43 @@ fn a_version_that_is_newer() {
     --- stderr
     error: `servers.toml` cannot be imported: it is of version 7, this program reads version 1
     help: use a newer mainstay
+    ");
+}
+
+#[test]
+fn a_url_that_leads_nowhere() {
+    assert_snapshot!(import("version = 1\n[servers.docs]\nurl = 'example.com'\n"), @"
+    exit: 1
+    --- stderr
+    error: `servers.toml` cannot be imported: TOML parse error at line 3, column 7
+      |
+    3 | url = 'example.com'
+      |       ^^^^^^^^^^^^^
+    it is no URL: write it as https://HOST/PATH
+    ");
+}
+
+#[test]
+fn a_header_that_mainstay_sets_itself() {
+    let file = "version = 1\n[servers.docs]\nurl = 'http://h/'\nheaders.Host = 'x'\n";
+    assert_snapshot!(import(file), @"
+    exit: 1
+    --- stderr
+    error: `servers.toml` cannot be imported: TOML parse error at line 4, column 9
+      |
+    4 | headers.Host = 'x'
+      |         ^^^^
+    the header `host` is set by Mainstay itself
+    ");
+}
+
+#[test]
+fn settings_that_make_no_sense() {
+    let file = "version = 1\n[servers.a]\ncommand = ['x']\nproxy.hold = '1h'\n";
+    assert_snapshot!(import(file), @"
+    exit: 1
+    --- stderr
+    error: `servers.toml` cannot be imported: server `a`: a request cannot be held longer than 10 minutes
     ");
 }
 

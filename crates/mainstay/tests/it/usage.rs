@@ -42,12 +42,8 @@ fn no_command_to_run() {
     assert_snapshot!(run("run time"), @"
     exit: 2
     --- stderr
-    error: the following required arguments were not provided:
-      <COMMAND>...
-
-    Usage: mainstay run <NAME> -- <COMMAND>...
-
-    For more information, try '--help'.
+    error: there is nothing to run
+    help: give a command after `--`, or the --url of a server that runs elsewhere
     ");
 }
 
@@ -59,6 +55,7 @@ fn a_command_without_the_dashes() {
     error: unexpected argument 'uvx' found
 
     Usage: mainstay run [OPTIONS] <NAME> -- <COMMAND>...
+           mainstay run [OPTIONS] <NAME> --url <URL>
 
     For more information, try '--help'.
     ");
@@ -69,12 +66,7 @@ fn an_http_server_without_a_port() {
     assert_snapshot!(run("run web --transport streamable-http -- serve"), @"
     exit: 2
     --- stderr
-    error: the following required arguments were not provided:
-      --target-port <PORT>
-
-    Usage: mainstay run --transport <TRANSPORT> --target-port <PORT> <NAME> -- <COMMAND>...
-
-    For more information, try '--help'.
+    error: --transport streamable-http needs --target-port
     ");
 }
 
@@ -85,6 +77,106 @@ fn http_options_for_a_stdio_server() {
     --- stderr
     error: --target-port and --path are for servers that speak HTTP
     help: add `--transport streamable-http`
+    ");
+}
+
+#[test]
+fn a_server_that_runs_here_and_elsewhere() {
+    assert_snapshot!(run("run docs --url https://example.com/mcp -- serve"), @"
+    exit: 2
+    --- stderr
+    error: a server is either run by a command or reached at a --url
+    help: leave out one of the two
+    ");
+}
+
+#[test]
+fn local_options_for_a_server_that_runs_elsewhere() {
+    assert_snapshot!(run("run docs --url https://example.com/mcp -e TOKEN=x"), @"
+    exit: 2
+    --- stderr
+    error: --transport stdio, --target-port, --path, --cwd, --env and --env-file are for servers that run on this machine
+    help: leave them out: the --url says everything, and headers are given with --header-env
+    ");
+}
+
+#[test]
+fn headers_for_a_local_server() {
+    assert_snapshot!(run("run time --header Authorization=hush -- serve"), @"
+    exit: 2
+    --- stderr
+    error: --header and --header-env are for servers that run elsewhere
+    help: give its --url instead of a command, or a variable with -e
+    ");
+}
+
+#[test]
+fn a_header_that_mainstay_sets_itself() {
+    assert_snapshot!(run("run docs --url https://example.com/mcp --header Mcp-Session-Id=1"), @"
+    exit: 2
+    --- stderr
+    error: --header Mcp-Session-Id: the header `mcp-session-id` is set by Mainstay itself
+    ");
+}
+
+#[test]
+fn a_header_from_a_variable_that_is_not_set() {
+    assert_snapshot!(run("run docs --url https://example.com/ --header-env authorization=NONE"), @"
+    exit: 2
+    --- stderr
+    error: --header-env authorization=NONE: the variable is not set
+    ");
+}
+
+#[test]
+fn a_url_with_a_password() {
+    assert_snapshot!(run("run docs --url https://me:hush@example.com/mcp"), @"
+    exit: 2
+    --- stderr
+    error: invalid value 'https://me:hush@example.com/mcp' for '--url <URL>': it contains a user or a password: send them in an `authorization` header instead
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn isolation_of_a_server_that_speaks_http() {
+    let line = "run web --isolate --transport streamable-http --target-port 80 -- serve";
+    assert_snapshot!(run(line), @"
+    exit: 2
+    --- stderr
+    error: --isolate is for servers that speak stdio
+    help: leave it out: a server that speaks HTTP tells its sessions apart itself
+    ");
+}
+
+#[test]
+fn a_port_that_is_the_servers_own() {
+    let line = "run web --port 80 --transport streamable-http --target-port 80 -- serve";
+    assert_snapshot!(run(line), @"
+    exit: 2
+    --- stderr
+    error: server `web`: port 80 is the server's own, so Mainstay cannot listen on it
+    ");
+}
+
+#[test]
+fn a_hold_that_outlasts_every_client() {
+    assert_snapshot!(run("run time --hold 1h -- serve"), @"
+    exit: 2
+    --- stderr
+    error: server `time`: a request cannot be held longer than 10 minutes
+    ");
+}
+
+#[test]
+fn an_address_that_other_machines_may_reach() {
+    let env = TestEnv::new().with_var("MAINSTAY_LISTEN", "0.0.0.0:7433");
+    assert_snapshot!(env.run(["ls"]), @"
+    exit: 4
+    --- stderr
+    error: the daemon could not be started: MAINSTAY_LISTEN is `0.0.0.0:7433`, which other machines may reach
+    help: listen on a loopback address such as 127.0.0.1:7433; for other machines, put a reverse proxy that checks who they are in front of it
     ");
 }
 

@@ -2,10 +2,11 @@
 
 use std::fs::{self, Metadata};
 use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use mainstay_api::{DaemonInfo, ServerInfo};
+use mainstay_api::{DaemonInfo, ListenAddr, ListenError, ServerInfo};
 use mainstay_core::Status;
 use mainstay_daemon::RunError;
 use rustix::fs::{Access, StatVfs, access, statvfs};
@@ -152,6 +153,50 @@ pub(super) fn daemon_check(found: &Result<Option<DaemonInfo>, CliError>) -> Chec
     }
 }
 
+/// The address for MCP clients: the daemon's, or to be had by the next one.
+pub(super) fn listen_check(
+    wanted: Result<ListenAddr, ListenError>,
+    daemon: Option<&DaemonInfo>,
+) -> Check {
+    let wanted = match wanted {
+        Ok(wanted) => wanted.socket_addr(),
+        Err(error) => {
+            return Check::new("listener", Level::Fail, error.to_string()).help(error.help());
+        }
+    };
+    match daemon {
+        Some(daemon) => listener_of(daemon, wanted),
+        None => match TcpListener::bind(wanted) {
+            Ok(_) if wanted.port() == 0 => {
+                Check::new("listener", Level::Ok, format!("any free port of {}", wanted.ip()))
+            }
+            Ok(_) => Check::new("listener", Level::Ok, format!("{wanted} is free")),
+            Err(error) => {
+                Check::new("listener", Level::Fail, format!("{wanted} cannot be had: {error}"))
+                    .help("set MAINSTAY_LISTEN to another address, such as 127.0.0.1:7434")
+            }
+        },
+    }
+}
+
+/// The listener of the daemon that runs, and whether it is where it should be.
+fn listener_of(daemon: &DaemonInfo, wanted: SocketAddr) -> Check {
+    let anew = "`mainstay daemon stop --keep-servers`, then any command starts a new one";
+    let Some(address) = &daemon.listen else {
+        return Check::new("listener", Level::Warn, "the daemon has none, so no client reaches it")
+            .help(anew);
+    };
+    let meant = address.parse().is_ok_and(|found: SocketAddr| {
+        found.ip() == wanted.ip() && (wanted.port() == 0 || found.port() == wanted.port())
+    });
+    if meant {
+        Check::new("listener", Level::Ok, format!("{address} is the daemon's"))
+    } else {
+        let detail = format!("the daemon listens at {address}, MAINSTAY_LISTEN means {wanted}");
+        Check::new("listener", Level::Warn, detail).help(anew)
+    }
+}
+
 /// The database, as the next daemon would find it.
 pub(super) fn database_check(error: Option<RunError>) -> Check {
     match error {
@@ -225,6 +270,45 @@ mod tests {
         assert_eq!(server_check(&server("a", Status::Stopped)).level, Level::Ok);
         assert_eq!(server_check(&server("a", Status::Starting)).level, Level::Warn);
         assert_eq!(server_check(&server("a", Status::Error)).level, Level::Fail);
+    }
+
+    fn daemon(listen: Option<&str>) -> DaemonInfo {
+        DaemonInfo {
+            pid: 1,
+            version: String::new(),
+            started_at: jiff::Timestamp::UNIX_EPOCH,
+            servers: 0,
+            running: 0,
+            listen: listen.map(str::to_owned),
+            sessions: 0,
+            state_dir: "/state".into(),
+            socket: "/run/daemon.sock".into(),
+            log: "/state/daemon.log".into(),
+            instance: String::new(),
+        }
+    }
+
+    #[test]
+    fn the_listener_is_the_daemons_or_to_be_had() {
+        let check = |wanted: &str, daemon: Option<&DaemonInfo>| {
+            let check = listen_check(wanted.parse(), daemon);
+            (check.level, check.detail)
+        };
+        let ours = daemon(Some("127.0.0.1:7433"));
+        let fine = (Level::Ok, "127.0.0.1:7433 is the daemon's".to_owned());
+        assert_eq!(check("127.0.0.1:7433", Some(&ours)), fine);
+        assert_eq!(check("127.0.0.1:0", Some(&ours)), fine);
+        assert_eq!(check("[::1]:7433", Some(&ours)).0, Level::Warn);
+        assert_eq!(check("127.0.0.1:7434", Some(&ours)).0, Level::Warn);
+        assert_eq!(check("127.0.0.1:7433", Some(&daemon(None))).0, Level::Warn);
+        assert_eq!(check("0.0.0.0:7433", Some(&ours)).0, Level::Fail);
+
+        let any = (Level::Ok, "any free port of 127.0.0.1".to_owned());
+        assert_eq!(check("127.0.0.1:0", None), any);
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (level, detail) = check(&taken.local_addr().unwrap().to_string(), None);
+        assert_eq!(level, Level::Fail);
+        assert!(detail.contains(" cannot be had: "), "{detail}");
     }
 
     #[test]

@@ -1,0 +1,139 @@
+//! How Mainstay stands between a server and its clients.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Transport;
+use crate::text::duration;
+
+/// No request is held longer: no client waits that long.
+const LONGEST_HOLD: Duration = Duration::from_secs(600);
+
+/// What a user decided about the way from the clients to one server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProxySettings {
+    /// How long a request may wait for the next run; at most 10 minutes in a valid spec. With zero,
+    /// none ever waits.
+    #[serde(with = "duration")]
+    #[schemars(with = "String")]
+    pub hold: Duration,
+    /// Whether each session gets a run of its own; only for servers that speak stdio.
+    pub isolate: bool,
+    /// Tools that may be called a second time when the server stopped during the first call.
+    pub replay: BTreeSet<String>,
+    /// A port of 127.0.0.1 that leads to this server alone, besides the common one.
+    pub port: Option<u16>,
+    /// Whether the first result after a restart comes without the note that memory was lost.
+    pub quiet_restart: bool,
+}
+
+impl Default for ProxySettings {
+    fn default() -> Self {
+        Self {
+            hold: Duration::from_secs(45),
+            isolate: false,
+            replay: BTreeSet::new(),
+            port: None,
+            quiet_restart: false,
+        }
+    }
+}
+
+/// Why settings cannot be accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProxyProblem {
+    /// Clients would have given up long before.
+    #[error("a request cannot be held longer than 10 minutes")]
+    LongHold,
+    /// There is only one of it, or it is not ours to start.
+    #[error("only a server that speaks stdio can be isolated")]
+    IsolatedHttp,
+    /// No tool is called like that.
+    #[error("{0:?} is no name of a tool")]
+    BadTool(String),
+    /// Clients could not be told such a port.
+    #[error("a port of its own must not be 0")]
+    PortZero,
+    /// The server itself listens there.
+    #[error("port {0} is the server's own, so Mainstay cannot listen on it")]
+    PortOfServer(u16),
+}
+
+impl ProxySettings {
+    /// Checks what types alone cannot, for a server that speaks like this, or runs elsewhere.
+    pub(super) fn check(&self, transport: Option<&Transport>) -> Result<(), ProxyProblem> {
+        if self.hold > LONGEST_HOLD {
+            return Err(ProxyProblem::LongHold);
+        }
+        if self.isolate && transport != Some(&Transport::Stdio) {
+            return Err(ProxyProblem::IsolatedHttp);
+        }
+        let nameless = |tool: &&String| tool.is_empty() || tool.contains(char::is_control);
+        if let Some(tool) = self.replay.iter().find(nameless) {
+            return Err(ProxyProblem::BadTool(tool.clone()));
+        }
+        match (self.port, transport) {
+            (Some(0), _) => Err(ProxyProblem::PortZero),
+            (Some(ours), Some(&Transport::StreamableHttp { port, .. })) if ours == port => {
+                Err(ProxyProblem::PortOfServer(port))
+            }
+            (Some(_) | None, _) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(transport: Option<&Transport>, change: impl FnOnce(&mut ProxySettings)) -> String {
+        let mut settings = ProxySettings::default();
+        change(&mut settings);
+        settings.check(transport).err().map_or("fine".to_owned(), |problem| problem.to_string())
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_a_reason() {
+        let stdio = Some(&Transport::Stdio);
+        let http = &Transport::StreamableHttp { port: 8_080, path: "/mcp".to_owned() };
+        for transport in [stdio, Some(http), None] {
+            assert_eq!(check(transport, |_| ()), "fine");
+        }
+        assert_eq!(check(stdio, |s| s.hold = Duration::ZERO), "fine");
+        assert_eq!(check(stdio, |s| s.hold = LONGEST_HOLD), "fine");
+        assert_eq!(
+            check(stdio, |s| s.hold = LONGEST_HOLD + Duration::from_nanos(1)),
+            "a request cannot be held longer than 10 minutes"
+        );
+        assert_eq!(check(stdio, |s| s.isolate = true), "fine");
+        for transport in [Some(http), None] {
+            assert_eq!(
+                check(transport, |s| s.isolate = true),
+                "only a server that speaks stdio can be isolated"
+            );
+        }
+        for (tool, expected) in [("", "\"\""), ("a\nb", "\"a\\nb\"")] {
+            let refused = check(stdio, |s| s.replay = BTreeSet::from([tool.to_owned()]));
+            assert_eq!(refused, format!("{expected} is no name of a tool"));
+        }
+        assert_eq!(check(None, |s| s.port = Some(0)), "a port of its own must not be 0");
+        assert_eq!(check(Some(http), |s| s.port = Some(8_081)), "fine");
+        assert_eq!(
+            check(Some(http), |s| s.port = Some(8_080)),
+            "port 8080 is the server's own, so Mainstay cannot listen on it"
+        );
+    }
+
+    #[test]
+    fn what_is_left_out_is_the_default() {
+        let settings: ProxySettings = serde_json::from_str(r#"{"hold":"5s"}"#).unwrap();
+        let expected = ProxySettings { hold: Duration::from_secs(5), ..ProxySettings::default() };
+        assert_eq!(settings, expected);
+        let json = serde_json::to_string(&settings).unwrap();
+        assert_eq!(serde_json::from_str::<ProxySettings>(&json).unwrap(), expected);
+    }
+}

@@ -1,0 +1,289 @@
+//! A server that runs elsewhere: its address, and what is sent along with every request.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use http::Uri;
+use serde::{Deserialize, Serialize};
+
+/// A server that runs elsewhere and speaks streamable HTTP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoteSpec {
+    /// Its endpoint.
+    pub url: RemoteUrl,
+    /// What every request carries besides its own headers.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<HeaderName, HeaderValue>,
+}
+
+/// The URL of an MCP endpoint: http or https, with a host, and without user, password and fragment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RemoteUrl(String);
+
+/// Why a text is no [`RemoteUrl`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// It cannot be read as one.
+    #[error("it is no URL: write it as https://HOST/PATH")]
+    Malformed,
+    /// We do not speak that.
+    #[error("its scheme must be http or https")]
+    Scheme,
+    /// It leads nowhere.
+    #[error("it has no host")]
+    NoHost,
+    /// There is no such port.
+    #[error("its port must be between 1 and 65535")]
+    Port,
+    /// They would be shown wherever the URL is.
+    #[error("it contains a user or a password: send them in an `authorization` header instead")]
+    Credentials,
+    /// No server ever sees it.
+    #[error("it has a fragment (`#`), which is never sent to a server")]
+    Fragment,
+}
+
+impl RemoteUrl {
+    /// The URL as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for RemoteUrl {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        if text.contains('#') {
+            return Err(UrlError::Fragment);
+        }
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(UrlError::Malformed);
+        }
+        let uri: Uri = text.parse().map_err(|_| UrlError::Malformed)?;
+        match uri.scheme_str() {
+            Some("http" | "https") => {}
+            Some(_) => return Err(UrlError::Scheme),
+            None => return Err(UrlError::Malformed),
+        }
+        let authority = uri.authority().ok_or(UrlError::NoHost)?;
+        if authority.as_str().contains('@') {
+            return Err(UrlError::Credentials);
+        }
+        if matches!(authority.host(), "" | "[]") {
+            return Err(UrlError::NoHost);
+        }
+        let has_port = authority.as_str().len() > authority.host().len();
+        if has_port && authority.port_u16().is_none_or(|port| port == 0) {
+            return Err(UrlError::Port);
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for RemoteUrl {
+    type Error = UrlError;
+
+    fn try_from(text: String) -> Result<Self, UrlError> {
+        text.parse()
+    }
+}
+
+impl From<RemoteUrl> for String {
+    fn from(url: RemoteUrl) -> Self {
+        url.0
+    }
+}
+
+impl fmt::Display for RemoteUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The name of a header that users may set, in lower case.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HeaderName(String);
+
+/// The value of a header. It may be a secret, so it never shows in debug output.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HeaderValue(String);
+
+/// Why a header cannot be sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// No header is called like that.
+    #[error("{0:?} is no name of a header")]
+    BadName(String),
+    /// Mainstay sets it, and a second one would contradict it.
+    #[error("the header `{0}` is set by Mainstay itself")]
+    Reserved(String),
+    /// It could end the header, or be read in two ways.
+    #[error("the value of a header is one line of ASCII text")]
+    BadValue,
+}
+
+impl HeaderName {
+    /// What belongs to the connection or to the session, both of which are ours.
+    const RESERVED: [&str; 11] = [
+        "accept",
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "keep-alive",
+        "last-event-id",
+        "mcp-protocol-version",
+        "mcp-session-id",
+        "transfer-encoding",
+        "upgrade",
+    ];
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for HeaderName {
+    type Err = HeaderError;
+
+    fn from_str(text: &str) -> Result<Self, HeaderError> {
+        let name = http::HeaderName::from_str(text)
+            .map_err(|_| HeaderError::BadName(text.to_owned()))?
+            .as_str()
+            .to_owned();
+        if Self::RESERVED.contains(&name.as_str()) {
+            return Err(HeaderError::Reserved(name));
+        }
+        Ok(Self(name))
+    }
+}
+
+impl TryFrom<String> for HeaderName {
+    type Error = HeaderError;
+
+    fn try_from(text: String) -> Result<Self, HeaderError> {
+        text.parse()
+    }
+}
+
+impl From<HeaderName> for String {
+    fn from(name: HeaderName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for HeaderName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl HeaderValue {
+    /// The value itself, for the one place that sends it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for HeaderValue {
+    type Err = HeaderError;
+
+    fn from_str(text: &str) -> Result<Self, HeaderError> {
+        text.to_owned().try_into()
+    }
+}
+
+impl TryFrom<String> for HeaderValue {
+    type Error = HeaderError;
+
+    fn try_from(text: String) -> Result<Self, HeaderError> {
+        match http::HeaderValue::from_str(&text) {
+            Ok(_) => Ok(Self(text)),
+            Err(_) => Err(HeaderError::BadValue),
+        }
+    }
+}
+
+impl From<HeaderValue> for String {
+    fn from(value: HeaderValue) -> Self {
+        value.0
+    }
+}
+
+impl fmt::Debug for HeaderValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_leads_to_an_endpoint() {
+        for good in [
+            "https://example.com",
+            "https://example.com/mcp?team=a",
+            "http://127.0.0.1:8080/x/y",
+            "http://[::1]:8080/mcp",
+            "HTTP://LOCALHOST/mcp",
+        ] {
+            assert_eq!(good.parse::<RemoteUrl>().map(String::from), Ok(good.to_owned()));
+        }
+        for (bad, expected) in [
+            ("", UrlError::Malformed),
+            ("example.com/mcp", UrlError::Malformed),
+            ("/mcp", UrlError::Malformed),
+            ("https://", UrlError::Malformed),
+            ("https:///mcp", UrlError::Malformed),
+            ("https://a b/", UrlError::Malformed),
+            ("https://example.com/ä", UrlError::Malformed),
+            ("https://example.com/\r\nx: y", UrlError::Malformed),
+            ("ftp://example.com/", UrlError::Scheme),
+            ("https://:80/mcp", UrlError::NoHost),
+            ("https://example.com:0/", UrlError::Port),
+            ("https://example.com:65536/", UrlError::Port),
+            ("https://example.com:/", UrlError::Port),
+            ("https://me:hush@example.com/", UrlError::Credentials),
+            ("https://example.com/#top", UrlError::Fragment),
+        ] {
+            assert_eq!(bad.parse::<RemoteUrl>(), Err(expected), "{bad}");
+        }
+    }
+
+    #[test]
+    fn headers_of_the_connection_and_the_session_are_ours() {
+        let name = |text: &str| text.parse::<HeaderName>();
+        assert_eq!(name("X-Api-Key").unwrap().as_str(), "x-api-key");
+        for ours in [
+            "Mcp-Session-Id",
+            "MCP-Protocol-Version",
+            "Host",
+            "Content-Length",
+            "Transfer-Encoding",
+            "Connection",
+        ] {
+            assert_eq!(name(ours), Err(HeaderError::Reserved(ours.to_ascii_lowercase())));
+        }
+        for none in ["", "a b", "a:b", "a\r\nb", "ä"] {
+            assert_eq!(name(none), Err(HeaderError::BadName(none.to_owned())));
+        }
+    }
+
+    #[test]
+    fn a_value_stays_in_its_line_and_out_of_debug_output() {
+        let value: HeaderValue = "Bearer hush".parse().unwrap();
+        assert_eq!((value.reveal(), format!("{value:?}").as_str()), ("Bearer hush", "[redacted]"));
+        for bad in ["a\r\nb: c", "a\nb", "a\0b", "\x1b"] {
+            assert_eq!(bad.parse::<HeaderValue>(), Err(HeaderError::BadValue), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! From arguments to the server that they describe.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use mainstay_core::{
+    EnvVar, HeaderName, HeaderValue, OnStop, ProcessSpec, ProxySettings, RemoteSpec, RemoteUrl,
+    RestartPolicy, ServerSpec, StableFrom, Transport, Workload,
+};
+
+use super::{Args, OnStopName, ProxyArgs, RemoteArgs, RestartArgs, StableFromName};
+use crate::context::Caller;
+use crate::environment;
+use crate::error::CliError;
+use crate::transport::{Mismatch, TransportName};
+
+/// The server that the arguments describe; the files of variables have been read already.
+pub(super) fn spec_from(
+    args: &Args,
+    caller: &Caller,
+    env_files: Vec<(PathBuf, String)>,
+) -> Result<ServerSpec, CliError> {
+    let workload = match &args.remote.url {
+        Some(url) => Workload::Remote(remote_from(args, url, caller)?),
+        None => Workload::Process(process_from(args, caller, env_files)?),
+    };
+    if args.proxy.isolate && workload.local_transport() != Some(&Transport::Stdio) {
+        return Err(misfit(
+            "--isolate is for servers that speak stdio",
+            "leave it out: a server that speaks HTTP tells its sessions apart itself",
+        ));
+    }
+    let spec = ServerSpec {
+        name: args.name.clone(),
+        workload,
+        restart: policy_from(&args.restart),
+        proxy: proxy_from(&args.proxy),
+    };
+    spec.validate().map_err(|error| CliError::usage(error.to_string()))?;
+    Ok(spec)
+}
+
+fn process_from(
+    args: &Args,
+    caller: &Caller,
+    env_files: Vec<(PathBuf, String)>,
+) -> Result<ProcessSpec, CliError> {
+    if args.command.is_empty() {
+        return Err(misfit(
+            "there is nothing to run",
+            "give a command after `--`, or the --url of a server that runs elsewhere",
+        ));
+    }
+    if !args.remote.header.is_empty() || !args.remote.header_env.is_empty() {
+        return Err(misfit(
+            "--header and --header-env are for servers that run elsewhere",
+            "give its --url instead of a command, or a variable with -e",
+        ));
+    }
+    Ok(ProcessSpec {
+        command: args.command.clone(),
+        cwd: caller.absolute(args.cwd.as_deref().unwrap_or(Path::new(".")))?,
+        env: env_from(args, caller, env_files)?,
+        path: caller.search_path(),
+        transport: transport_from(args)?,
+    })
+}
+
+fn remote_from(args: &Args, url: &RemoteUrl, caller: &Caller) -> Result<RemoteSpec, CliError> {
+    if !args.command.is_empty() {
+        return Err(misfit(
+            "a server is either run by a command or reached at a --url",
+            "leave out one of the two",
+        ));
+    }
+    let local = args.transport == Some(TransportName::Stdio)
+        || args.target_port.is_some()
+        || args.path.is_some()
+        || args.cwd.is_some()
+        || !args.env.is_empty()
+        || !args.env_file.is_empty();
+    if local {
+        return Err(misfit(
+            "--transport stdio, --target-port, --path, --cwd, --env and --env-file are for servers \
+             that run on this machine",
+            "leave them out: the --url says everything, and headers are given with --header-env",
+        ));
+    }
+    Ok(RemoteSpec { url: url.clone(), headers: headers_from(&args.remote, caller)? })
+}
+
+fn misfit(message: &str, help: &str) -> CliError {
+    CliError::Usage { message: message.to_owned(), help: Some(help.to_owned()) }
+}
+
+fn headers_from(
+    args: &RemoteArgs,
+    caller: &Caller,
+) -> Result<BTreeMap<HeaderName, HeaderValue>, CliError> {
+    let literal = args.header.iter().map(|flag| literal_header(flag));
+    let from_env = args.header_env.iter().map(|flag| header_from_env(flag, caller));
+    let mut headers = BTreeMap::new();
+    for header in literal.chain(from_env) {
+        let (name, value) = header?;
+        if headers.contains_key(&name) {
+            return Err(CliError::usage(format!("the header `{name}` is given twice")));
+        }
+        headers.insert(name, value);
+    }
+    Ok(headers)
+}
+
+/// Reads `--header KEY=VALUE`. What is said about it never repeats the value.
+fn literal_header(flag: &str) -> Result<(HeaderName, HeaderValue), CliError> {
+    let (key, value) =
+        flag.split_once('=').ok_or_else(|| CliError::usage("--header: expected KEY=VALUE"))?;
+    header("--header", key, value)
+}
+
+/// Reads `--header-env KEY=VARIABLE`.
+fn header_from_env(flag: &str, caller: &Caller) -> Result<(HeaderName, HeaderValue), CliError> {
+    let wrong = |problem: &str| CliError::usage(format!("--header-env {flag}: {problem}"));
+    let (key, variable) = flag.split_once('=').ok_or_else(|| wrong("expected KEY=VARIABLE"))?;
+    let value = caller.var(variable).ok_or_else(|| wrong("the variable is not set"))?;
+    let value = value.to_str().ok_or_else(|| wrong("its value is not valid UTF-8"))?;
+    header("--header-env", key, value)
+}
+
+fn header(flag: &str, key: &str, value: &str) -> Result<(HeaderName, HeaderValue), CliError> {
+    let parsed = key.parse().and_then(|name| Ok((name, value.parse()?)));
+    parsed.map_err(|error| CliError::usage(format!("{flag} {key}: {error}")))
+}
+
+/// Flags win over files, later ones over earlier ones.
+fn env_from(
+    args: &Args,
+    caller: &Caller,
+    files: Vec<(PathBuf, String)>,
+) -> Result<BTreeMap<String, EnvVar>, CliError> {
+    let mut env = BTreeMap::new();
+    for (file, text) in files {
+        env.extend(environment::from_file(&file, &text)?);
+    }
+    for flag in &args.env {
+        env.extend([environment::from_flag(flag, caller)?]);
+    }
+    Ok(env)
+}
+
+fn transport_from(args: &Args) -> Result<Transport, CliError> {
+    let name = args.transport.unwrap_or_default();
+    let transport = name.with(args.target_port, args.path.as_deref());
+    transport.map_err(|mismatch| match mismatch {
+        Mismatch::NotHttp => CliError::Usage {
+            message: "--target-port and --path are for servers that speak HTTP".to_owned(),
+            help: Some("add `--transport streamable-http`".to_owned()),
+        },
+        Mismatch::NoPort => CliError::usage("--transport streamable-http needs --target-port"),
+    })
+}
+
+fn policy_from(args: &RestartArgs) -> RestartPolicy {
+    RestartPolicy {
+        max: if args.no_restart { 0 } else { args.restart_max },
+        initial: args.restart_initial,
+        cap: args.restart_cap,
+        stable_after: args.stable_after,
+        stable_from: match args.stable_from {
+            StableFromName::Ready => StableFrom::Ready,
+            StableFromName::Start => StableFrom::Start,
+        },
+        on_stop: match args.on_stop {
+            OnStopName::Restart => OnStop::Restart,
+            OnStopName::Respect => OnStop::Respect,
+        },
+        start_timeout: args.start_timeout,
+        stop_timeout: args.stop_timeout,
+    }
+}
+
+fn proxy_from(args: &ProxyArgs) -> ProxySettings {
+    ProxySettings {
+        hold: args.hold,
+        isolate: args.isolate,
+        replay: args.replay.iter().cloned().collect(),
+        port: args.port,
+        quiet_restart: args.quiet_restart,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn spec(line: &str) -> Result<ServerSpec, String> {
+        let words = std::iter::once("run").chain(line.split(' '));
+        let Line { args } = Line::try_parse_from(words).map_err(|error| error.to_string())?;
+        let env = [("PATH", "/bin"), ("TOKEN", "hush")].map(|(k, v)| (k.into(), v.into())).into();
+        let caller = Caller { env, cwd: Some("/project".into()) };
+        let files = vec![("f.env".into(), "A=file\nB=file".to_owned())];
+        spec_from(&args, &caller, files).map_err(|error| error.to_string())
+    }
+
+    fn process(spec: &ServerSpec) -> &ProcessSpec {
+        match &spec.workload {
+            Workload::Process(process) => process,
+            Workload::Remote(remote) => panic!("{remote:?}"),
+        }
+    }
+
+    #[test]
+    fn a_bare_command_gets_the_documented_defaults() {
+        let spec = spec("time -- uvx mcp-server-time --utc").unwrap();
+        assert_eq!(spec.name.as_str(), "time");
+        assert_eq!(spec.restart, RestartPolicy::default());
+        assert_eq!(spec.proxy, ProxySettings::default());
+        let process = process(&spec);
+        assert_eq!(process.transport, Transport::Stdio);
+        assert_eq!(process.command, ["uvx", "mcp-server-time", "--utc"]);
+        assert_eq!(process.cwd, Path::new("/project"));
+        assert_eq!(process.path.as_deref(), Some("/bin"));
+    }
+
+    #[test]
+    fn every_option_finds_its_place() {
+        let spec = spec(
+            "web --transport streamable-http --target-port 8080 --path /x --cwd sub -e A=flag \
+             -e TOKEN --restart-max 3 --restart-initial 1s --restart-cap 2m --stable-after 0s \
+             --stable-from start --on-stop respect --start-timeout 4s --stop-timeout 5s -- serve",
+        )
+        .unwrap();
+        let process = process(&spec);
+        assert_eq!(
+            process.transport,
+            Transport::StreamableHttp { port: 8_080, path: "/x".to_owned() }
+        );
+        assert_eq!(process.cwd, Path::new("/project/sub"));
+        let env: Vec<_> =
+            process.env.iter().map(|(key, value)| (key.as_str(), value.reveal())).collect();
+        assert_eq!(env, [("A", "flag"), ("B", "file"), ("TOKEN", "hush")]);
+        let secs = Duration::from_secs;
+        let expected = RestartPolicy {
+            max: 3,
+            initial: secs(1),
+            cap: secs(120),
+            stable_after: Duration::ZERO,
+            stable_from: StableFrom::Start,
+            on_stop: OnStop::Respect,
+            start_timeout: secs(4),
+            stop_timeout: secs(5),
+        };
+        assert_eq!(spec.restart, expected);
+    }
+
+    #[test]
+    fn the_way_to_the_clients_can_be_set() {
+        let spec =
+            spec("a --hold 0s --isolate --replay b --replay a --port 9000 --quiet-restart -- x")
+                .unwrap();
+        let expected = ProxySettings {
+            hold: Duration::ZERO,
+            isolate: true,
+            replay: ["a", "b"].map(str::to_owned).into(),
+            port: Some(9_000),
+            quiet_restart: true,
+        };
+        assert_eq!(spec.proxy, expected);
+    }
+
+    #[test]
+    fn a_server_that_runs_elsewhere_gets_its_headers() {
+        let line = "far --url https://example.com/mcp --header X-Team=a=b \
+                    --header-env Authorization=TOKEN --port 9000";
+        let spec = spec(line).unwrap();
+        let Workload::Remote(remote) = &spec.workload else { panic!("{spec:?}") };
+        assert_eq!(remote.url.as_str(), "https://example.com/mcp");
+        let headers: Vec<_> =
+            remote.headers.iter().map(|(key, value)| (key.as_str(), value.reveal())).collect();
+        assert_eq!(headers, [("authorization", "hush"), ("x-team", "a=b")]);
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_told() {
+        let check = |line: &str, expected: &str| {
+            let error = spec(line).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        };
+        check("a", "there is nothing to run");
+        check("a --url http://h/ -- x", "either run by a command or reached at a --url");
+        for flag in ["--transport stdio", "--target-port 80", "--path /x", "-e A=1", "--cwd /"] {
+            check(&format!("a --url http://h/ {flag}"), "for servers that run on this machine");
+        }
+        spec("a --url http://h/ --transport streamable-http").unwrap();
+        check("a --header A=1 -- x", "for servers that run elsewhere");
+        check("a --header-env A=TOKEN -- x", "for servers that run elsewhere");
+        check("a --isolate --url http://h/", "--isolate is for servers that speak stdio");
+        let http = "a --transport streamable-http --target-port 80";
+        check(&format!("{http} --isolate -- x"), "--isolate is for servers that speak stdio");
+        check(&format!("{http} --port 80 -- x"), "port 80 is the server's own");
+        check("a --port 0 -- x", "0 is not in 1..=65535");
+        check("a --hold 11m -- x", "cannot be held longer than 10 minutes");
+        check("a --url ftp://h/", "its scheme must be http or https");
+        check("a --url http://h/ --header A", "--header: expected KEY=VALUE");
+        check("a --url http://h/ --header Host=x", "the header `host` is set by Mainstay itself");
+        check("a --url http://h/ --header A=1 --header a=2", "the header `a` is given twice");
+        check("a --url http://h/ --header-env A", "--header-env A: expected KEY=VARIABLE");
+        check("a --url http://h/ --header-env A=NONE", "the variable is not set");
+    }
+
+    #[test]
+    fn no_restart_means_none() {
+        assert_eq!(spec("a --no-restart -- x").unwrap().restart.max, 0);
+        assert!(spec("a --no-restart --restart-max 3 -- x").is_err());
+    }
+
+    #[test]
+    fn http_flags_go_together() {
+        let check = |line: &str, expected: &str| {
+            let error = spec(line).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        };
+        check("a --target-port 80 -- x", "are for servers that speak HTTP");
+        check("a --transport streamable-http -- x", "needs --target-port");
+        check("a --transport streamable-http --target-port 0 -- x", "0 is not in 1..=65535");
+        check(
+            "a --transport streamable-http --target-port 1 --path mcp -- x",
+            "server `a`: the path `mcp` must begin with `/`",
+        );
+    }
+}
