@@ -6,9 +6,7 @@
 //! events are kept in memory and written later; a damaged file is moved aside.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -20,6 +18,7 @@ use mainstay_core::{RunId, ServerName};
 use rusqlite::{Connection, Row, params};
 use tokio::sync::{broadcast, oneshot};
 
+use crate::aside::set_aside;
 use crate::ground::make_private_database;
 use crate::store::StoreError;
 
@@ -155,31 +154,11 @@ pub(crate) fn last_runs(path: &Path) -> HashMap<ServerName, RunId> {
 fn open_or_replace(path: &Path) -> Result<Connection, StoreError> {
     match open(path).map_err(|error| StoreError::from_sqlite(path, error)) {
         Err(StoreError::Damaged { .. }) => {
-            let aside = aside(path);
-            tracing::error!(path = %path.display(), aside = %aside.display(),
-                "the event log is damaged; it is moved aside and a new one begun");
-            let moved = fs::rename(path, &aside);
-            for suffix in ["-wal", "-shm"] {
-                let mut name = path.as_os_str().to_owned();
-                name.push(suffix);
-                match fs::remove_file(&name) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        tracing::warn!(%error, "a part of the damaged event log stays behind");
-                    }
-                    _ => {}
-                }
-            }
-            if let Err(error) = moved {
-                tracing::error!(%error, "the damaged event log cannot be moved");
-            }
+            set_aside(path, "event log");
             open(path).map_err(|error| StoreError::from_sqlite(path, error))
         }
         other => other,
     }
-}
-
-fn aside(path: &Path) -> PathBuf {
-    path.with_extension("db.damaged")
 }
 
 fn open(path: &Path) -> rusqlite::Result<Connection> {
@@ -339,6 +318,8 @@ fn numbered(row: &Row<'_>) -> rusqlite::Result<Numbered> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn event(server: &str, run: u64) -> EventRecord {
@@ -386,6 +367,6 @@ mod tests {
         let journal = Journal::open(&path).unwrap();
         assert_eq!(journal.read(None, Part::After(0)).await, []);
         journal.close();
-        assert!(aside(&path).exists());
+        assert!(crate::aside::place(&path).exists());
     }
 }

@@ -4,6 +4,7 @@
 //! (what is wanted, what still runs), and only then the socket, so whoever gets through finds a
 //! daemon that knows everything. Order at the end: stop accepting and give up the socket, then drain.
 
+mod aside;
 mod clock;
 mod control;
 mod driver;
@@ -15,6 +16,7 @@ mod random;
 mod registry;
 mod service;
 mod session;
+pub mod sessions;
 mod snapshot;
 mod store;
 

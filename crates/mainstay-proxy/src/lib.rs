@@ -14,8 +14,8 @@ pub mod frame;
 pub mod front;
 mod hub;
 pub mod lists;
-pub mod loss;
-pub mod record;
+mod loss;
+mod record;
 pub mod sse;
 pub mod stream;
 mod upstream;
@@ -24,4 +24,6 @@ pub use hub::{
     Arrival, Decision, Hub, Hubs, Isolation, Local, Outlook, Ports, Reason, Run, Session, Settings,
     Witness,
 };
+pub use loss::is_session_lost;
+pub use record::{Keeper, SessionRecord};
 pub use upstream::{Fault, Hello, Identity, LineLink, Link, UpstreamError};

@@ -32,11 +32,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::value::RawValue;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use self::copies::Copies;
 use self::ear::Ear;
@@ -91,6 +90,8 @@ pub struct Ports {
     pub isolation: Arc<dyn Isolation>,
     /// Who we are toward servers.
     pub identity: Identity,
+    /// Tells the time of day.
+    pub wall: fn() -> SystemTime,
 }
 
 /// Provides runs that belong to one session each.
@@ -128,7 +129,6 @@ pub struct Hub {
     held: Arc<AtomicUsize>,
     /// The newest run that sessions were introduced to.
     met: AtomicU64,
-    begun: Instant,
 }
 
 impl Hub {
@@ -145,7 +145,6 @@ impl Hub {
             copies: Copies::restored(copy),
             held: Arc::default(),
             met: AtomicU64::new(0),
-            begun: Instant::now(),
         })
     }
 
@@ -238,12 +237,18 @@ impl Hub {
 
     /// Ends the sessions that nobody has used for a day.
     pub fn sweep(&self) {
-        let over = |session: &Session| session.idle().is_some_and(|idle| idle > EXPIRY.as_secs());
+        let over = |session: &Session| session.idle().is_some_and(|idle| idle > EXPIRY);
         let expired: Vec<Session> = self.everyone().into_iter().filter(over).collect();
         for session in expired {
             tracing::info!(server = %self.name, session = session.id(), "session expired");
             self.close(session.id());
         }
+    }
+
+    /// Notes on disk when sessions were last used.
+    pub fn note_use(&self) {
+        let used = self.everyone().iter().map(Session::last_use).collect();
+        self.ports.keeper.touched(used);
     }
 
     /// A new session, or none if there are too many.
@@ -295,9 +300,9 @@ impl Hub {
         }
     }
 
-    /// Seconds since the hub was made.
-    fn seconds(&self) -> u64 {
-        self.begun.elapsed().as_secs()
+    /// The time of day.
+    fn wall(&self) -> SystemTime {
+        (self.ports.wall)()
     }
 
     /// Leave to hold a request, for as long as the result lives; none when too many are held.
@@ -360,11 +365,8 @@ impl Hub {
     }
 
     fn drain(&self) -> Vec<Session> {
-        let sessions = std::mem::take(&mut *self.all_sessions());
-        for id in sessions.keys() {
-            self.ports.keeper.remove(id);
-        }
-        sessions.into_values().collect()
+        self.ports.keeper.remove_server(&self.name);
+        std::mem::take(&mut *self.all_sessions()).into_values().collect()
     }
 
     /// The lowest level that any other session of a shared server wants.

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -39,7 +40,8 @@ struct Inner {
     http: HttpLane,
     /// The outlook of its own run, if the server is not shared.
     own_run: OnceLock<watch::Receiver<Outlook>>,
-    /// When it was last used, in seconds of the hub's clock.
+    created: SystemTime,
+    /// When it was last used, in seconds since 1970.
     used: AtomicU64,
     state: Mutex<State>,
 }
@@ -93,25 +95,33 @@ pub(super) enum Origin {
 impl Session {
     /// A session that is kept on disk from its beginning on, or never.
     pub(super) fn new(hub: Arc<Hub>, id: String, kept: bool) -> Self {
-        let inner = Inner {
+        Self { inner: Arc::new(Self::inner(hub, id, kept)) }
+    }
+
+    fn inner(hub: Arc<Hub>, id: String, kept: bool) -> Inner {
+        let now = hub.wall();
+        Inner {
             id,
-            used: AtomicU64::new(hub.seconds()),
+            created: now,
+            used: AtomicU64::new(seconds(now)),
             hub,
             streams: Streams::new(),
             http: HttpLane::default(),
             own_run: OnceLock::new(),
             state: Mutex::new(State { kept, ..State::default() }),
-        };
-        Self { inner: Arc::new(inner) }
+        }
     }
 
     /// A session as it was stored.
     pub(super) fn restored(hub: Arc<Hub>, record: SessionRecord) -> Self {
-        let session = Self::new(hub, record.id, true);
+        let used = AtomicU64::new(seconds(record.used_at));
+        let mut inner = Self::inner(hub, record.id, true);
+        (inner.created, inner.used) = (record.created_at, used);
+        let session = Self { inner: Arc::new(inner) };
         {
             let mut state = session.state();
             state.terms = Terms {
-                params: RawValue::from_string(record.params).ok().map(Arc::from),
+                params: serde_json::from_slice::<Box<RawValue>>(&record.params).ok().map(Arc::from),
                 level: record.level.and_then(|level| level.parse().ok()),
                 subscriptions: record.subscriptions.into_iter().collect(),
             };
@@ -218,16 +228,22 @@ impl Session {
 
     /// Takes note of a request of the client for as long as the result lives.
     pub(super) fn open(&self, id: Id<'_>, stream: &Arc<Stream>) -> OpenRequest {
-        self.inner.used.store(self.hub().seconds(), Ordering::Relaxed);
+        self.inner.used.store(seconds(self.hub().wall()), Ordering::Relaxed);
         let open = Open { stream: Arc::clone(stream), interactive: false };
         self.state().open.insert(id.get().into(), open);
         OpenRequest { session: self.clone(), id: id.get().into(), stream: Arc::clone(stream) }
     }
 
-    /// How long the session has not been used, in seconds; none while it is in use.
-    pub(super) fn idle(&self) -> Option<u64> {
+    /// The session, and when it was last used.
+    pub(super) fn last_use(&self) -> (String, SystemTime) {
+        let used = Duration::from_secs(self.inner.used.load(Ordering::Relaxed));
+        (self.inner.id.clone(), SystemTime::UNIX_EPOCH + used)
+    }
+
+    /// How long the session has not been used; none while it is in use.
+    pub(super) fn idle(&self) -> Option<Duration> {
         let busy = !self.state().open.is_empty() || self.general().has_reader();
-        let idle = self.hub().seconds().saturating_sub(self.inner.used.load(Ordering::Relaxed));
+        let idle = self.hub().wall().duration_since(self.last_use().1).unwrap_or_default();
         (!busy).then_some(idle)
     }
 
@@ -344,11 +360,13 @@ impl Session {
         Some(SessionRecord {
             id: self.inner.id.clone(),
             server: self.hub().name().to_owned(),
-            params: state.terms.params.as_ref()?.get().to_owned(),
+            params: state.terms.params.as_ref()?.get().to_owned().into(),
             version: state.version?.as_str().to_owned(),
             initialized: state.initialized,
             level: state.terms.level.map(|level| level.as_str().to_owned()),
             subscriptions: state.terms.subscriptions.iter().cloned().collect(),
+            created_at: self.inner.created,
+            used_at: self.last_use().1,
         })
     }
 
@@ -525,6 +543,10 @@ impl Drop for OpenRequest {
             state.open.remove(&self.id);
         }
     }
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// The id under which a client sees a question of the server's.

@@ -1,0 +1,201 @@
+//! Client sessions on disk, so that they outlive the daemon: the proxy's [`Keeper`].
+//!
+//! A database of its own (WAL, `synchronous=NORMAL`), which one thread writes. Callers only note
+//! what changed: per session and per server the newest change replaces the one before it, so what
+//! waits for the disk is bounded by the sessions there are, however slow the disk is. If it refuses,
+//! the changes stay and are tried again. Past a limit, which only sessions opened and ended by the
+//! ten thousand during that time can reach, further ones are not kept, and the log says so.
+//!
+//! Sessions are worth keeping, but a daemon without them is better than none, so opening never
+//! fails: a damaged file is moved aside, and with one that cannot be used, or that a later program
+//! wrote, sessions live in memory only.
+
+mod database;
+mod pending;
+
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+use mainstay_proxy::{Keeper, SessionRecord};
+
+use self::database::{Database, OpenError};
+use self::pending::{Change, Full, Pending};
+use crate::aside::set_aside;
+
+/// How long to wait with the next try after the disk has refused.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// A handle on the sessions on disk; clones share them.
+#[derive(Debug, Clone)]
+pub struct Sessions {
+    shared: Arc<Shared>,
+}
+
+/// What an earlier daemon kept.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// The sessions.
+    pub sessions: Vec<SessionRecord>,
+    /// The copies, each with its server.
+    pub copies: Vec<(String, Vec<u8>)>,
+}
+
+impl Sessions {
+    /// Opens the file, or begins a new one, and reads what is in it.
+    pub fn open(path: &Path) -> (Self, Kept) {
+        match open_or_replace(path) {
+            Ok((database, kept)) => (Self::new(Some(database)), kept),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(
+                    error,
+                    "sessions live in memory only: they will not outlive this daemon"
+                );
+                (Self::new(None), Kept::default())
+            }
+        }
+    }
+
+    /// Writes what is left and closes the file. What is said afterwards is not kept.
+    pub fn close(&self) {
+        let writer = {
+            let mut state = self.shared.lock();
+            state.closed = true;
+            state.writer.take()
+        };
+        self.shared.news.notify_one();
+        if writer.is_some_and(|writer| writer.join().is_err()) {
+            tracing::error!("the writer of sessions had panicked");
+        }
+    }
+
+    fn new(database: Option<Database>) -> Self {
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State { closed: database.is_none(), ..State::default() }),
+            news: Condvar::new(),
+        });
+        if let Some(mut database) = database {
+            let of_writer = shared.clone();
+            let writer = thread::Builder::new()
+                .name("sessions".to_owned())
+                .spawn(move || of_writer.write_all(&mut database))
+                .expect("the system can start a thread");
+            shared.lock().writer = Some(writer);
+        }
+        Self { shared }
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Pending) -> Result<(), Full>) {
+        let mut state = self.shared.lock();
+        if state.closed {
+            return;
+        }
+        if let Err(Full) = change(&mut state.pending) {
+            tracing::error!("a change to a session could not be kept: too many wait for the disk");
+        }
+        drop(state);
+        self.shared.news.notify_one();
+    }
+}
+
+impl Keeper for Sessions {
+    fn save(&self, record: SessionRecord) {
+        self.note(|pending| pending.change(record.id.clone(), Change::Save(Box::new(record))));
+    }
+
+    fn touched(&self, used: Vec<(String, SystemTime)>) {
+        self.note(|pending| {
+            used.into_iter().try_for_each(|(id, at)| pending.change(id, Change::Touch(at)))
+        });
+    }
+
+    fn remove(&self, id: &str) {
+        self.note(|pending| pending.change(id.to_owned(), Change::Remove));
+    }
+
+    fn save_copy(&self, server: &str, copy: Vec<u8>) {
+        self.note(|pending| {
+            pending.save_copy(server.to_owned(), copy);
+            Ok(())
+        });
+    }
+
+    fn remove_server(&self, server: &str) {
+        self.note(|pending| {
+            pending.remove_server(server.to_owned());
+            Ok(())
+        });
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pending: Pending,
+    closed: bool,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Shared {
+    /// The writer: everything that is waiting goes into one transaction.
+    fn write_all(&self, database: &mut Database) {
+        let mut failing = false;
+        while let Some(pending) = self.wait(failing) {
+            let Err(error) = database.write(&pending) else {
+                failing = false;
+                continue;
+            };
+            let mut state = self.lock();
+            if !failing || state.closed {
+                tracing::error!(%error, "sessions cannot be written; they are kept in memory");
+            }
+            if state.closed {
+                return;
+            }
+            failing = true;
+            state.pending.put_back(pending);
+        }
+    }
+
+    /// Waits for changes and takes them; nothing if none will come. After a failure, also old ones
+    /// are taken again, when some time has passed.
+    fn wait(&self, failing: bool) -> Option<Pending> {
+        let mut state = self.lock();
+        if failing && !state.closed {
+            let waited = self.news.wait_timeout_while(state, RETRY, |state| !state.closed);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        while state.pending.is_empty() {
+            if state.closed {
+                return None;
+            }
+            state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Some(std::mem::take(&mut state.pending))
+    }
+
+    /// No code leaves the changes half made, not even by a panic.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn open_or_replace(path: &Path) -> Result<(Database, Kept), OpenError> {
+    match Database::open(path) {
+        Err(OpenError::Damaged { .. }) => {
+            set_aside(path, "file of sessions");
+            Database::open(path)
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;
