@@ -36,8 +36,8 @@ impl Conn {
     }
 }
 
-/// Whether the kernel has nothing for us. The runtime learns of a closed connection only when it next
-/// waits, so it cannot say.
+/// Whether the kernel has nothing for us. The runtime learns of a closed connection only when it
+/// next waits, so it cannot say.
 fn is_silent(socket: &TcpStream) -> bool {
     let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     rustix::net::recv(socket, &mut [0; 1], look).err() == Some(Errno::AGAIN)

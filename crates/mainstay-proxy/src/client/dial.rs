@@ -44,6 +44,7 @@ impl Dialer {
         secured.map_err(|source| SendError::Tls { name: name.to_str().into_owned(), source })
     }
 
+    /// At least one address.
     async fn candidates(&self) -> Result<Vec<SocketAddr>, SendError> {
         let (host, port) = match &self.place {
             Place::Addrs(addrs) => return Ok(addrs.clone()),
@@ -51,7 +52,8 @@ impl Dialer {
         };
         let resolve = |source| SendError::Resolve { host: host.clone(), source };
         let found = tokio::net::lookup_host((host.as_str(), port)).await.map_err(resolve)?;
-        Ok(found.collect())
+        let found: Vec<_> = found.collect();
+        if found.is_empty() { Err(resolve(io::ErrorKind::NotFound.into())) } else { Ok(found) }
     }
 
     async fn reach(&self, addrs: Vec<SocketAddr>) -> Result<TcpStream, SendError> {
@@ -65,7 +67,7 @@ impl Dialer {
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        let source = first_error.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into());
+        let source = first_error.expect("there is at least one address");
         Err(SendError::Connect { tried: addrs, source })
     }
 

@@ -1,7 +1,8 @@
 //! One request and the head of its answer, over one connection.
 //!
-//! The whole request is one write if the kernel takes it. While it does not, we listen: a server that
-//! refuses a long body may say so and stop reading, and its answer is worth more than our error.
+//! The whole request is one write if the kernel takes it. While it does not, we listen: a server
+//! that refuses a long body may say so and stop reading, and its answer is worth more than our
+//! error.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -55,7 +56,8 @@ pub(super) async fn exchange(conn: &mut Conn, out: &mut Outgoing<'_>) -> Result<
     }
 }
 
-/// Writes all of `out`; fails also when the server ends the connection or refuses the request first.
+/// Writes all of `out`; fails also when the server ends the connection or refuses the request
+/// first.
 fn poll_send(
     conn: &mut Conn,
     cx: &mut Context<'_>,
@@ -132,5 +134,30 @@ async fn read_head(conn: &mut Conn, mut buf: BytesMut) -> Result<Answer, SendErr
             Ok(_) => due = seen == 0 || buf.len() >= MAX_HEAD || buf[seen..].contains(&b'\n'),
             Err(error) => return Err(SendError::Cut(Some(error))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::client::request::{Method, Request};
+
+    /// An idle connection that the server resets after we looked at it.
+    #[tokio::test]
+    async fn a_request_that_cannot_be_begun_stays_whole() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (peer, _) = listener.accept().await.unwrap();
+        peer.set_zero_linger().unwrap();
+        drop(peer);
+        stream.readable().await.unwrap();
+
+        let request = Request { method: Method::Post, headers: &[], body: b"{}" };
+        let mut out = Outgoing::new(b" / HTTP/1.1\r\n", &request).unwrap();
+        let error = exchange(&mut Conn::Plain(stream), &mut out).await.unwrap_err();
+        assert!(matches!(error, SendError::Unsent(_)) && !error.sent(), "{error:?}");
+        assert!(out.front.starts_with(b"POST / ") && out.front.ends_with(b"{}"));
     }
 }

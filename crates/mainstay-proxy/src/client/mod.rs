@@ -2,15 +2,17 @@
 //!
 //! A [`Client`] is a cheap handle on a [`Target`] and its idle connections. It guarantees that
 //!
-//! - a connection carries one request at a time, and is used again only after the answer's last byte;
-//! - [`SendError::sent`] is false only if not one byte of the request can have reached the server. A
-//!   request is never sent twice: only one of which nothing was written moves to a new connection;
+//! - a connection carries one request at a time, and is used again only after the answer's last
+//!   byte;
+//! - [`SendError::sent`] is false only if not one byte of the request can have reached the server.
+//!   A request is never sent twice: only one of which nothing was written moves to a new
+//!   connection;
 //! - every future can be dropped at any point, which closes its connection;
 //! - no header, path or address can add a line to a request.
 //!
-//! It follows no redirect, decodes no content coding and has no limit in time but for connecting: how
-//! long an answer may take is up to the caller. A usual call is one look at the idle connection, one
-//! write and one read, and at most three allocations.
+//! It follows no redirect, decodes no content coding and has no limit in time but for connecting:
+//! how long an answer may take is up to the caller. A usual call is one look at the idle
+//! connection, one write and one read, and at most three allocations.
 
 mod body;
 mod chunked;

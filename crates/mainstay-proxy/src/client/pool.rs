@@ -1,9 +1,9 @@
 //! Idle connections, waiting for the next request.
 //!
-//! A connection is used only by the runtime that made it: any other would be woken through the first
-//! one, and left without wake-ups when that ends. The most recently used connection is taken first, so
-//! that those not needed age and go. What has aged is closed by one task, which lives only while there
-//! are idle connections and ends with the pool.
+//! A connection is used only by the runtime that made it: any other would be woken through the
+//! first one, and left without wake-ups when that ends. The most recently used connection is taken
+//! first, so that those not needed age and go. What has aged is closed by one task, which lives
+//! only while there are idle connections and ends with the pool.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -2,7 +2,8 @@
 
 use bytes::{BufMut, BytesMut};
 
-/// Bodies up to this length are copied behind the head, longer ones are written from where they are.
+/// Bodies up to this length are copied behind the head, longer ones are written from where they
+/// are.
 const COPIED: usize = 16 << 10;
 /// The least room of the buffer, which later takes the answer.
 const ROOM: usize = 4 << 10;

@@ -22,8 +22,8 @@ const SMALL: usize = 2 << 10;
 
 /// An answer: its head, and its body as it comes.
 ///
-/// The connection is free for the next request as soon as the body's last byte has arrived. An answer
-/// dropped before that closes it.
+/// The connection is free for the next request as soon as the body's last byte has arrived. An
+/// answer dropped before that closes it.
 pub struct Response {
     status: u16,
     content_type: ContentType,
@@ -73,8 +73,8 @@ impl Response {
         head::find(&self.text, name)
     }
 
-    /// The rest of the body, at most `limit` bytes. Given up before it is done, it takes what it has
-    /// read with it.
+    /// The rest of the body, at most `limit` bytes. Given up before it is done, it takes what it
+    /// has read with it.
     pub async fn bytes(&mut self, limit: usize) -> Result<Bytes, BodyError> {
         if let Body::Length(left) = self.body {
             let left = usize::try_from(left).ok().filter(|left| *left <= limit);
@@ -102,8 +102,8 @@ impl Response {
         Ok(if len <= SMALL { Bytes::copy_from_slice(&whole) } else { whole })
     }
 
-    /// The next part of the body, never empty; `None` after the last. It can be given up at any time
-    /// and asked for again.
+    /// The next part of the body, never empty; `None` after the last. It can be given up at any
+    /// time and asked for again.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
             if let Some(piece) = self.body.take(&mut self.buf)? {
@@ -118,8 +118,8 @@ impl Response {
         }
     }
 
-    /// Reads on to the end, at most `limit` bytes, so that the connection can be used again. For event
-    /// streams, whose end comes a moment after the last event.
+    /// Reads on to the end, at most `limit` bytes, so that the connection can be used again. For
+    /// event streams, whose end comes a moment after the last event.
     pub async fn finish(mut self, limit: usize) {
         let mut len = 0;
         while len <= limit

@@ -38,7 +38,7 @@ pub enum BadTarget {
     #[error("no address is known")]
     NoAddress,
     /// The path cannot be part of a request.
-    #[error("`{}` is no path: it begins with `/` and has neither spaces nor control characters", .0.escape_debug())]
+    #[error("`{}` is no path that a request can have", .0.escape_debug())]
     Path(String),
     /// The URL cannot be read. It may hold a secret, so it is not shown.
     #[error("the URL is not valid")]
@@ -58,8 +58,8 @@ pub enum BadTarget {
 }
 
 impl Target {
-    /// A server on this machine or in its container network, without TLS. The addresses are tried in
-    /// order.
+    /// A server on this machine or in its container network, without TLS. The addresses are tried
+    /// in order.
     pub fn local(addrs: Vec<SocketAddr>, path: &str) -> Result<Self, BadTarget> {
         let first = addrs.first().ok_or(BadTarget::NoAddress)?.to_string();
         let preamble = preamble(path, &first)?.freeze().as_ref().into();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mainstay_proxy::client::{Client, Request, Target};
+use mainstay_proxy::client::{Client, Target};
 use tokio::io::AsyncWriteExt;
 use tokio::join;
 use tokio::net::TcpSocket;
@@ -225,11 +225,49 @@ fn a_runtime_that_ended_takes_only_its_connections_with_it() {
                 drop((one, two));
             });
         });
-        let request = Request { ..post(b"{}") };
         for runtime in [first, second] {
-            let mut response = runtime.block_on(sends(&client, request)).unwrap();
+            let mut response = runtime.block_on(sends(&client, post(b"{}"))).unwrap();
             assert_eq!(runtime.block_on(soon(response.bytes(5))).unwrap(), "hello");
         }
         drop(stop);
     });
+}
+
+/// Answers every request with its own body.
+async fn echoes(host: Host) {
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let (mut stream, _) = host.listener.accept().await.unwrap();
+        connections.spawn(async move {
+            loop {
+                let text = request(&mut stream).await;
+                let body = text.split("\r\n\r\n").nth(1).unwrap();
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+                let answer = head + body;
+                soon(stream.write_all(answer.as_bytes())).await.unwrap();
+            }
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_task_gets_its_own_answers() {
+    let host = Host::new().await;
+    let client = host.client();
+    let server = tokio::spawn(echoes(host));
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..16 {
+        let client = client.clone();
+        tasks.spawn(async move {
+            for turn in 0..20 {
+                let body = format!("{task}/{turn}");
+                let mut response = sends(&client, post(body.as_bytes())).await.unwrap();
+                assert_eq!(soon(response.bytes(99)).await.unwrap(), body);
+            }
+        });
+    }
+    while let Some(done) = soon(tasks.join_next()).await {
+        done.unwrap();
+    }
+    server.abort();
 }

@@ -137,3 +137,14 @@ async fn a_server_without_tls_gets_nothing_readable() {
     let error = answer.unwrap_err();
     assert!(matches!(error, SendError::Tls { .. }) && !error.sent(), "{error:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_keeps_silent_is_not_waited_for_for_ever() {
+    let host = Host::new().await;
+    let url = format!("https://{}/mcp", host.addr());
+    let client = Client::trusting(Target::remote(&url, []).unwrap(), Trust::only([]));
+    let (_stream, answer) = join!(host.accept(), sends(&client, post(b"{}")));
+    let error = answer.unwrap_err();
+    assert!(chain(&error).ends_with("no answer in time"), "{error:?}");
+    assert!(!error.sent());
+}
