@@ -1,17 +1,18 @@
 //! Where supervision and proxy meet: a hub for every server, and what hubs need of the daemon.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use mainstay_api::EventRecord;
 use mainstay_core::{ServerName, ServerSpec};
-use mainstay_proxy::record::{Keeper, SessionRecord};
-use mainstay_proxy::{Decision, Hub, Hubs, Identity, Isolation, Outlook, Ports, Settings, Witness};
+use mainstay_proxy::{
+    Decision, Hub, Hubs, Identity, Isolation, Keeper, Outlook, Ports, Settings, Witness,
+};
 use tokio::sync::watch;
 
 use crate::clock;
 use crate::journal::Journal;
 use crate::registry::{Registry, WeakRegistry};
+use crate::sessions::Kept;
 
 /// All hubs, and what they are made with.
 #[derive(Clone)]
@@ -19,14 +20,8 @@ pub(crate) struct Gateway {
     pub(crate) hubs: Arc<Hubs>,
     ports: Ports,
     isolated: Arc<Isolated>,
+    /// What an earlier daemon kept, until its servers are taken up.
     kept: Arc<Mutex<Kept>>,
-}
-
-/// What an earlier daemon kept, until its servers are taken up.
-#[derive(Debug, Default)]
-pub(crate) struct Kept {
-    pub(crate) sessions: HashMap<String, Vec<SessionRecord>>,
-    pub(crate) copies: HashMap<String, Vec<u8>>,
 }
 
 impl Gateway {
@@ -37,6 +32,7 @@ impl Gateway {
             witness: Arc::new(Events(journal)),
             isolation: Arc::clone(&isolated) as Arc<dyn Isolation>,
             identity: identity(),
+            wall: || clock::wall().into(),
         };
         Self { hubs: Arc::default(), ports, isolated, kept: Arc::new(Mutex::new(kept)) }
     }
@@ -47,21 +43,35 @@ impl Gateway {
         self.isolated.0.set(registry.downgrade()).ok();
     }
 
-    /// The hub of a server that is taken up; its sessions are restored by [`Gateway::open`].
+    /// The hub of a server that is taken up.
     pub(crate) fn hub(&self, spec: &ServerSpec) -> Arc<Hub> {
         let name = spec.name.as_str();
-        let copy = self.kept().copies.remove(name);
+        let copy = self.kept().copies.extract_if(.., |(server, _)| server == name).next();
+        let copy = copy.map(|(_, copy)| copy);
         let hub = Hub::new(name, settings(spec), self.ports.clone(), copy.as_deref());
         self.hubs.insert(Arc::clone(&hub));
         hub
     }
 
-    /// Takes up the sessions that clients had with this server.
-    pub(crate) fn open(&self, hub: &Arc<Hub>) {
-        let sessions = self.kept().sessions.remove(hub.name());
-        for record in sessions.into_iter().flatten() {
-            hub.restore(record);
+    /// Takes up the sessions that clients had, when all servers are known.
+    pub(crate) fn restore(&self) {
+        let sessions = std::mem::take(&mut self.kept().sessions);
+        for record in sessions {
+            match self.hubs.get(&record.server) {
+                Some(hub) => hub.restore(record),
+                None => self.ports.keeper.remove(&record.id),
+            }
         }
+    }
+
+    /// Ends the sessions that nobody uses any more.
+    pub(crate) fn sweep(&self) {
+        self.hubs.all().iter().for_each(|hub| hub.sweep());
+    }
+
+    /// Notes when sessions were last used.
+    pub(crate) fn note_use(&self) {
+        self.hubs.all().iter().for_each(|hub| hub.note_use());
     }
 
     pub(crate) fn sessions(&self) -> usize {

@@ -8,15 +8,17 @@ mod aside;
 mod clock;
 mod control;
 mod driver;
+mod gateway;
 mod ground;
 mod journal;
 mod legacy;
+mod listen;
 mod log;
 mod random;
 mod registry;
 mod service;
 mod session;
-pub mod sessions;
+mod sessions;
 mod snapshot;
 mod store;
 
@@ -35,11 +37,14 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use driver::Context;
+use gateway::Gateway;
 use ground::Ground;
 use journal::Journal;
+use listen::Listener;
 use registry::Registry;
 use service::{Service, Stop};
 use session::Memory;
+use sessions::Sessions;
 use store::Store;
 
 pub use ground::RunError;
@@ -47,6 +52,12 @@ pub use store::StoreError;
 
 /// The store of intent, in the state directory.
 const STATE: &str = "state.db";
+
+/// The sessions of clients, in the state directory.
+const SESSIONS: &str = "sessions.db";
+
+/// How often sessions are looked over that nobody uses any more.
+const SWEEP: Duration = Duration::from_secs(600);
 
 /// How often the clocks are compared; a jump between them is a host that slept.
 const PULSE: Duration = Duration::from_secs(2);
@@ -110,7 +121,7 @@ async fn live(
     announce: impl FnOnce() + Send,
 ) -> Result<(), RunError> {
     let (stop, mut stops) = mpsc::channel(1);
-    let (service, engine, news) = wake(config, stop).await?;
+    let Awake { service, engine, news, sessions, front } = wake(config, stop).await?;
     let registry = service.registry.clone();
     let messenger = tokio::spawn(pass_on_news(engine.clone(), news, registry.clone()));
     let listener = ground.listen()?;
@@ -121,9 +132,11 @@ async fn live(
         how = until_told(&mut stops) => how,
         () = accept(&listener, &service, &mut clients) => Stop::KeepServers,
         () = keep_watch(&*engine, &registry) => Stop::KeepServers,
+        () = sweep(&service.gateway) => Stop::KeepServers,
     };
     drop(listener);
     ground.give_up_socket();
+    front.close().await;
     registry.close().await;
     tracing::info!(servers_stay = (how == Stop::KeepServers), "daemon ends");
     if how == Stop::EndServers {
@@ -136,11 +149,20 @@ async fn live(
         tracing::debug!("some clients were still listening");
     }
     service.context.journal.close();
+    service.gateway.note_use();
+    sessions.close();
     Ok(())
 }
 
-/// What a daemon lives by: its service, its engine, and the engine's news from the very beginning.
-type Awake = (Arc<Service>, Arc<dyn Engine>, broadcast::Receiver<News>);
+/// What a daemon lives by.
+struct Awake {
+    service: Arc<Service>,
+    engine: Arc<dyn Engine>,
+    /// The engine's news from the very beginning.
+    news: broadcast::Receiver<News>,
+    sessions: Sessions,
+    front: Listener,
+}
 
 /// Opens everything and takes up every server.
 async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunError> {
@@ -171,7 +193,10 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
     let news = engine.watch();
     let (mut legacies, surplus) = legacy::sort_out(last_runs, engine.list().await?);
     let forgotten = legacies.iter().map(|(name, legacy)| (name.clone(), legacy.last)).collect();
-    let registry = Registry::new(context.clone(), forgotten);
+    let (sessions, kept) = Sessions::open(&instance.state_dir.join(SESSIONS));
+    let gateway = Gateway::new(context.journal.clone(), Arc::new(sessions.clone()), kept);
+    let registry = Registry::new(context.clone(), gateway.clone(), forgotten);
+    gateway.provide_from(&registry);
     for server in stored {
         let legacy = legacies.remove(&server.spec.name).unwrap_or_default();
         registry.adopt(server, &legacy);
@@ -184,9 +209,14 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
         engine.kill(&key).await?;
         context.memory.forget(&key);
     }
+    gateway.restore();
+    let mut front = Listener::for_all(config.listen.socket_addr(), Arc::clone(&gateway.hubs));
+    front.settle().await;
+    let listen = front.watch();
     let started_at = clock::wall();
-    let service = Service { instance, instance_id, started_at, context, registry, stop };
-    Ok((Arc::new(service), engine, news))
+    let service =
+        Service { instance, instance_id, started_at, context, registry, gateway, listen, stop };
+    Ok(Awake { service: Arc::new(service), engine, news, sessions, front })
 }
 
 /// Ends when a signal or a client says so. A signal leaves the servers up: whoever sends it (a
@@ -254,6 +284,15 @@ async fn keep_watch(engine: &dyn Engine, registry: &Registry) {
         if resumed || count % RECONCILE == 0 {
             reconcile(engine, registry).await;
         }
+    }
+}
+
+/// Ends sessions that nobody uses any more, and notes of the others when they were used.
+async fn sweep(gateway: &Gateway) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        gateway.sweep();
+        gateway.note_use();
     }
 }
 

@@ -122,12 +122,10 @@ impl Registry {
     /// Starts to drive a server.
     pub(crate) fn adopt(&self, stored: Stored, legacy: &Legacy) {
         let name = stored.spec.name.clone();
-        let hub = self.shared.gateway.hub(&stored.spec);
-        let audience = Audience::Everybody(Arc::clone(&hub));
+        let audience = Audience::Everybody(self.shared.gateway.hub(&stored.spec));
         let (driver, handle) = Driver::new(self.shared.context.clone(), audience, stored, legacy);
         self.servers().insert(name.clone(), handle);
         self.drivers().spawn(async move { (name, driver.run().await) });
-        self.shared.gateway.open(&hub);
         self.reap();
     }
 

@@ -1,8 +1,7 @@
 //! What the control API does.
 
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
+use std::net::SocketAddr;
 
 use jiff::Timestamp;
 use mainstay_api::{
@@ -12,8 +11,7 @@ use mainstay_core::{Cause, ServerName, ServerSpec, Status};
 use mainstay_engine::{EngineError, LogRange, RunKey};
 use mainstay_proxy::{Local, UpstreamError};
 use serde_json::value::RawValue;
-use tokio::sync::{broadcast, mpsc};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::control::Peer;
 use crate::driver::{Context, Handle, Message};
@@ -48,6 +46,7 @@ pub(crate) struct Service {
     pub(crate) context: Context,
     pub(crate) registry: Registry,
     pub(crate) gateway: Gateway,
+    pub(crate) listen: watch::Receiver<Option<SocketAddr>>,
     pub(crate) stop: mpsc::Sender<Stop>,
 }
 
@@ -66,11 +65,15 @@ impl Service {
             Request::Export { name } => {
                 peer.answer(self.chosen(name.as_ref()).map(|chosen| specs(&chosen))).await
             }
-            Request::List => peer.answer(Ok(infos(&self.registry.all()))).await,
+            Request::List => peer.answer(Ok(self.infos())).await,
             Request::Status { name } => {
                 let log = self.instance.server_log(name.as_str());
                 let found = self.registry.get(&name);
-                peer.answer(found.map(|h| snapshot::status(&h.view.borrow(), log))).await
+                let report = found.map(|handle| {
+                    let shown = handle.view.borrow();
+                    snapshot::status(&shown, self.told(shown.info()), log)
+                });
+                peer.answer(report).await
             }
             Request::Why { name } => peer.answer(self.why(name).await).await,
             Request::Settle { name, any_end } => {
@@ -111,7 +114,19 @@ impl Service {
     fn info(&self, name: &ServerName) -> Result<ServerInfo, ApiError> {
         let handle = self.registry.get(name)?;
         let info = handle.view.borrow().info();
-        Ok(info)
+        Ok(self.told(info))
+    }
+
+    fn infos(&self) -> Vec<ServerInfo> {
+        self.registry.all().iter().map(|handle| self.told(handle.view.borrow().info())).collect()
+    }
+
+    /// A server with what only the proxy knows of it.
+    fn told(&self, mut info: ServerInfo) -> ServerInfo {
+        let hub = self.gateway.hubs.get(info.name.as_str());
+        info.sessions = hub.map_or(0, |hub| hub.session_count()).try_into().unwrap_or(u32::MAX);
+        info.url = self.listen.borrow().map(|addr| format!("http://{addr}/{}/mcp", info.name));
+        info
     }
 
     fn outcomes(&self, described: Vec<ServerName>) -> Vec<Outcome> {
@@ -127,7 +142,7 @@ impl Service {
         let stderr = self.last_words(&name, &shown).await;
         let events = self.context.journal.read(Some(name.clone()), Part::Last(WHY_EVENTS)).await;
         Ok(WhyReport {
-            server: shown.info(),
+            server: self.told(shown.info()),
             wanted: shown.wanted,
             events: events.into_iter().map(|(_, event)| event).collect(),
             stderr: snapshot::tail_lines(&stderr, WHY_LINES),
@@ -168,7 +183,7 @@ impl Service {
         // A server that is removed meanwhile has settled too.
         handle.view.wait_for(settled).await.ok();
         let info = handle.view.borrow().info();
-        Ok(info)
+        Ok(self.told(info))
     }
 
     async fn logs(&self, name: &ServerName, range: LogRange, peer: &mut Peer) -> io::Result<()> {
@@ -291,25 +306,21 @@ impl Service {
     }
 
     fn about(&self) -> DaemonInfo {
-        let servers = infos(&self.registry.all());
+        let servers = self.infos();
         DaemonInfo {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: self.started_at,
             servers: servers.len(),
             running: servers.iter().filter(|info| info.status == Status::Running).count(),
-            listen: None,
-            sessions: 0,
+            listen: self.listen.borrow().map(|addr| addr.to_string()),
+            sessions: self.gateway.sessions(),
             state_dir: self.instance.state_dir.clone(),
             socket: self.instance.socket(),
             log: self.instance.daemon_log(),
             instance: self.instance_id.clone(),
         }
     }
-}
-
-fn infos(handles: &[Handle]) -> Vec<ServerInfo> {
-    handles.iter().map(|handle| handle.view.borrow().info()).collect()
 }
 
 fn specs(handles: &[Handle]) -> Vec<ServerSpec> {

@@ -29,22 +29,22 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// A handle on the sessions on disk; clones share them.
 #[derive(Debug, Clone)]
-pub struct Sessions {
+pub(crate) struct Sessions {
     shared: Arc<Shared>,
 }
 
 /// What an earlier daemon kept.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub(crate) struct Kept {
     /// The sessions.
-    pub sessions: Vec<SessionRecord>,
+    pub(crate) sessions: Vec<SessionRecord>,
     /// The copies, each with its server.
-    pub copies: Vec<(String, Vec<u8>)>,
+    pub(crate) copies: Vec<(String, Vec<u8>)>,
 }
 
 impl Sessions {
     /// Opens the file, or begins a new one, and reads what is in it.
-    pub fn open(path: &Path) -> (Self, Kept) {
+    pub(crate) fn open(path: &Path) -> (Self, Kept) {
         match open_or_replace(path) {
             Ok((database, kept)) => (Self::new(Some(database)), kept),
             Err(error) => {
@@ -59,7 +59,7 @@ impl Sessions {
     }
 
     /// Writes what is left and closes the file. What is said afterwards is not kept.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let writer = {
             let mut state = self.shared.lock();
             state.closed = true;

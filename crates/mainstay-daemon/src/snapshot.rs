@@ -42,7 +42,8 @@ pub(crate) struct Times {
 }
 
 impl Snapshot {
-    /// The server as `ls` shows it. What counts down is counted from now.
+    /// The server as `ls` shows it, but for what only the proxy knows. What counts down is counted
+    /// from now.
     pub(crate) fn info(&self) -> ServerInfo {
         let view = self.unit.view(clock::now());
         let (spec, times) = (&self.spec, &self.times);
@@ -52,7 +53,7 @@ impl Snapshot {
             reason: view.reason,
             engine: spec.workload.engine().to_owned(),
             transport: spec.workload.transport().to_owned(),
-            url: target(&spec.workload),
+            url: None,
             generation: self.unit.last_run().generation(),
             restarts: view.restarts,
             restart_max: view.restart_max,
@@ -68,14 +69,18 @@ impl Snapshot {
 }
 
 /// The server as `status` shows it.
-pub(crate) fn status(snapshot: &Snapshot, log: std::path::PathBuf) -> StatusReport {
+pub(crate) fn status(
+    snapshot: &Snapshot,
+    server: ServerInfo,
+    log: std::path::PathBuf,
+) -> StatusReport {
     let spec = &snapshot.spec;
     let (process, remote) = match &spec.workload {
         Workload::Process(process) => (Some(process), None),
         Workload::Remote(remote) => (None, Some(remote)),
     };
     StatusReport {
-        server: snapshot.info(),
+        server,
         wanted: snapshot.wanted,
         command: process.map(|process| process.command.clone()),
         cwd: process.map(|process| process.cwd.clone()),
