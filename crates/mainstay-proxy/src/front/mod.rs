@@ -1,4 +1,4 @@
-//! The client-facing half: streamable HTTP ([`http`]).
+//! The client-facing half: streamable HTTP ([`http`]) and lines ([`lines`]).
 //!
 //! A front speaks a transport and knows nothing of servers; the core behind it ([`Core`]) knows
 //! nothing of transports. They meet in messages ([`Parsed`], scanned once) and in the streams that
@@ -11,10 +11,14 @@
 
 mod batch;
 pub mod http;
+pub mod lines;
 mod run;
 mod version;
 
 use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::json;
 
 use crate::frame::Parsed;
 use crate::stream::{Stream, Streams};
@@ -91,3 +95,12 @@ pub enum Lookup {
 /// The code of an answer about a server or session that does not exist. Clients take it as the end
 /// of their session, so it is used for nothing else.
 const SESSION_NOT_FOUND: i64 = -32001;
+
+/// An error that answers no request in particular.
+fn about_no_request(code: i64, message: &str) -> Bytes {
+    let error = json!({"jsonrpc": "2.0", "id": null, "error": {"code": code, "message": message}});
+    error.to_string().into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ mod guard;
 mod head;
 mod hold;
 mod post;
-pub(super) mod reply;
+mod reply;
 
 use std::convert::Infallible;
 use std::io;
@@ -30,7 +30,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tracing::{debug, error, warn};
@@ -112,7 +113,10 @@ pub async fn serve<C: Core>(
         tokio::select! {
             () = &mut shutdown => break,
             accepted = listener.accept(), if has_room => match accepted {
-                Ok((socket, _)) => drop(connections.spawn(connection(Arc::clone(&front), socket))),
+                Ok((socket, _)) => match socket.set_nodelay(true) {
+                    Ok(()) => drop(connections.spawn(connection(Arc::clone(&front), socket))),
+                    Err(error) => debug!(%error, "connection lost before it was used"),
+                },
                 Err(error) => accept_failed(&error).await,
             },
             Some(ended) = connections.join_next() => report(ended),
@@ -173,18 +177,17 @@ impl<C: Core> Front<C> {
     }
 }
 
-async fn connection<C: Core>(front: Arc<Front<C>>, socket: TcpStream) {
-    if let Err(error) = socket.set_nodelay(true) {
-        debug!(%error, "connection lost before it was used");
-        return;
-    }
+async fn connection<C: Core>(
+    front: Arc<Front<C>>,
+    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) {
     let service = service_fn(|request| handle(&front, request));
     let served = http1::Builder::new()
         // A client that closes its side has gone: what it asked for is given up at once. No client
         // of MCP shuts down only its sending side.
         .half_close(false)
         .max_buf_size(front.config.limits.head)
-        .serve_connection(TokioIo::new(socket), service);
+        .serve_connection(TokioIo::new(io), service);
     let mut served = pin!(served);
     let outcome = tokio::select! {
         outcome = served.as_mut() => outcome,
@@ -245,3 +248,6 @@ fn report(ended: Result<(), JoinError>) {
         error!(%error, "task failed");
     }
 }
+
+#[cfg(test)]
+mod tests;

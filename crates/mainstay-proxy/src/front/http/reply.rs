@@ -3,12 +3,11 @@
 use bytes::Bytes;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
-use serde_json::json;
 
 use super::body::Body;
 use crate::frame::{self, FrameError, INTERNAL_ERROR, INVALID_REQUEST, Id};
 use crate::front::batch::BatchError;
-use crate::front::{Lookup, SESSION_NOT_FOUND, UnknownVersion};
+use crate::front::{Lookup, SESSION_NOT_FOUND, UnknownVersion, about_no_request};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -118,12 +117,6 @@ impl Refusal {
             | Self::NoSessionId => INVALID_REQUEST,
         }
     }
-}
-
-/// An error that answers no request in particular.
-pub(in crate::front) fn about_no_request(code: i64, message: &str) -> Bytes {
-    let error = json!({"jsonrpc": "2.0", "id": null, "error": {"code": code, "message": message}});
-    error.to_string().into()
 }
 
 /// An answer of known length.

@@ -1,0 +1,180 @@
+//! What is refused, and how.
+
+use super::*;
+use crate::front::tests::{call, initialize, note};
+
+/// Sends a request and checks the status, and what its head or body contains.
+async fn check(site: &mut Site, text: &str, status: u16, content: &str) {
+    let mut wire = site.connect();
+    wire.send(text).await;
+    let reply = wire.reply().await;
+    let first = text.lines().next();
+    assert_eq!(reply.status, status, "{first:?}: {reply:?}");
+    let found = reply.head.contains(content) || reply.body.contains(content);
+    assert!(found, "{first:?}: {content} in {reply:?}");
+}
+
+/// A POST of a session with one header exchanged.
+fn with(session: &FakeSession, header: &str, value: &str) -> String {
+    let body = call(1, "fast");
+    let text = post(session.id(), BOTH, &body);
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let lines = head.lines().filter(|line| !line.starts_with(&format!("{header}:")));
+    let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+    if !value.is_empty() {
+        lines.push(format!("{header}: {value}"));
+    }
+    format!("{}\r\n\r\n{body}", lines.join("\r\n"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn foreign_hosts_and_origins_are_refused_before_the_body_is_read() {
+    let mut site = Site::new();
+    let session = site.fake.with(NEW);
+    for (header, value) in [("Host", "evil.com"), ("Host", ""), ("Origin", "http://evil.com")] {
+        // The body never comes.
+        let text = with(&session, header, value);
+        let head = text.split_once("\r\n\r\n").unwrap().0;
+        check(&mut site, &format!("{head}\r\n\r\n"), 403, "Origin").await;
+    }
+    check(&mut site, &with(&session, "Origin", "null"), 403, "Origin").await;
+    check(&mut site, &with(&session, "Origin", "http://localhost:99"), 200, "fast").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_paths_and_methods_are_refused() {
+    let mut site = Site::new();
+    for path in ["/", "/mcp", "/time", "/time/sse", "/time/mcp/x"] {
+        check(&mut site, &request("GET", path, &[], ""), 404, "/NAME/mcp").await;
+    }
+    check(&mut site, &request("GET", "/", &[], ""), 404, "1.2.3").await;
+    for method in ["PUT", "PATCH", "OPTIONS"] {
+        let text = request(method, "/time/mcp", &[], "");
+        check(&mut site, &text, 405, "allow: post, get, delete").await;
+    }
+    let session = site.fake.with(NEW);
+    let text = post(session.id(), BOTH, &call(1, "fast")).replace("/time/mcp", "/time/mcp/");
+    check(&mut site, &text, 200, "fast").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn headers_that_make_no_sense_are_refused() {
+    let mut site = Site::new();
+    let session = site.fake.with(NEW);
+    for (header, value, status, content) in [
+        ("Content-Type", "text/plain", 415, "application/json"),
+        ("Content-Type", "", 415, "application/json"),
+        ("Accept", "text/html", 406, "Accept"),
+        ("Accept", "", 200, "fast"),
+        ("Accept", "*/*", 200, "fast"),
+        ("MCP-Protocol-Version", "2026-07-28", 400, "2025-11-25"),
+        ("MCP-Protocol-Version", "2024-11-05", 200, "fast"),
+        ("MCP-Protocol-Version", "2025-03-26", 200, "fast"),
+        ("MCP-Protocol-Version", "2025-06-18", 200, "fast"),
+        ("MCP-Protocol-Version", "2025-11-25", 200, "fast"),
+        ("Mcp-Session-Id", "", 400, "Mcp-Session-Id"),
+        ("Mcp-Session-Id", "unknown", 404, "-32001"),
+        ("Content-Length", "16777217", 413, "connection: close"),
+    ] {
+        check(&mut site, &with(&session, header, value), status, content).await;
+    }
+    let text = get(session.id(), None).replace("text/event-stream", "application/json");
+    check(&mut site, &text, 406, "text/event-stream").await;
+    check(&mut site, &get("unknown", None), 404, "-32001").await;
+    let text = get(session.id(), None).replace("Mcp-Session-Id", "X");
+    check(&mut site, &text, 400, "Mcp-Session-Id").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_head_is_refused() {
+    let mut site = Site::new();
+    let mut wire = site.connect();
+    let long = "x".repeat(70_000);
+    // The connection is closed before all is written.
+    let text = request("GET", "/time/mcp", &[("X", &long)], "");
+    wire.io.write_all(text.as_bytes()).await.ok();
+    wire.head(431).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_that_make_no_sense_are_refused() {
+    let mut site = Site::new();
+    let session = site.fake.with(NEW);
+    let two = format!("[{},{}]", call(1, "fast"), note("n"));
+    for (body, content) in [
+        ("{", "-32700"),
+        ("junk", "-32700"),
+        ("", "-32700"),
+        (r#"{"a":1}"#, "-32600"),
+        (r#"{"jsonrpc":"2.0","id":[],"method":"a"}"#, "-32600"),
+        ("7", "-32600"),
+        ("[]", "-32600"),
+        (&*two, "2025-03-26"),
+    ] {
+        check(&mut site, &post(session.id(), BOTH, body), 400, content).await;
+    }
+    let session = site.fake.with(ProtocolVersion::V2025_03_26);
+    let hello = format!("[{}]", initialize("test", "2025-03-26"));
+    for (body, content) in
+        [("[]", "empty"), ("[7]", "no JSON-RPC"), ("[[]]", "batch"), (&*hello, "initialize")]
+    {
+        check(&mut site, &post(session.id(), BOTH, body), 400, content).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_body_without_a_length_is_refused() {
+    let mut site = Site::with(Limits { body: 1000, ..Limits::default() });
+    let session = site.fake.with(NEW);
+    let head = with(&session, "Content-Length", "").split_once("\r\n\r\n").unwrap().0.to_owned();
+    let head = format!("{head}\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let chunk = format!("190\r\n{}\r\n", " ".repeat(400));
+    check(&mut site, &format!("{head}{}", chunk.repeat(3)), 413, "1000").await;
+    let end = format!("{:x}\r\n{}\r\n0\r\n\r\n", call(1, "fast").len(), call(1, "fast"));
+    check(&mut site, &format!("{head}{}{end}", chunk.repeat(2)), 200, "fast").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_servers_are_told_like_ended_sessions() {
+    let mut site = Site::new();
+    let text = begin(&initialize("test", "2025-11-25")).replace("/time/", "/gone/");
+    check(&mut site, &text, 404, "-32001").await;
+    let session = site.fake.with(NEW);
+    let text = post(session.id(), BOTH, &call(1, "fast")).replace("/time/", "/gone/");
+    check(&mut site, &text, 404, "no such server").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_are_told_in_answers() {
+    let mut site = Site::with(Limits { waiting_in_session: 1, waiting: 2, ..Limits::default() });
+    site.fake.is_full.store(true, std::sync::atomic::Ordering::Relaxed);
+    let text = begin(&initialize("test", "2025-11-25"));
+    check(&mut site, &text, 200, r#""id":0,"error""#).await;
+    site.fake.is_full.store(false, std::sync::atomic::Ordering::Relaxed);
+
+    let (one, two, three) = (site.fake.with(NEW), site.fake.with(NEW), site.fake.with(NEW));
+    let mut first = site.posts(&one, &call(1, "slow")).await;
+    first.head(200).await;
+    check(&mut site, &post(one.id(), BOTH, &call(2, "slow")), 200, r#""id":2,"error""#).await;
+    let mut second = site.posts(&two, &call(1, "slow")).await;
+    second.head(200).await;
+    check(&mut site, &post(three.id(), BOTH, &call(7, "slow")), 200, r#""id":7,"error""#).await;
+    site.seen.request().await.answers("{}");
+    first.sees("0\r\n\r\n").await;
+    site.seen.request().await.given_up().await;
+    let mut third = site.posts(&three, &call(8, "slow")).await;
+    assert!(third.head(200).await.contains("text/event-stream"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn delete_ends_a_session_and_its_streams() {
+    let mut site = Site::new();
+    let session = site.fake.with(NEW);
+    let mut stream = site.gets(&session, None).await;
+    stream.sees("data: \n\n").await;
+    let text = request("DELETE", "/time/mcp", &[("Mcp-Session-Id", session.id())], "");
+    check(&mut site, &text, 204, "").await;
+    stream.ends().await;
+    check(&mut site, &text, 404, "-32001").await;
+    check(&mut site, &request("DELETE", "/time/mcp", &[], ""), 400, "Mcp-Session-Id").await;
+}

@@ -1,0 +1,281 @@
+//! One client over lines: a JSON-RPC message per line, as over stdio.
+//!
+//! `initialize` opens the session; every later request runs in a task of its own, and what it and
+//! the general stream have to say is written as whole lines. At the end of the input all open
+//! requests are given up. A client that sends more than 1024 requests at a time, or does not read
+//! what it is told, is read no further until it does.
+
+mod input;
+mod output;
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::{AsyncBufRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::error;
+
+use self::input::{Input, Line};
+use super::batch::{self, Batch, is_batch};
+use super::run::{Opening, Run};
+use super::{Core, Lookup, Session, about_no_request};
+use crate::frame::{self, INTERNAL_ERROR, INVALID_REQUEST, Kind, Method, PARSE_ERROR, Parsed};
+use crate::stream::Start;
+
+/// How many requests may be in flight.
+const IN_FLIGHT: usize = 1024;
+/// How many lines may wait to be written.
+const LINES: usize = 64;
+/// How long the last lines may take to be written.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// Who is served, and how.
+#[derive(Debug, Clone)]
+pub struct LineClient {
+    /// The server that the client talks to.
+    pub server: String,
+    /// The session that it had before, if it comes back.
+    pub resume: Option<String>,
+    /// What becomes of the session when the input ends.
+    pub at_end: AtEnd,
+}
+
+/// What becomes of a session when its client has gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtEnd {
+    /// It is closed.
+    Close,
+    /// It stays, for a client that comes back.
+    Keep,
+}
+
+/// Why a client over lines is served no longer.
+#[derive(Debug, thiserror::Error)]
+pub enum LinesError {
+    /// The session that it wants to resume is not there.
+    #[error("the session cannot be resumed")]
+    Resume(#[source] Lookup),
+    /// Its lines cannot be read.
+    #[error("reading from the client failed")]
+    Read(#[source] io::Error),
+    /// It cannot be written to.
+    #[error("writing to the client failed")]
+    Write(#[source] io::Error),
+}
+
+/// Serves one client until its input ends. `opened` is told the id of its session.
+pub async fn serve_lines<C: Core>(
+    core: Arc<C>,
+    client: LineClient,
+    reader: impl AsyncBufRead + Unpin,
+    writer: impl AsyncWrite + Unpin,
+    opened: impl FnMut(&str),
+) -> Result<(), LinesError> {
+    let (lines, to_write) = mpsc::channel(LINES);
+    let mut talk = Talk::new(core, client, lines, opened);
+    let mut writing = std::pin::pin!(output::write_all(to_write, writer));
+    let outcome = tokio::select! {
+        read = talk.read_all(reader) => read,
+        written = &mut writing => written.map_err(LinesError::Write),
+    };
+    talk.end().await;
+    if outcome.is_ok() {
+        // The client may have stopped reading for good.
+        timeout(LAST_LINES, writing).await.unwrap_or(Ok(())).map_err(LinesError::Write)?;
+    }
+    outcome
+}
+
+/// What one client and we have going on.
+struct Talk<C: Core, F> {
+    core: Arc<C>,
+    client: LineClient,
+    opened: F,
+    lines: mpsc::Sender<Bytes>,
+    /// Shared with the task of `initialize`, which empties it if that fails.
+    session: Slot<C::Session>,
+    tasks: JoinSet<()>,
+    in_flight: Arc<Semaphore>,
+}
+
+type Slot<S> = Arc<Mutex<Option<S>>>;
+
+impl<C: Core, F: FnMut(&str)> Talk<C, F> {
+    fn new(core: Arc<C>, client: LineClient, lines: mpsc::Sender<Bytes>, opened: F) -> Self {
+        Self {
+            core,
+            client,
+            opened,
+            lines,
+            session: Slot::default(),
+            tasks: JoinSet::new(),
+            in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
+        }
+    }
+
+    async fn read_all(&mut self, reader: impl AsyncBufRead + Unpin) -> Result<(), LinesError> {
+        if let Some(id) = &self.client.resume {
+            let session = self.core.session(&self.client.server, id).map_err(LinesError::Resume)?;
+            self.enter(session);
+        }
+        let mut input = Input::new(reader);
+        while let Some(line) = input.next().await.map_err(LinesError::Read)? {
+            match line {
+                Line::Text(text) if text.trim_ascii().is_empty() => {}
+                Line::Text(text) => self.take(text).await,
+                Line::TooLong => self.refuse(PARSE_ERROR, "the line is too long").await,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives all open requests up.
+    async fn end(mut self) {
+        self.tasks.shutdown().await;
+        let session = lock(&self.session).take();
+        if let Some(session) = session
+            && self.client.at_end == AtEnd::Close
+        {
+            // It may have ended by itself.
+            self.core.close(&self.client.server, session.id()).ok();
+        }
+    }
+
+    async fn take(&mut self, text: Bytes) {
+        if is_batch(&text) {
+            return self.take_batch(&text).await;
+        }
+        let message = match Parsed::read(text) {
+            Ok(message) => message,
+            Err(error) => return self.refuse(error.code(), &error.to_string()).await,
+        };
+        let session = lock(&self.session).clone();
+        match (message.kind(), session) {
+            (Kind::Request, None) if message.method() == Some(&Method::Initialize) => {
+                self.initialize(message).await;
+            }
+            (Kind::Request, None) => {
+                self.fail(&message, INVALID_REQUEST, "`initialize` must come first").await;
+            }
+            (Kind::Request, Some(_)) if message.method() == Some(&Method::Initialize) => {
+                self.fail(&message, INVALID_REQUEST, "the session is initialized already").await;
+            }
+            (Kind::Request, Some(session)) => {
+                self.answer(Run::new(&session, message)).await;
+            }
+            (Kind::Notification | Kind::Result | Kind::Error, Some(session)) => {
+                session.post(message);
+            }
+            // Nobody to tell, and nobody waits for an answer.
+            (Kind::Notification | Kind::Result | Kind::Error, None) => {}
+        }
+    }
+
+    async fn take_batch(&mut self, text: &Bytes) {
+        let session = lock(&self.session).clone();
+        let version = session.as_ref().and_then(Session::version);
+        let batch = Batch::read(text, version);
+        let (session, Batch { requests, others }) = match (session, batch) {
+            (Some(session), Ok(batch)) => (session, batch),
+            (None, Ok(_)) => return,
+            (_, Err(error)) => return self.refuse(INVALID_REQUEST, &error.to_string()).await,
+        };
+        for message in others {
+            session.post(message);
+        }
+        if !requests.is_empty() {
+            self.answer(Run::of(|out| Box::pin(batch::run(session, requests, out)))).await;
+        }
+    }
+
+    async fn initialize(&mut self, message: Parsed) {
+        let session = match self.core.open(&self.client.server) {
+            Ok(session) => session,
+            Err(error) => return self.fail(&message, INTERNAL_ERROR, &error.to_string()).await,
+        };
+        let opening = Opening::new(session.clone());
+        let run = Run::new(&session, message);
+        self.enter(session);
+        let (slot, lines, permit) =
+            (Arc::clone(&self.session), self.lines.clone(), self.permit().await);
+        self.spawn(async move {
+            let answer = pass_on(run, lines, permit).await;
+            if opening.settle(answer.as_deref()).is_none() {
+                *lock(&slot) = None;
+            }
+        });
+    }
+
+    /// From now on this is the client's session.
+    fn enter(&mut self, session: C::Session) {
+        (self.opened)(session.id());
+        let mut general = session.streams().general().reader(Start::Unread);
+        let lines = self.lines.clone();
+        *lock(&self.session) = Some(session);
+        self.spawn(async move {
+            while let Some(item) = general.next().await {
+                if lines.send(item.message).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+
+    async fn answer(&mut self, run: Run) {
+        let (lines, permit) = (self.lines.clone(), self.permit().await);
+        self.spawn(async move { drop(pass_on(run, lines, permit).await) });
+    }
+
+    async fn permit(&self) -> OwnedSemaphorePermit {
+        let permit = Arc::clone(&self.in_flight).acquire_owned().await;
+        permit.expect("the semaphore is never closed")
+    }
+
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        while let Some(ended) = self.tasks.try_join_next() {
+            if let Err(error) = ended {
+                error!(%error, "task failed");
+            }
+        }
+        self.tasks.spawn(task);
+    }
+
+    async fn fail(&self, request: &Parsed, code: i64, message: &str) {
+        match request.id() {
+            Some(id) => self.say(frame::error(id, code, message)).await,
+            None => self.refuse(code, message).await,
+        }
+    }
+
+    async fn refuse(&self, code: i64, message: &str) {
+        self.say(about_no_request(code, message)).await;
+    }
+
+    async fn say(&self, line: Bytes) {
+        // Without a writer, `serve_lines` ends.
+        self.lines.send(line).await.ok();
+    }
+}
+
+/// Runs a request and writes what it says; gives its answer.
+async fn pass_on(
+    mut run: Run,
+    lines: mpsc::Sender<Bytes>,
+    _in_flight: OwnedSemaphorePermit,
+) -> Option<Bytes> {
+    let mut answer = None;
+    while let Some(item) = poll_fn(|cx| run.poll_next(cx)).await {
+        answer = item.is_answer.then(|| item.message.clone());
+        lines.send(item.message).await.ok()?;
+    }
+    answer
+}
+
+fn lock<S>(slot: &Mutex<Option<S>>) -> std::sync::MutexGuard<'_, Option<S>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
