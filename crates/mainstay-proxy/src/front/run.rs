@@ -6,11 +6,9 @@ use std::task::{Context, Poll};
 
 use tracing::error;
 
-use super::Session;
-use crate::frame::{Id, InitializeParams, Kind, Parsed};
+use super::{ProtocolVersion, Session};
+use crate::frame::{self, Frame, Id, InitializeParams, Outcome, Parsed};
 use crate::stream::{Item, Reader, Ready, Start, Stream};
-
-use super::ProtocolVersion;
 
 /// The core's work on a request.
 pub(super) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -81,8 +79,7 @@ impl<S: Session> Opening<S> {
     /// The answer to `initialize` is known; gives the session if it lives.
     pub(super) fn settle(mut self, answer: Option<&[u8]>) -> Option<S> {
         let is_result = |answer: &[u8]| {
-            let answer = Parsed::read(bytes::Bytes::copy_from_slice(answer));
-            answer.is_ok_and(|answer| answer.kind() == Kind::Result)
+            matches!(frame::scan(answer), Ok(Frame::Response { outcome: Outcome::Ok(_), .. }))
         };
         if answer.is_some_and(is_result) { self.session.take() } else { None }
     }

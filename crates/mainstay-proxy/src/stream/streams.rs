@@ -76,11 +76,12 @@ impl Streams {
         &self.general
     }
 
-    /// The session has ended: so do its streams.
+    /// The session has ended: so do its streams, and none can be resumed. An answer that is there
+    /// may still be read by the present reader.
     pub fn close(&self) {
         self.general.cancel();
         for kept in std::mem::take(&mut self.lock().kept) {
-            kept.stream.cancel();
+            kept.stream.release();
         }
     }
 
@@ -175,6 +176,17 @@ impl Stream {
     fn has_nothing_after(&self, message: u64) -> bool {
         let shared = self.lock();
         shared.log.has_ended() && message >= shared.log.last()
+    }
+
+    /// Undoes [`Stream::keep`].
+    fn release(&self) {
+        let mut shared = self.lock();
+        shared.is_resumable = false;
+        let is_being_answered = shared.is_attached && shared.log.has_ended();
+        drop(shared);
+        if !is_being_answered {
+            self.cancel();
+        }
     }
 
     fn is_read(&self) -> bool {
@@ -302,7 +314,7 @@ mod tests {
             stream.finish(Some(Bytes::from_static(b"{}")));
             if number > 0 {
                 let mut reader = stream.reader(Start::After(1));
-                assert!(futures_now(reader.next()).is_none());
+                assert!(at_once(reader.next()).is_none());
             }
             streams.settle();
             kept.push((id, stream));
@@ -311,6 +323,29 @@ mod tests {
         assert!(!kept[0].1.is_closed(), "unread");
         assert!(kept[1].1.is_closed(), "read long ago");
         assert!(!kept[39].1.is_closed());
+    }
+
+    #[test]
+    fn the_end_of_a_session_cuts_no_answer() {
+        let streams = Streams::new();
+        let (open, answered, left) = (Stream::new(), Stream::new(), Stream::new());
+        for stream in [&open, &answered, &left] {
+            streams.keep(stream, None);
+        }
+        let (_open_reader, mut reader) =
+            (open.reader(Start::Unread), answered.reader(Start::Unread));
+        answered.finish(Some(Bytes::from_static(b"{}")));
+        left.finish(Some(Bytes::from_static(b"{}")));
+        streams.close();
+        assert!(streams.general().is_closed() && open.is_closed() && left.is_closed());
+        assert!(at_once(reader.next()).is_some_and(|item| item.is_answer));
+        drop(reader);
+        assert!(answered.is_closed());
+    }
+
+    #[test]
+    fn an_idle_session_has_small_streams() {
+        assert!(size_of::<Stream>() + size_of::<Streams>() < 512);
     }
 
     #[test]
@@ -326,7 +361,7 @@ mod tests {
     }
 
     /// What the future gives at once.
-    fn futures_now<T>(future: impl Future<Output = T>) -> T {
+    fn at_once<T>(future: impl Future<Output = T>) -> T {
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         match std::pin::pin!(future).poll(&mut cx) {
             std::task::Poll::Ready(value) => value,

@@ -190,6 +190,7 @@ async fn connection<C: Core>(
         .serve_connection(TokioIo::new(io), service);
     let mut served = pin!(served);
     let outcome = tokio::select! {
+        biased;
         outcome = served.as_mut() => outcome,
         () = front.ended() => {
             served.as_mut().graceful_shutdown();

@@ -188,6 +188,14 @@ impl Asked {
         String::from_utf8(answer.to_vec()).unwrap()
     }
 
+    /// Answers with an error, and gives the answer.
+    pub(super) fn fails(self, message: &str) -> String {
+        let answer = error(&self.id(), message);
+        self.out.finish(Some(answer.clone()));
+        self.done.send(()).ok();
+        String::from_utf8(answer.to_vec()).unwrap()
+    }
+
     /// Ends without an answer.
     pub(super) fn ends_silently(self) {
         self.out.finish(None);

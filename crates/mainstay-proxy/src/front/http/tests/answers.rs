@@ -228,6 +228,14 @@ async fn a_failed_initialize_leaves_no_session() {
     drop(wire);
     asked.given_up().await;
     assert_eq!(site.fake.sessions(), 0);
+
+    let mut wire = site.connect();
+    wire.send(&begin(&initialize("slow", "2025-11-25"))).await;
+    wire.head(200).await;
+    let answer = site.seen.request().await.fails("no");
+    wire.sees(&answer).await;
+    wire.sees("0\r\n\r\n").await;
+    assert_eq!(site.fake.sessions(), 0);
 }
 
 #[tokio::test(start_paused = true)]
