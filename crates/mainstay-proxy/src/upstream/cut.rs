@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::frame::Id;
+
 /// What is known of a message that was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cut {
@@ -24,12 +26,16 @@ pub(crate) fn read(head: &[u8], tail: &[u8]) -> Cut {
 /// The id in the outermost object.
 fn id(head: &[u8], tail: &[u8]) -> Option<u64> {
     let in_head = |text: &[u8]| {
-        let end = text.iter().position(|byte| !byte.is_ascii_digit())?;
-        str::from_utf8(&text[..end]).ok()?.parse().ok()
+        let end = text.iter().position(|byte| b",} \t\r\n".contains(byte))?;
+        number(str::from_utf8(&text[..end]).ok()?)
     };
-    members_in_head(head, b"\"id\"")
-        .find_map(in_head)
-        .or_else(|| members_in_tail(tail, b"\"id\"").find_map(|all| all.get("id")?.as_u64()))
+    members_in_head(head, b"\"id\"").find_map(in_head).or_else(|| {
+        members_in_tail(tail, b"\"id\"").find_map(|all| number(&all.get("id")?.to_string()))
+    })
+}
+
+fn number(json: &str) -> Option<u64> {
+    Id::new(json)?.as_u64()
 }
 
 /// Whether the outermost object has a method, which no answer has.
@@ -83,6 +89,15 @@ mod tests {
         check(r#"{ "id" : 7 , "result": "xxx"#, r#"xxx"}"#, seven);
         check(r#"{"result":{"content":[{"te"#, r#"xxx"}]},"jsonrpc":"2.0","id":7}"#, seven);
         check(r#"{"result":{"content":[{"te"#, r#"xxx"}]},"id":7, "jsonrpc":"2.0" }"#, seven);
+    }
+
+    #[test]
+    fn an_id_may_be_written_as_a_floating_point_number() {
+        let id = Cut::Answer(1 << 32);
+        check(r#"{"id":4.294967296e9,"result":"xxx"#, r#"xxx"}"#, id);
+        check(r#"{"result":"xxx"#, r#"xxx","id":4294967296.0}"#, id);
+        check(r#"{"id":1.5,"result":"xxx"#, r#"xxx"}"#, Cut::SomeAnswer);
+        check(r#"{"id":42"#, r#"xxx"}"#, Cut::SomeAnswer);
     }
 
     #[test]
