@@ -8,7 +8,7 @@ use mainstay_bench::fixture::{self, Facts, Options};
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let result = Facts::collect().and_then(|facts| fixture::run(&options, facts));
+    let result = Facts::collect().and_then(|facts| fixture::run(options, facts));
     match result {
         Ok(code) => code,
         Err(error) => {

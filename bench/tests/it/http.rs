@@ -21,7 +21,7 @@ fn exchange(to: SocketAddr, method: &str, path: &str, session: Option<&str>, bod
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\
          {session}\r\n{body}"
     )
     .unwrap();
@@ -91,7 +91,8 @@ fn sessions_are_forgotten_after_so_many_messages() {
 fn other_methods_paths_and_bodies_are_refused() {
     let (_fixture, to) = Fixture::start_http(&["--path", "/other"]);
     assert_eq!(exchange(to, "POST", "/mcp", None, "{}").status, 404);
-    assert_eq!(exchange(to, "GET", "/other", None, "").status, 405);
+    assert_eq!(exchange(to, "GET", "/other", None, "").status, 400);
+    assert_eq!(exchange(to, "PUT", "/other", None, "").status, 405);
     assert_eq!(exchange(to, "POST", "/other", None, "{").status, 400);
 }
 
@@ -118,7 +119,7 @@ fn a_sleeping_call_holds_up_nobody() {
     let length = sleep.len();
     write!(
         sleeper,
-        "POST /mcp HTTP/1.1\r\nHost: x\r\nMcp-Session-Id: {session}\r\n\
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nMcp-Session-Id: {session}\r\n\
          Content-Length: {length}\r\n\r\n{sleep}"
     )
     .unwrap();
