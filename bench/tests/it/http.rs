@@ -16,13 +16,17 @@ struct Reply {
 
 fn exchange(to: SocketAddr, method: &str, path: &str, session: Option<&str>, body: &str) -> Reply {
     let session = session.map(|id| format!("Mcp-Session-Id: {id}\r\n")).unwrap_or_default();
+    exchange_with(to, method, path, &format!("Host: localhost\r\n{session}"), body)
+}
+
+fn exchange_with(to: SocketAddr, method: &str, path: &str, headers: &str, body: &str) -> Reply {
     let length = body.len();
     let mut stream = TcpStream::connect(to).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\
-         {session}\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {length}\r\n\
+         {headers}\r\n{body}"
     )
     .unwrap();
     let mut reply = String::new();
@@ -85,6 +89,38 @@ fn sessions_are_forgotten_after_so_many_messages() {
     assert_eq!(statuses(&first), [200, 200, 404, 404]);
     assert_eq!(statuses(&second), [200, 200, 404, 404], "each of them has its own count");
     assert_eq!(echo(to, Some(&open(to))).status, 200, "a new one can be opened");
+}
+
+#[test]
+fn a_lost_session_is_told_as_asked() {
+    for (how, status, code) in [
+        ("404", 404, None),
+        ("400", 400, Some(-32000)),
+        ("401", 401, Some(-32001)),
+        ("-32001", 200, Some(-32001)),
+        ("-32600", 200, Some(-32600)),
+        ("not-initialized", 400, Some(-32000)),
+    ] {
+        let (_fixture, to) = Fixture::start_http(&["--forget-as", how]);
+        let reply = echo(to, Some("other"));
+        assert_eq!(reply.status, status, "{how}");
+        let body: Option<Value> = serde_json::from_str(&reply.body).ok();
+        assert_eq!(body.and_then(|body| body["error"]["code"].as_i64()), code, "{how}");
+    }
+}
+
+#[test]
+fn foreign_hosts_origins_and_versions_are_refused() {
+    let (_fixture, to) = Fixture::start_http(&[]);
+    let status = |headers: &str| {
+        let body = r#"{"id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#;
+        exchange_with(to, "POST", "/mcp", headers, body).status
+    };
+    assert_eq!(status("Host: 127.0.0.1\r\nOrigin: http://localhost:3000\r\n"), 200);
+    assert_eq!(status("Host: evil.example.com\r\n"), 403);
+    assert_eq!(status("Host: localhost\r\nOrigin: http://evil.example.com\r\n"), 403);
+    assert_eq!(status("Host: localhost\r\nMCP-Protocol-Version: 2024-11-05\r\n"), 200);
+    assert_eq!(status("Host: localhost\r\nMCP-Protocol-Version: 1999-01-01\r\n"), 400);
 }
 
 #[test]

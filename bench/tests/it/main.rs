@@ -7,3 +7,5 @@ mod http;
 mod load;
 mod misbehaviour;
 mod stdio;
+mod streams;
+mod talk;

@@ -40,6 +40,13 @@ fn answers_initialize_late() {
 }
 
 #[test]
+fn starts_late() {
+    let mut fixture = Fixture::start(&["--start-delay", "1"]);
+    fixture.send(1, "ping", &json!({}));
+    assert_eq!(fixture.answer()["id"], 1);
+}
+
+#[test]
 fn ignores_term() {
     let mut fixture = Fixture::start(&["--ignore-term"]);
     fixture.send(1, "ping", &json!({}));
