@@ -2,7 +2,8 @@
 //!
 //! - [`fixture`]: a small, fast MCP server that misbehaves on request (binary `fixture-mcp`);
 //! - [`load`]: a closed-loop load generator that checks every answer (binary `mcpload`);
-//! - [`supervise`]: how fast and how cheaply Mainstay keeps servers alive (binary `supervise-bench`).
+//! - [`supervise`]: how fast and how cheaply Mainstay keeps servers alive (binary `supervise-bench`);
+//! - [`proxy`]: what Mainstay costs and bears as a proxy, beside its peers (binary `proxy-bench`).
 //!
 //! Nothing here depends on Mainstay's own crates, so that a mistake in them cannot hide in here.
 
@@ -12,6 +13,8 @@ use std::fmt::Write as _;
 pub mod fixture;
 pub mod load;
 mod procfs;
+pub mod proxy;
+mod rig;
 mod stats;
 pub mod supervise;
 

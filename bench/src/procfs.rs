@@ -32,6 +32,12 @@ pub(crate) fn cpu_time(pid: u32) -> Result<Duration, ProcError> {
     Ok(Duration::from_secs(ticks) / ticks_per_second())
 }
 
+/// The process that a process belongs to.
+pub(crate) fn parent(pid: u32) -> Result<u32, ProcError> {
+    let path = format!("/proc/{pid}/stat");
+    parent_field(&read(&path)?).ok_or(ProcError::Form { path })
+}
+
 /// The proportional set size of a process, in KiB: shared pages count in part.
 pub(crate) fn pss_kib(pid: u32) -> Result<u64, ProcError> {
     let path = format!("/proc/{pid}/smaps_rollup");
@@ -94,6 +100,12 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     Some(user + system)
 }
 
+/// Field 4 of `/proc/PID/stat`.
+fn parent_field(stat: &str) -> Option<u32> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 fn pss(rollup: &str) -> Option<u64> {
     let value = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
     value.trim().strip_suffix("kB")?.trim().parse().ok()
@@ -107,7 +119,8 @@ mod tests {
     fn cpu_time_is_found_behind_an_odd_name() {
         let stat = "42 (a b) c) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 7 8 20 0 1 0 99 0 0";
         assert_eq!(cpu_ticks(stat), Some(300));
-        assert_eq!(cpu_ticks("nothing"), None);
+        assert_eq!(parent_field(stat), Some(1));
+        assert_eq!((cpu_ticks("nothing"), parent_field("nothing")), (None, None));
     }
 
     #[test]

@@ -26,6 +26,26 @@ impl Percentiles {
     }
 }
 
+/// The middle of some values and of its two halves, each one a value that was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub(crate) struct Quartiles {
+    pub(crate) q1: f64,
+    pub(crate) median: f64,
+    pub(crate) q3: f64,
+}
+
+impl Quartiles {
+    /// The quartiles of these values; all zero if there are none.
+    pub(crate) fn of(mut values: Vec<f64>) -> Self {
+        values.sort_unstable_by(f64::total_cmp);
+        let at = |quarter: usize| {
+            let rank = (values.len() * quarter).div_ceil(4).max(1);
+            values.get(rank - 1).copied().unwrap_or(0.0)
+        };
+        Self { q1: at(1), median: at(2), q3: at(3) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,5 +58,13 @@ mod tests {
         let one = Percentiles { p50_us: 7.0, p90_us: 7.0, p99_us: 7.0, max_us: 7.0 };
         assert_eq!(Percentiles::of(vec![Duration::from_micros(7)]), one);
         assert_eq!(Percentiles::of(Vec::new()), Percentiles::default());
+    }
+
+    #[test]
+    fn quartiles_are_measured_values() {
+        let eight = (1..=8).rev().map(f64::from).collect();
+        assert_eq!(Quartiles::of(eight), Quartiles { q1: 2.0, median: 4.0, q3: 6.0 });
+        assert_eq!(Quartiles::of(vec![7.0]), Quartiles { q1: 7.0, median: 7.0, q3: 7.0 });
+        assert_eq!(Quartiles::of(Vec::new()), Quartiles::default());
     }
 }

@@ -8,16 +8,16 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::call::Calls;
-use super::report::CpuUse;
+use super::report::{CpuUse, Report};
 use super::tally::Tally;
-use super::{CallError, LoadError, Plan};
+use super::{CallError, LoadError, Plan, Work};
 use crate::procfs::{ProcError, cpu_time};
 
 /// How long a session rests after a failure, so that a dead server is not hammered.
 const REST: Duration = Duration::from_millis(50);
 
 /// A way to reach the server. Time limits are the caller's.
-pub(super) trait Transport: Clone + Send + Sync + 'static {
+pub(crate) trait Transport: Clone + Send + Sync + 'static {
     type Session: Send;
 
     /// A new session, through `initialize` and its notification.
@@ -41,91 +41,122 @@ pub(super) struct Window {
     pub(super) end: Instant,
 }
 
-/// Opens all sessions, lets them call until the end of the measured time and adds up. It all runs
-/// on one thread, which leaves the other cores to the server.
-pub(super) fn run(
-    transport: &impl Transport,
-    plan: &Plan,
-) -> Result<(Tally, Vec<CpuUse>), LoadError> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(LoadError::Start)?
-        .block_on(load(transport, plan))
+/// Opens all sessions, lets them call for the measured time and adds up. It all runs on one thread,
+/// which leaves the other cores to the server.
+pub(super) fn run(transport: &impl Transport, plan: &Plan) -> Result<Report, LoadError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(LoadError::Start)?.block_on(async {
+        let mut crew = Crew::open(transport, &plan.work).await?;
+        let report = crew.slice(plan.warmup, plan.seconds, &plan.cpu_pid).await;
+        crew.close().await;
+        report
+    })
 }
 
-async fn load(transport: &impl Transport, plan: &Plan) -> Result<(Tally, Vec<CpuUse>), LoadError> {
-    let mut open = Vec::new();
-    for _ in 0..plan.sessions {
-        open.push(within(plan.timeout, transport.open()).await.map_err(LoadError::Open)?);
-    }
-    let start = Instant::now() + plan.warmup;
-    let window = Window { start, end: start + plan.seconds };
-    let mut running = JoinSet::new();
-    for (number, session) in (0..).zip(open) {
-        let calls = Calls::new(number, plan.tool, plan.size);
-        let driver = Driver { transport: transport.clone(), calls, window, limit: plan.timeout };
-        running.spawn(driver.call_until_end(session));
-    }
-    sleep_until(window.start).await;
-    let before = cpu_times(&plan.cpu_pid)?;
-    sleep_until(window.end).await;
-    let after = cpu_times(&plan.cpu_pid)?;
-    let mut tally = Tally::default();
-    while let Some(joined) = running.join_next().await {
-        tally.add(joined.map_err(|error| LoadError::Start(io::Error::other(error)))?);
-    }
-    Ok((tally, cpu_use(&plan.cpu_pid, &before, &after)))
+/// Open sessions that call in slices of time and are idle between them.
+pub(crate) struct Crew<T: Transport> {
+    workers: Vec<Worker<T>>,
 }
 
 /// What drives one session.
-struct Driver<T> {
+struct Worker<T: Transport> {
     transport: T,
     calls: Calls,
-    window: Window,
     limit: Duration,
+    /// A broken session is replaced before the next call.
+    session: Option<T::Session>,
 }
 
-impl<T: Transport> Driver<T> {
-    async fn call_until_end(mut self, session: T::Session) -> Tally {
+impl<T: Transport> Crew<T> {
+    pub(crate) async fn open(transport: &T, work: &Work) -> Result<Self, LoadError> {
+        let mut workers = Vec::new();
+        for number in 0..work.sessions {
+            let opened = within(work.timeout, transport.open()).await.map_err(LoadError::Open)?;
+            workers.push(Worker {
+                transport: transport.clone(),
+                calls: Calls::new(number, work),
+                limit: work.timeout,
+                session: Some(opened),
+            });
+        }
+        Ok(Self { workers })
+    }
+
+    /// Lets all sessions call, and measures after the warm-up: their calls and the CPU time of the
+    /// given processes.
+    pub(crate) async fn slice(
+        &mut self,
+        warmup: Duration,
+        measured: Duration,
+        pids: &[u32],
+    ) -> Result<Report, LoadError> {
+        let start = Instant::now() + warmup;
+        let window = Window { start, end: start + measured };
+        let mut running = JoinSet::new();
+        for worker in self.workers.drain(..) {
+            running.spawn(worker.call_until_end(window));
+        }
+        sleep_until(window.start).await;
+        let before = cpu_times(pids)?;
+        sleep_until(window.end).await;
+        let after = cpu_times(pids)?;
         let mut tally = Tally::default();
-        let mut session = Some(session);
-        while Instant::now() < self.window.end {
-            let broken = match &mut session {
-                Some(open) => self.call(open, &mut tally).await,
-                None => self.reopen(&mut session, &mut tally).await,
+        while let Some(joined) = running.join_next().await {
+            let (worker, counted) = joined.map_err(io::Error::other).map_err(LoadError::Start)?;
+            tally.add(counted);
+            self.workers.push(worker);
+        }
+        Ok(Report::new(tally, measured, cpu_use(pids, &before, &after)))
+    }
+
+    /// Ends all sessions in good manners.
+    pub(crate) async fn close(self) {
+        for Worker { transport, limit, session, .. } in self.workers {
+            if let Some(session) = session {
+                timeout(limit, transport.close(session)).await.ok();
+            }
+        }
+    }
+}
+
+impl<T: Transport> Worker<T> {
+    async fn call_until_end(mut self, window: Window) -> (Self, Tally) {
+        let mut tally = Tally::default();
+        while Instant::now() < window.end {
+            let broken = match self.session.take() {
+                Some(session) => self.call(session, window, &mut tally).await,
+                None => self.reopen(&mut tally).await,
             };
             if broken {
-                session = None;
                 sleep(REST).await;
             }
         }
-        if let Some(session) = session {
-            timeout(self.limit, self.transport.close(session)).await.ok();
-        }
-        tally
+        (self, tally)
     }
 
     /// One call; says whether it broke the session.
-    async fn call(&mut self, session: &mut T::Session, tally: &mut Tally) -> bool {
+    async fn call(&mut self, mut session: T::Session, window: Window, tally: &mut Tally) -> bool {
         let request = self.calls.next();
         let begun = Instant::now();
-        let answer = within(self.limit, self.transport.call(session, request)).await;
+        let answer = within(self.limit, self.transport.call(&mut session, request)).await;
         let ended = Instant::now();
         let outcome = answer.and_then(|answer| Ok(self.calls.check(&answer)?));
-        tally.count(self.window, begun, ended, &outcome);
+        tally.count(window, begun, ended, &outcome);
         match outcome {
             // The answer was not to our liking, but it was one: the session goes on.
-            Ok(()) | Err(CallError::Mistake(_)) => false,
+            Ok(()) | Err(CallError::Mistake(_)) => {
+                self.session = Some(session);
+                false
+            }
             Err(_) => true,
         }
     }
 
     /// A new session in place of a broken one; says whether that failed.
-    async fn reopen(&self, session: &mut Option<T::Session>, tally: &mut Tally) -> bool {
+    async fn reopen(&mut self, tally: &mut Tally) -> bool {
         match within(self.limit, self.transport.open()).await {
             Ok(opened) => {
-                *session = Some(opened);
+                self.session = Some(opened);
                 false
             }
             Err(error) => {
@@ -199,15 +230,19 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_broken_session_is_counted_once_and_replaced() {
         let transport = Fragile::default();
-        let session = transport.open().await.unwrap();
-        let start = Instant::now();
-        let driver = Driver {
-            transport: transport.clone(),
-            calls: Calls::new(0, Tool::Echo, 16),
-            window: Window { start, end: start + Duration::from_secs(1) },
-            limit: Duration::from_secs(5),
+        let work = Work {
+            sessions: 1,
+            tool: Tool::Echo,
+            tool_prefix: String::new(),
+            size: 16,
+            timeout: Duration::from_secs(5),
         };
-        let tally = driver.call_until_end(session).await;
+        let mut crew = Crew::open(&transport, &work).await.unwrap();
+        let worker = crew.workers.pop().unwrap();
+        let start = Instant::now();
+        let window = Window { start, end: start + Duration::from_secs(1) };
+        let (worker, tally) = worker.call_until_end(window).await;
+        assert_eq!(worker.session, Some((1, 8)));
         let good = vec![Duration::from_millis(100); 8];
         assert_eq!((tally.latencies, tally.errors, tally.wrong), (good, 1, 0));
         assert_eq!(transport.opened.load(Ordering::Relaxed), 2);

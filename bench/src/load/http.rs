@@ -18,14 +18,14 @@ const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 
 /// Where to send requests.
 #[derive(Debug, Clone)]
-pub(super) struct Endpoint {
+pub(crate) struct Endpoint {
     address: String,
     host: HeaderValue,
     target: Uri,
 }
 
 impl Endpoint {
-    pub(super) fn new(url: &Uri) -> Result<Self, LoadError> {
+    pub(crate) fn new(url: &Uri) -> Result<Self, LoadError> {
         let wrong = || LoadError::Url(url.clone());
         if url.scheme_str() != Some("http") {
             return Err(wrong());
@@ -52,8 +52,34 @@ impl Endpoint {
     }
 }
 
+impl Endpoint {
+    /// One more connection for a session that is open.
+    pub(crate) async fn join(&self, session: &Session) -> Result<Session, CallError> {
+        let mut joined = self.connect().await?;
+        joined.id.clone_from(&session.id);
+        Ok(joined)
+    }
+
+    /// Opens the session's own stream, which lasts as long as the returned response is kept.
+    pub(crate) async fn listen(
+        &self,
+        session: &mut Session,
+    ) -> Result<Response<Incoming>, CallError> {
+        let mut request = self.request(Method::GET, Bytes::new());
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        session.send(request).await
+    }
+
+    async fn connect(&self) -> Result<Session, CallError> {
+        let stream = TcpStream::connect(&self.address).await?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        Ok(Session { sender, connection: tokio::spawn(connection), id: None })
+    }
+}
+
 /// One MCP session on one connection.
-pub(super) struct Session {
+pub(crate) struct Session {
     sender: SendRequest<Full<Bytes>>,
     connection: JoinHandle<hyper::Result<()>>,
     /// What names the session; a server may do without.
@@ -64,10 +90,7 @@ impl Transport for Endpoint {
     type Session = Session;
 
     async fn open(&self) -> Result<Session, CallError> {
-        let stream = TcpStream::connect(&self.address).await?;
-        stream.set_nodelay(true)?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        let mut session = Session { sender, connection: tokio::spawn(connection), id: None };
+        let mut session = self.connect().await?;
         let response = session.send(self.request(Method::POST, initialize())).await?;
         let id = response.headers().get(SESSION).cloned();
         check_initialize(&answer(response).await?)?;

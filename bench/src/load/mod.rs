@@ -8,6 +8,7 @@
 mod call;
 mod drive;
 mod http;
+mod pace;
 mod report;
 mod stdio;
 mod tally;
@@ -16,7 +17,11 @@ use std::io;
 use std::time::Duration;
 
 pub use call::{Mistake, Tool};
+pub(crate) use drive::{Crew, Transport};
+pub(crate) use http::Endpoint;
+pub(crate) use pace::{Done, Pace};
 pub use report::Report;
+pub(crate) use stdio::start_time;
 
 pub use crate::procfs::ProcError;
 
@@ -50,30 +55,40 @@ enum Target {
 /// What to do to the server, and for how long.
 #[derive(Debug, Clone, clap::Args)]
 struct Plan {
-    /// Sessions side by side.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    sessions: u32,
+    #[command(flatten)]
+    work: Work,
     /// How long to measure.
     #[arg(long, value_parser = seconds)]
     seconds: Duration,
     /// How long to run before measuring.
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds)]
     warmup: Duration,
-    /// Which tool of the fixture to call.
-    #[arg(long, value_enum, default_value_t = Tool::Echo)]
-    tool: Tool,
-    /// The size of the text in each answer.
-    #[arg(long, value_name = "BYTES", default_value_t = 64)]
-    size: usize,
-    /// How long one answer may take.
-    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
-    timeout: Duration,
     /// Measure the CPU time of this process too (repeatable).
     #[arg(long, value_name = "PID")]
     cpu_pid: Vec<u32>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+}
+
+/// The sessions and what each of them calls.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Work {
+    /// Sessions side by side.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) sessions: u32,
+    /// Which tool of the fixture to call.
+    #[arg(long, value_enum, default_value_t = Tool::Echo)]
+    pub(crate) tool: Tool,
+    /// What a proxy puts before the names of tools.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) tool_prefix: String,
+    /// The size of the text in each answer.
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    pub(crate) size: usize,
+    /// How long one answer may take.
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    pub(crate) timeout: Duration,
 }
 
 impl Options {
@@ -130,11 +145,10 @@ pub enum CallError {
 
 /// Loads the server as the options say.
 pub fn run(options: &Options) -> Result<Report, LoadError> {
-    let (plan, (tally, cpu)) = match &options.target {
-        Target::Http { url, plan } => (plan, drive::run(&http::Endpoint::new(url)?, plan)?),
-        Target::Stdio { plan, command } => (plan, drive::run(&stdio::Program::new(command), plan)?),
-    };
-    Ok(Report::new(tally, plan.seconds, cpu))
+    match &options.target {
+        Target::Http { url, plan } => drive::run(&Endpoint::new(url)?, plan),
+        Target::Stdio { plan, command } => drive::run(&stdio::Program::new(command), plan),
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -13,12 +13,12 @@ use crate::stats::Percentiles;
 pub struct Report {
     calls: usize,
     seconds: f64,
-    calls_per_s: f64,
-    latency: Percentiles,
-    errors: u64,
-    wrong: u64,
+    pub(crate) calls_per_s: f64,
+    pub(crate) latency: Percentiles,
+    pub(crate) errors: u64,
+    pub(crate) wrong: u64,
     /// The first failure, as an example.
-    failure: Option<String>,
+    pub(crate) failure: Option<String>,
     cpu: Vec<CpuReport>,
 }
 
@@ -54,6 +54,11 @@ impl Report {
             failure: tally.failure,
             cpu: cpu.collect(),
         }
+    }
+
+    /// The CPU time of all measured processes for one call.
+    pub(crate) fn cpu_us_per_call(&self) -> f64 {
+        self.cpu.iter().map(|used| used.us_per_call).sum()
     }
 
     /// Whether there were answers, and right ones only.

@@ -6,11 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::CallError;
 use super::call::{INITIALIZED, check_initialize, initialize, is_answer};
 use super::drive::Transport;
+use super::{CallError, LoadError};
 
 /// How long a process may take to end by itself when its stdin is closed.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -51,6 +51,20 @@ impl Program {
     }
 }
 
+/// From the start of a command to its answer to `initialize`.
+pub(crate) async fn start_time(words: &[String]) -> Result<Duration, LoadError> {
+    let begun = Instant::now();
+    let answered = async {
+        let mut session = Program::new(words).start()?;
+        session.send(initialize()).await?;
+        check_initialize(&session.answer().await?)?;
+        Ok((begun.elapsed(), session))
+    };
+    let (time, session) = answered.await.map_err(LoadError::Open)?;
+    session.end().await;
+    Ok(time)
+}
+
 impl Transport for Program {
     type Session = Session;
 
@@ -67,14 +81,18 @@ impl Transport for Program {
         session.answer().await
     }
 
-    async fn close(&self, mut session: Session) {
-        drop(session.stdin);
-        // Dropping the session kills what did not end in time.
-        timeout(FAREWELL, session.child.wait()).await.ok();
+    async fn close(&self, session: Session) {
+        session.end().await;
     }
 }
 
 impl Session {
+    async fn end(mut self) {
+        drop(self.stdin);
+        // Dropping the session kills what did not end in time.
+        timeout(FAREWELL, self.child.wait()).await.ok();
+    }
+
     async fn send(&mut self, mut message: Vec<u8>) -> Result<(), CallError> {
         message.push(b'\n');
         Ok(self.stdin.write_all(&message).await?)

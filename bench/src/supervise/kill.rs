@@ -9,10 +9,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::BenchError;
-use super::contract::Event;
-use super::instance::{Events, Instance, kill};
-use super::table::Table;
+use crate::rig::{BenchError, Event, Events, Instance, Table, Upstream, kill};
 use crate::stats::Percentiles;
 
 const NAME: &str = "victim";
@@ -39,12 +36,12 @@ impl Figures {
 }
 
 pub(super) async fn measure(instance: &Instance, kills: u32) -> Result<Figures, BenchError> {
-    instance.add_server(NAME).await?;
+    instance.add(NAME, Upstream::Stdio).await?;
     instance.ready_servers(1, START_LIMIT).await?;
     let mut events = instance.follow()?;
     let mut recoveries = Vec::new();
     for number in 1..=kills {
-        let pid = victim(instance).await?;
+        let pid = instance.ready_pid(NAME, LIMIT).await?;
         let killed_at = wall_clock();
         kill(pid);
         recoveries.push(recovery(&mut events, killed_at, number).await?);
@@ -56,12 +53,6 @@ pub(super) async fn measure(instance: &Instance, kills: u32) -> Result<Figures, 
         started: Percentiles::of(times(|recovery| recovery.started)),
         ready: Percentiles::of(times(|recovery| recovery.ready)),
     })
-}
-
-async fn victim(instance: &Instance) -> Result<u32, BenchError> {
-    let servers = instance.ready_servers(1, LIMIT).await?;
-    let victim = servers.into_iter().find(|server| server.name == NAME);
-    victim.and_then(|server| server.pid).ok_or(BenchError::Untold { server: NAME, what: "pid" })
 }
 
 async fn recovery(

@@ -5,10 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::BenchError;
-use super::instance::Instance;
 use super::many::add_servers;
-use super::table::Table;
+use crate::rig::{BenchError, Instance, Table};
 use crate::stats::Percentiles;
 
 #[derive(Debug, Serialize)]

@@ -5,16 +5,10 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use super::BenchError;
-use super::instance::Instance;
-use super::table::Table;
 use crate::procfs::{cpu_time, pss_kib};
+use crate::rig::{BenchError, Instance, Table, Upstream, become_quiet};
 
 const START_LIMIT: Duration = Duration::from_secs(120);
-/// How long to wait for the work of starting to ebb away.
-const QUIET_LIMIT: Duration = Duration::from_secs(30);
-/// Quiet means that the daemon uses no more than this in a second.
-const QUIET: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
@@ -74,23 +68,9 @@ pub(super) async fn add_servers(
 ) -> Result<(), BenchError> {
     let count = numbers.end as usize;
     for number in numbers {
-        instance.add_server(&format!("s{number}")).await?;
+        instance.add(&format!("s{number}"), Upstream::Stdio).await?;
     }
     instance.ready_servers(count, START_LIMIT).await.map(drop)
-}
-
-async fn become_quiet(daemon: u32) -> Result<bool, BenchError> {
-    let deadline = Instant::now() + QUIET_LIMIT;
-    let mut before = cpu_time(daemon)?;
-    while Instant::now() < deadline {
-        sleep(Duration::from_secs(1)).await;
-        let now = cpu_time(daemon)?;
-        if now.saturating_sub(before) <= QUIET {
-            return Ok(true);
-        }
-        before = now;
-    }
-    Ok(false)
 }
 
 fn shim_pss(instance: &Instance) -> Result<Vec<u64>, BenchError> {

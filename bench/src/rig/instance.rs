@@ -1,6 +1,7 @@
 //! A Mainstay of our own: separate state, home and port, and nothing left when it ends.
 
 use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -21,18 +22,18 @@ use crate::procfs::{Process, processes};
 const COMMAND_LIMIT: Duration = Duration::from_secs(30);
 /// How long everything may take to end after `daemon stop`.
 const END_LIMIT: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(50);
 
 /// The programs that a measure needs.
-#[derive(Debug)]
-pub(super) struct Programs {
+#[derive(Debug, Clone)]
+pub(crate) struct Programs {
     mainstay: PathBuf,
     fixture: PathBuf,
 }
 
 impl Programs {
     /// Those in the folder of this program, except that `mainstay` may be elsewhere.
-    pub(super) fn beside_this(mainstay: Option<&Path>) -> io::Result<Self> {
+    pub(crate) fn beside_this(mainstay: Option<&Path>) -> io::Result<Self> {
         let this = std::env::current_exe()?;
         let mainstay = match mainstay {
             Some(path) => std::path::absolute(path)?,
@@ -43,34 +44,53 @@ impl Programs {
     }
 }
 
+/// How Mainstay is to talk to a fixture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Upstream {
+    Stdio,
+    Http,
+}
+
 /// The instance. Its folder's name is unique and occurs in the command or environment of every
 /// process that it starts, which is how they are found at the end.
 #[derive(Debug)]
-pub(super) struct Instance {
+pub(crate) struct Instance {
     programs: Programs,
     folder: TempDir,
+    /// Where its proxy listens.
+    listen: SocketAddr,
 }
 
 impl Instance {
-    pub(super) fn new(programs: Programs) -> io::Result<Self> {
+    pub(crate) fn new(programs: Programs) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("mainstay-bench-").tempdir()?;
         std::fs::create_dir(folder.path().join("home"))?;
         symlink(&programs.fixture, folder.path().join("fixture-mcp"))?;
-        Ok(Self { programs, folder })
+        Ok(Self { programs, folder, listen: free_address()? })
+    }
+
+    /// The folder of this instance, for files and as the mark of its processes.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Where clients find a server.
+    pub(crate) fn url(&self, server: &str) -> String {
+        format!("http://{}/{server}/mcp", self.listen)
     }
 
     /// The fixture under a path that belongs to this instance alone.
-    pub(super) fn fixture(&self) -> PathBuf {
+    pub(crate) fn fixture(&self) -> PathBuf {
         self.folder.path().join("fixture-mcp")
     }
 
     /// Where the state of the instance is.
-    pub(super) fn state(&self) -> PathBuf {
+    pub(crate) fn state(&self) -> PathBuf {
         self.folder.path().join("state")
     }
 
     /// Runs `mainstay` to its end.
-    pub(super) async fn mainstay(&self, arguments: &[&str]) -> Result<Vec<u8>, BenchError> {
+    pub(crate) async fn mainstay(&self, arguments: &[&str]) -> Result<Vec<u8>, BenchError> {
         let mut command = self.command(arguments);
         let output = output(&mut command, COMMAND_LIMIT).await?;
         if output.status.success() {
@@ -86,25 +106,43 @@ impl Instance {
         parse(&describe(&self.command(arguments)), &stdout)
     }
 
-    /// Adds a stdio fixture. It counts as stable at once, so no end of it is ever a second failure.
-    pub(super) async fn add_server(&self, name: &str) -> Result<(), BenchError> {
-        let fixture = self.fixture();
-        let fixture = fixture.to_string_lossy();
-        let run = ["run", name, "--stable-after", "0s", "--", fixture.as_ref()];
-        self.mainstay(&run).await.map(drop)
+    /// Adds a fixture. It counts as stable at once, so no end of it is ever a second failure.
+    pub(crate) async fn add(&self, name: &str, upstream: Upstream) -> Result<(), BenchError> {
+        self.mainstay(&as_str(&self.run_arguments(name, upstream)?)).await.map(drop)
     }
 
-    pub(super) async fn servers(&self) -> Result<Vec<Server>, BenchError> {
+    /// What follows `mainstay` to add a fixture.
+    pub(crate) fn run_arguments(
+        &self,
+        name: &str,
+        upstream: Upstream,
+    ) -> Result<Vec<String>, BenchError> {
+        let fixture = self.fixture().to_string_lossy().into_owned();
+        let mut words: Vec<String> = ["run", name, "--stable-after", "0s"].map(String::from).into();
+        match upstream {
+            Upstream::Stdio => words.extend(["--".to_owned(), fixture]),
+            Upstream::Http => {
+                let address = free_address().map_err(BenchError::SetUp)?;
+                let port = address.port().to_string();
+                words.extend(["--transport", "streamable-http", "--target-port"].map(String::from));
+                words.extend([port, "--".to_owned(), fixture, "--http".to_owned()]);
+                words.push(address.to_string());
+            }
+        }
+        Ok(words)
+    }
+
+    pub(crate) async fn servers(&self) -> Result<Vec<Server>, BenchError> {
         self.json(&["ls", "--json"]).await
     }
 
-    pub(super) async fn daemon_pid(&self) -> Result<u32, BenchError> {
+    pub(crate) async fn daemon_pid(&self) -> Result<u32, BenchError> {
         let daemon: Daemon = self.json(&["daemon", "status", "--json"]).await?;
         Ok(daemon.pid)
     }
 
     /// Waits until this many servers are ready and returns them.
-    pub(super) async fn ready_servers(
+    pub(crate) async fn ready_servers(
         &self,
         count: usize,
         limit: Duration,
@@ -122,8 +160,26 @@ impl Instance {
         }
     }
 
+    /// Waits until a server is ready and returns its process id.
+    pub(crate) async fn ready_pid(&self, name: &str, limit: Duration) -> Result<u32, BenchError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let mut servers = self.servers().await?.into_iter();
+            match servers.find(|server| server.name == name && server.is_ready()) {
+                Some(Server { pid: Some(pid), .. }) => return Ok(pid),
+                Some(Server { pid: None, .. }) => {
+                    return Err(BenchError::Untold { server: name.to_owned(), what: "pid" });
+                }
+                None if Instant::now() >= deadline => {
+                    return Err(BenchError::Late { what: format!("readiness of `{name}`"), limit });
+                }
+                None => sleep(POLL).await,
+            }
+        }
+    }
+
     /// Follows the events from now on; older ones may come first.
-    pub(super) fn follow(&self) -> Result<Events, BenchError> {
+    pub(crate) fn follow(&self) -> Result<Events, BenchError> {
         let mut command = self.command(&["events", "-f", "--json"]);
         let mut child = command
             .stdin(Stdio::null())
@@ -136,7 +192,7 @@ impl Instance {
     }
 
     /// The processes of this instance that are alive.
-    pub(super) fn processes(&self) -> Result<Vec<Process>, BenchError> {
+    pub(crate) fn processes(&self) -> Result<Vec<Process>, BenchError> {
         let mark = self.folder.path().to_string_lossy();
         let mut found = processes()?;
         found.retain(|process| process.mentions(&mark));
@@ -144,7 +200,7 @@ impl Instance {
     }
 
     /// Ends the servers and the daemon, then whatever is still there, and says if there was any.
-    pub(super) async fn end(self) -> Result<(), BenchError> {
+    pub(crate) async fn end(self) -> Result<(), BenchError> {
         let goodbyes = [&["rm", "--all"][..], &["daemon", "stop"]];
         for goodbye in goodbyes {
             if self.processes()?.is_empty() {
@@ -181,18 +237,20 @@ impl Instance {
         }
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    /// A `mainstay` command of this instance.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.programs.mainstay);
         command
             .args(arguments)
             .env("MAINSTAY_HOME", self.state())
+            .env("MAINSTAY_LISTEN", self.listen.to_string())
             .env("HOME", self.folder.path().join("home"));
         command
     }
 }
 
 /// The events of an instance as they come.
-pub(super) struct Events {
+pub(crate) struct Events {
     /// Killed when dropped.
     _child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -200,7 +258,7 @@ pub(super) struct Events {
 
 impl Events {
     /// The next event, or nothing at the deadline.
-    pub(super) async fn next(&mut self, deadline: Instant) -> Result<Option<Event>, BenchError> {
+    pub(crate) async fn next(&mut self, deadline: Instant) -> Result<Option<Event>, BenchError> {
         match timeout_at(deadline, self.lines.next_line()).await {
             Err(_) => Ok(None),
             Ok(Ok(Some(line))) => parse("mainstay events -f --json", line.as_bytes()).map(Some),
@@ -210,7 +268,7 @@ impl Events {
 }
 
 /// Runs a command to its end; it is killed at the limit.
-pub(super) async fn output(command: &mut Command, limit: Duration) -> Result<Output, BenchError> {
+pub(crate) async fn output(command: &mut Command, limit: Duration) -> Result<Output, BenchError> {
     let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
     match timeout(limit, running).await {
         Ok(Ok(output)) => Ok(output),
@@ -222,13 +280,22 @@ pub(super) async fn output(command: &mut Command, limit: Duration) -> Result<Out
 }
 
 /// Reads what a command printed.
-pub(super) fn parse<T: DeserializeOwned>(command: &str, stdout: &[u8]) -> Result<T, BenchError> {
+pub(crate) fn parse<T: DeserializeOwned>(command: &str, stdout: &[u8]) -> Result<T, BenchError> {
     serde_json::from_slice(stdout)
         .map_err(|source| BenchError::Unreadable { command: command.to_owned(), source })
 }
 
+fn as_str(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+/// An address of loopback that nobody listens on at the moment.
+pub(crate) fn free_address() -> io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+}
+
 /// Kills a process; one that is not there any more needs no killing.
-pub(super) fn kill(pid: u32) {
+pub(crate) fn kill(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         kill_process(pid, Signal::KILL).ok();
     }
@@ -243,5 +310,5 @@ fn describe(command: &Command) -> String {
 
 /// Tells on stderr about something that spoils the tidiness but not the figures.
 fn complain(text: &str) {
-    writeln!(io::stderr(), "supervise-bench: {text}").ok();
+    writeln!(io::stderr(), "bench: {text}").ok();
 }

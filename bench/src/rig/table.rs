@@ -6,31 +6,31 @@ use crate::stats::Percentiles;
 
 /// A title, a heading for each column of figures, and rows that begin with a label.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     title: String,
     headings: Vec<&'static str>,
     rows: Vec<(String, Vec<String>)>,
 }
 
 impl Table {
-    pub(super) fn new(title: impl Into<String>, headings: &[&'static str]) -> Self {
+    pub(crate) fn new(title: impl Into<String>, headings: &[&'static str]) -> Self {
         Self { title: title.into(), headings: headings.to_vec(), rows: Vec::new() }
     }
 
     /// A table of times: p50, p99 and maximum.
-    pub(super) fn of_times(title: impl Into<String>) -> Self {
+    pub(crate) fn of_times(title: impl Into<String>) -> Self {
         Self::new(title, &["p50", "p99", "max"])
     }
 
     #[must_use]
-    pub(super) fn row(mut self, label: impl Into<String>, cells: Vec<String>) -> Self {
+    pub(crate) fn row(mut self, label: impl Into<String>, cells: Vec<String>) -> Self {
         self.rows.push((label.into(), cells));
         self
     }
 
     /// A row for [`Table::of_times`].
     #[must_use]
-    pub(super) fn times(self, label: impl Into<String>, times: Percentiles) -> Self {
+    pub(crate) fn times(self, label: impl Into<String>, times: Percentiles) -> Self {
         let Percentiles { p50_us, p99_us, max_us, .. } = times;
         self.row(label, [p50_us, p99_us, max_us].map(milliseconds).to_vec())
     }

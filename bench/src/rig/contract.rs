@@ -5,36 +5,36 @@ use serde::Deserialize;
 
 /// One element of `mainstay ls --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Server {
-    pub(super) name: String,
-    pub(super) status: String,
+pub(crate) struct Server {
+    pub(crate) name: String,
+    pub(crate) status: String,
     #[serde(default)]
-    pub(super) pid: Option<u32>,
+    pub(crate) pid: Option<u32>,
     #[serde(default)]
-    pub(super) ready_at: Option<Timestamp>,
+    pub(crate) ready_at: Option<Timestamp>,
 }
 
 impl Server {
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.status == "running" && self.ready_at.is_some()
     }
 }
 
 /// `mainstay daemon status --json`.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct Daemon {
-    pub(super) pid: u32,
+pub(crate) struct Daemon {
+    pub(crate) pid: u32,
 }
 
 /// One line of `mainstay events --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Event {
-    pub(super) at: Timestamp,
+pub(crate) struct Event {
+    pub(crate) at: Timestamp,
     /// An event of the daemon itself belongs to no server.
     #[serde(default)]
-    pub(super) server: Option<String>,
+    pub(crate) server: Option<String>,
     #[serde(rename = "event")]
-    pub(super) kind: String,
+    pub(crate) kind: String,
 }
 
 #[cfg(test)]
