@@ -10,6 +10,7 @@ mod help;
 mod import;
 mod leaks;
 mod no_daemon;
+mod proxy;
 mod real_servers;
 mod supervise;
 mod usage;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::env::{TestEnv, free_port, is_alive, kill, pid_of};
 
 /// Keeps a Node server, which would listen on all interfaces, to this machine.
-const LOOPBACK: &str = r"
+pub(crate) const LOOPBACK: &str = r"
 const net = require('node:net');
 const listen = net.Server.prototype.listen;
 net.Server.prototype.listen = function (first, ...rest) {
@@ -87,18 +87,18 @@ fn supervise(env: &TestEnv, options: &[&str], command: &[&str], call: &Call) {
 }
 
 /// An environment in which the interpreters of this machine are found.
-fn environment() -> TestEnv {
+pub(crate) fn environment() -> TestEnv {
     TestEnv::new().with_var("PATH", &variable("PATH"))
 }
 
 /// A program that `scripts/test` has installed.
-fn tool(path: &str) -> String {
+pub(crate) fn tool(path: &str) -> String {
     let path = PathBuf::from(variable("MAINSTAY_TEST_TOOLS")).join(path);
     assert!(path.exists(), "`{}` is missing: scripts/test installs it", path.display());
     path.into_os_string().into_string().unwrap()
 }
 
 #[expect(clippy::disallowed_methods, reason = "only whoever starts the tests knows where they are")]
-fn variable(name: &str) -> String {
+pub(crate) fn variable(name: &str) -> String {
     env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run scripts/test, which sets it"))
 }

@@ -1,0 +1,359 @@
+//! One way to drive every real client, whatever it is written in.
+//!
+//! A client is told what to do as JSON and tells what happens to it as JSON; both are described in
+//! `tests/clients/README.md`. Nothing that it told is forgotten, so that a test can wait for what
+//! has happened already, and can look for what must not have happened.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::rust_sdk::RustSdk;
+use crate::env::TestEnv;
+use crate::real_servers::{tool, variable};
+
+/// No test waits longer for anything that a client tells.
+pub(super) const LIMIT: Duration = Duration::from_secs(40);
+
+/// The official clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sdk {
+    /// npm `@modelcontextprotocol/sdk` 1.x
+    Ts1,
+    /// npm `@modelcontextprotocol/client` 2.x
+    Ts2,
+    /// `PyPI` `mcp` 1.x
+    Py1,
+    /// `PyPI` `mcp` 2.x
+    Py2,
+    /// crates.io `rmcp`
+    Rust,
+}
+
+impl Sdk {
+    pub(super) const ALL: [Self; 5] = [Self::Ts1, Self::Ts2, Self::Py1, Self::Py2, Self::Rust];
+
+    /// Those that are programs of their own, and can speak stdio.
+    pub(super) const PROGRAMS: [Self; 4] = [Self::Ts1, Self::Ts2, Self::Py1, Self::Py2];
+}
+
+/// A real client in a session.
+pub(super) struct Client {
+    pub(super) sdk: Sdk,
+    told: Told,
+    driver: Driver,
+    last_id: AtomicU64,
+}
+
+/// Whatever carries out commands.
+enum Driver {
+    Program(Child, Mutex<Option<ChildStdin>>),
+    Rust(RustSdk),
+}
+
+/// A request that has been sent.
+pub(super) struct Ticket<'a> {
+    client: &'a Client,
+    pub(super) id: u64,
+}
+
+/// How a request ended.
+#[derive(Debug)]
+pub(super) enum End {
+    Result(Value),
+    Error { code: Value, message: String },
+}
+
+impl Client {
+    /// Connects to a URL, and returns when the session is open.
+    pub(super) fn connect(env: &TestEnv, sdk: Sdk, url: &str) -> Self {
+        Self::start(env, sdk, url).connected()
+    }
+
+    /// Connects to a command that speaks stdio.
+    pub(super) fn connect_stdio(env: &TestEnv, sdk: Sdk, command: &[&str]) -> Self {
+        Self::start(env, sdk, &json!(command).to_string()).connected()
+    }
+
+    /// Connects to a URL with all SDKs at once, each in a session of its own.
+    pub(super) fn connect_all(env: &TestEnv, url: &str) -> Vec<Self> {
+        let started: Vec<_> = Sdk::ALL.into_iter().map(|sdk| Self::start(env, sdk, url)).collect();
+        started.into_iter().map(Self::connected).collect()
+    }
+
+    /// Begins to connect.
+    pub(super) fn start(env: &TestEnv, sdk: Sdk, target: &str) -> Self {
+        let told = Told::default();
+        let driver = match program_of(sdk) {
+            Some(program) => start_program(env, program, target, told.clone()),
+            None => Driver::Rust(RustSdk::start(target, told.clone())),
+        };
+        Self { sdk, told, driver, last_id: AtomicU64::new(0) }
+    }
+
+    /// Waits until the session is open.
+    pub(super) fn connected(self) -> Self {
+        let first = self.event("connected", |told| is(told, "connected") || is(told, "trouble"));
+        assert_eq!(first["event"], "connected", "{:?}: {first}", self.sdk);
+        self
+    }
+
+    /// What the server said it can do.
+    pub(super) fn capabilities(&self) -> Value {
+        self.event("connected", |told| is(told, "connected"))["capabilities"].clone()
+    }
+
+    /// Sends a request.
+    pub(super) fn send(&self, method: &str, params: &Value) -> Ticket<'_> {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        self.order(&json!({"id": id, "do": method, "params": params}));
+        Ticket { client: self, id }
+    }
+
+    /// Sends a call of a tool.
+    pub(super) fn send_call(&self, tool: &str, arguments: &Value) -> Ticket<'_> {
+        self.send("tools/call", &json!({"name": tool, "arguments": arguments}))
+    }
+
+    /// Sends a request and waits for its result.
+    pub(super) fn ask(&self, method: &str, params: &Value) -> Value {
+        self.send(method, params).result()
+    }
+
+    /// Calls a tool and waits for its result, which may be one that tells of an error.
+    pub(super) fn call(&self, tool: &str, arguments: &Value) -> Value {
+        self.send_call(tool, arguments).result()
+    }
+
+    /// Calls a tool that must succeed, and gives the first text of its result.
+    pub(super) fn text(&self, tool: &str, arguments: &Value) -> String {
+        self.send_call(tool, arguments).text()
+    }
+
+    /// The names of the tools, of the first page.
+    pub(super) fn tools(&self) -> Vec<String> {
+        names(&self.ask("tools/list", &json!({}))["tools"])
+    }
+
+    /// Gives up a request.
+    pub(super) fn cancel(&self, ticket: &Ticket<'_>) {
+        self.order(&json!({"do": "cancel", "id": ticket.id}));
+    }
+
+    /// Answers from now on whatever the server asks by this method.
+    pub(super) fn will_answer(&self, method: &str, result: &Value) {
+        self.order(&json!({"do": "answers", "method": method, "result": result}));
+    }
+
+    /// Answers one question of the server.
+    pub(super) fn answer(&self, question: &Value, result: &Value) {
+        self.order(&json!({"do": "answer", "key": question["key"], "result": result}));
+    }
+
+    /// The first thing that it told and that is so; waits for it.
+    pub(super) fn event(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let found = self.told.wait(|told| told.iter().find(|event| is_so(event)).cloned());
+        found.unwrap_or_else(|told| panic!("{:?} never told of {what}: {told:#?}", self.sdk))
+    }
+
+    /// Waits for a notification.
+    pub(super) fn notified(&self, method: &str) -> Value {
+        self.event(method, |told| is(told, "notification") && told["method"] == method)
+    }
+
+    /// Waits until the server asks.
+    pub(super) fn asked(&self, method: &str) -> Value {
+        self.event(method, |told| is(told, "asked") && told["method"] == method)
+    }
+
+    /// All that it told so far and that is so.
+    pub(super) fn all(&self, is_so: impl Fn(&Value) -> bool) -> Vec<Value> {
+        self.told.lock().iter().filter(|event| is_so(event)).cloned().collect()
+    }
+
+    /// The notifications of this kind so far.
+    pub(super) fn notifications(&self, method: &str) -> Vec<Value> {
+        self.all(|told| is(told, "notification") && told["method"] == method)
+    }
+
+    /// The session id that it sends; none over stdio and for the Rust SDK, which shows none.
+    pub(super) fn session(&self) -> Option<String> {
+        let given = self.all(|told| is(told, "http") && told["given"].is_string());
+        Some(given.first()?["given"].as_str().unwrap().to_owned())
+    }
+
+    /// Asserts that nothing has disturbed it: no error callback, one `initialize`, one session id,
+    /// and no HTTP status but good ones.
+    #[track_caller]
+    pub(super) fn assert_clean(&self) {
+        let sdk = self.sdk;
+        assert_eq!(self.all(|told| is(told, "trouble")), [Value::Null; 0], "{sdk:?}");
+        let http = self.all(|told| is(told, "http"));
+        let initialized = http.iter().filter(|exchange| exchange["rpc"] == "initialize").count();
+        assert!(initialized <= 1, "{sdk:?} initialized {initialized} times");
+        let sessions = http.iter().filter_map(|exchange| exchange["session"].as_str());
+        for session in sessions {
+            assert_eq!(Some(session), self.session().as_deref(), "{sdk:?}");
+        }
+        // A client of 2026 asks first which era the server belongs to, and is refused.
+        for exchange in http.iter().filter(|exchange| exchange["rpc"] != "server/discover") {
+            assert!(matches!(exchange["status"].as_u64(), Some(200..300)), "{sdk:?}: {exchange}");
+        }
+    }
+
+    /// Ends the session as the SDK does it, which must succeed.
+    pub(super) fn close(self) {
+        self.order(&json!({"do": "close"}));
+        self.event("its end", |told| is(told, "closed"));
+        self.assert_clean();
+    }
+
+    fn order(&self, command: &Value) {
+        match &self.driver {
+            Driver::Program(_, stdin) => {
+                let mut stdin = stdin.lock().unwrap();
+                // One that has ended has told of it.
+                let _ended = writeln!(stdin.as_mut().unwrap(), "{command}");
+            }
+            Driver::Rust(sdk) => sdk.order(command.clone()),
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        match &mut self.driver {
+            Driver::Program(child, _) => {
+                let _ended = child.kill();
+                let _status = child.wait();
+            }
+            Driver::Rust(sdk) => sdk.stop(),
+        }
+    }
+}
+
+impl Ticket<'_> {
+    /// Waits for the end.
+    pub(super) fn end(&self) -> End {
+        let id = self.id;
+        let end = self.client.event(&format!("the end of request {id}"), |told| {
+            (is(told, "result") || is(told, "error")) && told["id"] == id
+        });
+        if is(&end, "result") {
+            return End::Result(end["result"].clone());
+        }
+        let message = end["message"].as_str().unwrap_or_default().to_owned();
+        End::Error { code: end["code"].clone(), message }
+    }
+
+    /// Waits for the result, which must come.
+    #[track_caller]
+    pub(super) fn result(&self) -> Value {
+        match self.end() {
+            End::Result(result) => result,
+            End::Error { code, message } => {
+                panic!("{:?}: request {} failed: {code} {message}", self.client.sdk, self.id)
+            }
+        }
+    }
+
+    /// Waits for the result of a call, which must be a good one, and gives its first text.
+    #[track_caller]
+    pub(super) fn text(&self) -> String {
+        let result = self.result();
+        assert_ne!(result["isError"], true, "{:?}: {result}", self.client.sdk);
+        text_of(&result, 0)
+    }
+
+    /// The progress so far.
+    pub(super) fn progress(&self) -> Vec<f64> {
+        let id = self.id;
+        let progress = self.client.all(|told| is(told, "progress") && told["id"] == id);
+        progress.iter().map(|told| told["progress"].as_f64().unwrap()).collect()
+    }
+}
+
+/// Whether an event is of this kind.
+pub(super) fn is(told: &Value, event: &str) -> bool {
+    told["event"] == event
+}
+
+/// One of the texts of a tool's result.
+#[track_caller]
+pub(super) fn text_of(result: &Value, item: usize) -> String {
+    let text = result["content"][item]["text"].as_str();
+    text.unwrap_or_else(|| panic!("no text {item} in {result}")).to_owned()
+}
+
+/// The names in a list.
+pub(super) fn names(list: &Value) -> Vec<String> {
+    let items = list.as_array().unwrap_or_else(|| panic!("no list: {list}"));
+    items.iter().map(|item| item["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// All that a client told, shared with whoever listens to it.
+#[derive(Clone, Default)]
+pub(super) struct Told(Arc<(Mutex<Vec<Value>>, Condvar)>);
+
+impl Told {
+    pub(super) fn add(&self, event: Value) {
+        self.lock().push(event);
+        self.0.1.notify_all();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Value>> {
+        self.0.0.lock().unwrap()
+    }
+
+    /// Waits until there is an answer; gives all that was told if there is none in time.
+    fn wait<T>(&self, ask: impl Fn(&[Value]) -> Option<T>) -> Result<T, Vec<Value>> {
+        let none_yet = |told: &mut Vec<Value>| ask(told).is_none();
+        let (told, _) = self.0.1.wait_timeout_while(self.lock(), LIMIT, none_yet).unwrap();
+        ask(&told).ok_or_else(|| told.clone())
+    }
+}
+
+/// The command line of an SDK's driver, before its target.
+fn program_of(sdk: Sdk) -> Option<Vec<String>> {
+    let script = |name: &str| {
+        let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
+        clients.join(name).into_os_string().into_string().unwrap()
+    };
+    let node = |name| vec!["node".to_owned(), script(name), variable("MAINSTAY_TEST_TOOLS")];
+    let python = |interpreter, name| {
+        let flags = ["-B", "-W", "ignore"].map(str::to_owned);
+        [&[tool(interpreter)], &flags[..], &[script(name)]].concat()
+    };
+    match sdk {
+        Sdk::Ts1 => Some(node("ts1.mjs")),
+        Sdk::Ts2 => Some(node("ts2.mjs")),
+        Sdk::Py1 => Some(python("py1/bin/python", "py1.py")),
+        Sdk::Py2 => Some(python("py2/bin/python", "py2.py")),
+        Sdk::Rust => None,
+    }
+}
+
+/// Starts a driver in the environment that `mainstay` itself is run in, since it may start it.
+fn start_program(env: &TestEnv, program: Vec<String>, target: &str, told: Told) -> Driver {
+    let ours = env.command([""; 0]);
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]).arg(target).env_clear();
+    command.envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.current_dir(env.work()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let stdout = BufReader::new(child.stdout.take().unwrap());
+    thread::spawn(move || {
+        for line in stdout.lines().map_while(Result::ok) {
+            let event = serde_json::from_str(&line);
+            told.add(event.unwrap_or_else(|_| json!({"event": "trouble", "message": line})));
+        }
+    });
+    let stdin = child.stdin.take();
+    Driver::Program(child, Mutex::new(stdin))
+}

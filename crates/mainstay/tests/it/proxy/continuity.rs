@@ -1,0 +1,266 @@
+//! Sessions that go on while the server behind them dies, is down, or forgets them.
+
+use serde_json::{Value, json};
+
+use super::client::{Client, Sdk, is, text_of};
+use super::raw::{BOTH, JSON, call};
+use super::scene::{NAME, QUICK, Scene, Wire, stage};
+use crate::env::fixture;
+
+/// A restarted server needs this long, so that there is time to call it while it is down.
+const SLOW_START: [&str; 2] = ["--ready-after", "2000"];
+
+#[test]
+fn an_idle_session_survives_a_kill() {
+    survive(Wire::Stdio);
+}
+
+#[test]
+fn an_idle_session_survives_a_kill_over_http() {
+    survive(Wire::Http);
+}
+
+fn survive(wire: Wire) {
+    let scene = Scene::new(wire, &[], &[]);
+    let clients = scene.everyone();
+    for client in &clients {
+        assert_eq!(client.text("echo", &json!({"text": "before"})), "before");
+    }
+    scene.restart();
+    for client in &clients {
+        assert_eq!(client.text("echo", &json!({"text": "after"})), "after");
+        assert!(client.tools().contains(&"echo".to_owned()));
+        let read = client.ask("resources/read", &json!({"uri": "fixture://greeting"}));
+        assert_eq!(read["contents"][0]["text"], "hello from the fixture");
+    }
+    scene.assert_clean(&clients);
+    clients.into_iter().for_each(Client::close);
+    scene.env.once(NAME, "was left by all", |server| server["sessions"] == 0);
+}
+
+#[test]
+fn a_call_while_the_server_is_down_is_held() {
+    hold(Wire::Stdio);
+}
+
+#[test]
+fn a_call_while_the_server_is_down_is_held_over_http() {
+    hold(Wire::Http);
+}
+
+fn hold(wire: Wire) {
+    let scene = Scene::new(wire, &[], &SLOW_START);
+    let clients = scene.everyone();
+    scene.kill();
+    let held: Vec<_> =
+        clients.iter().map(|client| client.send_call("echo", &json!({"text": "held"}))).collect();
+    let listed: Vec<_> =
+        clients.iter().map(|client| client.send("tools/list", &json!({}))).collect();
+    for ticket in &listed {
+        assert!(ticket.result()["tools"].is_array());
+    }
+    assert_ne!(scene.server()["status"], "running", "lists come from the last good copy");
+    for ticket in &held {
+        assert_eq!(ticket.text(), "held");
+    }
+    scene.assert_clean(&clients);
+}
+
+#[test]
+fn a_held_call_is_a_stream_at_once_and_can_be_resumed() {
+    let scene = Scene::new(Wire::Stdio, &[], &SLOW_START);
+    let session = scene.raw();
+    scene.kill();
+    let mut held = session.post(BOTH, &call(7, "echo", &json!({"text": "held"})));
+    assert_ne!(scene.server()["status"], "running", "the head does not wait for the server");
+    assert_eq!(held.status, 200);
+    assert!(held.header("content-type").unwrap().starts_with("text/event-stream"));
+    let first = held.event().expect("a first event");
+    assert_eq!((&*first.data, first.retry), ("", Some(5000)));
+    let id = first.id.expect("an id to resume from");
+    drop(held);
+
+    let mut resumed = session.get(Some(&id));
+    assert_eq!(resumed.status, 200);
+    let answer = resumed.message().expect("the answer");
+    assert_eq!((&answer["id"], text_of(&answer["result"], 0)), (&json!(7), "held".to_owned()));
+    assert_eq!(resumed.message(), None, "the stream ends with its answer");
+
+    let stranger = scene.raw();
+    let replayed = stranger.get(Some(&id));
+    let nothing_of_it = match replayed.status {
+        200 => replayed.header("content-type").is_some(),
+        status => (400..500).contains(&status),
+    };
+    assert!(nothing_of_it, "an id of another session: {}", replayed.status);
+}
+
+#[test]
+fn a_client_that_wants_json_gets_json_however_long_it_takes() {
+    let scene = Scene::new(Wire::Stdio, &[], &SLOW_START);
+    let session = scene.raw();
+    scene.kill();
+    let held = session.post(JSON, &call(7, "echo", &json!({"text": "held"})));
+    assert_eq!((held.status, held.header("content-type")), (200, Some(JSON)));
+    assert_ne!(scene.server()["status"], "running", "the head does not wait for the server");
+    let answer = held.answer();
+    assert_eq!((&answer["id"], text_of(&answer["result"], 0)), (&json!(7), "held".to_owned()));
+}
+
+#[test]
+fn a_silent_stream_is_kept_alive() {
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
+    let session = scene.raw();
+    let mut slow = session.post(BOTH, &call(7, "sleep_readonly", &json!({"ms": 10_500})));
+    let first = slow.event().expect("a first event");
+    assert_eq!((&*first.data, first.comments), ("", 0));
+    let answer = slow.event().expect("an answer");
+    assert!(answer.comments >= 1, "a comment came before {answer:?}");
+    assert!(answer.data.contains("slept 10500 ms"), "{answer:?}");
+}
+
+#[test]
+fn the_first_result_after_a_restart_says_what_was_lost_and_why() {
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
+    let clients = scene.everyone();
+    let say = json!({"text": "hello"});
+    let notes =
+        |client: &Client| client.call("echo", &say)["content"].as_array().unwrap().len() - 1;
+    for client in &clients {
+        assert_eq!(notes(client), 0, "{:?}: nothing has happened yet", client.sdk);
+    }
+    scene.restart();
+    for client in &clients {
+        let result = client.call("echo", &say);
+        assert_eq!(text_of(&result, 0), "hello");
+        let note = text_of(&result, 1);
+        for part in ["restarted", "lost", "SIGKILL"] {
+            assert!(note.contains(part), "{part} is missing in: {note}");
+        }
+        assert_eq!(notes(client), 0, "{:?}: it is told once", client.sdk);
+    }
+    let late = scene.client(Sdk::Rust);
+    assert_eq!(notes(&late), 0, "a session that began after the restart has lost nothing");
+}
+
+#[test]
+fn a_quiet_restart_is_not_mentioned() {
+    let scene = Scene::new(Wire::Stdio, &["--quiet-restart"], &[]);
+    let client = scene.client(Sdk::Ts1);
+    client.text("remember", &json!({"key": "k", "value": "v"}));
+    scene.restart();
+    let result = client.call("echo", &json!({"text": "hello"}));
+    assert_eq!(result["content"].as_array().unwrap().len(), 1, "{result}");
+}
+
+#[test]
+fn a_server_that_forgets_its_sessions_costs_no_client_anything() {
+    for how in ["404", "400", "401", "-32001", "-32600", "not-initialized"] {
+        let forget = ["--forget-session-after", "4", "--forget-as", how];
+        let scene = Scene::new(Wire::Http, &[], &forget);
+        let client = scene.client(Sdk::Ts1);
+        for count in 1..=8 {
+            // A call that meets a lost session was not looked at, so none is left out or made twice.
+            assert_eq!(client.text("count", &json!({})), count.to_string(), "{how}");
+        }
+        scene.assert_clean(&[client]);
+        assert_eq!(scene.server()["generation"], 1, "{how}");
+    }
+}
+
+#[test]
+fn a_server_that_forgets_its_sessions_costs_nobody_anything() {
+    let forget = ["--forget-session-after", "4", "--forget-as", "400"];
+    let scene = Scene::new(Wire::Http, &[], &forget);
+    let clients = scene.everyone();
+    for round in 0..4 {
+        for client in &clients {
+            assert_eq!(client.text("echo", &json!({"text": "x"})), "x", "round {round}");
+        }
+    }
+    scene.assert_clean(&clients);
+}
+
+#[test]
+fn a_server_that_gave_up_answers_honestly_and_a_repair_is_enough() {
+    let env = stage();
+    let script =
+        format!("test ! -e broken || exec sh -c 'echo no licence >&2; exit 3'; exec {}", fixture());
+    let options = [&["--restart-max", "2"], &QUICK[..]].concat();
+    let scene = Scene::run(env, &options, &["sh", "-c", &script]);
+    let clients = scene.everyone();
+    scene.env.write("broken", "");
+    scene.kill();
+    scene.env.once(NAME, "gave up", |server| server["status"] == "error");
+    for client in &clients {
+        let told = refused(client);
+        for part in ["gave up after 2 restarts", "exited 3", "no licence"] {
+            assert!(told.contains(part), "{:?}: {part} is missing in: {told}", client.sdk);
+        }
+        assert!(client.tools().contains(&"echo".to_owned()), "lists are still there");
+        client.ask("ping", &json!({}));
+    }
+    std::fs::remove_file(scene.env.work().join("broken")).unwrap();
+    scene.env.ok(["restart", NAME]);
+    scene.back(scene.server()["generation"].as_u64().unwrap());
+    for client in &clients {
+        assert_eq!(client.text("echo", &json!({"text": "repaired"})), "repaired");
+    }
+    scene.assert_clean(&clients);
+}
+
+#[test]
+fn a_stopped_server_answers_at_once_and_a_start_is_enough() {
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
+    let clients = scene.everyone();
+    scene.env.ok(["stop", NAME]);
+    for client in &clients {
+        let told = refused(client);
+        assert!(told.contains("stopped"), "{:?}: {told}", client.sdk);
+    }
+    scene.env.ok(["start", NAME]);
+    for client in &clients {
+        assert_eq!(client.text("echo", &json!({"text": "started"})), "started");
+    }
+    scene.assert_clean(&clients);
+}
+
+#[test]
+fn an_attempt_beyond_the_hold_is_not_waited_for() {
+    let slow = ["--restart-initial", "1h", "--restart-cap", "1h"];
+    let scene = Scene::new(Wire::Stdio, &slow, &[]);
+    let client = scene.client(Sdk::Py1);
+    scene.restart();
+    scene.kill();
+    scene.env.once(NAME, "waited", |server| server["next_restart_at"].is_string());
+    let told = refused(&client);
+    assert!(told.contains("killed by SIGKILL") && told.contains("1 h"), "{told}");
+    scene.env.ok(["restart", NAME]);
+    assert_eq!(client.text("echo", &json!({"text": "back"})), "back");
+    scene.assert_clean(&[client]);
+}
+
+#[test]
+fn calls_in_a_stream_of_kills_all_succeed() {
+    let scene = Scene::new(Wire::Stdio, &QUICK, &[]);
+    let client = scene.client(Sdk::Ts2);
+    for round in 0..5 {
+        let calls: Vec<_> = (0..40)
+            .map(|n| (n, client.send_call("echo", &json!({"text": format!("{round}-{n}")}))))
+            .collect();
+        scene.kill();
+        for (n, call) in calls {
+            assert_eq!(call.text(), format!("{round}-{n}"));
+        }
+        scene.back(round + 2);
+    }
+    scene.assert_clean(&[client]);
+}
+
+/// Calls a tool that cannot be reached, and gives what the client is told.
+fn refused(client: &Client) -> String {
+    let result = client.call("echo", &json!({"text": "anybody?"}));
+    assert_eq!(result["isError"], true, "{:?}: {result}", client.sdk);
+    assert_eq!(client.all(|told| is(told, "trouble")), [Value::Null; 0]);
+    text_of(&result, 0)
+}

@@ -1,0 +1,283 @@
+//! HTTP written by hand, for what no SDK shows or does: heads, single events, breaking off.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// No exchange may be silent for longer.
+const LIMIT: Duration = Duration::from_secs(40);
+
+pub(super) const BOTH: &str = "application/json, text/event-stream";
+pub(super) const JSON: &str = "application/json";
+pub(super) const EVENTS: &str = "text/event-stream";
+
+/// A session that is spoken by hand.
+pub(super) struct Raw {
+    address: String,
+    path: String,
+    pub(super) id: String,
+}
+
+/// A response, whose body is read as it comes.
+pub(super) struct Response {
+    pub(super) status: u16,
+    head: Vec<(String, String)>,
+    body: Body,
+}
+
+/// One event of a stream.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Event {
+    pub(super) id: Option<String>,
+    pub(super) retry: Option<u64>,
+    pub(super) data: String,
+    /// Comments that came before it.
+    pub(super) comments: usize,
+}
+
+impl Raw {
+    /// Opens a session at a URL, with `initialize` and `initialized`.
+    pub(super) fn open(url: &str) -> Self {
+        let (address, path) = parts(url);
+        let mut session = Self { address, path, id: String::new() };
+        let params = json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"elicitation": {}, "sampling": {}, "roots": {}},
+            "clientInfo": {"name": "raw", "version": "1"},
+        });
+        let response = session.post(BOTH, &request(0, "initialize", &params));
+        assert_eq!(response.status, 200);
+        session.id = response.header("mcp-session-id").expect("a session id").to_owned();
+        let answer = response.answer();
+        assert_eq!(answer["id"], 0, "{answer}");
+        assert!(answer["result"]["serverInfo"].is_object(), "{answer}");
+        let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        assert_eq!(session.post(BOTH, &initialized).status, 202);
+        session
+    }
+
+    /// Sends a message and returns when the head of the response is there.
+    pub(super) fn post(&self, accept: &str, message: &Value) -> Response {
+        let head = [("Content-Type", JSON), ("Accept", accept)];
+        self.exchange("POST", &head, &message.to_string())
+    }
+
+    /// Sends a request and gives its result.
+    pub(super) fn ask(&self, id: u64, method: &str, params: &Value) -> Value {
+        let response = self.post(BOTH, &request(id, method, params));
+        assert_eq!(response.status, 200);
+        let answer = response.answer();
+        assert_eq!(answer["id"], id, "{answer}");
+        assert!(answer["result"].is_object(), "{answer}");
+        answer["result"].clone()
+    }
+
+    /// Opens the session's general stream, or resumes the one of an event.
+    pub(super) fn get(&self, last_event: Option<&str>) -> Response {
+        let mut head = vec![("Accept", EVENTS)];
+        head.extend(last_event.map(|id| ("Last-Event-ID", id)));
+        self.exchange("GET", &head, "")
+    }
+
+    /// Ends the session.
+    pub(super) fn delete(&self) -> u16 {
+        self.exchange("DELETE", &[], "").status
+    }
+
+    fn exchange(&self, verb: &str, head: &[(&str, &str)], body: &str) -> Response {
+        let mut all = vec![("Host", &*self.address)];
+        all.extend_from_slice(head);
+        if !self.id.is_empty() {
+            all.push(("Mcp-Session-Id", &self.id));
+            all.push(("MCP-Protocol-Version", "2025-11-25"));
+        }
+        exchange(&self.address, verb, &self.path, &all, body)
+    }
+}
+
+/// One exchange on a connection of its own, with exactly these header fields.
+pub(super) fn exchange(
+    address: &str,
+    verb: &str,
+    path: &str,
+    head: &[(&str, &str)],
+    body: &str,
+) -> Response {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let fields: String = head.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let length = body.len();
+    let text = format!("{verb} {path} HTTP/1.1\r\n{fields}Content-Length: {length}\r\n\r\n{body}");
+    stream.write_all(text.as_bytes()).unwrap();
+    Response::read(stream).unwrap()
+}
+
+/// The address and the path of a URL.
+pub(super) fn parts(url: &str) -> (String, String) {
+    let rest = url.strip_prefix("http://").expect("a URL of ours");
+    let (address, path) = rest.split_once('/').expect("a URL with a path");
+    (address.to_owned(), format!("/{path}"))
+}
+
+/// A JSON-RPC request.
+pub(super) fn request(id: u64, method: &str, params: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+}
+
+/// The call of a tool.
+pub(super) fn call(id: u64, tool: &str, arguments: &Value) -> Value {
+    request(id, "tools/call", &json!({"name": tool, "arguments": arguments}))
+}
+
+impl Response {
+    fn read(stream: TcpStream) -> io::Result<Self> {
+        let mut reader = BufReader::new(stream);
+        let first = line(&mut reader)?;
+        let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = status.unwrap_or_else(|| panic!("no status in `{first}`"));
+        let mut head = Vec::new();
+        loop {
+            let field = line(&mut reader)?;
+            let Some((name, value)) = field.split_once(':') else { break };
+            head.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+        let mut response = Self { status, head, body: Body { reader, frame: Frame::UntilClose } };
+        response.body.frame = match response.header("content-length") {
+            _ if response.header("transfer-encoding") == Some("chunked") => Frame::Chunked(0),
+            Some(length) => Frame::Length(length.parse().unwrap()),
+            None if status == 202 || status == 204 => Frame::Length(0),
+            None => Frame::UntilClose,
+        };
+        Ok(response)
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        let found = self.head.iter().find(|(field, _)| field == name);
+        found.map(|(_, value)| &**value)
+    }
+
+    /// The whole body.
+    pub(super) fn text(mut self) -> String {
+        let mut text = Vec::new();
+        while let Some(byte) = self.body.byte().unwrap() {
+            text.push(byte);
+        }
+        String::from_utf8(text).unwrap()
+    }
+
+    /// The one answer, whether it came as JSON or in a stream; messages before it are passed over.
+    pub(super) fn answer(mut self) -> Value {
+        if self.header("content-type").is_some_and(|kind| kind.starts_with(JSON)) {
+            return serde_json::from_str(&self.text()).unwrap();
+        }
+        loop {
+            let message = self.message().expect("an answer before the end of the stream");
+            if message.get("method").is_none() {
+                return message;
+            }
+        }
+    }
+
+    /// The next message of a stream; none at its end.
+    pub(super) fn message(&mut self) -> Option<Value> {
+        loop {
+            let event = self.event()?;
+            if !event.data.is_empty() {
+                return Some(serde_json::from_str(&event.data).unwrap());
+            }
+        }
+    }
+
+    /// The next event of a stream; none at its end.
+    pub(super) fn event(&mut self) -> Option<Event> {
+        let mut event = Event::default();
+        let mut any = false;
+        loop {
+            let line = self.body.line().unwrap()?;
+            if line.is_empty() {
+                match any {
+                    true => return Some(event),
+                    false => continue,
+                }
+            }
+            let (field, value) = line.split_once(':').unwrap_or((&line, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            match field {
+                "" => {
+                    event.comments += 1;
+                    continue;
+                }
+                "id" => event.id = Some(value.to_owned()),
+                "retry" => event.retry = value.parse().ok(),
+                "data" => event.data.push_str(value),
+                _other => {}
+            }
+            any = true;
+        }
+    }
+}
+
+/// A body with whatever marks its end.
+struct Body {
+    reader: BufReader<TcpStream>,
+    frame: Frame,
+}
+
+enum Frame {
+    Length(usize),
+    /// What is left of the present chunk.
+    Chunked(usize),
+    UntilClose,
+    Ended,
+}
+
+impl Body {
+    fn line(&mut self) -> io::Result<Option<String>> {
+        let mut text = Vec::new();
+        loop {
+            match self.byte()? {
+                None if text.is_empty() => return Ok(None),
+                None | Some(b'\n') => return Ok(Some(String::from_utf8(text).unwrap())),
+                Some(b'\r') => {}
+                Some(byte) => text.push(byte),
+            }
+        }
+    }
+
+    fn byte(&mut self) -> io::Result<Option<u8>> {
+        match &mut self.frame {
+            Frame::Ended | Frame::Length(0) => return Ok(None),
+            Frame::Length(left) => *left -= 1,
+            Frame::UntilClose => {}
+            Frame::Chunked(0) => {
+                let size = line(&mut self.reader)?;
+                let size = size.split(';').next().unwrap_or_default();
+                let size = usize::from_str_radix(size, 16).map_err(io::Error::other)?;
+                if size == 0 {
+                    self.frame = Frame::Ended;
+                    return Ok(None);
+                }
+                self.frame = Frame::Chunked(size);
+                return self.byte();
+            }
+            Frame::Chunked(left) => *left -= 1,
+        }
+        let mut byte = [0];
+        if self.reader.read(&mut byte)? == 0 {
+            self.frame = Frame::Ended;
+            return Ok(None);
+        }
+        if let Frame::Chunked(0) = self.frame {
+            line(&mut self.reader)?;
+        }
+        Ok(Some(byte[0]))
+    }
+}
+
+fn line(reader: &mut BufReader<TcpStream>) -> io::Result<String> {
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    Ok(line.trim_end().to_owned())
+}

@@ -1,0 +1,242 @@
+//! The Rust SDK as a client: crates.io `rmcp`, on a thread of its own.
+//!
+//! It takes the commands and tells the events that the drivers in `tests/clients` take and tell,
+//! except those of single HTTP exchanges.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rmcp::model::{
+    ClientConfig, ClientNotification, ClientRequest, ClientResult, ErrorData, ServerNotification,
+    ServerRequest,
+};
+use rmcp::service::{
+    NotificationContext, Peer, PeerRequestOptions, RequestContext, RoleClient, Service,
+    ServiceError, ServiceExt as _,
+};
+use rmcp::transport::StreamableHttpClientTransport;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use super::client::Told;
+
+/// A client that runs until it is stopped.
+pub(super) struct RustSdk {
+    orders: Option<mpsc::UnboundedSender<Value>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl RustSdk {
+    pub(super) fn start(url: &str, told: Told) -> Self {
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let url = url.to_owned();
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(session(url, told.clone(), inbox));
+            told.add(json!({"event": "closed"}));
+        });
+        Self { orders: Some(orders), thread: Some(thread) }
+    }
+
+    pub(super) fn order(&self, command: Value) {
+        // One that has ended has told of it.
+        let _ended = self.orders.as_ref().unwrap().send(command);
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _told = thread.join();
+        }
+    }
+}
+
+/// One session, until it is told to close.
+async fn session(url: String, told: Told, mut inbox: mpsc::UnboundedReceiver<Value>) {
+    let handler = Arc::new(Handler { told: told.clone(), shared: Mutex::default() });
+    let transport = StreamableHttpClientTransport::from_uri(url);
+    let mut client = match Speaker(Arc::clone(&handler)).serve(transport).await {
+        Ok(client) => client,
+        Err(error) => return trouble(&told, &error),
+    };
+    let hello = client.peer_info().expect("a session is open only after `initialize`");
+    let capabilities = serde_json::to_value(&*hello).unwrap()["capabilities"].clone();
+    told.add(json!({"event": "connected", "capabilities": capabilities}));
+    let mut requests = JoinSet::new();
+    while let Some(command) = inbox.recv().await {
+        let id = command["id"].as_u64();
+        match command["do"].as_str().unwrap() {
+            "close" => break,
+            "cancel" => handler.cancel(id.unwrap()),
+            "answer" => handler.answer(command["key"].as_u64().unwrap(), command["result"].clone()),
+            "answers" => {
+                let method = command["method"].as_str().unwrap().to_owned();
+                handler.shared.lock().unwrap().answers.insert(method, command["result"].clone());
+            }
+            _request => {
+                let peer = client.peer().clone();
+                requests.spawn(request(Arc::clone(&handler), peer, id.unwrap(), command));
+            }
+        }
+    }
+    requests.abort_all();
+    if client.is_closed() {
+        trouble(&told, &"the client closed itself");
+    }
+    if let Err(error) = client.close_with_timeout(Duration::from_secs(5)).await {
+        trouble(&told, &error);
+    }
+}
+
+/// Sends one request and tells how it ends.
+async fn request(handler: Arc<Handler>, peer: Peer<RoleClient>, id: u64, command: Value) {
+    let message = json!({"method": command["do"], "params": command["params"]});
+    let message: ClientRequest = serde_json::from_value(message).unwrap();
+    let (give_up, given_up) = oneshot::channel();
+    let sent = peer.send_request_with_option(message, PeerRequestOptions::no_options()).await;
+    let handle = match sent {
+        Ok(handle) => handle,
+        Err(error) => return handler.told.add(failure(id, &error)),
+    };
+    handler.began(id, &handle.progress_token.0, give_up);
+    let number = handle.id.clone();
+    let end = tokio::select! {
+        end = handle.await_response() => end,
+        _ = given_up => {
+            let params = json!({"requestId": number, "reason": "no longer wanted"});
+            let notice = json!({"method": "notifications/cancelled", "params": params});
+            let notice: ClientNotification = serde_json::from_value(notice).unwrap();
+            let _closed = peer.send_notification(notice).await;
+            Err(ServiceError::Cancelled { reason: None })
+        }
+    };
+    handler.told.add(match end {
+        Ok(result) => json!({"event": "result", "id": id, "result": result}),
+        Err(error) => failure(id, &error),
+    });
+}
+
+fn failure(id: u64, error: &ServiceError) -> Value {
+    let code = match error {
+        ServiceError::McpError(error) => json!(error.code),
+        _other => Value::Null,
+    };
+    json!({"event": "error", "id": id, "code": code, "message": error.to_string()})
+}
+
+fn trouble(told: &Told, error: &dyn std::fmt::Display) {
+    told.add(json!({"event": "trouble", "message": error.to_string()}));
+}
+
+/// What the client knows of its session.
+struct Handler {
+    told: Told,
+    shared: Mutex<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// The requests that a progress token stands for.
+    tokens: HashMap<String, u64>,
+    in_flight: HashMap<u64, oneshot::Sender<()>>,
+    answers: HashMap<String, Value>,
+    questions: HashMap<u64, oneshot::Sender<Value>>,
+    last_question: u64,
+}
+
+impl Handler {
+    fn began(&self, id: u64, token: &impl serde::Serialize, give_up: oneshot::Sender<()>) {
+        let token = serde_json::to_string(token).unwrap();
+        let mut shared = self.shared.lock().unwrap();
+        shared.tokens.insert(token, id);
+        shared.in_flight.insert(id, give_up);
+    }
+
+    fn cancel(&self, id: u64) {
+        if let Some(give_up) = self.shared.lock().unwrap().in_flight.remove(&id) {
+            let _ended = give_up.send(());
+        }
+    }
+
+    fn answer(&self, key: u64, result: Value) {
+        if let Some(question) = self.shared.lock().unwrap().questions.remove(&key) {
+            let _withdrawn = question.send(result);
+        }
+    }
+
+    /// Tells of a question, and gives its answer if there is one already.
+    fn asked(&self, question: &Value) -> Result<Value, (u64, oneshot::Receiver<Value>)> {
+        let method = question["method"].as_str().unwrap().to_owned();
+        let mut shared = self.shared.lock().unwrap();
+        shared.last_question += 1;
+        let key = shared.last_question;
+        let params = &question["params"];
+        self.told.add(json!({"event": "asked", "key": key, "method": method, "params": params}));
+        if let Some(answer) = shared.answers.get(&method) {
+            return Ok(answer.clone());
+        }
+        let (answer, answered) = oneshot::channel();
+        shared.questions.insert(key, answer);
+        Err((key, answered))
+    }
+}
+
+/// The side that the server speaks to.
+struct Speaker(Arc<Handler>);
+
+impl Service<RoleClient> for Speaker {
+    async fn handle_request(
+        &self,
+        request: ServerRequest,
+        context: RequestContext<RoleClient>,
+    ) -> Result<ClientResult, ErrorData> {
+        let question = serde_json::to_value(&request).unwrap();
+        if question["method"] == "ping" {
+            return Ok(ClientResult::empty(()));
+        }
+        let answer = match self.0.asked(&question) {
+            Ok(answer) => answer,
+            Err((key, answered)) => tokio::select! {
+                answer = answered => answer.unwrap_or_default(),
+                () = context.ct.cancelled() => {
+                    self.0.told.add(json!({"event": "withdrawn", "key": key}));
+                    Value::Null
+                }
+            },
+        };
+        let parsed = serde_json::from_value(answer);
+        parsed.map_err(|error| ErrorData::internal_error(error.to_string(), None))
+    }
+
+    async fn handle_notification(
+        &self,
+        notification: ServerNotification,
+        _context: NotificationContext<RoleClient>,
+    ) -> Result<(), ErrorData> {
+        let heard = serde_json::to_value(&notification).unwrap();
+        let (method, params) = (&heard["method"], &heard["params"]);
+        if method == "notifications/cancelled" {
+            return Ok(());
+        }
+        if method != "notifications/progress" {
+            let told = json!({"event": "notification", "method": method, "params": params});
+            self.0.told.add(told);
+            return Ok(());
+        }
+        let token = params["progressToken"].to_string();
+        let id = self.0.shared.lock().unwrap().tokens.get(&token).copied();
+        let progress = &params["progress"];
+        self.0.told.add(json!({"event": "progress", "id": id, "progress": progress}));
+        Ok(())
+    }
+
+    fn get_info(&self) -> ClientConfig {
+        let capabilities = json!({"sampling": {}, "elicitation": {}, "roots": {}});
+        let implementation = json!({"name": "rust", "version": "1"});
+        let capabilities = serde_json::from_value(capabilities).unwrap();
+        ClientConfig::new(capabilities, serde_json::from_value(implementation).unwrap())
+    }
+}
