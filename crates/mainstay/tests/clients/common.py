@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 Request = Callable[[dict[str, Any], int, float | None], Awaitable[Any]]
@@ -63,12 +64,16 @@ async def obey(requests: dict[str, Request], questions: Questions) -> None:
             timeout = None if seconds is None else seconds / 1000
             result = await requests[command["do"]](command.get("params") or {}, id, timeout)
             tell("result", id=id, result=plain(result))
-        except asyncio.CancelledError:
-            tell("error", id=id, code=None, message="no longer wanted")
-            raise
         except Exception as error:
             code = getattr(getattr(error, "error", None), "code", None)
             tell("error", id=id, code=code, message=str(error) or repr(error))
+
+    def begin(command: dict[str, Any]) -> None:
+        id = command["id"]
+        task = in_flight[id] = asyncio.create_task(carry_out(command))
+        # A task that is cancelled before its first step never runs, so it cannot tell.
+        unwanted = partial(tell, "error", id=id, code=None, message="no longer wanted")
+        task.add_done_callback(lambda ended: unwanted() if ended.cancelled() else None)
 
     async for line in commands():
         command = json.loads(line)
@@ -82,7 +87,7 @@ async def obey(requests: dict[str, Request], questions: Questions) -> None:
             case "answers":
                 questions.answers[command["method"]] = command["result"]
             case _:
-                in_flight[command["id"]] = asyncio.create_task(carry_out(command))
+                begin(command)
 
 
 async def commands():

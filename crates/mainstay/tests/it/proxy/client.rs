@@ -91,7 +91,7 @@ impl Client {
     pub(super) fn start(env: &TestEnv, sdk: Sdk, target: &str) -> Self {
         let told = Told::default();
         let driver = match program_of(sdk) {
-            Some(program) => start_program(env, program, target, told.clone()),
+            Some(program) => start_program(env, &program, target, told.clone()),
             None => Driver::Rust(RustSdk::start(target, told.clone())),
         };
         Self { sdk, told, driver, last_id: AtomicU64::new(0) }
@@ -340,7 +340,7 @@ fn program_of(sdk: Sdk) -> Option<Vec<String>> {
 }
 
 /// Starts a driver in the environment that `mainstay` itself is run in, since it may start it.
-fn start_program(env: &TestEnv, program: Vec<String>, target: &str, told: Told) -> Driver {
+fn start_program(env: &TestEnv, program: &[String], target: &str, told: Told) -> Driver {
     let ours = env.command([""; 0]);
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]).arg(target).env_clear();

@@ -5,7 +5,8 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 
-use super::client::{Client, Sdk};
+use super::client::{Client, End, Sdk, names};
+use super::raw::{BOTH, Raw, request};
 use super::scene::stage;
 use crate::env::fixture;
 
@@ -52,18 +53,57 @@ fn stdio_clients_work_without_mainstay() {
     }
 }
 
+#[test]
+fn http_by_hand_works_without_mainstay() {
+    let listening = Listening::start();
+    let session = Raw::open(&listening.url);
+    let listed = session.ask(1, "tools/list", &json!({}));
+    assert!(names(&listed["tools"]).contains(&"echo".to_owned()));
+    let steps =
+        json!({"name": "progress_die", "arguments": {"steps": 2}, "_meta": {"progressToken": 5}});
+    let mut stream = session.post(BOTH, &request(2, "tools/call", &steps));
+    let progress = [stream.message().unwrap(), stream.message().unwrap()];
+    assert_eq!(progress.map(|told| told["params"]["progress"].clone()), [1, 2]);
+    assert_eq!(stream.answer()["result"]["content"][0]["text"], "2 steps");
+    assert_eq!(session.get(None).status, 200);
+    assert!(matches!(session.delete(), 200 | 204));
+}
+
 fn use_it(client: Client) {
+    let name = format!("{:?}", client.sdk);
     assert!(client.capabilities()["tools"].is_object());
     assert!(client.tools().contains(&"echo".to_owned()));
-    let slow = client.send_call("sleep", &json!({"ms": 200}));
+    let slow = client.send_call("sleep_readonly", &json!({"ms": 200}));
     let quick = client.send_call("echo", &json!({"text": "quick"}));
     assert_eq!((quick.text(), slow.text()), ("quick".to_owned(), "slept 200 ms".to_owned()));
+    let steps = client.send_call("progress_die", &json!({"steps": 3, "ms": 20}));
+    assert_eq!(steps.text(), "3 steps");
+    assert!(steps.progress().starts_with(&[1.0]), "{name}: {:?}", steps.progress());
     let read = client.ask("resources/read", &json!({"uri": "fixture://greeting"}));
     assert_eq!(read["contents"][0]["text"], "hello from the fixture");
     let prompt = json!({"name": "greet", "arguments": {"who": "Ada"}});
     let prompt = client.ask("prompts/get", &prompt);
     assert_eq!(prompt["messages"][0]["content"]["text"], "Say hello to Ada.");
+
     client.ask("logging/setLevel", &json!({"level": "debug"}));
+    client.text("log", &json!({"level": "debug", "text": "heard"}));
+    assert!(client.notified("notifications/message")["params"].to_string().contains("heard"));
+    client.ask("resources/subscribe", &json!({"uri": "fixture://greeting"}));
+    client.text("touch", &json!({"uri": "fixture://greeting"}));
+    let updated = client.notified("notifications/resources/updated");
+    assert_eq!(updated["params"]["uri"], "fixture://greeting");
+
+    client.will_answer("roots/list", &json!({"roots": [{"uri": "file:///root", "name": name}]}));
+    assert!(client.text("roots", &json!({})).contains("file:///root"));
+    let question = client.send_call("elicit", &json!({"message": "who?"}));
+    let asked = client.asked("elicitation/create");
+    assert_eq!(asked["params"]["message"], "who?");
+    client.answer(&asked, &json!({"action": "accept", "content": {"name": name}}));
+    assert!(question.text().contains(&name));
+
+    let endless = client.send_call("sleep_readonly", &json!({"ms": 600_000}));
+    client.cancel(&endless);
+    assert!(matches!(endless.end(), End::Error { .. }));
     client.ask("ping", &json!({}));
     client.close();
 }

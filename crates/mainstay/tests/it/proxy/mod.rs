@@ -4,10 +4,17 @@
 //! where they show too little, HTTP written by hand ([`raw`]). Faults are signals to the server; a
 //! story waits for what it needs, so none depends on how fast anything is.
 
+mod asking;
 mod client;
 mod continuity;
 mod direct;
+mod front_ends;
+mod guard;
+mod hygiene;
+mod lists;
 mod raw;
+mod real;
 mod replay;
 mod rust_sdk;
 mod scene;
+mod sharing;

@@ -24,7 +24,7 @@ pub(super) struct Raw {
 pub(super) struct Response {
     pub(super) status: u16,
     head: Vec<(String, String)>,
-    body: Body,
+    body: BufReader<Body>,
 }
 
 /// One event of a stream.
@@ -49,7 +49,7 @@ impl Raw {
         });
         let response = session.post(BOTH, &request(0, "initialize", &params));
         assert_eq!(response.status, 200);
-        session.id = response.header("mcp-session-id").expect("a session id").to_owned();
+        response.header("mcp-session-id").expect("a session id").clone_into(&mut session.id);
         let answer = response.answer();
         assert_eq!(answer["id"], 0, "{answer}");
         assert!(answer["result"]["serverInfo"].is_object(), "{answer}");
@@ -107,8 +107,8 @@ pub(super) fn exchange(
 ) -> Response {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    let fields: String = head.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    let length = body.len();
+    let fields: Vec<_> = head.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let (fields, length) = (fields.concat(), body.len());
     let text = format!("{verb} {path} HTTP/1.1\r\n{fields}Content-Length: {length}\r\n\r\n{body}");
     stream.write_all(text.as_bytes()).unwrap();
     Response::read(stream).unwrap()
@@ -139,32 +139,28 @@ impl Response {
         let status = status.unwrap_or_else(|| panic!("no status in `{first}`"));
         let mut head = Vec::new();
         loop {
-            let field = line(&mut reader)?;
-            let Some((name, value)) = field.split_once(':') else { break };
+            let text = line(&mut reader)?;
+            let Some((name, value)) = text.split_once(':') else { break };
             head.push((name.to_ascii_lowercase(), value.trim().to_owned()));
         }
-        let mut response = Self { status, head, body: Body { reader, frame: Frame::UntilClose } };
-        response.body.frame = match response.header("content-length") {
-            _ if response.header("transfer-encoding") == Some("chunked") => Frame::Chunked(0),
-            Some(length) => Frame::Length(length.parse().unwrap()),
+        let frame = match field(&head, "content-length") {
+            _ if field(&head, "transfer-encoding") == Some("chunked") => Frame::Chunked(0),
+            Some(length) => Frame::Length(length.parse().map_err(io::Error::other)?),
             None if status == 202 || status == 204 => Frame::Length(0),
             None => Frame::UntilClose,
         };
-        Ok(response)
+        Ok(Self { status, head, body: BufReader::new(Body { reader, frame }) })
     }
 
     pub(super) fn header(&self, name: &str) -> Option<&str> {
-        let found = self.head.iter().find(|(field, _)| field == name);
-        found.map(|(_, value)| &**value)
+        field(&self.head, name)
     }
 
     /// The whole body.
     pub(super) fn text(mut self) -> String {
-        let mut text = Vec::new();
-        while let Some(byte) = self.body.byte().unwrap() {
-            text.push(byte);
-        }
-        String::from_utf8(text).unwrap()
+        let mut text = String::new();
+        self.body.read_to_string(&mut text).unwrap();
+        text
     }
 
     /// The one answer, whether it came as JSON or in a stream; messages before it are passed over.
@@ -195,18 +191,18 @@ impl Response {
         let mut event = Event::default();
         let mut any = false;
         loop {
-            let line = self.body.line().unwrap()?;
-            if line.is_empty() {
-                match any {
-                    true => return Some(event),
-                    false => continue,
-                }
+            if self.body.fill_buf().unwrap().is_empty() {
+                return None;
+            }
+            let line = line(&mut self.body).unwrap();
+            if line.is_empty() && any {
+                return Some(event);
             }
             let (field, value) = line.split_once(':').unwrap_or((&line, ""));
             let value = value.strip_prefix(' ').unwrap_or(value);
             match field {
                 "" => {
-                    event.comments += 1;
+                    event.comments += usize::from(!line.is_empty());
                     continue;
                 }
                 "id" => event.id = Some(value.to_owned()),
@@ -217,6 +213,10 @@ impl Response {
             any = true;
         }
     }
+}
+
+fn field<'a>(head: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    head.iter().find(|(field, _)| field == name).map(|(_, value)| &**value)
 }
 
 /// A body with whatever marks its end.
@@ -230,54 +230,32 @@ enum Frame {
     /// What is left of the present chunk.
     Chunked(usize),
     UntilClose,
-    Ended,
 }
 
-impl Body {
-    fn line(&mut self) -> io::Result<Option<String>> {
-        let mut text = Vec::new();
-        loop {
-            match self.byte()? {
-                None if text.is_empty() => return Ok(None),
-                None | Some(b'\n') => return Ok(Some(String::from_utf8(text).unwrap())),
-                Some(b'\r') => {}
-                Some(byte) => text.push(byte),
-            }
+impl io::Read for Body {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Frame::Chunked(0) = self.frame {
+            let size = line(&mut self.reader)?;
+            let size = size.split(';').next().unwrap_or_default();
+            let size = usize::from_str_radix(size, 16).map_err(io::Error::other)?;
+            self.frame = if size == 0 { Frame::Length(0) } else { Frame::Chunked(size) };
         }
-    }
-
-    fn byte(&mut self) -> io::Result<Option<u8>> {
-        match &mut self.frame {
-            Frame::Ended | Frame::Length(0) => return Ok(None),
-            Frame::Length(left) => *left -= 1,
-            Frame::UntilClose => {}
-            Frame::Chunked(0) => {
-                let size = line(&mut self.reader)?;
-                let size = size.split(';').next().unwrap_or_default();
-                let size = usize::from_str_radix(size, 16).map_err(io::Error::other)?;
-                if size == 0 {
-                    self.frame = Frame::Ended;
-                    return Ok(None);
-                }
-                self.frame = Frame::Chunked(size);
-                return self.byte();
-            }
-            Frame::Chunked(left) => *left -= 1,
-        }
-        let mut byte = [0];
-        if self.reader.read(&mut byte)? == 0 {
-            self.frame = Frame::Ended;
-            return Ok(None);
-        }
+        let (Frame::Length(left) | Frame::Chunked(left)) = &mut self.frame else {
+            return self.reader.read(buffer);
+        };
+        let most = buffer.len().min(*left);
+        // Asked for nothing, a reader would still wait for something.
+        let read = if most == 0 { 0 } else { self.reader.read(&mut buffer[..most])? };
+        *left -= read;
         if let Frame::Chunked(0) = self.frame {
             line(&mut self.reader)?;
         }
-        Ok(Some(byte[0]))
+        Ok(read)
     }
 }
 
-fn line(reader: &mut BufReader<TcpStream>) -> io::Result<String> {
+fn line(reader: &mut impl io::BufRead) -> io::Result<String> {
     let mut line = String::new();
     reader.read_line(&mut line)?;
-    Ok(line.trim_end().to_owned())
+    Ok(line.trim_end_matches(['\r', '\n']).to_owned())
 }

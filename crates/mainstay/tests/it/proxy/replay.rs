@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::client::{Client, Sdk, Ticket, text_of};
+use super::client::{Sdk, Ticket, text_of};
 use super::raw::{BOTH, JSON, call};
 use super::scene::{NAME, QUICK, Scene, Wire, stage};
 
@@ -172,8 +172,8 @@ fn a_call_that_kills_the_server_each_time_is_given_up() {
     assert_eq!(bystander.text("echo", &json!({"text": "fine"})), "fine");
     assert_eq!(poisoner.text("echo", &json!({"text": "fine"})), "fine");
     let executed = scene.file("count").read();
-    let poisoned = executed.iter().filter(|tool| *tool == "progress_die").count();
-    assert_eq!(poisoned, 2, "{executed:?}");
+    let deadly = executed.iter().filter(|tool| *tool == "progress_die").count();
+    assert_eq!(deadly, 2, "{executed:?}");
     scene.assert_clean(&[poisoner, bystander]);
 }
 
@@ -205,16 +205,16 @@ fn nothing_is_run_for_a_client_that_has_gone() {
         client.cancel(&call);
         call.end();
     }
-    let deleted = deletes.post(BOTH, &call(1, "append", &append("session ended")));
+    let unheard = deletes.post(BOTH, &call(1, "append", &append("session ended")));
     assert!(matches!(deletes.delete(), 200 | 204));
-    let left = leaves.post(JSON, &call(1, "append", &append("connection closed")));
-    drop(left);
+    let unread = leaves.post(JSON, &call(1, "append", &append("connection closed")));
+    drop(unread);
     let stayed = stays.post(BOTH, &call(1, "append", &append("stayed")));
     assert_ne!(scene.server()["status"], "running", "all this was before the server was back");
     assert_eq!(text_of(&stayed.answer()["result"], 0), "appended");
     stays.ask(2, "tools/call", &json!({"name": "echo", "arguments": {"text": "x"}}));
     assert_eq!(file.read(), ["stayed"]);
-    drop(deleted);
+    drop(unheard);
 }
 
 #[test]

@@ -77,8 +77,10 @@ async fn session(url: String, told: Told, mut inbox: mpsc::UnboundedReceiver<Val
                 handler.shared.lock().unwrap().answers.insert(method, command["result"].clone());
             }
             _request => {
+                let (give_up, unwanted) = oneshot::channel();
+                handler.shared.lock().unwrap().in_flight.insert(id.unwrap(), give_up);
                 let peer = client.peer().clone();
-                requests.spawn(request(Arc::clone(&handler), peer, id.unwrap(), command));
+                requests.spawn(request(Arc::clone(&handler), peer, command, unwanted));
             }
         }
     }
@@ -92,20 +94,26 @@ async fn session(url: String, told: Told, mut inbox: mpsc::UnboundedReceiver<Val
 }
 
 /// Sends one request and tells how it ends.
-async fn request(handler: Arc<Handler>, peer: Peer<RoleClient>, id: u64, command: Value) {
+async fn request(
+    handler: Arc<Handler>,
+    peer: Peer<RoleClient>,
+    command: Value,
+    unwanted: oneshot::Receiver<()>,
+) {
+    let id = command["id"].as_u64().unwrap();
     let message = json!({"method": command["do"], "params": command["params"]});
     let message: ClientRequest = serde_json::from_value(message).unwrap();
-    let (give_up, given_up) = oneshot::channel();
     let sent = peer.send_request_with_option(message, PeerRequestOptions::no_options()).await;
     let handle = match sent {
         Ok(handle) => handle,
         Err(error) => return handler.told.add(failure(id, &error)),
     };
-    handler.began(id, &handle.progress_token.0, give_up);
+    let token = serde_json::to_string(&handle.progress_token).unwrap();
+    handler.shared.lock().unwrap().tokens.insert(token, id);
     let number = handle.id.clone();
     let end = tokio::select! {
         end = handle.await_response() => end,
-        _ = given_up => {
+        _ = unwanted => {
             let params = json!({"requestId": number, "reason": "no longer wanted"});
             let notice = json!({"method": "notifications/cancelled", "params": params});
             let notice: ClientNotification = serde_json::from_value(notice).unwrap();
@@ -148,13 +156,6 @@ struct Shared {
 }
 
 impl Handler {
-    fn began(&self, id: u64, token: &impl serde::Serialize, give_up: oneshot::Sender<()>) {
-        let token = serde_json::to_string(token).unwrap();
-        let mut shared = self.shared.lock().unwrap();
-        shared.tokens.insert(token, id);
-        shared.in_flight.insert(id, give_up);
-    }
-
     fn cancel(&self, id: u64) {
         if let Some(give_up) = self.shared.lock().unwrap().in_flight.remove(&id) {
             let _ended = give_up.send(());

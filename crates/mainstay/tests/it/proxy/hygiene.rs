@@ -1,0 +1,52 @@
+//! Servers that talk rubbish or too much.
+
+use serde_json::json;
+
+use super::client::{End, Sdk};
+use super::raw::{BOTH, call};
+use super::scene::{Scene, Wire};
+
+#[test]
+fn junk_and_long_lines_harm_no_session() {
+    let scene = Scene::new(Wire::Stdio, &[], &["--junk-stdout"]);
+    let clients = scene.everyone();
+    let slow = clients[0].send_call("sleep_readonly", &json!({"ms": 1000}));
+    for client in &clients {
+        // Python 2.x refuses events above 1 MiB, whoever sends them.
+        let n = if client.sdk == Sdk::Py2 { 900_000 } else { 10_000_000 };
+        assert_eq!(client.text("bytes", &json!({"n": n})).len(), n, "{:?}", client.sdk);
+    }
+    assert_eq!(slow.text(), "slept 1000 ms");
+    scene.assert_clean(&clients);
+}
+
+#[test]
+fn a_line_over_the_limit_fails_one_call() {
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
+    let client = scene.client(Sdk::Ts1);
+    let huge = client.send_call("bytes", &json!({"n": 17 << 20}));
+    match huge.end() {
+        End::Result(result) => assert_eq!(result["isError"], true),
+        End::Error { message, .. } => assert!(message.contains("16 MiB"), "{message}"),
+    }
+    assert_eq!(client.text("echo", &json!({"text": "on"})), "on");
+    assert_eq!(scene.server()["generation"], 1, "the server did no wrong");
+    scene.assert_clean(&[client]);
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_up_nobody() {
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
+    let deaf = scene.raw();
+    let unread: Vec<_> =
+        (0..8).map(|id| deaf.post(BOTH, &call(id, "bytes", &json!({"n": 4_000_000})))).collect();
+    let client = scene.client(Sdk::Rust);
+    for n in 0..50 {
+        let text = n.to_string();
+        assert_eq!(client.text("echo", &json!({"text": text})), text);
+    }
+    for response in unread {
+        let answer = response.answer();
+        assert_eq!(answer["result"]["content"][0]["text"].as_str().unwrap().len(), 4_000_000);
+    }
+}

@@ -1,0 +1,55 @@
+//! Real clients with real servers, which others wrote, and a kill between.
+
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::scene::{Scene, stage};
+use crate::env::free_port;
+use crate::real_servers::{LOOPBACK, tool};
+
+#[test]
+fn the_time_server_of_pypi() {
+    let scene = Scene::run(stage(), &[], &[&tool("python/bin/mcp-server-time")]);
+    let arguments =
+        json!({"source_timezone": "UTC", "time": "12:30", "target_timezone": "Asia/Tokyo"});
+    check(&scene, "convert_time", &arguments, "T21:30:00+09:00");
+}
+
+#[test]
+fn the_everything_server_of_npm() {
+    let program = tool("node/node_modules/.bin/mcp-server-everything");
+    let scene = Scene::run(stage(), &[], &[&program, "stdio"]);
+    check(&scene, "echo", &json!({"message": "still here"}), "Echo: still here");
+}
+
+#[test]
+fn the_everything_server_of_npm_over_http() {
+    let env = stage();
+    let program = tool("node/node_modules/.bin/mcp-server-everything");
+    let preload = env.write("loopback.cjs", LOOPBACK);
+    let port = free_port().to_string();
+    let variable = format!("PORT={port}");
+    let options = ["--transport", "streamable-http", "--target-port", &port, "-e", &variable];
+    let command = ["node", "-r", preload.to_str().unwrap(), &program, "streamableHttp"];
+    let scene = Scene::run(env, &options, &command);
+    check(&scene, "echo", &json!({"message": "still here"}), "Echo: still here");
+}
+
+/// Uses a server with every client, kills it, and uses it again while it comes back.
+fn check(scene: &Scene, tool: &str, arguments: &Value, answer: &str) {
+    let clients = scene.everyone();
+    let use_it = |client: &Client| {
+        assert!(client.tools().contains(&tool.to_owned()), "{:?}", client.sdk);
+        let text = client.text(tool, arguments);
+        assert!(text.contains(answer), "{:?}: {text}", client.sdk);
+    };
+    clients.iter().for_each(use_it);
+    scene.kill();
+    let prompts = |client: &Client| client.capabilities()["prompts"].is_object();
+    clients.iter().for_each(use_it);
+    for client in clients.iter().filter(|client| prompts(client)) {
+        let prompts = client.ask("prompts/list", &json!({}));
+        assert!(prompts["prompts"].as_array().is_some_and(|list| !list.is_empty()), "{prompts}");
+    }
+    scene.assert_clean(&clients);
+}

@@ -1,0 +1,171 @@
+//! Many sessions at one server: each hears what is meant for it, and nothing else.
+
+use serde_json::{Value, json};
+
+use super::client::{Client, Sdk, is};
+use super::raw::Raw;
+use super::scene::{NAME, QUICK, Scene, Wire};
+use crate::env::{is_alive, until_dead};
+
+const UPDATED: &str = "notifications/resources/updated";
+const LOGGED: &str = "notifications/message";
+
+/// Twins: they number their requests and progress tokens alike.
+fn twins(scene: &Scene, sdk: Sdk) -> [Client; 2] {
+    [scene.client(sdk), scene.client(sdk)]
+}
+
+#[test]
+fn sessions_never_hear_each_other() {
+    apart(Wire::Stdio, Sdk::Ts1);
+}
+
+#[test]
+fn sessions_never_hear_each_other_over_http() {
+    apart(Wire::Http, Sdk::Py2);
+}
+
+fn apart(wire: Wire, sdk: Sdk) {
+    let scene = Scene::new(wire, &[], &[]);
+    let pair = twins(&scene, sdk);
+    hear_only_their_own(&pair);
+    scene.restart();
+    hear_only_their_own(&pair);
+    scene.assert_clean(&pair);
+}
+
+fn hear_only_their_own([one, two]: &[Client; 2]) {
+    let earlier = [one, two].map(|client| client.notifications(UPDATED).len());
+    let steps = [5, 9].map(|steps| json!({"steps": steps, "ms": 10}));
+    let calls =
+        [one.send_call("progress_die", &steps[0]), two.send_call("progress_die", &steps[1])];
+    assert_eq!(calls.each_ref().map(super::client::Ticket::text), ["5 steps", "9 steps"]);
+    for (call, steps) in calls.iter().zip([5.0, 9.0]) {
+        let progress = call.progress();
+        // The TypeScript SDK drops progress that comes together with the answer.
+        assert!(progress.starts_with(&[1.0]) && progress.iter().all(|step| *step <= steps));
+        assert!(progress.is_sorted_by(|a, b| a < b), "{progress:?}");
+    }
+
+    one.ask("logging/setLevel", &json!({"level": "debug"}));
+    two.ask("logging/setLevel", &json!({"level": "error"}));
+    one.text("log", &json!({"level": "info", "text": "for one"}));
+    heard(one, LOGGED, "for one");
+    two.text("log", &json!({"level": "info", "text": "for nobody"}));
+    two.text("log", &json!({"level": "error", "text": "for two"}));
+    heard(two, LOGGED, "for two");
+    for secret in ["for one", "for nobody"] {
+        assert_eq!(about(two, secret), [Value::Null; 0]);
+    }
+
+    one.ask("resources/subscribe", &json!({"uri": "fixture://numbers/1"}));
+    two.ask("resources/subscribe", &json!({"uri": "fixture://numbers/2"}));
+    one.text("touch", &json!({"uri": "fixture://numbers/2"}));
+    two.text("touch", &json!({"uri": "fixture://numbers/1"}));
+    heard(one, UPDATED, "numbers/1");
+    heard(two, UPDATED, "numbers/2");
+    assert_eq!(about(one, "numbers/2"), [Value::Null; 0]);
+    assert_eq!(about(two, "numbers/1"), [Value::Null; 0]);
+    assert!(one.notifications(UPDATED).len() > earlier[0]);
+
+    let question = one.send_call("elicit", &json!({"message": "only one"}));
+    let asked = one.event("a question", |told| {
+        is(told, "asked") && told["params"].to_string().contains("only one")
+    });
+    one.answer(&asked, &json!({"action": "decline"}));
+    assert!(question.text().contains("decline"));
+    assert_eq!(two.all(|told| is(told, "asked")), [Value::Null; 0]);
+}
+
+fn heard(client: &Client, method: &str, text: &str) {
+    client
+        .event(text, |told| told["method"] == method && told["params"].to_string().contains(text));
+}
+
+/// The notifications of a client that speak of this.
+fn about(client: &Client, text: &str) -> Vec<Value> {
+    client.all(|told| is(told, "notification") && told["params"].to_string().contains(text))
+}
+
+#[test]
+fn a_question_that_may_be_meant_for_either_is_refused_with_advice() {
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
+    let pair = twins(&scene, Sdk::Ts2);
+    let busy = pair[1].send_call("sleep_readonly", &json!({"ms": 60_000}));
+    // Its call is at the server before the other's, which goes the same way.
+    pair[1].ask("resources/read", &json!({"uri": "fixture://greeting"}));
+    let result = pair[0].call("elicit", &json!({"message": "who?"}));
+    assert!(result.to_string().contains("--isolate"), "{result}");
+    for client in &pair {
+        assert_eq!(client.all(|told| is(told, "asked")), [Value::Null; 0]);
+    }
+    pair[1].cancel(&busy);
+    scene.assert_clean(&pair);
+}
+
+#[test]
+fn isolated_sessions_have_runs_of_their_own() {
+    let scene = Scene::new(Wire::Stdio, &[&["--isolate"], &QUICK[..]].concat(), &[]);
+    let [one, two] = twins(&scene, Sdk::Ts1);
+    let pids = [&one, &two].map(|client| client.text("pid", &json!({})).parse::<u32>().unwrap());
+    assert_ne!(pids[0], pids[1]);
+    one.text("remember", &json!({"key": "secret", "value": "of one"}));
+    assert_eq!(one.text("recall", &json!({"key": "secret"})), "of one");
+    assert_eq!(two.call("recall", &json!({"key": "secret"}))["isError"], true);
+    let question = two.send_call("elicit", &json!({"message": "who?"}));
+    let busy = one.send_call("sleep_readonly", &json!({"ms": 1}));
+    let asked = two.asked("elicitation/create");
+    two.answer(&asked, &json!({"action": "decline"}));
+    assert!(question.text().contains("decline"));
+    busy.text();
+
+    crate::env::kill(pids[0], rustix::process::Signal::KILL);
+    assert_eq!(two.text("pid", &json!({})), pids[1].to_string(), "the other goes on");
+    let next: u32 = one.text("pid", &json!({})).parse().unwrap();
+    assert_ne!(next, pids[0]);
+    one.assert_clean();
+    one.close();
+    until_dead(next);
+    assert!(is_alive(pids[1]));
+    two.close();
+}
+
+#[test]
+fn the_newest_stream_wins() {
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
+    let (session, other) = (scene.raw(), scene.raw());
+    let uri = json!({"uri": "fixture://greeting"});
+    session.ask(1, "resources/subscribe", &uri);
+    let mut first = session.get(None);
+    let mut second = session.get(None);
+    assert_eq!((first.status, second.status), (200, 200));
+    assert_eq!(first.message(), None, "the older one ends, and cleanly");
+    let touch = json!({"name": "touch", "arguments": uri});
+    other.ask(1, "tools/call", &touch);
+    let heard = second.message().expect("the newer one goes on");
+    assert_eq!((&heard["method"], &heard["params"]["uri"]), (&json!(UPDATED), &uri["uri"]));
+
+    drop(second);
+    other.ask(2, "tools/call", &touch);
+    let mut third = session.get(None);
+    let heard = third.message().expect("nothing is lost between two streams");
+    assert_eq!(heard["method"], UPDATED);
+}
+
+#[test]
+fn thousands_of_idle_sessions_stay_usable() {
+    const COUNT: usize = 2_000;
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
+    let sessions: Vec<Raw> = (0..COUNT).map(|_| scene.raw()).collect();
+    assert_eq!(scene.server()["sessions"], COUNT);
+    scene.restart();
+    for (n, session) in sessions.iter().enumerate() {
+        let text = n.to_string();
+        let echo = json!({"name": "echo", "arguments": {"text": text}});
+        let result = session.ask(1, "tools/call", &echo);
+        assert_eq!(result["content"][0]["text"], text);
+    }
+    let left = sessions.iter().take(10);
+    left.for_each(|session| assert!(matches!(session.delete(), 200 | 204)));
+    scene.env.once(NAME, "was left by ten", |server| server["sessions"] == COUNT - 10);
+}
