@@ -83,16 +83,15 @@ export async function drive({ client, transport, questions, callTool }) {
     'resources/read': (params, options) => client.readResource(params, options),
     'resources/subscribe': (params, options) => client.subscribeResource(params, options),
     'resources/unsubscribe': (params, options) => client.unsubscribeResource(params, options),
-    'completion/complete': (params, options) => client.complete(params, options),
     'logging/setLevel': ({ level }, options) => client.setLoggingLevel(level, options),
     ping: (_, options) => client.ping(options),
   };
-  const request = async ({ id, do: method, params, timeout_ms: timeout }) => {
+  const request = async ({ id, do: method, params }) => {
     const giveUp = new AbortController();
     inFlight.set(id, giveUp);
     const onprogress = (progress) => tell({ event: 'progress', id, ...progress });
     try {
-      const result = await requests[method](params, { signal: giveUp.signal, timeout, onprogress });
+      const result = await requests[method](params, { signal: giveUp.signal, onprogress });
       tell({ event: 'result', id, result });
     } catch (error) {
       tell({ event: 'error', id, code: error?.code, message: String(error?.message ?? error) });

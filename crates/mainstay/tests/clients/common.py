@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-Request = Callable[[dict[str, Any], int, float | None], Awaitable[Any]]
+Request = Callable[[dict[str, Any], int], Awaitable[Any]]
 
 
 def tell(event: str, **fields: Any) -> None:
@@ -59,10 +59,9 @@ async def obey(requests: dict[str, Request], questions: Questions) -> None:
     in_flight: dict[int, asyncio.Task[None]] = {}
 
     async def carry_out(command: dict[str, Any]) -> None:
-        id, seconds = command["id"], command.get("timeout_ms")
+        id = command["id"]
         try:
-            timeout = None if seconds is None else seconds / 1000
-            result = await requests[command["do"]](command.get("params") or {}, id, timeout)
+            result = await requests[command["do"]](command["params"], id)
             tell("result", id=id, result=plain(result))
         except Exception as error:
             code = getattr(getattr(error, "error", None), "code", None)

@@ -51,33 +51,22 @@ async def session(target):
 
 
 def requests(client):
-    async def call(params, id, timeout):
-        return await client.call_tool(
-            params["name"],
-            params.get("arguments"),
-            read_timeout_seconds=timeout,
-            progress_callback=partial(on_progress, id),
-        )
-
-    async def complete(params, _id, _timeout):
-        kinds = {"ref/prompt": types.PromptReference, "ref/resource": types.ResourceTemplateReference}
-        reference = kinds[params["ref"]["type"]].model_validate(params["ref"])
-        argument = params["argument"]
-        return await client.complete(reference, {argument["name"]: argument["value"]})
+    async def call(params, id):
+        on_step = partial(on_progress, id)
+        return await client.call_tool(params["name"], params["arguments"], progress_callback=on_step)
 
     return {
         "tools/call": call,
-        "tools/list": lambda params, *_: client.list_tools(cursor=params.get("cursor")),
-        "prompts/list": lambda params, *_: client.list_prompts(cursor=params.get("cursor")),
-        "prompts/get": lambda params, *_: client.get_prompt(params["name"], params.get("arguments")),
-        "resources/list": lambda params, *_: client.list_resources(cursor=params.get("cursor")),
-        "resources/templates/list": lambda params, *_: client.list_resource_templates(cursor=params.get("cursor")),
-        "resources/read": lambda params, *_: client.read_resource(params["uri"]),
-        "resources/subscribe": lambda params, *_: client.subscribe_resource(params["uri"]),
-        "resources/unsubscribe": lambda params, *_: client.unsubscribe_resource(params["uri"]),
-        "completion/complete": complete,
-        "logging/setLevel": lambda params, *_: client.set_logging_level(params["level"]),
-        "ping": lambda *_: client.send_ping(),
+        "tools/list": lambda params, _id: client.list_tools(cursor=params.get("cursor")),
+        "prompts/list": lambda params, _id: client.list_prompts(cursor=params.get("cursor")),
+        "prompts/get": lambda params, _id: client.get_prompt(params["name"], params.get("arguments")),
+        "resources/list": lambda params, _id: client.list_resources(cursor=params.get("cursor")),
+        "resources/templates/list": lambda params, _id: client.list_resource_templates(cursor=params.get("cursor")),
+        "resources/read": lambda params, _id: client.read_resource(params["uri"]),
+        "resources/subscribe": lambda params, _id: client.subscribe_resource(params["uri"]),
+        "resources/unsubscribe": lambda params, _id: client.unsubscribe_resource(params["uri"]),
+        "logging/setLevel": lambda params, _id: client.set_logging_level(params["level"]),
+        "ping": lambda _params, _id: client.send_ping(),
     }
 
 
