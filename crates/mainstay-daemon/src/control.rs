@@ -7,7 +7,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_api::{ApiError, ErrorKind, Frame, Hello, MAX_LINE, PROTOCOL, Request};
+use mainstay_api::{
+    ApiError, Connected, ErrorKind, Frame, Hello, MAX_LINE, PROTOCOL, Request,
+};
+use mainstay_core::ServerName;
+use mainstay_proxy::front::lines::{self, AtEnd, LineClient};
 use serde::Serialize;
 use serde_json::value::to_raw_value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -48,6 +52,9 @@ pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>) {
                 return peer.fail(ApiError::new(ErrorKind::Invalid, message)).await;
             }
         };
+        if let Request::Connect { name, session } = request {
+            return connect(&service, &name, session, reader, peer).await;
+        }
         // Intent that is stored must also reach its driver, whoever has gone meanwhile.
         if request.is_change() {
             return service.serve(request, &mut peer).await;
@@ -61,6 +68,26 @@ pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>) {
     if let Err(error) = outcome.await {
         tracing::debug!(%error, "a client went away");
     }
+}
+
+/// The connection carries the messages of one MCP client from here on.
+async fn connect(
+    service: &Service,
+    name: &ServerName,
+    session: Option<String>,
+    reader: BufReader<OwnedReadHalf>,
+    mut peer: Peer,
+) -> io::Result<()> {
+    let session = match service.session(name, session.as_deref()) {
+        Ok(session) => session,
+        Err(error) => return peer.fail(error).await,
+    };
+    peer.answer(Ok(Connected { session: Some(session.clone()) })).await?;
+    let client =
+        LineClient { server: name.to_string(), resume: Some(session), at_end: AtEnd::Close };
+    let hubs = Arc::clone(&service.gateway.hubs);
+    let served = lines::serve_lines(hubs, client, reader, peer.write, |_| {}).await;
+    served.map_err(io::Error::other)
 }
 
 /// The writing half of a connection.

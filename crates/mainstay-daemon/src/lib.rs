@@ -188,13 +188,14 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
     })
     .await?;
     let engine: Arc<dyn Engine> = Arc::new(engine);
-    let context = Context { engine: engine.clone(), store, journal, memory, daemon };
+    let (sessions, kept) = Sessions::open(&instance.state_dir.join(SESSIONS));
+    let gateway = Gateway::new(journal.clone(), Arc::new(sessions.clone()), kept);
+    let hubs = Arc::clone(&gateway.hubs);
+    let context = Context { engine: engine.clone(), store, journal, memory, hubs, daemon };
     // Before the list, so that no end falls between the two.
     let news = engine.watch();
     let (mut legacies, surplus) = legacy::sort_out(last_runs, engine.list().await?);
     let forgotten = legacies.iter().map(|(name, legacy)| (name.clone(), legacy.last)).collect();
-    let (sessions, kept) = Sessions::open(&instance.state_dir.join(SESSIONS));
-    let gateway = Gateway::new(context.journal.clone(), Arc::new(sessions.clone()), kept);
     let registry = Registry::new(context.clone(), gateway.clone(), forgotten);
     gateway.provide_from(&registry);
     for server in stored {

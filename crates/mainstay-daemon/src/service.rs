@@ -9,6 +9,7 @@ use mainstay_api::{
 };
 use mainstay_core::{Cause, ServerName, ServerSpec, Status};
 use mainstay_engine::{EngineError, LogRange, RunKey};
+use mainstay_proxy::front::{Core, OpenError, Session as _};
 use mainstay_proxy::{Local, UpstreamError};
 use serde_json::value::RawValue;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -91,7 +92,7 @@ impl Service {
             Request::Call { name, tool, arguments } => {
                 peer.answer(self.call(&name, &tool, arguments).await).await
             }
-            Request::Connect { name, .. } => peer.answer::<()>(Err(self.connect(&name))).await,
+            Request::Connect { .. } => unreachable!("the control socket serves it itself"),
             Request::Daemon => peer.answer(Ok(self.about())).await,
             Request::Shutdown { keep_servers } => {
                 let stop = if keep_servers { Stop::KeepServers } else { Stop::EndServers };
@@ -288,6 +289,27 @@ impl Service {
         local.call(tool, &arguments).await.map_err(|error| failed(name, &error))
     }
 
+    /// The session that a client had, or else a new one.
+    pub(crate) fn session(
+        &self,
+        name: &ServerName,
+        had: Option<&str>,
+    ) -> Result<String, ApiError> {
+        self.registry.get(name)?;
+        let hubs = &self.gateway.hubs;
+        let known = had.filter(|id| Core::session(&**hubs, name.as_str(), id).is_ok());
+        if let Some(known) = known {
+            return Ok(known.to_owned());
+        }
+        match Core::open(&**hubs, name.as_str()) {
+            Ok(session) => Ok(session.id().to_owned()),
+            Err(OpenError::NoSuchServer) => Err(removed(name)),
+            Err(OpenError::TooManySessions) => {
+                Err(ApiError::new(ErrorKind::Unavailable, format!("`{name}` has too many sessions")))
+            }
+        }
+    }
+
     /// A session of our own user's, like any client's.
     async fn local(&self, name: &ServerName) -> Result<Local, ApiError> {
         let handle = self.registry.get(name)?;
@@ -296,13 +318,6 @@ impl Service {
         let hub = self.gateway.hubs.get(name.as_str());
         let hub = hub.ok_or_else(|| removed(name))?;
         hub.local(&gateway::identity()).await.map_err(|error| failed(name, &error))
-    }
-
-    fn connect(&self, name: &ServerName) -> ApiError {
-        match self.registry.get(name) {
-            Ok(_) => ApiError::new(ErrorKind::Unavailable, "sessions are not available yet"),
-            Err(error) => error,
-        }
     }
 
     fn about(&self) -> DaemonInfo {

@@ -16,12 +16,14 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use mainstay_core::{Action, Cause, Event, Exit, Found, RunId, ServerName, Unit, Wanted};
 use mainstay_engine::{Engine, FoundState, News, RunKey};
+use mainstay_proxy::Hubs;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::clock;
 use crate::journal::Journal;
 use crate::legacy::Legacy;
+use crate::listen::Listener;
 use crate::random;
 use crate::session::Memory;
 use crate::snapshot::{Session, Snapshot, Times};
@@ -39,6 +41,7 @@ pub(crate) struct Context {
     pub(crate) store: Store,
     pub(crate) journal: Journal,
     pub(crate) memory: Memory,
+    pub(crate) hubs: Arc<Hubs>,
     pub(crate) daemon: u64,
 }
 
@@ -105,6 +108,8 @@ pub(crate) struct Driver {
     inbox: mpsc::Receiver<Message>,
     view: watch::Sender<Snapshot>,
     work: JoinSet<Done>,
+    /// The listener of the server's own port.
+    port: Option<(u16, Listener)>,
 }
 
 impl Driver {
@@ -165,6 +170,7 @@ impl Driver {
             inbox,
             view,
             work: JoinSet::new(),
+            port: None,
         };
         if let Some((run, exit)) = legacy.ended {
             driver.note_unseen_end(run, exit);
@@ -336,7 +342,7 @@ impl Driver {
         }
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
         let spec = &self.stored.spec;
         self.view.send_modify(|shown| {
             shown.revision += 1;
@@ -352,6 +358,21 @@ impl Driver {
             shown.last_words.clone_from(&self.last_words);
         });
         self.tell_clients();
+        self.keep_port();
+    }
+
+    /// Listens on the server's own port, as long as the server is wanted.
+    fn keep_port(&mut self) {
+        let wanted = self.unit.wanted() == Wanted::On && !self.retiring;
+        let shared = !self.audience.is_one_session();
+        let port = self.stored.spec.proxy.port.filter(|_| wanted && shared);
+        if self.port.as_ref().map(|(port, _)| *port) != port {
+            let listen = |port| {
+                let hubs = Arc::clone(&self.context.hubs);
+                (port, Listener::for_one(port, self.stored.spec.name.as_str(), hubs))
+            };
+            self.port = port.map(listen);
+        }
     }
 
     fn key(&self, run: RunId) -> RunKey {

@@ -1,8 +1,8 @@
 //! One client over lines: a JSON-RPC message per line, as over stdio.
 //!
 //! `initialize` opens the session; every later request runs in a task of its own, and what it and
-//! the general stream have to say is written as whole lines. At the end of the input all open
-//! requests are given up. A client that sends more than 1024 requests at a time, or does not read
+//! the general stream have to say is written as whole lines. At the end of the input open requests
+//! have a few seconds left, then they are given up. A client that sends more than 1024 requests at a time, or does not read
 //! what it is told, is read no further until it does.
 
 mod input;
@@ -31,6 +31,8 @@ use crate::stream::Start;
 const IN_FLIGHT: usize = 1024;
 /// How many lines may wait to be written.
 const LINES: usize = 64;
+/// How long requests may go on when the input has ended.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// How long the last lines may take to be written.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
@@ -83,6 +85,13 @@ pub async fn serve_lines<C: Core>(
         read = talk.read_all(reader) => read,
         written = &mut writing => written.map_err(LinesError::Write),
     };
+    if outcome.is_ok() {
+        tokio::select! {
+            // Who has closed its input may still want the answers; for how long, nobody knows.
+            _ = timeout(LAST_ANSWERS, talk.answered()) => {}
+            written = &mut writing => return written.map_err(LinesError::Write),
+        }
+    }
     talk.end().await;
     if outcome.is_ok() {
         // The client may have stopped reading for good.
@@ -134,6 +143,12 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
         Ok(())
     }
 
+    /// Resolves when no request is open.
+    async fn answered(&self) {
+        let all = u32::try_from(IN_FLIGHT).unwrap_or(u32::MAX);
+        drop(self.in_flight.acquire_many(all).await);
+    }
+
     /// Gives all open requests up.
     async fn end(mut self) {
         self.tasks.shutdown().await;
@@ -157,12 +172,15 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
         let session = lock(&self.session).clone();
         match (message.kind(), session) {
             (Kind::Request, None) if message.method() == Some(&Method::Initialize) => {
-                self.initialize(message).await;
+                self.open(message).await;
             }
             (Kind::Request, None) => {
                 self.fail(&message, INVALID_REQUEST, "`initialize` must come first").await;
             }
-            (Kind::Request, Some(_)) if message.method() == Some(&Method::Initialize) => {
+            (Kind::Request, Some(session)) if message.method() == Some(&Method::Initialize) => {
+                if session.version().is_none() {
+                    return self.initialize(session, message).await;
+                }
                 self.fail(&message, INVALID_REQUEST, "the session is initialized already").await;
             }
             (Kind::Request, Some(session)) => {
@@ -193,14 +211,19 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
         }
     }
 
-    async fn initialize(&mut self, message: Parsed) {
-        let session = match self.core.open(&self.client.server) {
-            Ok(session) => session,
-            Err(error) => return self.fail(&message, INTERNAL_ERROR, &error.to_string()).await,
-        };
+    async fn open(&mut self, message: Parsed) {
+        match self.core.open(&self.client.server) {
+            Ok(session) => {
+                self.enter(session.clone());
+                self.initialize(session, message).await;
+            }
+            Err(error) => self.fail(&message, INTERNAL_ERROR, &error.to_string()).await,
+        }
+    }
+
+    async fn initialize(&mut self, session: C::Session, message: Parsed) {
         let opening = Opening::new(session.clone());
         let run = Run::new(&session, message);
-        self.enter(session);
         let (slot, lines, permit) =
             (Arc::clone(&self.session), self.lines.clone(), self.permit().await);
         self.spawn(async move {
@@ -214,6 +237,7 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
     /// From now on this is the client's session.
     fn enter(&mut self, session: C::Session) {
         (self.opened)(session.id());
+        session.listens();
         let mut general = session.streams().general().reader(Start::Unread);
         let lines = self.lines.clone();
         *lock(&self.session) = Some(session);
