@@ -22,7 +22,7 @@ mod reply;
 use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -119,7 +119,10 @@ pub async fn serve<C: Core>(
                 },
                 Err(error) => accept_failed(&error).await,
             },
-            Some(ended) = connections.join_next() => report(ended),
+            Some(ended) = connections.join_next() => {
+                report(ended);
+                reap(&mut front.held());
+            }
         }
     }
     drop(listener);
@@ -153,11 +156,13 @@ impl<C: Core> Front<C> {
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(ended) = held.try_join_next() {
-            report(ended);
-        }
+        let mut held = self.held();
+        reap(&mut held);
         held.spawn(task);
+    }
+
+    fn held(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn end(&self, mut connections: JoinSet<()>) {
@@ -172,8 +177,8 @@ impl<C: Core> Front<C> {
         }
         connections.shutdown().await;
         // Without connections nobody commits a request any more, and nobody waits for one.
-        let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
-        { held }.shutdown().await;
+        let mut held = std::mem::take(&mut *self.held());
+        held.shutdown().await;
     }
 }
 
@@ -239,6 +244,13 @@ async fn accept_failed(error: &io::Error) {
             warn!(%error, "connection not accepted");
             tokio::time::sleep(ACCEPT_AGAIN).await;
         }
+    }
+}
+
+/// Forgets the tasks that have ended.
+fn reap(tasks: &mut JoinSet<()>) {
+    while let Some(ended) = tasks.try_join_next() {
+        report(ended);
     }
 }
 
