@@ -6,6 +6,7 @@ mod fixture;
 mod http;
 mod load;
 mod misbehaviour;
+mod proxy;
 mod stdio;
 mod streams;
 mod talk;
