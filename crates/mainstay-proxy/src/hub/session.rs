@@ -339,6 +339,7 @@ impl Session {
         for open in open.into_values() {
             open.stream.cancel();
         }
+        self.inner.streams.close();
         self.retire();
     }
 
