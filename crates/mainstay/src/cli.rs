@@ -6,8 +6,8 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    call, change, completions, daemon, demo, doctor, events, export, import, logs, ls, run, status,
-    tools, why,
+    call, change, completions, connect, daemon, demo, doctor, events, export, import, logs, ls,
+    run, status, tools, why,
 };
 
 const STYLES: Styles = Styles::styled()
@@ -18,7 +18,7 @@ const STYLES: Styles = Styles::styled()
 /// The commands as `--help` groups them, because clap lists subcommands only in one heap.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Servers", &["run", "ls", "status", "why", "start", "stop", "restart", "rm"]),
-    ("Output and tools", &["logs", "events", "tools", "call"]),
+    ("Output and tools", &["logs", "events", "tools", "call", "connect"]),
     ("Files", &["export", "import"]),
     ("Mainstay itself", &["daemon", "doctor", "completions", "demo"]),
 ];
@@ -61,6 +61,7 @@ pub(crate) enum Command {
     Events(events::Args),
     Tools(tools::Args),
     Call(call::Args),
+    Connect(connect::Args),
     Export(export::Args),
     Import(import::Args),
     Daemon(daemon::Args),

@@ -169,6 +169,7 @@ mod tests {
             "LC_ALL",
             "XDG_RUNTIME_DIR",
             "MAINSTAY_HOME",
+            "MAINSTAY_LISTEN",
             "https_proxy",
             "AWS_SECRET_ACCESS_KEY",
             "LD_PRELOAD",
@@ -177,7 +178,15 @@ mod tests {
         ];
         let env: Vec<_> = given.iter().map(|key| (key.into(), "x".into())).collect();
         let kept: Vec<_> = clean(&env).into_iter().map(|(key, _)| key).collect();
-        assert_eq!(kept, ["HOME", "LC_ALL", "XDG_RUNTIME_DIR", "MAINSTAY_HOME", "https_proxy"]);
+        let expected = [
+            "HOME",
+            "LC_ALL",
+            "XDG_RUNTIME_DIR",
+            "MAINSTAY_HOME",
+            "MAINSTAY_LISTEN",
+            "https_proxy",
+        ];
+        assert_eq!(kept, expected);
     }
 
     #[test]

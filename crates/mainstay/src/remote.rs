@@ -10,7 +10,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use mainstay_api::{
-    CallError, Connection, DaemonInfo, Grace, Instance, Request, connect_with_restart_grace,
+    CallError, Connected, Connection, DaemonInfo, Grace, Instance, Request, Wire,
+    connect_with_restart_grace,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -79,6 +80,11 @@ impl Remote {
             (Err(error), None) => Err(self.error(error)),
             (Ok(_), None) => Ok(()),
         }
+    }
+
+    /// Becomes a client of a server: `request` is a [`Request::Connect`].
+    pub(crate) async fn attach(&self, request: &Request) -> Result<(Connected, Wire), CliError> {
+        self.finish(self.connect().await?.attach(request).await)
     }
 
     /// Connects to the daemon if there is one. Never starts it.

@@ -3,6 +3,7 @@
 pub(crate) mod call;
 pub(crate) mod change;
 pub(crate) mod completions;
+pub(crate) mod connect;
 pub(crate) mod daemon;
 pub(crate) mod demo;
 pub(crate) mod doctor;
@@ -36,6 +37,7 @@ pub(crate) async fn run(command: Command, ctx: &mut Context) -> Result<(), CliEr
         Command::Events(args) => events::run(args, ctx).await,
         Command::Tools(args) => tools::run(args, ctx).await,
         Command::Call(args) => call::run(args, ctx).await,
+        Command::Connect(args) => connect::run(args, ctx).await,
         Command::Export(args) => export::run(args, ctx).await,
         Command::Import(args) => import::run(args, ctx).await,
         Command::Daemon(args) => daemon::run(args, ctx).await,

@@ -369,7 +369,9 @@ fn an_import_is_all_or_none() {
 #[test]
 fn every_command_knows_a_name_that_is_not_there() {
     let env = TestEnv::new();
-    for command in ["status", "why", "start", "stop", "restart", "rm", "logs", "tools", "export"] {
+    let commands =
+        ["status", "why", "start", "stop", "restart", "rm", "logs", "tools", "export", "connect"];
+    for command in commands {
         let output = env.run([command, "nobody"]);
         assert_eq!((output.code, output.stdout.as_str()), (3, ""), "{command}: {output}");
         assert!(output.stderr.contains("there is no server `nobody`"), "{command}: {output}");

@@ -32,6 +32,7 @@ fn the_whole_help() {
       events       Print what happened, oldest first, times in UTC
       tools        List the tools that a server offers
       call         Call a tool of a server and print its result
+      connect      Speak MCP with a server over standard input and output
 
     Files:
       export       Print servers as one reviewable TOML file
