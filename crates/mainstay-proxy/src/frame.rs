@@ -4,7 +4,7 @@
 //! finds out what a message is and where its parts are; [`Parsed`] keeps that beside the text, so
 //! that one scan serves the whole way of a message. Payloads (`params`, `result`, `error`) are
 //! checked to be JSON but looked into only for single members that the proxy has to know.
-//! [`splice`] changes parts; what is written anew is written with payloads copied as they are.
+//! [`splice()`] changes parts; what is written anew is written with payloads copied as they are.
 //!
 //! A member that stands in a message twice is refused wherever the proxy reads it, because the
 //! server may believe the other one.

@@ -83,10 +83,10 @@ impl Lists {
     pub fn offer(&mut self, kind: ListKind, pages: Vec<Bytes>) -> Result<Change, BadList> {
         let others = ListKind::ALL.into_iter().filter(|other| *other != kind);
         let kept: usize = others.filter_map(|other| self.get(other)).map(List::bytes).sum();
-        let list = List::read(kind, pages)?;
-        if kept + list.bytes() > MAX_BYTES {
+        if kept + pages.iter().map(Bytes::len).sum::<usize>() > MAX_BYTES {
             return Err(BadList::TooLarge(kind.method()));
         }
+        let list = List::read(kind, pages)?;
         let change = self.get(kind).map_or(Change::First, |old| difference(old, &list));
         if kind == ListKind::Tools {
             self.remember(&change, list.names());

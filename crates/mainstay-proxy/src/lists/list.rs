@@ -8,7 +8,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::fingerprint::Items;
-use super::{BadList, ListKind, MAX_BYTES, MAX_PAGES};
+use super::{BadList, ListKind, MAX_PAGES};
 use crate::frame::{Edit, Span, members, splice};
 
 /// A list as a server gave it, with cursors of our own.
@@ -49,9 +49,6 @@ impl List {
     pub(super) fn read(kind: ListKind, pages: Vec<Bytes>) -> Result<Self, BadList> {
         if pages.len() > MAX_PAGES {
             return Err(BadList::Endless(kind.method()));
-        }
-        if pages.iter().map(Bytes::len).sum::<usize>() > MAX_BYTES {
-            return Err(BadList::TooLarge(kind.method()));
         }
         let mut reading = Reading::default();
         let cursors = pages.iter().map(|page| reading.take(kind, page));
