@@ -1,0 +1,24 @@
+//! Messages that were too long: their ends never tell of another request than the whole would.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mainstay_proxy::frame::{self, Frame};
+
+#[path = "../../crates/mainstay-proxy/src/upstream/cut.rs"]
+mod cut;
+
+use cut::Cut;
+
+fuzz_target!(|input: &[u8]| {
+    let Some((&place, text)) = input.split_first() else { return };
+    let head = text.len() * usize::from(place) / 255;
+    // What lies between is lost; with nothing between, as much as possible is known.
+    let read = cut::read(&text[..head], &text[head..]);
+    let Ok(Frame::Response { id: Some(id), .. }) = frame::scan(text) else { return };
+    match read {
+        Cut::Answer(found) => assert_eq!(Some(found), id.as_u64()),
+        Cut::SomeAnswer => {}
+        Cut::NoAnswer => panic!("an answer was taken for something else"),
+    }
+});
