@@ -12,8 +12,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::*;
+use crate::gateway::Gateway;
 use crate::journal::Part;
 use crate::legacy::Survivor;
+use crate::sessions::Sessions;
 
 /// Longer than anything here takes in the test's time.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -43,9 +45,14 @@ impl World {
             store: store.clone(),
             journal: journal.clone(),
             memory: Memory::open(dir.path().join("sessions")).unwrap(),
+            hubs: Arc::default(),
             daemon: 1,
         };
-        let (driver, handle) = Driver::new(context, stored(policy), legacy);
+        let (sessions, kept) = Sessions::open(&dir.path().join("sessions.db"));
+        let gateway = Gateway::new(journal.clone(), Arc::new(sessions), kept);
+        let stored = stored(policy);
+        let audience = Audience::Everybody(gateway.hub(&stored.spec));
+        let (driver, handle) = Driver::new(context, audience, stored, legacy);
         let (mut coming, inbox) = (engine.watch(), handle.inbox.clone());
         let news = tokio::spawn(async move {
             while let Ok(news) = coming.recv().await {

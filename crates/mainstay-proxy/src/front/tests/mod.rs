@@ -157,6 +157,8 @@ impl Session for FakeSession {
         &self.0.streams
     }
 
+    fn listens(&self) {}
+
     fn abandon(&self) {
         self.0.streams.close();
         self.0.all.lock().unwrap().remove(&self.0.id);
