@@ -276,7 +276,7 @@ impl Service {
 
     async fn tools(&self, name: &ServerName) -> Result<Vec<Box<RawValue>>, ApiError> {
         let mut local = self.local(name).await?;
-        local.tools().await.map_err(|error| failed(name, &error))
+        local.tools().await.map_err(|error| self.failed(name, &error))
     }
 
     async fn call(
@@ -286,7 +286,7 @@ impl Service {
         arguments: Box<RawValue>,
     ) -> Result<Box<RawValue>, ApiError> {
         let mut local = self.local(name).await?;
-        local.call(tool, &arguments).await.map_err(|error| failed(name, &error))
+        local.call(tool, &arguments).await.map_err(|error| self.failed(name, &error))
     }
 
     /// The session that a client had, or else a new one.
@@ -317,7 +317,27 @@ impl Service {
         handle.inbox.send(Message::Demand).await.ok();
         let hub = self.gateway.hubs.get(name.as_str());
         let hub = hub.ok_or_else(|| removed(name))?;
-        hub.local(&gateway::identity()).await.map_err(|error| failed(name, &error))
+        hub.local(&gateway::identity()).await.map_err(|error| self.failed(name, &error))
+    }
+
+    fn failed(&self, name: &ServerName, error: &UpstreamError) -> ApiError {
+        let stopped = self.info(name).is_ok_and(|info| info.status == Status::Stopped);
+        let help = if stopped {
+            format!("`mainstay start {name}` turns it on")
+        } else {
+            format!("`mainstay why {name}` tells what happened")
+        };
+        match error {
+            UpstreamError::Closed { sent: true, .. } => ApiError::new(
+                ErrorKind::Server,
+                format!("`{name}` stopped during this call; its effect is unknown"),
+            )
+            .with_help(help),
+            UpstreamError::Unavailable(text) => {
+                ApiError::new(ErrorKind::Unavailable, text).with_help(help)
+            }
+            other => ApiError::new(ErrorKind::Server, format!("`{name}`: {other}")),
+        }
     }
 
     fn about(&self) -> DaemonInfo {
@@ -349,21 +369,6 @@ fn has_failed_since_described(shown: &Snapshot) -> bool {
 
 fn removed(name: &ServerName) -> ApiError {
     ApiError::new(ErrorKind::NoSuchServer, format!("`{name}` has just been removed"))
-}
-
-fn failed(name: &ServerName, error: &UpstreamError) -> ApiError {
-    let why = format!("`mainstay why {name}` tells what happened");
-    match error {
-        UpstreamError::Closed { sent: true, .. } => ApiError::new(
-            ErrorKind::Server,
-            format!("`{name}` stopped during this call; its effect is unknown"),
-        )
-        .with_help(why),
-        UpstreamError::Unavailable(text) => {
-            ApiError::new(ErrorKind::Unavailable, text).with_help(why)
-        }
-        other => ApiError::new(ErrorKind::Server, format!("`{name}`: {other}")),
-    }
 }
 
 fn broken(error: &EngineError) -> ApiError {

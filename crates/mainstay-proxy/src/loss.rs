@@ -17,7 +17,7 @@ const READ: usize = 4096;
 const CODES: [i64; 5] = [-32000, -32001, -32002, -32600, 0];
 
 /// What servers say, in lower case.
-const WORDS: [&str; 28] = [
+const WORDS: [&str; 29] = [
     // The session is unknown: official TypeScript, Python, Go, C#, Java and Rust servers, and others.
     "session not found",
     "session id not found",
@@ -27,6 +27,7 @@ const WORDS: [&str; 28] = [
     "no such session",
     "session does not exist",
     "session has been terminated",
+    "session terminated",
     "session expired",
     "session has expired",
     "expired session",

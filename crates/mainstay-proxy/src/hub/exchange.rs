@@ -264,7 +264,7 @@ impl<'a> Exchange<'a> {
         if let Some(since) = self.call.held_since() {
             let cause = if self.call.was_replayed() { "replayed" } else { "held" };
             let waited = mainstay_core::human_duration(now().saturating_duration_since(since));
-            let what = format!("answered by run {} after {waited}", run.generation);
+            let what = format!("{cause}, and answered by run {} after {waited}", run.generation);
             self.decided(cause, &what, Some(run.generation));
         }
         let id = self.message.id().expect("a request has an id");

@@ -231,9 +231,10 @@ impl LineLane {
         let _given_up = GivenUp { lane: self, id };
         match replied.await {
             Ok(Reply::Answer(answer)) => Ok(answer),
-            Ok(Reply::TooLong) => Err(Unanswered::Protocol(UpstreamError::Protocol(format!(
-                "the server answered with a line of more than {MAX_LINE} bytes"
-            )))),
+            Ok(Reply::TooLong) => {
+                let what = format!("a line of more than {MAX_LINE} bytes");
+                Err(Unanswered::Protocol(upstream::protocol(method, what)))
+            }
             Ok(Reply::Echo) => Err(Unanswered::Protocol(UpstreamError::Protocol(
                 "it sends back what it is sent, so it is no MCP server".to_owned(),
             ))),

@@ -18,7 +18,7 @@ pub(super) fn verdict(
 ) -> String {
     match verdict {
         Verdict::Down => {
-            let mut text = format!("the MCP server `{server}` is not available: ");
+            let mut text = format!("the MCP server `{server}` is down: ");
             text.push_str(reason(outlook).map_or("it is not running", |why| &why.text));
             if let Some(next) = next(outlook).and_then(|at| at.checked_duration_since(now)) {
                 text.push_str(&format!("; the next attempt is in {} s", next.as_secs().max(1)));

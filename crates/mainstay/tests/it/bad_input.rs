@@ -335,7 +335,8 @@ fn an_answer_that_is_too_large_costs_one_call_only() {
     assert_snapshot!(env.run(["call", "time", "bytes", r#"{"n":17825792}"#]), @"
     exit: 1
     --- stderr
-    error: `time`: the server answered `tools/call` with a line of more than 16777216 bytes
+    error: the MCP server `time` failed: the server answered `tools/call` with a line of more than 16777216 bytes
+    help: `mainstay why time` tells what happened
     ");
     assert_eq!(env.call("time", "count", "{}"), "2", "it is the same run and session");
     until("the log tells of it", || {
