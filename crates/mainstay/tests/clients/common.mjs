@@ -33,7 +33,7 @@ export async function observedFetch(url, init = {}) {
 
 /** What the server asks of the client, answered at once or when told to. */
 export class Questions {
-  #answers = new Map();
+  #answers = new Map([['roots/list', { roots: [] }]]);
   #open = new Map();
   #last = 0;
 

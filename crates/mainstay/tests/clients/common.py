@@ -32,7 +32,7 @@ class Questions:
     """What the server asks of the client, answered at once or when told to."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, Any] = {}
+        self.answers: dict[str, Any] = {"roots/list": {"roots": []}}
         self.open: dict[int, asyncio.Future[Any]] = {}
         self.last = 0
 

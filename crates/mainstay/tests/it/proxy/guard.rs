@@ -58,7 +58,7 @@ fn a_session_is_good_for_its_own_server_only_and_until_it_ends() {
     assert_eq!(post("/other/mcp", Some(&session.id)).status, 404, "a session of another server");
     assert_eq!(post(&path, Some("0123456789abcdef")).status, 404, "a session nobody opened");
     assert_eq!(post(&path, None).status, 400, "no session at all");
-    assert_eq!(post("/none/mcp", None).status, 404, "no such server");
+    assert_eq!(post("/none/mcp", Some(&session.id)).status, 404, "no such server");
     assert!(matches!(session.delete(), 200 | 204));
     assert_eq!(post(&path, Some(&session.id)).status, 404, "a session that has ended");
     assert_eq!(session.delete(), 404);

@@ -49,7 +49,7 @@ fn check(scene: &Scene, tool: &str, arguments: &Value, answer: &str) {
     clients.iter().for_each(use_it);
     for client in clients.iter().filter(|client| prompts(client)) {
         let prompts = client.ask("prompts/list", &json!({}));
-        assert!(prompts["prompts"].as_array().is_some_and(|list| !list.is_empty()), "{prompts}");
+        assert!(prompts["prompts"].is_array(), "{:?}: {prompts}", client.sdk);
     }
     scene.assert_clean(&clients);
 }

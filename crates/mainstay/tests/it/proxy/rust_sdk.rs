@@ -56,7 +56,9 @@ impl RustSdk {
 
 /// One session, until it is told to close.
 async fn session(url: String, told: Told, mut inbox: mpsc::UnboundedReceiver<Value>) {
-    let handler = Arc::new(Handler { told: told.clone(), shared: Mutex::default() });
+    let answers = HashMap::from([("roots/list".to_owned(), json!({"roots": []}))]);
+    let shared = Mutex::new(Shared { answers, ..Shared::default() });
+    let handler = Arc::new(Handler { told: told.clone(), shared });
     let transport = StreamableHttpClientTransport::from_uri(url);
     let mut client = match Speaker(Arc::clone(&handler)).serve(transport).await {
         Ok(client) => client,

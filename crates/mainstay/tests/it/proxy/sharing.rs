@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::client::{Client, Sdk, is};
+use super::client::{Client, Sdk, Ticket, is};
 use super::raw::Raw;
 use super::scene::{NAME, QUICK, Scene, Wire};
 use crate::env::{is_alive, until_dead};
@@ -28,18 +28,17 @@ fn sessions_never_hear_each_other_over_http() {
 fn apart(wire: Wire, sdk: Sdk) {
     let scene = Scene::new(wire, &[], &[]);
     let pair = twins(&scene, sdk);
-    hear_only_their_own(&pair);
+    hear_only_their_own(&pair, 1);
     scene.restart();
-    hear_only_their_own(&pair);
+    hear_only_their_own(&pair, 2);
     scene.assert_clean(&pair);
 }
 
-fn hear_only_their_own([one, two]: &[Client; 2]) {
-    let earlier = [one, two].map(|client| client.notifications(UPDATED).len());
+fn hear_only_their_own([one, two]: &[Client; 2], round: u32) {
     let steps = [5, 9].map(|steps| json!({"steps": steps, "ms": 10}));
     let calls =
         [one.send_call("progress_die", &steps[0]), two.send_call("progress_die", &steps[1])];
-    assert_eq!(calls.each_ref().map(super::client::Ticket::text), ["5 steps", "9 steps"]);
+    assert_eq!(calls.each_ref().map(Ticket::text), ["5 steps", "9 steps"]);
     for (call, steps) in calls.iter().zip([5.0, 9.0]) {
         let progress = call.progress();
         // The TypeScript SDK drops progress that comes together with the answer.
@@ -47,31 +46,34 @@ fn hear_only_their_own([one, two]: &[Client; 2]) {
         assert!(progress.is_sorted_by(|a, b| a < b), "{progress:?}");
     }
 
+    let [for_one, for_two, for_nobody] =
+        ["one", "two", "nobody"].map(|whom| format!("for {whom} in round {round}"));
     one.ask("logging/setLevel", &json!({"level": "debug"}));
     two.ask("logging/setLevel", &json!({"level": "error"}));
-    one.text("log", &json!({"level": "info", "text": "for one"}));
-    heard(one, LOGGED, "for one");
-    two.text("log", &json!({"level": "info", "text": "for nobody"}));
-    two.text("log", &json!({"level": "error", "text": "for two"}));
-    heard(two, LOGGED, "for two");
-    for secret in ["for one", "for nobody"] {
+    one.text("log", &json!({"level": "info", "text": for_one}));
+    heard(one, LOGGED, &for_one);
+    two.text("log", &json!({"level": "info", "text": for_nobody}));
+    two.text("log", &json!({"level": "error", "text": for_two}));
+    heard(two, LOGGED, &for_two);
+    for secret in [&for_one, &for_nobody] {
         assert_eq!(about(two, secret), [Value::Null; 0]);
     }
+    assert_eq!(about(one, &for_nobody), [Value::Null; 0]);
 
-    one.ask("resources/subscribe", &json!({"uri": "fixture://numbers/1"}));
-    two.ask("resources/subscribe", &json!({"uri": "fixture://numbers/2"}));
-    one.text("touch", &json!({"uri": "fixture://numbers/2"}));
-    two.text("touch", &json!({"uri": "fixture://numbers/1"}));
-    heard(one, UPDATED, "numbers/1");
-    heard(two, UPDATED, "numbers/2");
-    assert_eq!(about(one, "numbers/2"), [Value::Null; 0]);
-    assert_eq!(about(two, "numbers/1"), [Value::Null; 0]);
-    assert!(one.notifications(UPDATED).len() > earlier[0]);
+    let [of_one, of_two] = [1, 2].map(|whose| format!("fixture://numbers/{round}{whose}"));
+    one.ask("resources/subscribe", &json!({"uri": of_one}));
+    two.ask("resources/subscribe", &json!({"uri": of_two}));
+    one.text("touch", &json!({"uri": of_two}));
+    two.text("touch", &json!({"uri": of_one}));
+    heard(one, UPDATED, &of_one);
+    heard(two, UPDATED, &of_two);
+    assert_eq!(about(one, &of_two), [Value::Null; 0]);
+    assert_eq!(about(two, &of_one), [Value::Null; 0]);
 
-    let question = one.send_call("elicit", &json!({"message": "only one"}));
-    let asked = one.event("a question", |told| {
-        is(told, "asked") && told["params"].to_string().contains("only one")
-    });
+    let message = format!("only one in round {round}");
+    let question = one.send_call("elicit", &json!({"message": message}));
+    let asked =
+        one.event(&message, |told| is(told, "asked") && told["params"]["message"] == message);
     one.answer(&asked, &json!({"action": "decline"}));
     assert!(question.text().contains("decline"));
     assert_eq!(two.all(|told| is(told, "asked")), [Value::Null; 0]);
