@@ -45,7 +45,7 @@ pub enum StartError {
         port: u16,
     },
     /// Another engine runs such servers.
-    #[error("a server of the engine `{engine}` cannot be run as a local process")]
+    #[error("only the engine `{engine}` runs such a server")]
     OtherEngine {
         /// The engine that runs it.
         engine: &'static str,
@@ -109,6 +109,9 @@ pub enum EngineError {
     /// There is no such run, or there is none any more.
     #[error("run {} of `{}` does not exist", .0.run, .0.server)]
     NoSuchRun(RunKey),
+    /// It is there, but on no machine that this engine reaches into.
+    #[error("run {} of `{}` is elsewhere: it is reached by its URL only", .0.run, .0.server)]
+    Elsewhere(RunKey),
     /// Something with a file or a socket.
     #[error("{what} failed")]
     Io {
@@ -135,7 +138,7 @@ impl EngineError {
         match self {
             Self::Io { source, .. } => is_shortage(source),
             Self::Mute | Self::Refused(_) => true,
-            Self::NoSuchRun(_) | Self::Shim(_) => false,
+            Self::NoSuchRun(_) | Self::Elsewhere(_) | Self::Shim(_) => false,
         }
     }
 
@@ -149,7 +152,7 @@ impl EngineError {
         match self {
             Self::NoSuchRun(_) => true,
             Self::Io { source, .. } => is_absent(source) || is_hang_up(source),
-            Self::Mute | Self::Refused(_) | Self::Shim(_) => false,
+            Self::Elsewhere(_) | Self::Mute | Self::Refused(_) | Self::Shim(_) => false,
         }
     }
 }
@@ -161,9 +164,10 @@ impl From<EngineError> for io::Error {
             EngineError::Io { source, .. } => source,
             EngineError::Mute => io::ErrorKind::TimedOut.into(),
             other
-            @ (EngineError::NoSuchRun(_) | EngineError::Refused(_) | EngineError::Shim(_)) => {
-                Self::other(other)
-            }
+            @ (EngineError::NoSuchRun(_)
+            | EngineError::Elsewhere(_)
+            | EngineError::Refused(_)
+            | EngineError::Shim(_)) => Self::other(other),
         }
     }
 }

@@ -13,6 +13,7 @@
 
 mod error;
 pub mod process;
+mod remote;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 
 pub use error::{EngineError, StartError};
 pub use process::{ProcessConfig, ProcessEngine};
+pub use remote::RemoteEngine;
 
 /// Which run of which server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,4 +4,5 @@
 
 mod odd_shims;
 mod process;
+mod remote;
 mod support;

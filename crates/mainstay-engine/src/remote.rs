@@ -1,0 +1,128 @@
+//! Servers that run elsewhere. Nothing is started or stopped: a run is the time during which a server
+//! is wanted, and this engine remembers which runs there are.
+//!
+//! Nothing of a run outlives the engine, so the next daemon finds none and begins a new one. A server
+//! elsewhere has no log that we could read, and is reached by its URL, not through the engine.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use mainstay_core::{Exit, ServerName, ServerSpec, Workload};
+use tokio::sync::{broadcast, mpsc};
+use tokio::time::Instant;
+
+use crate::{
+    Engine, EngineError, Found, FoundState, LogRange, News, RunKey, StartError, Started, Stdio,
+};
+
+/// News that a slow reader may fall behind.
+const NEWS: usize = 256;
+
+/// The engine of servers that run elsewhere.
+#[derive(Debug)]
+pub struct RemoteEngine {
+    /// Since when each run has been there.
+    runs: Mutex<HashMap<RunKey, Instant>>,
+    news: broadcast::Sender<News>,
+}
+
+impl Default for RemoteEngine {
+    fn default() -> Self {
+        Self { runs: Mutex::default(), news: broadcast::channel(NEWS).0 }
+    }
+}
+
+impl RemoteEngine {
+    fn end(&self, key: &RunKey) {
+        if self.runs().remove(key).is_none() {
+            return;
+        }
+        let exit = Exit::code(0);
+        let exited = News::Exited { key: key.clone(), exit, stderr: Vec::new() };
+        for news in [exited, News::Gone { key: key.clone(), exit }] {
+            // Without a reader, the next list tells.
+            self.news.send(news).ok();
+        }
+    }
+
+    /// Why something cannot be had of a run.
+    fn refuse(&self, key: &RunKey) -> EngineError {
+        if self.runs().contains_key(key) {
+            EngineError::Elsewhere(key.clone())
+        } else {
+            EngineError::NoSuchRun(key.clone())
+        }
+    }
+
+    fn runs(&self) -> MutexGuard<'_, HashMap<RunKey, Instant>> {
+        self.runs.lock().expect("no code panics while it holds this lock")
+    }
+}
+
+#[async_trait]
+impl Engine for RemoteEngine {
+    async fn check(&self, spec: &ServerSpec) -> Result<(), StartError> {
+        match &spec.workload {
+            Workload::Remote(_) => Ok(()),
+            Workload::Process(_) => Err(StartError::OtherEngine { engine: spec.workload.engine() }),
+        }
+    }
+
+    async fn start(&self, key: &RunKey, spec: &ServerSpec) -> Result<Started, StartError> {
+        self.check(spec).await?;
+        self.runs().insert(key.clone(), Instant::now());
+        Ok(Started { pid: None })
+    }
+
+    async fn stop(&self, key: &RunKey, _grace: Duration) -> Result<(), EngineError> {
+        self.end(key);
+        Ok(())
+    }
+
+    async fn kill(&self, key: &RunKey) -> Result<(), EngineError> {
+        self.end(key);
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<Found>, EngineError> {
+        let alive = |since: &Instant| FoundState::Alive { pid: None, age: since.elapsed() };
+        let found = |(key, since): (&RunKey, _)| Found { key: key.clone(), state: alive(since) };
+        Ok(self.runs().iter().map(found).collect())
+    }
+
+    fn watch(&self) -> broadcast::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    /// An empty log that ends at once, also for one who follows it: no line will ever come.
+    async fn logs(
+        &self,
+        _server: &ServerName,
+        _range: LogRange,
+    ) -> Result<mpsc::Receiver<String>, EngineError> {
+        Ok(mpsc::channel(1).1)
+    }
+
+    async fn attach(&self, key: &RunKey) -> Result<Stdio, EngineError> {
+        Err(self.refuse(key))
+    }
+
+    async fn endpoint(&self, key: &RunKey, _port: u16) -> Result<Vec<SocketAddr>, EngineError> {
+        Err(self.refuse(key))
+    }
+
+    async fn stderr_tail(&self, key: &RunKey) -> Result<Vec<u8>, EngineError> {
+        if self.runs().contains_key(key) {
+            Ok(Vec::new())
+        } else {
+            Err(EngineError::NoSuchRun(key.clone()))
+        }
+    }
+
+    async fn forget(&self, _server: &ServerName) -> Result<(), EngineError> {
+        Ok(())
+    }
+}

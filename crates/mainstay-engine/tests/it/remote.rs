@@ -1,0 +1,60 @@
+//! The engine of servers that run elsewhere. The conformance suite is about workloads that an engine
+//! runs itself; what remains of it here are the guarantees about runs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use mainstay_core::{Exit, RemoteSpec, ServerSpec, Workload};
+use mainstay_engine::{
+    Engine as _, EngineError, FoundState, LogRange, News, RemoteEngine, StartError, Started,
+};
+use mainstay_testkit::samples::{key, spec};
+
+fn remote() -> ServerSpec {
+    let url = "https://example.com/mcp".parse().unwrap();
+    let workload = Workload::Remote(RemoteSpec { url, headers: BTreeMap::new() });
+    ServerSpec { workload, ..spec("api") }
+}
+
+#[tokio::test]
+async fn a_run_is_listed_until_it_is_ended_and_its_end_is_told_once() {
+    let engine = RemoteEngine::default();
+    let mut news = engine.watch();
+    let key = key("api", 1);
+    assert_eq!(engine.start(&key, &remote()).await.unwrap(), Started { pid: None });
+    let found = engine.list().await.unwrap();
+    assert_eq!((found.len(), &found[0].key), (1, &key));
+    assert!(matches!(found[0].state, FoundState::Alive { pid: None, .. }));
+    engine.stop(&key, Duration::from_secs(1)).await.unwrap();
+    engine.stop(&key, Duration::from_secs(1)).await.unwrap();
+    engine.kill(&key).await.unwrap();
+    let exit = Exit::code(0);
+    let exited = News::Exited { key: key.clone(), exit, stderr: Vec::new() };
+    assert_eq!(news.recv().await.unwrap(), exited);
+    assert_eq!(news.recv().await.unwrap(), News::Gone { key, exit });
+    assert!(news.is_empty());
+    assert_eq!(engine.list().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_local_process_is_another_engine_s() {
+    let engine = RemoteEngine::default();
+    assert!(engine.check(&remote()).await.is_ok());
+    let refused = engine.start(&key("time", 1), &spec("time")).await;
+    assert!(matches!(refused, Err(StartError::OtherEngine { engine: "process" })));
+    assert_eq!(engine.list().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn there_is_no_way_to_a_run_through_the_engine_and_no_log() {
+    let engine = RemoteEngine::default();
+    let key = key("api", 1);
+    assert!(matches!(engine.attach(&key).await, Err(EngineError::NoSuchRun(_))));
+    assert!(matches!(engine.stderr_tail(&key).await, Err(EngineError::NoSuchRun(_))));
+    engine.start(&key, &remote()).await.unwrap();
+    assert!(matches!(engine.attach(&key).await, Err(EngineError::Elsewhere(_))));
+    assert!(matches!(engine.endpoint(&key, 80).await, Err(EngineError::Elsewhere(_))));
+    assert_eq!(engine.stderr_tail(&key).await.unwrap(), b"");
+    let range = LogRange { tail: None, follow: true };
+    assert_eq!(engine.logs(&key.server, range).await.unwrap().recv().await, None);
+}
