@@ -29,7 +29,7 @@ impl Gateway {
         let isolated = Arc::new(Isolated::default());
         let ports = Ports {
             keeper,
-            witness: Arc::new(Events(journal)),
+            witness: Arc::new(Events { journal, registry: Arc::clone(&isolated) }),
             isolation: Arc::clone(&isolated) as Arc<dyn Isolation>,
             identity: identity(),
             wall: || clock::wall().into(),
@@ -99,14 +99,17 @@ pub(crate) fn settings(spec: &ServerSpec) -> Settings {
     }
 }
 
-/// Writes to the event log what was decided for requests.
-struct Events(Journal);
+/// Writes to the event log what was decided for requests, and tells who could not be reached.
+struct Events {
+    journal: Journal,
+    registry: Arc<Isolated>,
+}
 
 impl Witness for Events {
     fn decided(&self, decision: Decision) {
         let Decision { server, run, cause, detail } = decision;
         tracing::debug!(server, run, cause, detail, "request");
-        self.0.record(EventRecord {
+        self.journal.record(EventRecord {
             at: clock::wall(),
             server: server.parse().ok(),
             run,
@@ -114,6 +117,12 @@ impl Witness for Events {
             cause: Some(cause.to_owned()),
             detail,
         });
+    }
+
+    fn unreachable(&self, server: &str, generation: u64) {
+        if let (Some(registry), Ok(name)) = (self.registry.registry(), server.parse()) {
+            registry.unreachable(&name, generation);
+        }
     }
 }
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 use mainstay_core::{Exit, RunId, ServerName};
 use mainstay_engine::{Found, FoundState, RunKey};
 
+use crate::engines::Home;
+
 /// What is left of one server.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Legacy {
@@ -20,30 +22,39 @@ pub(crate) struct Legacy {
 /// A run that lives.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Survivor {
+    pub(crate) home: Home,
     pub(crate) run: RunId,
     pub(crate) pid: Option<u32>,
     pub(crate) age: Duration,
+}
+
+impl Legacy {
+    /// Takes out a survivor that lives elsewhere than its server is now to be run.
+    pub(crate) fn take_misplaced(&mut self, home: Home) -> Option<Survivor> {
+        self.survivor.take_if(|survivor| survivor.home != home)
+    }
 }
 
 /// Sorts out what was found, given the last runs on record. Of several living runs of one server
 /// only the newest survives; the others are named to be ended.
 pub(crate) fn sort_out(
     last_runs: HashMap<ServerName, RunId>,
-    mut found: Vec<Found>,
-) -> (HashMap<ServerName, Legacy>, Vec<RunKey>) {
-    found.sort_by(|a, b| a.key.cmp(&b.key));
+    mut found: Vec<(Home, Found)>,
+) -> (HashMap<ServerName, Legacy>, Vec<(Home, RunKey)>) {
+    found.sort_by(|(_, a), (_, b)| a.key.cmp(&b.key));
     let mut surplus = Vec::new();
     let mut all: HashMap<ServerName, Legacy> = last_runs
         .into_iter()
         .map(|(name, last)| (name, Legacy { last, ..Legacy::default() }))
         .collect();
-    for Found { key, state } in found {
+    for (home, Found { key, state }) in found {
         let legacy = all.entry(key.server.clone()).or_default();
         legacy.last = legacy.last.max(key.run);
         match state {
             FoundState::Alive { pid, age } => {
-                let older = legacy.survivor.replace(Survivor { run: key.run, pid, age });
-                surplus.extend(older.map(|older| RunKey::new(key.server, older.run)));
+                let survivor = Survivor { home, run: key.run, pid, age };
+                let older = legacy.survivor.replace(survivor);
+                surplus.extend(older.map(|older| (older.home, RunKey::new(key.server, older.run))));
             }
             FoundState::Ended(exit) => legacy.ended = Some((key.run, exit)),
         }
@@ -57,12 +68,13 @@ mod tests {
 
     use super::*;
 
-    fn alive(name: &str, run: u64) -> Found {
-        Found { key: key(name, run), state: FoundState::Alive { pid: None, age: Duration::ZERO } }
+    fn alive(name: &str, run: u64) -> (Home, Found) {
+        let state = FoundState::Alive { pid: None, age: Duration::ZERO };
+        (Home::Process, Found { key: key(name, run), state })
     }
 
-    fn ended(name: &str, run: u64) -> Found {
-        Found { key: key(name, run), state: FoundState::Ended(Exit::code(1)) }
+    fn ended(name: &str, run: u64) -> (Home, Found) {
+        (Home::Process, Found { key: key(name, run), state: FoundState::Ended(Exit::code(1)) })
     }
 
     #[test]
@@ -71,7 +83,16 @@ mod tests {
         let (all, surplus) = sort_out(HashMap::new(), found);
         let run = |name: &str| all[&name.parse().unwrap()].survivor.as_ref().unwrap().run;
         assert_eq!((run("a"), run("b")), (RunId::new(10), RunId::new(1)));
-        assert_eq!(surplus, [key("a", 2), key("a", 9)]);
+        assert_eq!(surplus, [2, 9].map(|run| (Home::Process, key("a", run))));
+    }
+
+    #[test]
+    fn a_run_of_another_engine_than_the_server_s_does_not_survive() {
+        let (mut all, _) = sort_out(HashMap::new(), vec![alive("a", 3)]);
+        let legacy = all.get_mut(&"a".parse().unwrap()).unwrap();
+        assert_eq!(legacy.take_misplaced(Home::Process), None);
+        assert_eq!(legacy.take_misplaced(Home::Remote).map(|found| found.run), Some(RunId::new(3)));
+        assert_eq!((&legacy.survivor, legacy.last), (&None, RunId::new(3)));
     }
 
     #[test]

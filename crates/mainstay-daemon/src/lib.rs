@@ -8,6 +8,7 @@ mod aside;
 mod clock;
 mod control;
 mod driver;
+mod engines;
 mod gateway;
 mod ground;
 mod journal;
@@ -29,7 +30,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_api::{Instance, ListenAddr};
-use mainstay_engine::{Engine, EngineError, News, ProcessConfig, ProcessEngine, RunKey};
+use mainstay_engine::{
+    EngineError, News, ProcessConfig, ProcessEngine, RemoteEngine, RunKey,
+};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
@@ -37,6 +40,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use driver::Context;
+use engines::{Engines, Home};
 use gateway::Gateway;
 use ground::Ground;
 use journal::Journal;
@@ -121,9 +125,12 @@ async fn live(
     announce: impl FnOnce() + Send,
 ) -> Result<(), RunError> {
     let (stop, mut stops) = mpsc::channel(1);
-    let Awake { service, engine, news, sessions, front } = wake(config, stop).await?;
+    let Awake { service, engines, news, sessions, front } = wake(config, stop).await?;
     let registry = service.registry.clone();
-    let messenger = tokio::spawn(pass_on_news(engine.clone(), news, registry.clone()));
+    let mut messengers = JoinSet::new();
+    for news in news {
+        messengers.spawn(pass_on_news(engines.clone(), news, registry.clone()));
+    }
     let listener = ground.listen()?;
     announce();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "daemon ready");
@@ -131,7 +138,7 @@ async fn live(
     let how = tokio::select! {
         how = until_told(&mut stops) => how,
         () = accept(&listener, &service, &mut clients) => Stop::KeepServers,
-        () = keep_watch(&*engine, &registry) => Stop::KeepServers,
+        () = keep_watch(&engines, &registry) => Stop::KeepServers,
         () = sweep(&service.gateway) => Stop::KeepServers,
     };
     drop(listener);
@@ -142,7 +149,7 @@ async fn live(
     if how == Stop::EndServers {
         registry.retire().await;
     }
-    messenger.abort();
+    messengers.abort_all();
     drop(stops);
     let drained = async { while clients.join_next().await.is_some() {} };
     if timeout(DRAIN, drained).await.is_err() {
@@ -157,9 +164,9 @@ async fn live(
 /// What a daemon lives by.
 struct Awake {
     service: Arc<Service>,
-    engine: Arc<dyn Engine>,
-    /// The engine's news from the very beginning.
-    news: broadcast::Receiver<News>,
+    engines: Engines,
+    /// The engines' news from the very beginning.
+    news: Vec<broadcast::Receiver<News>>,
     sessions: Sessions,
     front: Listener,
 }
@@ -187,27 +194,31 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
         log_keep: LOG_KEEP,
     })
     .await?;
-    let engine: Arc<dyn Engine> = Arc::new(engine);
+    let engines = Engines { process: Arc::new(engine), remote: Arc::new(RemoteEngine::default()) };
     let (sessions, kept) = Sessions::open(&instance.state_dir.join(SESSIONS));
     let gateway = Gateway::new(journal.clone(), Arc::new(sessions.clone()), kept);
     let hubs = Arc::clone(&gateway.hubs);
-    let context = Context { engine: engine.clone(), store, journal, memory, hubs, daemon };
+    let context = Context { engines: engines.clone(), store, journal, memory, hubs, daemon };
     // Before the list, so that no end falls between the two.
-    let news = engine.watch();
-    let (mut legacies, surplus) = legacy::sort_out(last_runs, engine.list().await?);
+    let news = engines.watch();
+    let (mut legacies, mut unwanted) = legacy::sort_out(last_runs, engines.list().await?);
     let forgotten = legacies.iter().map(|(name, legacy)| (name.clone(), legacy.last)).collect();
     let registry = Registry::new(context.clone(), gateway.clone(), forgotten);
     gateway.provide_from(&registry);
     for server in stored {
-        let legacy = legacies.remove(&server.spec.name).unwrap_or_default();
+        let name = server.spec.name.clone();
+        let mut legacy = legacies.remove(&name).unwrap_or_default();
+        let misplaced = legacy.take_misplaced(Home::of(&server.spec.workload));
+        unwanted.extend(misplaced.map(|found| (found.home, RunKey::new(name, found.run))));
         registry.adopt(server, &legacy);
     }
-    let unwanted = legacies.into_iter().filter_map(|(server, legacy)| {
-        legacy.survivor.map(|survivor| RunKey::new(server, survivor.run))
-    });
-    for key in surplus.into_iter().chain(unwanted) {
+    for (server, legacy) in legacies {
+        let survivor = legacy.survivor;
+        unwanted.extend(survivor.map(|found| (found.home, RunKey::new(server, found.run))));
+    }
+    for (home, key) in unwanted {
         tracing::warn!(server = %key.server, run = %key.run, "ending a run that nobody wants");
-        engine.kill(&key).await?;
+        engines.at(home).kill(&key).await?;
         context.memory.forget(&key);
     }
     gateway.restore();
@@ -217,7 +228,7 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
     let started_at = clock::wall();
     let service =
         Service { instance, instance_id, started_at, context, registry, gateway, listen, stop };
-    Ok(Awake { service: Arc::new(service), engine, news, sessions, front })
+    Ok(Awake { service: Arc::new(service), engines, news, sessions, front })
 }
 
 /// Ends when a signal or a client says so. A signal leaves the servers up: whoever sends it (a
@@ -254,21 +265,21 @@ async fn accept(listener: &UnixListener, service: &Arc<Service>, clients: &mut J
 
 /// Passes on the engine's news. A reader that fell behind compares with a list instead.
 async fn pass_on_news(
-    engine: Arc<dyn Engine>,
+    engines: Engines,
     mut news: broadcast::Receiver<News>,
     registry: Registry,
 ) {
     loop {
         match news.recv().await {
             Ok(news) => registry.news(news).await,
-            Err(broadcast::error::RecvError::Lagged(_)) => reconcile(&*engine, &registry).await,
+            Err(broadcast::error::RecvError::Lagged(_)) => reconcile(&engines, &registry).await,
             Err(broadcast::error::RecvError::Closed) => return,
         }
     }
 }
 
 /// Compares with what the engine lists now and then, and at once when the host has slept.
-async fn keep_watch(engine: &dyn Engine, registry: &Registry) {
+async fn keep_watch(engines: &Engines, registry: &Registry) {
     let mut pulse = interval(PULSE);
     pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut slept = clock::slept();
@@ -283,7 +294,7 @@ async fn keep_watch(engine: &dyn Engine, registry: &Registry) {
             registry.host_resumed().await;
         }
         if resumed || count % RECONCILE == 0 {
-            reconcile(engine, registry).await;
+            reconcile(engines, registry).await;
         }
     }
 }
@@ -297,9 +308,9 @@ async fn sweep(gateway: &Gateway) {
     }
 }
 
-async fn reconcile(engine: &dyn Engine, registry: &Registry) {
+async fn reconcile(engines: &Engines, registry: &Registry) {
     let begun = clock::now();
-    match engine.list().await {
+    match engines.list().await {
         Ok(found) => registry.listed(begun, found).await,
         Err(error) => tracing::error!(%error, "cannot list the runs"),
     }

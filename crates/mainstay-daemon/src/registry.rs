@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use crate::clock;
 use crate::driver::{Audience, Context, Driver, Ending, Handle, Message};
+use crate::engines::Home;
 use crate::gateway::{self, Gateway};
 use crate::legacy::Legacy;
 use crate::store::{StoreError, Stored};
@@ -190,7 +191,8 @@ impl Registry {
     ) -> Result<Vec<ServerName>, ApiError> {
         for spec in &specs {
             spec.validate().map_err(|e| ApiError::new(ErrorKind::Invalid, e.to_string()))?;
-            self.shared.context.engine.check(spec).await.map_err(|error| {
+            let engine = self.shared.context.engines.of(&spec.workload);
+            engine.check(spec).await.map_err(|error| {
                 ApiError::new(ErrorKind::Unavailable, format!("`{}`: {error}", spec.name))
                     .with_help("nothing was changed; correct the command and try again")
             })?;
@@ -316,12 +318,21 @@ impl Registry {
         }
     }
 
+    /// Passes on that a run which speaks HTTP did not take a request. It is told for every attempt,
+    /// so nothing is lost if a driver that is busy does not hear this one.
+    pub(crate) fn unreachable(&self, server: &ServerName, generation: u64) {
+        let handle = self.servers().get(server).cloned();
+        if let Some(handle) = handle {
+            handle.inbox.try_send(Message::Unreachable { generation }).ok();
+        }
+    }
+
     /// Tells every driver what a complete list has of its server.
-    pub(crate) async fn listed(&self, begun: Instant, mut found: Vec<Found>) {
+    pub(crate) async fn listed(&self, begun: Instant, mut found: Vec<(Home, Found)>) {
         for handle in self.everything() {
             let name = handle.view.borrow().spec.name.clone();
-            let ours = found.extract_if(.., |found| found.key.server == name);
-            let found = ours.map(|found| (found.key.run, found.state)).collect();
+            let ours = found.extract_if(.., |(_, found)| found.key.server == name);
+            let found = ours.map(|(home, found)| (home, found.key.run, found.state)).collect();
             send(&handle, Message::Listed { begun, found }).await;
         }
     }

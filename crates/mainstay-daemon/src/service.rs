@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use mainstay_api::{
@@ -157,13 +158,14 @@ impl Service {
         if let Some(words) = &shown.last_words {
             return words.to_vec();
         }
+        let engine = self.context.engines.of(&shown.spec.workload);
         if let Some(run) = shown.unit.run() {
             let key = RunKey::new(name.clone(), run);
-            return self.context.engine.stderr_tail(&key).await.unwrap_or_default();
+            return engine.stderr_tail(&key).await.unwrap_or_default();
         }
         let range = LogRange { tail: Some(WHY_LINES), follow: false };
         let mut text = String::new();
-        if let Ok(mut lines) = self.context.engine.logs(name, range).await {
+        if let Ok(mut lines) = engine.logs(name, range).await {
             while let Some(line) = lines.recv().await {
                 text.push_str(&line);
                 text.push('\n');
@@ -178,7 +180,7 @@ impl Service {
             Status::Running | Status::Unhealthy => shown.session.is_some(),
             Status::Stopped | Status::Error => true,
             Status::Starting | Status::Waiting | Status::Stopping | Status::Removing => {
-                any_end && has_failed_since_described(shown)
+                any_end && (shown.away.is_some() || has_failed_since_described(shown))
             }
         };
         // A server that is removed meanwhile has settled too.
@@ -189,7 +191,11 @@ impl Service {
 
     async fn logs(&self, name: &ServerName, range: LogRange, peer: &mut Peer) -> io::Result<()> {
         let opened = match self.registry.get(name) {
-            Ok(_) => self.context.engine.logs(name, range).await.map_err(|e| broken(&e)),
+            Ok(handle) => {
+                let spec = Arc::clone(&handle.view.borrow().spec);
+                let engine = self.context.engines.of(&spec.workload);
+                engine.logs(name, range).await.map_err(|e| broken(&e))
+            }
             Err(error) => Err(error),
         };
         let mut lines = match opened {

@@ -3,19 +3,26 @@
 //! A run is ready when it has answered `initialize`. What it answered is written beside its socket, so
 //! that a later daemon that finds the run alive takes the session up instead of opening a second one.
 
+use std::error::Error as _;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_core::{ServerSpec, Transport};
+use mainstay_core::{RemoteSpec, ServerSpec, Transport, Workload, human_duration};
 use mainstay_engine::{Engine, EngineError, RunKey};
-use mainstay_proxy::client::{BadTarget, Target};
+use mainstay_proxy::client::{BadTarget, SendError, Target};
 use mainstay_proxy::{Arrival, Hello, Hub, LineLink, Link, UpstreamError};
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
+use crate::clock;
 use crate::snapshot::Session;
+
+/// How long a server that runs elsewhere may take to answer `initialize`, its connection included.
+const REMOTE: Duration = Duration::from_secs(30);
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -26,9 +33,18 @@ pub(crate) enum SessionError {
     /// It cannot be spoken to.
     #[error("it cannot be spoken to: {0}")]
     Target(#[from] BadTarget),
-    /// The server runs elsewhere.
-    #[error("servers that run elsewhere are not available yet")]
-    Elsewhere,
+    /// It runs elsewhere, and what the way to it takes has not happened in time.
+    #[error("it did not answer within {}", human_duration(*.0))]
+    Late(Duration),
+    /// It runs elsewhere, and wants to know who we are.
+    #[error(
+        "it answered with HTTP status {status}; `--header NAME=VALUE` sends what it asks for{}",
+        quoted(.body)
+    )]
+    Refused { status: u16, body: String },
+    /// It runs elsewhere, and could not be asked.
+    #[error("{}{}", .0, because(.0))]
+    Unreachable(#[source] SendError),
     /// The run answered wrongly.
     #[error("the handshake failed: {0}")]
     Upstream(#[from] UpstreamError),
@@ -44,6 +60,30 @@ impl SessionError {
     pub(crate) fn may_be_an_end(&self) -> bool {
         matches!(self, Self::Engine(_) | Self::Upstream(UpstreamError::Closed { .. }))
     }
+
+    /// What this means if the server runs elsewhere.
+    pub(crate) fn obstacle(&self) -> Obstacle {
+        match self {
+            Self::Late(_) | Self::Unreachable(_) => Obstacle::Away,
+            Self::Upstream(
+                UpstreamError::Closed { .. }
+                | UpstreamError::Http { status: 429 | 502..=504, .. },
+            ) => Obstacle::Away,
+            Self::Refused { .. } | Self::Target(_) => Obstacle::Refusal,
+            Self::Engine(_) | Self::Upstream(_) => Obstacle::None,
+        }
+    }
+}
+
+/// What a failed session with a server that runs elsewhere means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// It cannot be reached now.
+    Away,
+    /// It does not want us, or cannot be asked at all.
+    Refusal,
+    /// It was reached, and is at fault.
+    None,
 }
 
 /// What is remembered of a session.
@@ -119,7 +159,14 @@ pub(crate) async fn establish(
     hub: &Hub,
     arrival: Arrival,
 ) -> Result<Session, SessionError> {
-    let transport = spec.workload.local_transport().ok_or(SessionError::Elsewhere)?;
+    let transport = match &spec.workload {
+        Workload::Process(process) => &process.transport,
+        Workload::Remote(remote) => {
+            // Before the supervisor takes it for hung: it may just be far away.
+            let limit = REMOTE.min(spec.restart.start_timeout * 9 / 10);
+            return reach(remote, limit, hub, arrival).await;
+        }
+    };
     let link = match transport {
         Transport::Stdio => {
             let stdio = engine.attach(key).await?;
@@ -135,5 +182,33 @@ pub(crate) async fn establish(
             Link::Http(Target::local(addrs, path)?)
         }
     };
-    Ok(Session { run: hub.enter(link, arrival).await? })
+    Ok(Session { run: hub.enter(link, arrival).await?, since: clock::now() })
+}
+
+/// Opens a session with a server that runs elsewhere, in one attempt.
+async fn reach(
+    remote: &RemoteSpec,
+    limit: Duration,
+    hub: &Hub,
+    arrival: Arrival,
+) -> Result<Session, SessionError> {
+    let headers = remote.headers.iter().map(|(name, value)| (name.as_str(), value.reveal()));
+    let target = Target::remote(remote.url.as_str(), headers)?;
+    let entered = timeout(limit, hub.enter(Link::Remote(target), arrival)).await;
+    match entered.map_err(|_| SessionError::Late(limit))? {
+        Ok(run) => Ok(Session { run, since: clock::now() }),
+        Err(UpstreamError::Connect { source, .. }) => Err(SessionError::Unreachable(source)),
+        Err(UpstreamError::Http { status: status @ (401 | 403), body, .. }) => {
+            Err(SessionError::Refused { status, body })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn because(error: &SendError) -> String {
+    error.source().map_or_else(String::new, |cause| format!(": {cause}"))
+}
+
+fn quoted(body: &str) -> String {
+    if body.is_empty() { String::new() } else { format!(" (it says: {body})") }
 }

@@ -1,10 +1,13 @@
 //! What a driver shows of its server, for everybody who asks.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use mainstay_api::{LastExit, McpInfo, ServerInfo, StatusReport};
-use mainstay_core::{Cause, ServerSpec, Transport, Unit, Wanted, Workload};
+use mainstay_core::{
+    Cause, ServerSpec, Status, Transport, Unit, Wanted, Workload, human_duration,
+};
 use mainstay_proxy::Run;
 
 use crate::clock;
@@ -21,6 +24,8 @@ pub(crate) struct Snapshot {
     pub(crate) times: Times,
     /// The server's own process.
     pub(crate) pid: Option<u32>,
+    /// What is in the way to a server that runs elsewhere.
+    pub(crate) away: Option<Away>,
     pub(crate) session: Option<Session>,
     /// The last of what the last run that ended wrote to standard error.
     pub(crate) last_words: Option<Arc<[u8]>>,
@@ -30,6 +35,22 @@ pub(crate) struct Snapshot {
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
     pub(crate) run: Arc<Run>,
+    pub(crate) since: Instant,
+}
+
+/// Why a server that runs elsewhere cannot be spoken to.
+#[derive(Debug, Clone)]
+pub(crate) struct Away {
+    pub(crate) why: String,
+    /// When it is tried again.
+    pub(crate) next: Instant,
+}
+
+impl Away {
+    fn reason(&self, now: Instant) -> String {
+        let left = self.next.saturating_duration_since(now).as_secs() + 1;
+        format!("{}; tried again in {}", self.why, human_duration(Duration::from_secs(left)))
+    }
 }
 
 /// When things happened, in wall time, noted when they did.
@@ -45,12 +66,14 @@ impl Snapshot {
     /// The server as `ls` shows it, but for what only the proxy knows. What counts down is counted
     /// from now.
     pub(crate) fn info(&self) -> ServerInfo {
-        let view = self.unit.view(clock::now());
+        let now = clock::now();
+        let view = self.unit.view(now);
+        let away = self.away.as_ref().filter(|_| view.status == Status::Waiting);
         let (spec, times) = (&self.spec, &self.times);
         ServerInfo {
             name: spec.name.clone(),
             status: view.status,
-            reason: view.reason,
+            reason: away.map_or(view.reason, |away| away.reason(now)),
             engine: spec.workload.engine().to_owned(),
             transport: spec.workload.transport().to_owned(),
             url: None,
@@ -108,7 +131,7 @@ fn target(workload: &Workload) -> Option<String> {
                 Some(format!("http://127.0.0.1:{port}{path}"))
             }
         },
-        Workload::Remote(remote) => Some(remote.url.to_string()),
+        Workload::Remote(remote) => Some(remote.url.without_query().to_owned()),
     }
 }
 

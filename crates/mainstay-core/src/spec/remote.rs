@@ -51,6 +51,11 @@ impl RemoteUrl {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The URL without its query, which may hold a secret: for people to read.
+    pub fn without_query(&self) -> &str {
+        self.0.split_once('?').map_or(&self.0, |(before, _)| before)
+    }
 }
 
 impl FromStr for RemoteUrl {
@@ -257,6 +262,13 @@ mod tests {
         ] {
             assert_eq!(bad.parse::<RemoteUrl>(), Err(expected), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_query_is_not_shown() {
+        let shown = |text: &str| text.parse::<RemoteUrl>().unwrap().without_query().to_owned();
+        assert_eq!(shown("https://example.com/mcp?key=hush"), "https://example.com/mcp");
+        assert_eq!(shown("https://example.com/mcp"), "https://example.com/mcp");
     }
 
     #[test]

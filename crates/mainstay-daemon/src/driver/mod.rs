@@ -3,6 +3,7 @@
 //! The driver never waits for anything long: starts, stops and handshakes are spawned and report back
 //! as messages, so `stop` and `rm` act at once, whatever is going on.
 
+mod away;
 mod narrate;
 mod outlook;
 #[cfg(test)]
@@ -15,12 +16,13 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use mainstay_core::{Action, Cause, Event, Exit, Found, RunId, ServerName, Unit, Wanted};
-use mainstay_engine::{Engine, FoundState, News, RunKey};
+use mainstay_engine::{FoundState, News, RunKey};
 use mainstay_proxy::Hubs;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::clock;
+use crate::engines::{Engines, Home};
 use crate::journal::Journal;
 use crate::legacy::Legacy;
 use crate::listen::Listener;
@@ -28,6 +30,7 @@ use crate::random;
 use crate::session::Memory;
 use crate::snapshot::{Session, Snapshot, Times};
 use crate::store::{Store, Stored};
+use away::Reach;
 pub(crate) use outlook::Audience;
 use work::Done;
 
@@ -37,7 +40,7 @@ const INBOX: usize = 64;
 /// What every driver shares.
 #[derive(Clone)]
 pub(crate) struct Context {
-    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) engines: Engines,
     pub(crate) store: Store,
     pub(crate) journal: Journal,
     pub(crate) memory: Memory,
@@ -56,12 +59,14 @@ pub(crate) enum Message {
     Replace(Box<Stored>),
     /// Something happened to a run.
     News(News),
-    /// What a complete list of the engine's, begun at that time, has of this server.
-    Listed { begun: Instant, found: Vec<(RunId, FoundState)> },
+    /// What a complete list of the engines', begun at that time, has of this server.
+    Listed { begun: Instant, found: Vec<(Home, RunId, FoundState)> },
     /// The host slept.
     HostResumed,
     /// A client wants the server.
     Demand,
+    /// The run of that generation, which speaks HTTP, did not take a request.
+    Unreachable { generation: u64 },
     /// The daemon ends and takes the server with it; the intent stays.
     Retire,
 }
@@ -91,6 +96,10 @@ pub(crate) struct Driver {
     times: Times,
     /// The run that the process, the session and the times of its life are about.
     about: Option<RunId>,
+    /// Where that run lives.
+    home: Home,
+    /// How well it can be reached, if that is elsewhere.
+    reach: Reach,
     pid: Option<u32>,
     /// When and how the present run was seen to exit, until all of it is gone.
     exited: Option<(Timestamp, Exit)>,
@@ -147,9 +156,11 @@ impl Driver {
             unit: unit.clone(),
             times: times.clone(),
             pid: None,
+            away: None,
             session: None,
             last_words: None,
         };
+        let home = Home::of(&stored.spec.workload);
         let (view, watcher) = watch::channel(snapshot);
         let mut driver = Self {
             context,
@@ -158,6 +169,8 @@ impl Driver {
             unit,
             times,
             about: survivor.map(|found| found.run),
+            home,
+            reach: Reach::default(),
             pid: survivor.and_then(|found| found.pid),
             exited: None,
             session: None,
@@ -256,6 +269,7 @@ impl Driver {
             Message::Listed { begun, found } => self.compare(begun, &found),
             Message::HostResumed => Some(Event::HostResumed),
             Message::Demand => Some(Event::Demand),
+            Message::Unreachable { generation } => self.lost_touch(generation),
             Message::Retire => {
                 self.retiring = true;
                 Some(Event::Want(Wanted::Off))
@@ -265,6 +279,15 @@ impl Driver {
 
     /// Hands an event to the unit and does what it asks for.
     async fn feed(&mut self, event: Event) -> Option<Ending> {
+        if self.ends_outage(&event)
+            && let Some(ending) = self.hand_over(Event::EngineBack).await
+        {
+            return Some(ending);
+        }
+        self.hand_over(event).await
+    }
+
+    async fn hand_over(&mut self, event: Event) -> Option<Ending> {
         let action = self.unit.handle(clock::now(), event);
         if self.unit.run() != self.about {
             self.about = self.unit.run();
@@ -311,13 +334,15 @@ impl Driver {
 
     /// What the engine lists is the truth: a run it does not have is gone, one that is not ours any
     /// more must go. A run that was started after the list was begun is in neither case.
-    fn compare(&mut self, begun: Instant, found: &[(RunId, FoundState)]) -> Option<Event> {
+    fn compare(&mut self, begun: Instant, found: &[(Home, RunId, FoundState)]) -> Option<Event> {
         let present = self.unit.run();
         let mut exit = Some(Exit::UNKNOWN);
-        for (run, state) in found {
+        for (home, run, state) in found {
             match state {
                 FoundState::Alive { .. } if Some(*run) == present => exit = None,
-                FoundState::Alive { .. } if *run <= self.unit.last_run() => self.end(*run, None),
+                FoundState::Alive { .. } if *run <= self.unit.last_run() => {
+                    self.end_at(*home, *run, None);
+                }
                 FoundState::Ended(how) if Some(*run) == present => exit = Some(*how),
                 FoundState::Alive { .. } | FoundState::Ended(_) => {}
             }
@@ -330,7 +355,7 @@ impl Driver {
         self.work.shutdown().await;
         self.say_goodbye();
         let name = self.name().clone();
-        if let Err(error) = self.context.engine.forget(&name).await {
+        if let Err(error) = self.context.engines.forget(&name).await {
             tracing::warn!(server = %name, %error, "something of the server stays behind");
         }
         if self.audience.is_one_session() {
@@ -354,6 +379,7 @@ impl Driver {
             shown.unit.clone_from(&self.unit);
             shown.times.clone_from(&self.times);
             shown.pid = self.pid;
+            shown.away.clone_from(&self.reach.away);
             shown.session.clone_from(&self.session);
             shown.last_words.clone_from(&self.last_words);
         });

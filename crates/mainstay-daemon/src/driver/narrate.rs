@@ -7,6 +7,7 @@ use mainstay_engine::RunKey;
 
 use super::Driver;
 use crate::clock;
+use crate::engines::Home;
 
 impl Driver {
     /// Writes a note to the event log and to the daemon's own.
@@ -14,7 +15,7 @@ impl Driver {
         let mut at = clock::wall();
         let server = self.stored.spec.name.clone();
         let run = note.run().map(RunId::generation);
-        let detail = note.to_string();
+        let detail = self.words(note);
         match note {
             Note::Starting { .. } | Note::Refunded { .. } => self.times.next_restart_at = None,
             Note::Started { .. } => {
@@ -65,6 +66,18 @@ impl Driver {
             }
         }
         self.record(at, run, note.event(), note.cause(), detail);
+    }
+
+    /// A note in words: of a server that runs elsewhere, what is in the way is known.
+    fn words(&self, note: &Note) -> String {
+        match (note, &self.reach.away, self.home) {
+            (Note::EngineAway, Some(away), _) => away.why.clone(),
+            (Note::EngineBack, _, Home::Remote) if self.session.is_some() => {
+                "it answers again".to_owned()
+            }
+            (Note::EngineBack, _, Home::Remote) => "no longer waited for".to_owned(),
+            (note, ..) => note.to_string(),
+        }
     }
 
     /// A run that ended while no daemon was there is neither charged nor waited for.

@@ -88,7 +88,8 @@ impl Driver {
         let comes_back = self.unit.wanted() == Wanted::On && !self.retiring;
         match view.status {
             Status::Starting | Status::Running | Status::Unhealthy | Status::Waiting => {
-                Outlook::Coming { due: view.next_restart, why }
+                let due = self.reach.away.as_ref().map(|away| away.next).or(view.next_restart);
+                Outlook::Coming { due, why }
             }
             Status::Stopping if comes_back => Outlook::Coming { due: None, why },
             Status::Stopping | Status::Stopped | Status::Removing | Status::Error => {
@@ -99,9 +100,10 @@ impl Driver {
 
     /// Why the server is not up. A run that has just exited says how, before anything is decided.
     fn reason(&self, view: &View) -> Reason {
-        let text = match &self.exited {
-            Some((_, exit)) => Cause::Exited(*exit).to_string(),
-            None => view.reason.clone(),
+        let text = match (&self.exited, &self.reach.away) {
+            (Some((_, exit)), _) => Cause::Exited(*exit).to_string(),
+            (None, Some(away)) => away.why.clone(),
+            (None, None) => view.reason.clone(),
         };
         Reason { text, stderr: self.last_lines() }
     }

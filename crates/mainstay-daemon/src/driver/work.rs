@@ -9,7 +9,9 @@ use mainstay_proxy::Hello;
 use tokio::time::sleep;
 
 use super::Driver;
+use super::away::Reach;
 use crate::clock;
+use crate::engines::Home;
 use crate::session::{self, Remembered, SessionError};
 use crate::snapshot::Session;
 
@@ -75,7 +77,9 @@ impl Driver {
     }
 
     pub(super) fn start(&mut self, run: RunId) {
-        let engine = self.context.engine.clone();
+        self.home = Home::of(&self.stored.spec.workload);
+        self.reach = Reach::begun();
+        let engine = self.context.engines.at(self.home).clone();
         let key = self.key(run);
         let spec = self.stored.spec.clone();
         self.exited = None;
@@ -85,8 +89,13 @@ impl Driver {
 
     /// Ends a run: gracefully if there is a time for that.
     pub(super) fn end(&mut self, run: RunId, grace: Option<Duration>) {
+        self.end_at(self.home, run, grace);
+    }
+
+    /// The same, for a run that may live elsewhere than the present one.
+    pub(super) fn end_at(&mut self, home: Home, run: RunId, grace: Option<Duration>) {
         self.ending = Some((run, grace));
-        let engine = self.context.engine.clone();
+        let engine = self.context.engines.at(home).clone();
         let key = self.key(run);
         self.work.spawn(async move {
             let done = match grace {
@@ -102,7 +111,7 @@ impl Driver {
 
     /// Opens a session with a run, or takes up the one that is known.
     pub(super) fn open_session(&mut self, run: RunId, known: Option<Hello>, after: Duration) {
-        let engine = self.context.engine.clone();
+        let engine = self.context.engines.at(self.home).clone();
         let hub = Arc::clone(self.audience.hub());
         let key = self.key(run);
         let spec = self.stored.spec.clone();
@@ -116,13 +125,18 @@ impl Driver {
 
     /// Forgets everything about the run that is over, and ends what was being done about it.
     pub(super) fn let_go(&mut self) {
+        self.leave();
+        self.pid = None;
+        self.times.started_at = None;
+        self.times.ready_at = None;
+    }
+
+    /// Lets go of the session with the present run, and ends what was being done about it.
+    pub(super) fn leave(&mut self) {
         for task in self.attending.drain(..) {
             task.abort();
         }
-        self.pid = None;
         self.session = None;
-        self.times.started_at = None;
-        self.times.ready_at = None;
     }
 
     fn session_opened(&mut self, run: RunId, session: Session) -> Event {
@@ -132,8 +146,14 @@ impl Driver {
             still_there(run).await
         });
         let ready_at = *self.times.ready_at.get_or_insert_with(clock::wall);
-        let hello = Hello::clone(&session.run.hello);
-        self.context.memory.remember(&self.key(run), &Remembered::new(ready_at, hello));
+        match self.home {
+            Home::Process => {
+                let hello = Hello::clone(&session.run.hello);
+                self.context.memory.remember(&self.key(run), &Remembered::new(ready_at, hello));
+            }
+            // No run elsewhere is known to the next daemon.
+            Home::Remote => {}
+        }
         self.session = Some(session);
         Event::Ready { run }
     }
@@ -141,6 +161,9 @@ impl Driver {
     /// Trouble of our own is no fault of the server's; and one that cannot be reached is most likely
     /// ending, of which the news says more.
     fn session_failed(&mut self, run: RunId, error: &SessionError) -> Option<Event> {
+        if let Some(event) = self.not_reached(run, error) {
+            return Some(event);
+        }
         if error.is_ours() {
             tracing::warn!(server = %self.name(), %run, %error, "trying for a session again");
             self.open_session(run, None, TRY_AGAIN);

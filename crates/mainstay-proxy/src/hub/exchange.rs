@@ -167,7 +167,7 @@ impl<'a> Exchange<'a> {
                         biased;
                         attempt = self.attempt(run) => match attempt {
                             Ok(answer) => return Some(self.answered(answer, run)),
-                            Err(Failure::Lost(fate)) => self.lost(run.generation, fate),
+                            Err(Failure::Lost(fate)) => self.lost(run, fate),
                             Err(Failure::Unusable(error)) => {
                                 return Some(self.unusable(&error, run));
                             }
@@ -224,14 +224,18 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    fn lost(&mut self, generation: u64, fate: Fate) {
+    fn lost(&mut self, run: &Run, fate: Fate) {
         self.session.forget_asks_of(self.out);
+        match (&run.link, fate) {
+            (RunLink::Http(_), Fate::Unsent) => self.session.hub().unreachable(run.generation),
+            (RunLink::Http(_), Fate::Sent | Fate::Forgotten) | (RunLink::Lines(_), _) => {}
+        }
         let loss = match fate {
             Fate::Unsent => Loss::Unsent,
             Fate::Forgotten => Loss::Forgotten,
             Fate::Sent => Loss::Sent { safe: self.is_safe() },
         };
-        self.call.lost(now(), generation, loss);
+        self.call.lost(now(), run.generation, loss);
     }
 
     /// Whether the request may be executed twice.

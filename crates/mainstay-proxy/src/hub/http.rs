@@ -243,7 +243,6 @@ impl UpSession {
                 Err(
                     UpstreamError::Connect { .. }
                     | UpstreamError::Closed { .. }
-                    | UpstreamError::SessionLost { .. }
                     | UpstreamError::Http { status: 404 | 502 | 503, .. },
                 ) => sleep(COMING_UP).await,
                 opened => return opened,
@@ -269,7 +268,10 @@ impl UpSession {
         let id = response.header("mcp-session-id").map(str::to_owned);
         if response.status() != 200 {
             let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
-            return Err(upstream::bad_status(METHOD, response.status(), &body));
+            // Whatever it says of sessions, none is there that it could have lost.
+            let body = upstream::excerpt(&body);
+            let (method, status) = (METHOD.to_owned(), response.status());
+            return Err(UpstreamError::Http { method, status, body });
         }
         let answer = http_stream::only_answer(&mut response).await.map_err(|_| closed(true))?;
         let hello = Hello::read(upstream::settled(METHOD, &answer)?, id)?;

@@ -198,9 +198,15 @@ impl Hub {
                     Some(hello) => UpSession::resume(generation, &hello),
                     None => UpSession::open_patiently(generation, &client, &self.own_terms()).await?,
                 };
-                let hello = own.hello()?;
-                let run = HttpRun::new(generation, client, own, self.own_params());
-                (RunLink::Http(run), hello)
+                self.http_link(generation, client, own)?
+            }
+            Link::Remote(target) => {
+                let client = Client::new(target);
+                let own = match known {
+                    Some(hello) => UpSession::resume(generation, &hello),
+                    None => UpSession::open(generation, &client, &self.own_terms()).await?,
+                };
+                self.http_link(generation, client, own)?
             }
         };
         Ok(Arc::new(Run { generation, hello: Arc::new(hello), after, link }))
@@ -291,6 +297,11 @@ impl Hub {
 
     fn decided(&self, decision: Decision) {
         self.ports.witness.decided(decision);
+    }
+
+    /// The run of that generation did not take a request.
+    fn unreachable(&self, generation: u64) {
+        self.ports.witness.unreachable(&self.name, generation);
     }
 
     /// Gives a session a run of its own, if that is how the server is run.
@@ -391,6 +402,17 @@ impl Hub {
 
     fn ask_cancelled(&self, generation: u64, notification: &Parsed) {
         self.everybody(|session| session.ask_cancelled(generation, notification));
+    }
+
+    fn http_link(
+        &self,
+        generation: u64,
+        client: Client,
+        own: UpSession,
+    ) -> Result<(RunLink, Hello), UpstreamError> {
+        let hello = own.hello()?;
+        let run = HttpRun::new(generation, client, own, self.own_params());
+        Ok((RunLink::Http(run), hello))
     }
 
     /// What we ourselves agree with a server.

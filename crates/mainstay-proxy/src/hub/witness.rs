@@ -4,10 +4,13 @@ use super::session::Session;
 use crate::frame::{Method, Parsed};
 use crate::front::Session as _;
 
-/// Hears of every request that could not simply be passed on.
+/// Hears of every request that could not simply be passed on. No method may wait.
 pub trait Witness: Send + Sync + 'static {
-    /// This was decided. It must not wait.
+    /// This was decided.
     fn decided(&self, decision: Decision);
+    /// The run of this generation, which speaks HTTP and counts as up, could not be reached. It is
+    /// told for every attempt.
+    fn unreachable(&self, server: &str, generation: u64);
 }
 
 /// What was decided for one request.

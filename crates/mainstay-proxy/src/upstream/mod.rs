@@ -40,8 +40,10 @@ pub struct LineLink {
 pub enum Link {
     /// A stdio server.
     Lines(LineLink),
-    /// A streamable HTTP server.
+    /// A streamable HTTP server that is coming up: it is asked until it answers.
     Http(Target),
+    /// A streamable HTTP server that runs elsewhere, on its own: it is asked once.
+    Remote(Target),
 }
 
 /// The first id of our requests. Late answers to a daemon with another epoch are never taken for

@@ -1,0 +1,74 @@
+//! All engines, and which of them runs what.
+
+use std::sync::Arc;
+
+use mainstay_core::{ServerName, Workload};
+use mainstay_engine::{Engine, EngineError, Found, News};
+use tokio::sync::broadcast;
+
+/// The engine on which a run lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// A process on this machine.
+    Process,
+    /// Somewhere else, reached by a URL.
+    Remote,
+}
+
+impl Home {
+    const ALL: [Self; 2] = [Self::Process, Self::Remote];
+
+    /// Where such a workload is run.
+    pub(crate) fn of(workload: &Workload) -> Self {
+        match workload {
+            Workload::Process(_) => Self::Process,
+            Workload::Remote(_) => Self::Remote,
+        }
+    }
+}
+
+/// All engines. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Engines {
+    pub(crate) process: Arc<dyn Engine>,
+    pub(crate) remote: Arc<dyn Engine>,
+}
+
+impl Engines {
+    /// The engine on which runs of that home live.
+    pub(crate) fn at(&self, home: Home) -> &Arc<dyn Engine> {
+        match home {
+            Home::Process => &self.process,
+            Home::Remote => &self.remote,
+        }
+    }
+
+    /// The engine that runs such a workload.
+    pub(crate) fn of(&self, workload: &Workload) -> &Arc<dyn Engine> {
+        self.at(Home::of(workload))
+    }
+
+    /// Every run of this instance. A list that lacks an engine would be none: what is not in it
+    /// counts as gone.
+    pub(crate) async fn list(&self) -> Result<Vec<(Home, Found)>, EngineError> {
+        let mut all = Vec::new();
+        for home in Home::ALL {
+            let found = self.at(home).list().await?;
+            all.extend(found.into_iter().map(|found| (home, found)));
+        }
+        Ok(all)
+    }
+
+    /// The news of each engine from now on.
+    pub(crate) fn watch(&self) -> Vec<broadcast::Receiver<News>> {
+        Home::ALL.map(|home| self.at(home).watch()).into()
+    }
+
+    /// Removes what any engine keeps of a server, which may have been run by several in its time.
+    pub(crate) async fn forget(&self, server: &ServerName) -> Result<(), EngineError> {
+        for home in Home::ALL {
+            self.at(home).forget(server).await?;
+        }
+        Ok(())
+    }
+}
