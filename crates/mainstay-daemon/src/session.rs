@@ -38,7 +38,7 @@ pub(crate) enum SessionError {
     Late(Duration),
     /// It runs elsewhere, and wants to know who we are.
     #[error(
-        "it answered with HTTP status {status}; `--header NAME=VALUE` sends what it asks for{}",
+        "it answered with HTTP status {status}{}; `--header NAME=VALUE` sends what it asks for",
         quoted(.body)
     )]
     Refused { status: u16, body: String },
@@ -64,13 +64,23 @@ impl SessionError {
     /// What this means if the server runs elsewhere.
     pub(crate) fn obstacle(&self) -> Obstacle {
         match self {
-            Self::Late(_) | Self::Unreachable(_) => Obstacle::Away,
-            Self::Upstream(
+            Self::Late(_)
+            | Self::Unreachable(_)
+            | Self::Upstream(
                 UpstreamError::Closed { .. }
+                | UpstreamError::Connect { .. }
                 | UpstreamError::Http { status: 429 | 502..=504, .. },
             ) => Obstacle::Away,
             Self::Refused { .. } | Self::Target(_) => Obstacle::Refusal,
-            Self::Engine(_) | Self::Upstream(_) => Obstacle::None,
+            Self::Engine(_)
+            | Self::Upstream(
+                UpstreamError::Rpc { .. }
+                | UpstreamError::Unavailable(_)
+                | UpstreamError::Protocol(_)
+                | UpstreamError::TooLarge { .. }
+                | UpstreamError::Http { .. }
+                | UpstreamError::SessionLost { .. },
+            ) => Obstacle::None,
         }
     }
 }
@@ -211,4 +221,48 @@ fn because(error: &SendError) -> String {
 
 fn quoted(body: &str) -> String {
     if body.is_empty() { String::new() } else { format!(" (it says: {body})") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn http(status: u16) -> SessionError {
+        let (method, body) = ("initialize".to_owned(), String::new());
+        UpstreamError::Http { method, status, body }.into()
+    }
+
+    #[test]
+    fn what_may_pass_is_told_from_what_will_not() {
+        let check = |error: &SessionError, expected| {
+            assert_eq!(error.obstacle(), expected, "{error}");
+        };
+        for status in [429, 502, 503, 504] {
+            check(&http(status), Obstacle::Away);
+        }
+        for status in [400, 404, 500, 501] {
+            check(&http(status), Obstacle::None);
+        }
+        let closed = UpstreamError::Closed { method: "initialize".to_owned(), sent: true };
+        check(&closed.into(), Obstacle::Away);
+        check(&SessionError::Late(REMOTE), Obstacle::Away);
+        check(&SessionError::Refused { status: 401, body: String::new() }, Obstacle::Refusal);
+        check(&UpstreamError::Protocol("odd".to_owned()).into(), Obstacle::None);
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_said_once_and_in_full() {
+        let source = io::ErrorKind::ConnectionRefused.into();
+        let tried = vec!["127.0.0.1:80".parse().unwrap()];
+        let error = SessionError::Unreachable(SendError::Connect { tried, source });
+        assert_eq!(error.to_string(), "cannot connect to 127.0.0.1:80: connection refused");
+        let error = SessionError::Refused { status: 401, body: "who?".to_owned() };
+        assert_eq!(
+            error.to_string(),
+            "it answered with HTTP status 401 (it says: who?); `--header NAME=VALUE` sends what it \
+             asks for"
+        );
+    }
 }

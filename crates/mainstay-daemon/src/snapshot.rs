@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use mainstay_api::{LastExit, McpInfo, ServerInfo, StatusReport};
-use mainstay_core::{
-    Cause, ServerSpec, Status, Transport, Unit, Wanted, Workload, human_duration,
-};
+use mainstay_core::{Cause, ServerSpec, Status, Transport, Unit, Wanted, Workload, human_duration};
 use mainstay_proxy::Run;
 
 use crate::clock;

@@ -152,7 +152,10 @@ mod tests {
     #[test]
     fn attempts_become_rarer_but_never_cease() {
         let nominal = |attempt| delay(attempt, 0).as_secs();
-        assert_eq!([0, 1, 2, 3, 4, 5, 6, 7, u32::MAX].map(nominal), [0, 1, 2, 4, 8, 16, 30, 30, 30]);
+        assert_eq!(
+            [0, 1, 2, 3, 4, 5, 6, 7, u32::MAX].map(nominal),
+            [0, 1, 2, 4, 8, 16, 30, 30, 30]
+        );
         assert_eq!(delay(6, 1000), Duration::from_secs(33));
         assert!(delay(6, u64::MAX) <= Duration::from_secs(33));
         assert_eq!(delay(0, 1000), Duration::ZERO);

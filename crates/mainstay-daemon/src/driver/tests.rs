@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_core::{Exit, OnStop, RestartPolicy, RunId, ServerSpec, Status, Wanted};
-use mainstay_engine::Engine;
+use mainstay_engine::{Engine, RemoteEngine};
 use mainstay_testkit::fake_engine::{Delay, FakeEngine, Manner};
 use mainstay_testkit::samples::{key, spec};
 use tempfile::TempDir;
@@ -41,7 +41,10 @@ impl World {
         let store = Store::open(&dir.path().join("state.db")).unwrap();
         let journal = Journal::open(&dir.path().join("events.db")).unwrap();
         let context = Context {
-            engine: Arc::new(engine.clone()),
+            engines: Engines {
+                process: Arc::new(engine.clone()),
+                remote: Arc::new(RemoteEngine::default()),
+            },
             store: store.clone(),
             journal: journal.clone(),
             memory: Memory::open(dir.path().join("sessions")).unwrap(),
@@ -161,7 +164,7 @@ async fn a_run_that_is_not_ours_any_more_is_ended() {
     world.until(|shown| shown.info().generation == 2 && shown.session.is_some()).await;
     world.engine.plant(key("time", 1));
     let alive = FoundState::Alive { pid: None, age: Duration::ZERO };
-    let found = [1, 2].map(|run| (RunId::new(run), alive.clone())).to_vec();
+    let found = [1, 2].map(|run| (Home::Process, RunId::new(run), alive.clone())).to_vec();
     world.send(Message::Listed { begun: clock::now(), found }).await;
     let mut news = world.engine.watch();
     timeout(LIMIT, async { while news.recv().await.unwrap().key().run != RunId::new(1) {} })
@@ -282,7 +285,8 @@ async fn a_server_that_failed_is_started_once_when_it_is_described_anew() {
 async fn a_run_that_an_earlier_daemon_left_is_kept() {
     let engine = FakeEngine::default();
     engine.plant(key("time", 7));
-    let survivor = Survivor { run: RunId::new(7), pid: Some(77), age: Duration::from_secs(60) };
+    let age = Duration::from_secs(60);
+    let survivor = Survivor { home: Home::Process, run: RunId::new(7), pid: Some(77), age };
     let legacy = Legacy { last: RunId::new(7), survivor: Some(survivor), ended: None };
     let mut world = World::after(engine, RestartPolicy::default(), &legacy);
     let shown = world.status(Status::Running).await;

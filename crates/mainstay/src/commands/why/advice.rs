@@ -3,6 +3,9 @@
 use mainstay_api::{LastExit, ServerInfo, WhyReport};
 use mainstay_core::Status;
 
+/// The engine of servers that run elsewhere, whose logs are elsewhere too.
+const REMOTE: &str = "remote";
+
 /// Advice, most useful first; none for a server that is well.
 pub(super) fn advice(report: &WhyReport) -> Vec<String> {
     let server = &report.server;
@@ -20,10 +23,14 @@ pub(super) fn advice(report: &WhyReport) -> Vec<String> {
 
 /// What the way it ended suggests.
 fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
-    let ServerInfo { name, transport, .. } = &report.server;
+    let ServerInfo { name, transport, engine, .. } = &report.server;
     let ever_ready = report.events.iter().any(|event| event.event == "ready");
     match (exit.cause.as_str(), exit.code, exit.signal) {
         _ if exit.oom => "memory ran out: give it more memory, or less to do".to_owned(),
+        ("cannot-start", ..) if engine == REMOTE => format!(
+            "correct what is named above, then `mainstay restart {name}`, or describe it anew: \
+             `mainstay run {name} --replace --url URL --header NAME=VALUE`"
+        ),
         ("cannot-start", ..) => format!(
             "correct what is named above, then `mainstay restart {name}`, or describe it anew: \
              `mainstay run {name} --replace -- COMMAND`"
@@ -65,7 +72,9 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
 fn on_output(report: &WhyReport) -> Option<String> {
     let name = &report.server.name;
     let ran = report.server.generation > 0 || !report.stderr.is_empty();
-    ran.then(|| format!("`mainstay logs {name}` prints its whole log ({})", report.log.display()))
+    let here = report.server.engine != REMOTE;
+    (ran && here)
+        .then(|| format!("`mainstay logs {name}` prints its whole log ({})", report.log.display()))
 }
 
 /// What to do once the reason is gone.
@@ -146,6 +155,16 @@ mod tests {
             detail: String::new(),
         });
         assert!(advice(&report)[0].starts_with("it ran but no longer answered"));
+    }
+
+    #[test]
+    fn a_server_elsewhere_has_a_url_and_no_log_here() {
+        let mut report = report(Status::Error, Some(exit("cannot-start", None, None)));
+        report.server.generation = 1;
+        report.server.engine = REMOTE.to_owned();
+        let given = advice(&report);
+        assert!(given[0].contains("--url URL --header NAME=VALUE"), "{given:?}");
+        assert!(!given.iter().any(|line| line.contains("mainstay logs")), "{given:?}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod hygiene;
 mod lists;
 mod raw;
 mod real;
+mod remote;
 mod replay;
 mod rust_sdk;
 mod scene;
