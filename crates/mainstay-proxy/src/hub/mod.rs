@@ -30,7 +30,7 @@ mod words;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -127,8 +127,8 @@ pub struct Hub {
     sessions: Mutex<HashMap<String, Session>>,
     copies: Copies,
     held: Arc<AtomicUsize>,
-    /// The newest run that sessions were introduced to.
-    met: AtomicU64,
+    /// The number of the newest run that sessions were introduced to, and the way to it.
+    met: Mutex<(u64, Weak<Run>)>,
 }
 
 impl Hub {
@@ -144,7 +144,7 @@ impl Hub {
             sessions: Mutex::default(),
             copies: Copies::restored(copy),
             held: Arc::default(),
-            met: AtomicU64::new(0),
+            met: Mutex::default(),
         })
     }
 
@@ -218,9 +218,10 @@ impl Hub {
         let removed = matches!(outlook, Outlook::Removed);
         self.outlook.send_replace(outlook);
         if let Some(run) = run {
-            let before = self.met.swap(run.generation, Ordering::Relaxed);
-            if before != run.generation {
-                self.introduce(run, before != 0);
+            let now = (run.generation, Arc::downgrade(&run));
+            let (before, way) = std::mem::replace(&mut *lock(&self.met), now);
+            if !std::ptr::eq(way.as_ptr(), Arc::as_ptr(&run)) {
+                self.introduce(run, before);
             }
         }
         if removed {
@@ -272,10 +273,12 @@ impl Hub {
         self.all_sessions().get(id).cloned()
     }
 
-    /// Clients meet a new run.
-    fn introduce(&self, run: Arc<Run>, again: bool) {
+    /// Clients meet a new run, or one that was out of reach: if it is elsewhere, nobody knows what
+    /// happened to it meanwhile.
+    fn introduce(&self, run: Arc<Run>, before: u64) {
+        let again = before != 0;
         self.copies.set_hello(&run.hello);
-        if again {
+        if again && before != run.generation {
             for session in self.everyone() {
                 session.meet(&run);
             }

@@ -66,7 +66,7 @@ fn a_server_that_is_not_there_is_waited_for() {
     assert_eq!((&away["generation"], &away["restarts"]), (&json!(1), &json!(0)));
     let why = env.ok(["why", "api"]);
     assert!(why.contains("cannot be reached") && !why.contains("mainstay logs"), "{why}");
-    let _server = Elsewhere::start(port);
+    let _server = Elsewhere::start(port, &[]);
     let back = env.once_running("api", 1);
     assert_eq!((&back["restarts"], &back["restarts_total"]), (&json!(0), &json!(0)));
     assert_eq!(env.call("api", "echo", r#"{"text":"far"}"#), "far");
@@ -76,10 +76,11 @@ fn a_server_that_is_not_there_is_waited_for() {
 fn a_session_outlives_a_server_elsewhere_that_went_away() {
     let env = TestEnv::new();
     let port = free_port();
-    let server = Elsewhere::start(port);
+    let server = Elsewhere::start(port, &[]);
     let url = format!("http://127.0.0.1:{port}/mcp");
     let shown = env.json(args("api", &url, &["--wait", "--json"]));
     let session = Raw::open(shown["url"].as_str().unwrap());
+    let mut heard = session.get(None);
     let echo = |id, text: &str| {
         let params = json!({"name": "echo", "arguments": {"text": text}});
         session.ask(id, "tools/call", &params)["content"].clone()
@@ -90,9 +91,12 @@ fn a_session_outlives_a_server_elsewhere_that_went_away() {
     thread::scope(|scope| {
         let held = scope.spawn(|| echo(2, "held"));
         env.once("api", "was missed", |server| server["status"] == "waiting");
-        let _server = Elsewhere::start(port);
+        let _server = Elsewhere::start(port, &["--extra-tool", "later"]);
         assert_eq!(held.join().unwrap(), content("held"));
         assert_eq!(echo(3, "after"), content("after"));
+        let change = std::iter::from_fn(|| heard.message())
+            .find(|message| message["method"] == "notifications/tools/list_changed");
+        assert!(change.is_some(), "what changed meanwhile is told");
         let back = env.once_running("api", 1);
         assert_eq!((&back["restarts"], &back["sessions"]), (&json!(0), &json!(1)));
     });
@@ -127,7 +131,7 @@ fn what_is_asked_of_a_server_that_is_not_there_is_done_at_once() {
 fn a_server_may_move_away_and_come_home() {
     let env = TestEnv::new();
     let port = free_port();
-    let _elsewhere = Elsewhere::start(port);
+    let _elsewhere = Elsewhere::start(port, &[]);
     let url = format!("http://127.0.0.1:{port}/mcp");
     let here = env.run_server("api", &[], &[&fixture()]);
     let moved = env.json(args("api", &url, &["--replace", "--wait", "--json"]));
@@ -149,10 +153,11 @@ struct Elsewhere(Child);
 
 impl Elsewhere {
     /// Starts it, and returns when it listens.
-    fn start(port: u16) -> Self {
+    fn start(port: u16, flags: &[&str]) -> Self {
         let address = format!("127.0.0.1:{port}");
         let mut command = Command::new(fixture());
-        command.args(["--http", &address]).stdin(Stdio::null()).stderr(Stdio::piped());
+        command.args(["--http", &address]).args(flags);
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
