@@ -6,10 +6,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::raw::Raw;
-use crate::env::{TestEnv, fixture, free_port, is_alive, pid_of, until, until_dead};
+use crate::env::{TestEnv, fixture, free_port, is_alive, kill, pid_of, until, until_dead};
 
 #[test]
 fn headers_reach_the_server_and_nobody_else() {
@@ -87,7 +88,7 @@ fn a_session_outlives_a_server_elsewhere_that_went_away() {
     };
     let content = |text: &str| json!([{"type": "text", "text": text}]);
     assert_eq!(echo(1, "before"), content("before"));
-    server.end();
+    drop(server);
     thread::scope(|scope| {
         let held = scope.spawn(|| echo(2, "held"));
         env.once("api", "was missed", |server| server["status"] == "waiting");
@@ -125,6 +126,20 @@ fn what_is_asked_of_a_server_that_is_not_there_is_done_at_once() {
     env.once("api", "waited in another run", |server| waiting(server) && server["generation"] == 3);
     env.ok(["rm", "api"]);
     assert_eq!(env.server("api"), Value::Null);
+}
+
+#[test]
+fn a_new_daemon_begins_a_new_run() {
+    let env = TestEnv::new();
+    let port = free_port();
+    let _server = Elsewhere::start(port, &[]);
+    let url = format!("http://127.0.0.1:{port}/mcp");
+    env.json(args("api", &url, &["--wait", "--json"]));
+    let daemon = env.daemon();
+    kill(daemon, Signal::KILL);
+    until_dead(daemon);
+    env.once_running("api", 2);
+    assert_eq!(env.call("api", "echo", r#"{"text":"again"}"#), "again");
 }
 
 #[test]
@@ -167,8 +182,6 @@ impl Elsewhere {
         }
         Self(child)
     }
-
-    fn end(self) {}
 }
 
 impl Drop for Elsewhere {
@@ -258,7 +271,7 @@ fn read(reader: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
         }
         match line.split_once(':') {
             Some((name, value)) if !head.is_empty() => {
-                head.push_str(&format!("{}:{value}", name.to_ascii_lowercase()));
+                head.extend([&name.to_ascii_lowercase(), ":", value]);
             }
             _first_or_last => head.push_str(&line),
         }
