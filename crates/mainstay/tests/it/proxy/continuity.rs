@@ -242,6 +242,52 @@ fn an_attempt_beyond_the_hold_is_not_waited_for() {
 }
 
 #[test]
+fn nobody_is_held_for_longer_than_asked() {
+    let scene = Scene::new(Wire::Stdio, &["--hold", "1s"], &["--start-delay", "3000"]);
+    let clients = scene.everyone();
+    scene.kill();
+    let calls: Vec<_> =
+        clients.iter().map(|client| client.send_call("echo", &json!({"text": "late"}))).collect();
+    for call in &calls {
+        let result = call.result();
+        assert_eq!(result["isError"], true, "{result}");
+        assert!(text_of(&result, 0).contains("within 1 s"), "{result}");
+    }
+    assert_ne!(scene.server()["status"], "running", "the answer does not wait for the server");
+    scene.back(2);
+    for client in &clients {
+        assert_eq!(client.text("echo", &json!({"text": "back"})), "back");
+    }
+    scene.assert_clean(&clients);
+}
+
+#[test]
+fn a_client_can_come_while_the_server_is_down() {
+    let scene = Scene::new(Wire::Stdio, &[], &["--start-delay", "5000"]);
+    scene.kill();
+    let clients = scene.everyone();
+    for client in &clients {
+        assert!(client.tools().contains(&"echo".to_owned()), "{:?}", client.sdk);
+    }
+    assert_ne!(scene.server()["status"], "running", "all this came from the last good copies");
+    for client in &clients {
+        assert_eq!(client.text("echo", &json!({"text": "up"})), "up");
+    }
+    scene.assert_clean(&clients);
+}
+
+#[test]
+fn a_client_can_come_before_the_server_was_ever_up() {
+    let env = stage();
+    env.ok(["run", NAME, "--", &fixture(), "--start-delay", "2000"]);
+    let url = env.server(NAME)["url"].as_str().unwrap().to_owned();
+    for client in Client::connect_all(&env, &url) {
+        assert_eq!(client.text("echo", &json!({"text": "up"})), "up");
+        client.close();
+    }
+}
+
+#[test]
 fn calls_in_a_stream_of_kills_all_succeed() {
     let scene = Scene::new(Wire::Stdio, &QUICK, &[]);
     let client = scene.client(Sdk::Ts2);

@@ -10,22 +10,25 @@ use super::raw::{BOTH, Raw, request};
 use super::scene::stage;
 use crate::env::fixture;
 
-/// A fixture server that listens by itself.
+/// A fixture server that listens by itself, until it is dropped.
 struct Listening {
     server: Child,
-    url: String,
+    address: String,
 }
 
 impl Listening {
-    fn start() -> Self {
+    fn start(address: &str) -> Self {
         let mut command = Command::new(fixture());
-        command.args(["--http", "127.0.0.1:0"]).stdin(Stdio::null()).stderr(Stdio::piped());
+        command.args(["--http", address]).stdin(Stdio::null()).stderr(Stdio::piped());
         let mut server = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(server.stderr.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on ").expect("its address");
-        let url = format!("http://{address}/mcp");
-        Self { server, url }
+        let address = line.trim().strip_prefix("listening on ").expect("its address").to_owned();
+        Self { server, address }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
     }
 }
 
@@ -39,8 +42,8 @@ impl Drop for Listening {
 #[test]
 fn clients_work_without_mainstay() {
     let env = stage();
-    let listening = Listening::start();
-    for client in Client::connect_all(&env, &listening.url) {
+    let listening = Listening::start("127.0.0.1:0");
+    for client in Client::connect_all(&env, &listening.url()) {
         use_it(client);
     }
 }
@@ -55,8 +58,8 @@ fn stdio_clients_work_without_mainstay() {
 
 #[test]
 fn http_by_hand_works_without_mainstay() {
-    let listening = Listening::start();
-    let session = Raw::open(&listening.url);
+    let listening = Listening::start("127.0.0.1:0");
+    let session = Raw::open(&listening.url());
     let listed = session.ask(1, "tools/list", &json!({}));
     assert!(names(&listed["tools"]).contains(&"echo".to_owned()));
     let steps =

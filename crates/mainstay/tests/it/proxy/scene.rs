@@ -59,6 +59,11 @@ impl Scene {
     /// Runs any server, until it is ready.
     pub(super) fn run(env: TestEnv, options: &[&str], command: &[&str]) -> Self {
         let server = env.run_server(NAME, options, command);
+        Self::of(env, &server)
+    }
+
+    /// A scene with a server that runs already.
+    fn of(env: TestEnv, server: &Value) -> Self {
         let url = server["url"].as_str().expect("a server has a URL").to_owned();
         assert!(url.ends_with("/fx/mcp"), "{url}");
         Self { env, url }
