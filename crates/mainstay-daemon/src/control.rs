@@ -7,9 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_api::{
-    ApiError, Connected, ErrorKind, Frame, Hello, MAX_LINE, PROTOCOL, Request,
-};
+use mainstay_api::{ApiError, Connected, ErrorKind, Frame, Hello, MAX_LINE, PROTOCOL, Request};
 use mainstay_core::ServerName;
 use mainstay_proxy::front::lines::{self, AtEnd, LineClient};
 use serde::Serialize;

@@ -139,9 +139,8 @@ impl Isolated {
 impl Isolation for Isolated {
     fn provide(&self, server: &str, session: &str) -> watch::Receiver<Outlook> {
         let name: Option<ServerName> = server.parse().ok();
-        let provided = name.zip(self.registry()).and_then(|(name, registry)| {
-            registry.isolate(&name, session)
-        });
+        let provided =
+            name.zip(self.registry()).and_then(|(name, registry)| registry.isolate(&name, session));
         // A daemon that ends, or a server that has just been removed, has no more runs.
         provided.unwrap_or_else(|| watch::channel(Outlook::Removed).1)
     }

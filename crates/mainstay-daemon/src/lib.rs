@@ -30,9 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_api::{Instance, ListenAddr};
-use mainstay_engine::{
-    EngineError, News, ProcessConfig, ProcessEngine, RemoteEngine, RunKey,
-};
+use mainstay_engine::{EngineError, News, ProcessConfig, ProcessEngine, RemoteEngine, RunKey};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
@@ -264,11 +262,7 @@ async fn accept(listener: &UnixListener, service: &Arc<Service>, clients: &mut J
 }
 
 /// Passes on the engine's news. A reader that fell behind compares with a list instead.
-async fn pass_on_news(
-    engines: Engines,
-    mut news: broadcast::Receiver<News>,
-    registry: Registry,
-) {
+async fn pass_on_news(engines: Engines, mut news: broadcast::Receiver<News>, registry: Registry) {
     loop {
         match news.recv().await {
             Ok(news) => registry.news(news).await,

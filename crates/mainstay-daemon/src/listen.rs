@@ -12,7 +12,7 @@ use mainstay_proxy::front::http::{self, Allowed, Config, Limits, Scope};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// How often a taken address is tried.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ impl Listener {
     pub(crate) async fn settle(&mut self) {
         const MOMENT: Duration = Duration::from_millis(200);
         // A taken address is told in the log, and tried again.
-        tokio::time::timeout(MOMENT, self.addr.wait_for(Option::is_some)).await.ok().map(drop);
+        drop(timeout(MOMENT, self.addr.wait_for(Option::is_some)).await);
     }
 
     /// Stops accepting, and lets what is being answered finish.

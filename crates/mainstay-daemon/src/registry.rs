@@ -145,8 +145,11 @@ impl Registry {
         let (outlook, told) = watch::channel(Outlook::Coming { due: None, why });
         let hub = self.shared.gateway.hubs.get(server.as_str())?;
         let audience = Audience::Session { hub, id: session.to_owned(), outlook };
-        let stored =
-            Stored { spec: ServerSpec { name: name.clone(), ..spec }, wanted, created_at: clock::wall() };
+        let stored = Stored {
+            spec: ServerSpec { name: name.clone(), ..spec },
+            wanted,
+            created_at: clock::wall(),
+        };
         let last = self.forgotten().remove(&name).unwrap_or_default();
         let legacy = Legacy { last, ..Legacy::default() };
         let (driver, handle) = Driver::new(self.shared.context.clone(), audience, stored, &legacy);

@@ -296,11 +296,7 @@ impl Service {
     }
 
     /// The session that a client had, or else a new one.
-    pub(crate) fn session(
-        &self,
-        name: &ServerName,
-        had: Option<&str>,
-    ) -> Result<String, ApiError> {
+    pub(crate) fn session(&self, name: &ServerName, had: Option<&str>) -> Result<String, ApiError> {
         self.registry.get(name)?;
         let hubs = &self.gateway.hubs;
         let known = had.filter(|id| Core::session(&**hubs, name.as_str(), id).is_ok());
@@ -310,9 +306,10 @@ impl Service {
         match Core::open(&**hubs, name.as_str()) {
             Ok(session) => Ok(session.id().to_owned()),
             Err(OpenError::NoSuchServer) => Err(removed(name)),
-            Err(OpenError::TooManySessions) => {
-                Err(ApiError::new(ErrorKind::Unavailable, format!("`{name}` has too many sessions")))
-            }
+            Err(OpenError::TooManySessions) => Err(ApiError::new(
+                ErrorKind::Unavailable,
+                format!("`{name}` has too many sessions"),
+            )),
         }
     }
 

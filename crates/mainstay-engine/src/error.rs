@@ -163,8 +163,7 @@ impl From<EngineError> for io::Error {
         match error {
             EngineError::Io { source, .. } => source,
             EngineError::Mute => io::ErrorKind::TimedOut.into(),
-            other
-            @ (EngineError::NoSuchRun(_)
+            other @ (EngineError::NoSuchRun(_)
             | EngineError::Elsewhere(_)
             | EngineError::Refused(_)
             | EngineError::Shim(_)) => Self::other(other),

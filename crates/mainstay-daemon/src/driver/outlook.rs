@@ -66,9 +66,10 @@ impl Driver {
 
     /// What the proxy wants to know of a run that is to be spoken to.
     pub(super) fn arrival(&self, known: Option<mainstay_proxy::Hello>) -> Arrival {
-        let after = self.times.ended.as_ref().map(|(_, text, _)| {
-            Arc::new(Reason { text: text.clone(), stderr: self.last_lines() })
-        });
+        let after =
+            self.times.ended.as_ref().map(|(_, text, _)| {
+                Arc::new(Reason { text: text.clone(), stderr: self.last_lines() })
+            });
         Arrival {
             generation: self.unit.last_run().generation(),
             after,

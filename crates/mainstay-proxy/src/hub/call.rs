@@ -205,7 +205,10 @@ mod tests {
         let (now, mut call) = start();
         assert_eq!(call.step(now, Prospect::Coming(None)), Step::Wait(now + HOLD));
         let due = now + seconds(40);
-        assert_eq!(call.step(now + seconds(1), Prospect::Coming(Some(due))), Step::Wait(now + HOLD));
+        assert_eq!(
+            call.step(now + seconds(1), Prospect::Coming(Some(due))),
+            Step::Wait(now + HOLD)
+        );
         assert_eq!(call.step(now + seconds(41), Prospect::Up(2)), Step::Send);
     }
 
@@ -330,10 +333,11 @@ mod tests {
                     Step::Send => {
                         let Prospect::Up(generation) = prospect else { panic!("sent to nobody") };
                         executions += u32::from(matches!(loss, Some(Loss::Sent { .. }) | None));
-                        match loss {
-                            Some(loss) => call.lost(now, generation, loss),
-                            None => { answers += 1; break }
-                        }
+                        let Some(loss) = loss else {
+                            answers += 1;
+                            break;
+                        };
+                        call.lost(now, generation, loss);
                     }
                     Step::Wait(until) => {
                         prop_assert!(until > now, "a wait that is over");

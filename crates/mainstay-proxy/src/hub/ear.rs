@@ -6,9 +6,9 @@
 
 use std::sync::{Arc, Weak};
 
+use super::Hub;
 use super::lines::LineLane;
 use super::session::{Origin, Session, WeakSession};
-use super::Hub;
 use crate::frame::{self, Method, Parsed};
 use crate::stream::Stream;
 
@@ -50,7 +50,7 @@ impl Ear {
         let refusal = match self.listener(callers) {
             Some(Listener { session, out }) => {
                 let origin = Origin::Lines { lane: Arc::downgrade(lane), id: id.get().into() };
-                session.ask_client(origin, lane.generation(), request, out)
+                session.ask_client(origin, lane.generation(), request, out.as_ref())
             }
             None => Some(AMBIGUOUS),
         };
@@ -71,7 +71,11 @@ impl Ear {
             Self::Own(_) => {
                 let listener = self.listener(callers);
                 listener.is_none_or(|listener| {
-                    listener.session.hear_own(lane.generation(), notification, listener.out);
+                    listener.session.hear_own(
+                        lane.generation(),
+                        notification,
+                        listener.out.as_ref(),
+                    );
                     true
                 })
             }
@@ -97,9 +101,11 @@ impl Ear {
                     _ => self.listener(callers).is_some_and(|listener| {
                         match method {
                             Method::LogMessage => {
-                                listener.session.hear_log(notification, listener.out);
+                                listener.session.hear_log(notification, listener.out.as_ref());
                             }
-                            _ => listener.session.hear(notification.text().clone(), listener.out),
+                            _ => listener
+                                .session
+                                .hear(notification.text().clone(), listener.out.as_ref()),
                         }
                         true
                     }),

@@ -107,7 +107,8 @@ async fn subscribe(session: &Session, message: &Parsed, out: &Arc<Stream>) -> Op
         }
     }
     let Answered { text, run } = pass(session, message, out).await?;
-    let accepted = run.is_some() && Parsed::read(text.clone()).is_ok_and(|answer| answer.result().is_some());
+    let accepted =
+        run.is_some() && Parsed::read(text.clone()).is_ok_and(|answer| answer.result().is_some());
     if let (Some(uri), false, true) = (uri, leaving, accepted) {
         session.subscribe(&uri);
     }
@@ -210,7 +211,11 @@ impl<'a> Exchange<'a> {
     }
 
     /// Waits for a change or until then. False when the client has given the request up.
-    async fn wait(&self, outlook: &mut watch::Receiver<Outlook>, until: std::time::Instant) -> bool {
+    async fn wait(
+        &self,
+        outlook: &mut watch::Receiver<Outlook>,
+        until: std::time::Instant,
+    ) -> bool {
         tokio::select! {
             changed = outlook.changed() => {
                 if changed.is_err() {

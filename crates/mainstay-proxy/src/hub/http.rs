@@ -61,7 +61,8 @@ impl HttpRun {
         let own = Arc::clone(&super::lock(&self.own));
         match own.ask(&self.client, self.new_id(), method, params).await {
             Err(UpstreamError::SessionLost { .. }) => {
-                let terms = Terms { params: Some(Arc::clone(&self.own_params)), ..Terms::default() };
+                let terms =
+                    Terms { params: Some(Arc::clone(&self.own_params)), ..Terms::default() };
                 let new = Arc::new(UpSession::open(self.generation, &self.client, &terms).await?);
                 *super::lock(&self.own) = Arc::clone(&new);
                 new.ask(&self.client, self.new_id(), method, params).await
@@ -122,7 +123,8 @@ impl HttpLane {
         let sent = up.post(&run.client, message.text()).await;
         let answer = match sent {
             Ok(response) => {
-                let reading = http_stream::Reading { run, up: &up, session, message, out, progress };
+                let reading =
+                    http_stream::Reading { run, up: &up, session, message, out, progress };
                 reading.answer(response).await
             }
             Err(error) => Err(Failure::from(error)),
@@ -135,7 +137,7 @@ impl HttpLane {
     }
 
     /// Sends something that wants no answer to the run of that generation, if it is still there.
-    pub(super) fn tell_later(&self, session: &Session, generation: u64, message: Bytes) {
+    pub(super) fn tell_later(session: &Session, generation: u64, message: Bytes) {
         let session = session.clone();
         // It ends by itself: a server that does not answer a notification closes the connection.
         drop(tokio::spawn(async move {
@@ -153,7 +155,7 @@ impl HttpLane {
     }
 
     /// Opens the session with a new run before anybody asks for it.
-    pub(super) fn reopen(&self, session: &Session, generation: u64) {
+    pub(super) fn reopen(session: &Session, generation: u64) {
         let session = session.clone();
         drop(tokio::spawn(async move {
             let outlook = session.outlook();
@@ -170,7 +172,8 @@ impl HttpLane {
     /// Hears what the server says outside of requests, from now on.
     pub(super) fn listen(&self, session: &Session) {
         let is_http = |run: &Arc<super::outlook::Run>| matches!(run.link, RunLink::Http(_));
-        let spoken = self.present().is_some() || session.outlook().borrow().run().is_some_and(is_http);
+        let spoken =
+            self.present().is_some() || session.outlook().borrow().run().is_some_and(is_http);
         if spoken && !self.listening.swap(true, Ordering::Relaxed) {
             // It ends with its session.
             drop(tokio::spawn(Listener::new(session).run()));
@@ -209,7 +212,9 @@ impl HttpLane {
             return Ok(up);
         }
         let terms = session.terms();
-        let up = Arc::new(UpSession::open(run.generation, &run.client, &terms).await.map_err(not_opened)?);
+        let up = Arc::new(
+            UpSession::open(run.generation, &run.client, &terms).await.map_err(not_opened)?,
+        );
         *self.present() = Some(Arc::clone(&up));
         for uri in &terms.subscriptions {
             // What changed in between cannot be known.
@@ -259,11 +264,8 @@ impl UpSession {
         const METHOD: &str = "initialize";
         let closed = |sent| UpstreamError::Closed { method: METHOD.to_owned(), sent };
         let request = frame::request(0, METHOD, terms.params.as_deref());
-        let sent = client.send(Request {
-            method: Method::Post,
-            headers: &[JSON, ACCEPT],
-            body: &request,
-        });
+        let sent =
+            client.send(Request { method: Method::Post, headers: &[JSON, ACCEPT], body: &request });
         let mut response = sent.await.map_err(|error| upstream::not_sent(METHOD, error))?;
         let id = response.header("mcp-session-id").map(str::to_owned);
         if response.status() != 200 {
@@ -378,7 +380,7 @@ impl Drop for GivenUp<'_> {
     fn drop(&mut self) {
         if let (Some(session), Some(id)) = (self.session, self.message.id()) {
             let cancelled = frame::cancelled(id, "nobody waits for it any more");
-            session.http().tell_later(session, self.generation, cancelled);
+            HttpLane::tell_later(session, self.generation, cancelled);
         }
     }
 }
@@ -392,9 +394,7 @@ impl From<SendError> for Failure {
 /// A request for which no session could be opened has not reached the server.
 fn not_opened(error: UpstreamError) -> Failure {
     match error {
-        UpstreamError::Closed { .. } | UpstreamError::Connect { .. } => {
-            Failure::Lost(Fate::Unsent)
-        }
+        UpstreamError::Closed { .. } | UpstreamError::Connect { .. } => Failure::Lost(Fate::Unsent),
         error => Failure::Unusable(error),
     }
 }

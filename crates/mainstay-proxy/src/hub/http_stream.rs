@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::time::sleep;
 
 use super::exchange::{Failure, Fate};
-use super::http::{HttpRun, UpSession};
+use super::http::{HttpLane, HttpRun, UpSession};
 use super::outlook::RunLink;
 use super::progress::Progress;
 use super::session::{Origin, Session, WeakSession};
@@ -52,11 +52,10 @@ impl Reading<'_> {
                 let body = response.bytes(MAX_LINE).await.map_err(|error| self.broken(&error))?;
                 let answer = Parsed::read(body.clone()).map_err(|_| self.unusable(&body))?;
                 match answer.kind() {
-                    Kind::Result => Ok(answer),
                     Kind::Error if is_session_lost(Some(200), &body) => {
                         Err(Failure::Lost(Fate::Forgotten))
                     }
-                    Kind::Error => Ok(answer),
+                    Kind::Result | Kind::Error => Ok(answer),
                     Kind::Request | Kind::Notification => Err(self.unusable(&body)),
                 }
             }
@@ -83,33 +82,30 @@ impl Reading<'_> {
         let mut events = Vec::new();
         let mut tries = 0;
         loop {
-            match response.chunk().await {
-                Ok(Some(chunk)) => {
-                    let read = parser.feed(&chunk, &mut events);
-                    for event in events.drain(..) {
-                        tries = 0;
-                        if let Some(answer) = self.take(&event) {
-                            return Ok(answer);
-                        }
+            if let Ok(Some(chunk)) = response.chunk().await {
+                let read = parser.feed(&chunk, &mut events);
+                for event in events.drain(..) {
+                    tries = 0;
+                    if let Some(answer) = self.take(&event) {
+                        return Ok(answer);
                     }
-                    if read.is_err() {
-                        let what = format!("an event of more than {MAX_LINE} bytes");
-                        return Err(Failure::Unusable(upstream::protocol(self.method(), what)));
-                    }
-                    self.out.room().await;
                 }
-                // It broke off. Where it says so, it can be taken up again.
-                Ok(None) | Err(_) => {
-                    let Some(last) = parser.last_event_id().filter(|_| tries < RESUMES) else {
-                        return Err(Failure::Lost(Fate::Sent));
-                    };
-                    tries += 1;
-                    let last = last.to_owned();
-                    sleep(parser.retry().unwrap_or(PAUSE).min(LONGEST_PAUSE)).await;
-                    response = self.resume(&last).await?;
-                    parser = Parser::resumed(MAX_LINE, last);
+                if read.is_err() {
+                    let what = format!("an event of more than {MAX_LINE} bytes");
+                    return Err(Failure::Unusable(upstream::protocol(self.method(), what)));
                 }
+                self.out.room().await;
+                continue;
             }
+            // It broke off. Where it says so, it can be taken up again.
+            let Some(last) = parser.last_event_id().filter(|_| tries < RESUMES) else {
+                return Err(Failure::Lost(Fate::Sent));
+            };
+            tries += 1;
+            let last = last.to_owned();
+            sleep(parser.retry().unwrap_or(PAUSE).min(LONGEST_PAUSE)).await;
+            response = self.resume(&last).await?;
+            parser = Parser::resumed(MAX_LINE, last);
         }
     }
 
@@ -139,8 +135,7 @@ impl Reading<'_> {
                     _ => true,
                 };
                 if admitted {
-                    let out = Some(Arc::clone(self.out));
-                    self.session.hear_own(self.up.generation, &message, out);
+                    self.session.hear_own(self.up.generation, &message, Some(self.out));
                 }
                 None
             }
@@ -149,7 +144,9 @@ impl Reading<'_> {
 
     fn broken(&self, error: &BodyError) -> Failure {
         match error {
-            BodyError::TooLong { .. } => Failure::Unusable(upstream::protocol(self.method(), error)),
+            BodyError::TooLong { .. } => {
+                Failure::Unusable(upstream::protocol(self.method(), error))
+            }
             _ => Failure::Lost(Fate::Sent),
         }
     }
@@ -174,11 +171,11 @@ fn put_question(session: &Session, generation: u64, request: &Parsed, out: Optio
         Some(frame::empty_result(id))
     } else {
         let origin = Origin::Http { id: id.get().into() };
-        let refusal = session.ask_client(origin, generation, request, out.cloned());
+        let refusal = session.ask_client(origin, generation, request, out);
         refusal.map(|why| frame::error(id, frame::METHOD_NOT_FOUND, why))
     };
     if let Some(answer) = answer {
-        session.http().tell_later(session, generation, answer);
+        HttpLane::tell_later(session, generation, answer);
     }
 }
 
@@ -252,14 +249,16 @@ impl Listener {
         let last = self.last.take_if(|(generation, _)| *generation == run.generation);
         let mut headers = vec![("Accept", "text/event-stream")];
         headers.extend(last.as_ref().map(|(_, last)| ("Last-Event-ID", last.as_str())));
-        let Ok(mut response) = up.send(&run.client, Method::Get, &headers, &[]).await else { return true };
+        let Ok(mut response) = up.send(&run.client, Method::Get, &headers, &[]).await else {
+            return true;
+        };
         if response.status() != 200 || response.content_type() != ContentType::EventStream {
             let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
-            let lost = is_session_lost(Some(response.status()), &body);
-            if lost {
+            let forgotten = is_session_lost(Some(response.status()), &body);
+            if forgotten {
                 session.http().forget(&up);
             }
-            return lost;
+            return forgotten;
         }
         drop(session);
         let mut parser = Parser::new(MAX_LINE);

@@ -57,5 +57,5 @@ impl Core for Hubs {
 fn new_id() -> String {
     let mut bits = [0; 16];
     getrandom::fill(&mut bits).expect("the system has random numbers");
-    bits.iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:032x}", u128::from_be_bytes(bits))
 }

@@ -7,12 +7,12 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::call::Verdict;
 use super::exchange::refusal;
 use super::lists::PATIENCE;
 use super::outlook::{Outlook, Run, RunLink};
 use super::session::Session;
 use super::words;
-use super::call::Verdict;
 use crate::frame::{self, InitializeParams, InitializeResult, Parsed, result_for_client};
 use crate::front::ProtocolVersion;
 use crate::stream::Stream;

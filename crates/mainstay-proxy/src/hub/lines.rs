@@ -69,7 +69,9 @@ enum Reply {
     /// It was the request itself.
     Echo,
     /// There will be none.
-    Gone { sent: bool },
+    Gone {
+        sent: bool,
+    },
 }
 
 /// Why a request has no answer.
@@ -158,11 +160,8 @@ impl LineLane {
         out: &Arc<Stream>,
         progress: Option<&Arc<Progress>>,
     ) -> Result<Parsed, Unanswered> {
-        let client = Client {
-            session: session.clone(),
-            out: Arc::clone(out),
-            progress: progress.cloned(),
-        };
+        let client =
+            Client { session: session.clone(), out: Arc::clone(out), progress: progress.cloned() };
         let line = |id: u64| {
             let id = id.to_string();
             frame::in_one_line(match progress {
@@ -315,10 +314,14 @@ impl Reader {
             return;
         };
         match message.kind() {
-            Kind::Result | Kind::Error => match self.take(&message) {
-                Some(pending) => drop(pending.reply.send(Reply::Answer(message))),
-                None => debug!("answer to no open request dropped"),
-            },
+            Kind::Result | Kind::Error => {
+                if let Some(pending) = self.take(&message) {
+                    // Whoever waited may have gone meanwhile.
+                    pending.reply.send(Reply::Answer(message)).ok();
+                } else {
+                    debug!("answer to no open request dropped");
+                }
+            }
             // Our ids are far from those that servers choose, so this one is ours.
             Kind::Request => match self.take(&message) {
                 Some(pending) => drop(pending.reply.send(Reply::Echo)),

@@ -196,7 +196,9 @@ impl Hub {
                 let client = Client::new(target);
                 let own = match known {
                     Some(hello) => UpSession::resume(generation, &hello),
-                    None => UpSession::open_patiently(generation, &client, &self.own_terms()).await?,
+                    None => {
+                        UpSession::open_patiently(generation, &client, &self.own_terms()).await?
+                    }
                 };
                 self.http_link(generation, client, own)?
             }

@@ -15,8 +15,8 @@ use super::level::Level;
 use super::lines::LineLane;
 use super::outlook::{Outlook, Run, RunLink};
 use super::{Hub, exchange};
-use crate::front::{self, ProtocolVersion};
 use crate::frame::{self, Id, InitializeParams, Kind, Method, Parsed};
+use crate::front::{self, ProtocolVersion};
 use crate::record::SessionRecord;
 use crate::stream::{Stream, Streams};
 
@@ -218,7 +218,7 @@ impl Session {
             }
             // Its session is opened by whoever needs it next; subscribers need it now.
             RunLink::Http(_) if self.terms().subscriptions.is_empty() => {}
-            RunLink::Http(_) => self.inner.http.reopen(self, run.generation),
+            RunLink::Http(_) => HttpLane::reopen(self, run.generation),
         }
     }
 
@@ -253,7 +253,7 @@ impl Session {
         origin: Origin,
         generation: u64,
         request: &Parsed,
-        stream: Option<Arc<Stream>>,
+        stream: Option<&Arc<Stream>>,
     ) -> Option<&'static str> {
         let mut state = self.state();
         if !state.terms.understands(request.method()) {
@@ -261,7 +261,7 @@ impl Session {
         }
         let number = state.next_ask;
         state.next_ask += 1;
-        state.asks.insert(number, Ask { origin, generation, stream: stream.clone() });
+        state.asks.insert(number, Ask { origin, generation, stream: stream.cloned() });
         drop(state);
         if self.put(request.with_id(&ask_id(number)), stream) {
             return None;
@@ -271,17 +271,17 @@ impl Session {
     }
 
     /// Something for the client, on the stream of a request or on the general one.
-    pub(super) fn hear(&self, message: Bytes, stream: Option<Arc<Stream>>) {
+    pub(super) fn hear(&self, message: Bytes, stream: Option<&Arc<Stream>>) {
         // A stream that takes no more has dropped it, and said so.
         let _taken = self.put(message, stream);
     }
 
-    fn put(&self, message: Bytes, stream: Option<Arc<Stream>>) -> bool {
-        stream.as_ref().unwrap_or(self.general()).push(message)
+    fn put(&self, message: Bytes, stream: Option<&Arc<Stream>>) -> bool {
+        stream.unwrap_or(self.general()).push(message)
     }
 
     /// A log message, if the client wants it.
-    pub(super) fn hear_log(&self, message: &Parsed, stream: Option<Arc<Stream>>) {
+    pub(super) fn hear_log(&self, message: &Parsed, stream: Option<&Arc<Stream>>) {
         let level = message.level().and_then(|level| level.parse::<Level>().ok());
         let wanted = self.level();
         if wanted.zip(level).is_none_or(|(wanted, level)| level >= wanted) {
@@ -290,12 +290,7 @@ impl Session {
     }
 
     /// Something from a run that only this session has.
-    pub(super) fn hear_own(
-        &self,
-        generation: u64,
-        message: &Parsed,
-        stream: Option<Arc<Stream>>,
-    ) {
+    pub(super) fn hear_own(&self, generation: u64, message: &Parsed, stream: Option<&Arc<Stream>>) {
         match message.method() {
             Some(Method::Cancelled) => self.ask_cancelled(generation, message),
             Some(Method::ToolsChanged | Method::PromptsChanged | Method::ResourcesChanged) => {
@@ -313,7 +308,7 @@ impl Session {
             ask.generation == generation && ask.origin.id() == notification.get(place)
         });
         for (number, ask) in taken {
-            self.hear(notification.with(place, &ask_id(number)), ask.stream);
+            self.hear(notification.with(place, &ask_id(number)), ask.stream.as_ref());
         }
     }
 
@@ -375,7 +370,10 @@ impl Session {
         for (number, ask) in self.take_asks(which) {
             let id = ask_id(number);
             let id = Id::new(&id).expect("a string is an id");
-            self.hear(frame::cancelled(id, "the server that asked has stopped"), ask.stream);
+            self.hear(
+                frame::cancelled(id, "the server that asked has stopped"),
+                ask.stream.as_ref(),
+            );
         }
     }
 
@@ -403,7 +401,7 @@ impl Session {
                 }
             }
             Origin::Http { id } => {
-                self.inner.http.tell_later(self, ask.generation, response.with_id(&id));
+                HttpLane::tell_later(self, ask.generation, response.with_id(&id));
             }
         }
     }
@@ -425,7 +423,7 @@ impl Session {
             RunLink::Lines(lane) => lane.tell_later(message.text().clone()),
             RunLink::Http(_) => {
                 let text = message.text().clone();
-                self.inner.http.tell_later(self, run.generation, text);
+                HttpLane::tell_later(self, run.generation, text);
             }
         }
     }

@@ -18,19 +18,20 @@ pub(super) fn verdict(
 ) -> String {
     match verdict {
         Verdict::Down => {
-            let mut text = format!("the MCP server `{server}` is down: ");
-            text.push_str(reason(outlook).map_or("it is not running", |why| &why.text));
-            if let Some(next) = next(outlook).and_then(|at| at.checked_duration_since(now)) {
-                text.push_str(&format!("; the next attempt is in {} s", next.as_secs().max(1)));
-            }
+            let why = reason(outlook).map_or("it is not running", |why| &why.text);
+            let next = next(outlook).and_then(|at| at.checked_duration_since(now));
+            let next = next.map_or_else(String::new, |next| {
+                format!("; the next attempt is in {} s", next.as_secs().max(1))
+            });
+            let text = format!("the MCP server `{server}` is down: {why}{next}");
             with_stderr(text, reason(outlook))
         }
         Verdict::Late => {
             let why = reason(outlook).map_or("it is not ready", |why| &why.text);
-            let held = hold.as_secs();
             let text = format!(
-                "the MCP server `{server}` did not come back within {held} s: {why}; \
-                 the session stays open, try again later"
+                "the MCP server `{server}` did not come back within {} s: {why}; \
+                 the session stays open, try again later",
+                hold.as_secs()
             );
             with_stderr(text, reason(outlook))
         }

@@ -87,6 +87,7 @@ impl UpstreamError {
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
+            Self::Connect { source: SendError::BadHeader(_), .. } => Fault::Ours,
             // These codes are what JSON-RPC has for a request that makes no sense to the server.
             Self::TooLarge { .. } | Self::Rpc { code: -32602..=-32600, .. } => Fault::Client,
             Self::Closed { .. }
@@ -94,9 +95,8 @@ impl UpstreamError {
             | Self::Unavailable(_)
             | Self::Protocol(_)
             | Self::Http { .. }
-            | Self::SessionLost { .. } => Fault::Upstream,
-            Self::Connect { source: SendError::BadHeader(_), .. } => Fault::Ours,
-            Self::Connect { .. } => Fault::Upstream,
+            | Self::SessionLost { .. }
+            | Self::Connect { .. } => Fault::Upstream,
         }
     }
 
@@ -106,10 +106,9 @@ impl UpstreamError {
         match self {
             Self::Closed { sent, .. } => !sent,
             Self::SessionLost { .. } | Self::Connect { .. } | Self::Unavailable(_) => true,
-            Self::Rpc { .. }
-            | Self::Protocol(_)
-            | Self::TooLarge { .. }
-            | Self::Http { .. } => false,
+            Self::Rpc { .. } | Self::Protocol(_) | Self::TooLarge { .. } | Self::Http { .. } => {
+                false
+            }
         }
     }
 }
