@@ -1,4 +1,7 @@
-//! `mainstay demo`: a kill and a recovery, on a Mainstay of its own that leaves nothing behind.
+//! `mainstay demo`: a kill that a client does not notice, on a Mainstay of its own that leaves nothing
+//! behind.
+
+mod client;
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,11 +12,11 @@ use mainstay_core::{
     ProcessSpec, ProxySettings, RestartPolicy, ServerName, ServerSpec, Status, Transport, Workload,
 };
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-use serde_json::value::RawValue;
+use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
+use self::client::Client;
 use super::daemon::shut_down;
 use crate::context::{Context, now};
 use crate::error::CliError;
@@ -24,13 +27,11 @@ use crate::ui::{Ui, paint};
 /// How long each step may take on a slow machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How often a server that is not back yet is asked again.
-const AGAIN: Duration = Duration::from_millis(5);
-
-/// Watch a server die and come back
+/// Watch a server die without its client noticing
 ///
 /// Starts a private daemon in a temporary directory, runs a small MCP server that is part of this
-/// program, calls it, kills it, calls it again, and tidies up. Nothing of yours is touched.
+/// program, and connects to it once. Then it calls the server, kills it, and calls it again in the same
+/// session; and it tidies up. Nothing of yours is touched.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
@@ -87,7 +88,7 @@ impl Demo<'_> {
     }
 
     async fn play(&mut self, exe: &Path) -> Result<(), CliError> {
-        self.ui.print("Mainstay keeps MCP servers alive. Watch one die.\n")?;
+        self.ui.print("Mainstay keeps MCP servers alive. Watch one die, and its client go on.\n")?;
         self.prompt("mainstay run demo -- mainstay __demo-server")?;
         let spec = Box::new(demo_spec(exe)?);
         let name = spec.name.clone();
@@ -98,20 +99,25 @@ impl Demo<'_> {
         let pid = pid.ok_or_else(|| failed(format!("the server is not up: {}", server.reason)))?;
         self.tell(&format!("demo is {} (pid {pid})", paint::good("running")))?;
 
-        self.prompt(r#"mainstay call demo add '{"a": 2, "b": 3}'"#)?;
-        let sum = self.call_tool(&name, "add", r#"{"a": 2, "b": 3}"#).await?;
-        self.tell(&format!("{sum}, says pid {}", self.call_tool(&name, "pid", "{}").await?))?;
+        self.remark("An MCP client connects, once.")?;
+        let mut client = in_time(Client::connect(&self.remote, &name)).await?;
+        let session = client.session.get(..8).unwrap_or_default().to_owned();
+        self.tell(&format!("session {session}"))?;
+        let (sum, first) = self.add(&mut client, 2, 3).await?;
+        self.tell(&format!("2 + 3 = {sum}, says pid {first}"))?;
 
         self.prompt(&format!("kill -9 {pid}"))?;
         let (killed, killed_at) = (Instant::now(), now());
         kill(pid)?;
-        let new_pid = self.next_answer(&name, pid).await?;
-        let gap = killed.elapsed();
-        self.tell(&paint::bad("killed"))?;
 
-        self.prompt(r#"mainstay call demo add '{"a": 20, "b": 22}'"#)?;
-        let sum = self.call_tool(&name, "add", r#"{"a": 20, "b": 22}"#).await?;
-        self.tell(&format!("{sum}, says pid {new_pid}: a new process, restarted and initialized"))?;
+        self.remark("The client, which has not noticed, calls again at once.")?;
+        let (sum, second) = self.add(&mut client, 20, 22).await?;
+        let gap = killed.elapsed();
+        if first == second {
+            return Err(failed("the killed process has answered"));
+        }
+        self.tell(&format!("20 + 22 = {sum}, says pid {second}"))?;
+        self.tell(&format!("session {session}, still: no error, no second `initialize`"))?;
         if let Some(Recovery { noticed, started }) = self.recovery(&name, killed_at).await? {
             self.ui.print(format!(
                 "\n{:>7} from the kill until Mainstay noticed\n{:>7} until a new process was started",
@@ -119,38 +125,23 @@ impl Demo<'_> {
                 millis(started)
             ))?;
         }
-        self.ui.print(paint::good(&format!("{:>7} until the next good answer", millis(gap))))
+        let line = format!("{:>7} until the client had both its answers", millis(gap));
+        self.ui.print(paint::good(&line))
     }
 
-    /// Asks until another process than the killed one answers, and tells which.
-    async fn next_answer(&self, name: &ServerName, killed: u32) -> Result<String, CliError> {
-        let killed = killed.to_string();
-        let answer = async {
-            loop {
-                match self.call_tool(name, "pid", "{}").await {
-                    Ok(pid) if pid != killed => return pid,
-                    Ok(_) | Err(_) => sleep(AGAIN).await,
-                }
-            }
-        };
-        let limit = LIMIT.as_secs();
-        let late = |_| failed(format!("the server did not come back within {limit} s"));
-        timeout(LIMIT, answer).await.map_err(late)
-    }
-
-    /// Calls a tool and returns the text of its result.
-    async fn call_tool(
+    /// Adds two numbers at the server; gives the sum and the process that answered.
+    async fn add(
         &self,
-        name: &ServerName,
-        tool: &str,
-        arguments: &'static str,
-    ) -> Result<String, CliError> {
-        let arguments = RawValue::from_string(arguments.to_owned())
-            .map_err(|source| CliError::Garbled { source })?;
-        let request = Request::Call { name: name.clone(), tool: tool.to_owned(), arguments };
-        let result: Value = self.ask(&request).await?;
-        let text = result.pointer("/content/0/text").and_then(Value::as_str);
-        text.map(str::to_owned).ok_or_else(|| failed(format!("`{tool}` answered {result}")))
+        client: &mut Client,
+        a: u32,
+        b: u32,
+    ) -> Result<(String, String), CliError> {
+        let calls = async {
+            let sum = client.call("add", &json!({"a": a, "b": b})).await?.swap_remove(0);
+            let pid = client.call("pid", &json!({})).await?.swap_remove(0);
+            Ok((sum, pid))
+        };
+        in_time(calls).await
     }
 
     async fn recovery(
@@ -170,8 +161,11 @@ impl Demo<'_> {
     }
 
     async fn ask<T: serde::de::DeserializeOwned>(&self, request: &Request) -> Result<T, CliError> {
-        let late = |_| failed(format!("no answer within {} s", LIMIT.as_secs()));
-        timeout(LIMIT, self.remote.call(request)).await.map_err(late)?
+        in_time(self.remote.call(request)).await
+    }
+
+    fn remark(&mut self, text: &str) -> Result<(), CliError> {
+        self.ui.print(paint::faint(&format!("# {text}")))
     }
 
     fn prompt(&mut self, command: &str) -> Result<(), CliError> {
@@ -181,6 +175,11 @@ impl Demo<'_> {
     fn tell(&mut self, text: &str) -> Result<(), CliError> {
         self.ui.print(format!("  {text}"))
     }
+}
+
+async fn in_time<T>(step: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+    let late = |_| failed(format!("no answer within {} s", LIMIT.as_secs()));
+    timeout(LIMIT, step).await.map_err(late)?
 }
 
 fn demo_spec(exe: &Path) -> Result<ServerSpec, CliError> {

@@ -42,7 +42,7 @@ fn the_whole_help() {
       daemon       Run, inspect or stop the daemon
       doctor       Look for problems, and say what to do about them
       completions  Print a script that completes commands in your shell
-      demo         Watch a server die and come back
+      demo         Watch a server die without its client noticing
 
     Options:
       -h, --help     Print help; `mainstay COMMAND --help` tells more
