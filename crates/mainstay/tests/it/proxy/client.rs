@@ -162,6 +162,14 @@ impl Client {
         found.unwrap_or_else(|told| panic!("{:?} never told of {what}: {told:#?}", self.sdk))
     }
 
+    /// Waits until the response to a call has begun; the Rust SDK does not show it.
+    pub(super) fn call_has_begun(&self) {
+        if self.sdk != Sdk::Rust {
+            let call = |told: &Value| is(told, "http") && told["rpc"] == "tools/call";
+            self.event("the head of a response", call);
+        }
+    }
+
     /// Waits for a notification.
     pub(super) fn notified(&self, method: &str) -> Value {
         self.event(method, |told| is(told, "notification") && told["method"] == method)

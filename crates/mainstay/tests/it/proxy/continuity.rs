@@ -3,12 +3,10 @@
 use serde_json::{Value, json};
 
 use super::client::{Client, Sdk, is, text_of};
+use super::direct::Listening;
 use super::raw::{BOTH, JSON, call};
-use super::scene::{NAME, QUICK, Scene, Wire, stage};
+use super::scene::{BEHIND_A_BAR, NAME, QUICK, Scene, Wire, bar, stage};
 use crate::env::fixture;
-
-/// A restarted server needs this long, so that there is time to call it while it is down.
-const SLOW_START: [&str; 2] = ["--ready-after", "2000"];
 
 #[test]
 fn an_idle_session_survives_a_kill() {
@@ -49,9 +47,9 @@ fn a_call_while_the_server_is_down_is_held_over_http() {
 }
 
 fn hold(wire: Wire) {
-    let scene = Scene::new(wire, &[], &SLOW_START);
+    let scene = Scene::new(wire, &[], &[]);
     let clients = scene.everyone();
-    scene.kill();
+    scene.take_down();
     let held: Vec<_> =
         clients.iter().map(|client| client.send_call("echo", &json!({"text": "held"}))).collect();
     let listed: Vec<_> =
@@ -59,7 +57,9 @@ fn hold(wire: Wire) {
     for ticket in &listed {
         assert!(ticket.result()["tools"].is_array());
     }
-    assert_ne!(scene.server()["status"], "running", "lists come from the last good copy");
+    clients.iter().for_each(Client::call_has_begun);
+    // The lists came from the last good copies, and heads do not wait for the server.
+    scene.let_up();
     for ticket in &held {
         assert_eq!(ticket.text(), "held");
     }
@@ -68,11 +68,10 @@ fn hold(wire: Wire) {
 
 #[test]
 fn a_held_call_is_a_stream_at_once_and_can_be_resumed() {
-    let scene = Scene::new(Wire::Stdio, &[], &SLOW_START);
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
     let session = scene.raw();
-    scene.kill();
+    scene.take_down();
     let mut held = session.post(BOTH, &call(7, "echo", &json!({"text": "held"})));
-    assert_ne!(scene.server()["status"], "running", "the head does not wait for the server");
     assert_eq!(held.status, 200);
     assert!(held.header("content-type").unwrap().starts_with("text/event-stream"));
     let first = held.event().expect("a first event");
@@ -82,6 +81,7 @@ fn a_held_call_is_a_stream_at_once_and_can_be_resumed() {
 
     let mut resumed = session.get(Some(&id));
     assert_eq!(resumed.status, 200);
+    scene.let_up();
     let answer = resumed.message().expect("the answer");
     assert_eq!((&answer["id"], text_of(&answer["result"], 0)), (&json!(7), "held".to_owned()));
     assert_eq!(resumed.message(), None, "the stream ends with its answer");
@@ -98,12 +98,12 @@ fn a_held_call_is_a_stream_at_once_and_can_be_resumed() {
 
 #[test]
 fn a_client_that_wants_json_gets_json_however_long_it_takes() {
-    let scene = Scene::new(Wire::Stdio, &[], &SLOW_START);
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
     let session = scene.raw();
-    scene.kill();
+    scene.take_down();
     let held = session.post(JSON, &call(7, "echo", &json!({"text": "held"})));
     assert_eq!((held.status, held.header("content-type")), (200, Some(JSON)));
-    assert_ne!(scene.server()["status"], "running", "the head does not wait for the server");
+    scene.let_up();
     let answer = held.answer();
     assert_eq!((&answer["id"], text_of(&answer["result"], 0)), (&json!(7), "held".to_owned()));
 }
@@ -243,9 +243,9 @@ fn an_attempt_beyond_the_hold_is_not_waited_for() {
 
 #[test]
 fn nobody_is_held_for_longer_than_asked() {
-    let scene = Scene::new(Wire::Stdio, &["--hold", "1s"], &["--start-delay", "3000"]);
+    let scene = Scene::new(Wire::Stdio, &["--hold", "1s"], &[]);
     let clients = scene.everyone();
-    scene.kill();
+    scene.take_down();
     let calls: Vec<_> =
         clients.iter().map(|client| client.send_call("echo", &json!({"text": "late"}))).collect();
     for call in &calls {
@@ -253,7 +253,7 @@ fn nobody_is_held_for_longer_than_asked() {
         assert_eq!(result["isError"], true, "{result}");
         assert!(text_of(&result, 0).contains("within 1 s"), "{result}");
     }
-    assert_ne!(scene.server()["status"], "running", "the answer does not wait for the server");
+    scene.let_up();
     scene.back(2);
     for client in &clients {
         assert_eq!(client.text("echo", &json!({"text": "back"})), "back");
@@ -263,13 +263,13 @@ fn nobody_is_held_for_longer_than_asked() {
 
 #[test]
 fn a_client_can_come_while_the_server_is_down() {
-    let scene = Scene::new(Wire::Stdio, &[], &["--start-delay", "5000"]);
-    scene.kill();
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
+    scene.take_down();
     let clients = scene.everyone();
     for client in &clients {
         assert!(client.tools().contains(&"echo".to_owned()), "{:?}", client.sdk);
     }
-    assert_ne!(scene.server()["status"], "running", "all this came from the last good copies");
+    scene.let_up();
     for client in &clients {
         assert_eq!(client.text("echo", &json!({"text": "up"})), "up");
     }
@@ -279,12 +279,39 @@ fn a_client_can_come_while_the_server_is_down() {
 #[test]
 fn a_client_can_come_before_the_server_was_ever_up() {
     let env = stage();
-    env.ok(["run", NAME, "--", &fixture(), "--start-delay", "2000"]);
-    let url = env.server(NAME)["url"].as_str().unwrap().to_owned();
-    for client in Client::connect_all(&env, &url) {
+    bar(&env);
+    env.ok([&["run", NAME, "--"], &BEHIND_A_BAR[..], &[&fixture()]].concat());
+    let scene = Scene::of(env);
+    let clients = Sdk::ALL.map(|sdk| Client::start(&scene.env, sdk, &scene.url));
+    scene.let_up();
+    for client in clients.map(Client::connected) {
         assert_eq!(client.text("echo", &json!({"text": "up"})), "up");
         client.close();
     }
+}
+
+#[test]
+fn a_server_elsewhere_may_go_away_and_come_back() {
+    let listening = Listening::start("127.0.0.1:0");
+    let address = listening.address.clone();
+    let env = stage();
+    env.ok(["run", NAME, "--wait", "--url", &format!("http://{address}/mcp")]);
+    let scene = Scene::of(env);
+    let clients = scene.everyone();
+    for client in &clients {
+        assert_eq!(client.text("echo", &json!({"text": "there"})), "there");
+    }
+    drop(listening);
+    let held: Vec<_> =
+        clients.iter().map(|client| client.send_call("echo", &json!({"text": "held"}))).collect();
+    for client in &clients {
+        assert!(client.tools().contains(&"echo".to_owned()), "{:?}", client.sdk);
+    }
+    let _again = Listening::start(&address);
+    for call in &held {
+        assert_eq!(call.text(), "held");
+    }
+    scene.assert_clean(&clients);
 }
 
 #[test]

@@ -11,13 +11,13 @@ use super::scene::stage;
 use crate::env::fixture;
 
 /// A fixture server that listens by itself, until it is dropped.
-struct Listening {
+pub(super) struct Listening {
     server: Child,
-    address: String,
+    pub(super) address: String,
 }
 
 impl Listening {
-    fn start(address: &str) -> Self {
+    pub(super) fn start(address: &str) -> Self {
         let mut command = Command::new(fixture());
         command.args(["--http", address]).stdin(Stdio::null()).stderr(Stdio::piped());
         let mut server = command.spawn().unwrap();

@@ -18,7 +18,7 @@ fn stdio_clients_keep_their_session_too_over_http() {
 }
 
 fn connect(wire: Wire) {
-    let scene = Scene::new(wire, &[], &["--ready-after", "1000"]);
+    let scene = Scene::new(wire, &[], &[]);
     let command = [MAINSTAY, "connect", NAME];
     let clients = Sdk::PROGRAMS.map(|sdk| Client::connect_stdio(&scene.env, sdk, &command));
     let file = scene.file("effects");
@@ -28,13 +28,14 @@ fn connect(wire: Wire) {
         client.send_call("append", &arguments)
     });
     file.until(clients.len());
-    scene.kill();
+    scene.take_down();
     let held = clients.each_ref().map(|client| client.send_call("echo", &json!({"text": "held"})));
     for call in &unsafe_calls {
         let result = call.result();
         assert_eq!(result["isError"], true, "{result}");
         assert!(result.to_string().contains("effect is unknown"), "{result}");
     }
+    scene.let_up();
     for call in &held {
         assert_eq!(call.text(), "held");
     }

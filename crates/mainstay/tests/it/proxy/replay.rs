@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::client::{Sdk, Ticket, text_of};
+use super::client::{Client, Sdk, Ticket, text_of};
 use super::raw::{BOTH, JSON, call};
 use super::scene::{NAME, QUICK, Scene, Wire, stage};
 
@@ -89,10 +89,10 @@ fn a_call_that_the_user_named_safe_is_sent_again() {
 #[test]
 fn what_was_queued_is_executed_once() {
     for wire in Wire::ALL {
-        let scene = Scene::new(wire, &[], &["--ready-after", "1500"]);
+        let scene = Scene::new(wire, &[], &[]);
         let file = scene.file("effects");
         let clients = scene.everyone();
-        scene.kill();
+        scene.take_down();
         let calls: Vec<_> = clients
             .iter()
             .map(|client| {
@@ -100,6 +100,8 @@ fn what_was_queued_is_executed_once() {
                 client.send_call("append", &json!({"path": file.path(), "line": line}))
             })
             .collect();
+        clients.iter().for_each(Client::call_has_begun);
+        scene.let_up();
         for call in &calls {
             assert_eq!(call.text(), "appended");
         }
@@ -194,12 +196,12 @@ fn a_server_that_dies_of_a_call_answers_it_with_its_exit_code() {
 
 #[test]
 fn nothing_is_run_for_a_client_that_has_gone() {
-    let scene = Scene::new(Wire::Stdio, &[], &["--ready-after", "2000"]);
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
     let file = scene.file("effects");
     let append = |line: &str| json!({"path": file.path(), "line": line});
     let cancels = [Sdk::Ts1, Sdk::Ts2, Sdk::Rust].map(|sdk| scene.client(sdk));
     let (deletes, leaves, stays) = (scene.raw(), scene.raw(), scene.raw());
-    scene.kill();
+    scene.take_down();
     for client in &cancels {
         let call = client.send_call("append", &append("cancelled"));
         client.cancel(&call);
@@ -210,7 +212,7 @@ fn nothing_is_run_for_a_client_that_has_gone() {
     let unread = leaves.post(JSON, &call(1, "append", &append("connection closed")));
     drop(unread);
     let stayed = stays.post(BOTH, &call(1, "append", &append("stayed")));
-    assert_ne!(scene.server()["status"], "running", "all this was before the server was back");
+    scene.let_up();
     assert_eq!(text_of(&stayed.answer()["result"], 0), "appended");
     stays.ask(2, "tools/call", &json!({"name": "echo", "arguments": {"text": "x"}}));
     assert_eq!(file.read(), ["stayed"]);

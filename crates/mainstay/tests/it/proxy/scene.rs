@@ -17,6 +17,10 @@ pub(super) const NAME: &str = "fx";
 /// Restarts that a test need not wait for.
 pub(super) const QUICK: [&str; 4] = ["--restart-initial", "100ms", "--restart-cap", "100ms"];
 
+/// Runs a command as soon as no file `barred` is in the way.
+pub(super) const BEHIND_A_BAR: [&str; 4] =
+    ["sh", "-c", r#"while test -e barred; do sleep 0.02; done; exec "$@""#, "sh"];
+
 /// How the server behind Mainstay speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wire {
@@ -52,19 +56,19 @@ impl Scene {
             }
         };
         let options = [more, options].concat();
-        let command = [&[&*program], speak, flags].concat();
+        let command = [&BEHIND_A_BAR[..], &[&*program], speak, flags].concat();
         Self::run(env, &options, &command)
     }
 
     /// Runs any server, until it is ready.
     pub(super) fn run(env: TestEnv, options: &[&str], command: &[&str]) -> Self {
-        let server = env.run_server(NAME, options, command);
-        Self::of(env, &server)
+        env.run_server(NAME, options, command);
+        Self::of(env)
     }
 
-    /// A scene with a server that runs already.
-    fn of(env: TestEnv, server: &Value) -> Self {
-        let url = server["url"].as_str().expect("a server has a URL").to_owned();
+    /// A scene with the server that is there.
+    pub(super) fn of(env: TestEnv) -> Self {
+        let url = env.server(NAME)["url"].as_str().expect("a server has a URL").to_owned();
         assert!(url.ends_with("/fx/mcp"), "{url}");
         Self { env, url }
     }
@@ -94,6 +98,19 @@ impl Scene {
         let before = self.server();
         kill(pid_of(&before), Signal::KILL);
         self.env.once(NAME, "was seen to be dead", |now| now["pid"] != before["pid"]);
+    }
+
+    /// Kills the server, which stays down until it is let up.
+    pub(super) fn take_down(&self) {
+        bar(&self.env);
+        self.kill();
+    }
+
+    /// Asserts that the server is still down, and lets it come up.
+    #[track_caller]
+    pub(super) fn let_up(&self) {
+        assert_ne!(self.server()["status"], "running");
+        unbar(&self.env);
     }
 
     /// Kills the server, and returns when the next run is ready.
@@ -126,6 +143,16 @@ impl Scene {
 /// Where interpreters are found, and the listener takes any port.
 pub(super) fn stage() -> TestEnv {
     environment().with_var("MAINSTAY_LISTEN", "127.0.0.1:0")
+}
+
+/// Keeps runs of the fixture server from starting.
+pub(super) fn bar(env: &TestEnv) {
+    env.write("barred", "");
+}
+
+/// Lets them start.
+pub(super) fn unbar(env: &TestEnv) {
+    fs::remove_file(env.work().join("barred")).unwrap();
 }
 
 /// A file that servers append lines to.
