@@ -13,6 +13,10 @@ use cut::Cut;
 fuzz_target!(|input: &[u8]| {
     let Some((&place, text)) = input.split_first() else { return };
     let head = text.len() * usize::from(place) / 255;
+    if text[..head].trim_ascii().is_empty() {
+        // The head that is kept is a thousand bytes long.
+        return;
+    }
     // What lies between is lost; with nothing between, as much as possible is known.
     let read = cut::read(&text[..head], &text[head..]);
     let Ok(Frame::Response { id: Some(id), .. }) = frame::scan(text) else { return };
