@@ -1,7 +1,8 @@
-//! The parts of the proxy over real sockets.
+//! The parts of the proxy over real sockets, and hubs over scripted servers.
 #![cfg(test)]
 
 mod client;
+mod hub;
 
 use std::time::Duration;
 

@@ -1,0 +1,174 @@
+//! A client of a hub.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use mainstay_proxy::Session;
+use mainstay_proxy::frame::Parsed;
+use mainstay_proxy::front::Session as _;
+use mainstay_proxy::stream::{Reader, Start, Stream};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::soon;
+
+/// A client with one session.
+pub(super) struct Client {
+    pub(super) session: Session,
+    next_id: AtomicU64,
+    general: Mutex<Option<Reader>>,
+}
+
+/// A request of the client. Dropping it gives it up.
+pub(super) struct Asked {
+    pub(super) stream: Arc<Stream>,
+    reader: Reader,
+    work: JoinHandle<()>,
+    id: Value,
+}
+
+impl Client {
+    pub(super) fn new(session: Session) -> Self {
+        let general = session.streams().general().reader(Start::Unread);
+        Self { session, next_id: AtomicU64::new(1), general: Mutex::new(Some(general)) }
+    }
+
+    /// Opens the session, and gives what the server says of itself.
+    pub(super) async fn initializes(&self, capabilities: &Value) -> Value {
+        let answer = soon(self.begins(capabilities).answer()).await;
+        self.posts(&json!({"method": "notifications/initialized"}));
+        answer["result"].clone()
+    }
+
+    pub(super) fn begins(&self, capabilities: &Value) -> Asked {
+        let info = json!({"name": "tester", "version": "1"});
+        let params = json!({
+            "protocolVersion": "2025-06-18", "capabilities": capabilities, "clientInfo": info,
+        });
+        self.asks("initialize", &params)
+    }
+
+    /// Makes a request under the next number.
+    pub(super) fn asks(&self, method: &str, params: &Value) -> Asked {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        self.asks_as(json!(id), method, params)
+    }
+
+    pub(super) fn asks_as(&self, id: Value, method: &str, params: &Value) -> Asked {
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        self.sends(id, &message.to_string())
+    }
+
+    /// Sends a request as it is written.
+    pub(super) fn sends(&self, id: Value, message: &str) -> Asked {
+        let message = Parsed::read(message.to_owned().into()).unwrap();
+        let stream = Stream::new();
+        let reader = stream.reader(Start::Unread);
+        let work = tokio::spawn(self.session.request(message, Arc::clone(&stream)));
+        Asked { stream, reader, work, id }
+    }
+
+    /// Calls a tool.
+    pub(super) fn calls(&self, tool: &str) -> Asked {
+        self.asks("tools/call", &json!({"name": tool}))
+    }
+
+    /// Calls a tool, and wants to hear of its progress.
+    pub(super) fn calls_with_token(&self, tool: &str, token: &Value) -> Asked {
+        let meta = json!({"progressToken": token});
+        self.asks("tools/call", &json!({"name": tool, "_meta": meta}))
+    }
+
+    /// Sends a notification or an answer.
+    pub(super) fn posts(&self, message: &Value) {
+        let mut message = message.clone();
+        message["jsonrpc"] = json!("2.0");
+        self.session.post(Parsed::read(message.to_string().into()).unwrap());
+    }
+
+    /// Gives a request up by name.
+    pub(super) fn cancels(&self, request: &Asked) {
+        let params = json!({"requestId": request.id});
+        self.posts(&json!({"method": "notifications/cancelled", "params": params}));
+    }
+
+    /// The next message on the general stream.
+    pub(super) async fn hears(&self) -> Value {
+        soon(self.next()).await.expect("the general stream should go on")
+    }
+
+    /// Whether nothing more is said on the general stream. Needs a clock that stands still.
+    pub(super) async fn hears_nothing(&self) -> bool {
+        timeout(Duration::from_secs(1), self.next()).await.is_err()
+    }
+
+    /// Whether the general stream has ended.
+    pub(super) async fn hears_the_end(&self) -> bool {
+        soon(self.next()).await.is_none()
+    }
+
+    async fn next(&self) -> Option<Value> {
+        let mut reader = self.general.lock().unwrap().take().expect("one at a time listens");
+        let item = reader.next().await;
+        *self.general.lock().unwrap() = Some(reader);
+        item.map(|item| serde_json::from_slice(&item.message).unwrap())
+    }
+}
+
+impl Asked {
+    /// The answer; what comes before it is passed over.
+    pub(super) async fn answer(mut self) -> Value {
+        loop {
+            let item = self.reader.next().await.expect("the request should be answered");
+            if item.is_answer {
+                assert!(self.reader.next().await.is_none(), "a second answer");
+                let answer: Value = serde_json::from_slice(&item.message).unwrap();
+                assert_eq!(answer["id"], self.id, "{answer}");
+                return answer;
+            }
+        }
+    }
+
+    /// The text of the tool's result, which soon comes.
+    pub(super) async fn text(self) -> String {
+        text(&soon(self.answer()).await)
+    }
+
+    /// The next message before the answer.
+    pub(super) async fn hears(&mut self) -> Value {
+        let item = soon(self.reader.next()).await.expect("the stream should go on");
+        assert!(!item.is_answer, "{item:?}");
+        serde_json::from_slice(&item.message).unwrap()
+    }
+
+    /// Whether the next thing that the client gets is the end, without an answer.
+    pub(super) async fn ends_unanswered(mut self) -> bool {
+        soon(self.reader.next()).await.is_none() && self.stream.answer().is_none()
+    }
+
+    /// Whether the client gets nothing more.
+    pub(super) async fn ends(mut self) -> bool {
+        self.reader.next().await.is_none()
+    }
+
+    /// Whether there is an answer by now.
+    pub(super) fn is_answered(&self) -> bool {
+        self.stream.answer().is_some()
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.work.abort();
+    }
+}
+
+/// All texts of a tool's result, and whether it is an error.
+pub(super) fn text(answer: &Value) -> String {
+    let content = answer["result"]["content"].as_array();
+    let texts = content.expect("a tool's result").iter().filter_map(|item| item["text"].as_str());
+    let failed = if answer["result"]["isError"] == true { "failed: " } else { "" };
+    format!("{failed}{}", texts.collect::<Vec<_>>().join(" + "))
+}

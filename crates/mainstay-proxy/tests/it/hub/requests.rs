@@ -1,0 +1,171 @@
+//! Single requests: ids, tokens, and giving up.
+
+use serde_json::{Value, json};
+
+use super::World;
+
+#[tokio::test(start_paused = true)]
+async fn ids_come_back_as_they_were_written() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let client = world.client().await;
+    for id in ["0", "-7", "1.50", "18446744073709551615", r#""""#, r#""a\u0041\n""#] {
+        let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"prompts/get"}}"#);
+        let asked = client.sends(serde_json::from_str(id).unwrap(), &message);
+        let request = server.reads_request("prompts/get").await;
+        server.answers(&request, &json!({})).await;
+        let stream = std::sync::Arc::clone(&asked.stream);
+        crate::soon(asked.answer()).await;
+        let expected = format!(r#"{{"id":{id},"jsonrpc":"2.0","result":{{}}}}"#);
+        assert_eq!(stream.answer().unwrap(), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_ours_is_passed_on_as_it_was_written() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let client = world.client().await;
+    let message = "{\"jsonrpc\":\"2.0\", \"method\":\"x/y\",\n \"params\":{\"b\":1.0,\"a\":\"\\u00e4\"},\"id\":1}";
+    let _asked = client.sends(json!(1), message);
+    let line = server.reads_text().await;
+    let (begin, id) = line.split_once(r#""id":"#).unwrap();
+    assert_eq!(begin, message.replace('\n', " ").split_once(r#""id":"#).unwrap().0);
+    assert!(id.trim_end_matches('}').parse::<u64>().unwrap() >= 1 << 32, "{id}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_two_sessions_with_the_same_id_are_told_apart() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let [one, two] = [world.client().await, world.client().await];
+    let (first, second) = (one.calls("a"), two.calls("b"));
+    let a = server.reads_call("a").await;
+    let b = server.reads_call("b").await;
+    assert_ne!(a["id"], b["id"]);
+    server.returns(&b, "for two").await;
+    server.returns(&a, "for one").await;
+    assert_eq!([first.text().await, second.text().await], ["for one", "for two"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_to_nobody_and_second_answers_are_dropped() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let client = world.client().await;
+    let asked = client.calls("a");
+    let call = server.reads_call("a").await;
+    for nobody in [json!(7), json!("7"), json!(null), json!(u64::MAX), json!(-1)] {
+        server.says(&json!({"id": nobody, "error": {"code": 1, "message": "x"}})).await;
+    }
+    server.returns(&call, "one").await;
+    server.returns(&call, "two").await;
+    assert_eq!(asked.text().await, "one");
+    let next = client.calls("b");
+    let call = server.reads_call("b").await;
+    server.returns(&call, "three").await;
+    assert_eq!(next.text().await, "three");
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_sessions_may_use_the_same_progress_token() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let [one, two] = [world.client().await, world.client().await];
+    let token = json!("t");
+    let (mut first, mut second) =
+        (one.calls_with_token("a", &token), two.calls_with_token("b", &token));
+    let a = server.reads_call("a").await;
+    let b = server.reads_call("b").await;
+    server.tells_progress(&b, 2.0).await;
+    server.tells_progress(&a, 1.0).await;
+    for (asked, expected) in [(&mut first, 1.0), (&mut second, 2.0)] {
+        let told = asked.hears().await;
+        assert_eq!(told["params"], json!({"progressToken": "t", "progress": expected}));
+    }
+    server.returns(&a, "").await;
+    server.returns(&b, "").await;
+    first.text().await;
+    second.text().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_cancelled_is_cancelled_at_the_server_under_our_id() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let [one, two] = [world.client().await, world.client().await];
+    let (first, second) = (one.calls("a"), two.calls("b"));
+    let a = server.reads_call("a").await;
+    let b = server.reads_call("b").await;
+    two.cancels(&second);
+    assert!(second.ends_unanswered().await);
+    expect_cancelled(&server.reads().await, &b);
+    server.returns(&b, "too late").await;
+    server.returns(&a, "in time").await;
+    assert_eq!(first.text().await, "in time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_future_is_dropped_is_cancelled_at_the_server() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let client = world.client().await;
+    let asked = client.calls("a");
+    let call = server.reads_call("a").await;
+    drop(asked);
+    expect_cancelled(&server.reads().await, &call);
+    assert!(server.reads_nothing().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_session_cancels_what_it_had_open() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let [one, two] = [world.client().await, world.client().await];
+    let (first, second) = (one.calls("a"), two.calls("b"));
+    let a = server.reads_call("a").await;
+    let b = server.reads_call("b").await;
+    assert!(world.hub.close(mainstay_proxy::front::Session::id(&one.session)));
+    assert!(first.ends_unanswered().await && one.hears_the_end().await);
+    expect_cancelled(&server.reads().await, &a);
+    server.returns(&b, "still here").await;
+    assert_eq!(second.text().await, "still here");
+    assert_eq!((world.hub.session_count(), world.notes.records().len()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_used_twice_under_one_id_is_answered_twice() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let client = world.client().await;
+    let params = |tool: &str| json!({"name": tool});
+    let first = client.asks_as(json!(5), "tools/call", &params("a"));
+    let second = client.asks_as(json!(5), "tools/call", &params("b"));
+    let a = server.reads_call("a").await;
+    let b = server.reads_call("b").await;
+    server.returns(&a, "one").await;
+    assert_eq!(first.text().await, "one");
+    // The newer one is still known under the id.
+    client.cancels(&second);
+    expect_cancelled(&server.reads().await, &b);
+    assert!(second.ends_unanswered().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_that_was_too_long_fails_one_request() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let client = world.client().await;
+    let (first, second) = (client.calls("a"), client.calls("b"));
+    let a = server.reads_call("a").await;
+    let b = server.reads_call("b").await;
+    server.writes(&format!("{{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{{\n\"}}}}", a["id"])).await;
+    assert!(first.text().await.starts_with("failed: the MCP server `time` failed"));
+    server.returns(&b, "unharmed").await;
+    assert_eq!(second.text().await, "unharmed");
+}
+
+fn expect_cancelled(line: &Value, request: &Value) {
+    assert_eq!(line["method"], "notifications/cancelled", "{line}");
+    assert_eq!(line["params"]["requestId"], request["id"], "{line}");
+}
