@@ -204,7 +204,9 @@ impl Session {
     /// Whether the client is to be told that it now speaks to another run than before. Once per run.
     pub(super) fn meets(&self, generation: u64) -> bool {
         let mut state = self.state();
-        let before = std::mem::replace(&mut state.knows, generation);
+        let before = state.knows;
+        // An older run may still answer after the newer one.
+        state.knows = before.max(generation);
         before != 0 && before < generation
     }
 
