@@ -278,9 +278,9 @@ impl Hub {
     /// Clients meet a new run, or one that was out of reach: if it is elsewhere, nobody knows what
     /// happened to it meanwhile.
     fn introduce(&self, run: Arc<Run>, before: u64) {
-        let again = before != 0;
         self.copies.set_hello(&run.hello);
-        if again && before != run.generation {
+        // Before the first run there are only sessions that an earlier daemon had.
+        if before != run.generation {
             for session in self.everyone() {
                 session.meet(&run);
             }
