@@ -117,6 +117,12 @@ impl Call {
         self.held
     }
 
+    /// The answer when the request cannot wait although it should: too many do. What may have been
+    /// executed is said even then.
+    pub(super) fn no_room(&self) -> Verdict {
+        self.doom.map_or(Verdict::Down, |doom| doom.verdict)
+    }
+
     /// What to do now.
     pub(super) fn step(&mut self, now: Instant, prospect: Prospect) -> Step {
         if let Some(Doom { generation, until, verdict }) = self.doom {

@@ -180,7 +180,7 @@ impl<'a> Exchange<'a> {
                     if held.is_none() {
                         held = self.session.hub().hold();
                         if held.is_none() {
-                            return Some(self.ours(Verdict::Down, &present));
+                            return Some(self.ours(self.call.no_room(), &present));
                         }
                     }
                     if !self.wait(&mut outlook, until).await {

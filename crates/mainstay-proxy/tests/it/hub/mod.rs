@@ -3,6 +3,7 @@
 mod client;
 mod holding;
 mod requests;
+mod restarts;
 mod server;
 
 use std::collections::BTreeSet;
