@@ -68,7 +68,9 @@ async fn welcome(session: &Session, params: &Arc<RawValue>) -> Result<Welcome, (
         {
             return Ok(Welcome { result, generation: run.generation });
         }
-        if let Some(result) = hub.last_hello() {
+        if let Some(result) = hub.last_hello()
+            && !matches!(present, Outlook::Removed)
+        {
             return Ok(Welcome { result, generation: 0 });
         }
         let verdict = match &present {

@@ -1,6 +1,7 @@
 //! Hubs with clients on one side and scripted servers on the other.
 
 mod client;
+mod handshake;
 mod holding;
 mod requests;
 mod restarts;

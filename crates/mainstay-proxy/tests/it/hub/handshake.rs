@@ -1,0 +1,119 @@
+//! A client's `initialize`, with and without a server.
+
+use std::time::Duration;
+
+use mainstay_proxy::Outlook;
+use mainstay_proxy::front::{Core as _, ProtocolVersion, Session as _};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::{Client, NAME, World, settings};
+
+#[tokio::test(start_paused = true)]
+async fn a_client_gets_what_the_server_says_of_itself_in_its_own_version() {
+    let world = World::new();
+    let _server = world.serves_with(&json!({"logging": {}, "prompts": {}})).await;
+    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let told = client.initializes(&json!({})).await;
+    assert_eq!(told["protocolVersion"], "2025-06-18");
+    assert_eq!(told["capabilities"], json!({"logging": {}, "prompts": {"listChanged": true}}));
+    assert_eq!(told["serverInfo"]["name"], "fake");
+    assert_eq!(client.session.version(), Some(ProtocolVersion::V2025_06_18));
+    let record = &world.notes.records()[0];
+    assert_eq!((&*record.version, record.initialized), ("2025-06-18", true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_server_is_down_the_last_copy_serves() {
+    let world = World::new();
+    drop(world.serves().await);
+    for down in [World::is_down, |world: &World| world.is_coming(None)] {
+        down(&world);
+        let begun = Instant::now();
+        let client = Client::new(world.hubs.open(NAME).unwrap());
+        assert_eq!(client.initializes(&json!({})).await["serverInfo"]["name"], "fake");
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_copy_of_an_earlier_daemon_serves_too() {
+    let before = World::new();
+    let _server = before.serves().await;
+    sleep(Duration::from_millis(1)).await;
+    let copy = before.notes.copy.lock().unwrap().clone().unwrap();
+    let world = World::restored(settings(), Some(&copy));
+    let client = Client::new(world.hubs.open(NAME).unwrap());
+    assert_eq!(client.initializes(&json!({})).await["serverInfo"]["name"], "fake");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_copy_a_client_waits_a_little() {
+    let world = World::new();
+    let begun = Instant::now();
+    let in_vain = Client::new(world.hubs.open(NAME).unwrap()).begins(&json!({}));
+    let error = &crate::soon(in_vain.answer()).await["error"];
+    assert_eq!(error["data"], json!({"mainstay": "hold-expired"}));
+    assert_eq!(begun.elapsed(), Duration::from_secs(8));
+
+    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let asked = client.begins(&json!({}));
+    sleep(Duration::from_secs(7)).await;
+    let _server = world.serves().await;
+    assert_eq!(crate::soon(asked.answer()).await["result"]["serverInfo"]["name"], "fake");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_copy_a_server_that_is_down_is_said_to_be() {
+    let world = World::new();
+    world.is_down();
+    let begun = Instant::now();
+    let asked = Client::new(world.hubs.open(NAME).unwrap()).begins(&json!({}));
+    let answer = crate::soon(asked.answer()).await;
+    assert!(answer["error"]["message"].as_str().unwrap().contains("exited 3 after 2 h"));
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_welcomed_by_a_server_that_was_removed() {
+    let world = World::new();
+    let _server = world.serves().await;
+    let client = Client::new(world.hubs.open(NAME).unwrap());
+    world.hub.look(Outlook::Removed);
+    let answer = crate::soon(client.begins(&json!({})).answer()).await;
+    assert_eq!(answer["error"]["data"], json!({"mainstay": "removed"}));
+    assert!(world.notes.records().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_initialize_begins_the_session_anew_and_the_server_hears_nothing_of_it() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let client = world.client().await;
+    client.initializes(&json!({"roots": {}})).await;
+    assert!(server.reads_nothing().await);
+    let records = world.notes.records();
+    let [record] = &records[..] else { panic!("{records:?}") };
+    assert!(record.params.windows(5).any(|text| text == b"roots"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nonsense_is_refused() {
+    let world = World::new();
+    let _server = world.serves().await;
+    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let answer = crate::soon(client.asks("initialize", &json!({})).answer()).await;
+    assert_eq!(answer["error"]["code"], -32602);
+    assert_eq!(client.session.version(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_initialize_that_is_given_up_ends() {
+    let world = World::new();
+    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let asked = client.begins(&json!({}));
+    sleep(Duration::from_secs(1)).await;
+    client.cancels(&asked);
+    assert!(crate::soon(asked.ends()).await);
+    assert_eq!(client.session.version(), None);
+}
