@@ -390,11 +390,12 @@ impl Session {
             // The server that asked has gone, or asked nothing.
             return;
         };
-        if let Some(stream) = &ask.stream {
-            let mut state = self.state();
-            for open in state.open.values_mut() {
-                open.interactive |= Arc::ptr_eq(&open.stream, stream);
-            }
+        // If it cannot be told which request the question was part of, it may have been any.
+        let concerned = |open: &Open| {
+            ask.stream.as_ref().is_none_or(|stream| Arc::ptr_eq(&open.stream, stream))
+        };
+        for open in self.state().open.values_mut() {
+            open.interactive |= concerned(open);
         }
         match ask.origin {
             Origin::Lines { lane, id } => {
