@@ -544,6 +544,8 @@ impl Drop for OpenRequest {
         if state.open.get(&self.id).is_some_and(|open| Arc::ptr_eq(&open.stream, &self.stream)) {
             state.open.remove(&self.id);
         }
+        // Nobody waits for the answer to a question that was part of it.
+        state.asks.retain(|_, ask| !ask.stream.as_ref().is_some_and(|it| Arc::ptr_eq(it, &self.stream)));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Hubs with clients on one side and scripted servers on the other.
 
+mod asking;
 mod client;
 mod handshake;
 mod holding;
