@@ -1,5 +1,6 @@
 //! The last good copies of what a server says of itself, and how they are kept good.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -96,6 +97,7 @@ impl Hub {
 
     async fn read_all(&self, run: &Run, tell: bool) {
         let _one_at_a_time = self.copies.reading.lock().await;
+        let mut changed = BTreeSet::new();
         for kind in ListKind::ALL {
             let offered = InitializeResult::read(run.hello.result.get().as_bytes())
                 .is_some_and(|hello| hello.has(kind.capability()));
@@ -105,8 +107,10 @@ impl Hub {
             match read_list(run, kind).await {
                 Ok(pages) => {
                     let change = self.lists().offer(kind, pages);
+                    // Two lists may share a notification.
                     if let Ok(Change::Different { .. }) = change
                         && tell
+                        && changed.insert(kind.changed())
                     {
                         self.everybody(|session| session.hear(kind.changed_message(), None));
                     }

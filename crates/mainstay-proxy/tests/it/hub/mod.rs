@@ -4,6 +4,7 @@ mod asking;
 mod client;
 mod handshake;
 mod holding;
+mod lists;
 mod requests;
 mod restarts;
 mod server;
