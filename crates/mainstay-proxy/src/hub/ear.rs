@@ -94,10 +94,6 @@ impl Ear {
                         hub.ask_cancelled(lane.generation(), notification);
                         true
                     }
-                    Method::LogMessage if callers.is_empty() => {
-                        hub.everybody(|session| session.hear_log(notification, None));
-                        true
-                    }
                     _ => self.listener(callers).is_some_and(|listener| {
                         match method {
                             Method::LogMessage => {

@@ -5,6 +5,7 @@ mod client;
 mod handshake;
 mod holding;
 mod lists;
+mod logging;
 mod requests;
 mod restarts;
 mod server;
