@@ -32,6 +32,7 @@ pub(super) async fn answer(session: &Session, message: &Parsed, out: &Arc<Stream
         return frame::error(id, frame::INVALID_PARAMS, "`initialize` needs a protocolVersion");
     };
     if !session.is_local() {
+        session.propose(&params);
         session.hub().isolate(session);
     }
     match tokio::select! {

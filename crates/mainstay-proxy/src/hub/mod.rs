@@ -174,15 +174,19 @@ impl Hub {
     /// agreed with the runs before it. It has no time limit: the caller sets one.
     pub async fn enter(&self, link: Link, arrival: Arrival) -> Result<Arc<Run>, UpstreamError> {
         let Arrival { generation, after, known, epoch, session } = arrival;
-        let owner = session.and_then(|id| self.all_sessions().get(&id).cloned());
+        let owner = session.map(|id| self.all_sessions().get(&id).cloned());
         let terms = match &owner {
-            Some(session) => session.terms(),
+            Some(Some(session)) => session.terms(),
+            // The session has ended meanwhile, and its run is about to.
+            Some(None) => self.own_terms(),
             None => self.common_terms(),
         };
         let (link, hello) = match link {
             Link::Lines(link) => {
                 let ear = match &owner {
-                    Some(session) => Ear::Own(session.downgrade()),
+                    Some(session) => {
+                        Ear::Own(session.as_ref().map(Session::downgrade).unwrap_or_default())
+                    }
                     None => Ear::Shared(self.me.clone()),
                 };
                 let lane = LineLane::spawn(link, generation, upstream::first_id(epoch), ear);
@@ -285,7 +289,7 @@ impl Hub {
                 session.meet(&run);
             }
         }
-        self.read_lists(run, again);
+        self.read_lists(run, true);
     }
 
     fn outlook(&self) -> watch::Receiver<Outlook> {

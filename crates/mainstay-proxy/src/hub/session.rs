@@ -26,8 +26,8 @@ pub struct Session {
     inner: Arc<Inner>,
 }
 
-/// A handle that does not keep its session.
-#[derive(Debug, Clone)]
+/// A handle that does not keep its session. By default it is nobody's.
+#[derive(Debug, Clone, Default)]
 pub(super) struct WeakSession {
     inner: Weak<Inner>,
 }
@@ -172,6 +172,12 @@ impl Session {
     pub(super) fn isolate(&self, outlook: watch::Receiver<Outlook>) {
         // If there is one already, it is the same.
         self.inner.own_run.set(outlook).ok();
+    }
+
+    /// The client wants to be initialized with these parameters. A run of its own, if it is given
+    /// one, is opened with them.
+    pub(super) fn propose(&self, params: &Arc<RawValue>) {
+        self.state().terms.params = Some(Arc::clone(params));
     }
 
     /// The client is initialized on these terms.

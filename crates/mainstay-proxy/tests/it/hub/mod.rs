@@ -4,6 +4,7 @@ mod asking;
 mod client;
 mod handshake;
 mod holding;
+mod isolation;
 mod lists;
 mod logging;
 mod requests;
