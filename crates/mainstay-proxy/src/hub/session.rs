@@ -1,5 +1,7 @@
 //! One client's session. It belongs to Mainstay: runs come and go behind it.
 
+mod asks;
+
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +12,13 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
+use self::asks::Asks;
+pub(super) use self::asks::Origin;
 use super::http::HttpLane;
 use super::level::Level;
-use super::lines::LineLane;
 use super::outlook::{Outlook, Run, RunLink};
 use super::{Hub, exchange};
-use crate::frame::{self, Id, InitializeParams, Kind, Method, Parsed};
+use crate::frame::{self, Id, Kind, Method, Parsed};
 use crate::front::{self, ProtocolVersion};
 use crate::record::SessionRecord;
 use crate::stream::{Stream, Streams};
@@ -55,9 +58,7 @@ struct State {
     kept: bool,
     /// Requests of the client that are not answered yet, by their ids as the client wrote them.
     open: HashMap<Box<str>, Open>,
-    /// Requests of the server that the client has not answered yet, by our numbers.
-    asks: HashMap<u64, Ask>,
-    next_ask: u64,
+    asks: Asks,
     /// The newest run that the client has had a result from, or was initialized with.
     knows: u64,
 }
@@ -75,21 +76,6 @@ struct Open {
     stream: Arc<Stream>,
     /// Whether the client has answered a question of the server's on its account.
     interactive: bool,
-}
-
-/// A request of the server that is with the client.
-struct Ask {
-    origin: Origin,
-    generation: u64,
-    /// The client's request on whose stream it was put.
-    stream: Option<Arc<Stream>>,
-}
-
-/// Who asked, and under which id.
-#[derive(Debug, Clone)]
-pub(super) enum Origin {
-    Lines { lane: Weak<LineLane>, id: Box<str> },
-    Http { id: Box<str> },
 }
 
 impl Session {
@@ -255,29 +241,6 @@ impl Session {
         (!busy).then_some(idle)
     }
 
-    /// Puts a question of the server to the client. Says why not, if it cannot be.
-    pub(super) fn ask_client(
-        &self,
-        origin: Origin,
-        generation: u64,
-        request: &Parsed,
-        stream: Option<&Arc<Stream>>,
-    ) -> Option<&'static str> {
-        let mut state = self.state();
-        if !state.terms.understands(request.method()) {
-            return Some("the client did not announce that it can be asked this");
-        }
-        let number = state.next_ask;
-        state.next_ask += 1;
-        state.asks.insert(number, Ask { origin, generation, stream: stream.cloned() });
-        drop(state);
-        if self.put(request.with_id(&ask_id(number)), stream) {
-            return None;
-        }
-        self.state().asks.remove(&number);
-        Some("the client does not listen")
-    }
-
     /// Something for the client, on the stream of a request or on the general one.
     pub(super) fn hear(&self, message: Bytes, stream: Option<&Arc<Stream>>) {
         // A stream that takes no more has dropped it, and said so.
@@ -307,33 +270,6 @@ impl Session {
             }
             _ => self.hear(message.text().clone(), stream),
         }
-    }
-
-    /// The server takes a question back.
-    pub(super) fn ask_cancelled(&self, generation: u64, notification: &Parsed) {
-        let Some(place) = notification.cancelled_id() else { return };
-        let taken = self.take_asks(|ask| {
-            ask.generation == generation && ask.origin.id() == notification.get(place)
-        });
-        for (number, ask) in taken {
-            self.hear(notification.with(place, &ask_id(number)), ask.stream.as_ref());
-        }
-    }
-
-    /// The run is over, and with it what it asked.
-    pub(super) fn forget_asks(&self, generation: u64) {
-        self.withdraw(|ask| ask.generation == generation);
-    }
-
-    /// A request is over, and with it what was asked on its account.
-    pub(super) fn forget_asks_of(&self, stream: &Arc<Stream>) {
-        self.withdraw(|ask| ask.stream.as_ref().is_some_and(|other| Arc::ptr_eq(other, stream)));
-    }
-
-    /// Whether the client has answered a question of the server's on account of this request.
-    pub(super) fn was_interactive(&self, stream: &Arc<Stream>) -> bool {
-        let state = self.state();
-        state.open.values().any(|open| open.interactive && Arc::ptr_eq(&open.stream, stream))
     }
 
     /// Gives up all that is open: the session ends.
@@ -372,47 +308,6 @@ impl Session {
             created_at: self.inner.created,
             used_at: self.last_use().1,
         })
-    }
-
-    fn withdraw(&self, which: impl Fn(&Ask) -> bool) {
-        for (number, ask) in self.take_asks(which) {
-            let id = ask_id(number);
-            let id = Id::new(&id).expect("a string is an id");
-            self.hear(
-                frame::cancelled(id, "the server that asked has stopped"),
-                ask.stream.as_ref(),
-            );
-        }
-    }
-
-    fn take_asks(&self, which: impl Fn(&Ask) -> bool) -> Vec<(u64, Ask)> {
-        self.state().asks.extract_if(|_, ask| which(ask)).collect()
-    }
-
-    /// The client answers a question of the server's.
-    fn answered(&self, response: &Parsed) {
-        let number = response.id().and_then(|id| ask_number(id.get()));
-        let Some(ask) = number.and_then(|number| self.state().asks.remove(&number)) else {
-            // The server that asked has gone, or asked nothing.
-            return;
-        };
-        // If it cannot be told which request the question was part of, it may have been any.
-        let concerned = |open: &Open| {
-            ask.stream.as_ref().is_none_or(|stream| Arc::ptr_eq(&open.stream, stream))
-        };
-        for open in self.state().open.values_mut() {
-            open.interactive |= concerned(open);
-        }
-        match ask.origin {
-            Origin::Lines { lane, id } => {
-                if let Some(lane) = lane.upgrade() {
-                    lane.tell_later(response.with_id(&id));
-                }
-            }
-            Origin::Http { id } => {
-                HttpLane::tell_later(self, ask.generation, response.with_id(&id));
-            }
-        }
     }
 
     /// The client gives a request up.
@@ -514,28 +409,6 @@ impl WeakSession {
     }
 }
 
-impl Terms {
-    /// Whether the client announced that it can be asked this. What we do not know is left to it.
-    fn understands(&self, method: Option<&Method>) -> bool {
-        let capability = match method {
-            Some(Method::CreateMessage) => "sampling",
-            Some(Method::Elicit) => "elicitation",
-            Some(Method::RootsList) => "roots",
-            _ => return true,
-        };
-        let params = self.params.as_ref().map(|params| params.get().as_bytes());
-        params.and_then(InitializeParams::read).is_some_and(|params| params.has(capability))
-    }
-}
-
-impl Origin {
-    fn id(&self) -> &str {
-        match self {
-            Self::Lines { id, .. } | Self::Http { id } => id,
-        }
-    }
-}
-
 /// An open request. It is closed when this is dropped.
 pub(super) struct OpenRequest {
     session: Session,
@@ -551,19 +424,10 @@ impl Drop for OpenRequest {
             state.open.remove(&self.id);
         }
         // Nobody waits for the answer to a question that was part of it.
-        state.asks.retain(|_, ask| !ask.stream.as_ref().is_some_and(|it| Arc::ptr_eq(it, &self.stream)));
+        state.asks.end_with(&self.stream);
     }
 }
 
 fn seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-/// The id under which a client sees a question of the server's.
-fn ask_id(number: u64) -> String {
-    format!("\"mainstay-{number}\"")
-}
-
-fn ask_number(id: &str) -> Option<u64> {
-    id.strip_prefix("\"mainstay-")?.strip_suffix('"')?.parse().ok()
 }
