@@ -76,7 +76,7 @@ impl Client {
 
     /// Sends a request. Resolves when the head of the answer is there.
     pub async fn send(&self, request: Request<'_>) -> Result<Response, SendError> {
-        let Shared { target, dialer, pool } = &*self.shared;
+        let Shared { target, pool, .. } = &*self.shared;
         let mut out = Outgoing::new(&target.preamble, &request)?;
         if let Some(mut conn) = pool.take() {
             match exchange(&mut conn, &mut out).await {
@@ -86,9 +86,14 @@ impl Client {
                 Err(_) => {}
             }
         }
-        let mut conn = dialer.dial().await?;
+        // Boxed, because it is rare and large: the usual call has no part of it in its future.
+        Box::pin(self.send_anew(out)).await
+    }
+
+    async fn send_anew(&self, mut out: Outgoing<'_>) -> Result<Response, SendError> {
+        let mut conn = self.shared.dialer.dial().await?;
         let answer = exchange(&mut conn, &mut out).await?;
-        Ok(Response::new(answer, conn, pool))
+        Ok(Response::new(answer, conn, &self.shared.pool))
     }
 }
 

@@ -22,19 +22,21 @@ use crate::upstream::UpstreamError;
 
 /// Answers a request into its stream, which is finished exactly once. Dropping the future gives the
 /// request up: it is cancelled at the server, and its stream stays without an answer.
+///
+/// Every call needs memory for the whole future, so what is rare is boxed, here and below.
 pub(super) async fn answer(session: Session, message: Parsed, out: Arc<Stream>) {
     let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
     let _open = session.open(id, &out);
     let text = match method {
         Method::Ping => Some(frame::empty_result(id)),
-        Method::Initialize => Some(initialize::answer(&session, &message, &out).await),
-        Method::SetLevel => set_level(&session, &message, &out).await,
+        Method::Initialize => Some(Box::pin(initialize::answer(&session, &message, &out)).await),
+        Method::SetLevel => Box::pin(set_level(&session, &message, &out)).await,
         Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => {
-            subscribe(&session, &message, &out).await
+            Box::pin(subscribe(&session, &message, &out)).await
         }
         Method::ToolsCall => call_tool(&session, &message, &out).await,
         method => match ListKind::of(method) {
-            Some(kind) => lists::answer(&session, &message, &out, kind).await,
+            Some(kind) => Box::pin(lists::answer(&session, &message, &out, kind)).await,
             None => pass(&session, &message, &out).await.map(|answered| answered.text),
         },
     };
@@ -156,24 +158,22 @@ impl<'a> Exchange<'a> {
             Ok(progress) => self.progress = progress.map(Arc::new),
             Err(error) => return Some(self.refused("bad-params", &error.to_string())),
         }
-        let mut outlook = self.session.outlook();
+        let mut changes: Option<watch::Receiver<Outlook>> = None;
         let mut held = None;
         loop {
-            let present = outlook.borrow_and_update().clone();
+            let present = match &mut changes {
+                Some(changes) => changes.borrow_and_update().clone(),
+                None => self.session.present(),
+            };
             match self.call.step(now(), prospect(&present)) {
                 Step::Send => {
                     drop(held.take());
                     let run = present.run().expect("only a run that is up is sent to");
-                    tokio::select! {
-                        biased;
-                        attempt = self.attempt(run) => match attempt {
-                            Ok(answer) => return Some(self.answered(answer, run)),
-                            Err(Failure::Lost(fate)) => self.lost(run, fate),
-                            Err(Failure::Unusable(error)) => {
-                                return Some(self.unusable(&error, run));
-                            }
-                        },
-                        () = self.out.closed() => return None,
+                    // If the client gives the request up meanwhile, its front drops this future.
+                    match self.attempt(run).await {
+                        Ok(answer) => return Some(self.answered(answer, run)),
+                        Err(Failure::Lost(fate)) => self.lost(run, fate),
+                        Err(Failure::Unusable(error)) => return Some(self.unusable(&error, run)),
                     }
                 }
                 Step::Wait(until) => {
@@ -183,7 +183,12 @@ impl<'a> Exchange<'a> {
                             return Some(self.ours(self.call.no_room(), &present));
                         }
                     }
-                    if !self.wait(&mut outlook, until).await {
+                    let Some(changes) = &mut changes else {
+                        // Looks once more before it waits, so that no change is missed.
+                        changes = Some(self.session.outlook());
+                        continue;
+                    };
+                    if !Box::pin(self.wait(changes, until)).await {
                         self.decided("gone", "the client gave it up while it was held", None);
                         return None;
                     }

@@ -201,14 +201,15 @@ impl HttpLane {
         run: &HttpRun,
         session: &Session,
     ) -> Result<Arc<UpSession>, Failure> {
-        let current = |lane: &Self| {
-            lane.present().as_ref().filter(|up| up.generation == run.generation).cloned()
-        };
-        if let Some(up) = current(self) {
-            return Ok(up);
+        match self.with(run) {
+            Some(up) => Ok(up),
+            None => Box::pin(self.open_again(run, session)).await,
         }
+    }
+
+    async fn open_again(&self, run: &HttpRun, session: &Session) -> Result<Arc<UpSession>, Failure> {
         let _one_at_a_time = self.opening.lock().await;
-        if let Some(up) = current(self) {
+        if let Some(up) = self.with(run) {
             return Ok(up);
         }
         let terms = session.terms();
@@ -221,6 +222,10 @@ impl HttpLane {
             session.hear(frame::resource_updated(uri), None);
         }
         Ok(up)
+    }
+
+    fn with(&self, run: &HttpRun) -> Option<Arc<UpSession>> {
+        self.present().as_ref().filter(|up| up.generation == run.generation).cloned()
     }
 
     pub(super) fn forget(&self, up: &Arc<UpSession>) {

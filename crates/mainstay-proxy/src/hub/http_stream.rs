@@ -44,10 +44,10 @@ impl Reading<'_> {
     /// Reads to the answer; what comes before it is passed on.
     pub(super) async fn answer(&self, mut response: Response) -> Result<Parsed, Failure> {
         if response.status() != 200 {
-            return self.refused(&mut response).await;
+            return Box::pin(self.refused(&mut response)).await;
         }
         match response.content_type() {
-            ContentType::EventStream => self.follow(response).await,
+            ContentType::EventStream => Box::pin(self.follow(response)).await,
             ContentType::Json | ContentType::Other => {
                 let body = response.bytes(MAX_LINE).await.map_err(|error| self.broken(&error))?;
                 let answer = Parsed::read(body.clone()).map_err(|_| self.unusable(&body))?;

@@ -292,6 +292,10 @@ impl Hub {
         self.read_lists(run, true);
     }
 
+    fn present(&self) -> Outlook {
+        self.outlook.borrow().clone()
+    }
+
     fn outlook(&self) -> watch::Receiver<Outlook> {
         self.outlook.subscribe()
     }

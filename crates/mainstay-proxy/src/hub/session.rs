@@ -146,6 +146,14 @@ impl Session {
         self.state().terms.subscriptions.contains(uri)
     }
 
+    /// What is to be expected now of the run that serves this session.
+    pub(super) fn present(&self) -> Outlook {
+        match self.inner.own_run.get() {
+            Some(own) => own.borrow().clone(),
+            None => self.hub().present(),
+        }
+    }
+
     /// The outlook of the run that serves this session.
     pub(super) fn outlook(&self) -> watch::Receiver<Outlook> {
         match self.inner.own_run.get() {
@@ -221,11 +229,11 @@ impl Session {
     }
 
     /// Takes note of a request of the client for as long as the result lives.
-    pub(super) fn open(&self, id: Id<'_>, stream: &Arc<Stream>) -> OpenRequest {
+    pub(super) fn open<'a>(&'a self, id: Id<'a>, stream: &'a Arc<Stream>) -> OpenRequest<'a> {
         self.inner.used.store(seconds(self.hub().wall()), Ordering::Relaxed);
         let open = Open { stream: Arc::clone(stream), interactive: false };
         self.state().open.insert(id.get().into(), open);
-        OpenRequest { session: self.clone(), id: id.get().into(), stream: Arc::clone(stream) }
+        OpenRequest { session: self, id: id.get(), stream }
     }
 
     /// The session, and when it was last used.
@@ -410,18 +418,18 @@ impl WeakSession {
 }
 
 /// An open request. It is closed when this is dropped.
-pub(super) struct OpenRequest {
-    session: Session,
-    id: Box<str>,
-    stream: Arc<Stream>,
+pub(super) struct OpenRequest<'a> {
+    session: &'a Session,
+    id: &'a str,
+    stream: &'a Arc<Stream>,
 }
 
-impl Drop for OpenRequest {
+impl Drop for OpenRequest<'_> {
     fn drop(&mut self) {
         let mut state = self.session.state();
         // A client that uses an id twice has only the newer request under it.
-        if state.open.get(&self.id).is_some_and(|open| Arc::ptr_eq(&open.stream, &self.stream)) {
-            state.open.remove(&self.id);
+        if state.open.get(self.id).is_some_and(|open| Arc::ptr_eq(&open.stream, self.stream)) {
+            state.open.remove(self.id);
         }
         // Nobody waits for the answer to a question that was part of it.
         state.asks.end_with(&self.stream);
