@@ -70,6 +70,10 @@ const RECONCILE: u32 = 5;
 /// The host slept if the clocks moved apart by more than this.
 const SLEPT: Duration = Duration::from_secs(1);
 
+/// How many tasks are run at most before the sockets are looked at again: with many busy sessions all
+/// of them, so that one look finds what came for any of them meanwhile.
+const EVENT_INTERVAL: u32 = 512;
+
 /// Clients that are served at the same time.
 const CLIENTS: usize = 128;
 
@@ -110,6 +114,7 @@ pub fn run(config: Config, announce: impl FnOnce() + Send) -> Result<(), RunErro
         .enable_all()
         .max_blocking_threads(4)
         .thread_keep_alive(Duration::from_secs(2))
+        .event_interval(EVENT_INTERVAL)
         .build()
         .map_err(RunError::Runtime)?;
     let ended = runtime.block_on(live(config, &ground, announce));
