@@ -16,11 +16,12 @@ mod get;
 mod guard;
 mod head;
 mod hold;
+mod io;
 mod post;
 mod reply;
 
 use std::convert::Infallible;
-use std::io;
+use std::io::ErrorKind;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,7 +30,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -37,6 +37,7 @@ use tokio::task::{JoinError, JoinSet};
 use tracing::{debug, error, warn};
 
 use self::body::Body;
+use self::io::Io;
 use self::reply::Refusal;
 use super::Core;
 
@@ -184,7 +185,7 @@ impl<C: Core> Front<C> {
 
 async fn connection<C: Core>(
     front: Arc<Front<C>>,
-    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) {
     let service = service_fn(|request| handle(&front, request));
     let served = http1::Builder::new()
@@ -192,7 +193,7 @@ async fn connection<C: Core>(
         // of MCP shuts down only its sending side.
         .half_close(false)
         .max_buf_size(front.config.limits.head)
-        .serve_connection(TokioIo::new(io), service);
+        .serve_connection(Io::new(stream), service);
     let mut served = pin!(served);
     let outcome = tokio::select! {
         biased;
@@ -236,10 +237,10 @@ async fn respond<C: Core>(
     }
 }
 
-async fn accept_failed(error: &io::Error) {
+async fn accept_failed(error: &std::io::Error) {
     match error.kind() {
         // The client's own doing.
-        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset => {}
+        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset => {}
         _ => {
             warn!(%error, "connection not accepted");
             tokio::time::sleep(ACCEPT_AGAIN).await;

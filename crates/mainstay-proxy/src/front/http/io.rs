@@ -1,0 +1,94 @@
+//! A connection as hyper wants it.
+//!
+//! hyper hands over head and body of a response as two buffers. Short ones are put together here,
+//! because one plain write costs less than a vectored one.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Up to so many bytes are put together.
+const SHORT: usize = 1024;
+
+/// A connection.
+pub(super) struct Io<T>(TokioIo<T>);
+
+impl<T> Io<T> {
+    pub(super) fn new(connection: T) -> Self {
+        Self(TokioIo::new(connection))
+    }
+}
+
+impl<T: AsyncRead + Unpin> Read for Io<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> Write for Io<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut room = [0; SHORT];
+        match joined(bufs, &mut room) {
+            Some(text) => Pin::new(&mut self.0).poll_write(cx, text),
+            None => Pin::new(&mut self.0).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+/// All of it, if there is room.
+fn joined<'a>(bufs: &[IoSlice<'_>], room: &'a mut [u8]) -> Option<&'a [u8]> {
+    let mut len = 0;
+    for buf in bufs {
+        room.get_mut(len..len + buf.len())?.copy_from_slice(buf);
+        len += buf.len();
+    }
+    Some(&room[..len])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_short_is_put_together() {
+        let check = |bufs: &[&[u8]], expected: Option<&[u8]>| {
+            let bufs: Vec<IoSlice<'_>> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
+            assert_eq!(joined(&bufs, &mut [0; 4]), expected, "{bufs:?}");
+        };
+        check(&[b"ab", b"", b"cd"], Some(b"abcd"));
+        check(&[b"ab", b"cde"], None);
+        check(&[], Some(b""));
+    }
+}
