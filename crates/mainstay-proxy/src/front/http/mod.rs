@@ -219,14 +219,23 @@ async fn respond<C: Core>(
     front: &Front<C>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Refusal> {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     if !guard::admits(&head, &front.config.allowed) {
         return Err(Refusal::Foreign);
     }
     let no_such_path = || Refusal::NoSuchPath { version: front.config.version.clone() };
     let server = head::server(head.uri.path(), &front.config.scope).ok_or_else(no_such_path)?;
     match head.method {
-        Method::POST => post::post(front, server, &head.headers, body).await,
+        Method::POST => {
+            let taken = post::take(front, server, &head.headers, body).await?;
+            // While we work, hyper reads on to notice a client that goes. If nothing refers to what
+            // it has read so far, it needs no new buffer for that. The map goes into the response,
+            // after which hyper uses it for the next request.
+            let mut headers = std::mem::take(&mut head.headers);
+            headers.clear();
+            drop(head);
+            Ok(taken.respond(front, headers).await)
+        }
         Method::GET => get::get(front, server, &head.headers),
         Method::DELETE => {
             let id = head::session_id(&head.headers)?;

@@ -1,4 +1,6 @@
 //! POST: one message, or a batch.
+//!
+//! It is taken in while its head is there, and answered without it.
 
 use std::future::poll_fn;
 
@@ -20,12 +22,16 @@ use crate::front::run::{Opening, Run, id_of, wanted_version};
 use crate::front::{Core, Lookup, OpenError, ProtocolVersion, Session};
 use crate::stream::Ready;
 
-pub(super) async fn post<C: Core>(
+/// Bodies up to this length are copied.
+const SHORT: usize = 4 << 10;
+
+/// Reads a POST.
+pub(super) async fn take<C: Core>(
     front: &Front<C>,
     server: &str,
     headers: &HeaderMap,
     body: Incoming,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Taken<C::Session>, Refusal> {
     let accept = Accept::of(headers);
     if accept.is_nothing() {
         return Err(Refusal::NotAcceptable);
@@ -40,23 +46,44 @@ pub(super) async fn post<C: Core>(
         front.core.session(server, id).map_err(Refusal::Lookup)
     };
     if is_batch(&text) {
-        return post_batch(front, session()?, accept, &text).await;
+        return take_batch(session()?, accept, &text);
     }
     let message = Parsed::read(text).map_err(Refusal::Frame)?;
     match message.kind() {
         Kind::Request if message.method() == Some(&Method::Initialize) => {
-            initialize(front, server, accept, message).await
+            initialize(front, server, accept, message)
         }
         Kind::Request => {
             let session = session()?;
             let version = session.version();
             let asked = Asked { id: id_of(&message), accept, version, opening: None, session };
             let run = Run::new(&asked.session, message);
-            Ok(ask(front, asked, run).await)
+            Ok(Taken::Request(asked, run))
         }
         Kind::Notification | Kind::Result | Kind::Error => {
             session()?.post(message);
-            Ok(reply::empty(StatusCode::ACCEPTED))
+            Ok(Taken::Done(reply::empty(StatusCode::ACCEPTED)))
+        }
+    }
+}
+
+/// What came in.
+pub(super) enum Taken<S: Session> {
+    /// A request, which the core has not begun to work on.
+    Request(Asked<S>, Run),
+    /// What wants no more than this response.
+    Done(Response<Body>),
+}
+
+impl<S: Session> Taken<S> {
+    /// Answers, with an empty map for the headers.
+    pub(super) async fn respond<C>(self, front: &Front<C>, headers: HeaderMap) -> Response<Body>
+    where
+        C: Core<Session = S>,
+    {
+        match self {
+            Self::Request(asked, run) => ask(front, asked, run, headers).await,
+            Self::Done(response) => response,
         }
     }
 }
@@ -72,64 +99,66 @@ pub(super) struct Asked<S: Session> {
     pub(super) opening: Option<Opening<S>>,
 }
 
-async fn initialize<C: Core>(
+fn initialize<C: Core>(
     front: &Front<C>,
     server: &str,
     accept: Accept,
     message: Parsed,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Taken<C::Session>, Refusal> {
     let session = match front.core.open(server) {
         Ok(session) => session,
         Err(OpenError::NoSuchServer) => return Err(Refusal::Lookup(Lookup::NoSuchServer)),
         Err(error @ OpenError::TooManySessions) => {
-            return Ok(reply::failure(id_of(&message).as_deref(), &error.to_string()));
+            let failure = reply::failure(id_of(&message).as_deref(), &error.to_string());
+            return Ok(Taken::Done(failure));
         }
     };
     let opening = Some(Opening::new(session.clone()));
     let version = wanted_version(&message);
     let asked = Asked { id: id_of(&message), accept, version, opening, session };
     let run = Run::new(&asked.session, message);
-    Ok(ask(front, asked, run).await)
+    Ok(Taken::Request(asked, run))
 }
 
-async fn post_batch<C: Core>(
-    front: &Front<C>,
-    session: C::Session,
-    accept: Accept,
-    text: &Bytes,
-) -> Result<Response<Body>, Refusal> {
+fn take_batch<S: Session>(session: S, accept: Accept, text: &Bytes) -> Result<Taken<S>, Refusal> {
     let version = session.version();
     let Batch { requests, others } = Batch::read(text, version).map_err(Refusal::Batch)?;
     for message in others {
         session.post(message);
     }
     if requests.is_empty() {
-        return Ok(reply::empty(StatusCode::ACCEPTED));
+        return Ok(Taken::Done(reply::empty(StatusCode::ACCEPTED)));
     }
     let run = Run::of(|out| Box::pin(batch::run(session.clone(), requests, out)));
     let asked = Asked { session, id: None, accept, version, opening: None };
-    Ok(ask(front, asked, run).await)
+    Ok(Taken::Request(asked, run))
 }
 
 /// Works on a request within the connection's task, for a short while.
-async fn ask<C: Core>(front: &Front<C>, asked: Asked<C::Session>, mut run: Run) -> Response<Body> {
+async fn ask<C: Core>(
+    front: &Front<C>,
+    asked: Asked<C::Session>,
+    mut run: Run,
+    headers: HeaderMap,
+) -> Response<Body> {
     match timeout(COMMIT, poll_fn(|cx| run.poll_ready(cx))).await {
-        Ok(Ready::Answer(answer)) if asked.accept.json => plain(asked, answer),
+        Ok(Ready::Answer(answer)) if asked.accept.json => plain(asked, answer, headers),
         Ok(Ready::End) => reply::empty(StatusCode::ACCEPTED),
         Ok(Ready::Answer(_) | Ready::Message) | Err(_) => hold::commit(front, asked, run),
     }
 }
 
-fn plain<S: Session>(asked: Asked<S>, answer: Bytes) -> Response<Body> {
+fn plain<S: Session>(asked: Asked<S>, answer: Bytes, headers: HeaderMap) -> Response<Body> {
     let opened = asked.opening.and_then(|opening| opening.settle(Some(&answer)));
-    let mut response = reply::plain(answer);
+    let mut response = reply::plain(answer, headers);
     if let Some(session) = opened {
         response.headers_mut().insert(SESSION_ID, header(session.id()));
     }
     response
 }
 
-/// Reads a body, without a copy if it came in one piece.
+/// Reads a body. A long one that came in one piece is not copied; a short one is, so that it does
+/// not keep the connection's buffer, into which it was read.
 async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
     let too_large = Refusal::TooLarge { limit };
     if body.size_hint().lower() > limit as u64 {
@@ -151,5 +180,9 @@ async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
         }
         text.extend_from_slice(&data);
     }
-    Ok(if text.is_empty() { first } else { text.freeze() })
+    Ok(match text.is_empty() {
+        true if first.len() <= SHORT => Bytes::copy_from_slice(&first),
+        true => first,
+        false => text.freeze(),
+    })
 }

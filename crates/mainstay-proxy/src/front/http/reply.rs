@@ -1,7 +1,9 @@
 //! Answers that need no core, and the one place where errors become HTTP.
 
 use bytes::Bytes;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+};
 use hyper::{Response, StatusCode};
 
 use super::body::Body;
@@ -119,21 +121,21 @@ impl Refusal {
     }
 }
 
-/// An answer of known length.
-pub(super) fn plain(answer: Bytes) -> Response<Body> {
-    whole(answer, JSON)
+/// An answer of known length, with an empty map for its headers.
+pub(super) fn plain(answer: Bytes, headers: HeaderMap) -> Response<Body> {
+    whole(answer, JSON, headers)
 }
 
 /// A request failed here: an answer like any other, because the session lives.
 pub(super) fn failure(id: Option<&str>, message: &str) -> Response<Body> {
-    plain(failed(id, message))
+    plain(failed(id, message), HeaderMap::new())
 }
 
 /// An event stream that ends at once with the failure of a request.
 pub(super) fn failed_stream(id: &str, message: &str) -> Response<Body> {
     let error = failed(Some(id), message);
     let event = [b"event: message\ndata: ", &error[..], b"\n\n"].concat();
-    whole(event.into(), EVENTS)
+    whole(event.into(), EVENTS, HeaderMap::new())
 }
 
 pub(super) fn empty(status: StatusCode) -> Response<Body> {
@@ -158,9 +160,10 @@ fn failed(id: Option<&str>, message: &str) -> Bytes {
     }
 }
 
-fn whole(content: Bytes, kind: HeaderValue) -> Response<Body> {
+fn whole(content: Bytes, kind: HeaderValue, mut headers: HeaderMap) -> Response<Body> {
+    headers.insert(CONTENT_TYPE, kind);
     let mut response = Response::new(Body::full(content));
-    response.headers_mut().insert(CONTENT_TYPE, kind);
+    *response.headers_mut() = headers;
     response
 }
 
