@@ -39,7 +39,7 @@ use self::exchange::exchange;
 pub use self::head::{ContentType, HeadError};
 use self::pool::Pool;
 use self::request::Outgoing;
-pub use self::request::{BadHeader, Method, Request};
+pub use self::request::{BadHeader, Headers, Method, Request};
 pub use self::response::Response;
 pub use self::target::{BadTarget, Target};
 pub use self::tls::Trust;
@@ -76,8 +76,17 @@ impl Client {
 
     /// Sends a request. Resolves when the head of the answer is there.
     pub async fn send(&self, request: Request<'_>) -> Result<Response, SendError> {
+        self.send_with(&[], request).await
+    }
+
+    /// As [`Client::send`], with headers that were written before.
+    pub async fn send_with(
+        &self,
+        headers: &[&Headers],
+        request: Request<'_>,
+    ) -> Result<Response, SendError> {
         let Shared { target, pool, .. } = &*self.shared;
-        let mut out = Outgoing::new(&target.preamble, &request)?;
+        let mut out = Outgoing::new(&target.preamble, headers, &request)?;
         if let Some(mut conn) = pool.take() {
             match exchange(&mut conn, &mut out).await {
                 Ok(answer) => return Ok(Response::new(answer, conn, pool)),

@@ -1,5 +1,7 @@
 //! Writing a request: pure, from its parts to its bytes.
 
+use std::fmt;
+
 use bytes::{BufMut, BytesMut};
 
 /// Bodies up to this length are copied behind the head, longer ones are written from where they
@@ -31,6 +33,11 @@ pub struct Request<'a> {
     /// The body; empty if there is none.
     pub body: &'a [u8],
 }
+
+/// Headers that go with many requests: checked and written once. Its debug output shows none of
+/// them: they may be secrets.
+#[derive(Clone, Default)]
+pub struct Headers(Box<[u8]>);
 
 /// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,17 +73,42 @@ pub(super) struct Outgoing<'a> {
     pub(super) rest: &'a [u8],
 }
 
+impl Headers {
+    /// Writes headers, if that is what they are.
+    pub fn new(headers: &[(&str, &str)]) -> Result<Self, BadHeader> {
+        let mut out = BytesMut::new();
+        for (name, value) in headers {
+            put_header(&mut out, name, value)?;
+        }
+        Ok(Self(out.as_ref().into()))
+    }
+}
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Headers").finish_non_exhaustive()
+    }
+}
+
 impl<'a> Outgoing<'a> {
     /// Writes a request. `preamble` is what follows the method, up to the first header of ours.
-    pub(super) fn new(preamble: &[u8], request: &Request<'a>) -> Result<Self, BadHeader> {
+    pub(super) fn new(
+        preamble: &[u8],
+        written: &[&Headers],
+        request: &Request<'a>,
+    ) -> Result<Self, BadHeader> {
         let inline = if request.body.len() <= COPIED { request.body } else { &[] };
         let headers: usize =
             request.headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
+        let headers = headers + written.iter().map(|headers| headers.0.len()).sum::<usize>();
         let framing = 64;
         let len = preamble.len() + headers + framing + inline.len();
         let mut front = BytesMut::with_capacity(len.max(ROOM));
         front.put_slice(request.method.as_str().as_bytes());
         front.put_slice(preamble);
+        for headers in written {
+            front.put_slice(&headers.0);
+        }
         for (name, value) in request.headers {
             put_header(&mut front, name, value)?;
         }
@@ -158,7 +190,7 @@ mod tests {
     const PREAMBLE: &[u8] = b" /mcp HTTP/1.1\r\nhost: a\r\n";
 
     fn written(method: Method, headers: &[(&str, &str)], body: &[u8]) -> Result<String, BadHeader> {
-        let out = Outgoing::new(PREAMBLE, &Request { method, headers, body })?;
+        let out = Outgoing::new(PREAMBLE, &[], &Request { method, headers, body })?;
         Ok(String::from_utf8(out.after(0).concat()).unwrap())
     }
 
@@ -180,11 +212,24 @@ mod tests {
     }
 
     #[test]
+    fn headers_can_be_written_before() {
+        let written = Headers::new(&[("a", "b"), ("c", "secret")]).unwrap();
+        let request = Request { method: Method::Post, headers: &[("e", "f")], body: b"x" };
+        let out = Outgoing::new(PREAMBLE, &[&written, &Headers::default()], &request).unwrap();
+        assert_eq!(
+            str::from_utf8(&out.front).unwrap(),
+            "POST /mcp HTTP/1.1\r\nhost: a\r\na: b\r\nc: secret\r\ne: f\r\ncontent-length: 1\r\n\r\nx"
+        );
+        assert_eq!(format!("{written:?}"), "Headers(..)");
+        assert!(matches!(Headers::new(&[("host", "b")]), Err(BadHeader::Reserved(_))));
+    }
+
+    #[test]
     fn a_long_body_is_not_copied() {
         for (len, copied) in [(COPIED, true), (COPIED + 1, false)] {
             let body = vec![b'x'; len];
             let request = Request { method: Method::Post, headers: &[], body: &body };
-            let out = Outgoing::new(PREAMBLE, &request).unwrap();
+            let out = Outgoing::new(PREAMBLE, &[], &request).unwrap();
             assert_eq!(out.rest.is_empty(), copied);
             let whole = out.after(0).concat();
             assert_eq!(whole.len(), out.len());

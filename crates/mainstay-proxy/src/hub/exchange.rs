@@ -153,7 +153,7 @@ impl<'a> Exchange<'a> {
         Self { session, message, out, call: Call::new(hold), hold, progress: None }
     }
 
-    async fn settle(mut self) -> Option<Answered> {
+    async fn settle(&mut self) -> Option<Answered> {
         match Progress::wanted(self.message) {
             Ok(progress) => self.progress = progress.map(Arc::new),
             Err(error) => return Some(self.refused("bad-params", &error.to_string())),

@@ -2,7 +2,7 @@
 //! own terms, opened again when the server has forgotten it or is another run.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use super::outlook::RunLink;
 use super::progress::Progress;
 use super::session::{Session, Terms};
 use crate::Hello;
-use crate::client::{Client, Method, Request, Response, SendError};
+use crate::client::{Client, Headers, Method, Request, Response, SendError};
 use crate::frame::{self, Parsed};
 use crate::stream::Stream;
 use crate::upstream::{self, MAX_LINE, UpstreamError};
@@ -23,8 +23,11 @@ use crate::upstream::{self, MAX_LINE, UpstreamError};
 /// How much of an error's body is read.
 const ERROR_BODY: usize = 64 * 1024;
 
-const ACCEPT: (&str, &str) = ("Accept", "application/json, text/event-stream");
-const JSON: (&str, &str) = ("Content-Type", "application/json");
+/// What every POST carries.
+static POST: LazyLock<Headers> = LazyLock::new(|| {
+    let (kind, accept) = ("application/json", "application/json, text/event-stream");
+    Headers::new(&[("Content-Type", kind), ("Accept", accept)]).expect("these are headers")
+});
 
 /// While a server is coming up it is asked again after this time.
 const COMING_UP: Duration = Duration::from_millis(50);
@@ -90,7 +93,8 @@ pub(super) struct HttpLane {
 pub(super) struct UpSession {
     pub(super) generation: u64,
     id: Option<String>,
-    version: String,
+    /// What tells the server which session a request belongs to.
+    headers: Headers,
     result: Arc<RawValue>,
 }
 
@@ -122,10 +126,10 @@ impl HttpLane {
         let given_up = GivenUp::new(session, run.generation, message);
         let sent = up.post(&run.client, message.text()).await;
         let answer = match sent {
-            Ok(response) => {
+            Ok(mut response) => {
                 let reading =
                     http_stream::Reading { run, up: &up, session, message, out, progress };
-                reading.answer(response).await
+                reading.answer(&mut response).await
             }
             Err(error) => Err(Failure::from(error)),
         };
@@ -190,7 +194,7 @@ impl HttpLane {
                 && let RunLink::Http(http) = &run.link
             {
                 // A server that does not know the session any more, or cannot be reached, needs no end.
-                up.send(&http.client, Method::Delete, &[], &[]).await.ok();
+                up.send(&http.client, Method::Delete, &[]).await.ok();
             }
         }));
     }
@@ -207,7 +211,11 @@ impl HttpLane {
         }
     }
 
-    async fn open_again(&self, run: &HttpRun, session: &Session) -> Result<Arc<UpSession>, Failure> {
+    async fn open_again(
+        &self,
+        run: &HttpRun,
+        session: &Session,
+    ) -> Result<Arc<UpSession>, Failure> {
         let _one_at_a_time = self.opening.lock().await;
         if let Some(up) = self.with(run) {
             return Ok(up);
@@ -269,9 +277,8 @@ impl UpSession {
         const METHOD: &str = "initialize";
         let closed = |sent| UpstreamError::Closed { method: METHOD.to_owned(), sent };
         let request = frame::request(0, METHOD, terms.params.as_deref());
-        let sent =
-            client.send(Request { method: Method::Post, headers: &[JSON, ACCEPT], body: &request });
-        let mut response = sent.await.map_err(|error| upstream::not_sent(METHOD, error))?;
+        let sent = client.send_with(&[&POST], post_of(&request)).await;
+        let mut response = sent.map_err(|error| upstream::not_sent(METHOD, error))?;
         let id = response.header("mcp-session-id").map(str::to_owned);
         if response.status() != 200 {
             let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
@@ -282,12 +289,7 @@ impl UpSession {
         }
         let answer = http_stream::only_answer(&mut response).await.map_err(|_| closed(true))?;
         let hello = Hello::read(upstream::settled(METHOD, &answer)?, id)?;
-        let up = Self {
-            generation,
-            id: hello.http_session,
-            version: hello.protocol_version,
-            result: Arc::from(hello.result),
-        };
+        let up = Self::resume(generation, &hello)?;
         up.tell(client, &frame::notification("notifications/initialized", None)).await;
         if let Some(level) = terms.level {
             let params = upstream::string_param("level", level.as_str());
@@ -301,14 +303,18 @@ impl UpSession {
         Ok(up)
     }
 
-    /// A session that an earlier daemon opened.
-    pub(super) fn resume(generation: u64, hello: &Hello) -> Self {
-        Self {
+    /// A session that was opened before, maybe by an earlier daemon.
+    pub(super) fn resume(generation: u64, hello: &Hello) -> Result<Self, UpstreamError> {
+        let version = ("MCP-Protocol-Version", hello.protocol_version.as_str());
+        let id = hello.http_session.as_deref().map(|id| ("Mcp-Session-Id", id));
+        let headers: Vec<_> = [Some(version), id].into_iter().flatten().collect();
+        let headers = Headers::new(&headers);
+        Ok(Self {
             generation,
             id: hello.http_session.clone(),
-            version: hello.protocol_version.clone(),
+            headers: headers.map_err(|error| upstream::protocol("initialize", error))?,
             result: Arc::from(hello.result.clone()),
-        }
+        })
     }
 
     pub(super) fn hello(&self) -> Result<Hello, UpstreamError> {
@@ -336,24 +342,17 @@ impl UpSession {
     }
 
     pub(super) async fn post(&self, client: &Client, body: &[u8]) -> Result<Response, SendError> {
-        self.send(client, Method::Post, &[JSON, ACCEPT], body).await
+        client.send_with(&[&POST, &self.headers], post_of(body)).await
     }
 
-    /// Sends a request with the headers of this session.
+    /// Sends a request without a body, with the headers of this session.
     pub(super) async fn send(
         &self,
         client: &Client,
         method: Method,
         headers: &[(&str, &str)],
-        body: &[u8],
     ) -> Result<Response, SendError> {
-        let mut all = Vec::with_capacity(headers.len() + 2);
-        all.extend_from_slice(headers);
-        all.push(("MCP-Protocol-Version", &self.version));
-        if let Some(id) = &self.id {
-            all.push(("Mcp-Session-Id", id));
-        }
-        client.send(Request { method, headers: &all, body }).await
+        client.send_with(&[&self.headers], Request { method, headers, body: &[] }).await
     }
 
     /// Sends something whose answer does not matter: a server that refuses it goes without.
@@ -388,6 +387,10 @@ impl Drop for GivenUp<'_> {
             HttpLane::tell_later(session, self.generation, cancelled);
         }
     }
+}
+
+fn post_of(body: &[u8]) -> Request<'_> {
+    Request { method: Method::Post, headers: &[], body }
 }
 
 impl From<SendError> for Failure {

@@ -42,9 +42,9 @@ pub(super) struct Reading<'a> {
 
 impl Reading<'_> {
     /// Reads to the answer; what comes before it is passed on.
-    pub(super) async fn answer(&self, mut response: Response) -> Result<Parsed, Failure> {
+    pub(super) async fn answer(&self, response: &mut Response) -> Result<Parsed, Failure> {
         if response.status() != 200 {
-            return Box::pin(self.refused(&mut response)).await;
+            return Box::pin(self.refused(response)).await;
         }
         match response.content_type() {
             ContentType::EventStream => Box::pin(self.follow(response)).await,
@@ -77,7 +77,7 @@ impl Reading<'_> {
         }
     }
 
-    async fn follow(&self, mut response: Response) -> Result<Parsed, Failure> {
+    async fn follow(&self, response: &mut Response) -> Result<Parsed, Failure> {
         let mut parser = Parser::new(MAX_LINE);
         let mut events = Vec::new();
         let mut tries = 0;
@@ -104,14 +104,14 @@ impl Reading<'_> {
             tries += 1;
             let last = last.to_owned();
             sleep(parser.retry().unwrap_or(PAUSE).min(LONGEST_PAUSE)).await;
-            response = self.resume(&last).await?;
+            *response = self.resume(&last).await?;
             parser = Parser::resumed(MAX_LINE, last);
         }
     }
 
     async fn resume(&self, last: &str) -> Result<Response, Failure> {
         let headers = [("Accept", "text/event-stream"), ("Last-Event-ID", last)];
-        match self.up.send(&self.run.client, Method::Get, &headers, &[]).await {
+        match self.up.send(&self.run.client, Method::Get, &headers).await {
             Ok(response) if response.status() == 200 => Ok(response),
             Ok(_) | Err(_) => Err(Failure::Lost(Fate::Sent)),
         }
@@ -249,7 +249,7 @@ impl Listener {
         let last = self.last.take_if(|(generation, _)| *generation == run.generation);
         let mut headers = vec![("Accept", "text/event-stream")];
         headers.extend(last.as_ref().map(|(_, last)| ("Last-Event-ID", last.as_str())));
-        let Ok(mut response) = up.send(&run.client, Method::Get, &headers, &[]).await else {
+        let Ok(mut response) = up.send(&run.client, Method::Get, &headers).await else {
             return true;
         };
         if response.status() != 200 || response.content_type() != ContentType::EventStream {

@@ -199,7 +199,7 @@ impl Hub {
             Link::Http(target) => {
                 let client = Client::new(target);
                 let own = match known {
-                    Some(hello) => UpSession::resume(generation, &hello),
+                    Some(hello) => UpSession::resume(generation, &hello)?,
                     None => {
                         UpSession::open_patiently(generation, &client, &self.own_terms()).await?
                     }
@@ -209,7 +209,7 @@ impl Hub {
             Link::Remote(target) => {
                 let client = Client::new(target);
                 let own = match known {
-                    Some(hello) => UpSession::resume(generation, &hello),
+                    Some(hello) => UpSession::resume(generation, &hello)?,
                     None => UpSession::open(generation, &client, &self.own_terms()).await?,
                 };
                 self.http_link(generation, client, own)?
