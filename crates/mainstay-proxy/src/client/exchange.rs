@@ -155,7 +155,8 @@ mod tests {
         stream.readable().await.unwrap();
 
         let request = Request { method: Method::Post, headers: &[], body: b"{}" };
-        let mut out = Outgoing::new(b" / HTTP/1.1\r\n", &[], &request).unwrap();
+        let room = BytesMut::new();
+        let mut out = Outgoing::new(room, b" / HTTP/1.1\r\n", &[], &request).unwrap();
         let error = exchange(&mut Conn::Plain(stream), &mut out).await.unwrap_err();
         assert!(matches!(error, SendError::Unsent(_)) && !error.sent(), "{error:?}");
         assert!(out.front.starts_with(b"POST / ") && out.front.ends_with(b"{}"));

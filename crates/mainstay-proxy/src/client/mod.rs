@@ -12,7 +12,7 @@
 //!
 //! It follows no redirect, decodes no content coding and has no limit in time but for connecting:
 //! how long an answer may take is up to the caller. A usual call is one look at the idle
-//! connection, one write and one read, and at most three allocations.
+//! connection, one write and one read, and at most one allocation.
 
 mod body;
 mod chunked;
@@ -86,7 +86,7 @@ impl Client {
         request: Request<'_>,
     ) -> Result<Response, SendError> {
         let Shared { target, pool, .. } = &*self.shared;
-        let mut out = Outgoing::new(&target.preamble, headers, &request)?;
+        let mut out = Outgoing::new(pool.take_room(), &target.preamble, headers, &request)?;
         if let Some(mut conn) = pool.take() {
             match exchange(&mut conn, &mut out).await {
                 Ok(answer) => return Ok(Response::new(answer, conn, pool)),

@@ -3,12 +3,14 @@
 //! A connection is used only by the runtime that made it: any other would be woken through the
 //! first one, and left without wake-ups when that ends. The most recently used connection is taken
 //! first, so that those not needed age and go. What has aged is closed by one task, which lives
-//! only while there are idle connections and ends with the pool.
+//! only while there are idle connections and ends with the pool. The memory in which requests are
+//! written and answers read waits here too, as long as there are idle connections.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use tokio::runtime::{Handle, Id};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -18,6 +20,9 @@ use super::conn::Conn;
 /// How many connections are kept: as many as there are busy sessions, because between two calls of
 /// each its connection is idle, and making a new one costs more than the call.
 const MOST: usize = 256;
+
+/// How much memory one call gets at first. Twice as much is not kept.
+pub(super) const ROOM: usize = 4 << 10;
 
 /// Idle connections to one server.
 #[derive(Debug, Default)]
@@ -30,6 +35,8 @@ struct State {
     idle: Idle<Conn>,
     /// Closes what has aged; `None` while there is nothing to close.
     sweeper: Option<JoinHandle<()>>,
+    /// Memory of calls that are over.
+    rooms: Vec<BytesMut>,
 }
 
 impl Pool {
@@ -61,6 +68,22 @@ impl Pool {
         drop(surplus);
     }
 
+    /// Empty memory for a call, as a rule that of an earlier one.
+    pub(super) fn take_room(&self) -> BytesMut {
+        self.lock().rooms.pop().unwrap_or_default()
+    }
+
+    /// Keeps the memory of a call, if nobody else refers to a part of it.
+    pub(super) fn put_room(&self, mut room: BytesMut) {
+        room.clear();
+        if room.try_reclaim(ROOM) && room.capacity() < 2 * ROOM {
+            let mut state = self.lock();
+            if state.rooms.len() < MOST {
+                state.rooms.push(room);
+            }
+        }
+    }
+
     /// Closes what has aged; says when to come again, if ever.
     fn sweep(&self, now: Instant) -> Option<Instant> {
         let mut state = self.lock();
@@ -68,6 +91,7 @@ impl Pool {
         let next = state.idle.deadline();
         if next.is_none() {
             state.sweeper = None;
+            state.rooms = Vec::new();
         }
         drop(state);
         drop(aged);
@@ -174,6 +198,23 @@ mod tests {
         assert_eq!(idle.sweep(now), vec![]);
         assert_eq!(idle.sweep(now + SECOND), vec!['b']);
         assert_eq!(idle.deadline(), None);
+    }
+
+    #[test]
+    fn memory_is_kept_if_it_is_free_and_not_large() {
+        let pool = Pool::default();
+        let mut room = BytesMut::with_capacity(ROOM);
+        room.extend_from_slice(b"head body");
+        let place = room.as_ptr();
+        let head = room.split_to(5);
+        pool.put_room(room.split());
+        assert_eq!(pool.take_room().capacity(), 0, "the head is still there");
+        drop(head);
+        pool.put_room(room);
+        let room = pool.take_room();
+        assert_eq!((room.as_ptr(), room.capacity() >= ROOM), (place, true));
+        pool.put_room(BytesMut::with_capacity(2 * ROOM));
+        assert_eq!(pool.take_room().capacity(), 0);
     }
 
     #[tokio::test]

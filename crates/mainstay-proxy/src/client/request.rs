@@ -4,11 +4,11 @@ use std::fmt;
 
 use bytes::{BufMut, BytesMut};
 
+use super::pool::ROOM;
+
 /// Bodies up to this length are copied behind the head, longer ones are written from where they
 /// are.
 const COPIED: usize = 16 << 10;
-/// The least room of the buffer, which later takes the answer.
-const ROOM: usize = 4 << 10;
 
 /// Headers that say where a message begins and ends. Only the client itself writes them.
 const RESERVED: [&str; 9] = [
@@ -91,8 +91,10 @@ impl fmt::Debug for Headers {
 }
 
 impl<'a> Outgoing<'a> {
-    /// Writes a request. `preamble` is what follows the method, up to the first header of ours.
+    /// Writes a request into `front`, which is empty and later takes the answer. `preamble` is what
+    /// follows the method, up to the first header of ours.
     pub(super) fn new(
+        mut front: BytesMut,
         preamble: &[u8],
         written: &[&Headers],
         request: &Request<'a>,
@@ -103,7 +105,7 @@ impl<'a> Outgoing<'a> {
         let headers = headers + written.iter().map(|headers| headers.0.len()).sum::<usize>();
         let framing = 64;
         let len = preamble.len() + headers + framing + inline.len();
-        let mut front = BytesMut::with_capacity(len.max(ROOM));
+        front.reserve(len.max(ROOM));
         front.put_slice(request.method.as_str().as_bytes());
         front.put_slice(preamble);
         for headers in written {
@@ -190,7 +192,8 @@ mod tests {
     const PREAMBLE: &[u8] = b" /mcp HTTP/1.1\r\nhost: a\r\n";
 
     fn written(method: Method, headers: &[(&str, &str)], body: &[u8]) -> Result<String, BadHeader> {
-        let out = Outgoing::new(PREAMBLE, &[], &Request { method, headers, body })?;
+        let out =
+            Outgoing::new(BytesMut::new(), PREAMBLE, &[], &Request { method, headers, body })?;
         Ok(String::from_utf8(out.after(0).concat()).unwrap())
     }
 
@@ -215,7 +218,9 @@ mod tests {
     fn headers_can_be_written_before() {
         let written = Headers::new(&[("a", "b"), ("c", "secret")]).unwrap();
         let request = Request { method: Method::Post, headers: &[("e", "f")], body: b"x" };
-        let out = Outgoing::new(PREAMBLE, &[&written, &Headers::default()], &request).unwrap();
+        let out =
+            Outgoing::new(BytesMut::new(), PREAMBLE, &[&written, &Headers::default()], &request)
+                .unwrap();
         assert_eq!(
             str::from_utf8(&out.front).unwrap(),
             "POST /mcp HTTP/1.1\r\nhost: a\r\na: b\r\nc: secret\r\ne: f\r\ncontent-length: 1\r\n\r\nx"
@@ -229,7 +234,7 @@ mod tests {
         for (len, copied) in [(COPIED, true), (COPIED + 1, false)] {
             let body = vec![b'x'; len];
             let request = Request { method: Method::Post, headers: &[], body: &body };
-            let out = Outgoing::new(PREAMBLE, &[], &request).unwrap();
+            let out = Outgoing::new(BytesMut::new(), PREAMBLE, &[], &request).unwrap();
             assert_eq!(out.rest.is_empty(), copied);
             let whole = out.after(0).concat();
             assert_eq!(whole.len(), out.len());

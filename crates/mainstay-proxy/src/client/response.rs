@@ -1,6 +1,7 @@
 //! An answer, and the connection on which its body comes.
 
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,28 +31,30 @@ pub struct Response {
     text: Bytes,
     body: Body,
     buf: BytesMut,
+    /// Where the connection goes afterwards, and at last the memory.
+    pool: Arc<Pool>,
     /// `None` once nothing more will be read.
     lease: Option<Lease>,
 }
 
-/// A connection in use, and where it goes afterwards.
+/// A connection in use.
 struct Lease {
     conn: Conn,
-    pool: Arc<Pool>,
-    /// How long it may idle there; `None` closes it.
+    /// How long it may idle in the pool; `None` closes it.
     keep: Option<Duration>,
 }
 
 impl Response {
     pub(super) fn new(answer: Answer, conn: Conn, pool: &Arc<Pool>) -> Self {
         let Answer { head, text, rest } = answer;
-        let lease = Lease { conn, pool: Arc::clone(pool), keep: head.keep };
+        let lease = Lease { conn, keep: head.keep };
         let mut response = Self {
             status: head.status,
             content_type: head.content_type,
             text,
             body: Body::new(head.framing),
             buf: rest,
+            pool: Arc::clone(pool),
             lease: Some(lease),
         };
         response.settle();
@@ -157,18 +160,26 @@ impl Response {
     /// Lets go of the connection if the last byte has arrived.
     fn settle(&mut self) {
         if let Some(surplus) = self.body.surplus(&mut self.buf)
-            && let Some(Lease { conn, pool, keep }) = self.lease.take()
+            && let Some(Lease { conn, keep }) = self.lease.take()
             // What nobody asked for would be taken for the next answer.
             && surplus == 0
             && let Some(keep) = keep
         {
-            pool.put(conn, keep);
+            self.pool.put(conn, keep);
         }
     }
 
     fn too_long(&mut self, limit: usize) -> BodyError {
         self.lease = None;
         BodyError::TooLong { limit }
+    }
+}
+
+impl Drop for Response {
+    fn drop(&mut self) {
+        // Both are parts of the same memory, which can be used again when one is left.
+        drop(mem::take(&mut self.text));
+        self.pool.put_room(mem::take(&mut self.buf));
     }
 }
 
