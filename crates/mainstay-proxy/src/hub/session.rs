@@ -432,7 +432,7 @@ impl Drop for OpenRequest<'_> {
             state.open.remove(self.id);
         }
         // Nobody waits for the answer to a question that was part of it.
-        state.asks.end_with(&self.stream);
+        state.asks.end_with(self.stream);
     }
 }
 
