@@ -1,5 +1,6 @@
 //! A client of a hub.
 
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use mainstay_proxy::Session;
 use mainstay_proxy::frame::Parsed;
 use mainstay_proxy::front::Session as _;
-use mainstay_proxy::stream::{Reader, Start, Stream};
+use mainstay_proxy::stream::{Reader, Ready, Start, Stream};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -141,6 +142,14 @@ impl Asked {
         let item = soon(self.reader.next()).await.expect("the stream should go on");
         assert!(!item.is_answer, "{item:?}");
         serde_json::from_slice(&item.message).unwrap()
+    }
+
+    /// The next message before the answer, if there is one.
+    pub(super) async fn hears_before_answer(&mut self) -> Option<Value> {
+        match poll_fn(|cx| self.reader.poll_ready(cx)).await {
+            Ready::Message => Some(self.hears().await),
+            Ready::Answer(_) | Ready::End => None,
+        }
     }
 
     /// Whether the next thing that the client gets is the end, without an answer.

@@ -2,6 +2,7 @@
 
 mod asking;
 mod client;
+mod contract;
 mod handshake;
 mod holding;
 mod isolation;

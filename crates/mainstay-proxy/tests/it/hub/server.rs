@@ -44,6 +44,12 @@ impl Server {
         serde_json::from_slice(&line).unwrap()
     }
 
+    /// As [`Server::takes`], however long it takes.
+    pub(super) async fn takes_in_time(&mut self) -> Value {
+        let line = self.stdin.recv().await.expect("the hub should hold the lines");
+        serde_json::from_slice(&line).unwrap()
+    }
+
     /// One more line is written whole.
     pub(super) fn confirms(&self) {
         self.written.send_modify(|written| *written += 1);
