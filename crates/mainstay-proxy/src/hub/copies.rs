@@ -16,6 +16,9 @@ use crate::frame::{InitializeResult, Parsed};
 use crate::lists::{Change, ListKind, Lists, Next, Walk};
 use crate::upstream::{self, Hello, UpstreamError};
 
+/// A list that is not there by then is given up.
+const READING: Duration = Duration::from_secs(60);
+
 /// What a server last said of itself.
 pub(super) struct Copies {
     hello: Mutex<Option<Arc<RawValue>>>,
@@ -104,7 +107,8 @@ impl Hub {
             if !offered {
                 continue;
             }
-            match read_list(run, kind).await {
+            let read = timeout(READING, read_list(run, kind)).await;
+            match read.unwrap_or_else(|_| Err(never_came(kind))) {
                 Ok(pages) => {
                     let change = self.lists().offer(kind, pages);
                     // Two lists may share a notification.
@@ -126,6 +130,10 @@ impl Hub {
             self.keeper().save_copy(self.name(), kept);
         }
     }
+}
+
+fn never_came(kind: ListKind) -> UpstreamError {
+    upstream::protocol(kind.method(), "nothing at all")
 }
 
 /// All pages of a list.

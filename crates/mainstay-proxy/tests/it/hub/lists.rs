@@ -191,6 +191,22 @@ async fn expect_listing(server: &mut Server, tool: &str) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_list_that_never_comes_does_not_stop_the_next() {
+    let world = World::new();
+    let mut server = world.serves_with(&json!({"tools": {}})).await;
+    let never = server.reads_request("tools/list").await;
+    let client = world.client().await;
+    server.says(&json!({"method": "notifications/tools/list_changed"})).await;
+    client.hears().await;
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(server.reads().await["params"]["requestId"], never["id"]);
+    expect_listing(&mut server, "add").await;
+    sleep(Duration::from_millis(1)).await;
+    world.is_coming(None);
+    assert_eq!(names(&tools(&client, None).await), ["add"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tool_that_vanished_is_said_to_have() {
     let world = World::new();
     let library = Library::opens(&world, &[&["add", "read"]]).await;
