@@ -149,7 +149,7 @@ impl HttpLane {
             let run = outlook.borrow().run().filter(|run| run.generation == generation).cloned();
             if let Some(run) = run
                 && let RunLink::Http(http) = &run.link
-                && let Ok(up) = session.http().ensure(http, &session).await
+                && let Some(up) = session.http().with(http)
                 && let Ok(mut response) = up.post(&http.client, &message).await
             {
                 // Read to its end, so that the connection can be used again.
