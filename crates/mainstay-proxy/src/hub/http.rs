@@ -402,7 +402,10 @@ impl From<SendError> for Failure {
 /// A request for which no session could be opened has not reached the server.
 fn not_opened(error: UpstreamError) -> Failure {
     match error {
-        UpstreamError::Closed { .. } | UpstreamError::Connect { .. } => Failure::Lost(Fate::Unsent),
+        UpstreamError::Closed { .. }
+        | UpstreamError::Connect { .. }
+        // A gateway that does not reach the server.
+        | UpstreamError::Http { status: 502..=504, .. } => Failure::Lost(Fate::Unsent),
         error => Failure::Unusable(error),
     }
 }
