@@ -86,8 +86,12 @@ impl Reading<'_> {
                 let read = parser.feed(&chunk, &mut events);
                 for event in events.drain(..) {
                     tries = 0;
-                    if let Some(answer) = self.take(&event) {
-                        return Ok(answer);
+                    match self.take(&event) {
+                        Some(answer) if is_lost(&answer) => {
+                            return Err(Failure::Lost(Fate::Forgotten));
+                        }
+                        Some(answer) => return Ok(answer),
+                        None => {}
                     }
                 }
                 if read.is_err() {
@@ -122,6 +126,8 @@ impl Reading<'_> {
         let message = Parsed::read(event.data.clone()).ok()?;
         match message.kind() {
             Kind::Result | Kind::Error if message.id() == self.message.id() => Some(message),
+            // Whoever does not know the session may not have read what it is asked.
+            Kind::Error if message.id().is_none() && is_lost(&message) => Some(message),
             Kind::Result | Kind::Error => None,
             Kind::Request => {
                 put_question(self.session, self.up.generation, &message, Some(self.out));
@@ -162,6 +168,11 @@ impl Reading<'_> {
     fn method(&self) -> &str {
         self.message.method().map_or("", Rpc::as_str)
     }
+}
+
+/// Whether a message in a stream says that the server does not know the session.
+fn is_lost(message: &Parsed) -> bool {
+    message.kind() == Kind::Error && is_session_lost(None, message.text())
 }
 
 /// Puts a question of the server to the client, or refuses it.
