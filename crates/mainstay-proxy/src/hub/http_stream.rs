@@ -135,7 +135,9 @@ impl Reading<'_> {
             }
             Kind::Notification => {
                 let admitted = match (message.method(), message.progress(), self.progress) {
-                    (Some(Rpc::Progress), Some(told), Some(progress)) => {
+                    (Some(Rpc::Progress), Some(told), Some(progress))
+                        if message.get(told.token) == progress.token() =>
+                    {
                         progress.admits(told.value)
                     }
                     _ => true,
