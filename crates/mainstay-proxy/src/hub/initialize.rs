@@ -65,7 +65,7 @@ async fn welcome(session: &Session, params: &Arc<RawValue>) -> Result<Welcome, (
     loop {
         let present = outlook.borrow_and_update().clone();
         if let Outlook::Up(run) = &present
-            && let Some(result) = greet(session, run, params).await
+            && let Ok(Some(result)) = timeout_at(until, greet(session, run, params)).await
         {
             return Ok(Welcome { result, generation: run.generation });
         }

@@ -5,12 +5,14 @@ mod client;
 mod contract;
 mod handshake;
 mod holding;
+mod http;
 mod isolation;
 mod lists;
 mod logging;
 mod requests;
 mod restarts;
 mod server;
+mod site;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
