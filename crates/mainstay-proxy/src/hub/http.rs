@@ -140,7 +140,8 @@ impl HttpLane {
         answer
     }
 
-    /// Sends something that wants no answer to the run of that generation, if it is still there.
+    /// Sends something that wants no answer to the run of that generation, if it is still there. No
+    /// session is opened for it: a new one begins with all that there is to know.
     pub(super) fn tell_later(session: &Session, generation: u64, message: Bytes) {
         let session = session.clone();
         // It ends by itself: a server that does not answer a notification closes the connection.
@@ -175,10 +176,9 @@ impl HttpLane {
 
     /// Hears what the server says outside of requests, from now on.
     pub(super) fn listen(&self, session: &Session) {
-        let is_http = |run: &Arc<super::outlook::Run>| matches!(run.link, RunLink::Http(_));
-        let spoken =
-            self.present().is_some() || session.outlook().borrow().run().is_some_and(is_http);
-        if spoken && !self.listening.swap(true, Ordering::Relaxed) {
+        let is_lines = |run: &Arc<super::outlook::Run>| matches!(run.link, RunLink::Lines(_));
+        let in_vain = session.outlook().borrow().run().is_some_and(is_lines);
+        if !in_vain && !self.listening.swap(true, Ordering::Relaxed) {
             // It ends with its session.
             drop(tokio::spawn(Listener::new(session).run()));
         }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::exchange::{Failure, Fate};
 use super::http::{HttpLane, HttpRun, UpSession};
-use super::outlook::RunLink;
+use super::outlook::{Outlook, RunLink};
 use super::progress::Progress;
 use super::session::{Origin, Session, WeakSession};
 use crate::client::{BodyError, ContentType, Method, Response};
@@ -231,27 +232,38 @@ impl Listener {
 
     pub(super) async fn run(mut self) {
         while let Some(session) = self.session.upgrade() {
-            let mut outlook = session.outlook();
-            let present = outlook.borrow_and_update().clone();
-            let closed = Arc::clone(session.general());
+            let outlook = session.outlook();
+            let general = Arc::clone(session.general());
             drop(session);
-            let heard = async {
-                match present.run().map(|run| (run.generation, &run.link)) {
-                    Some((_, RunLink::Http(run))) => self.hear(run).await,
-                    Some((_, RunLink::Lines(_))) | None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                supported = heard => if supported {
-                    sleep(self.pause.min(LONGEST_PAUSE)).await;
-                } else if outlook.changed().await.is_err() {
+                biased;
+                () = general.closed() => return,
+                goes_on = self.hear_run(outlook) => if !goes_on {
                     return;
                 },
-                changed = outlook.changed() => if changed.is_err() {
-                    return;
-                },
-                () = closed.closed() => return,
             }
+        }
+    }
+
+    /// Hears the present run until there is another. False if there will be none.
+    async fn hear_run(&mut self, mut outlook: watch::Receiver<Outlook>) -> bool {
+        let present = outlook.borrow_and_update().run().cloned();
+        let is_other = |outlook: &Outlook| {
+            outlook.run().map(Arc::as_ptr) != present.as_ref().map(Arc::as_ptr)
+        };
+        let heard = async {
+            if let Some(RunLink::Http(run)) = present.as_ref().map(|run| &run.link) {
+                while self.hear(run).await {
+                    sleep(self.pause.min(LONGEST_PAUSE)).await;
+                }
+            }
+        };
+        let changed = async { outlook.wait_for(is_other).await.is_ok() };
+        tokio::pin!(changed);
+        tokio::select! {
+            changed = &mut changed => changed,
+            // The server offers nothing to hear.
+            () = heard => changed.await,
         }
     }
 
@@ -259,7 +271,7 @@ impl Listener {
     async fn hear(&mut self, run: &HttpRun) -> bool {
         let Some(session) = self.session.upgrade() else { return false };
         let Ok(up) = session.http().ensure(run, &session).await else { return true };
-        let last = self.last.take_if(|(generation, _)| *generation == run.generation);
+        let last = self.last.clone().filter(|(generation, _)| *generation == run.generation);
         let mut headers = vec![("Accept", "text/event-stream")];
         headers.extend(last.as_ref().map(|(_, last)| ("Last-Event-ID", last.as_str())));
         let Ok(mut response) = up.send(&run.client, Method::Get, &headers).await else {
@@ -271,10 +283,15 @@ impl Listener {
             if forgotten {
                 session.http().forget(&up);
             }
-            return forgotten;
+            // What cannot be taken up can still be begun.
+            self.last = None;
+            return forgotten || last.is_some();
         }
         drop(session);
-        let mut parser = Parser::new(MAX_LINE);
+        let mut parser = match last {
+            Some((_, last)) => Parser::resumed(MAX_LINE, last),
+            None => Parser::new(MAX_LINE),
+        };
         let mut events = Vec::new();
         while let Ok(Some(chunk)) = response.chunk().await {
             let Some(session) = self.session.upgrade() else { return false };

@@ -7,6 +7,7 @@ mod handshake;
 mod holding;
 mod http;
 mod isolation;
+mod listening;
 mod lists;
 mod logging;
 mod requests;

@@ -1,0 +1,158 @@
+//! What servers that speak HTTP say outside of requests.
+
+use std::sync::Arc;
+
+use mainstay_proxy::Outlook;
+use mainstay_proxy::front::Session as _;
+use serde_json::json;
+
+use super::site::{Site, Turn};
+use super::{Client, World};
+use crate::soon;
+
+async fn site() -> Site {
+    let site = Site::new().await;
+    site.lets_listen();
+    site
+}
+
+async fn listens(site: &mut Site) -> Turn {
+    let mut turn = site.turn().await;
+    assert_eq!(turn.header("accept"), Some("text/event-stream"));
+    turn.streams().await;
+    turn
+}
+
+/// The server says something, and this client hears it.
+async fn is_heard(turn: &mut Turn, client: &Client, what: &str) {
+    let method = format!("notifications/{what}");
+    turn.sends(Some(what), &json!({"jsonrpc": "2.0", "method": method})).await;
+    assert_eq!(client.hears().await["method"], method);
+}
+
+#[tokio::test]
+async fn each_client_hears_its_own_session_and_the_next_run_too() {
+    let (world, mut first) = (World::new(), site().await);
+    world.is_served_by(&first).await;
+    let [one, two] = [world.client().await, world.client().await];
+    one.session.listens();
+    let mut for_one = listens(&mut first).await;
+    two.session.listens();
+    let mut for_two = listens(&mut first).await;
+    assert_eq!([for_one.session(), for_two.session()], ["s2", "s3"]);
+    is_heard(&mut for_one, &one, "one").await;
+    is_heard(&mut for_two, &two, "two").await;
+    drop((first, for_one, for_two));
+    let mut second = site().await;
+    world.is_served_by(&second).await;
+    let mut turns = [listens(&mut second).await, listens(&mut second).await];
+    for turn in &mut turns {
+        assert_eq!(turn.header("last-event-id"), None);
+        turn.sends(None, &json!({"jsonrpc": "2.0", "method": "notifications/next"})).await;
+    }
+    for client in [&one, &two] {
+        assert_eq!(client.hears().await["method"], "notifications/next");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_was_cut_is_asked_for_from_where_it_ended() {
+    let (world, mut site) = (World::new(), site().await);
+    world.is_served_by(&site).await;
+    let client = world.client().await;
+    client.session.listens();
+    let mut turn = listens(&mut site).await;
+    is_heard(&mut turn, &client, "e1").await;
+    drop(turn);
+    // Nothing comes before the next cut.
+    for _ in 0..2 {
+        let turn = listens(&mut site).await;
+        assert_eq!(turn.header("last-event-id"), Some("e1"));
+    }
+    let mut turn = listens(&mut site).await;
+    assert_eq!(turn.header("last-event-id"), Some("e1"));
+    is_heard(&mut turn, &client, "e2").await;
+}
+
+#[tokio::test]
+async fn a_stream_that_cannot_be_taken_up_is_begun_anew() {
+    let (world, mut site) = (World::new(), site().await);
+    world.is_served_by(&site).await;
+    let client = world.client().await;
+    client.session.listens();
+    let mut turn = listens(&mut site).await;
+    is_heard(&mut turn, &client, "e1").await;
+    drop(turn);
+    site.turn().await.responds(400, "", "no such event").await;
+    let mut turn = listens(&mut site).await;
+    assert_eq!(turn.header("last-event-id"), None);
+    is_heard(&mut turn, &client, "e2").await;
+}
+
+#[tokio::test]
+async fn news_of_the_same_run_cut_no_stream() {
+    let (world, mut site) = (World::new(), site().await);
+    let run = world.is_served_by(&site).await;
+    let client = world.client().await;
+    client.session.listens();
+    let mut turn = listens(&mut site).await;
+    is_heard(&mut turn, &client, "before").await;
+    world.hub.look(Outlook::Up(Arc::clone(&run)));
+    tokio::task::yield_now().await;
+    is_heard(&mut turn, &client, "after").await;
+}
+
+#[tokio::test]
+async fn a_client_that_listens_while_the_server_is_down_hears_it_later() {
+    let (world, mut site) = (World::new(), site().await);
+    world.is_served_by(&site).await;
+    world.is_coming(None);
+    let client = world.client().await;
+    client.session.listens();
+    world.is_served_by(&site).await;
+    let mut turn = listens(&mut site).await;
+    is_heard(&mut turn, &client, "hello").await;
+}
+
+#[tokio::test]
+async fn questions_and_their_answers_pass_too() {
+    let (world, mut site) = (World::new(), site().await);
+    world.is_served_by(&site).await;
+    let client = world.client_with(&json!({"roots": {}})).await;
+    client.session.listens();
+    let mut turn = listens(&mut site).await;
+    turn.sends(None, &json!({"jsonrpc": "2.0", "id": 5, "method": "roots/list"})).await;
+    let question = client.hears().await;
+    assert_eq!(question["method"], "roots/list");
+    client.posts(&json!({"id": question["id"], "result": {"roots": []}}));
+    let answer = site.turn().await;
+    assert_eq!(answer.message, json!({"jsonrpc": "2.0", "id": 5, "result": {"roots": []}}));
+    turn.sends(None, &json!({"jsonrpc": "2.0", "id": 6, "method": "sampling/createMessage"})).await;
+    assert_eq!(site.turn().await.message["error"]["code"], -32601);
+}
+
+#[tokio::test]
+async fn listening_ends_with_the_session() {
+    let (world, mut site) = (World::new(), site().await);
+    world.is_served_by(&site).await;
+    let client = world.client().await;
+    client.session.listens();
+    let turn = listens(&mut site).await;
+    assert!(world.hub.close(client.session.id()));
+    turn.is_cut().await;
+    site.did("DELETE - s2").await;
+    let opened = site.past().len();
+    world.client().await;
+    assert_eq!(site.past().len(), opened + 2, "{:?}", site.past());
+}
+
+#[tokio::test]
+async fn a_session_that_was_lost_is_opened_again_to_listen() {
+    let (world, mut site) = (World::new(), site().await);
+    world.is_served_by(&site).await;
+    let client = world.client().await;
+    client.session.listens();
+    site.turn().await.responds(404, "", "").await;
+    let turn = soon(listens(&mut site)).await;
+    assert_eq!(turn.session(), "s3");
+}
