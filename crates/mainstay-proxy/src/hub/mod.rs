@@ -231,9 +231,11 @@ impl Hub {
             }
         }
         if removed {
-            for session in self.drain() {
+            let sessions = std::mem::take(&mut *self.all_sessions());
+            for session in sessions.into_values() {
                 session.retire();
             }
+            self.ports.keeper.remove_server(&self.name);
         }
     }
 
@@ -386,11 +388,6 @@ impl Hub {
 
     fn everyone(&self) -> Vec<Session> {
         self.all_sessions().values().cloned().collect()
-    }
-
-    fn drain(&self) -> Vec<Session> {
-        self.ports.keeper.remove_server(&self.name);
-        std::mem::take(&mut *self.all_sessions()).into_values().collect()
     }
 
     /// The lowest level that any other session of a shared server wants.

@@ -56,6 +56,8 @@ struct State {
     initialized: bool,
     /// Whether it is kept on disk.
     kept: bool,
+    /// Whether it has ended, so that nothing of it is kept any more.
+    over: bool,
     /// Requests of the client that are not answered yet, by their ids as the client wrote them.
     open: HashMap<Box<str>, Open>,
     asks: Asks,
@@ -292,12 +294,14 @@ impl Session {
 
     /// The server is gone. What is open is still answered; nothing else is said.
     pub(super) fn retire(&self) {
+        self.state().over = true;
         self.general().cancel();
         self.inner.http.close(self);
     }
 
     fn keep(&self, state: &State) {
         if state.kept
+            && !state.over
             && let Some(record) = self.record_of(state)
         {
             self.hub().keeper().save(record);

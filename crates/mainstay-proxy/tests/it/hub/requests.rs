@@ -130,6 +130,8 @@ async fn the_end_of_a_session_cancels_what_it_had_open() {
     expect_cancelled(&server.reads().await, &a);
     server.returns(&b, "still here").await;
     assert_eq!(second.text().await, "still here");
+    // Whatever its client still says, it does not come back.
+    one.posts(&json!({"method": "notifications/initialized"}));
     assert_eq!((world.hub.session_count(), world.notes.records().len()), (1, 1));
 }
 

@@ -223,6 +223,7 @@ async fn the_end_of_a_server_answers_what_is_open() {
         assert_eq!(asked.text().await, "failed: the MCP server `time` was removed");
     }
     assert!(client.hears_the_end().await);
+    client.posts(&json!({"method": "notifications/initialized"}));
     assert_eq!((world.hub.session_count(), world.notes.records().len()), (0, 0));
 }
 
