@@ -284,7 +284,8 @@ impl<'a> Exchange<'a> {
         let id = self.message.id().expect("a request has an id");
         let text = match answer.id() {
             Some(theirs) if theirs.get() == id.get() => answer.into_text(),
-            _ => answer.with_id(id.get()),
+            Some(_) => answer.with_id(id.get()),
+            None => named(&answer, id),
         };
         Answered { text, run: Some(Arc::clone(run)) }
     }
@@ -321,6 +322,13 @@ impl<'a> Exchange<'a> {
         let decision = Decision::about(self.session, self.message, cause, what, run);
         self.session.hub().decided(decision);
     }
+}
+
+/// An error of a server that did not read which request it refused. Only errors can be without an id.
+fn named(answer: &Parsed, id: Id<'_>) -> Bytes {
+    let error = answer.error().expect("a result has an id");
+    let begin = [r#"{"jsonrpc":"2.0","id":"#, id.get(), r#","error":"#].concat();
+    [begin.as_bytes(), error, b"}"].concat().into()
 }
 
 /// An error that is ours and no server's, and says so to programs.

@@ -127,8 +127,8 @@ impl Reading<'_> {
         let message = Parsed::read(event.data.clone()).ok()?;
         match message.kind() {
             Kind::Result | Kind::Error if message.id() == self.message.id() => Some(message),
-            // Whoever does not know the session may not have read what it is asked.
-            Kind::Error if message.id().is_none() && is_lost(&message) => Some(message),
+            // Whoever refuses a request may not have read its id.
+            Kind::Error if message.id().is_none() => Some(message),
             Kind::Result | Kind::Error => None,
             Kind::Request => {
                 put_question(self.session, self.up.generation, &message, Some(self.out));

@@ -267,6 +267,19 @@ async fn errors_are_passed_on_and_nonsense_is_said_to_be() {
         call.responds(status, "content-type: application/json\r\n", &answer.to_string()).await;
         assert_eq!(soon(asked.answer()).await["error"], error);
     }
+    // Whoever refuses a request may not have read its id.
+    let nameless = json!({"jsonrpc": "2.0", "id": null, "error": error});
+    for status in [200, 406] {
+        let asked = client.calls("poke");
+        let json = "content-type: application/json\r\n";
+        site.call("poke").await.responds(status, json, &nameless.to_string()).await;
+        assert_eq!(soon(asked.answer()).await["error"], error);
+    }
+    let asked = client.calls("poke");
+    let mut call = site.call("poke").await;
+    call.streams().await;
+    call.sends(None, &nameless).await;
+    assert_eq!(soon(asked.answer()).await["error"], error);
     for (status, body) in [(500, "oops"), (200, "oops"), (202, "")] {
         let asked = client.calls("poke");
         site.call("poke").await.responds(status, "", body).await;
