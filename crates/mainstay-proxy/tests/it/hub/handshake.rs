@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mainstay_proxy::Outlook;
-use mainstay_proxy::front::{Core as _, ProtocolVersion, Session as _};
+use mainstay_proxy::front::{Core as _, OpenError, ProtocolVersion, Session as _};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -95,6 +95,16 @@ async fn a_second_initialize_begins_the_session_anew_and_the_server_hears_nothin
     let records = world.notes.records();
     let [record] = &records[..] else { panic!("{records:?}") };
     assert!(record.params.windows(5).any(|text| text == b"roots"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn there_may_be_only_so_many_sessions() {
+    let world = World::new();
+    for _ in 0..20_000 {
+        world.hubs.open(NAME).unwrap();
+    }
+    assert_eq!(world.hubs.open(NAME).unwrap_err(), OpenError::TooManySessions);
+    assert_eq!(world.hubs.open("other").unwrap_err(), OpenError::NoSuchServer);
 }
 
 #[tokio::test(start_paused = true)]

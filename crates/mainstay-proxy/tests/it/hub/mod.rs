@@ -9,6 +9,7 @@ mod http;
 mod isolation;
 mod listening;
 mod lists;
+mod local;
 mod logging;
 mod requests;
 mod restarts;
