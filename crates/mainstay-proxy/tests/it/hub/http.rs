@@ -236,7 +236,7 @@ async fn a_request_that_was_given_up_is_cancelled_in_its_session() {
     assert_eq!(cancelled.message["params"]["requestId"], call.message["id"]);
     assert_eq!(cancelled.session(), call.session());
     cancelled.responds(202, "", "").await;
-    call.is_cut().await;
+    call.ends().await;
 }
 
 #[tokio::test]
@@ -249,7 +249,7 @@ async fn the_end_of_a_session_is_its_end_at_the_server_too() {
     assert!(world.hub.close(client.session.id()));
     site.did("DELETE - s2").await;
     assert!(asked.ends_unanswered().await);
-    call.is_cut().await;
+    call.ends().await;
     // Nothing was opened only to be told that something is over.
     world.client().await;
     assert_eq!(site.past().len(), opened + 3, "{:?}", site.past());

@@ -139,7 +139,7 @@ async fn listening_ends_with_the_session() {
     client.session.listens();
     let turn = listens(&mut site).await;
     assert!(world.hub.close(client.session.id()));
-    turn.is_cut().await;
+    turn.ends().await;
     site.did("DELETE - s2").await;
     let opened = site.past().len();
     world.client().await;

@@ -185,7 +185,7 @@ impl Turn {
     }
 
     /// Waits until the other side has hung up.
-    pub(super) async fn is_cut(mut self) {
+    pub(super) async fn ends(mut self) {
         let mut rest = [0; 64];
         assert!(matches!(soon(self.stream.read(&mut rest)).await, Ok(0) | Err(_)));
     }
@@ -198,9 +198,22 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>, to_test: mpsc::Unboun
     let session = header(&head, "mcp-session-id").unwrap_or("-").to_owned();
     let method = head.split(' ').next().unwrap_or_default().to_uppercase();
     let what = message["method"].as_str().unwrap_or("-").to_owned();
+    let is_ours = match (&*method, &*what) {
+        ("POST", "initialize") => !shared.passive.load(Ordering::Relaxed),
+        ("POST", "notifications/initialized") | ("DELETE", _) => true,
+        ("GET", _) => !shared.listening.load(Ordering::Relaxed),
+        _ => false,
+    };
+    if !is_ours {
+        // The test may be over.
+        to_test.send(Turn { head, message, stream }).ok();
+        return;
+    }
+    // Noted before the other side knows of it.
+    shared.past.lock().unwrap().push(format!("{method} {what} {session}"));
     match (&*method, &*what) {
         ("POST", "initialize") if shared.refuses() => write(&mut stream, 503, "", "").await,
-        ("POST", "initialize") if !shared.passive.load(Ordering::Relaxed) => {
+        ("POST", "initialize") => {
             let number = shared.sessions.fetch_add(1, Ordering::Relaxed) + 1;
             let id = &message["id"];
             let answer = json!({"jsonrpc": "2.0", "id": id, "result": hello(&json!({}))});
@@ -208,17 +221,10 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>, to_test: mpsc::Unboun
                 format!("mcp-session-id: s{number}\r\ncontent-type: application/json\r\n");
             write(&mut stream, 200, &headers, &answer.to_string()).await;
         }
-        ("POST", "notifications/initialized") => write(&mut stream, 202, "", "").await,
-        ("GET", _) if !shared.listening.load(Ordering::Relaxed) => {
-            write(&mut stream, 405, "", "").await;
-        }
-        ("DELETE", _) => write(&mut stream, 200, "", "").await,
-        _ => {
-            to_test.send(Turn { head, message, stream }).ok();
-            return;
-        }
+        ("POST", _) => write(&mut stream, 202, "", "").await,
+        ("GET", _) => write(&mut stream, 405, "", "").await,
+        _ => write(&mut stream, 200, "", "").await,
     }
-    shared.past.lock().unwrap().push(format!("{method} {what} {session}"));
 }
 
 /// The head, in lower case, and the body; none if the other side hung up before.
