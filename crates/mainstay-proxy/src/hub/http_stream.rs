@@ -248,9 +248,8 @@ impl Listener {
     /// Hears the present run until there is another. False if there will be none.
     async fn hear_run(&mut self, mut outlook: watch::Receiver<Outlook>) -> bool {
         let present = outlook.borrow_and_update().run().cloned();
-        let is_other = |outlook: &Outlook| {
-            outlook.run().map(Arc::as_ptr) != present.as_ref().map(Arc::as_ptr)
-        };
+        let is_other =
+            |outlook: &Outlook| outlook.run().map(Arc::as_ptr) != present.as_ref().map(Arc::as_ptr);
         let heard = async {
             if let Some(RunLink::Http(run)) = present.as_ref().map(|run| &run.link) {
                 while self.hear(run).await {
