@@ -67,7 +67,16 @@ impl Client {
         let message = Parsed::read(message.to_owned().into()).unwrap();
         let stream = Stream::new();
         let reader = stream.reader(Start::Unread);
-        let work = tokio::spawn(self.session.request(message, Arc::clone(&stream)));
+        let work = self.session.request(message, Arc::clone(&stream));
+        let nobody_reads = Arc::clone(&stream);
+        // As every front does, it drops a request that nobody waits for.
+        let work = tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = work => {}
+                () = nobody_reads.closed() => {}
+            }
+        });
         Asked { stream, reader, work, id }
     }
 
