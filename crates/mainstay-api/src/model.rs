@@ -143,6 +143,11 @@ pub struct EventRecord {
     pub detail: String,
 }
 
+impl EventRecord {
+    /// The word for events that tell what was decided for a client's request.
+    pub const REQUEST: &str = "request";
+}
+
 /// One line of a server's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LogLine {

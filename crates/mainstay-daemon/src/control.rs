@@ -15,6 +15,7 @@ use serde_json::value::to_raw_value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::service::Service;
@@ -22,8 +23,16 @@ use crate::service::Service;
 /// A client that says nothing for so long has gone away.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Speaks with one client until its request is answered.
-pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>) {
+/// MCP clients over lines that are served at the same time.
+const CONNECTED: usize = 4096;
+
+/// Speaks with one client until its request is answered. The permit is for a command: an MCP client
+/// gives it back.
+pub(crate) async fn converse(
+    stream: UnixStream,
+    service: Arc<Service>,
+    permit: OwnedSemaphorePermit,
+) {
     let same_user = is_same_user(&stream);
     let (read, write) = stream.into_split();
     let mut peer = Peer { write };
@@ -51,6 +60,7 @@ pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>) {
             }
         };
         if let Request::Connect { name, session } = request {
+            drop(permit);
             return connect(&service, &name, session, reader, peer).await;
         }
         // Intent that is stored must also reach its driver, whoever has gone meanwhile.
@@ -76,16 +86,29 @@ async fn connect(
     reader: BufReader<OwnedReadHalf>,
     mut peer: Peer,
 ) -> io::Result<()> {
+    let Ok(_connected) = service.connected.try_acquire() else {
+        let message = format!("{CONNECTED} clients are connected already");
+        return peer.fail(ApiError::new(ErrorKind::Unavailable, message)).await;
+    };
     let session = match service.session(name, session.as_deref()) {
         Ok(session) => session,
         Err(error) => return peer.fail(error).await,
     };
-    peer.answer(Ok(Connected { session: Some(session.clone()) })).await?;
+    let told = peer.answer(Ok(Connected { session: Some(session.clone()) })).await;
+    if told.is_err() {
+        service.gateway.close(name, &session);
+        return told;
+    }
     let client =
         LineClient { server: name.to_string(), resume: Some(session), at_end: AtEnd::Close };
     let hubs = Arc::clone(&service.gateway.hubs);
     let served = lines::serve_lines(hubs, client, reader, peer.write, |_| {}).await;
     served.map_err(io::Error::other)
+}
+
+/// Leaves for as many MCP clients over lines as there may be.
+pub(crate) fn seats() -> Semaphore {
+    Semaphore::new(CONNECTED)
 }
 
 /// The writing half of a connection.

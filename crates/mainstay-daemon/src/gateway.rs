@@ -10,6 +10,7 @@ use mainstay_proxy::{
 use tokio::sync::watch;
 
 use crate::clock;
+use crate::flood::Flood;
 use crate::journal::Journal;
 use crate::registry::{Registry, WeakRegistry};
 use crate::sessions::Kept;
@@ -29,7 +30,11 @@ impl Gateway {
         let isolated = Arc::new(Isolated::default());
         let ports = Ports {
             keeper,
-            witness: Arc::new(Events { journal, registry: Arc::clone(&isolated) }),
+            witness: Arc::new(Events {
+                journal,
+                registry: Arc::clone(&isolated),
+                flood: Flood::default(),
+            }),
             isolation: Arc::clone(&isolated) as Arc<dyn Isolation>,
             identity: identity(),
             wall: || clock::wall().into(),
@@ -61,6 +66,13 @@ impl Gateway {
                 Some(hub) => hub.restore(record),
                 None => self.ports.keeper.remove(&record.id),
             }
+        }
+    }
+
+    /// Ends a session.
+    pub(crate) fn close(&self, server: &ServerName, session: &str) {
+        if let Some(hub) = self.hubs.get(server.as_str()) {
+            hub.close(session);
         }
     }
 
@@ -99,21 +111,33 @@ pub(crate) fn settings(spec: &ServerSpec) -> Settings {
     }
 }
 
-/// Writes to the event log what was decided for requests, and tells who could not be reached.
+/// Writes to the event log what was decided for requests, and tells who could not be reached or is
+/// wanted although it is down.
 struct Events {
     journal: Journal,
     registry: Arc<Isolated>,
+    flood: Flood,
 }
 
 impl Witness for Events {
     fn decided(&self, decision: Decision) {
         let Decision { server, run, cause, detail } = decision;
         tracing::debug!(server, run, cause, detail, "request");
+        if cause == "refused"
+            && let (Some(registry), Ok(name)) = (self.registry.registry(), server.parse())
+        {
+            registry.demand(&name);
+        }
+        let Some(unsaid) = self.flood.admit(&server, cause, clock::now()) else { return };
+        let detail = match unsaid {
+            0 => detail,
+            unsaid => format!("{detail} ({unsaid} more like it were not recorded)"),
+        };
         self.journal.record(EventRecord {
             at: clock::wall(),
             server: server.parse().ok(),
             run,
-            event: "request".to_owned(),
+            event: EventRecord::REQUEST.to_owned(),
             cause: Some(cause.to_owned()),
             detail,
         });

@@ -9,6 +9,7 @@ mod clock;
 mod control;
 mod driver;
 mod engines;
+mod flood;
 mod gateway;
 mod ground;
 mod journal;
@@ -33,7 +34,7 @@ use mainstay_api::{Instance, ListenAddr};
 use mainstay_engine::{EngineError, News, ProcessConfig, ProcessEngine, RemoteEngine, RunKey};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{Semaphore, broadcast, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -74,7 +75,7 @@ const SLEPT: Duration = Duration::from_secs(1);
 /// of them, so that one look finds what came for any of them meanwhile.
 const EVENT_INTERVAL: u32 = 512;
 
-/// Clients that are served at the same time.
+/// Commands that are served at the same time. Those who stay, as MCP clients do, are counted apart.
 const CLIENTS: usize = 128;
 
 /// How long the last answers may take when the daemon ends.
@@ -229,8 +230,17 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
     front.settle().await;
     let listen = front.watch();
     let started_at = clock::wall();
-    let service =
-        Service { instance, instance_id, started_at, context, registry, gateway, listen, stop };
+    let service = Service {
+        instance,
+        instance_id,
+        started_at,
+        context,
+        registry,
+        gateway,
+        listen,
+        connected: control::seats(),
+        stop,
+    };
     Ok(Awake { service: Arc::new(service), engines, news, sessions, front })
 }
 
@@ -248,13 +258,13 @@ async fn until_told(stops: &mut mpsc::Receiver<Stop>) -> Stop {
 
 /// Accepts clients until it is dropped.
 async fn accept(listener: &UnixListener, service: &Arc<Service>, clients: &mut JoinSet<()>) {
+    let commands = Arc::new(Semaphore::new(CLIENTS));
     loop {
-        while clients.len() >= CLIENTS {
-            clients.join_next().await;
-        }
+        let permit = Arc::clone(&commands).acquire_owned().await;
+        let permit = permit.expect("the semaphore is never closed");
         match listener.accept().await {
             Ok((stream, _)) => {
-                clients.spawn(control::converse(stream, service.clone()));
+                clients.spawn(control::converse(stream, service.clone(), permit));
             }
             Err(error) => {
                 // Out of descriptors, most likely: others may be closed in a moment.

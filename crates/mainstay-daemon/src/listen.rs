@@ -79,6 +79,11 @@ impl Listener {
     }
 }
 
+/// Whether a server could have this port now.
+pub(crate) fn check(port: u16) -> std::io::Result<()> {
+    std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map(drop)
+}
+
 async fn bind(addr: SocketAddr) -> TcpListener {
     let mut told = false;
     loop {

@@ -20,6 +20,7 @@ use crate::driver::{Audience, Context, Driver, Ending, Handle, Message};
 use crate::engines::Home;
 use crate::gateway::{self, Gateway};
 use crate::legacy::Legacy;
+use crate::listen;
 use crate::store::{StoreError, Stored};
 
 /// Beyond a server's own stop timeout, how long a stop may take until we say so and go on.
@@ -150,8 +151,7 @@ impl Registry {
             wanted,
             created_at: clock::wall(),
         };
-        let last = self.forgotten().remove(&name).unwrap_or_default();
-        let legacy = Legacy { last, ..Legacy::default() };
+        let legacy = Legacy::default();
         let (driver, handle) = Driver::new(self.shared.context.clone(), audience, stored, &legacy);
         self.isolated().insert(name.clone(), Isolated { of: server.clone(), handle });
         self.drivers().spawn(async move { (name, driver.run().await) });
@@ -202,8 +202,17 @@ impl Registry {
         }
         let _guard = self.begin_change().await?;
         for spec in &specs {
-            if let Ok(present) = self.get(&spec.name) {
-                may_replace(&spec.name, &present, replace)?;
+            let present = self.get(&spec.name).ok();
+            if let Some(present) = &present {
+                may_replace(&spec.name, present, replace)?;
+            }
+            let has = present.and_then(|present| present.view.borrow().spec.proxy.port);
+            if let Some(port) = spec.proxy.port.filter(|port| Some(*port) != has) {
+                listen::check(port).map_err(|error| {
+                    let message = format!("port {port} for `{}` cannot be had: {error}", spec.name);
+                    ApiError::new(ErrorKind::Unavailable, message)
+                        .with_help("nothing was changed; choose another `--port`, or none")
+                })?;
             }
         }
         let created_at = clock::wall();
@@ -330,6 +339,15 @@ impl Registry {
         }
     }
 
+    /// A client wants a server that is down. It is told for every request, so nothing is lost if a
+    /// driver that is busy does not hear this one.
+    pub(crate) fn demand(&self, server: &ServerName) {
+        let handle = self.servers().get(server).cloned();
+        if let Some(handle) = handle {
+            handle.inbox.try_send(Message::Demand).ok();
+        }
+    }
+
     /// Tells every driver what a complete list has of its server.
     pub(crate) async fn listed(&self, begun: Instant, mut found: Vec<(Home, Found)>) {
         for handle in self.everything() {
@@ -372,10 +390,12 @@ impl Registry {
         while let Some(ended) = self.drivers().try_join_next() {
             match ended {
                 Ok((name, ending)) => {
-                    if self.isolated().remove(&name).is_none() {
-                        self.servers().remove(&name);
-                        self.shared.gateway.hubs.remove(name.as_str());
+                    if self.isolated().remove(&name).is_some() {
+                        // No other session will ever have its name.
+                        continue;
                     }
+                    self.servers().remove(&name);
+                    self.shared.gateway.hubs.remove(name.as_str());
                     match ending {
                         Ending::Forgotten(last) => self.forgotten().insert(name, last),
                         Ending::Retired => None,

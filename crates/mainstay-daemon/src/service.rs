@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use mainstay_api::{
-    ApiError, DaemonInfo, ErrorKind, Instance, LogLine, Outcome, Request, ServerInfo, WhyReport,
+    ApiError, DaemonInfo, ErrorKind, EventRecord, Instance, LogLine, Outcome, Request, ServerInfo,
+    WhyReport,
 };
 use mainstay_core::{Cause, ServerName, ServerSpec, Status};
 use mainstay_engine::{EngineError, LogRange, RunKey};
 use mainstay_proxy::front::{Core, OpenError, Session as _};
 use mainstay_proxy::{Local, UpstreamError};
 use serde_json::value::RawValue;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 
 use crate::control::Peer;
 use crate::driver::{Context, Handle, Message};
@@ -25,8 +26,10 @@ use crate::snapshot::{self, Snapshot};
 /// Lines of a log that are sent together.
 const BATCH: usize = 256;
 
-/// How many events `why` shows.
+/// How many events `why` looks at, and how many of the server's life and of requests it shows.
+const WHY_READ: usize = 500;
 const WHY_EVENTS: usize = 20;
+const WHY_REQUESTS: usize = 5;
 
 /// How many lines of standard error `why` shows.
 const WHY_LINES: usize = 20;
@@ -49,6 +52,8 @@ pub(crate) struct Service {
     pub(crate) registry: Registry,
     pub(crate) gateway: Gateway,
     pub(crate) listen: watch::Receiver<Option<SocketAddr>>,
+    /// Leaves for MCP clients over lines.
+    pub(crate) connected: Semaphore,
     pub(crate) stop: mpsc::Sender<Stop>,
 }
 
@@ -142,11 +147,11 @@ impl Service {
     async fn why(&self, name: ServerName) -> Result<WhyReport, ApiError> {
         let shown = self.registry.get(&name)?.view.borrow().clone();
         let stderr = self.last_words(&name, &shown).await;
-        let events = self.context.journal.read(Some(name.clone()), Part::Last(WHY_EVENTS)).await;
+        let events = self.context.journal.read(Some(name.clone()), Part::Last(WHY_READ)).await;
         Ok(WhyReport {
             server: self.told(shown.info()),
             wanted: shown.wanted,
-            events: events.into_iter().map(|(_, event)| event).collect(),
+            events: telling(events.into_iter().map(|(_, event)| event).collect()),
             stderr: snapshot::tail_lines(&stderr, WHY_LINES),
             log: self.instance.server_log(name.as_str()),
         })
@@ -370,10 +375,52 @@ fn has_failed_since_described(shown: &Snapshot) -> bool {
     ended.is_some_and(|(cause, _, at)| *at >= shown.created_at && *cause != Cause::Asked)
 }
 
+/// The last events of a server's life and the last of its requests, in order: neither crowds out the
+/// other.
+fn telling(mut events: Vec<EventRecord>) -> Vec<EventRecord> {
+    let (mut lives, mut requests) = (0, 0);
+    let mut keep: Vec<bool> = events
+        .iter()
+        .rev()
+        .map(|event| {
+            let (count, most) = match event.event.as_str() {
+                EventRecord::REQUEST => (&mut requests, WHY_REQUESTS),
+                _ => (&mut lives, WHY_EVENTS),
+            };
+            *count += 1;
+            *count <= most
+        })
+        .collect();
+    events.retain(|_| keep.pop().unwrap_or(false));
+    events
+}
+
 fn removed(name: &ServerName) -> ApiError {
     ApiError::new(ErrorKind::NoSuchServer, format!("`{name}` has just been removed"))
 }
 
 fn broken(error: &EngineError) -> ApiError {
     ApiError::new(ErrorKind::Internal, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_do_not_crowd_out_what_happened() {
+        let event = |event: &str, detail: String| EventRecord {
+            at: Timestamp::UNIX_EPOCH,
+            server: None,
+            run: None,
+            event: event.to_owned(),
+            cause: None,
+            detail,
+        };
+        let mut events = vec![event("ended", "first".to_owned())];
+        events.extend((0..100).map(|n| event(EventRecord::REQUEST, n.to_string())));
+        events.push(event("ready", "last".to_owned()));
+        let told: Vec<String> = telling(events).into_iter().map(|event| event.detail).collect();
+        assert_eq!(told, ["first", "95", "96", "97", "98", "99", "last"]);
+    }
 }

@@ -88,7 +88,8 @@ impl Demo<'_> {
     }
 
     async fn play(&mut self, exe: &Path) -> Result<(), CliError> {
-        self.ui.print("Mainstay keeps MCP servers alive. Watch one die, and its client go on.\n")?;
+        self.ui
+            .print("Mainstay keeps MCP servers alive. Watch one die, and its client go on.\n")?;
         self.prompt("mainstay run demo -- mainstay __demo-server")?;
         let spec = Box::new(demo_spec(exe)?);
         let name = spec.name.clone();
@@ -130,12 +131,7 @@ impl Demo<'_> {
     }
 
     /// Adds two numbers at the server; gives the sum and the process that answered.
-    async fn add(
-        &self,
-        client: &mut Client,
-        a: u32,
-        b: u32,
-    ) -> Result<(String, String), CliError> {
+    async fn add(&self, client: &mut Client, a: u32, b: u32) -> Result<(String, String), CliError> {
         let calls = async {
             let sum = client.call("add", &json!({"a": a, "b": b})).await?.swap_remove(0);
             let pid = client.call("pid", &json!({})).await?.swap_remove(0);

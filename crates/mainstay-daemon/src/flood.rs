@@ -1,0 +1,62 @@
+//! Keeps one kind of event from crowding out all others.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How many events of one kind are admitted in a stretch of time.
+const ADMITTED: u32 = 20;
+const STRETCH: Duration = Duration::from_secs(30);
+
+/// Counts events by server and kind.
+#[derive(Debug, Default)]
+pub(crate) struct Flood {
+    counts: Mutex<HashMap<(String, &'static str), Count>>,
+}
+
+#[derive(Debug)]
+struct Count {
+    since: Instant,
+    seen: u32,
+}
+
+impl Flood {
+    /// Whether an event may be recorded, and how many like it were not before.
+    pub(crate) fn admit(&self, server: &str, kind: &'static str, now: Instant) -> Option<u32> {
+        let mut counts = self.counts.lock().expect("no code panics with this lock");
+        // Bounded by the servers that clients use at the same time.
+        counts.retain(|_, count| {
+            count.seen > ADMITTED || now.saturating_duration_since(count.since) < STRETCH
+        });
+        let fresh = || Count { since: now, seen: 0 };
+        let count = counts.entry((server.to_owned(), kind)).or_insert_with(fresh);
+        let mut unsaid = 0;
+        if now.saturating_duration_since(count.since) >= STRETCH {
+            unsaid = count.seen.saturating_sub(ADMITTED);
+            *count = fresh();
+        }
+        count.seen = count.seen.saturating_add(1);
+        (count.seen <= ADMITTED).then_some(unsaid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    #[test]
+    fn a_flood_is_cut_and_counted() {
+        let (flood, now) = (Flood::default(), clock::now());
+        let admit = |at| flood.admit("time", "held", at);
+        for _ in 0..ADMITTED {
+            assert_eq!(admit(now), Some(0));
+        }
+        assert_eq!((admit(now), admit(now)), (None, None));
+        assert_eq!(flood.admit("time", "replayed", now), Some(0), "another kind");
+        assert_eq!(flood.admit("fs", "held", now), Some(0), "another server");
+        assert_eq!(admit(now + STRETCH), Some(2));
+        assert_eq!(admit(now + STRETCH), Some(0));
+        assert_eq!(admit(now + STRETCH * 3), Some(0));
+    }
+}
