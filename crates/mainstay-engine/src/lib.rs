@@ -113,7 +113,8 @@ pub struct Stdio {
     pub from_server: mpsc::Receiver<Bytes>,
     /// Lines that turned out to be no protocol; they go to the server's log.
     pub junk: mpsc::Sender<Bytes>,
-    /// How many lines have been written whole to the server, since its start.
+    /// How many lines have been written whole to the server, since its start; more than were handed
+    /// over if that cannot be known any more.
     pub written: watch::Receiver<u64>,
 }
 

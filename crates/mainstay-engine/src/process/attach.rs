@@ -99,9 +99,16 @@ async fn receive(
                 return;
             }
             Ok(Some(FromShim::Hello { .. } | FromShim::Exited { .. } | FromShim::Tail { .. })) => {}
-            Ok(None | Some(FromShim::Gone { .. })) => return,
+            // It was killed. What it had written and not told yet cannot be known, so everything that
+            // was handed over counts as written.
+            Ok(None) => {
+                acknowledged.send_replace(u64::MAX);
+                return;
+            }
+            Ok(Some(FromShim::Gone { .. })) => return,
             Err(error) => {
                 tracing::warn!(%error, "the connection to a shim broke");
+                acknowledged.send_replace(u64::MAX);
                 return;
             }
         }
