@@ -149,8 +149,8 @@ async fn a_request_that_is_used_twice_under_one_id_is_answered_twice() {
     assert_eq!(first.text().await, "one");
     // The newer one is still known under the id.
     client.cancels(&second);
-    expect_cancelled(&server.reads().await, &b);
     assert!(second.ends_unanswered().await);
+    expect_cancelled(&server.reads().await, &b);
 }
 
 #[tokio::test(start_paused = true)]
