@@ -78,7 +78,21 @@ impl Reading<'_> {
         }
     }
 
+    /// Follows a stream to the answer, for as long as its run is there: a stream of a run that has
+    /// ended is not asked for at the next one, which knows nothing of it.
     async fn follow(&self, response: &mut Response) -> Result<Parsed, Failure> {
+        let mut outlook = self.session.outlook();
+        let is_over = |outlook: &Outlook| {
+            outlook.run().is_none_or(|run| run.generation != self.run.generation)
+        };
+        tokio::select! {
+            biased;
+            answer = self.read_events(response) => answer,
+            _ = outlook.wait_for(is_over) => Err(Failure::Lost(Fate::Sent)),
+        }
+    }
+
+    async fn read_events(&self, response: &mut Response) -> Result<Parsed, Failure> {
         let mut parser = Parser::new(MAX_LINE);
         let mut events = Vec::new();
         let mut tries = 0;

@@ -159,6 +159,30 @@ async fn a_stream_that_was_cut_for_good_is_a_loss() {
     assert_eq!(safe.text().await, "done");
 }
 
+/// The event that announces the pause has no data, so the server is to be asked again much later.
+#[tokio::test]
+async fn a_stream_is_over_when_its_run_is() {
+    let (world, mut site) = served().await;
+    let client = world.client().await;
+    site.lets_listen();
+    let events = "content-type: text/event-stream\r\n";
+    for open in [true, false] {
+        let asked = client.calls("poke");
+        let mut call = site.call("poke").await;
+        if open {
+            call.streams().await;
+            world.is_coming(None);
+            assert!(asked.text().await.contains("its effect is unknown"));
+            call.ends().await;
+        } else {
+            call.begins(events, "id: 1\nretry: 30000\ndata:\n\n").await;
+            world.is_served_by(&site).await;
+            assert!(asked.text().await.contains("its effect is unknown"));
+        }
+        world.is_served_by(&site).await;
+    }
+}
+
 #[tokio::test]
 async fn half_an_answer_is_a_loss() {
     let (world, mut site) = served().await;

@@ -147,6 +147,19 @@ async fn listening_ends_with_the_session() {
 }
 
 #[tokio::test]
+async fn nothing_is_left_of_a_session_whose_server_offers_nothing_to_hear() {
+    let (world, site) = (World::new(), Site::new().await);
+    world.is_served_by(&site).await;
+    let client = world.client().await;
+    client.session.listens();
+    site.did("GET - s2").await;
+    assert!(world.hub.close(client.session.id()));
+    site.did("DELETE - s2").await;
+    drop(site);
+    crate::no_task_is_left().await;
+}
+
+#[tokio::test]
 async fn a_session_that_was_lost_is_opened_again_to_listen() {
     let (world, mut site) = (World::new(), site().await);
     world.is_served_by(&site).await;
