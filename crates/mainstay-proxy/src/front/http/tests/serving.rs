@@ -1,6 +1,5 @@
 //! Listening, and ending.
 
-use std::io::{Read, Write};
 use std::net::SocketAddr;
 
 use tokio::net::{TcpListener, TcpStream};
@@ -96,39 +95,4 @@ async fn connections_beyond_the_limit_wait() {
     assert_eq!(second.got.len(), 0);
     drop(first);
     assert_eq!(second.reply().await.status, 200);
-}
-
-/// Prints what an open stream costs: `cargo test -p mainstay-proxy --release -- --ignored
-/// --nocapture cost_of_a_stream`.
-#[tokio::test]
-#[ignore = "a measurement"]
-async fn cost_of_a_stream() {
-    const STREAMS: usize = 2000;
-    let live = Live::new(config(Limits::default())).await;
-    let open = |count: usize| {
-        let sessions: Vec<_> = (0..count).map(|_| live.fake.with(NEW)).collect();
-        let addr = live.addr;
-        tokio::task::spawn_blocking(move || {
-            let streams = sessions.iter().map(|session| {
-                let mut stream = std::net::TcpStream::connect(addr).unwrap();
-                stream.write_all(get(session.id(), None).as_bytes()).unwrap();
-                let read = stream.read(&mut [0; 1024]).unwrap();
-                assert!(read > 0);
-                stream
-            });
-            streams.collect::<Vec<_>>()
-        })
-    };
-    let _warm = soon(open(100)).await.unwrap();
-    let before = resident();
-    let _streams = soon(open(STREAMS)).await.unwrap();
-    let each = (resident() - before) / STREAMS;
-    println!("{each} bytes per open stream, its session included");
-    assert!(each < 20_000);
-}
-
-/// The bytes of memory that this process has in use.
-fn resident() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
