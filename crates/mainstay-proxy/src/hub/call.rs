@@ -167,12 +167,12 @@ impl Call {
     /// A run is up; but if it did not answer a moment ago it is most likely ending.
     fn approach(&mut self, now: Instant, generation: u64) -> Step {
         match (self.avoid, self.held) {
-            (Some((avoided, until)), Some(since)) if avoided == generation => {
+            (Some((avoided, until)), Some(since)) => {
                 if self.hold.is_zero() {
                     Step::Answer(Verdict::Down)
                 } else if now >= since + self.hold {
                     Step::Answer(Verdict::Late)
-                } else if now < until {
+                } else if avoided == generation && now < until {
                     Step::Wait(until)
                 } else {
                     Step::Send
@@ -344,6 +344,8 @@ mod tests {
                             break;
                         };
                         call.lost(now, generation, loss);
+                        // An attempt takes its time.
+                        now += Duration::from_millis(10);
                     }
                     Step::Wait(until) => {
                         prop_assert!(until > now, "a wait that is over");

@@ -1,6 +1,7 @@
 //! The last good copies of what a server says of itself, and how they are kept good.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::outlook::{Run, RunLink};
 use super::{Hub, lock};
@@ -19,12 +20,17 @@ use crate::upstream::{self, Hello, UpstreamError};
 /// A list that is not there by then is given up.
 const READING: Duration = Duration::from_secs(60);
 
+/// A server that says that its lists have changed may say so many times.
+const MOMENT: Duration = Duration::from_millis(200);
+
 /// What a server last said of itself.
 pub(super) struct Copies {
     hello: Mutex<Option<Arc<RawValue>>>,
     lists: Mutex<Lists>,
     /// The run whose lists were read last.
     read: watch::Sender<u64>,
+    /// Whether they are about to be read again.
+    stale: AtomicBool,
     /// Held while lists are read, so that they are read one after the other.
     reading: tokio::sync::Mutex<()>,
 }
@@ -46,8 +52,14 @@ impl Copies {
             hello: Mutex::new(hello.flatten().map(Arc::from)),
             lists: Mutex::new(lists.unwrap_or_default()),
             read: watch::Sender::new(0),
+            stale: AtomicBool::new(false),
             reading: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Whether the lists are those of this run.
+    pub(super) fn are_of(&self, generation: u64) -> bool {
+        *self.read.borrow() == generation
     }
 
     pub(super) fn hello(&self) -> Option<Arc<RawValue>> {
@@ -84,10 +96,20 @@ impl Hub {
         self.lists_may_have_changed();
     }
 
+    /// The copies are stale, and are made again in a moment: once, however often this is said.
     pub(super) fn lists_may_have_changed(&self) {
-        let run = self.outlook.borrow().run().cloned();
-        if let Some(run) = run {
-            self.read_lists(run, false);
+        let (Some(run), Some(hub)) = (self.outlook.borrow().run().cloned(), self.me.upgrade())
+        else {
+            return;
+        };
+        self.copies.read.send_replace(0);
+        if !self.copies.stale.swap(true, Ordering::Relaxed) {
+            // It ends when the run does, at the latest.
+            drop(tokio::spawn(async move {
+                sleep(MOMENT).await;
+                hub.copies.stale.store(false, Ordering::Relaxed);
+                hub.read_all(&run, false).await;
+            }));
         }
     }
 

@@ -108,11 +108,13 @@ async fn subscribe(session: &Session, message: &Parsed, out: &Arc<Stream>) -> Op
             return Some(frame::empty_result(message.id()?));
         }
     }
+    // Noted before it is sent, so that no other session ends it meanwhile.
+    let noted = uri.filter(|uri| !leaving && session.subscribe(uri));
     let Answered { text, run } = pass(session, message, out).await?;
     let accepted =
         run.is_some() && Parsed::read(text.clone()).is_ok_and(|answer| answer.result().is_some());
-    if let (Some(uri), false, true) = (uri, leaving, accepted) {
-        session.subscribe(&uri);
+    if let (Some(uri), false) = (noted, accepted) {
+        session.unsubscribe(&uri);
     }
     Some(text)
 }

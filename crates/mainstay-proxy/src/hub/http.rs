@@ -1,13 +1,14 @@
 //! Sessions with a server that speaks streamable HTTP: one for each client, opened on the client's
 //! own terms, opened again when the server has forgotten it or is another run.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
+use tracing::debug;
 
 use super::exchange::{Failure, Fate};
 use super::http_stream::{self, Listener};
@@ -28,6 +29,10 @@ static POST: LazyLock<Headers> = LazyLock::new(|| {
     let (kind, accept) = ("application/json", "application/json, text/event-stream");
     Headers::new(&[("Content-Type", kind), ("Accept", accept)]).expect("these are headers")
 });
+
+/// How many messages without an answer may be on their way for one client, and for how long.
+const ERRANDS: usize = 64;
+const ERRAND: Duration = Duration::from_secs(30);
 
 /// While a server is coming up it is asked again after this time.
 const COMING_UP: Duration = Duration::from_millis(50);
@@ -86,6 +91,8 @@ pub(super) struct HttpLane {
     /// Held while a session is opened, so that it is opened once.
     opening: tokio::sync::Mutex<()>,
     listening: AtomicBool,
+    /// Messages without an answer that are on their way.
+    errands: AtomicUsize,
 }
 
 /// A session with one run.
@@ -144,18 +151,24 @@ impl HttpLane {
     /// session is opened for it: a new one begins with all that there is to know.
     pub(super) fn tell_later(session: &Session, generation: u64, message: Bytes) {
         let session = session.clone();
-        // It ends by itself: a server that does not answer a notification closes the connection.
+        if session.http().errands.fetch_add(1, Ordering::Relaxed) >= ERRANDS {
+            session.http().errands.fetch_sub(1, Ordering::Relaxed);
+            return debug!("a message to a server that does not take it was dropped");
+        }
         drop(tokio::spawn(async move {
             let outlook = session.outlook();
             let run = outlook.borrow().run().filter(|run| run.generation == generation).cloned();
             if let Some(run) = run
                 && let RunLink::Http(http) = &run.link
                 && let Some(up) = session.http().with(http)
-                && let Ok(mut response) = up.post(&http.client, &message).await
             {
                 // Read to its end, so that the connection can be used again.
-                response.bytes(ERROR_BODY).await.ok();
+                let told = async {
+                    up.post(&http.client, &message).await.ok()?.bytes(ERROR_BODY).await.ok()
+                };
+                drop(timeout(ERRAND, told).await);
             }
+            session.http().errands.fetch_sub(1, Ordering::Relaxed);
         }));
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tracing::debug;
 
 use super::ear::{Caller, Ear};
@@ -21,6 +21,9 @@ use crate::stream::Stream;
 use crate::upstream::cut::{self, Cut};
 use crate::upstream::{self, Hello, LineLink, MAX_LINE, UpstreamError};
 
+/// How many messages without an answer may wait for a server that does not read.
+const LATE: usize = 256;
+
 /// Lines that are taken in at a time.
 const BATCH: usize = 64;
 
@@ -30,6 +33,8 @@ pub(crate) struct LineLane {
     generation: u64,
     to_server: mpsc::Sender<Bytes>,
     router: Mutex<Router>,
+    /// Leave for messages to wait until the server reads.
+    patience: Arc<Semaphore>,
     ended: watch::Receiver<bool>,
 }
 
@@ -98,7 +103,8 @@ impl LineLane {
             pending: HashMap::new(),
             closed: false,
         };
-        let lane = Arc::new(Self { generation, to_server, router: Mutex::new(router), ended });
+        let (router, patience) = (Mutex::new(router), Arc::new(Semaphore::new(LATE)));
+        let lane = Arc::new(Self { generation, to_server, router, patience, ended });
         let reader = Reader { lane: Arc::clone(&lane), ear, junk, written };
         // Its end is awaited through `closed`.
         drop(tokio::spawn(async move {
@@ -181,11 +187,22 @@ impl LineLane {
         }
     }
 
-    /// As [`tell`](Self::tell), without waiting.
+    /// As [`tell`](Self::tell), without waiting. To a server that does not read, only so much is told.
     pub(super) fn tell_later(self: &Arc<Self>, message: Bytes) {
+        if let Ok(room) = self.to_server.try_reserve() {
+            self.router().lines += 1;
+            return room.send(frame::in_one_line(message));
+        }
+        let Ok(permit) = Arc::clone(&self.patience).try_acquire_owned() else {
+            debug!("a message to a server that does not read was dropped");
+            return;
+        };
         let lane = Arc::clone(self);
         // It ends with the lane at the latest: a closed channel has no room to wait for.
-        drop(tokio::spawn(async move { lane.tell(message).await }));
+        drop(tokio::spawn(async move {
+            lane.tell(message).await;
+            drop(permit);
+        }));
     }
 
     /// Waits until the lines have ended.

@@ -47,7 +47,9 @@ pub(super) async fn answer(
     if !is_cut(&text) {
         return Some(text);
     }
-    hub.lists_of(run.generation, PATIENCE).await;
+    if !session.is_isolated() {
+        hub.lists_of(run.generation, PATIENCE).await;
+    }
     let why = "the pages of the list could not be read from the server";
     Some(copy(None).unwrap_or_else(|| refusal(id, "bad-answer", why)))
 }

@@ -30,7 +30,7 @@ mod words;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -129,6 +129,8 @@ pub struct Hub {
     held: Arc<AtomicUsize>,
     /// The number of the newest run that sessions were introduced to, and the way to it.
     met: Mutex<(u64, Weak<Run>)>,
+    /// Whether the last run that came spoke over lines.
+    speaks_lines: AtomicBool,
 }
 
 impl Hub {
@@ -145,6 +147,7 @@ impl Hub {
             copies: Copies::restored(copy),
             held: Arc::default(),
             met: Mutex::default(),
+            speaks_lines: AtomicBool::new(false),
         })
     }
 
@@ -181,6 +184,7 @@ impl Hub {
             Some(None) => self.own_terms(),
             None => self.common_terms(),
         };
+        self.speaks_lines.store(matches!(link, Link::Lines(_)), Ordering::Relaxed);
         let (link, hello) = match link {
             Link::Lines(link) => {
                 let ear = match &owner {
@@ -244,7 +248,7 @@ impl Hub {
         let Some(session) = self.all_sessions().remove(id) else { return false };
         session.end();
         self.ports.keeper.remove(id);
-        if self.settings().isolate {
+        if session.is_isolated() {
             self.ports.isolation.release(&self.name, id);
         }
         true
@@ -321,7 +325,7 @@ impl Hub {
 
     /// Gives a session a run of its own, if that is how the server is run.
     fn isolate(&self, session: &Session) {
-        if self.settings().isolate {
+        if self.settings().isolate && !session.is_isolated() {
             session.isolate(self.ports.isolation.provide(&self.name, session.id()));
         }
     }
@@ -348,6 +352,11 @@ impl Hub {
 
     /// The tool that a request calls, if it is one that the server no longer has.
     fn vanished(&self, request: &Parsed) -> Option<String> {
+        let run = self.outlook.borrow().run().map(|run| run.generation);
+        if run.is_none_or(|run| !self.copies.are_of(run)) {
+            // Whether the next run has it cannot be known.
+            return None;
+        }
         let lists = self.lists();
         if !lists.has_any_vanished() {
             return None;
@@ -362,10 +371,9 @@ impl Hub {
         self.settings().replay.contains(&*tool) || self.lists().is_read_only(&tool)
     }
 
-    /// Whether all sessions share the present run.
+    /// Whether all sessions share one run, also while there is none.
     fn is_shared(&self) -> bool {
-        let lines = |run: &Arc<Run>| matches!(run.link, RunLink::Lines(_));
-        !self.settings().isolate && self.outlook.borrow().run().is_some_and(lines)
+        !self.settings().isolate && self.speaks_lines.load(Ordering::Relaxed)
     }
 
     /// Whether a session has its run for itself.

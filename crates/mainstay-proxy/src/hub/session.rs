@@ -164,6 +164,11 @@ impl Session {
         }
     }
 
+    /// Whether the run that serves this session is its own.
+    pub(super) fn is_isolated(&self) -> bool {
+        self.inner.own_run.get().is_some()
+    }
+
     /// The run that serves this session is its own from now on.
     pub(super) fn isolate(&self, outlook: watch::Receiver<Outlook>) {
         // If there is one already, it is the same.
@@ -191,10 +196,12 @@ impl Session {
         self.keep(&state);
     }
 
-    pub(super) fn subscribe(&self, uri: &str) {
+    /// Notes a subscription; false if it was noted before.
+    pub(super) fn subscribe(&self, uri: &str) -> bool {
         let mut state = self.state();
-        state.terms.subscriptions.insert(uri.to_owned());
+        let new = state.terms.subscriptions.insert(uri.to_owned());
         self.keep(&state);
+        new
     }
 
     pub(super) fn unsubscribe(&self, uri: &str) {
