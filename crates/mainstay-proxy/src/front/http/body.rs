@@ -4,6 +4,7 @@ use std::array;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -40,8 +41,18 @@ impl Body {
 
     /// A stream of events; `id` is that of an event of it.
     pub(super) fn events(reader: Reader, id: EventId, opening: Opening) -> Self {
-        let end = None;
-        Self::Events(Box::new(Events { reader, id, opening, end, parts: nothing(), tick: tick() }))
+        Self::Events(Box::new(Events::new(reader, id, opening)))
+    }
+
+    /// Like [`Body::events`], but it also tells whether the client was given an id to come back with.
+    pub(super) fn events_telling(
+        reader: Reader,
+        id: EventId,
+        opening: Opening,
+        has_id: Arc<AtomicBool>,
+    ) -> Self {
+        let events = Events::new(reader, id, opening);
+        Self::Events(Box::new(Events { has_id, ..events }))
     }
 
     /// Like [`Body::events`], but it also ends when `end` does.
@@ -52,7 +63,7 @@ impl Body {
         end: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
         let end: Option<End> = Some(Box::pin(end));
-        Self::Events(Box::new(Events { reader, id, opening, end, parts: nothing(), tick: tick() }))
+        Self::Events(Box::new(Events { end, ..Events::new(reader, id, opening) }))
     }
 
     /// The answer alone; messages before it go to `others`.
@@ -83,15 +94,23 @@ pub(super) struct Events {
     /// The rest of the present event.
     parts: Parts,
     tick: Interval,
+    /// Whether the client was given the id of an event.
+    has_id: Arc<AtomicBool>,
 }
 
 impl Events {
+    fn new(reader: Reader, id: EventId, opening: Opening) -> Self {
+        let has_id = Arc::default();
+        Self { reader, id, opening, end: None, parts: nothing(), tick: tick(), has_id }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if let Some(part) = self.parts.find(|part| !part.is_empty()) {
             return Poll::Ready(Some(part));
         }
         if self.opening == Opening::Priming {
             self.opening = Opening::Over;
+            self.has_id.store(true, Ordering::Relaxed);
             return Poll::Ready(Some(priming(&self.id.at(self.reader.position()))));
         }
         if let Poll::Ready(item) = self.reader.poll_next(cx) {
@@ -109,6 +128,7 @@ impl Events {
     fn begin(&mut self, item: &Item) -> Option<Bytes> {
         let retry = if self.opening == Opening::Over { "" } else { RETRY };
         self.opening = Opening::Over;
+        self.has_id.store(true, Ordering::Relaxed);
         self.parts = encode(item, &self.id, retry);
         self.tick.reset();
         self.parts.next()

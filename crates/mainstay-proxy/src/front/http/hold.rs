@@ -2,6 +2,7 @@
 //! own.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::Response;
@@ -40,9 +41,11 @@ pub(super) fn commit<C: Core>(
     let session_id = begun.as_ref().map(|_| header(session.id()));
     let (work, reader) = run.into_parts();
     let stream = Arc::clone(reader.stream());
+    let has_id = Arc::<AtomicBool>::default();
     let (kept, mut response) = if accept.events {
         let kept = Kept { event: session.streams().keep(&stream, id.as_deref()), session };
-        let body = Body::events(reader, kept.event.clone(), opening(version));
+        let (event, has_id) = (kept.event.clone(), Arc::clone(&has_id));
+        let body = Body::events_telling(reader, event, opening(version), has_id);
         (Some(kept), reply::events(body))
     } else {
         (None, reply::spaced(Body::spaced(reader, Arc::clone(session.streams().general()))))
@@ -52,7 +55,7 @@ pub(super) fn commit<C: Core>(
     }
     let ended = front.ended();
     front.spawn(async move {
-        finish(work, &stream, begun, permit).await;
+        finish(work, &stream, &has_id, begun, permit).await;
         if let Some(kept) = kept {
             kept.linger(&stream, ended).await;
         }
@@ -64,6 +67,7 @@ pub(super) fn commit<C: Core>(
 async fn finish<S: Session>(
     work: Option<Work>,
     stream: &Stream,
+    has_id: &AtomicBool,
     begun: Option<Opening<S>>,
     _waiting: OwnedSemaphorePermit,
 ) {
@@ -71,11 +75,19 @@ async fn finish<S: Session>(
         tokio::select! {
             biased;
             () = work => settle(stream),
-            () = stream.forsaken(RESUME) => stream.cancel(),
+            () = forsaken(stream, has_id) => stream.cancel(),
         }
     }
     if let Some(begun) = begun {
         drop(begun.settle(stream.answer().as_deref()));
+    }
+}
+
+/// Resolves when the client has gone for good: at once, if it has no id to come back with.
+async fn forsaken(stream: &Stream, has_id: &AtomicBool) {
+    stream.forsaken(Duration::ZERO).await;
+    if has_id.load(Ordering::Relaxed) {
+        stream.forsaken(RESUME).await;
     }
 }
 

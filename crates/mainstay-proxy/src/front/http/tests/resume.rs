@@ -74,6 +74,19 @@ async fn a_client_that_goes_before_the_commit_gives_its_request_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_without_an_event_id_cannot_come_back() {
+    let mut site = Site::new();
+    let session = site.fake.with(OLD);
+    let mut wire = site.posts(&session, &call(1, "slow")).await;
+    wire.head(200).await;
+    let asked = site.seen.request().await;
+    let start = Instant::now();
+    drop(wire);
+    asked.given_up().await;
+    assert!(start.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cut_stream_is_resumed_each_message_once() {
     let mut site = Site::new();
     let session = site.fake.with(OLD);
