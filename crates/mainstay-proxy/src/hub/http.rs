@@ -22,7 +22,7 @@ use crate::stream::Stream;
 use crate::upstream::{self, MAX_LINE, UpstreamError};
 
 /// How much of an error's body is read.
-const ERROR_BODY: usize = 64 * 1024;
+pub(super) const ERROR_BODY: usize = 64 * 1024;
 
 /// What every POST carries.
 static POST: LazyLock<Headers> = LazyLock::new(|| {

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::exchange::{Failure, Fate};
-use super::http::{HttpLane, HttpRun, UpSession};
+use super::http::{ERROR_BODY, HttpLane, HttpRun, UpSession};
 use super::outlook::{Outlook, RunLink};
 use super::progress::Progress;
 use super::session::{Origin, Session, WeakSession};
@@ -19,8 +19,6 @@ use crate::loss::is_session_lost;
 use crate::sse::{Event, Parser};
 use crate::stream::Stream;
 use crate::upstream::{self, MAX_LINE};
-
-const ERROR_BODY: usize = 64 * 1024;
 
 /// How often a stream that broke off is asked for again in a row.
 const RESUMES: u32 = 5;

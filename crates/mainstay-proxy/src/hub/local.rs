@@ -9,11 +9,9 @@ use serde_json::value::RawValue;
 use super::exchange::{self, Refusal};
 use super::{Hub, Session};
 use crate::frame::{self, Parsed};
+use crate::lists::MAX_PAGES;
 use crate::stream::Stream;
 use crate::upstream::{self, Identity, UpstreamError};
-
-/// No list has more pages: our own copies have no more.
-const MAX_PAGES: usize = 1000;
 
 /// A session that lasts as long as this value.
 #[derive(Debug)]
