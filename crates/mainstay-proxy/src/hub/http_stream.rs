@@ -294,6 +294,10 @@ impl Listener {
             if forgotten {
                 session.http().forget(&up);
             }
+            if response.status() >= 500 && last.is_some() {
+                // It says nothing of the event: a gateway may not reach the server for a while.
+                return true;
+            }
             // What cannot be taken up can still be begun.
             self.last = None;
             return forgotten || last.is_some();
