@@ -29,7 +29,7 @@ pub(super) async fn answer(session: Session, message: Parsed, out: Arc<Stream>) 
     let _open = session.open(id, &out);
     let text = match method {
         Method::Ping => Some(frame::empty_result(id)),
-        Method::Initialize => Some(Box::pin(initialize::answer(&session, &message, &out)).await),
+        Method::Initialize => Box::pin(initialize::answer(&session, &message, &out)).await,
         Method::SetLevel => Box::pin(set_level(&session, &message, &out)).await,
         Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => {
             Box::pin(subscribe(&session, &message, &out)).await

@@ -12,6 +12,7 @@ use super::exchange::refusal;
 use super::lists::PATIENCE;
 use super::outlook::{Outlook, Run, RunLink};
 use super::session::Session;
+use super::witness::Decision;
 use super::words;
 use crate::frame::{self, InitializeParams, InitializeResult, Parsed, result_for_client};
 use crate::front::ProtocolVersion;
@@ -21,33 +22,45 @@ use crate::stream::Stream;
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 
 /// Answers with what the server says of itself: now, or what it said last.
-pub(super) async fn answer(session: &Session, message: &Parsed, out: &Arc<Stream>) -> Bytes {
-    let id = message.id().expect("a request has an id");
+/// Nothing if the client gave it up.
+pub(super) async fn answer(
+    session: &Session,
+    message: &Parsed,
+    out: &Arc<Stream>,
+) -> Option<Bytes> {
+    let id = message.id()?;
     let params = message.params().and_then(|params| {
         let version = InitializeParams::read(params)?.protocol_version.into_owned();
         let raw = RawValue::from_string(str::from_utf8(params).ok()?.to_owned()).ok()?;
         Some((version, Arc::<RawValue>::from(raw)))
     });
     let Some((version, params)) = params else {
-        return frame::error(id, frame::INVALID_PARAMS, "`initialize` needs a protocolVersion");
+        let what = "`initialize` needs a protocolVersion";
+        return Some(frame::error(id, frame::INVALID_PARAMS, what));
     };
     if !session.is_local() {
         session.propose(&params);
         session.hub().isolate(session);
     }
-    match tokio::select! {
+    let welcome = tokio::select! {
         welcome = welcome(session, &params) => welcome,
-        () = out.closed() => return frame::empty_result(id),
-    } {
+        () = out.closed() => return None,
+    };
+    let refused = |cause: &'static str, why: &str| {
+        let first_line = why.lines().next().unwrap_or_default();
+        session.hub().decided(Decision::about(session, message, cause, first_line, None));
+        Some(refusal(id, cause, why))
+    };
+    match welcome {
         Ok(Welcome { result, generation }) => {
             let version = agreed(&version, &result);
             let Some(told) = result_for_client(result.get().as_bytes(), version.as_str()) else {
-                return refusal(id, "bad-answer", "the server's answer makes no sense");
+                return refused("bad-answer", "the server's answer makes no sense");
             };
             session.begin(params, version, generation);
-            frame::result_text(id, &told)
+            Some(frame::result_text(id, &told))
         }
-        Err((verdict, why)) => refusal(id, words::cause(verdict), &why),
+        Err((verdict, why)) => refused(words::cause(verdict), &why),
     }
 }
 

@@ -36,12 +36,15 @@ impl Decision {
     ) -> Self {
         let method = request.method().map_or("", Method::as_str);
         let name = request.name().map(|name| format!(" {name}")).unwrap_or_default();
-        let short = session.id().get(..8).unwrap_or_default();
+        let whose = match session.id().get(..8) {
+            Some(short) => format!("session {short}"),
+            None => "our own user".to_owned(),
+        };
         Self {
             server: session.hub().name().to_owned(),
             run,
             cause,
-            detail: format!("{method}{name} of session {short}: {what}"),
+            detail: format!("{method}{name} of {whose}: {what}"),
         }
     }
 }

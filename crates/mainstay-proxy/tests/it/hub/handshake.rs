@@ -37,6 +37,17 @@ async fn while_the_server_is_down_the_last_copy_serves() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_gives_up_is_not_initialized() {
+    let world = World::new();
+    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let asked = client.begins(&json!({}));
+    sleep(Duration::from_millis(1)).await;
+    asked.stream.cancel();
+    sleep(Duration::from_millis(1)).await;
+    assert!(asked.stream.is_finished() && !asked.is_answered());
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_copy_of_an_earlier_daemon_serves_too() {
     let before = World::new();
     let _server = before.serves().await;
@@ -55,6 +66,7 @@ async fn without_a_copy_a_client_waits_a_little() {
     let error = &crate::soon(in_vain.answer()).await["error"];
     assert_eq!(error["data"], json!({"mainstay": "hold-expired"}));
     assert_eq!(begun.elapsed(), Duration::from_secs(8));
+    assert_eq!(world.notes.causes(), ["hold-expired"]);
 
     let client = Client::new(world.hubs.open(NAME).unwrap());
     let asked = client.begins(&json!({}));
