@@ -78,7 +78,10 @@ async fn call_tool(session: &Session, message: &Parsed, out: &Arc<Stream>) -> Op
         return Some(frame::tool_error(id, &words::vanished(hub.name(), &tool)));
     }
     let Answered { text, run } = pass(session, message, out).await?;
-    let Some(run) = run.filter(|run| session.meets(run.generation)) else { return Some(text) };
+    let is_result = || Parsed::read(text.clone()).is_ok_and(|answer| answer.result().is_some());
+    let Some(run) = run.filter(|run| session.meets(run.generation, is_result)) else {
+        return Some(text);
+    };
     if hub.settings().quiet_restart {
         return Some(text);
     }

@@ -210,13 +210,17 @@ impl Session {
         self.keep(&state);
     }
 
-    /// Whether the client is to be told that it now speaks to another run than before. Once per run.
-    pub(super) fn meets(&self, generation: u64) -> bool {
+    /// Whether the client is to be told that it now speaks to another run than before. Once per run,
+    /// with an answer that can carry the news.
+    pub(super) fn meets(&self, generation: u64, can_tell: impl FnOnce() -> bool) -> bool {
         let mut state = self.state();
-        let before = state.knows;
+        let is_news = state.knows != 0 && state.knows < generation;
+        if is_news && !can_tell() {
+            return false;
+        }
         // An older run may still answer after the newer one.
-        state.knows = before.max(generation);
-        before != 0 && before < generation
+        state.knows = state.knows.max(generation);
+        is_news
     }
 
     /// There is a new run. What changed of the resources in between cannot be known.

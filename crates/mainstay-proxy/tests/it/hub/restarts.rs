@@ -7,6 +7,7 @@ use mainstay_proxy::Outlook;
 use serde_json::{Value, json};
 
 use super::{World, settings};
+use crate::soon;
 
 #[tokio::test(start_paused = true)]
 async fn a_safe_call_is_replayed_and_an_unsafe_one_answered() {
@@ -131,11 +132,11 @@ async fn a_new_run_is_told_level_and_subscriptions_before_anything_else() {
         let set = client.asks("logging/setLevel", &json!({"level": level}));
         let request = server.reads_request("logging/setLevel").await;
         server.answers(&request, &json!({})).await;
-        crate::soon(set.answer()).await;
+        soon(set.answer()).await;
         let subscribed = client.asks("resources/subscribe", &json!({"uri": uri}));
         let request = server.reads_request("resources/subscribe").await;
         server.answers(&request, &json!({})).await;
-        crate::soon(subscribed.answer()).await;
+        soon(subscribed.answer()).await;
     }
     drop(server);
     world.is_coming(None);
@@ -165,11 +166,11 @@ async fn updates_go_to_those_who_subscribed() {
         let subscribed = client.asks("resources/subscribe", &json!({"uri": "a:"}));
         let request = server.reads_request("resources/subscribe").await;
         server.answers(&request, &json!({})).await;
-        crate::soon(subscribed.answer()).await;
+        soon(subscribed.answer()).await;
     }
     // Another one still wants it, so the server is not told.
     let left = one.asks("resources/unsubscribe", &json!({"uri": "a:"}));
-    crate::soon(left.answer()).await;
+    soon(left.answer()).await;
     let updated = json!({"method": "notifications/resources/updated", "params": {"uri": "a:"}});
     server.says(&updated).await;
     expect_updated(&two.hears().await, "a:");
@@ -177,7 +178,7 @@ async fn updates_go_to_those_who_subscribed() {
     let left = two.asks("resources/unsubscribe", &json!({"uri": "a:"}));
     let request = server.reads_request("resources/unsubscribe").await;
     server.answers(&request, &json!({})).await;
-    crate::soon(left.answer()).await;
+    soon(left.answer()).await;
     drop(server);
     assert!(world.serves().await.reads_nothing().await);
 }
@@ -191,6 +192,11 @@ async fn the_first_result_of_a_new_run_says_so_once_per_session() {
     let old_call = old.reads_call("old").await;
     // The new run is there while the old one still answers.
     let mut new = world.serves().await;
+    // An error cannot carry the note, and does not use it up.
+    let failing = client.calls("poke");
+    let call = new.reads_call("poke").await;
+    new.says(&json!({"id": call["id"], "error": {"code": 7, "message": "no"}})).await;
+    assert_eq!(soon(failing.answer()).await["error"]["code"], 7);
     assert!(text_of(&client, &mut new).await.contains("whatever it kept in memory is lost"));
     old.returns(&old_call, "old").await;
     assert_eq!(late.text().await, "old");
@@ -235,7 +241,7 @@ async fn a_restored_session_goes_on_with_a_new_run() {
     let subscribed = client.asks("resources/subscribe", &json!({"uri": "a:"}));
     let request = server.reads_request("resources/subscribe").await;
     server.answers(&request, &json!({})).await;
-    crate::soon(subscribed.answer()).await;
+    soon(subscribed.answer()).await;
 
     let world = World::new();
     let record = before.notes.records().remove(0);
@@ -304,5 +310,5 @@ async fn whoever_waits_for_the_end_of_a_run_hears_of_it() {
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(!waiting.is_finished());
     drop(server);
-    crate::soon(waiting).await.unwrap();
+    soon(waiting).await.unwrap();
 }
