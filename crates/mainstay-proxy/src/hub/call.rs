@@ -123,6 +123,11 @@ impl Call {
         self.doom.map_or(Verdict::Down, |doom| doom.verdict)
     }
 
+    /// The answer when nobody will tell of the server any more.
+    pub(super) fn no_news(&self) -> Verdict {
+        self.doom.map_or(Verdict::Removed, |doom| doom.verdict)
+    }
+
     /// What to do now.
     pub(super) fn step(&mut self, now: Instant, prospect: Prospect) -> Step {
         if let Some(Doom { generation, until, verdict }) = self.doom {

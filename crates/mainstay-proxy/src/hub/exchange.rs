@@ -148,6 +148,14 @@ pub(super) enum Fate {
     Forgotten,
 }
 
+/// How the wait of a held request ended.
+enum Waited {
+    LookAgain,
+    /// Nobody will tell of the server any more.
+    NoNews,
+    GivenUp,
+}
+
 impl<'a> Exchange<'a> {
     fn new(
         session: &'a Session,
@@ -193,9 +201,15 @@ impl<'a> Exchange<'a> {
                         changes = Some(self.session.outlook());
                         continue;
                     };
-                    if !Box::pin(self.wait(changes, until)).await {
-                        self.decided("gone", "the client gave it up while it was held", None);
-                        return None;
+                    match Box::pin(self.wait(changes, until)).await {
+                        Waited::LookAgain => {}
+                        Waited::NoNews => {
+                            return Some(self.ours(self.call.no_news(), &present));
+                        }
+                        Waited::GivenUp => {
+                            self.decided("gone", "the client gave it up while it was held", None);
+                            return None;
+                        }
                     }
                 }
                 Step::Answer(verdict) => return Some(self.ours(verdict, &present)),
@@ -220,22 +234,19 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Waits for a change or until then. False when the client has given the request up.
+    /// Waits for a change or until then.
     async fn wait(
         &self,
         outlook: &mut watch::Receiver<Outlook>,
         until: std::time::Instant,
-    ) -> bool {
+    ) -> Waited {
         tokio::select! {
-            changed = outlook.changed() => {
-                if changed.is_err() {
-                    // Nobody will tell any more: the server is gone, as the next look shows.
-                    sleep_until(Instant::from_std(until)).await;
-                }
-                true
-            }
-            () = sleep_until(Instant::from_std(until)) => true,
-            () = self.out.closed() => false,
+            changed = outlook.changed() => match changed {
+                Ok(()) => Waited::LookAgain,
+                Err(_) => Waited::NoNews,
+            },
+            () = sleep_until(Instant::from_std(until)) => Waited::LookAgain,
+            () = self.out.closed() => Waited::GivenUp,
         }
     }
 

@@ -99,6 +99,22 @@ async fn a_run_ends_with_its_session() {
     assert!(world.notes.own.lock().unwrap().is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_request_does_not_wait_for_a_run_that_nobody_tells_of() {
+    let world = isolated();
+    let (one, server) = joins(&world, 0).await;
+    let (_, outlook) = world.notes.own(0);
+    drop(server);
+    outlook.send_replace(Outlook::Coming { due: None, why: Arc::default() });
+    let begun = tokio::time::Instant::now();
+    let asked = one.calls("poke");
+    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    world.notes.own.lock().unwrap().clear();
+    drop(outlook);
+    assert!(asked.text().await.ends_with("was removed"));
+    assert!(begun.elapsed() < std::time::Duration::from_secs(1));
+}
+
 /// The session has ended while its run was being started.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_nobodys_is_heard_by_nobody() {
