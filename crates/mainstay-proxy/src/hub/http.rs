@@ -288,7 +288,6 @@ impl UpSession {
         terms: &Terms,
     ) -> Result<Self, UpstreamError> {
         const METHOD: &str = "initialize";
-        let closed = |sent| UpstreamError::Closed { method: METHOD.to_owned(), sent };
         let request = frame::request(0, METHOD, terms.params.as_deref());
         let sent = client.send_with(&[&POST], post_of(&request)).await;
         let mut response = sent.map_err(|error| upstream::not_sent(METHOD, error))?;
@@ -300,7 +299,7 @@ impl UpSession {
             let (method, status) = (METHOD.to_owned(), response.status());
             return Err(UpstreamError::Http { method, status, body });
         }
-        let answer = http_stream::only_answer(&mut response).await.map_err(|_| closed(true))?;
+        let answer = http_stream::only_answer(METHOD, &mut response).await?;
         let hello = Hello::read(upstream::settled(METHOD, &answer)?, id)?;
         let up = Self::resume(generation, &hello)?;
         up.tell(client, &frame::notification("notifications/initialized", None)).await;
@@ -349,8 +348,7 @@ impl UpSession {
             let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
             return Err(upstream::bad_status(method, response.status(), &body));
         }
-        let closed = |_| UpstreamError::Closed { method: method.to_owned(), sent: true };
-        let answer = http_stream::only_answer(&mut response).await.map_err(closed)?;
+        let answer = http_stream::only_answer(method, &mut response).await?;
         upstream::settled(method, &answer)
     }
 

@@ -18,7 +18,7 @@ use crate::frame::{self, Kind, Method as Rpc, Parsed};
 use crate::loss::is_session_lost;
 use crate::sse::{Event, Parser};
 use crate::stream::Stream;
-use crate::upstream::{self, MAX_LINE};
+use crate::upstream::{self, MAX_LINE, UpstreamError};
 
 /// How often a stream that broke off is asked for again in a row.
 const RESUMES: u32 = 5;
@@ -206,14 +206,21 @@ fn put_question(session: &Session, generation: u64, request: &Parsed, out: Optio
 }
 
 /// The answer in a response to a request of our own; whatever comes before it is dropped.
-pub(super) async fn only_answer(response: &mut Response) -> Result<Parsed, BodyError> {
+pub(super) async fn only_answer(
+    method: &str,
+    response: &mut Response,
+) -> Result<Parsed, UpstreamError> {
+    let closed = |_: BodyError| UpstreamError::Closed { method: method.to_owned(), sent: true };
+    if response.content_type() != ContentType::EventStream {
+        let body = response.bytes(MAX_LINE).await.map_err(closed)?;
+        return Parsed::read(body.clone()).map_err(|_| {
+            let text = upstream::excerpt(&body);
+            upstream::protocol(method, format_args!("something that is no answer: {text}"))
+        });
+    }
     let mut parser = Parser::new(MAX_LINE);
     let mut events = Vec::new();
-    if response.content_type() != ContentType::EventStream {
-        let body = response.bytes(MAX_LINE).await?;
-        return Parsed::read(body).map_err(|_| BodyError::Cut(None));
-    }
-    while let Some(chunk) = response.chunk().await? {
+    while let Some(chunk) = response.chunk().await.map_err(closed)? {
         let read = parser.feed(&chunk, &mut events);
         for event in events.drain(..) {
             if let Ok(message) = Parsed::read(event.data)
@@ -226,7 +233,7 @@ pub(super) async fn only_answer(response: &mut Response) -> Result<Parsed, BodyE
             break;
         }
     }
-    Err(BodyError::Cut(None))
+    Err(closed(BodyError::Cut(None)))
 }
 
 /// Hears what a server says outside of requests, for as long as the session lives.

@@ -133,7 +133,12 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
             self.enter(session);
         }
         let mut input = Input::new(reader);
-        while let Some(line) = input.next().await.map_err(LinesError::Read)? {
+        loop {
+            let line = tokio::select! {
+                line = input.next() => line.map_err(LinesError::Read)?,
+                () = over(&self.session) => None,
+            };
+            let Some(line) = line else { break };
             match line {
                 Line::Text(text) if text.trim_ascii().is_empty() => {}
                 Line::Text(text) => self.take(text).await,
@@ -298,6 +303,19 @@ async fn pass_on(
         lines.send(item.message).await.ok()?;
     }
     answer
+}
+
+/// Resolves when the session has ended behind its client's back, as it does when its server is removed:
+/// a client that goes on talking in it would never hear that. One whose `initialize` failed may try again.
+async fn over<S: Session>(slot: &Slot<S>) {
+    let session = lock(slot).clone();
+    if let Some(session) = session {
+        session.streams().general().closed().await;
+        if lock(slot).is_some() {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
 }
 
 fn lock<S>(slot: &Mutex<Option<S>>) -> std::sync::MutexGuard<'_, Option<S>> {

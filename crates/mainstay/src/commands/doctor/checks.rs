@@ -183,8 +183,11 @@ pub(super) fn listen_check(
 fn listener_of(daemon: &DaemonInfo, wanted: SocketAddr) -> Check {
     let anew = "`mainstay daemon stop --keep-servers`, then any command starts a new one";
     let Some(address) = &daemon.listen else {
-        return Check::new("listener", Level::Warn, "the daemon has none, so no client reaches it")
-            .help(anew);
+        let what = format!("another program has {wanted}, so no client reaches us over HTTP");
+        return Check::new("listener", Level::Warn, what).help(
+            "the daemon takes the address as soon as it is free; or set MAINSTAY_LISTEN to another \
+             one and restart the daemon (`mainstay daemon stop --keep-servers`)",
+        );
     };
     let meant = address.parse().is_ok_and(|found: SocketAddr| {
         found.ip() == wanted.ip() && (wanted.port() == 0 || found.port() == wanted.port())
