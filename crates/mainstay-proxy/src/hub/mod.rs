@@ -45,7 +45,7 @@ use self::lines::LineLane;
 use self::outlook::RunLink;
 use self::session::Terms;
 use crate::client::Client;
-use crate::frame::Parsed;
+use crate::frame::{self, Parsed};
 use crate::front::Session as _;
 use crate::lists::Lists;
 use crate::record::{Keeper, SessionRecord};
@@ -219,6 +219,12 @@ impl Hub {
                 self.http_link(generation, client, own)?
             }
         };
+        if let Some(Some(owner)) = &owner {
+            // What changed between two runs of its own cannot be known.
+            for uri in &terms.subscriptions {
+                owner.hear(frame::resource_updated(uri), None);
+            }
+        }
         Ok(Arc::new(Run { generation, hello: Arc::new(hello), after, link }))
     }
 

@@ -127,3 +127,18 @@ async fn a_run_that_is_nobodys_is_heard_by_nobody() {
     assert_eq!(orphan.reads().await["error"]["code"], -32601);
     assert!(one.hears_nothing().await);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_session_hears_what_may_have_changed_between_its_runs() {
+    let world = isolated();
+    let (client, mut server) = joins(&world, 0).await;
+    let asked = client.asks("resources/subscribe", &json!({"uri": "a://b"}));
+    let request = server.reads_request("resources/subscribe").await;
+    server.answers(&request, &json!({})).await;
+    assert!(crate::soon(asked.answer()).await["result"].is_object());
+    drop(server);
+    let _next = provides(&world, 0).await;
+    let told = client.hears().await;
+    assert_eq!(told["method"], "notifications/resources/updated");
+    assert_eq!(told["params"]["uri"], "a://b");
+}
