@@ -13,7 +13,8 @@ use crate::human_duration;
 pub struct Exit {
     /// The exit code, if it exited.
     pub code: Option<i32>,
-    /// The number of the signal that ended it, if one did.
+    /// The number of the signal that ended it, if one did. Of a container's end both may be known: its
+    /// engine tells a code that stands for the signal.
     pub signal: Option<i32>,
     /// Whether the kernel killed it because memory ran out.
     #[serde(default)]
@@ -38,7 +39,12 @@ impl Exit {
 impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.code, self.signal) {
-            (Some(code), _) => write!(f, "exited {code}")?,
+            (Some(code), None) => write!(f, "exited {code}")?,
+            (Some(code), Some(_)) if self.oom => write!(f, "exited {code}")?,
+            (Some(code), Some(signal)) => match signal_name(signal) {
+                Some(name) => write!(f, "exited {code} ({name})")?,
+                None => write!(f, "exited {code} (signal {signal})")?,
+            },
             (None, Some(signal)) => match signal_name(signal) {
                 Some(name) => write!(f, "killed by {name}")?,
                 None => write!(f, "killed by signal {signal}")?,

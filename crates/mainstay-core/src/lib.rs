@@ -19,8 +19,9 @@ pub use inherit::is_inherited;
 pub use name::{NameError, RunId, ServerName};
 pub use policy::{OnStop, RestartPolicy, StableFrom};
 pub use spec::{
-    EnvVar, HeaderError, HeaderName, HeaderValue, ProcessSpec, ProxyProblem, ProxySettings,
-    RemoteSpec, RemoteUrl, ServerSpec, SpecError, Transport, UrlError, Wanted, Workload,
+    ContainerSpec, EngineKind, EnvVar, HeaderError, HeaderName, HeaderValue, ImageError, ImageRef,
+    Limits, ProcessSpec, ProxyProblem, ProxySettings, RemoteSpec, RemoteUrl, ServerSpec, SpecError,
+    Transport, UrlError, Volume, VolumeError, Wanted, Workload,
 };
 pub use status::Status;
 pub use text::human_duration;

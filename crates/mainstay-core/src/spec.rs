@@ -3,6 +3,7 @@
 //! Stored specs stay readable: a field that was added later has a default, and what was moved is also
 //! read where it used to be.
 
+mod container;
 mod proxy;
 mod remote;
 mod stored;
@@ -14,11 +15,17 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::container::{
+    ContainerSpec, EngineKind, ImageError, ImageRef, Limits, Volume, VolumeError,
+};
 pub use self::proxy::{ProxyProblem, ProxySettings};
 pub use self::remote::{HeaderError, HeaderName, HeaderValue, RemoteSpec, RemoteUrl, UrlError};
 use self::stored::Stored;
 use crate::policy::LONGEST;
 use crate::{RestartPolicy, ServerName};
+
+/// No engine starts a container with less.
+const LEAST_MEMORY: u64 = 6 * 1024 * 1024;
 
 /// Whether a server should run. This is the only thing about it that is stored besides its spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -52,6 +59,8 @@ pub struct ServerSpec {
 pub enum Workload {
     /// A local process.
     Process(ProcessSpec),
+    /// A container.
+    Container(ContainerSpec),
     /// A server that runs elsewhere, by itself.
     Remote(RemoteSpec),
 }
@@ -61,6 +70,7 @@ impl Workload {
     pub fn engine(&self) -> &'static str {
         match self {
             Self::Process(_) => "process",
+            Self::Container(container) => container.engine.unwrap_or(EngineKind::Docker).as_str(),
             Self::Remote(_) => "remote",
         }
     }
@@ -69,14 +79,16 @@ impl Workload {
     pub fn transport(&self) -> &'static str {
         match self {
             Self::Process(process) => process.transport.as_str(),
+            Self::Container(container) => container.transport.as_str(),
             Self::Remote(_) => "streamable-http",
         }
     }
 
-    /// How it speaks MCP on this machine; none if it is not on it.
+    /// How it speaks MCP; none if it is reached by a URL.
     pub fn local_transport(&self) -> Option<&Transport> {
         match self {
             Self::Process(process) => Some(&process.transport),
+            Self::Container(container) => Some(&container.transport),
             Self::Remote(_) => None,
         }
     }
@@ -199,6 +211,27 @@ pub enum SpecError {
     /// A start that may take no time could never succeed.
     #[error("`restart.start_timeout` of server `{0}` must be above zero")]
     NoTimeToStart(ServerName),
+    /// A container that speaks HTTP must be reachable.
+    #[error("server `{0}` speaks HTTP, so it cannot be without a network")]
+    Unreachable(ServerName),
+    /// There is no such capability.
+    #[error("`{capability}` of server `{name}` is no capability: write it like NET_ADMIN")]
+    BadCapability {
+        /// The server.
+        name: ServerName,
+        /// What was given.
+        capability: String,
+    },
+    /// A limit is so low that nothing could run.
+    #[error("`limits.{field}` of server `{name}` is too low: give at least {least}")]
+    TooLow {
+        /// The server.
+        name: ServerName,
+        /// Which limit, named as in [`Limits`].
+        field: &'static str,
+        /// The lowest that makes sense.
+        least: &'static str,
+    },
     /// Mainstay cannot stand before the server like this.
     #[error("server `{name}`: {problem}")]
     BadProxy {
@@ -216,6 +249,10 @@ impl ServerSpec {
             Workload::Process(process) => {
                 self.validate_process(process)?;
                 self.validate_endpoint(&process.transport)?;
+            }
+            Workload::Container(container) => {
+                self.validate_container(container)?;
+                self.validate_endpoint(&container.transport)?;
             }
             // Its parts cannot be made wrong.
             Workload::Remote(_) => {}
@@ -236,7 +273,39 @@ impl ServerSpec {
         if process.command.iter().any(|part| part.contains('\0')) {
             return Err(SpecError::Nul { name: name(), what: "the command".to_owned() });
         }
-        for (variable, value) in &process.env {
+        self.validate_env(&process.env)
+    }
+
+    fn validate_container(&self, container: &ContainerSpec) -> Result<(), SpecError> {
+        let name = || self.name.clone();
+        let limits = &container.limits;
+        let too_low = |field, least| SpecError::TooLow { name: self.name.clone(), field, least };
+        if limits.memory.is_some_and(|memory| memory < LEAST_MEMORY) {
+            return Err(too_low("memory", "6 MiB"));
+        }
+        if limits.pids == Some(0) {
+            return Err(too_low("pids", "1"));
+        }
+        let odd = |name: &&String| {
+            name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+        };
+        if let Some(capability) = limits.cap_add.iter().find(odd) {
+            return Err(SpecError::BadCapability { name: name(), capability: capability.clone() });
+        }
+        let texts = container.args.iter().chain(&container.network).chain(&container.user);
+        if texts.chain(&container.host).any(|text| text.contains('\0')) {
+            return Err(SpecError::Nul { name: name(), what: "an argument".to_owned() });
+        }
+        let speaks_http = container.transport != Transport::Stdio;
+        if speaks_http && container.network.as_deref() == Some("none") {
+            return Err(SpecError::Unreachable(name()));
+        }
+        self.validate_env(&container.env)
+    }
+
+    fn validate_env(&self, env: &BTreeMap<String, EnvVar>) -> Result<(), SpecError> {
+        let name = || self.name.clone();
+        for (variable, value) in env {
             if variable.is_empty() || variable.contains(['=', '\0']) {
                 return Err(SpecError::BadVariable { name: name(), variable: variable.clone() });
             }

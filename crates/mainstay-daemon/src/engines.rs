@@ -11,17 +11,20 @@ use tokio::sync::broadcast;
 pub(crate) enum Home {
     /// A process on this machine.
     Process,
+    /// A container.
+    Container,
     /// Somewhere else, reached by a URL.
     Remote,
 }
 
 impl Home {
-    const ALL: [Self; 2] = [Self::Process, Self::Remote];
+    const ALL: [Self; 3] = [Self::Process, Self::Container, Self::Remote];
 
     /// Where such a workload is run.
     pub(crate) fn of(workload: &Workload) -> Self {
         match workload {
             Workload::Process(_) => Self::Process,
+            Workload::Container(_) => Self::Container,
             Workload::Remote(_) => Self::Remote,
         }
     }
@@ -31,6 +34,7 @@ impl Home {
 #[derive(Clone)]
 pub(crate) struct Engines {
     pub(crate) process: Arc<dyn Engine>,
+    pub(crate) container: Arc<dyn Engine>,
     pub(crate) remote: Arc<dyn Engine>,
 }
 
@@ -39,6 +43,7 @@ impl Engines {
     pub(crate) fn at(&self, home: Home) -> &Arc<dyn Engine> {
         match home {
             Home::Process => &self.process,
+            Home::Container => &self.container,
             Home::Remote => &self.remote,
         }
     }

@@ -51,11 +51,12 @@ pub(crate) fn sort_out(
         let legacy = all.entry(key.server.clone()).or_default();
         legacy.last = legacy.last.max(key.run);
         match state {
-            FoundState::Alive { pid, age } => {
+            FoundState::Alive { pid, age, .. } => {
                 let survivor = Survivor { home, run: key.run, pid, age };
                 let older = legacy.survivor.replace(survivor);
                 surplus.extend(older.map(|older| (older.home, RunKey::new(key.server, older.run))));
             }
+            FoundState::Unknown => {}
             FoundState::Ended(exit) => legacy.ended = Some((key.run, exit)),
         }
     }
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     fn alive(name: &str, run: u64) -> (Home, Found) {
-        let state = FoundState::Alive { pid: None, age: Duration::ZERO };
+        let state = FoundState::Alive { pid: None, container: None, age: Duration::ZERO };
         (Home::Process, Found { key: key(name, run), state })
     }
 

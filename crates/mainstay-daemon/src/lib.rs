@@ -31,7 +31,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_api::{Instance, ListenAddr};
-use mainstay_engine::{EngineError, News, ProcessConfig, ProcessEngine, RemoteEngine, RunKey};
+use mainstay_engine::{
+    DockerConfig, DockerEngine, EngineError, News, ProcessConfig, ProcessEngine, RemoteEngine,
+    RunKey,
+};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, broadcast, mpsc};
@@ -58,6 +61,9 @@ const STATE: &str = "state.db";
 
 /// The sessions of clients, in the state directory.
 const SESSIONS: &str = "sessions.db";
+
+/// What is known of containers, in the state directory.
+const CONTAINERS: &str = "containers";
 
 /// How often sessions are looked over that nobody uses any more.
 const SWEEP: Duration = Duration::from_secs(600);
@@ -187,6 +193,7 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
     let last_runs = journal::last_runs(&events);
     let memory = Memory::open(instance.sessions_dir())
         .map_err(|source| RunError::directory(&instance.run_dir, source))?;
+    let env = config.env.clone();
     let engine = ProcessEngine::open(ProcessConfig {
         shim: config.exe,
         runs_dir: instance.runs_dir(),
@@ -198,7 +205,21 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
         log_keep: LOG_KEEP,
     })
     .await?;
-    let engines = Engines { process: Arc::new(engine), remote: Arc::new(RemoteEngine::default()) };
+    let containers = DockerEngine::open(DockerConfig {
+        instance: instance_id.clone(),
+        wanted: stored.iter().map(|server| server.spec.name.clone()).collect(),
+        records_dir: instance.state_dir.join(CONTAINERS),
+        logs_dir: instance.logs_dir(),
+        env,
+        log_max_bytes: LOG_BYTES,
+        log_keep: LOG_KEEP,
+    })
+    .await?;
+    let engines = Engines {
+        process: Arc::new(engine),
+        container: Arc::new(containers),
+        remote: Arc::new(RemoteEngine::default()),
+    };
     let (sessions, kept) = Sessions::open(&instance.state_dir.join(SESSIONS));
     let gateway = Gateway::new(journal.clone(), Arc::new(sessions.clone()), kept);
     let hubs = Arc::clone(&gateway.hubs);

@@ -195,7 +195,7 @@ impl Registry {
         for spec in &specs {
             spec.validate().map_err(|e| ApiError::new(ErrorKind::Invalid, e.to_string()))?;
             let engine = self.shared.context.engines.of(&spec.workload);
-            engine.check(spec).await.map_err(|error| {
+            engine.prepare(spec).await.map_err(|error| {
                 ApiError::new(ErrorKind::Unavailable, format!("`{}`: {error}", spec.name))
                     .with_help("nothing was changed; correct the command and try again")
             })?;
@@ -322,7 +322,7 @@ impl Registry {
 
     /// Passes on what an engine reports.
     pub(crate) async fn news(&self, news: News) {
-        let server = &news.key().server;
+        let server = news.server();
         let handle = self.servers().get(server).cloned();
         let own = || self.isolated().get(server).map(|isolated| isolated.handle.clone());
         if let Some(handle) = handle.or_else(own) {

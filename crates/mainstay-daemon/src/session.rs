@@ -171,6 +171,7 @@ pub(crate) async fn establish(
 ) -> Result<Session, SessionError> {
     let transport = match &spec.workload {
         Workload::Process(process) => &process.transport,
+        Workload::Container(container) => &container.transport,
         Workload::Remote(remote) => {
             // Before the supervisor takes it for hung: it may just be far away.
             let limit = REMOTE.min(spec.restart.start_timeout * 9 / 10);

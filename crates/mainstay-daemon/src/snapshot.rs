@@ -98,6 +98,7 @@ pub(crate) fn status(
     let spec = &snapshot.spec;
     let (process, remote) = match &spec.workload {
         Workload::Process(process) => (Some(process), None),
+        Workload::Container(_) => (None, None),
         Workload::Remote(remote) => (None, Some(remote)),
     };
     StatusReport {
@@ -129,6 +130,7 @@ fn target(workload: &Workload) -> Option<String> {
                 Some(format!("http://127.0.0.1:{port}{path}"))
             }
         },
+        Workload::Container(_) => None,
         Workload::Remote(remote) => Some(remote.url.without_query().to_owned()),
     }
 }

@@ -50,6 +50,35 @@ pub enum StartError {
         /// The engine that runs it.
         engine: &'static str,
     },
+    /// There is no container engine, or none of the wanted kind.
+    #[error("no container engine answers{}", places(.tried))]
+    NoEngine {
+        /// Where one was looked for, and what was wrong there.
+        tried: Vec<String>,
+    },
+    /// The image is not on the engine's machine.
+    #[error("the image `{image}` is not there")]
+    NoImage {
+        /// Which image.
+        image: String,
+    },
+    /// The image cannot be had.
+    #[error("the image `{image}` cannot be pulled: {why}")]
+    Pull {
+        /// Which image.
+        image: String,
+        /// What the engine says about it.
+        why: String,
+    },
+    /// The engine does not answer, so nothing can be said about the server.
+    #[error("{why}")]
+    Away {
+        /// What is wrong, for people.
+        why: String,
+    },
+    /// Somebody has removed what the server runs in.
+    #[error("its container was removed")]
+    Removed,
     /// The holder process could not be started or did not report.
     #[error("the process that holds the server could not be started: {what}")]
     Shim {
@@ -84,6 +113,11 @@ impl StartError {
             | Self::BadDirectory { .. }
             | Self::PortTaken { .. }
             | Self::OtherEngine { .. }
+            | Self::NoEngine { .. }
+            | Self::NoImage { .. }
+            | Self::Pull { .. }
+            | Self::Away { .. }
+            | Self::Removed
             | Self::Refused(_) => false,
         }
     }
@@ -101,6 +135,10 @@ impl StartError {
             Self::Refused(format!("{what}: {source}"))
         }
     }
+}
+
+fn places(tried: &[String]) -> String {
+    if tried.is_empty() { String::new() } else { format!(" (tried {})", tried.join("; ")) }
 }
 
 /// Why an engine could not do what it was asked to.
@@ -121,6 +159,17 @@ pub enum EngineError {
         #[source]
         source: io::Error,
     },
+    /// The engine does not answer now.
+    #[error("{0}")]
+    Away(String),
+    /// The engine answered that it cannot.
+    #[error("{what}: {why}")]
+    Engine {
+        /// What was attempted.
+        what: &'static str,
+        /// What it says.
+        why: String,
+    },
     /// The process that holds the run lives but does not answer: it is stopped or starved.
     #[error("the process that holds the server does not answer")]
     Mute,
@@ -137,8 +186,8 @@ impl EngineError {
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Io { source, .. } => is_shortage(source),
-            Self::Mute | Self::Refused(_) => true,
-            Self::NoSuchRun(_) | Self::Elsewhere(_) | Self::Shim(_) => false,
+            Self::Mute | Self::Refused(_) | Self::Away(_) => true,
+            Self::NoSuchRun(_) | Self::Elsewhere(_) | Self::Engine { .. } | Self::Shim(_) => false,
         }
     }
 
@@ -152,7 +201,12 @@ impl EngineError {
         match self {
             Self::NoSuchRun(_) => true,
             Self::Io { source, .. } => is_absent(source) || is_hang_up(source),
-            Self::Elsewhere(_) | Self::Mute | Self::Refused(_) | Self::Shim(_) => false,
+            Self::Elsewhere(_)
+            | Self::Away(_)
+            | Self::Engine { .. }
+            | Self::Mute
+            | Self::Refused(_)
+            | Self::Shim(_) => false,
         }
     }
 }
@@ -165,6 +219,8 @@ impl From<EngineError> for io::Error {
             EngineError::Mute => io::ErrorKind::TimedOut.into(),
             other @ (EngineError::NoSuchRun(_)
             | EngineError::Elsewhere(_)
+            | EngineError::Away(_)
+            | EngineError::Engine { .. }
             | EngineError::Refused(_)
             | EngineError::Shim(_)) => Self::other(other),
         }

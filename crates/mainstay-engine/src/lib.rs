@@ -11,6 +11,7 @@
 //!   nothing of the run is left. Only then may the next run of the same server be started.
 //! * News wakes a reconcile and may be lost; what [`Engine::list`] says is the truth.
 
+pub mod docker;
 mod error;
 pub mod process;
 mod remote;
@@ -20,9 +21,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use mainstay_core::{Exit, RunId, ServerName, ServerSpec};
+use mainstay_core::{Cause, Exit, RunId, ServerName, ServerSpec};
 use tokio::sync::{broadcast, mpsc, watch};
 
+pub use docker::{DockerConfig, DockerEngine, Pulled};
 pub use error::{EngineError, StartError};
 pub use process::{ProcessConfig, ProcessEngine};
 pub use remote::RemoteEngine;
@@ -44,10 +46,12 @@ impl RunKey {
 }
 
 /// A run that was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Started {
     /// The server's own process, where it is one on this machine.
     pub pid: Option<u32>,
+    /// The container it runs in, where it is one.
+    pub container: Option<String>,
 }
 
 /// A run of ours that the engine knows.
@@ -66,9 +70,13 @@ pub enum FoundState {
     Alive {
         /// The server's own process, where it is one on this machine.
         pid: Option<u32>,
+        /// The container it runs in, where it is one.
+        container: Option<String>,
         /// How long it has lived.
         age: Duration,
     },
+    /// What it lives on does not answer. What has become of it is told before [`News::Back`].
+    Unknown,
     /// It ended while nobody watched. It is told once, then forgotten.
     Ended(Exit),
 }
@@ -85,20 +93,93 @@ pub enum News {
         /// The last of what it wrote to standard error.
         stderr: Vec<u8>,
     },
-    /// Nothing of the run is left.
+    /// Nothing of the run is left. With [`Cause::Removed`] nothing is left of what it ran in either;
+    /// that may also be told of a run that was over before.
     Gone {
         /// Which run.
         key: RunKey,
         /// How it ended.
-        exit: Exit,
+        cause: Cause,
+    },
+    /// It has become known why a run ended that was reported gone a moment ago.
+    Amended {
+        /// Which run.
+        key: RunKey,
+        /// How it ended after all.
+        cause: Cause,
+    },
+    /// Somebody else started again what the last run of a server ran in, whether that had been reported
+    /// gone or not. What runs there now is a run of its own.
+    Restarted {
+        /// The last run that there was.
+        key: RunKey,
+        /// The run that is there now, one higher.
+        new: RunId,
+        /// What the new run is.
+        started: Started,
+    },
+    /// Somebody paused the run.
+    Paused {
+        /// Which run.
+        key: RunKey,
+    },
+    /// The run goes on.
+    Unpaused {
+        /// Which run.
+        key: RunKey,
+    },
+    /// What the image says about the health of its servers is not met.
+    Unhealthy {
+        /// Which run.
+        key: RunKey,
+    },
+    /// It is met again.
+    Healthy {
+        /// Which run.
+        key: RunKey,
+    },
+    /// What the server's runs live on does not answer.
+    Away {
+        /// Whose.
+        server: ServerName,
+        /// What is wrong, for people.
+        why: String,
+    },
+    /// It answers again, and everything that happened meanwhile has been told.
+    Back {
+        /// Whose.
+        server: ServerName,
     },
 }
 
 impl News {
-    /// The run it is about.
-    pub fn key(&self) -> &RunKey {
+    /// The server it is about.
+    pub fn server(&self) -> &ServerName {
         match self {
-            Self::Exited { key, .. } | Self::Gone { key, .. } => key,
+            Self::Away { server, .. } | Self::Back { server } => server,
+            Self::Exited { key, .. }
+            | Self::Gone { key, .. }
+            | Self::Amended { key, .. }
+            | Self::Restarted { key, .. }
+            | Self::Paused { key }
+            | Self::Unpaused { key }
+            | Self::Unhealthy { key }
+            | Self::Healthy { key } => &key.server,
+        }
+    }
+
+    /// The run it is about; of a restart the one before.
+    pub fn run(&self) -> Option<RunId> {
+        match self {
+            Self::Away { .. } | Self::Back { .. } => None,
+            Self::Exited { key, .. }
+            | Self::Gone { key, .. }
+            | Self::Amended { key, .. }
+            | Self::Restarted { key, .. }
+            | Self::Paused { key }
+            | Self::Unpaused { key }
+            | Self::Unhealthy { key }
+            | Self::Healthy { key } => Some(key.run),
         }
     }
 }
@@ -130,8 +211,9 @@ pub struct LogRange {
 /// A place where runs live.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
-    /// Whether this server could be started now, as far as that can be told without starting it.
-    async fn check(&self, spec: &ServerSpec) -> Result<(), StartError>;
+    /// The spec with everything decided that it left open, if such a server could be started now, as
+    /// far as that can be told without starting it.
+    async fn prepare(&self, spec: &ServerSpec) -> Result<ServerSpec, StartError>;
 
     /// Starts a run. It exists when this returns, and is gone again when this fails. A caller that
     /// does not wait for the end of this may find the run in the next [`Engine::list`].
@@ -168,6 +250,6 @@ pub trait Engine: Send + Sync + 'static {
     /// The last of what the run wrote to standard error.
     async fn stderr_tail(&self, key: &RunKey) -> Result<Vec<u8>, EngineError>;
 
-    /// Removes what is kept of a server beyond its runs: its log.
+    /// Removes what is kept of a server beyond its runs: its log, and what its runs ran in.
     async fn forget(&self, server: &ServerName) -> Result<(), EngineError>;
 }

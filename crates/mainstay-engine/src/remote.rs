@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mainstay_core::{Exit, ServerName, ServerSpec, Workload};
+use mainstay_core::{Cause, Exit, ServerName, ServerSpec, Workload};
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::Instant;
 
@@ -42,7 +42,7 @@ impl RemoteEngine {
         }
         let exit = Exit::code(0);
         let exited = News::Exited { key: key.clone(), exit, stderr: Vec::new() };
-        for news in [exited, News::Gone { key: key.clone(), exit }] {
+        for news in [exited, News::Gone { key: key.clone(), cause: Cause::Exited(exit) }] {
             // Without a reader, the next list tells.
             self.news.send(news).ok();
         }
@@ -64,17 +64,19 @@ impl RemoteEngine {
 
 #[async_trait]
 impl Engine for RemoteEngine {
-    async fn check(&self, spec: &ServerSpec) -> Result<(), StartError> {
+    async fn prepare(&self, spec: &ServerSpec) -> Result<ServerSpec, StartError> {
         match &spec.workload {
-            Workload::Remote(_) => Ok(()),
-            Workload::Process(_) => Err(StartError::OtherEngine { engine: spec.workload.engine() }),
+            Workload::Remote(_) => Ok(spec.clone()),
+            Workload::Process(_) | Workload::Container(_) => {
+                Err(StartError::OtherEngine { engine: spec.workload.engine() })
+            }
         }
     }
 
     async fn start(&self, key: &RunKey, spec: &ServerSpec) -> Result<Started, StartError> {
-        self.check(spec).await?;
+        self.prepare(spec).await?;
         self.runs().insert(key.clone(), Instant::now());
-        Ok(Started { pid: None })
+        Ok(Started::default())
     }
 
     async fn stop(&self, key: &RunKey, _grace: Duration) -> Result<(), EngineError> {
@@ -88,7 +90,11 @@ impl Engine for RemoteEngine {
     }
 
     async fn list(&self) -> Result<Vec<Found>, EngineError> {
-        let alive = |since: &Instant| FoundState::Alive { pid: None, age: since.elapsed() };
+        let alive = |since: &Instant| FoundState::Alive {
+            pid: None,
+            container: None,
+            age: since.elapsed(),
+        };
         let found = |(key, since): (&RunKey, _)| Found { key: key.clone(), state: alive(since) };
         Ok(self.runs().iter().map(found).collect())
     }

@@ -205,7 +205,7 @@ async fn an_http_server_is_reached_at_its_endpoint(subject: &impl Subject) {
 async fn what_cannot_start_leaves_nothing(subject: &impl Subject) {
     let engine = subject.reopen().await;
     let spec = subject.impossible("impossible");
-    assert!(engine.check(&spec).await.is_err());
+    assert!(engine.prepare(&spec).await.is_err());
     let key = RunKey::new(spec.name.clone(), RunId::new(1));
     assert!(engine.start(&key, &spec).await.is_err());
     assert!(engine.list().await.unwrap().iter().all(|found| found.key != key));
@@ -315,12 +315,13 @@ impl Running {
             let news = timeout(LIMIT, self.news.recv()).await.expect("its end is told in time");
             match news.expect("no news is lost") {
                 News::Exited { key, exit, .. } if key == self.key => exited = Some(exit),
-                News::Gone { key, exit } if key == self.key => {
+                News::Gone { key, cause } if key == self.key => {
+                    let exit = cause.exit().expect("it exited");
                     assert_eq!(exited, Some(exit), "the exit is told before the end");
                     assert!(!self.is_alive().await);
                     return exit;
                 }
-                News::Exited { .. } | News::Gone { .. } => {}
+                _ => {}
             }
         }
     }

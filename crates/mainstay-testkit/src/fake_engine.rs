@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use mainstay_core::{Exit, ServerName, ServerSpec};
+use mainstay_core::{Cause, Exit, ServerName, ServerSpec};
 use mainstay_engine::{
     Engine, EngineError, Found, FoundState, LogRange, News, RunKey, StartError, Started, Stdio,
 };
@@ -134,7 +134,7 @@ impl FakeEngine {
             let stderr = b"last words\n".to_vec();
             // Nobody may be listening.
             self.news.send(News::Exited { key: key.clone(), exit, stderr }).ok();
-            self.news.send(News::Gone { key: key.clone(), exit }).ok();
+            self.news.send(News::Gone { key: key.clone(), cause: Cause::Exited(exit) }).ok();
         }
         self.changed();
     }
@@ -201,8 +201,8 @@ impl FakeEngine {
 
 #[async_trait]
 impl Engine for FakeEngine {
-    async fn check(&self, _spec: &ServerSpec) -> Result<(), StartError> {
-        Ok(())
+    async fn prepare(&self, spec: &ServerSpec) -> Result<ServerSpec, StartError> {
+        Ok(spec.clone())
     }
 
     async fn start(&self, key: &RunKey, _spec: &ServerSpec) -> Result<Started, StartError> {
@@ -220,7 +220,10 @@ impl Engine for FakeEngine {
         self.wait_out(Delay::BeforeItIsTold).await;
         match refused {
             Some(why) => Err(StartError::Refused(why)),
-            None => Ok(Started { pid: u32::try_from(1000 + key.run.generation()).ok() }),
+            None => Ok(Started {
+                pid: u32::try_from(1000 + key.run.generation()).ok(),
+                container: None,
+            }),
         }
     }
 
@@ -243,7 +246,7 @@ impl Engine for FakeEngine {
     }
 
     async fn list(&self) -> Result<Vec<Found>, EngineError> {
-        let alive = FoundState::Alive { pid: None, age: Duration::ZERO };
+        let alive = FoundState::Alive { pid: None, container: None, age: Duration::ZERO };
         Ok(self.alive().into_iter().map(|key| Found { key, state: alive.clone() }).collect())
     }
 

@@ -21,7 +21,7 @@ pub(super) struct Stored {
 
 /// A transport beside a workload that has none.
 #[derive(Debug, thiserror::Error)]
-#[error("server `{0}` runs elsewhere, so it has no `transport` of its own")]
+#[error("server `{0}` is no process, so it has no `transport` beside its workload")]
 pub(super) struct NoTransport(ServerName);
 
 impl TryFrom<Stored> for ServerSpec {
@@ -31,8 +31,10 @@ impl TryFrom<Stored> for ServerSpec {
         let Stored { name, mut workload, transport, restart, proxy } = stored;
         match (&mut workload, transport) {
             (Workload::Process(process), Some(transport)) => process.transport = transport,
-            (Workload::Remote(_), Some(_)) => return Err(NoTransport(name)),
-            (Workload::Process(_) | Workload::Remote(_), None) => {}
+            (Workload::Container(_) | Workload::Remote(_), Some(_)) => {
+                return Err(NoTransport(name));
+            }
+            (Workload::Process(_) | Workload::Container(_) | Workload::Remote(_), None) => {}
         }
         Ok(Self { name, workload, restart, proxy })
     }

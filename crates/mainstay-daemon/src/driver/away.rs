@@ -105,7 +105,7 @@ impl Driver {
         match &self.stored.spec.workload {
             Workload::Remote(remote) => remote.url.without_query().to_owned(),
             // It was described anew, and its run is about to end.
-            Workload::Process(_) => "its URL".to_owned(),
+            Workload::Process(_) | Workload::Container(_) => "its URL".to_owned(),
         }
     }
 }

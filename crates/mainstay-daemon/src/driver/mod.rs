@@ -254,7 +254,7 @@ impl Driver {
                 self.publish();
                 (!same).then(|| Event::Replaced(self.stored.spec.restart.clone()))
             }
-            Message::News(news) if self.starting == Some(news.key().run) => {
+            Message::News(news) if self.starting.is_some() && self.starting == news.run() => {
                 self.early.push_back(news);
                 None
             }
@@ -265,7 +265,8 @@ impl Driver {
                 }
                 Some(Event::Exited { run: key.run })
             }
-            Message::News(News::Gone { key, exit }) => Some(self.gone(key.run, exit)),
+            Message::News(News::Gone { key, cause }) => Some(self.gone(key.run, cause)),
+            Message::News(_) => None,
             Message::Listed { begun, found } => self.compare(begun, &found),
             Message::HostResumed => Some(Event::HostResumed),
             Message::Demand => Some(Event::Demand),
@@ -327,9 +328,9 @@ impl Driver {
         }
     }
 
-    fn gone(&mut self, run: RunId, exit: Exit) -> Event {
+    fn gone(&mut self, run: RunId, cause: Cause) -> Event {
         self.context.memory.forget(&self.key(run));
-        Event::Gone { run, cause: Cause::Exited(exit) }
+        Event::Gone { run, cause }
     }
 
     /// What the engine lists is the truth: a run it does not have is gone, one that is not ours any
@@ -344,11 +345,11 @@ impl Driver {
                     self.end_at(*home, *run, None);
                 }
                 FoundState::Ended(how) if Some(*run) == present => exit = Some(*how),
-                FoundState::Alive { .. } | FoundState::Ended(_) => {}
+                FoundState::Alive { .. } | FoundState::Ended(_) | FoundState::Unknown => {}
             }
         }
         let started = self.unit.view(clock::now()).started?;
-        Some(self.gone(present?, exit?)).filter(|_| started < begun)
+        Some(self.gone(present?, Cause::Exited(exit?))).filter(|_| started < begun)
     }
 
     async fn forget(&mut self) {

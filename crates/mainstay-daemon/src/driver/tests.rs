@@ -43,6 +43,7 @@ impl World {
         let context = Context {
             engines: Engines {
                 process: Arc::new(engine.clone()),
+                container: Arc::new(RemoteEngine::default()),
                 remote: Arc::new(RemoteEngine::default()),
             },
             store: store.clone(),
@@ -163,11 +164,11 @@ async fn a_run_that_is_not_ours_any_more_is_ended() {
     world.die(1).await;
     world.until(|shown| shown.info().generation == 2 && shown.session.is_some()).await;
     world.engine.plant(key("time", 1));
-    let alive = FoundState::Alive { pid: None, age: Duration::ZERO };
+    let alive = FoundState::Alive { pid: None, container: None, age: Duration::ZERO };
     let found = [1, 2].map(|run| (Home::Process, RunId::new(run), alive.clone())).to_vec();
     world.send(Message::Listed { begun: clock::now(), found }).await;
     let mut news = world.engine.watch();
-    timeout(LIMIT, async { while news.recv().await.unwrap().key().run != RunId::new(1) {} })
+    timeout(LIMIT, async { while news.recv().await.unwrap().run() != Some(RunId::new(1)) {} })
         .await
         .unwrap();
     assert_eq!(world.engine.alive(), [key("time", 2)]);

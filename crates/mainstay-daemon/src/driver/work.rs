@@ -147,7 +147,7 @@ impl Driver {
         });
         let ready_at = *self.times.ready_at.get_or_insert_with(clock::wall);
         match self.home {
-            Home::Process => {
+            Home::Process | Home::Container => {
                 let hello = Hello::clone(&session.run.hello);
                 self.context.memory.remember(&self.key(run), &Remembered::new(ready_at, hello));
             }

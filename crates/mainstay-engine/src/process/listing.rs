@@ -45,7 +45,7 @@ impl ProcessEngine {
             let (taken, key) = taken.unwrap_or_else(|error| resume_unwind(error.into_panic()));
             match taken {
                 Taken::Alive { pid, age } => {
-                    all.push(Found { key, state: FoundState::Alive { pid, age } });
+                    all.push(Found { key, state: FoundState::Alive { pid, container: None, age } });
                 }
                 Taken::Ended(exit) => all.push(Found { key, state: FoundState::Ended(exit) }),
                 Taken::Lost => lost.push(key),

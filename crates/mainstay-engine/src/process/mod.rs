@@ -205,10 +205,11 @@ impl Shared {
 
 #[async_trait]
 impl Engine for ProcessEngine {
-    async fn check(&self, spec: &ServerSpec) -> Result<(), StartError> {
+    async fn prepare(&self, spec: &ServerSpec) -> Result<ServerSpec, StartError> {
         let process = process_of(spec)?;
         command::check_directory(&process.cwd)?;
-        self.shared.resolve(process).await.map(drop)
+        self.shared.resolve(process).await?;
+        Ok(spec.clone())
     }
 
     async fn start(&self, key: &RunKey, spec: &ServerSpec) -> Result<Started, StartError> {
@@ -224,7 +225,7 @@ impl Engine for ProcessEngine {
         // A task of its own, so that a caller who goes away does not leave half a start behind.
         self.tasks.spawn(self.shared.clone().run(key.clone(), launch, told));
         let pid = started.await.expect("a start tells how it went, and we hold its owner")?;
-        Ok(Started { pid: Some(pid) })
+        Ok(Started { pid: Some(pid), container: None })
     }
 
     async fn stop(&self, key: &RunKey, grace: Duration) -> Result<(), EngineError> {
@@ -296,7 +297,9 @@ fn gone_or(error: EngineError, key: &RunKey) -> EngineError {
 fn process_of(spec: &ServerSpec) -> Result<&ProcessSpec, StartError> {
     match &spec.workload {
         Workload::Process(process) => Ok(process),
-        Workload::Remote(_) => Err(StartError::OtherEngine { engine: spec.workload.engine() }),
+        Workload::Container(_) | Workload::Remote(_) => {
+            Err(StartError::OtherEngine { engine: spec.workload.engine() })
+        }
     }
 }
 

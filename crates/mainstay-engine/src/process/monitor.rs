@@ -1,6 +1,6 @@
 //! Following a run to its end.
 
-use mainstay_core::Exit;
+use mainstay_core::{Cause, Exit};
 use mainstay_hold::wire::{FromShim, ToShim};
 use tokio::process::Child;
 
@@ -48,7 +48,7 @@ impl Shared {
             self.tell_exit(key, known, Vec::new());
             known
         });
-        self.tell_all(News::Gone { key: key.clone(), exit });
+        self.tell_all(News::Gone { key: key.clone(), cause: Cause::Exited(exit) });
         Some(exit)
     }
 

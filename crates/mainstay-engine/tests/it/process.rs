@@ -68,7 +68,7 @@ async fn a_server_that_runs_elsewhere_is_not_for_this_engine() {
     let mut spec = processes.shell("far", "");
     spec.workload = Workload::Remote(RemoteSpec { url, headers: BTreeMap::new() });
     let refused = StartError::OtherEngine { engine: "remote" }.to_string();
-    assert_eq!(engine.check(&spec).await.unwrap_err().to_string(), refused);
+    assert_eq!(engine.prepare(&spec).await.unwrap_err().to_string(), refused);
     let error = engine.start(&first_run(&spec), &spec).await.unwrap_err();
     assert_eq!(error.to_string(), refused);
     assert!(!error.is_passing());

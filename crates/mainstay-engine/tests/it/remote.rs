@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mainstay_core::{Exit, RemoteSpec, ServerSpec, Workload};
+use mainstay_core::{Cause, Exit, RemoteSpec, ServerSpec, Workload};
 use mainstay_engine::{
     Engine as _, EngineError, FoundState, LogRange, News, RemoteEngine, StartError, Started,
 };
@@ -21,7 +21,7 @@ async fn a_run_is_listed_until_it_is_ended_and_its_end_is_told_once() {
     let engine = RemoteEngine::default();
     let mut news = engine.watch();
     let key = key("api", 1);
-    assert_eq!(engine.start(&key, &remote()).await.unwrap(), Started { pid: None });
+    assert_eq!(engine.start(&key, &remote()).await.unwrap(), Started::default());
     let found = engine.list().await.unwrap();
     assert_eq!((found.len(), &found[0].key), (1, &key));
     assert!(matches!(found[0].state, FoundState::Alive { pid: None, .. }));
@@ -31,7 +31,7 @@ async fn a_run_is_listed_until_it_is_ended_and_its_end_is_told_once() {
     let exit = Exit::code(0);
     let exited = News::Exited { key: key.clone(), exit, stderr: Vec::new() };
     assert_eq!(news.recv().await.unwrap(), exited);
-    assert_eq!(news.recv().await.unwrap(), News::Gone { key, exit });
+    assert_eq!(news.recv().await.unwrap(), News::Gone { key, cause: Cause::Exited(exit) });
     assert!(news.is_empty());
     assert_eq!(engine.list().await.unwrap(), []);
 }
@@ -39,7 +39,7 @@ async fn a_run_is_listed_until_it_is_ended_and_its_end_is_told_once() {
 #[tokio::test]
 async fn a_local_process_is_another_engine_s() {
     let engine = RemoteEngine::default();
-    assert!(engine.check(&remote()).await.is_ok());
+    assert!(engine.prepare(&remote()).await.is_ok());
     let refused = engine.start(&key("time", 1), &spec("time")).await;
     assert!(matches!(refused, Err(StartError::OtherEngine { engine: "process" })));
     assert_eq!(engine.list().await.unwrap(), []);

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_core::{
-    EnvVar, Exit, ProcessSpec, ProxySettings, RestartPolicy, RunId, ServerSpec, Transport, Workload,
+    Cause, EnvVar, Exit, ProcessSpec, ProxySettings, RestartPolicy, RunId, ServerSpec, Transport,
+    Workload,
 };
 use mainstay_engine::{Engine, News, ProcessConfig, ProcessEngine, RunKey};
 use mainstay_testkit::conformance::Subject;
@@ -133,7 +134,9 @@ pub(crate) fn first_run(spec: &ServerSpec) -> RunKey {
 /// Waits until nothing of a run is left.
 pub(crate) async fn gone(news: &mut broadcast::Receiver<News>) -> Exit {
     loop {
-        if let News::Gone { exit, .. } = timeout(LIMIT, news.recv()).await.unwrap().unwrap() {
+        if let News::Gone { cause: Cause::Exited(exit), .. } =
+            timeout(LIMIT, news.recv()).await.unwrap().unwrap()
+        {
             return exit;
         }
     }

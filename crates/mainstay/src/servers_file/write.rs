@@ -15,6 +15,7 @@ use crate::transport::DEFAULT_PATH;
 pub(super) fn write_server(text: &mut String, spec: &ServerSpec) {
     let mut lines = match &spec.workload {
         Workload::Process(process) => process_lines(process),
+        Workload::Container(_) => Vec::new(),
         Workload::Remote(remote) => remote_lines(&spec.name, remote),
     };
     let groups = [("proxy", proxy_lines(&spec.proxy)), ("restart", restart_lines(&spec.restart))];

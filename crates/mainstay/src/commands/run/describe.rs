@@ -214,7 +214,7 @@ mod tests {
     fn process(spec: &ServerSpec) -> &ProcessSpec {
         match &spec.workload {
             Workload::Process(process) => process,
-            Workload::Remote(remote) => panic!("{remote:?}"),
+            other => panic!("{other:?}"),
         }
     }
 
