@@ -13,8 +13,11 @@
 
 pub mod docker;
 mod error;
+mod lines;
+mod logs;
 pub mod process;
 mod remote;
+mod tasks;
 
 use std::net::SocketAddr;
 use std::time::Duration;

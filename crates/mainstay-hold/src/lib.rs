@@ -14,6 +14,7 @@ mod procfs;
 
 pub mod descriptors;
 pub mod launch;
+pub mod log;
 pub mod record;
 pub mod shim;
 pub mod socket;

@@ -22,7 +22,7 @@
 
 mod conn;
 mod life;
-mod log;
+
 mod oom;
 mod reaper;
 mod ring;

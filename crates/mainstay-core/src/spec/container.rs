@@ -218,7 +218,8 @@ impl ImageRef {
 
     /// The name without tag and digest, and the tag or digest.
     pub fn parts(&self) -> (&str, &str) {
-        split(&self.0).expect("a tag was added when there was none")
+        // A tag was added when there was none.
+        split(&self.0).unwrap_or((&self.0, "latest"))
     }
 }
 

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use mainstay_hold::wire::{FromShim, ToShim};
 use tokio::sync::{mpsc, watch};
 
-use crate::process::lines::{Line, LineSplitter};
+use crate::lines::{Line, LineSplitter};
 use crate::process::link::{Greeting, ShimLink, ShimReader, ShimWriter};
-use crate::process::tasks::Tasks;
+use crate::tasks::Tasks;
 use crate::{EngineError, Stdio};
 
 /// Lines on the way in one direction; more than that waits in the pipe.

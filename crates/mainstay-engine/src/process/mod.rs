@@ -11,16 +11,13 @@
 
 mod attach;
 mod command;
-mod lines;
 mod link;
 mod listing;
 mod login;
-mod logs;
 mod monitor;
 mod runs;
 mod spawn;
 mod strays;
-mod tasks;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -38,12 +35,12 @@ use rustix::io::Errno;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::tasks::Tasks;
 use crate::{Engine, EngineError, Found, LogRange, News, RunKey, StartError, Started, Stdio};
 use link::{Greeting, ShimLink};
 use login::LoginPath;
 use runs::RunDirs;
 use spawn::Spawned;
-use tasks::Tasks;
 
 /// News kept for a reader that is slow; one that falls further behind is told to list.
 const NEWS: usize = 1024;
@@ -259,7 +256,7 @@ impl Engine for ProcessEngine {
         server: &ServerName,
         range: LogRange,
     ) -> Result<mpsc::Receiver<String>, EngineError> {
-        logs::open(&self.tasks, &self.shared.config.logs_dir, server, range).await
+        crate::logs::open(&self.tasks, &self.shared.config.logs_dir, server, range).await
     }
 
     async fn attach(&self, key: &RunKey) -> Result<Stdio, EngineError> {
@@ -284,7 +281,7 @@ impl Engine for ProcessEngine {
 
     async fn forget(&self, server: &ServerName) -> Result<(), EngineError> {
         self.shared.dirs.forget(server)?;
-        logs::remove(&self.shared.config.logs_dir, server)
+        crate::logs::remove(&self.shared.config.logs_dir, server)
     }
 }
 

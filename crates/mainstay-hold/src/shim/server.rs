@@ -5,11 +5,11 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-use super::log::Log;
 use super::ring::{Ring, Tail};
 use super::spawn::Spawned;
 use super::stdin::Stdin;
 use crate::launch::{Launch, Stdout};
+use crate::log::Log;
 
 /// At most this much is read at once, so that no pipe keeps the others waiting.
 const READ: usize = 64 * 1024;

@@ -14,33 +14,37 @@ use crate::launch::LogConfig;
 
 const SMALLEST: u64 = 256;
 
-pub(super) struct Log {
+/// The log file of one server.
+#[derive(Debug)]
+pub struct Log {
     config: LogConfig,
     open: Option<Open>,
     /// Whether the last byte was a newline, or there was none.
     at_line_start: bool,
 }
 
+#[derive(Debug)]
 struct Open {
     file: File,
     size: u64,
 }
 
 impl Log {
-    pub(super) fn new(config: LogConfig) -> Self {
+    /// A log that is opened when there is something to write.
+    pub fn new(config: LogConfig) -> Self {
         let config = LogConfig { max_bytes: config.max_bytes.max(SMALLEST), ..config };
         Self { config, open: None, at_line_start: true }
     }
 
     /// Adds bytes as they are.
-    pub(super) fn write(&mut self, bytes: &[u8]) {
+    pub fn write(&mut self, bytes: &[u8]) {
         if self.try_write(bytes).is_err() {
             self.open = None;
         }
     }
 
     /// Adds lines of our own, which never share a line with the server's words.
-    pub(super) fn write_lines(&mut self, text: &[u8]) {
+    pub fn write_lines(&mut self, text: &[u8]) {
         self.break_line();
         self.write(text);
         self.break_line();

@@ -1,4 +1,4 @@
-//! Reading servers' logs, which their shims write and rotate.
+//! Reading servers' logs, which are written and rotated elsewhere: by shims, or as containers speak.
 //!
 //! Memory is bounded whatever a server writes: lines are streamed, an over-long one is cut, and a tail
 //! holds no more than [`TAIL_BYTES`]. The files are opened at once, newest first, so that a rotation
@@ -18,7 +18,7 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use crate::process::tasks::Tasks;
+use crate::tasks::Tasks;
 use crate::{EngineError, LogRange};
 use lines::{LogLines, Tail};
 
