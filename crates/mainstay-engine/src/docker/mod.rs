@@ -1,5 +1,8 @@
 //! Containers: Docker, and what speaks its language, such as Podman.
 
+#[allow(dead_code, unused_imports, reason = "used by the engine that comes next")]
+pub(crate) mod noticing;
+
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::net::SocketAddr;

@@ -1,0 +1,160 @@
+//! The words of engines' events, and what the codes of exits stand for.
+
+use std::collections::HashMap;
+
+use mainstay_core::Exit;
+
+/// What an event says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// A signal was sent; 0 if it was not said which.
+    Kill {
+        signal: i32,
+    },
+    /// The container's process is over; below zero if it was not said how.
+    Die {
+        code: i64,
+    },
+    Oom,
+    Stop,
+    Restart,
+    Start,
+    Pause,
+    Unpause,
+    Unhealthy,
+    Healthy,
+    Destroy,
+}
+
+/// Parses the action and the attributes of an engine's event about a container; none if it changes
+/// nothing that is watched.
+pub(crate) fn said(action: &str, attributes: &HashMap<String, String>) -> Option<Said> {
+    let attribute = |names: &[&str]| names.iter().find_map(|&name| attributes.get(name));
+    // Docker puts the status into the action.
+    let (action, detail) = match action.split_once(':') {
+        Some((action, detail)) => (action, Some(detail.trim())),
+        None => (action, None),
+    };
+    Some(match action {
+        "kill" => {
+            let signal = attribute(&["signal"]).and_then(|signal| signal.parse().ok());
+            Said::Kill { signal: signal.unwrap_or(0) }
+        }
+        "die" | "died" => {
+            let code = attribute(&["exitCode", "containerExitCode"]);
+            Said::Die { code: code.and_then(|code| code.parse().ok()).unwrap_or(-1) }
+        }
+        "oom" => Said::Oom,
+        "stop" => Said::Stop,
+        "restart" => Said::Restart,
+        "start" => Said::Start,
+        "pause" => Said::Pause,
+        "unpause" => Said::Unpause,
+        "destroy" | "remove" => Said::Destroy,
+        "health_status" => {
+            let status = detail.or_else(|| {
+                attribute(&["health_status", "healthStatus", "HealthStatus"]).map(String::as_str)
+            });
+            match status? {
+                "unhealthy" => Said::Unhealthy,
+                "healthy" => Said::Healthy,
+                _ => return None,
+            }
+        }
+        _ => return None,
+    })
+}
+
+/// The exit that a code stands for: 128+n means the signal n, and both are kept.
+pub(crate) fn exit(code: i64, oom: bool) -> Exit {
+    let code = i32::try_from(code).ok().filter(|code| *code >= 0);
+    let signal = code.map(|code| code - 128).filter(|signal| (1..=31).contains(signal));
+    Exit { code, signal, oom }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(action: &str, attributes: &[(&str, &str)], expected: Option<Said>) {
+        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        assert_eq!(said(action, &attributes.iter().map(own).collect()), expected, "{action}");
+    }
+
+    #[test]
+    fn the_words_of_docker() {
+        check("kill", &[("signal", "15")], Some(Said::Kill { signal: 15 }));
+        check("die", &[("exitCode", "137"), ("image", "x")], Some(Said::Die { code: 137 }));
+        check("oom", &[], Some(Said::Oom));
+        check("stop", &[], Some(Said::Stop));
+        check("restart", &[], Some(Said::Restart));
+        check("start", &[], Some(Said::Start));
+        check("pause", &[], Some(Said::Pause));
+        check("unpause", &[], Some(Said::Unpause));
+        check("destroy", &[], Some(Said::Destroy));
+        check("health_status: unhealthy", &[], Some(Said::Unhealthy));
+        check("health_status: healthy", &[], Some(Said::Healthy));
+    }
+
+    #[test]
+    fn the_words_of_podman() {
+        check("remove", &[], Some(Said::Destroy));
+        check("die", &[("containerExitCode", "1")], Some(Said::Die { code: 1 }));
+        check("died", &[("containerExitCode", "1")], Some(Said::Die { code: 1 }));
+        check("health_status", &[("health_status", "unhealthy")], Some(Said::Unhealthy));
+        check("health_status", &[("HealthStatus", "healthy")], Some(Said::Healthy));
+    }
+
+    #[test]
+    fn what_is_missing_is_unknown() {
+        check("die", &[], Some(Said::Die { code: -1 }));
+        check("die", &[("exitCode", "?")], Some(Said::Die { code: -1 }));
+        check("kill", &[], Some(Said::Kill { signal: 0 }));
+        check("health_status", &[], None);
+        check("health_status: starting", &[], None);
+    }
+
+    #[test]
+    fn what_changes_nothing_is_left_out() {
+        let idle = [
+            "create",
+            "attach",
+            "detach",
+            "resize",
+            "rename",
+            "update",
+            "cleanup",
+            "init",
+            "exec_die",
+            "exec_create: sh -c stop",
+            "exec_start: die",
+            "top",
+            "commit",
+            "mount",
+            "unmount",
+            "",
+        ];
+        for action in idle {
+            check(action, &[], None);
+        }
+    }
+
+    #[test]
+    fn a_code_may_stand_for_a_signal() {
+        let check = |code, expected: (Option<i32>, Option<i32>)| {
+            let exit = exit(code, false);
+            assert_eq!((exit.code, exit.signal), expected, "{code}");
+        };
+        check(0, (Some(0), None));
+        check(1, (Some(1), None));
+        check(128, (Some(128), None));
+        check(129, (Some(129), Some(1)));
+        check(137, (Some(137), Some(9)));
+        check(159, (Some(159), Some(31)));
+        check(160, (Some(160), None));
+        check(255, (Some(255), None));
+        check(-1, (None, None));
+        check(i64::MAX, (None, None));
+        assert!(exit(137, true).oom);
+    }
+}
