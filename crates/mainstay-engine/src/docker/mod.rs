@@ -1,5 +1,7 @@
 //! Containers: Docker, and what speaks its language, such as Podman.
 
+#[allow(dead_code, reason = "used by the engine that comes next")]
+pub(crate) mod discover;
 #[allow(dead_code, unused_imports, reason = "used by the engine that comes next")]
 pub(crate) mod noticing;
 

@@ -1,0 +1,250 @@
+use super::*;
+
+fn env(variables: &[(&str, &str)]) -> Env {
+    Env::new(variables.iter().map(|(name, value)| (name.into(), value.into())).collect())
+}
+
+/// The files of a machine on which engines are looked for.
+#[derive(Default)]
+struct Files(Vec<(PathBuf, String)>);
+
+impl Files {
+    fn with(mut self, path: &str, text: &str) -> Self {
+        self.0.push((path.into(), text.to_owned()));
+        self
+    }
+
+    fn context(self, dir: &str, name: &str, host: &str) -> Self {
+        let meta = serde_json::json!({
+            "Name": name,
+            "Metadata": {},
+            "Endpoints": { "docker": { "Host": host, "SkipTLSVerify": false } },
+        });
+        self.with(&format!("{dir}/meta.json"), &meta.to_string())
+    }
+
+    fn read(&self, path: &Path) -> Option<String> {
+        self.0.iter().find(|(known, _)| known == path).map(|(_, text)| text.clone())
+    }
+
+    fn list(&self, dir: &Path) -> Vec<PathBuf> {
+        let child = |path: &PathBuf| Some(dir.join(path.strip_prefix(dir).ok()?.iter().next()?));
+        self.0.iter().filter_map(|(path, _)| child(path)).collect()
+    }
+
+    fn candidates(&self, kind: Option<EngineKind>, env: &Env) -> Vec<Candidate> {
+        candidates(kind, env, &|path| self.read(path), &|path| self.list(path))
+    }
+
+    fn unusable(&self, kind: Option<EngineKind>, env: &Env) -> Vec<(String, AddressError)> {
+        unusable(kind, env, &|path| self.read(path), &|path| self.list(path))
+    }
+}
+
+fn shown(candidates: &[Candidate]) -> Vec<String> {
+    let show = |candidate: &Candidate| format!("{}: {}", candidate.from, candidate.address);
+    candidates.iter().map(show).collect()
+}
+
+const META: &str = "/home/u/.docker/contexts/meta";
+const HOME: (&str, &str) = ("HOME", "/home/u");
+
+#[test]
+fn the_usual_places_in_their_order() {
+    let env = env(&[HOME, ("XDG_RUNTIME_DIR", "/run/user/7")]);
+    let docker = [
+        "Docker: unix:///var/run/docker.sock",
+        "rootless Docker: unix:///run/user/7/docker.sock",
+        "Docker Desktop: unix:///home/u/.docker/run/docker.sock",
+        "Docker Desktop: unix:///home/u/.docker/desktop/docker.sock",
+        "OrbStack: unix:///home/u/.orbstack/run/docker.sock",
+        "Colima: unix:///home/u/.colima/default/docker.sock",
+        "Colima: unix:///home/u/.colima/docker.sock",
+        "Colima: unix:///home/u/.config/colima/default/docker.sock",
+        "Rancher Desktop: unix:///home/u/.rd/docker.sock",
+    ];
+    let podman = [
+        "rootless Podman: unix:///run/user/7/podman/podman.sock",
+        "Podman: unix:///run/podman/podman.sock",
+        "the Podman machine: unix:///home/u/.local/share/containers/podman/machine/podman.sock",
+    ];
+    let files = Files::default();
+    let check = |kind, expected: &[&str]| {
+        assert_eq!(shown(&files.candidates(kind, &env)), expected, "{kind:?}");
+    };
+    check(None, &[&docker[..], &podman].concat());
+    check(Some(EngineKind::Docker), &docker);
+    check(Some(EngineKind::Podman), &podman);
+}
+
+#[test]
+fn without_a_home_only_the_machine_s_own_places_are_left() {
+    for env in [env(&[]), env(&[("HOME", ""), ("XDG_RUNTIME_DIR", "relative")])] {
+        let found = shown(&Files::default().candidates(None, &env));
+        let expected =
+            ["Docker: unix:///var/run/docker.sock", "Podman: unix:///run/podman/podman.sock"];
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn what_the_user_names_comes_first() {
+    let files = Files::default()
+        .with("/home/u/.docker/config.json", r#"{"currentContext": "far"}"#)
+        .context(&format!("{META}/aa"), "near", "unix:///near.sock")
+        .context(&format!("{META}/bb"), "far", "unix:///far.sock");
+    let given = [
+        HOME,
+        ("DOCKER_HOST", "tcp://10.0.0.1:2375"),
+        ("CONTAINER_HOST", "unix:///pod.sock"),
+        ("DOCKER_CONTEXT", "near"),
+    ];
+    let check = |kind, given: &[(&str, &str)], expected: &[&str]| {
+        let found = shown(&files.candidates(kind, &env(given)));
+        assert_eq!(found[..expected.len()], *expected, "{kind:?} {given:?}");
+    };
+    let all = [
+        "DOCKER_HOST: tcp://10.0.0.1:2375",
+        "the Docker context `near`: unix:///near.sock",
+        "Docker: unix:///var/run/docker.sock",
+    ];
+    check(None, &given, &all);
+    check(Some(EngineKind::Docker), &given, &all);
+    let podman = ["CONTAINER_HOST: unix:///pod.sock", "Podman: unix:///run/podman/podman.sock"];
+    check(Some(EngineKind::Podman), &given, &[all[0], podman[0], podman[1]]);
+    check(None, &[HOME], &["the Docker context `far`: unix:///far.sock", all[2]]);
+    let found = shown(&files.candidates(None, &env(&given)));
+    let last_of_docker = found.iter().position(|shown| shown.starts_with("Rancher")).unwrap();
+    assert_eq!(found[last_of_docker + 1..][..2], podman);
+}
+
+#[test]
+fn a_place_is_tried_once() {
+    let files = Files::default().with("/cfg/config.json", r#"{"currentContext": "c"}"#).context(
+        "/cfg/contexts/meta/aa",
+        "c",
+        "unix:///var/run/docker.sock",
+    );
+    let env = env(&[("DOCKER_CONFIG", "/cfg"), ("DOCKER_HOST", "unix:///run/docker.sock")]);
+    let found = shown(&files.candidates(Some(EngineKind::Docker), &env));
+    assert_eq!(found, ["DOCKER_HOST: unix:///run/docker.sock"]);
+}
+
+#[test]
+fn a_context_that_is_not_there_names_no_place() {
+    let usual = "Docker: unix:///var/run/docker.sock";
+    let check = |files: Files, context: &str| {
+        let env = env(&[HOME, ("DOCKER_CONTEXT", context)]);
+        assert_eq!(shown(&files.candidates(None, &env))[0], usual, "{context}");
+    };
+    let meta = format!("{META}/aa/meta.json");
+    check(Files::default(), "default");
+    check(Files::default().context(&format!("{META}/aa"), "other", "unix:///o.sock"), "mine");
+    check(Files::default().with(&meta, "{"), "mine");
+    check(Files::default().with(&meta, r#"{"Name": "mine", "Endpoints": {}}"#), "mine");
+    check(Files::default().with("/home/u/.docker/config.json", "[]"), "");
+}
+
+#[test]
+fn a_context_brings_its_own_proofs() {
+    let files = Files::default()
+        .context(&format!("{META}/aa"), "tls", "tcp://far:2376")
+        .context(&format!("{META}/bb"), "plain", "tcp://near:2375")
+        .with("/home/u/.docker/contexts/tls/aa/docker/ca.pem", "proof");
+    let tls_of = |context: &str| {
+        let env = env(&[HOME, ("DOCKER_CONTEXT", context), ("DOCKER_CERT_PATH", "/certs")]);
+        match files.candidates(None, &env).swap_remove(0).address {
+            Address::Tcp { tls, .. } => tls,
+            Address::Unix(path) => panic!("{}", path.display()),
+        }
+    };
+    let own = Path::new("/home/u/.docker/contexts/tls/aa/docker");
+    assert_eq!(tls_of("tls"), Some(TlsFiles::in_dir(own)));
+    assert_eq!(tls_of("plain"), None);
+}
+
+#[test]
+fn what_the_user_names_in_vain_is_told() {
+    let files = Files::default().context(&format!("{META}/aa"), "far", "ssh://u@far");
+    let given = env(&[
+        HOME,
+        ("DOCKER_HOST", "npipe:////./pipe/docker_engine"),
+        ("DOCKER_CONTEXT", "far"),
+        ("CONTAINER_HOST", "podman"),
+    ]);
+    let docker_host = ("DOCKER_HOST".to_owned(), AddressError::NamedPipe);
+    let context = ("the Docker context `far`".to_owned(), AddressError::Ssh);
+    let container_host = ("CONTAINER_HOST".to_owned(), AddressError::Scheme("podman".to_owned()));
+    let docker = Some(EngineKind::Docker);
+    assert_eq!(files.unusable(docker, &given), [docker_host.clone(), context]);
+    let podman = Some(EngineKind::Podman);
+    assert_eq!(files.unusable(podman, &given), [docker_host, container_host]);
+    assert_eq!(shown(&files.candidates(None, &given))[0], "Docker: unix:///var/run/docker.sock");
+    assert_eq!(files.unusable(None, &env(&[HOME])), []);
+}
+
+#[test]
+fn addresses_are_written_as_they_are_read() {
+    let check = |text: &str, expected: &str| {
+        let address = Address::parse(text, &Env::default());
+        assert_eq!(address.map(|address| address.to_string()), Ok(expected.to_owned()), "{text}");
+    };
+    check("unix:///var/run/docker.sock", "unix:///var/run/docker.sock");
+    check("/a b/docker.sock", "unix:///a b/docker.sock");
+    check("tcp://127.0.0.1:2375", "tcp://127.0.0.1:2375");
+    check("tcp://engine", "tcp://engine:2375");
+    check("tcp://[::1]:99/", "tcp://[::1]:99");
+    check("tcp://[::1]", "tcp://[::1]:2375");
+    check("http://engine:80", "tcp://engine:80");
+}
+
+#[test]
+fn what_is_no_address_is_refused_with_advice() {
+    let check = |text: &str, expected: AddressError| {
+        assert_eq!(Address::parse(text, &Env::default()), Err(expected), "{text}");
+    };
+    let own = str::to_owned;
+    check("ssh://user@host", AddressError::Ssh);
+    check("npipe:////./pipe/docker_engine", AddressError::NamedPipe);
+    check("fd://", AddressError::Descriptor);
+    for text in ["unix://", "unix:///", "unix://relative"] {
+        check(text, AddressError::Socket(own(text)));
+    }
+    for text in ["tcp://", "tcp://:1", "tcp://h:0", "tcp://h:x", "tcp://h:70000", "tcp://h/p"] {
+        check(text, AddressError::Host(own(text)));
+    }
+    for text in ["tcp://::1:5", "tcp://u@h:1", "tcp://a b"] {
+        check(text, AddressError::Host(own(text)));
+    }
+    for text in ["", "engine", "https://h", "ftp://h"] {
+        check(text, AddressError::Scheme(own(text)));
+    }
+    let advice = AddressError::Ssh.to_string();
+    assert!(advice.contains("unix:///tmp/engine.sock"), "{advice}");
+}
+
+#[test]
+fn tcp_is_spoken_to_by_tls_if_the_environment_says_so() {
+    let check = |text: &str, given: &[(&str, &str)], port: &str, dir: Option<&str>| {
+        let expected = Address::Tcp {
+            host_port: format!("h:{port}"),
+            tls: dir.map(|dir| TlsFiles::in_dir(Path::new(dir))),
+        };
+        assert_eq!(Address::parse(text, &env(given)), Ok(expected), "{text} {given:?}");
+    };
+    let (verify, certs) = (("DOCKER_TLS_VERIFY", "1"), ("DOCKER_CERT_PATH", "/certs"));
+    check("tcp://h", &[HOME], "2375", None);
+    check("tcp://h", &[HOME, ("DOCKER_TLS_VERIFY", "")], "2375", None);
+    check("tcp://h", &[HOME, verify], "2376", Some("/home/u/.docker"));
+    check("tcp://h", &[HOME, verify, certs], "2376", Some("/certs"));
+    check("tcp://h:1", &[certs], "1", Some("/certs"));
+    check("http://h", &[verify, certs], "2375", None);
+    let unix = Address::parse("unix:///s", &env(&[verify, certs]));
+    assert_eq!(unix, Ok(Address::Unix("/s".into())));
+}
+
+#[test]
+fn the_last_of_two_variables_counts() {
+    let env = env(&[("A", "1"), ("A", "2"), ("B", "")]);
+    assert_eq!((env.get("A"), env.get("B"), env.get("C")), (Some("2"), None, None));
+}
