@@ -1,6 +1,8 @@
 //! Containers: Docker, and what speaks its language, such as Podman.
 
 #[allow(dead_code, reason = "used by the engine that comes next")]
+pub(crate) mod body;
+#[allow(dead_code, reason = "used by the engine that comes next")]
 pub(crate) mod discover;
 #[allow(dead_code, unused_imports, reason = "used by the engine that comes next")]
 pub(crate) mod noticing;

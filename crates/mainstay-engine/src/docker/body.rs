@@ -1,0 +1,223 @@
+//! What is created for a server in a container.
+//!
+//! A container is created once and started again and again. Strict unless its spec says otherwise: no
+//! capabilities, no new privileges, bounded memory and processes, reachable from this machine only.
+//! The engine never restarts it, because that is for the supervisor to decide.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType, PortBinding,
+    RestartPolicy, RestartPolicyNameEnum,
+};
+use mainstay_core::{
+    ContainerSpec, EngineKind, Limits, RunId, ServerName, ServerSpec, Transport, Volume,
+};
+
+/// Which instance of Mainstay a container belongs to.
+pub(crate) const INSTANCE: &str = "mainstay.instance";
+/// Which server it is.
+pub(crate) const SERVER: &str = "mainstay.server";
+/// For which run it was created.
+pub(crate) const RUN: &str = "mainstay.run";
+/// The [`digest`] of the spec that it was created from.
+pub(crate) const SPEC: &str = "mainstay.spec";
+
+/// Whose container it is.
+#[derive(Debug)]
+pub(crate) struct Labels<'a> {
+    pub(crate) instance: &'a str,
+    pub(crate) server: &'a ServerName,
+    pub(crate) run: RunId,
+}
+
+/// What is created for a server.
+pub(crate) fn create_body(
+    spec: &ServerSpec,
+    container: &ContainerSpec,
+    labels: &Labels<'_>,
+) -> ContainerCreateBody {
+    let stdio = container.transport == Transport::Stdio;
+    let env = container.env.iter().map(|(name, value)| format!("{name}={}", value.reveal()));
+    ContainerCreateBody {
+        image: Some(container.image.as_str().to_owned()),
+        cmd: filled(container.args.clone()),
+        env: filled(env.collect()),
+        user: container.user.clone(),
+        attach_stdin: Some(stdio),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        open_stdin: Some(stdio),
+        // A server outlives whoever is attached to it.
+        stdin_once: Some(false),
+        tty: Some(false),
+        exposed_ports: published_port(container).map(|port| vec![port]),
+        labels: Some(label_map(container, labels)),
+        stop_timeout: Some(whole_seconds(spec.restart.stop_timeout)),
+        host_config: Some(host_config(container)),
+        ..ContainerCreateBody::default()
+    }
+}
+
+/// Names the spec as far as it decides what is created: a changed digest means that a new container is
+/// needed. It is the same in every version of Mainstay, as long as what is created is.
+pub(crate) fn digest(container: &ContainerSpec) -> String {
+    let mut hash = Fnv::new();
+    hash.field("image", [container.image.as_str()]);
+    hash.field("args", container.args.iter().map(String::as_str));
+    let env = container.env.iter().flat_map(|(name, value)| [name.as_str(), value.reveal()]);
+    hash.field("env", env);
+    let volumes: Vec<String> = container.volumes.iter().map(Volume::to_string).collect();
+    hash.field("volumes", volumes.iter().map(String::as_str));
+    hash.field("network", container.network.as_deref());
+    hash.field("user", container.user.as_deref());
+    match &container.transport {
+        Transport::Stdio => hash.flag("stdio", true),
+        Transport::StreamableHttp { port, path: _ } => {
+            hash.field("http", [port.to_string().as_str()]);
+        }
+    }
+    let Limits { memory, pids, cap_add, new_privileges, read_only, init } = &container.limits;
+    hash.field("memory", memory.map(|bytes| bytes.to_string()).as_deref());
+    hash.field("pids", pids.map(|count| count.to_string()).as_deref());
+    hash.field("cap_add", cap_add.iter().map(String::as_str));
+    hash.flag("new_privileges", *new_privileges);
+    hash.flag("read_only", *read_only);
+    hash.flag("init", *init);
+    hash.finish()
+}
+
+fn label_map(container: &ContainerSpec, labels: &Labels<'_>) -> HashMap<String, String> {
+    let labels = [
+        (INSTANCE, labels.instance.to_owned()),
+        (SERVER, labels.server.to_string()),
+        (RUN, labels.run.to_string()),
+        (SPEC, digest(container)),
+    ];
+    labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn host_config(container: &ContainerSpec) -> HostConfig {
+    let limits = &container.limits;
+    let memory = limits.memory.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+    let no_new_privileges = (!limits.new_privileges).then(|| "no-new-privileges".to_owned());
+    HostConfig {
+        cap_drop: Some(vec!["ALL".to_owned()]),
+        cap_add: filled(limits.cap_add.iter().cloned().collect()),
+        security_opt: filled(Vec::from_iter(no_new_privileges)),
+        // Left out, it would be the engine's own limit.
+        pids_limit: Some(limits.pids.map_or(-1, i64::from)),
+        memory,
+        // The limit is of memory and swap together: equal means no swap.
+        memory_swap: memory,
+        readonly_rootfs: Some(limits.read_only),
+        tmpfs: tmpfs(container),
+        init: Some(limits.init),
+        mounts: filled(container.volumes.iter().map(mount).collect()),
+        network_mode: container.network.clone(),
+        port_bindings: published_port(container)
+            .map(|port| HashMap::from([(port, Some(vec![loopback()]))])),
+        restart_policy: Some(RestartPolicy {
+            name: Some(RestartPolicyNameEnum::NO),
+            maximum_retry_count: None,
+        }),
+        log_config: log_config(container.engine),
+        ..HostConfig::default()
+    }
+}
+
+/// The port that is published on this machine, as engines write it. In the host's own network there is
+/// nothing to publish.
+fn published_port(container: &ContainerSpec) -> Option<String> {
+    match container.transport {
+        Transport::Stdio => None,
+        Transport::StreamableHttp { .. } if container.network.as_deref() == Some("host") => None,
+        Transport::StreamableHttp { port, .. } => Some(format!("{port}/tcp")),
+    }
+}
+
+/// Any free port of the loopback address, chosen anew at each start.
+fn loopback() -> PortBinding {
+    PortBinding { host_ip: Some("127.0.0.1".to_owned()), host_port: Some(String::new()) }
+}
+
+/// What is left to write to where nothing else is; a volume in that place comes first.
+fn tmpfs(container: &ContainerSpec) -> Option<HashMap<String, String>> {
+    let taken = |volume: &Volume| volume.target.trim_end_matches('/') == "/tmp";
+    let wanted = container.limits.read_only && !container.volumes.iter().any(taken);
+    wanted.then(|| HashMap::from([("/tmp".to_owned(), String::new())]))
+}
+
+/// A mount rather than a bind by text: of that an engine would create an absent source, as root.
+fn mount(volume: &Volume) -> Mount {
+    let typ = if volume.source.starts_with('/') { MountType::BIND } else { MountType::VOLUME };
+    Mount {
+        typ: Some(typ),
+        source: Some(volume.source.clone()),
+        target: Some(volume.target.clone()),
+        read_only: Some(volume.read_only),
+        ..Mount::default()
+    }
+}
+
+/// Logs that can be read back and do not fill the disk. Podman's own are like that, and it knows no
+/// such settings.
+fn log_config(engine: Option<EngineKind>) -> Option<HostConfigLogConfig> {
+    match engine {
+        Some(EngineKind::Podman) => None,
+        Some(EngineKind::Docker) | None => Some(HostConfigLogConfig {
+            typ: Some("json-file".to_owned()),
+            config: Some(HashMap::from([
+                ("max-size".to_owned(), "10m".to_owned()),
+                ("max-file".to_owned(), "2".to_owned()),
+            ])),
+        }),
+    }
+}
+
+/// Engines take no part of a second; rounded up, because 0 means to kill at once.
+fn whole_seconds(duration: Duration) -> i64 {
+    let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}
+
+/// The list, unless it is empty: then the image decides.
+fn filled<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+/// FNV-1a with 64 bits, over named fields whose values are told apart by their lengths.
+struct Fnv(u64);
+
+impl Fnv {
+    fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    /// Takes in a field; without a value it counts as absent.
+    fn field<'a>(&mut self, name: &str, values: impl IntoIterator<Item = &'a str>) {
+        for value in values {
+            self.text(name);
+            self.text(value);
+        }
+    }
+
+    fn flag(&mut self, name: &str, on: bool) {
+        self.field(name, on.then_some("on"));
+    }
+
+    fn text(&mut self, text: &str) {
+        let length = text.len().to_string();
+        for byte in length.bytes().chain([b':']).chain(text.bytes()) {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn finish(self) -> String {
+        format!("{:016x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;
