@@ -1,11 +1,12 @@
-//! What tests share: the conformance suite for engines, an engine without workloads, and
-//! the programs that tests drive.
+//! What tests share: the conformance suite for engines, an engine without workloads, container engines
+//! of their own, and the programs that tests drive.
 //!
 //! Only tests depend on this crate.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 pub mod conformance;
+pub mod docker;
 pub mod fake_engine;
 pub mod programs;
 pub mod samples;
