@@ -1,0 +1,344 @@
+//! The API of one engine, in our words: what is asked, and what its refusals mean.
+//!
+//! Every request goes over a connection of its own, so each also tells whether the engine still takes
+//! new ones.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bollard::Docker;
+use bollard::container::{AttachContainerResults, LogOutput};
+use bollard::errors::Error;
+use bollard::models::{
+    ContainerCreateBody, ContainerInspectResponse, ContainerStateStatusEnum, EventMessage,
+    HealthStatusEnum,
+};
+use bollard::query_parameters::{
+    AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, EventsOptionsBuilder,
+    InspectContainerOptions, KillContainerOptionsBuilder, ListContainersOptionsBuilder,
+    LogsOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions,
+    StopContainerOptionsBuilder,
+};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use mainstay_core::{EngineKind, ImageRef};
+use tokio::time::timeout;
+
+use super::body;
+use super::discover::Address;
+use super::noticing::Seen;
+use super::pump::{Missed, Speech};
+use crate::lines::{Line, LineSplitter};
+
+/// An engine that takes longer to answer the simplest question is away.
+pub(crate) const PING: Duration = Duration::from_secs(2);
+
+/// How long questions may take.
+const ASK: Duration = Duration::from_secs(10);
+
+/// How long changes may take, beyond the time that they give to others.
+const CHANGE: Duration = Duration::from_secs(60);
+
+/// What an engine's log is read to at most.
+const LOG_BYTES: usize = 64 * 1024 * 1024;
+
+/// Why a request came to nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Failure {
+    /// There is no such thing.
+    #[error("{0}")]
+    Missing(String),
+    /// It cannot be in the present state of things.
+    #[error("{0}")]
+    Conflict(String),
+    /// The engine does not want to, or is not able to.
+    #[error("{0}")]
+    Refused(String),
+    /// There was no answer, or none that makes sense.
+    #[error("{0}")]
+    Silent(String),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::DockerResponseServerError { status_code, message } => match status_code {
+                404 => Self::Missing(message),
+                409 => Self::Conflict(message),
+                _ => Self::Refused(message),
+            },
+            Error::DockerStreamError { error } => Self::Refused(error),
+            Error::RequestTimeoutError => Self::Silent("no answer in time".to_owned()),
+            other => Self::Silent(with_causes(&other)),
+        }
+    }
+}
+
+/// An error and what caused it, in one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Who answers at an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) id: String,
+    pub(crate) kind: EngineKind,
+}
+
+/// What an inspection says, with what only the beginning of a run needs to know.
+#[derive(Debug, Clone)]
+pub(crate) struct Inspected {
+    pub(crate) seen: Seen,
+    /// The ports of this machine behind which its ports are, by those.
+    pub(crate) ports: HashMap<u16, u16>,
+}
+
+/// A container of ours, as a list has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) id: String,
+    pub(crate) server: String,
+    pub(crate) digest: String,
+}
+
+/// The API of one engine.
+#[derive(Debug, Clone)]
+pub(crate) struct Api {
+    docker: Docker,
+}
+
+impl Api {
+    /// Makes the acquaintance of whoever answers at an address.
+    pub(crate) async fn meet(address: &Address) -> Result<(Self, Identity), Failure> {
+        let docker = connect(address)?.with_timeout(CHANGE);
+        let meet = async {
+            let docker = docker.negotiate_version().await?;
+            let version = docker.version().await?;
+            let info = docker.info().await?;
+            let mut components = version.components.iter().flatten();
+            let podman = components.any(|component| component.name.contains("Podman"));
+            let kind = if podman { EngineKind::Podman } else { EngineKind::Docker };
+            let id = info.id.filter(|id| !id.is_empty()).or(info.name).unwrap_or_default();
+            Ok::<_, Error>((Self { docker }, Identity { id, kind }))
+        };
+        Ok(in_time(PING, meet).await?)
+    }
+
+    /// Whether it takes a new connection and answers on it.
+    pub(crate) async fn ping(&self) -> Result<(), Failure> {
+        in_time(PING, self.docker.ping()).await.map(drop).map_err(Failure::from)
+    }
+
+    /// What happens to containers of this instance, from now on.
+    pub(crate) fn events(
+        &self,
+        instance: &str,
+    ) -> impl Stream<Item = Result<EventMessage, Error>> + use<> {
+        let filters = HashMap::from([
+            ("type", vec!["container".to_owned()]),
+            ("label", vec![format!("{}={instance}", body::INSTANCE)]),
+        ]);
+        self.docker.events(Some(EventsOptionsBuilder::default().filters(&filters).build()))
+    }
+
+    /// All containers of this instance, whether they run or not.
+    pub(crate) async fn list(&self, instance: &str) -> Result<Vec<Listed>, Failure> {
+        let filters = HashMap::from([("label", vec![format!("{}={instance}", body::INSTANCE)])]);
+        let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
+        let found = in_time(ASK, self.docker.list_containers(Some(options))).await?;
+        let listed = found.into_iter().filter_map(|found| {
+            let mut labels = found.labels?;
+            let server = labels.remove(body::SERVER)?;
+            let digest = labels.remove(body::SPEC).unwrap_or_default();
+            Some(Listed { id: found.id?, server, digest })
+        });
+        Ok(listed.collect())
+    }
+
+    pub(crate) async fn inspect(&self, id: &str) -> Result<Inspected, Failure> {
+        let asked = self.docker.inspect_container(id, None::<InspectContainerOptions>);
+        Ok(inspected(id, in_time(ASK, asked).await?))
+    }
+
+    /// Whether an image is there.
+    pub(crate) async fn has_image(&self, image: &ImageRef) -> Result<(), Failure> {
+        Ok(in_time(ASK, self.docker.inspect_image(image.as_str())).await.map(drop)?)
+    }
+
+    /// Creates a container under the first of these names that is free.
+    pub(crate) async fn create(
+        &self,
+        names: [&str; 2],
+        body: &ContainerCreateBody,
+    ) -> Result<String, Failure> {
+        let [first, second] = names;
+        match self.create_as(first, body).await {
+            Err(Failure::Conflict(_)) => self.create_as(second, body).await,
+            other => other,
+        }
+    }
+
+    async fn create_as(&self, name: &str, body: &ContainerCreateBody) -> Result<String, Failure> {
+        let options = CreateContainerOptionsBuilder::default().name(name).build();
+        Ok(self.docker.create_container(Some(options), body.clone()).await?.id)
+    }
+
+    /// Starts a container; one that runs already is left as it is.
+    pub(crate) async fn start(&self, id: &str) -> Result<(), Failure> {
+        Ok(self.docker.start_container(id, None::<StartContainerOptions>).await?)
+    }
+
+    /// Asks a container to end, and kills it after that time. Returns when it has ended.
+    pub(crate) async fn stop(&self, id: &str, grace: Duration) -> Result<(), Failure> {
+        let seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
+        let seconds = i32::try_from(seconds).unwrap_or(i32::MAX);
+        let options = StopContainerOptionsBuilder::default().t(seconds).build();
+        let patient = self.docker.clone().with_timeout(CHANGE.saturating_add(grace));
+        Ok(patient.stop_container(id, Some(options)).await?)
+    }
+
+    /// Kills a container; one that does not run is no failure.
+    pub(crate) async fn kill(&self, id: &str) -> Result<(), Failure> {
+        let options = KillContainerOptionsBuilder::default().signal("SIGKILL").build();
+        match self.docker.kill_container(id, Some(options)).await.map_err(Failure::from) {
+            Err(Failure::Conflict(_)) => Ok(()),
+            other => other,
+        }
+    }
+
+    pub(crate) async fn unpause(&self, id: &str) -> Result<(), Failure> {
+        Ok(self.docker.unpause_container(id).await?)
+    }
+
+    /// Removes a container with what only it uses; one that is gone already is no failure.
+    pub(crate) async fn remove(&self, id: &str) -> Result<(), Failure> {
+        let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+        match self.docker.remove_container(id, Some(options)).await.map_err(Failure::from) {
+            // Somebody else is just removing it.
+            Err(Failure::Missing(_) | Failure::Conflict(_)) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Connects to the standard streams of a container, whether it runs or not.
+    pub(crate) async fn attach(
+        &self,
+        id: &str,
+        speech: Speech,
+    ) -> Result<AttachContainerResults, Failure> {
+        let options = AttachContainerOptionsBuilder::default()
+            .stdin(speech == Speech::Lines)
+            .stdout(true)
+            .stderr(true)
+            .stream(true)
+            .build();
+        Ok(in_time(ASK, self.docker.attach_container(id, Some(options))).await?)
+    }
+
+    /// What a container has written since a moment, in seconds of Unix time, as far as it is kept.
+    pub(crate) async fn written_since(&self, id: &str, since: i32) -> Result<Missed, Failure> {
+        let options = LogsOptionsBuilder::default()
+            .stdout(true)
+            .stderr(true)
+            .since(since)
+            .tail("all")
+            .build();
+        let mut log = self.docker.logs(id, Some(options));
+        let mut missed = Missed::default();
+        let (mut out, mut err) = (LineSplitter::default(), LineSplitter::default());
+        let mut bytes = 0;
+        let read = async {
+            while let Some(frame) = log.next().await {
+                let (splitter, lines, message) = match frame? {
+                    LogOutput::StdOut { message } => (&mut out, &mut missed.stdout, message),
+                    LogOutput::StdErr { message } => (&mut err, &mut missed.stderr, message),
+                    LogOutput::StdIn { .. } | LogOutput::Console { .. } => continue,
+                };
+                bytes += message.len();
+                lines.extend(splitter.push(message).into_iter().map(whole));
+                if bytes > LOG_BYTES {
+                    tracing::warn!(container = id, "its log is too long to be read whole");
+                    break;
+                }
+            }
+            Ok(())
+        };
+        in_time(ASK, read).await?;
+        Ok(missed)
+    }
+
+    /// The raw client, for what only one place needs.
+    pub(crate) fn docker(&self) -> &Docker {
+        &self.docker
+    }
+}
+
+fn whole(line: Line) -> Bytes {
+    match line {
+        Line::Whole(line) | Line::TooLong { ends: line, .. } => line,
+    }
+}
+
+fn connect(address: &Address) -> Result<Docker, Failure> {
+    let version = bollard::API_DEFAULT_VERSION;
+    let seconds = CHANGE.as_secs();
+    let docker = match address {
+        Address::Unix(path) => {
+            // Its own check for the file would hide why it cannot be used.
+            Docker::connect_with_unix(&path.to_string_lossy(), seconds, version)
+        }
+        Address::Tcp { host_port, tls: None } => {
+            Docker::connect_with_http(&format!("tcp://{host_port}"), seconds, version)
+        }
+        Address::Tcp { host_port, tls: Some(files) } => Docker::connect_with_ssl(
+            &format!("tcp://{host_port}"),
+            &files.key,
+            &files.cert,
+            &files.ca,
+            seconds,
+            version,
+        ),
+    };
+    Ok(docker?)
+}
+
+async fn in_time<T>(
+    limit: Duration,
+    asked: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    timeout(limit, asked).await.unwrap_or(Err(Error::RequestTimeoutError))
+}
+
+fn inspected(id: &str, found: ContainerInspectResponse) -> Inspected {
+    let state = found.state.unwrap_or_default();
+    let health = state.health.and_then(|health| health.status);
+    let pid = state.pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
+    let seen = Seen {
+        id: id.to_owned(),
+        running: state.running.unwrap_or(false),
+        paused: state.paused.unwrap_or(false),
+        unhealthy: health == Some(HealthStatusEnum::UNHEALTHY),
+        started_at: state.started_at.unwrap_or_default(),
+        exit_code: state.exit_code.unwrap_or_default(),
+        oom: state.oom_killed.unwrap_or(false),
+        pid,
+        removing: state.status == Some(ContainerStateStatusEnum::REMOVING),
+    };
+    let published = found.network_settings.and_then(|network| network.ports).unwrap_or_default();
+    let ports = published.into_iter().filter_map(|(inside, outside)| {
+        let inside = inside.split('/').next()?.parse().ok()?;
+        let outside = outside?.into_iter().find_map(|binding| binding.host_port?.parse().ok())?;
+        Some((inside, outside))
+    });
+    Inspected { seen, ports: ports.collect() }
+}

@@ -1,0 +1,504 @@
+//! The standard streams of a run in a container.
+//!
+//! One task reads what the engine sends and hands on whole lines, and writes the lines that come back.
+//! It outlives the connection: while there is none, lines to the server wait, and when a new one is
+//! handed to it, what the server wrote meanwhile is taken from the engine's log, without loss and, as
+//! far as lines differ, without repetition. It ends when it is told that the run is over and everything
+//! has been handed on, or with its owner.
+//!
+//! A line that was cut off when the connection broke was not complete, so no server has acted on it: it
+//! is written again, whole. A line that went out whole and that the engine lost on its way is lost.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bollard::container::{AttachContainerResults, LogOutput};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use mainstay_hold::log::Log;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::gap::{self, Tail};
+use crate::lines::{Line, LineSplitter};
+use crate::tasks::Tasks;
+use crate::{EngineError, RunKey, Stdio};
+
+/// Lines on the way in one direction.
+const QUEUE: usize = 256;
+
+/// Bytes of lines that nobody has taken; with more than that the server has to wait.
+const QUEUE_BYTES: usize = 32 * 1024 * 1024;
+
+/// Lines of junk on the way to the log; more than that is dropped.
+const JUNK: usize = 64;
+
+/// How much of standard error is kept.
+const STDERR: usize = 16 * 1024;
+
+/// After a new connection, the stream is held back for so long, to find out where the log ends in it.
+const SEAM: Duration = Duration::from_millis(100);
+
+/// What is said by a connection.
+type Frame = Result<LogOutput, bollard::errors::Error>;
+type Output = Pin<Box<dyn Stream<Item = Frame> + Send>>;
+type Input = Pin<Box<dyn AsyncWrite + Send>>;
+
+/// Whether standard output is a protocol or words for the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speech {
+    /// Lines of a protocol.
+    Lines,
+    /// Words.
+    Words,
+}
+
+impl Speech {
+    /// That of a server which speaks MCP on its standard streams, or elsewhere.
+    pub(crate) fn of(stdio: bool) -> Self {
+        if stdio { Self::Lines } else { Self::Words }
+    }
+}
+
+/// The streams of one run.
+#[derive(Debug)]
+pub(crate) struct Pump {
+    orders: mpsc::Sender<Order>,
+    heard: Arc<Mutex<Heard>>,
+    connected: Arc<AtomicBool>,
+    quiet: watch::Receiver<bool>,
+    written: watch::Receiver<u64>,
+}
+
+/// What is remembered of what was heard.
+#[derive(Debug, Default)]
+struct Heard {
+    stderr: VecDeque<u8>,
+    /// The last lines of each stream that were handed on.
+    lines: Tail,
+    words: Tail,
+}
+
+/// What was written while there was no connection, as far as the engine's log has it: all lines of each
+/// stream that it still has, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Missed {
+    pub(crate) stdout: Vec<Bytes>,
+    pub(crate) stderr: Vec<Bytes>,
+}
+
+/// What a server that was restarted by somebody else had said until then: the engine's log goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Past {
+    lines: Tail,
+    words: Tail,
+}
+
+enum Order {
+    Consume(Consumer),
+    Connect { output: Output, input: Input, missed: Option<Missed> },
+    Finish,
+}
+
+struct Consumer {
+    lines: mpsc::Sender<Bytes>,
+    outgoing: mpsc::Receiver<Bytes>,
+    junk: mpsc::Receiver<Bytes>,
+}
+
+impl Pump {
+    /// Begins. `lost` is called whenever a connection has ended.
+    pub(crate) fn start(
+        tasks: &Tasks,
+        speech: Speech,
+        log: Log,
+        past: Past,
+        lost: impl Fn() + Send + 'static,
+    ) -> Self {
+        let (orders, inbox) = mpsc::channel(8);
+        let heard = Heard { lines: past.lines, words: past.words, ..Heard::default() };
+        let heard = Arc::new(Mutex::new(heard));
+        let connected = Arc::new(AtomicBool::new(false));
+        let (told_quiet, quiet) = watch::channel(false);
+        let (told_written, written) = watch::channel(0);
+        let (hand_on, to_writer) = mpsc::channel(8);
+        let reader = Reader {
+            speech,
+            log,
+            heard: Arc::clone(&heard),
+            orders: inbox,
+            output: None,
+            splitter: LineSplitter::default(),
+            queue: Queue::default(),
+            consumer: None,
+            junk: None,
+            seam: None,
+            finishing: false,
+            connected: Arc::clone(&connected),
+            quiet: told_quiet,
+            writer: hand_on,
+        };
+        tasks.spawn(async move {
+            tokio::select! {
+                () = reader.run(lost) => {}
+                () = write(to_writer, told_written) => {}
+            }
+        });
+        Self { orders, heard, connected, quiet, written }
+    }
+
+    /// Gives it a connection. What the log has of the time without one is read before.
+    pub(crate) async fn connect(&self, to: AttachContainerResults, missed: Option<Missed>) {
+        let AttachContainerResults { output, input } = to;
+        self.connected.store(true, Ordering::Relaxed);
+        // One that has ended needs no connection.
+        self.orders.send(Order::Connect { output, input, missed }).await.ok();
+    }
+
+    /// Whether it has a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Takes over the lines from whoever has them.
+    pub(crate) async fn attach(&self, key: &RunKey) -> Result<Stdio, EngineError> {
+        let (to_server, outgoing) = mpsc::channel(QUEUE);
+        let (lines, from_server) = mpsc::channel(QUEUE);
+        let (junk, to_log) = mpsc::channel(JUNK);
+        let consumer = Consumer { lines, outgoing, junk: to_log };
+        let taken = self.orders.send(Order::Consume(consumer)).await;
+        taken.map_err(|_| EngineError::NoSuchRun(key.clone()))?;
+        Ok(Stdio { to_server, from_server, junk, written: self.written.clone() })
+    }
+
+    /// The run is over: waits, not longer than that, until all it said has been read. What nobody has
+    /// taken yet is still handed on.
+    pub(crate) async fn finish(&self, limit: Duration) {
+        if self.orders.send(Order::Finish).await.is_ok() {
+            let mut quiet = self.quiet.clone();
+            // One that has ended is as quiet as can be.
+            timeout(limit, quiet.wait_for(|quiet| *quiet)).await.map(drop).ok();
+        }
+    }
+
+    /// The last of what was written to standard error.
+    pub(crate) fn stderr(&self) -> Vec<u8> {
+        self.heard().stderr.iter().copied().collect()
+    }
+
+    /// What was handed on last, for the pump of a run whose words follow in the same log.
+    pub(crate) fn past(&self) -> Past {
+        let mut heard = self.heard();
+        Past { lines: std::mem::take(&mut heard.lines), words: std::mem::take(&mut heard.words) }
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        lock(&self.heard)
+    }
+}
+
+fn lock(heard: &Mutex<Heard>) -> MutexGuard<'_, Heard> {
+    heard.lock().expect("no code panics while it holds this lock")
+}
+
+struct Reader {
+    speech: Speech,
+    log: Log,
+    heard: Arc<Mutex<Heard>>,
+    orders: mpsc::Receiver<Order>,
+    output: Option<Output>,
+    splitter: LineSplitter,
+    queue: Queue,
+    consumer: Option<mpsc::Sender<Bytes>>,
+    junk: Option<mpsc::Receiver<Bytes>>,
+    seam: Option<Seam>,
+    finishing: bool,
+    connected: Arc<AtomicBool>,
+    quiet: watch::Sender<bool>,
+    writer: mpsc::Sender<ToWriter>,
+}
+
+/// Lines that wait for whoever takes them.
+#[derive(Debug, Default)]
+struct Queue {
+    lines: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Queue {
+    fn push(&mut self, line: Bytes) {
+        self.bytes += line.len();
+        self.lines.push_back(line);
+    }
+
+    fn pop(&mut self) -> Option<Bytes> {
+        let line = self.lines.pop_front()?;
+        self.bytes -= line.len();
+        Some(line)
+    }
+
+    fn has_room(&self) -> bool {
+        self.lines.len() < QUEUE && self.bytes < QUEUE_BYTES
+    }
+}
+
+/// What a reader has to do next.
+enum Step {
+    Order(Order),
+    Seam,
+    Room,
+    Frame(Frame),
+    /// The connection has ended.
+    Silence,
+    Junk(Bytes),
+}
+
+/// Where the log meets the stream.
+struct Seam {
+    log: Vec<Bytes>,
+    stream: Vec<Bytes>,
+    until: Instant,
+}
+
+impl Reader {
+    async fn run(mut self, lost: impl Fn() + Send) {
+        while let Some(step) = self.next().await {
+            match step {
+                Step::Order(order) => self.obey(order).await,
+                Step::Seam => self.close_seam(),
+                Step::Room => self.serve(),
+                Step::Frame(frame) => self.take(frame),
+                Step::Silence => {
+                    self.output = None;
+                    self.close_seam();
+                    self.connected.store(false, Ordering::Relaxed);
+                    lost();
+                }
+                Step::Junk(junk) => self.log.write_lines(&junk),
+            }
+            let read = self.finishing && self.output.is_none() && self.seam.is_none();
+            self.quiet.send_replace(read);
+            if read && (self.queue.lines.is_empty() || self.consumer.is_none()) {
+                return;
+            }
+        }
+    }
+
+    /// What there is to do next; nothing if nobody needs this any more.
+    async fn next(&mut self) -> Option<Step> {
+        let seam = self.seam.as_ref().map(|seam| seam.until);
+        let idle = self.queue.lines.is_empty();
+        tokio::select! {
+            biased;
+            order = self.orders.recv() => order.map(Step::Order),
+            () = at(seam) => Some(Step::Seam),
+            () = room(self.consumer.as_ref()), if !idle => Some(Step::Room),
+            frame = next(self.output.as_mut()), if self.queue.has_room() => {
+                Some(frame.map_or(Step::Silence, Step::Frame))
+            }
+            Some(junk) = junk(self.junk.as_mut()) => Some(Step::Junk(junk)),
+        }
+    }
+
+    /// Hands a line to whoever takes them, if they are still there.
+    fn serve(&mut self) {
+        let Some(consumer) = &self.consumer else { return };
+        match consumer.try_reserve().map(|permit| self.queue.pop().map(|line| permit.send(line))) {
+            Ok(_) | Err(TrySendError::Full(())) => {}
+            Err(TrySendError::Closed(())) => self.consumer = None,
+        }
+    }
+
+    async fn obey(&mut self, order: Order) {
+        match order {
+            Order::Consume(Consumer { lines, outgoing, junk }) => {
+                self.consumer = Some(lines);
+                self.junk = Some(junk);
+                self.writer.send(ToWriter::Lines(outgoing)).await.ok();
+            }
+            Order::Connect { output, input, missed } => {
+                self.output = Some(output);
+                self.splitter = LineSplitter::default();
+                if let Some(missed) = missed {
+                    self.catch_up(missed);
+                }
+                self.writer.send(ToWriter::Input(input)).await.ok();
+            }
+            Order::Finish => self.finishing = true,
+        }
+    }
+
+    /// Takes in what the log has and nobody has heard.
+    fn catch_up(&mut self, missed: Missed) {
+        let (stdout, stderr) = {
+            let heard = lock(&self.heard);
+            let stdout = gap::first_new(&heard.lines, &missed.stdout);
+            (stdout, gap::first_new(&heard.words, &missed.stderr))
+        };
+        for line in &missed.stderr[stderr..] {
+            self.words(&[line, &b"\n"[..]].concat());
+            lock(&self.heard).words.push(line);
+        }
+        for line in &missed.stdout[stdout..] {
+            self.hand_on(line.clone());
+        }
+        self.seam =
+            Some(Seam { log: missed.stdout, stream: Vec::new(), until: Instant::now() + SEAM });
+    }
+
+    /// Goes on with the stream where the log ends.
+    fn close_seam(&mut self) {
+        if let Some(Seam { log, stream, .. }) = self.seam.take() {
+            let again = gap::overlap(&log, &stream);
+            for line in stream.into_iter().skip(again) {
+                self.hand_on(line);
+            }
+        }
+    }
+
+    fn take(&mut self, frame: Frame) {
+        match frame {
+            Ok(LogOutput::StdOut { message }) => {
+                for line in self.splitter.push(message) {
+                    let line = match line {
+                        Line::Whole(line) => line,
+                        Line::TooLong { length, ends } => {
+                            let note = format!("[a line of {length} bytes was dropped: too long]");
+                            self.log.write_lines(note.as_bytes());
+                            ends
+                        }
+                    };
+                    match &mut self.seam {
+                        Some(seam) => seam.stream.push(line),
+                        None => self.hand_on(line),
+                    }
+                }
+            }
+            Ok(LogOutput::StdErr { message }) => {
+                self.words(&message);
+                let mut heard = lock(&self.heard);
+                for line in message.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+                    heard.words.push(line);
+                }
+            }
+            // Half a frame, of which the rest will never come: the log has it.
+            Ok(LogOutput::StdIn { .. } | LogOutput::Console { .. }) => {}
+            Err(error) => {
+                tracing::debug!(%error, "a connection to a container broke");
+                self.output = Some(Box::pin(futures_util::stream::empty()));
+            }
+        }
+    }
+
+    fn hand_on(&mut self, line: Bytes) {
+        lock(&self.heard).lines.push(&line);
+        match self.speech {
+            Speech::Lines => self.queue.push(line),
+            Speech::Words => self.words(&[&line, &b"\n"[..]].concat()),
+        }
+    }
+
+    fn words(&mut self, words: &[u8]) {
+        self.log.write(words);
+        let mut heard = lock(&self.heard);
+        heard.stderr.extend(words);
+        let excess = heard.stderr.len().saturating_sub(STDERR);
+        heard.stderr.drain(..excess);
+    }
+}
+
+async fn at(when: Option<Instant>) {
+    match when {
+        Some(when) => sleep_until(when).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until whoever takes lines has room for one, or is gone.
+async fn room(consumer: Option<&mpsc::Sender<Bytes>>) {
+    match consumer {
+        Some(consumer) => drop(consumer.reserve().await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn next(output: Option<&mut Output>) -> Option<Frame> {
+    match output {
+        Some(output) => output.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn junk(junk: Option<&mut mpsc::Receiver<Bytes>>) -> Option<Bytes> {
+    junk?.recv().await
+}
+
+enum ToWriter {
+    Lines(mpsc::Receiver<Bytes>),
+    Input(Input),
+}
+
+/// Writes lines, one after the other, until nobody can give it any more.
+async fn write(mut orders: mpsc::Receiver<ToWriter>, written: watch::Sender<u64>) {
+    let mut lines: Option<mpsc::Receiver<Bytes>> = None;
+    let mut input: Option<Input> = None;
+    let mut pending: Option<Pending> = None;
+    loop {
+        if let (Some(open), Some(line)) = (&mut input, &mut pending) {
+            if line.write(open).await {
+                pending = None;
+                written.send_modify(|written| *written += 1);
+            } else {
+                input = None;
+            }
+        }
+        let free = input.is_some() && pending.is_none();
+        tokio::select! {
+            biased;
+            order = orders.recv() => match order {
+                Some(ToWriter::Lines(new)) => lines = Some(new),
+                Some(ToWriter::Input(new)) => input = Some(new),
+                None => return,
+            },
+            line = outgoing(&mut lines), if free => pending = Some(Pending { line, cut: false }),
+        }
+    }
+}
+
+/// The next line of whoever has them; never if there is none.
+async fn outgoing(lines: &mut Option<mpsc::Receiver<Bytes>>) -> Bytes {
+    if let Some(open) = lines {
+        if let Some(line) = open.recv().await {
+            return line;
+        }
+        *lines = None;
+    }
+    std::future::pending().await
+}
+
+/// A line that is being written.
+struct Pending {
+    line: Bytes,
+    /// Whether a part of it may have been written before.
+    cut: bool,
+}
+
+impl Pending {
+    /// Writes it whole. False if the connection broke.
+    async fn write(&mut self, input: &mut Input) -> bool {
+        let mut text = Vec::with_capacity(self.line.len() + 2);
+        if self.cut {
+            // What there is of it becomes a line of its own, which means nothing.
+            text.push(b'\n');
+        }
+        text.extend_from_slice(&self.line);
+        text.push(b'\n');
+        self.cut = true;
+        input.write_all(&text).await.is_ok() && input.flush().await.is_ok()
+    }
+}

@@ -1,0 +1,183 @@
+//! What is known of one server's container.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use mainstay_core::{ContainerSpec, Exit, OnStop, RunId, ServerName, ServerSpec, Transport};
+
+use super::discover::Address;
+use super::host::Host;
+use super::noticing::{Seen, Watch};
+use super::pump::{Past, Pump, Speech};
+use super::records::Record;
+use crate::{Found, FoundState, RunKey};
+
+/// A server that is, was or will be run in a container.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) name: ServerName,
+    /// Held by whoever changes something about the container.
+    pub(crate) busy: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+}
+
+/// What is known.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) host: Arc<Host>,
+    /// Which engine has its container. Another one behind the same address knows nothing of it.
+    pub(crate) engine: Option<String>,
+    pub(crate) container: Option<String>,
+    pub(crate) digest: String,
+    pub(crate) watch: Watch,
+    /// When the last run was started, in the engine's words.
+    pub(crate) started_at: String,
+    pub(crate) ports: HashMap<u16, u16>,
+    pub(crate) pump: Option<Arc<Pump>>,
+    pub(crate) past: Past,
+    /// The last words of the last run that ended.
+    pub(crate) last_words: Vec<u8>,
+    pub(crate) speech: Speech,
+    pub(crate) respect: bool,
+    /// An end that is told when it is known whether somebody wanted it.
+    pub(crate) unsettled: Option<(RunId, Exit)>,
+    /// Whether it was told that the engine is away.
+    pub(crate) away: bool,
+    /// Whether somebody removed the container.
+    pub(crate) removed: bool,
+}
+
+impl Server {
+    /// A server that has no container yet.
+    pub(crate) fn new(name: ServerName, host: Arc<Host>) -> Self {
+        let state = State {
+            host,
+            engine: None,
+            container: None,
+            digest: String::new(),
+            watch: Watch::idle(RunId::default()),
+            started_at: String::new(),
+            ports: HashMap::new(),
+            pump: None,
+            past: Past::default(),
+            last_words: Vec::new(),
+            speech: Speech::Words,
+            respect: false,
+            unsettled: None,
+            away: false,
+            removed: false,
+        };
+        Self { name, busy: tokio::sync::Mutex::default(), state: Mutex::new(state) }
+    }
+
+    /// A server as an earlier daemon left it.
+    pub(crate) fn recorded(name: ServerName, host: Arc<Host>, record: Record) -> Self {
+        let server = Self::new(name, host);
+        {
+            let mut state = server.state();
+            state.watch = Watch::recorded(record.run, record.started_at.clone(), record.over);
+            state.engine = Some(record.engine);
+            state.container = Some(record.container);
+            state.digest = record.digest;
+            state.started_at = record.started_at;
+            state.speech = Speech::of(record.stdio);
+            state.respect = record.respect;
+        }
+        server
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code panics while it holds this lock")
+    }
+
+    /// Whether a container that bears its label is the one it has, or may have in a moment.
+    pub(crate) fn needs(&self, host: &Host, container: &str) -> bool {
+        let Ok(_idle) = self.busy.try_lock() else { return true };
+        let state = self.state();
+        state.is_in(&host.address, container) || state.container.is_none() && !state.removed
+    }
+
+    /// What has become of its run, as far as that is known.
+    pub(crate) fn found(&self) -> Option<Found> {
+        let state = self.state();
+        let run = state.watch.run()?;
+        let found = if state.away {
+            FoundState::Unknown
+        } else {
+            FoundState::Alive {
+                pid: None,
+                container: state.container.clone(),
+                age: age(&state.started_at),
+            }
+        };
+        Some(Found { key: self.key(run), state: found })
+    }
+
+    pub(crate) fn key(&self, run: RunId) -> RunKey {
+        RunKey::new(self.name.clone(), run)
+    }
+}
+
+/// How long ago something was, in the words of an engine on the same clock.
+fn age(started_at: &str) -> Duration {
+    let since = |at: Timestamp| Timestamp::now().duration_since(at).try_into().ok();
+    started_at.parse().ok().and_then(since).unwrap_or_default()
+}
+
+impl State {
+    /// The server is run at another engine from now on; what it had at the old one is left to be swept.
+    pub(crate) fn move_to(&mut self, host: Arc<Host>) {
+        if self.host.address != host.address {
+            self.host = host;
+            self.engine = None;
+            self.lose_container();
+        }
+    }
+
+    /// Its container is no more, or no longer its own.
+    pub(crate) fn lose_container(&mut self) {
+        self.container = None;
+        self.pump = None;
+        self.past = Past::default();
+        self.watch = Watch::idle(self.watch.last());
+    }
+
+    /// Takes in how the server is to be run.
+    pub(crate) fn describe(&mut self, spec: &ServerSpec, container: &ContainerSpec) {
+        self.speech = Speech::of(container.transport == Transport::Stdio);
+        self.respect = spec.restart.on_stop == OnStop::Respect;
+    }
+
+    /// Takes in what an inspection says about the beginning of a run.
+    pub(crate) fn begin(&mut self, seen: &Seen, ports: HashMap<u16, u16>) {
+        self.started_at.clone_from(&seen.started_at);
+        self.ports = ports;
+    }
+
+    /// What the next daemon has to know; nothing if there is no container.
+    pub(crate) fn record(&self) -> Option<Record> {
+        Some(Record {
+            address: self.host.address.to_string(),
+            engine: self.engine.clone()?,
+            container: self.container.clone()?,
+            digest: self.digest.clone(),
+            run: self.watch.last(),
+            started_at: self.started_at.clone(),
+            over: self.watch.run().is_none(),
+            stdio: self.speech == Speech::Lines,
+            respect: self.respect,
+        })
+    }
+
+    /// Whether its container is at another engine than that one.
+    pub(crate) fn is_elsewhere(&self, engine: &str) -> bool {
+        self.engine.as_deref().is_some_and(|pinned| pinned != engine)
+    }
+
+    /// Whether its container is that one, at that address.
+    pub(crate) fn is_in(&self, address: &Address, container: &str) -> bool {
+        self.container.as_deref() == Some(container) && self.host.address == *address
+    }
+}

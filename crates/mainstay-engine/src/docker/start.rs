@@ -1,0 +1,243 @@
+//! Starting a run: in the container that the server has, or in a new one.
+//!
+//! A container is made once and started again and again; only a changed spec needs a new one. A record is
+//! written when the container exists, and its labels say whose it is, so one that was made when a daemon
+//! died is found again or swept.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_core::{ContainerSpec, ServerSpec};
+use tokio::time::{Instant, sleep};
+
+use super::Shared;
+use super::api::{Failure, Inspected};
+use super::body::{self, Labels};
+use super::host::{Errand, Up};
+use super::server::Server;
+use crate::{RunKey, StartError, Started};
+
+/// How long a container that is being removed is waited for, and how often it is looked at.
+const REMOVAL: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(50);
+
+impl Shared {
+    /// Starts a run of a server at the engine that was chosen for it.
+    pub(super) async fn start(
+        self: &Arc<Self>,
+        key: &RunKey,
+        spec: &ServerSpec,
+        container: &ContainerSpec,
+    ) -> Result<Started, StartError> {
+        let address = self.address(container)?;
+        let server = self.enter(&key.server, &address);
+        let _busy = server.busy.lock().await;
+        let host = {
+            let mut state = server.state();
+            state.describe(spec, container);
+            Arc::clone(&state.host)
+        };
+        let up = match host.up().await {
+            Ok(up) => up,
+            Err(why) => return Err(away(&server, why)),
+        };
+        pin(&server, &up)?;
+        let id = self.container(&server, &up, key, spec, container).await?;
+        let outcome = self.start_in(&server, &up, key, &id).await;
+        self.keep_record(&server);
+        match outcome {
+            Ok(()) => Ok(Started { pid: None, container: Some(id) }),
+            Err(failure) => Err(self.explain(&server, &up, &id, failure).await),
+        }
+    }
+
+    async fn start_in(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        up: &Up,
+        key: &RunKey,
+        id: &str,
+    ) -> Result<(), Failure> {
+        let speech = server.state().speech;
+        // Before the start, so that no word is missed.
+        let streams = up.api.attach(id, speech).await?;
+        let pump = self.pump(server, key.run, id);
+        pump.connect(streams, None).await;
+        {
+            let mut state = server.state();
+            state.pump = Some(pump);
+            state.watch.starting(key.run);
+        }
+        if let Err(failure) = up.api.start(id).await {
+            let mut state = server.state();
+            state.watch.not_started();
+            state.pump = None;
+            return Err(failure);
+        }
+        match up.api.inspect(id).await {
+            Ok(Inspected { seen, ports }) => {
+                let facts = {
+                    let mut state = server.state();
+                    state.begin(&seen, ports);
+                    state.watch.started(&seen);
+                    state.watch.see(&seen, false)
+                };
+                self.tell(server, up, facts).await;
+            }
+            Err(error) => {
+                tracing::warn!(server = %server.name, %error, "cannot look at a container");
+                let host = Arc::clone(&server.state().host);
+                host.leave(Errand::Look(server.name.clone(), Instant::now() + LOOK));
+            }
+        }
+        Ok(())
+    }
+
+    /// The container of a server, as its spec describes it now.
+    async fn container(
+        &self,
+        server: &Arc<Server>,
+        up: &Up,
+        key: &RunKey,
+        spec: &ServerSpec,
+        container: &ContainerSpec,
+    ) -> Result<String, StartError> {
+        if server.state().removed {
+            return Err(StartError::Removed);
+        }
+        let digest = body::digest(container);
+        let (known, same) = {
+            let state = server.state();
+            (state.container.clone(), state.digest == digest)
+        };
+        match known {
+            Some(id) if same => return Ok(id),
+            Some(id) => {
+                // What happens to it from here on is our doing.
+                server.state().lose_container();
+                self.ask(server, up, up.api.remove(&id)).await?;
+            }
+            None => {}
+        }
+        let listed = self.ask(server, up, up.api.list(&self.instance)).await?;
+        let mut found = None;
+        for left in listed.into_iter().filter(|left| left.server == key.server.as_str()) {
+            if left.digest == digest && found.is_none() {
+                found = Some(left.id);
+            } else {
+                self.ask(server, up, up.api.remove(&left.id)).await?;
+            }
+        }
+        let id = match found {
+            Some(id) => id,
+            None => self.create(server, up, key, spec, container).await?,
+        };
+        let mut state = server.state();
+        state.container = Some(id.clone());
+        state.digest = digest;
+        state.past = super::pump::Past::default();
+        Ok(id)
+    }
+
+    async fn create(
+        &self,
+        server: &Arc<Server>,
+        up: &Up,
+        key: &RunKey,
+        spec: &ServerSpec,
+        container: &ContainerSpec,
+    ) -> Result<String, StartError> {
+        let labels = Labels { instance: &self.instance, server: &key.server, run: key.run };
+        let body = body::create_body(spec, container, &labels);
+        let name = format!("mainstay-{}", key.server);
+        let instance = self.instance.get(..8).unwrap_or(&self.instance);
+        let second = format!("{name}-{instance}");
+        match up.api.create([&name, &second], &body).await {
+            Ok(id) => Ok(id),
+            Err(Failure::Missing(_)) => {
+                Err(StartError::NoImage { image: container.image.to_string() })
+            }
+            Err(failure) => Err(self.blame(server, up, failure).await),
+        }
+    }
+
+    /// What a start that failed means. Whatever the engine answers while it answers is no outage.
+    async fn explain(
+        &self,
+        server: &Arc<Server>,
+        up: &Up,
+        id: &str,
+        failure: Failure,
+    ) -> StartError {
+        if let Failure::Missing(_) | Failure::Conflict(_) = failure
+            && self.is_removed(up, id).await
+        {
+            server.state().removed = true;
+            return StartError::Removed;
+        }
+        self.blame(server, up, failure).await
+    }
+
+    /// Whether a container is gone, or just being removed.
+    async fn is_removed(&self, up: &Up, id: &str) -> bool {
+        let until = Instant::now() + REMOVAL;
+        loop {
+            match up.api.inspect(id).await {
+                Err(Failure::Missing(_)) => return true,
+                Ok(found) if found.seen.removing && Instant::now() < until => sleep(LOOK).await,
+                Ok(found) => return found.seen.removing,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Asks something of an engine on behalf of a start.
+    async fn ask<T>(
+        &self,
+        server: &Arc<Server>,
+        up: &Up,
+        asked: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, StartError> {
+        match asked.await {
+            Ok(answer) => Ok(answer),
+            Err(failure) => Err(self.blame(server, up, failure).await),
+        }
+    }
+
+    /// Whose fault a failure is: an engine that does not answer any more is away.
+    async fn blame(&self, server: &Arc<Server>, up: &Up, failure: Failure) -> StartError {
+        if let Err(gone) = up.api.ping().await {
+            let host = Arc::clone(&server.state().host);
+            host.leave(Errand::Doubt);
+            return away(server, format!("{} does not answer: {gone}", host.address));
+        }
+        match failure {
+            Failure::Missing(why) | Failure::Conflict(why) | Failure::Refused(why) => {
+                StartError::Refused(why)
+            }
+            Failure::Silent(why) => StartError::Short {
+                what: format!("the engine did not answer ({why})"),
+                source: std::io::ErrorKind::TimedOut.into(),
+            },
+        }
+    }
+}
+
+/// A start fails because the engine is away. Its return will be told.
+fn away(server: &Server, why: String) -> StartError {
+    server.state().away = true;
+    StartError::Away { why }
+}
+
+/// Remembers which engine has a server's container.
+fn pin(server: &Server, up: &Up) -> Result<(), StartError> {
+    let stranger = {
+        let mut state = server.state();
+        let stranger = state.container.is_some() && state.is_elsewhere(&up.who.id);
+        if !stranger {
+            state.engine = Some(up.who.id.clone());
+        }
+        stranger.then(|| state.host.stranger())
+    };
+    stranger.map_or(Ok(()), |why| Err(away(server, why)))
+}

@@ -1,0 +1,260 @@
+//! From what an engine says to news.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_core::{Cause, Exit, RunId, ServerName};
+use tokio::time::Instant;
+
+use super::Shared;
+use super::api::{Failure, Inspected};
+use super::host::{Errand, Host, Up};
+use super::noticing::{Fact, Said};
+use super::pump::Pump;
+use super::server::Server;
+use crate::{News, Started};
+
+/// How long the last words of a run may take to be read.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// How long it may take until it is known that somebody stopped a run.
+const STOP_IS_KNOWN: Duration = Duration::from_secs(1);
+
+/// A connection that ended is looked into after this time: most often the run has ended, which is told
+/// sooner.
+const LOOK_LATER: Duration = Duration::from_millis(500);
+
+impl Shared {
+    /// Takes in an event about a server's container.
+    pub(super) async fn hear(self: &Arc<Self>, server: &Arc<Server>, up: &Up, said: Said) {
+        let facts = server.state().watch.hear(Instant::now().into_std(), said);
+        self.tell(server, up, facts).await;
+    }
+
+    /// Looks at a server's container.
+    pub(super) async fn look(
+        self: &Arc<Self>,
+        host: &Arc<Host>,
+        up: &Up,
+        name: &ServerName,
+    ) -> Result<(), Failure> {
+        let Some(server) = self.server(name) else { return Ok(()) };
+        let container = {
+            let state = server.state();
+            (state.host.address == host.address).then(|| state.container.clone()).flatten()
+        };
+        let Some(container) = container else { return Ok(()) };
+        match up.api.inspect(&container).await {
+            Ok(inspected) => {
+                self.see(&server, up, &inspected, false).await;
+                Ok(())
+            }
+            // Two complete lists decide whether it was removed.
+            Err(Failure::Missing(_)) => self.compare(host, up, false).await,
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Takes in an inspection. With `returned`, the engine was away until now.
+    pub(super) async fn see(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        up: &Up,
+        inspected: &Inspected,
+        returned: bool,
+    ) {
+        let facts = {
+            let mut state = server.state();
+            if state.container.as_deref() != Some(&inspected.seen.id) {
+                return;
+            }
+            state.watch.see(&inspected.seen, returned)
+        };
+        self.tell(server, up, facts).await;
+        self.listen(server, up).await;
+    }
+
+    /// Tells what has become known, and acts on it.
+    pub(super) async fn tell(self: &Arc<Self>, server: &Arc<Server>, up: &Up, facts: Vec<Fact>) {
+        for fact in facts {
+            match fact {
+                Fact::Died { run, exit } => self.tell_end(server, run, exit).await,
+                Fact::EngineTook { run } => {
+                    self.close(server, run, "lost with its engine").await;
+                    self.send(News::Gone { key: server.key(run), cause: Cause::EngineAway });
+                }
+                Fact::Amended { run, cause } => self.amend(server, run, cause),
+                Fact::Restarted { old, new } => self.tell_restart(server, up, old, new).await,
+                Fact::Paused(run) => self.send(News::Paused { key: server.key(run) }),
+                Fact::Unpaused(run) => self.send(News::Unpaused { key: server.key(run) }),
+                Fact::Unhealthy(run) => self.send(News::Unhealthy { key: server.key(run) }),
+                Fact::Healthy(run) => self.send(News::Healthy { key: server.key(run) }),
+                Fact::Removed(run) => self.tell_removal(server, run).await,
+                Fact::Look => {
+                    let host = Arc::clone(&server.state().host);
+                    host.leave(Errand::Look(server.name.clone(), Instant::now()));
+                }
+            }
+        }
+    }
+
+    async fn tell_end(&self, server: &Arc<Server>, run: RunId, exit: Exit) {
+        let stderr = self.close(server, run, &exit.to_string()).await;
+        let key = server.key(run);
+        self.send(News::Exited { key: key.clone(), exit, stderr });
+        let mut state = server.state();
+        if state.respect {
+            state.unsettled = Some((run, exit));
+            let at = Instant::now() + STOP_IS_KNOWN;
+            state.host.leave(Errand::Settle(server.name.clone(), run, at));
+        } else {
+            self.send(News::Gone { key, cause: Cause::Exited(exit) });
+        }
+    }
+
+    /// Nobody is known to have stopped that run, and it is time to say so.
+    pub(super) fn settle(&self, name: &ServerName, run: RunId) {
+        let Some(server) = self.server(name) else { return };
+        let settled = server.state().unsettled.take_if(|(unsettled, _)| *unsettled == run);
+        if let Some((run, exit)) = settled {
+            self.send(News::Gone { key: server.key(run), cause: Cause::Exited(exit) });
+        }
+    }
+
+    fn amend(&self, server: &Arc<Server>, run: RunId, cause: Cause) {
+        let key = server.key(run);
+        let unsettled = server.state().unsettled.take_if(|(unsettled, _)| *unsettled == run);
+        self.send(match unsettled {
+            Some(_) => News::Gone { key, cause },
+            None => News::Amended { key, cause },
+        });
+    }
+
+    async fn tell_restart(self: &Arc<Self>, server: &Arc<Server>, up: &Up, old: RunId, new: RunId) {
+        self.close(server, old, "restarted by someone else").await;
+        let container = server.state().container.clone();
+        let Some(container) = container else { return };
+        if let Ok(inspected) = up.api.inspect(&container).await {
+            server.state().begin(&inspected.seen, inspected.ports);
+        }
+        let pump = self.pump(server, new, &container);
+        server.state().pump = Some(pump);
+        self.keep_record(server);
+        self.listen(server, up).await;
+        let started = Started { pid: None, container: Some(container) };
+        self.send(News::Restarted { key: server.key(old), new, started });
+    }
+
+    /// Somebody removed the container. What is known of it stays until the server is forgotten.
+    pub(super) async fn tell_removal(&self, server: &Arc<Server>, last: RunId) {
+        self.close(server, last, "removed").await;
+        {
+            let mut state = server.state();
+            state.container = None;
+            state.removed = true;
+        }
+        self.send(News::Gone { key: server.key(last), cause: Cause::Removed });
+    }
+
+    /// Ends the conversation with a run that is over, and hands out its last words.
+    async fn close(&self, server: &Arc<Server>, run: RunId, how: &str) -> Vec<u8> {
+        let pump = server.state().pump.take();
+        if let Some(pump) = pump {
+            pump.finish(LAST_WORDS).await;
+            let mut state = server.state();
+            state.past = pump.past();
+            state.last_words = pump.stderr();
+            self.log(&server.name).write_lines(format!("--- run {run} {how} ---").as_bytes());
+        }
+        self.keep_record(server);
+        server.state().last_words.clone()
+    }
+
+    /// The streams of a run that begins in that container.
+    pub(super) fn pump(&self, server: &Arc<Server>, run: RunId, container: &str) -> Arc<Pump> {
+        let mut state = server.state();
+        let speech = state.speech;
+        let mut log = self.log(&server.name);
+        let short = container.get(..12).unwrap_or(container);
+        log.write_lines(format!("--- run {run}, container {short} ---").as_bytes());
+        let past = std::mem::take(&mut state.past);
+        let (host, name) = (Arc::clone(&state.host), server.name.clone());
+        let lost = move || host.leave(Errand::Look(name.clone(), Instant::now() + LOOK_LATER));
+        Arc::new(Pump::start(&self.tasks, speech, log, past, lost))
+    }
+
+    /// Connects to the streams of a run that lives, if there is no connection. What it wrote meanwhile
+    /// is taken from the log; of a run that an earlier daemon listened to, that is not known.
+    pub(super) async fn listen(&self, server: &Arc<Server>, up: &Up) {
+        let (run, pump, container, speech, since) = {
+            let state = server.state();
+            let (Some(run), Some(container)) = (state.watch.run(), state.container.clone()) else {
+                return;
+            };
+            if state.pump.as_ref().is_some_and(|pump| pump.is_connected()) {
+                return;
+            }
+            (run, state.pump.clone(), container, state.speech, seconds(&state.started_at))
+        };
+        let connected = async {
+            let streams = up.api.attach(&container, speech).await?;
+            let Some(pump) = pump else {
+                let pump = self.pump(server, run, &container);
+                pump.connect(streams, None).await;
+                server.state().pump = Some(pump);
+                return Ok(());
+            };
+            // After the connection, so that every line is in one of the two.
+            let missed = up.api.written_since(&container, since).await?;
+            pump.connect(streams, Some(missed)).await;
+            Ok::<_, Failure>(())
+        };
+        if let Err(error) = connected.await {
+            tracing::warn!(server = %server.name, %error, "cannot listen to a container");
+            let host = Arc::clone(&server.state().host);
+            host.leave(Errand::Look(server.name.clone(), Instant::now() + LOOK_LATER));
+        }
+    }
+
+    pub(super) fn keep_record(&self, server: &Arc<Server>) {
+        let record = server.state().record();
+        if let Some(record) = record {
+            self.records.write(&server.name, &record);
+        }
+    }
+
+    /// The engine at an address does not answer.
+    pub(super) fn tell_away(&self, host: &Arc<Host>, why: &str) {
+        for server in self.servers_at(host) {
+            self.miss(&server, why.to_owned());
+        }
+    }
+
+    /// The engine of a server does not answer, which is told once.
+    pub(super) fn miss(&self, server: &Server, why: String) {
+        if !std::mem::replace(&mut server.state().away, true) {
+            self.send(News::Away { server: server.name.clone(), why });
+        }
+    }
+
+    /// The engine at an address answers, and everything has been compared.
+    pub(super) async fn tell_back(self: &Arc<Self>, host: &Arc<Host>, up: &Up) {
+        for server in self.servers_at(host) {
+            if server.state().is_elsewhere(&up.who.id) {
+                let why = host.stranger();
+                self.miss(&server, why);
+                continue;
+            }
+            self.listen(&server, up).await;
+            if std::mem::replace(&mut server.state().away, false) {
+                self.send(News::Back { server: server.name.clone() });
+            }
+        }
+    }
+}
+
+/// A moment in an engine's words, as whole seconds of Unix time, or all time if it cannot be read.
+fn seconds(started_at: &str) -> i32 {
+    let read: Option<jiff::Timestamp> = started_at.parse().ok();
+    read.and_then(|at| i32::try_from(at.as_second()).ok()).unwrap_or(0)
+}
