@@ -258,7 +258,7 @@ impl ServerSpec {
             Workload::Remote(_) => {}
         }
         self.validate_policy()?;
-        let checked = self.proxy.check(self.workload.local_transport());
+        let checked = self.proxy.check(&self.workload);
         checked.map_err(|problem| SpecError::BadProxy { name: self.name.clone(), problem })
     }
 

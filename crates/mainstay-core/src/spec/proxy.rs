@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Transport;
+use super::{Transport, Workload};
 use crate::text::duration;
 
 /// No request is held longer: no client waits that long.
@@ -64,44 +64,87 @@ pub enum ProxyProblem {
 }
 
 impl ProxySettings {
-    /// Checks what types alone cannot, for a server that speaks like this, or runs elsewhere.
-    pub(super) fn check(&self, transport: Option<&Transport>) -> Result<(), ProxyProblem> {
+    /// Checks what types alone cannot, for such a server.
+    pub(super) fn check(&self, workload: &Workload) -> Result<(), ProxyProblem> {
         if self.hold > LONGEST_HOLD {
             return Err(ProxyProblem::LongHold);
         }
-        if self.isolate && transport != Some(&Transport::Stdio) {
+        if self.isolate && workload.local_transport() != Some(&Transport::Stdio) {
             return Err(ProxyProblem::IsolatedHttp);
         }
         let nameless = |tool: &&String| tool.is_empty() || tool.contains(char::is_control);
         if let Some(tool) = self.replay.iter().find(nameless) {
             return Err(ProxyProblem::BadTool(tool.clone()));
         }
-        match (self.port, transport) {
-            (Some(0), _) => Err(ProxyProblem::PortZero),
-            (Some(ours), Some(&Transport::StreamableHttp { port, .. })) if ours == port => {
+        match self.port {
+            Some(0) => Err(ProxyProblem::PortZero),
+            Some(port) if port_here(workload) == Some(port) => {
                 Err(ProxyProblem::PortOfServer(port))
             }
-            (Some(_) | None, _) => Ok(()),
+            Some(_) | None => Ok(()),
         }
+    }
+}
+
+/// Where the server listens on this machine. The port of a container is one inside of it.
+fn port_here(workload: &Workload) -> Option<u16> {
+    match workload {
+        Workload::Process(process) => match process.transport {
+            Transport::Stdio => None,
+            Transport::StreamableHttp { port, .. } => Some(port),
+        },
+        Workload::Container(_) | Workload::Remote(_) => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::BTreeMap;
 
-    fn check(transport: Option<&Transport>, change: impl FnOnce(&mut ProxySettings)) -> String {
+    use super::*;
+    use crate::{ContainerSpec, Limits, ProcessSpec, RemoteSpec};
+
+    fn process(transport: Transport) -> Workload {
+        Workload::Process(ProcessSpec {
+            command: vec!["server".to_owned()],
+            cwd: "/".into(),
+            env: BTreeMap::new(),
+            path: None,
+            transport,
+        })
+    }
+
+    fn container(transport: Transport) -> Workload {
+        Workload::Container(ContainerSpec {
+            image: "server".parse().unwrap(),
+            args: Vec::new(),
+            engine: None,
+            host: None,
+            env: BTreeMap::new(),
+            volumes: Vec::new(),
+            network: None,
+            user: None,
+            limits: Limits::default(),
+            transport,
+        })
+    }
+
+    fn check(workload: &Workload, change: impl FnOnce(&mut ProxySettings)) -> String {
         let mut settings = ProxySettings::default();
         change(&mut settings);
-        settings.check(transport).err().map_or("fine".to_owned(), |problem| problem.to_string())
+        settings.check(workload).err().map_or("fine".to_owned(), |problem| problem.to_string())
     }
 
     #[test]
     fn what_makes_no_sense_is_refused_with_a_reason() {
-        let stdio = Some(&Transport::Stdio);
-        let http = &Transport::StreamableHttp { port: 8_080, path: "/mcp".to_owned() };
-        for transport in [stdio, Some(http), None] {
-            assert_eq!(check(transport, |_| ()), "fine");
+        let http_at = Transport::StreamableHttp { port: 8_080, path: "/mcp".to_owned() };
+        let stdio = &process(Transport::Stdio);
+        let http = &process(http_at.clone());
+        let container = &container(http_at);
+        let url = "http://127.0.0.1/mcp".parse().unwrap();
+        let remote = &Workload::Remote(RemoteSpec { url, headers: BTreeMap::new() });
+        for workload in [stdio, http, container, remote] {
+            assert_eq!(check(workload, |_| ()), "fine");
         }
         assert_eq!(check(stdio, |s| s.hold = Duration::ZERO), "fine");
         assert_eq!(check(stdio, |s| s.hold = LONGEST_HOLD), "fine");
@@ -110,9 +153,9 @@ mod tests {
             "a request cannot be held longer than 10 minutes"
         );
         assert_eq!(check(stdio, |s| s.isolate = true), "fine");
-        for transport in [Some(http), None] {
+        for workload in [http, container, remote] {
             assert_eq!(
-                check(transport, |s| s.isolate = true),
+                check(workload, |s| s.isolate = true),
                 "only a server that speaks stdio can be isolated"
             );
         }
@@ -120,12 +163,13 @@ mod tests {
             let refused = check(stdio, |s| s.replay = BTreeSet::from([tool.to_owned()]));
             assert_eq!(refused, format!("{expected} is no name of a tool"));
         }
-        assert_eq!(check(None, |s| s.port = Some(0)), "a port of its own must not be 0");
-        assert_eq!(check(Some(http), |s| s.port = Some(8_081)), "fine");
+        assert_eq!(check(remote, |s| s.port = Some(0)), "a port of its own must not be 0");
+        assert_eq!(check(http, |s| s.port = Some(8_081)), "fine");
         assert_eq!(
-            check(Some(http), |s| s.port = Some(8_080)),
+            check(http, |s| s.port = Some(8_080)),
             "port 8080 is the server's own, so Mainstay cannot listen on it"
         );
+        assert_eq!(check(container, |s| s.port = Some(8_080)), "fine");
     }
 
     #[test]
