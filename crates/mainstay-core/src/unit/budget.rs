@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::RunId;
+
 /// Charges younger than this are taken back when an outage turns out to have begun.
 pub(super) const PROVISIONAL: Duration = Duration::from_secs(30);
 /// Charges younger than this are taken back when the host turns out to have woken up, which is
@@ -14,8 +16,8 @@ pub(super) const WAKING: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Budget {
     failures: u32,
-    /// The moments of those that may still be refunded.
-    recent: Vec<Instant>,
+    /// Which runs those that may still be refunded were charged for, and when.
+    recent: Vec<(RunId, Instant)>,
 }
 
 impl Budget {
@@ -23,9 +25,9 @@ impl Budget {
         self.failures
     }
 
-    pub(super) fn charge(&mut self, at: Instant) {
-        self.recent.retain(|&earlier| is_recent(earlier, at, PROVISIONAL));
-        self.recent.push(at);
+    pub(super) fn charge(&mut self, run: RunId, at: Instant) {
+        self.recent.retain(|&(_, earlier)| is_recent(earlier, at, PROVISIONAL));
+        self.recent.push((run, at));
         self.failures = self.failures.saturating_add(1);
     }
 
@@ -36,10 +38,21 @@ impl Budget {
         any
     }
 
+    /// Takes back the charge for the end of that run and says whether there was one. There is none any
+    /// more once all failures were forgotten, or it was long ago.
+    pub(super) fn take_back(&mut self, run: RunId) -> bool {
+        let found = self.recent.iter().position(|&(charged, _)| charged == run);
+        if let Some(which) = found {
+            self.recent.swap_remove(which);
+            self.failures = self.failures.saturating_sub(1);
+        }
+        found.is_some()
+    }
+
     /// Takes back the charges of the last moments and says how many they were.
     pub(super) fn refund(&mut self, now: Instant, within: Duration) -> u32 {
         let before = self.recent.len();
-        self.recent.retain(|&at| !is_recent(at, now, within));
+        self.recent.retain(|&(_, at)| !is_recent(at, now, within));
         let count = u32::try_from(before - self.recent.len()).unwrap_or(u32::MAX);
         self.failures = self.failures.saturating_sub(count);
         count

@@ -7,7 +7,6 @@
 use std::mem;
 use std::time::{Duration, Instant};
 
-use super::budget::is_recent;
 use super::phase::{Again, Ending, Failure, Phase, Rest, Run, after};
 use super::{Ended, Note, Unit};
 use crate::{Cause, Exit, OnStop, Wanted};
@@ -44,7 +43,8 @@ impl Unit {
     /// ended without being asked for, so all there is to do is to see that this succeeds.
     pub(super) fn exit(&mut self, now: Instant) {
         // During an outage all clocks show the time of its beginning.
-        let patience = after(self.away.unwrap_or(now), LEFTOVERS_TIMEOUT);
+        let patience =
+            after(self.away.as_ref().map_or(now, |outage| outage.since), LEFTOVERS_TIMEOUT);
         match &mut self.phase {
             Phase::Up(run) => {
                 let asked = self.wanted != Wanted::On || run.doom == Some(Ending::Asked);
@@ -87,33 +87,6 @@ impl Unit {
         let ended = ended(now, &run, self.cause(reported, ending.as_ref()));
         let verdict = self.verdict(ended.at, &ended.cause, ending.as_ref());
         self.phase = self.carry_out(now, ended, verdict);
-    }
-
-    /// Undoes what failures of the last moments led to, because they turn out to be nobody's fault;
-    /// `again` says what they belong to.
-    pub(super) fn refund(&mut self, now: Instant, within: Duration, again: Again) {
-        let count = self.budget.refund(now, within);
-        if count > 0 {
-            self.notes.push(Note::Refunded { count });
-        }
-        let undone = match &self.phase {
-            // The charge that led here is the latest, so it is among those that were taken back.
-            Phase::Resting(Rest { again: Again::Charged { .. }, .. })
-            | Phase::Failed(Failure::GivenUp { .. }) => count > 0,
-            // Without its engine nothing can start; a host that sleeps does not make a spec wrong.
-            Phase::Failed(Failure::CannotStart { since, .. }) => {
-                again == Again::Outage && is_recent(*since, now, within)
-            }
-            Phase::Idle
-            | Phase::Resting(_)
-            | Phase::Up(_)
-            | Phase::Stopping { .. }
-            | Phase::Removed
-            | Phase::Finished => false,
-        };
-        if undone {
-            self.phase = self.rest(now, again);
-        }
     }
 
     /// When a server that an outage took may be started.
@@ -178,7 +151,7 @@ impl Unit {
     }
 
     fn carry_out(&mut self, now: Instant, ended: Ended, verdict: Verdict) -> Phase {
-        let at = ended.at;
+        let (run, at) = (ended.run, ended.at);
         self.record(ended, &verdict);
         match verdict {
             Verdict::Forget => Phase::Removed,
@@ -192,11 +165,11 @@ impl Unit {
             Verdict::Outage => self.rest(now, Again::Outage),
             Verdict::Excuse => self.rest(now, Again::Excused),
             Verdict::Charge { attempt } => {
-                self.budget.charge(at);
+                self.budget.charge(run, at);
                 self.rest(now, Again::Charged { attempt })
             }
             Verdict::GiveUp => {
-                self.budget.charge(at);
+                self.budget.charge(run, at);
                 self.notes.push(Note::GaveUp { restarts: self.policy.max });
                 Phase::Failed(Failure::GivenUp { since: at })
             }

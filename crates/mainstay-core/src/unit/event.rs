@@ -50,9 +50,18 @@ pub enum Event {
         /// How it ended, as far as the engine can tell.
         cause: Cause,
     },
-    /// Somebody restarted the workload of the present run.
+    /// It has become known why a run ended that was reported gone with [`Cause::Exited`]: somebody
+    /// stopped or restarted the workload. Only what the last end led to is amended, and a restart
+    /// after a stop is the last word.
+    Amended {
+        /// The run that ended.
+        run: RunId,
+        /// [`Cause::StoppedBySomeone`] or [`Cause::RestartedBySomeone`].
+        cause: Cause,
+    },
+    /// Somebody started the workload again, whether its last run was reported gone before or not.
     Adopted {
-        /// The present run.
+        /// The present run; if there is none, the last one.
         old: RunId,
         /// The run that took its place; newer than every run before.
         new: RunId,
@@ -84,8 +93,11 @@ pub enum Event {
         /// What was missed, for people.
         what: String,
     },
-    /// The engine does not answer.
-    EngineAway,
+    /// The engine does not answer. Told again, it is only the reason that changes.
+    EngineAway {
+        /// What is wrong, for people.
+        why: String,
+    },
     /// The engine answers again. Runs that the outage took are best reported before this; a later
     /// report should say [`Cause::EngineAway`].
     EngineBack,
@@ -107,6 +119,7 @@ impl Event {
             | Self::Ready { run }
             | Self::Exited { run }
             | Self::Gone { run, .. }
+            | Self::Amended { run, .. }
             | Self::Adopted { old: run, .. }
             | Self::Paused { run }
             | Self::Unpaused { run }
@@ -116,7 +129,7 @@ impl Event {
             Self::Want(_)
             | Self::Restart
             | Self::Replaced(_)
-            | Self::EngineAway
+            | Self::EngineAway { .. }
             | Self::EngineBack
             | Self::HostResumed
             | Self::Demand

@@ -11,11 +11,14 @@
 //! - a run is judged as of its exit, however long it takes to end what it left behind;
 //! - after news was handled the deadline lies ahead, so a driver that obeys it never spins;
 //! - no action is asked of an engine that is away, and the clocks of delay, start and stability
-//!   stand still meanwhile.
+//!   stand still meanwhile;
+//! - what turns out later about the last end is made good: a charge that nobody deserved is taken
+//!   back, with all that it led to.
 
 mod budget;
 mod end;
 mod event;
+mod hindsight;
 mod note;
 mod phase;
 mod reason;
@@ -25,8 +28,8 @@ mod view;
 
 use std::time::{Duration, Instant};
 
-use budget::{Budget, Jitter, PROVISIONAL, WAKING};
-use phase::{Again, Ending, Failure, Fault, Phase, Rest, Run, after};
+use budget::{Budget, Jitter};
+use phase::{Again, Ending, Failure, Fault, Phase, Run, after};
 
 pub use event::{Action, Event, Found};
 pub use note::Note;
@@ -36,8 +39,6 @@ use crate::{Cause, RestartPolicy, RunId, Wanted};
 
 /// How much longer than the stop timeout we wait before we kill, and how often we repeat it.
 const KILL_EVERY: Duration = Duration::from_secs(5);
-/// How long deaths are excused after the host woke up.
-const RESUME_GRACE: Duration = Duration::from_secs(30);
 /// A given-up unit may be tried once after this time, if somebody calls it.
 const HALF_OPEN_AFTER: Duration = Duration::from_secs(5 * 60);
 
@@ -53,12 +54,18 @@ pub struct Unit {
     budget: Budget,
     restarts_total: u64,
     jitter: Jitter,
-    /// Since when the engine is away.
-    away: Option<Instant>,
+    away: Option<Outage>,
     excused_until: Option<Instant>,
     /// Set from [`Unit::resume`] to the first event: the unit has not been asked yet what to do.
     unasked_since: Option<Instant>,
     notes: Vec<Note>,
+}
+
+/// The engine does not answer.
+#[derive(Debug, Clone, PartialEq)]
+struct Outage {
+    since: Instant,
+    why: String,
 }
 
 impl Unit {
@@ -140,6 +147,11 @@ impl Unit {
         self.last
     }
 
+    /// Whether the engine is believed to be away.
+    pub fn is_engine_away(&self) -> bool {
+        self.away.is_some()
+    }
+
     /// What happened since this was last asked, in order.
     pub fn take_notes(&mut self) -> Vec<Note> {
         std::mem::take(&mut self.notes)
@@ -149,7 +161,10 @@ impl Unit {
     fn ignores(&self, event: &Event) -> bool {
         let known = match (event, self.run()) {
             (Event::Gone { run, cause: Cause::Removed }, None) => *run == self.last,
-            (Event::Adopted { old, new }, Some(present)) => *old == present && *new > self.last,
+            (Event::Adopted { old, new }, present) => {
+                *old == present.unwrap_or(self.last) && *new > self.last
+            }
+            (Event::Amended { run, cause }, _) => self.is_amended_by(*run, cause),
             (event, present) => event.subject().is_none_or(|run| present == Some(run)),
         };
         !known || self.phase == Phase::Finished
@@ -180,7 +195,8 @@ impl Unit {
             Event::StartFailed { why, .. } => self.end(now, Cause::CannotStart(why)),
             Event::Exited { .. } => self.exit(now),
             Event::Gone { cause, .. } => self.end(now, cause),
-            Event::Adopted { new, .. } => self.adopt(now, new),
+            Event::Amended { cause, .. } => self.amend(now, cause),
+            Event::Adopted { old, new } => self.adopt(now, old, new),
             Event::Started { .. } => self.observe(|run| run.starts(now)),
             Event::Ready { .. } => self.observe(|run| run.becomes_ready(now)),
             Event::Paused { .. } => self.observe(|run| run.pauses(true)),
@@ -188,7 +204,7 @@ impl Unit {
             Event::Unhealthy { .. } => self.observe(|run| run.ails(true)),
             Event::Healthy { .. } => self.observe(|run| run.ails(false)),
             Event::Hung { what, .. } => self.observe(|run| run.hangs(what)),
-            Event::EngineAway => self.engine_away(now),
+            Event::EngineAway { why } => self.engine_away(now, why),
             Event::EngineBack => self.engine_back(now),
             Event::HostResumed => self.host_resumed(now),
             Event::Demand => self.demand(now),
@@ -201,6 +217,8 @@ impl Unit {
         match (self.wanted, &self.phase) {
             // The workload is no more, so this needs no engine.
             (_, P::Removed) => Some(self.forget()),
+            // An engine that is back ends by itself what nobody wants any more.
+            (W::Gone, _) if self.away.is_some() => Some(self.forget()),
             _ if self.away.is_some() => None,
             (W::Gone, P::Idle | P::Resting(_) | P::Failed(_)) => Some(self.forget()),
             (W::On, P::Idle) => Some(self.start(now, None)),
@@ -288,51 +306,6 @@ impl Unit {
         if let Phase::Up(run) = &mut self.phase {
             self.notes.extend(news(run));
         }
-    }
-
-    /// The new run takes over what its user asked of the old one, but not the old one's faults.
-    fn adopt(&mut self, now: Instant, new: RunId) {
-        let (old, ending) = match &self.phase {
-            Phase::Up(run) => (run, run.doom.as_ref()),
-            Phase::Stopping { run, ending, .. } => (run, Some(ending)),
-            Phase::Idle
-            | Phase::Resting(_)
-            | Phase::Failed(_)
-            | Phase::Removed
-            | Phase::Finished => return,
-        };
-        let doom = ending.filter(|ending| **ending == Ending::Asked).cloned();
-        self.last_end = Some(end::ended(now, old, Cause::RestartedBySomeone));
-        self.notes.push(Note::Adopted { old: old.id, new });
-        self.last = new;
-        self.phase = Phase::Up(Run::adopted(now, new, doom));
-    }
-
-    fn engine_away(&mut self, now: Instant) {
-        if self.away.is_none() {
-            self.away = Some(now);
-            self.notes.push(Note::EngineAway);
-            self.refund(now, PROVISIONAL, Again::Outage);
-        }
-    }
-
-    fn engine_back(&mut self, now: Instant) {
-        let Some(since) = self.away.take() else { return };
-        self.notes.push(Note::EngineBack);
-        let lasted = now.saturating_duration_since(since);
-        let spread = self.spread(now);
-        match &mut self.phase {
-            Phase::Resting(Rest { until, again: Again::Outage }) => *until = spread,
-            Phase::Resting(Rest { until, .. }) => *until += lasted,
-            Phase::Stopping { kill_at, .. } => *kill_at += lasted,
-            Phase::Idle | Phase::Up(_) | Phase::Failed(_) | Phase::Removed | Phase::Finished => {}
-        }
-    }
-
-    fn host_resumed(&mut self, now: Instant) {
-        self.excused_until = Some(after(now, RESUME_GRACE));
-        self.notes.push(Note::HostResumed);
-        self.refund(now, WAKING, Again::Excused);
     }
 
     fn demand(&mut self, now: Instant) {

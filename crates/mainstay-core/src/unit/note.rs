@@ -30,6 +30,8 @@ pub enum Note {
     GaveUp { restarts: u32 },
     /// The run is stable, so earlier failures are forgotten.
     BudgetReset { run: RunId },
+    /// It has become known why the run ended.
+    Amended { run: RunId, cause: Cause },
     /// Recent charges were taken back because an outage had begun or the host had woken up.
     Refunded { count: u32 },
     /// Somebody restarted the workload.
@@ -37,7 +39,7 @@ pub enum Note {
     /// The run is the single try of a given-up unit.
     HalfOpen { run: RunId },
     /// The engine does not answer.
-    EngineAway,
+    EngineAway { why: String },
     /// The engine answers again.
     EngineBack,
     /// The host woke up.
@@ -80,10 +82,11 @@ impl Note {
             Self::Scheduled { .. } => "scheduled",
             Self::GaveUp { .. } => "gave-up",
             Self::BudgetReset { .. } => "budget-reset",
+            Self::Amended { .. } => "amended",
             Self::Refunded { .. } => "refunded",
             Self::Adopted { .. } => "adopted",
             Self::HalfOpen { .. } => "half-open",
-            Self::EngineAway => "engine-away",
+            Self::EngineAway { .. } => "engine-away",
             Self::EngineBack => "engine-back",
             Self::HostResumed => "host-resumed",
             Self::Respected => "respected",
@@ -108,6 +111,7 @@ impl Note {
             | Self::Ready { run, .. }
             | Self::Ended { run, .. }
             | Self::BudgetReset { run }
+            | Self::Amended { run, .. }
             | Self::Adopted { new: run, .. }
             | Self::HalfOpen { run }
             | Self::CannotStart { run, .. }
@@ -125,7 +129,7 @@ impl Note {
             | Self::Scheduled { .. }
             | Self::GaveUp { .. }
             | Self::Refunded { .. }
-            | Self::EngineAway
+            | Self::EngineAway { .. }
             | Self::EngineBack
             | Self::HostResumed
             | Self::Respected
@@ -136,12 +140,12 @@ impl Note {
     /// The kind of cause behind it, as in [`Cause::kind`].
     pub fn cause(&self) -> Option<&'static str> {
         match self {
-            Self::Ended { cause, .. } => Some(cause.kind()),
+            Self::Ended { cause, .. } | Self::Amended { cause, .. } => Some(cause.kind()),
             Self::StartTimedOut { .. } | Self::Hung { .. } => Some("hung"),
             Self::Respected => Some("stopped"),
             Self::Adopted { .. } => Some("restarted"),
             Self::Removed => Some("removed"),
-            Self::EngineAway => Some("engine-away"),
+            Self::EngineAway { .. } => Some("engine-away"),
             Self::CannotStart { .. } => Some("cannot-start"),
             Self::Wanted { .. }
             | Self::RestartAsked
@@ -191,6 +195,10 @@ impl fmt::Display for Note {
             Self::GaveUp { restarts: 0 } => f.write_str("not restarted, as its spec says"),
             Self::GaveUp { restarts } => write!(f, "gave up after {}", times(*restarts)),
             Self::BudgetReset { .. } => f.write_str("stable, earlier failures are forgotten"),
+            Self::Amended { cause: Cause::RestartedBySomeone, .. } => {
+                f.write_str("it was restarted by someone else, so this does not count")
+            }
+            Self::Amended { cause, .. } => write!(f, "it was {cause}"),
             Self::Refunded { count: 1 } => {
                 f.write_str("1 failure was not the server's fault and no longer counts")
             }
@@ -201,7 +209,7 @@ impl fmt::Display for Note {
                 write!(f, "restarted by someone else: run {old} became run {new}")
             }
             Self::HalfOpen { .. } => f.write_str("given up, but called: one more try"),
-            Self::EngineAway => f.write_str("the engine does not answer"),
+            Self::EngineAway { why } => f.write_str(why),
             Self::EngineBack => f.write_str("the engine answers again"),
             Self::HostResumed => f.write_str("the host woke up"),
             Self::Respected => f.write_str("stopped by someone else and left so"),

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::Unit;
 use super::phase::{Again, Ending, Failure, Phase, Rest, Run};
-use crate::{Cause, OnStop, Status, Wanted, human_duration};
+use super::{Outage, Unit};
+use crate::{Status, Wanted, human_duration};
 
 pub(super) fn status(unit: &Unit) -> Status {
     use {Phase as P, Wanted as W};
@@ -32,7 +32,8 @@ pub(super) fn reason(unit: &Unit, now: Instant) -> String {
         (_, P::Removed | P::Finished) => "removed".to_owned(),
         (W::Off, P::Idle | P::Resting(_) | P::Failed(_)) => stopped(unit),
         (W::On, P::Failed(failure)) => failed(unit, failure),
-        _ if unit.away.is_some() => away(unit, now),
+        (W::Gone, _) => "removing on request".to_owned(),
+        (W::On | W::Off, _) if unit.away.is_some() => away(unit, now),
         (W::On, P::Idle) => "starting".to_owned(),
         (W::On, P::Resting(rest)) => resting(unit, rest, now),
         (W::On, P::Up(run)) if run.paused => "paused by someone else".to_owned(),
@@ -51,7 +52,6 @@ pub(super) fn reason(unit: &Unit, now: Instant) -> String {
             "exited; ending what it left behind".to_owned()
         }
         (W::Off, P::Up(_) | P::Stopping { .. }) => "stopping on request".to_owned(),
-        (W::Gone, _) => "removing on request".to_owned(),
     }
 }
 
@@ -64,9 +64,7 @@ pub(super) fn times(restarts: u32) -> String {
 }
 
 fn stopped(unit: &Unit) -> String {
-    let respected = unit.policy.on_stop == OnStop::Respect
-        && unit.last_end.as_ref().is_some_and(|end| end.cause == Cause::StoppedBySomeone);
-    match (respected, &unit.last_end) {
+    match (unit.has_respected(), &unit.last_end) {
         (true, _) => "stopped by someone else; start it to bring it back".to_owned(),
         (false, Some(_)) => "stopped on request".to_owned(),
         (false, None) => "not started".to_owned(),
@@ -88,15 +86,15 @@ fn failed(unit: &Unit, failure: &Failure) -> String {
 }
 
 fn away(unit: &Unit, now: Instant) -> String {
-    let since = unit.away.unwrap_or(now);
-    let lasted = human_duration(now.saturating_duration_since(since));
+    let Some(Outage { since, why }) = &unit.away else { return String::new() };
+    let lasted = human_duration(now.saturating_duration_since(*since));
     let then = match (unit.wanted, &unit.phase) {
-        (Wanted::Gone, _) => "; removed when it is back",
         (Wanted::Off, _) => "; stopped when it is back",
         (Wanted::On, Phase::Idle | Phase::Resting(_)) => "; started when it is back",
-        (Wanted::On, _) => "",
+        // What is to be removed does not wait for its engine.
+        (Wanted::On | Wanted::Gone, _) => "",
     };
-    format!("the engine has been away for {lasted}{then}")
+    format!("{why}, for {lasted}{then}")
 }
 
 fn resting(unit: &Unit, rest: &Rest, now: Instant) -> String {

@@ -95,9 +95,9 @@ impl Driver {
             tracing::warn!(server = %self.name(), %run, why, "server cannot be reached");
         }
         self.leave();
-        let wait = self.reach.fails(why);
+        let wait = self.reach.fails(why.clone());
         self.open_session(run, None, wait);
-        Event::EngineAway
+        Event::EngineAway { why }
     }
 
     /// Where the server is, fit for everybody to read.
@@ -123,12 +123,13 @@ fn is_more_than_waiting(event: &Event) -> bool {
         | Event::Want(Wanted::Off | Wanted::Gone) => true,
         Event::Want(Wanted::On)
         | Event::Started { .. }
+        | Event::Amended { .. }
         | Event::Adopted { .. }
         | Event::Paused { .. }
         | Event::Unpaused { .. }
         | Event::Unhealthy { .. }
         | Event::Healthy { .. }
-        | Event::EngineAway
+        | Event::EngineAway { .. }
         | Event::EngineBack
         | Event::HostResumed
         | Event::Demand

@@ -48,9 +48,10 @@ impl Driver {
             | Note::RestartAsked
             | Note::Replaced
             | Note::BudgetReset { .. }
+            | Note::Amended { .. }
             | Note::Adopted { .. }
             | Note::HalfOpen { .. }
-            | Note::EngineAway
+            | Note::EngineAway { .. }
             | Note::EngineBack
             | Note::HostResumed
             | Note::Respected
@@ -68,15 +69,14 @@ impl Driver {
         self.record(at, run, note.event(), note.cause(), detail);
     }
 
-    /// A note in words: of a server that runs elsewhere, what is in the way is known.
+    /// A note in words.
     fn words(&self, note: &Note) -> String {
-        match (note, &self.reach.away, self.home) {
-            (Note::EngineAway, Some(away), _) => away.why.clone(),
-            (Note::EngineBack, _, Home::Remote) if self.session.is_some() => {
+        match (note, self.home) {
+            (Note::EngineBack, Home::Remote) if self.session.is_some() => {
                 "it answers again".to_owned()
             }
-            (Note::EngineBack, _, Home::Remote) => "no longer waited for".to_owned(),
-            (note, ..) => note.to_string(),
+            (Note::EngineBack, Home::Remote) => "no longer waited for".to_owned(),
+            (note, _) => note.to_string(),
         }
     }
 

@@ -44,6 +44,8 @@ pub(super) enum Step {
     Dies(Cause),
     /// The present run exits and is gone so much later; with no time given, once it is killed.
     Exits(Cause, Option<Duration>),
+    /// Why the last run ended turns out to be this.
+    Amended(Cause),
     RestartedBySomeone,
     /// Old news once more.
     Again(usize),
@@ -114,19 +116,30 @@ impl Engine {
                     self.mail.extend(lingers.map(|lingers| (self.now + lingers, gone)));
                 }
             }
-            Step::RestartedBySomeone => {
-                if let Some(old) = self.alive {
-                    let new = self.unit.last_run().next();
-                    self.alive = Some(new);
-                    self.tell(Event::Adopted { old, new });
+            Step::Amended(cause) => {
+                let run = self.unit.view(self.now).last_end.map(|end| end.run);
+                if let Some(run) = run {
+                    self.post(Event::Amended { run, cause });
                 }
             }
+            Step::RestartedBySomeone => self.restarted_by_someone(),
             Step::Again(which) => {
                 if !self.delivered.is_empty() {
                     let event = self.delivered[which % self.delivered.len()].clone();
                     self.tell(event);
                 }
             }
+        }
+    }
+
+    /// With or without the last run having been reported gone, and told at once.
+    fn restarted_by_someone(&mut self) {
+        let last = self.unit.last_run();
+        let known = self.alive.map_or(last != RunId::default(), |alive| alive == last);
+        if known && !self.forgotten && self.unit.run().is_none_or(|run| Some(run) == self.alive) {
+            let new = last.next();
+            self.alive = Some(new);
+            self.tell(Event::Adopted { old: last, new });
         }
     }
 
@@ -192,7 +205,7 @@ impl Engine {
 
     fn tell(&mut self, event: Event) {
         match &event {
-            Event::EngineAway => self.away = true,
+            Event::EngineAway { .. } => self.away = true,
             Event::EngineBack => self.away = false,
             Event::Replaced(policy) if !self.forgotten => self.policy = policy.clone(),
             Event::Gone { run, .. } if self.alive == Some(*run) => self.alive = None,
@@ -224,9 +237,14 @@ impl Engine {
         let removal = matches!(event, Event::Gone { cause: Cause::Removed, .. });
         let ends =
             matches!(event, Event::Gone { .. } | Event::StartFailed { .. } | Event::Adopted { .. });
+        let adopted = matches!(event, Event::Adopted { new, .. } if *new > self.unit.last_run());
+        if let Event::Amended { run, .. } = event {
+            let last_end = self.unit.view(self.now).last_end;
+            return last_end.is_none_or(|end| end.run != *run || !end.cause.charged());
+        }
         event.subject().is_some_and(|run| match present {
             Some(present) => run != present || (self.exited == Some(run) && !ends),
-            None => !(removal && run == self.unit.last_run()),
+            None => !((removal || adopted) && run == self.unit.last_run()),
         })
     }
 
@@ -263,7 +281,9 @@ impl Engine {
                 }
             }
             Action::Forget => {
-                assert_eq!(self.alive, None, "a live run was forgotten");
+                // An engine that is away ends it when it is back.
+                let ended = self.alive.take_if(|_| self.away);
+                assert_eq!(self.alive, None, "a live run was forgotten besides {ended:?}");
                 self.forgotten = true;
             }
         }

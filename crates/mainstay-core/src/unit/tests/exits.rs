@@ -158,7 +158,7 @@ fn an_exit_of_what_hung_is_still_a_hang() {
 fn what_was_asked_during_an_outage_is_not_lost_by_an_exit() {
     let mut w = world();
     w.comes_up();
-    w.tell(Event::EngineAway);
+    w.loses_engine();
     w.tell(Event::Restart);
     w.passes(secs(60));
     assert_eq!(w.exits(), None);

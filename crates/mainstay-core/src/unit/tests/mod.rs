@@ -2,6 +2,7 @@
 
 mod engine;
 mod exits;
+mod hindsight;
 mod notes;
 mod outages;
 mod properties;

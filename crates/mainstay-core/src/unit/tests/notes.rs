@@ -14,7 +14,7 @@ fn a_life_reads_like_a_story() {
     w.waits();
     w.comes_up();
     w.passes(secs(30));
-    w.tell(Event::EngineAway);
+    w.loses_engine();
     w.ends(Cause::StoppedBySomeone);
     w.tell(Event::EngineBack);
     w.waits();
@@ -48,7 +48,7 @@ fn a_life_reads_like_a_story() {
             "started 3 -: run 3 is up",
             "ready 3 -: ready after 0 ms",
             "budget-reset 3 -: stable, earlier failures are forgotten",
-            "engine-away - engine-away: the engine does not answer",
+            "engine-away - engine-away: no engine answers",
             "ended 3 engine-away: lost with its engine",
             "engine-back - -: the engine answers again",
             "starting 4 -: starting run 4",

@@ -8,11 +8,11 @@ fn an_outage_of_an_hour_charges_nothing() {
     let mut w = world();
     w.comes_up();
     w.passes(secs(10));
-    assert_eq!(w.tell(Event::EngineAway), None);
+    assert_eq!(w.loses_engine(), None);
     w.passes(secs(1));
     assert_eq!(w.crashes(), None);
     w.passes(secs(3599));
-    w.shows(Status::Waiting, "the engine has been away for 1 h; started when it is back");
+    w.shows(Status::Waiting, "no engine answers, for 1 h; started when it is back");
     assert_eq!(w.unit.view(w.now).next_restart, None);
     w.tell(Event::EngineBack).or_else(|| w.passes(secs(2))).expect("a start within 2 s");
     w.shows(Status::Starting, "lost with its engine, restarting");
@@ -21,17 +21,34 @@ fn an_outage_of_an_hour_charges_nothing() {
     assert_eq!(view.last_end.expect("it ended").cause, Cause::EngineAway);
 }
 
+/// What an outage is told as.
+fn away() -> Note {
+    Note::EngineAway { why: "no engine answers".to_owned() }
+}
+
+#[test]
+fn the_reason_of_an_outage_may_change_but_is_told_once() {
+    let mut w = world();
+    w.comes_up();
+    w.notes();
+    w.loses_engine();
+    w.passes(secs(12));
+    w.tell(Event::EngineAway { why: "another engine answers".to_owned() });
+    assert_eq!(w.reason(), "another engine answers, for 12 s");
+    assert_eq!(w.notes(), [away()]);
+}
+
 #[test]
 fn a_run_may_live_through_an_outage() {
     let mut w = world();
     w.crashes();
     w.comes_up();
     w.passes(secs(29));
-    w.tell(Event::EngineAway);
+    w.loses_engine();
     // The charge was made within the last 30 s, so it is refunded.
     assert_eq!(w.restarts(), 0);
     w.passes(secs(3600));
-    assert_eq!(w.reason(), "the engine has been away for 1 h");
+    assert_eq!(w.reason(), "no engine answers, for 1 h");
     assert_eq!(w.tell(Event::EngineBack), None);
     w.shows(Status::Running, "ready");
     assert!(!w.unit.view(w.now).stable);
@@ -43,12 +60,12 @@ fn a_run_may_live_through_an_outage() {
 fn clocks_stand_still_during_an_outage() {
     let mut w = world();
     w.passes(secs(100));
-    w.tell(Event::EngineAway);
+    w.loses_engine();
     assert_eq!(w.passes(FOREVER), None);
     assert_eq!(w.tell(Event::EngineBack), None);
     assert_eq!(w.waits(), (secs(20), stop(1)));
     w.passes(secs(10));
-    w.tell(Event::EngineAway);
+    w.loses_engine();
     assert_eq!(w.passes(FOREVER), None);
     assert_eq!(w.tell(Event::EngineBack), None);
     assert_eq!(w.waits(), (secs(5), kill(1)));
@@ -60,7 +77,7 @@ fn a_pause_and_an_outage_may_overlap() {
     w.passes(secs(100));
     w.news(|run| Event::Paused { run });
     w.passes(secs(50));
-    w.tell(Event::EngineAway);
+    w.loses_engine();
     w.passes(secs(50));
     w.news(|run| Event::Unpaused { run });
     w.passes(secs(50));
@@ -76,7 +93,7 @@ fn an_old_delay_goes_on_after_an_outage() {
     }
     assert_eq!(w.crashes(), None);
     w.passes(secs(40));
-    w.tell(Event::EngineAway);
+    w.loses_engine();
     assert_eq!(w.restarts(), 6);
     w.passes(secs(3600));
     assert_eq!(w.tell(Event::EngineBack), None);
@@ -91,8 +108,8 @@ fn a_death_that_turns_out_to_belong_to_an_outage_is_refunded() {
     assert_eq!(w.crashes_after(secs(3)), start(2));
     assert_eq!(w.crashes_after(secs(3)), None);
     w.notes();
-    w.tell(Event::EngineAway);
-    assert_eq!(w.notes(), [Note::EngineAway, Note::Refunded { count: 2 }]);
+    w.loses_engine();
+    assert_eq!(w.notes(), [away(), Note::Refunded { count: 2 }]);
     assert_eq!(w.restarts(), 0);
     w.passes(secs(60));
     w.tell(Event::EngineBack).or_else(|| w.passes(secs(2))).expect("a start within 2 s");
@@ -105,7 +122,7 @@ fn a_give_up_that_belongs_to_an_outage_is_undone_and_an_old_one_is_not() {
         let mut w = world();
         w.gives_up();
         w.passes(secs(ago));
-        w.tell(Event::EngineAway);
+        w.loses_engine();
         assert_eq!(w.status() == Status::Waiting, undone);
         let action = w.tell(Event::EngineBack).or_else(|| w.passes(secs(2)));
         assert_eq!(action, undone.then_some(start(12)).flatten());
@@ -118,10 +135,10 @@ fn a_start_that_fails_for_want_of_an_engine_is_tried_again() {
     let mut before = world();
     before.news(failed);
     before.passes(secs(1));
-    before.tell(Event::EngineAway);
+    before.loses_engine();
 
     let mut during = world();
-    during.tell(Event::EngineAway);
+    during.loses_engine();
     during.news(failed);
 
     for mut w in [before, during] {
@@ -134,7 +151,7 @@ fn a_start_that_fails_for_want_of_an_engine_is_tried_again() {
 fn a_run_found_lost_after_the_return_is_not_charged() {
     let mut w = world();
     w.comes_up();
-    w.tell(Event::EngineAway);
+    w.loses_engine();
     w.passes(secs(60));
     w.tell(Event::EngineBack);
     assert_eq!(w.ends(Cause::EngineAway).or_else(|| w.passes(secs(2))), start(2));
@@ -145,13 +162,13 @@ fn a_run_found_lost_after_the_return_is_not_charged() {
 fn what_is_asked_during_an_outage_is_done_at_its_end() {
     let mut w = world();
     w.comes_up();
-    w.tell(Event::EngineAway);
+    w.loses_engine();
     assert_eq!(w.want(Wanted::Off), None);
-    assert_eq!(w.reason(), "the engine has been away for 0 ms; stopped when it is back");
+    assert_eq!(w.reason(), "no engine answers, for 0 ms; stopped when it is back");
     assert_eq!(w.tell(Event::EngineBack), stop(1));
 
     let mut w = world();
-    w.tell(Event::EngineAway);
+    w.loses_engine();
     assert_eq!(w.tell(Event::Restart), None);
     assert_eq!(w.tell(Event::EngineBack), stop(1));
     assert_eq!(w.crashes(), start(2));
@@ -159,15 +176,36 @@ fn what_is_asked_during_an_outage_is_done_at_its_end() {
     let mut w = world();
     w.want(Wanted::Off);
     w.crashes();
-    w.tell(Event::EngineAway);
+    w.loses_engine();
     assert_eq!(w.status(), Status::Stopped);
     assert_eq!(w.want(Wanted::On), None);
     assert_eq!(w.tell(Event::EngineBack), start(2));
-    assert_eq!(w.want(Wanted::Off), stop(2));
-    w.tell(Event::EngineAway);
-    assert_eq!(w.want(Wanted::Gone), None);
-    assert_eq!(w.crashes(), None);
-    assert_eq!(w.tell(Event::EngineBack), Some(crate::Action::Forget));
+}
+
+#[test]
+fn what_is_removed_during_an_outage_does_not_wait_for_its_end() {
+    let mut up = world();
+    up.comes_up();
+    let mut stopping = world();
+    stopping.want(Wanted::Off);
+    let mut resting = world();
+    resting.crashes();
+    resting.crashes();
+    let mut failed = world();
+    failed.gives_up();
+    let mut off = world();
+    off.want(Wanted::Off);
+    off.crashes();
+    for mut w in [up, stopping, resting, failed, off] {
+        w.loses_engine();
+        assert_eq!(w.want(Wanted::Gone), Some(crate::Action::Forget));
+        w.shows(Status::Removing, "removed");
+        assert_eq!(w.tell(Event::EngineBack), None);
+    }
+
+    let mut w = world();
+    w.want(Wanted::Gone);
+    assert_eq!(w.loses_engine(), Some(crate::Action::Forget));
 }
 
 #[test]
@@ -176,7 +214,7 @@ fn starts_after_an_outage_are_spread() {
         let mut w = world();
         w.unit = super::super::Unit::new(crate::RestartPolicy::default(), seed);
         w.want(Wanted::On);
-        w.tell(Event::EngineAway);
+        w.loses_engine();
         w.crashes();
         w.passes(secs(10));
         w.tell(Event::EngineBack).map_or_else(|| w.waits().0, |_| secs(0))
@@ -224,7 +262,7 @@ fn deaths_just_before_a_resume_was_noticed_are_refunded() {
     assert_eq!(w.notes()[..2], [Note::HostResumed, Note::Refunded { count: 1 }]);
     assert_eq!((w.restarts(), w.unit.view(w.now).restarts_total), (1, 2));
     w.shows(Status::Starting, "exited 1 after 10 s, restarting");
-    w.tell(Event::EngineAway);
+    w.loses_engine();
     assert_eq!(w.restarts(), 0);
 
     let mut w = world();
@@ -259,7 +297,7 @@ fn an_outage_does_not_hide_a_stop_on_request() {
     let mut w = world();
     w.comes_up();
     w.want(Wanted::Off);
-    w.tell(Event::EngineAway);
+    w.loses_engine();
     assert_eq!(w.ends(Cause::Exited(Exit::code(0))), None);
     w.shows(Status::Stopped, "stopped on request");
     assert_eq!(w.unit.view(w.now).last_end.expect("it ended").cause, Cause::Asked);
@@ -272,7 +310,7 @@ fn a_run_that_becomes_ready_during_an_outage_is_stable_from_its_end_on() {
     let mut w = world();
     w.crashes();
     w.passes(secs(40));
-    w.tell(Event::EngineAway);
+    w.loses_engine();
     w.passes(secs(60));
     w.comes_up();
     w.passes(secs(60));
@@ -288,7 +326,7 @@ fn a_call_during_an_outage_does_not_use_up_the_half_open_start() {
     let mut w = world();
     w.gives_up();
     w.passes(secs(300));
-    w.tell(Event::EngineAway);
+    w.loses_engine();
     assert_eq!(w.tell(Event::Demand), None);
     assert_eq!(w.status(), Status::Error);
     assert_eq!(w.tell(Event::EngineBack), None);

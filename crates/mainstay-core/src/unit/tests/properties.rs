@@ -55,7 +55,8 @@ fn step() -> impl Strategy<Value = Step> {
         6 => cause().prop_map(Step::Dies),
         5 => (cause(), prop::option::weighted(0.8, millis(0..12_000)))
             .prop_map(|(cause, lingers)| Step::Exits(cause, lingers)),
-        1 => Just(Step::RestartedBySomeone),
+        2 => Just(Step::RestartedBySomeone),
+        2 => amended().prop_map(Step::Amended),
         3 => any::<usize>().prop_map(Step::Again),
     ]
 }
@@ -73,7 +74,8 @@ fn request() -> impl Strategy<Value = Event> {
 }
 
 fn surroundings() -> impl Strategy<Value = Event> {
-    prop_oneof![Just(Event::EngineAway), Just(Event::EngineBack), Just(Event::HostResumed)]
+    let away = Event::EngineAway { why: "no engine answers".to_owned() };
+    prop_oneof![Just(away), Just(Event::EngineBack), Just(Event::HostResumed)]
 }
 
 fn news() -> impl Strategy<Value = fn(RunId) -> Event> {
@@ -99,6 +101,10 @@ fn cause() -> impl Strategy<Value = Cause> {
         1 => Just(Cause::Asked),
         1 => Just(Cause::NotStarted("no memory".to_owned())),
     ]
+}
+
+fn amended() -> impl Strategy<Value = Cause> {
+    prop::sample::select(vec![Cause::StoppedBySomeone, Cause::RestartedBySomeone])
 }
 
 fn mood() -> impl Strategy<Value = Mood> {

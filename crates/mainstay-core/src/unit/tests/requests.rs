@@ -165,7 +165,7 @@ fn what_is_described_anew_without_a_run_is_started_once() {
     let mut impossible = world();
     impossible.news(|run| Event::StartFailed { run, why: "no such program".to_owned() });
     let mut away = resting();
-    away.tell(Event::EngineAway);
+    away.loses_engine();
     for mut w in [resting(), given_up, impossible] {
         let next = w.unit.last_run().next();
         assert_eq!(w.tell(replaced()), Some(Action::Start(next)));

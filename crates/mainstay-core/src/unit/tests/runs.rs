@@ -200,7 +200,7 @@ fn a_removal_is_final_in_every_state() {
     assert_eq!(stopping.news(removed), Some(Action::Forget));
 
     let mut away = world();
-    assert_eq!(away.tell(Event::EngineAway), None);
+    assert_eq!(away.loses_engine(), None);
     assert_eq!(away.news(removed), Some(Action::Forget));
 
     for mut w in [starting, resting, given_up, stopping, away] {

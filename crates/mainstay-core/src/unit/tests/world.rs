@@ -77,6 +77,10 @@ impl World {
         self.tell(event(run))
     }
 
+    pub(super) fn loses_engine(&mut self) -> Option<Action> {
+        self.tell(Event::EngineAway { why: "no engine answers".to_owned() })
+    }
+
     /// The present run comes up and is ready at once.
     pub(super) fn comes_up(&mut self) {
         assert_eq!(self.news(|run| Event::Started { run }), None);

@@ -1,0 +1,195 @@
+//! What others do behind our back, and what turns out later about ends that were judged before.
+//!
+//! An engine tells what happened, but not always at once why: a container that somebody stops or
+//! restarts dies first, and one whose engine stops dies first, too. Such an end is judged as an exit,
+//! so that nothing waits, and is judged again here.
+
+use std::time::{Duration, Instant};
+
+use super::budget::{PROVISIONAL, WAKING, is_recent};
+use super::phase::{Again, Ending, Failure, Phase, Rest, Run, after};
+use super::{Ended, Note, Outage, Unit, end};
+use crate::{Cause, OnStop, RunId, Wanted};
+
+/// How long deaths are excused after the host woke up.
+const RESUME_GRACE: Duration = Duration::from_secs(30);
+
+impl Unit {
+    /// Whether this says more about the last end than is known.
+    pub(super) fn is_amended_by(&self, run: RunId, cause: &Cause) -> bool {
+        self.last_end.as_ref().is_some_and(|end| {
+            let more = match (&end.cause, cause) {
+                (Cause::Exited(_), Cause::StoppedBySomeone | Cause::RestartedBySomeone)
+                | (Cause::StoppedBySomeone, Cause::RestartedBySomeone) => true,
+                (_, _) => false,
+            };
+            end.run == run && more
+        })
+    }
+
+    /// Somebody stopped or restarted what ended last. A stop stays charged; a restart is nobody's
+    /// fault.
+    pub(super) fn amend(&mut self, now: Instant, cause: Cause) {
+        let respected = self.has_respected();
+        let Some(end) = &mut self.last_end else { return };
+        let run = end.run;
+        end.cause.clone_from(&cause);
+        let restarted = cause == Cause::RestartedBySomeone;
+        self.notes.push(Note::Amended { run, cause });
+        if !restarted {
+            return self.respect();
+        }
+        if respected {
+            self.wanted = Wanted::On;
+        }
+        if self.budget.take_back(run) {
+            self.excuse(now);
+        }
+    }
+
+    /// Somebody started the workload again. The new run takes over what its user asked of the old one,
+    /// but not the old one's faults. If the old one had ended before, then whoever started it has made
+    /// up for that: a delay or an error is dropped, a charge of the last moments taken back, and a stop
+    /// of the last moments that was respected turns out to be a restart. Any other intent stays.
+    pub(super) fn adopt(&mut self, now: Instant, old: RunId, new: RunId) {
+        let ending = match &self.phase {
+            Phase::Up(run) => run.doom.clone(),
+            Phase::Stopping { ending, .. } => Some(ending.clone()),
+            Phase::Idle | Phase::Resting(_) | Phase::Failed(_) => None,
+            Phase::Removed | Phase::Finished => return,
+        };
+        match self.phase.run() {
+            Some(run) => self.last_end = Some(end::ended(now, run, Cause::RestartedBySomeone)),
+            None => self.make_up(now),
+        }
+        self.notes.push(Note::Adopted { old, new });
+        self.last = new;
+        let doom = ending.filter(|ending| *ending == Ending::Asked);
+        self.phase = Phase::Up(Run::adopted(now, new, doom));
+    }
+
+    /// Whoever started the workload again has made up for its last end, if that was a moment ago.
+    fn make_up(&mut self, now: Instant) {
+        let respected = self.has_respected();
+        let last_end = self.last_end.as_mut();
+        let Some(end) = last_end.filter(|end| is_recent(end.at, now, PROVISIONAL)) else { return };
+        if respected {
+            self.wanted = Wanted::On;
+            end.cause = Cause::RestartedBySomeone;
+        }
+        if self.budget.take_back(end.run) {
+            self.notes.push(Note::Refunded { count: 1 });
+        }
+    }
+
+    pub(super) fn engine_away(&mut self, now: Instant, why: String) {
+        if let Some(outage) = &mut self.away {
+            outage.why = why;
+            return;
+        }
+        self.notes.push(Note::EngineAway { why: why.clone() });
+        self.away = Some(Outage { since: now, why });
+        self.refund(now, PROVISIONAL, Again::Outage);
+    }
+
+    pub(super) fn engine_back(&mut self, now: Instant) {
+        let Some(Outage { since, .. }) = self.away.take() else { return };
+        self.notes.push(Note::EngineBack);
+        let lasted = now.saturating_duration_since(since);
+        let spread = self.spread(now);
+        match &mut self.phase {
+            Phase::Resting(Rest { until, again: Again::Outage }) => *until = spread,
+            Phase::Resting(Rest { until, .. }) => *until += lasted,
+            Phase::Stopping { kill_at, .. } => *kill_at += lasted,
+            Phase::Idle | Phase::Up(_) | Phase::Failed(_) | Phase::Removed | Phase::Finished => {}
+        }
+    }
+
+    pub(super) fn host_resumed(&mut self, now: Instant) {
+        self.excused_until = Some(after(now, RESUME_GRACE));
+        self.notes.push(Note::HostResumed);
+        self.refund(now, WAKING, Again::Excused);
+    }
+
+    /// Undoes what failures of the last moments led to, because they turn out to be nobody's fault;
+    /// `again` says what they belong to.
+    fn refund(&mut self, now: Instant, within: Duration, again: Again) {
+        let count = self.budget.refund(now, within);
+        if count > 0 {
+            self.notes.push(Note::Refunded { count });
+        }
+        let undone = match &self.phase {
+            // The charge that led here is the latest, so it is among those that were taken back.
+            Phase::Resting(Rest { again: Again::Charged { .. }, .. })
+            | Phase::Failed(Failure::GivenUp { .. }) => count > 0,
+            // Without its engine nothing can start; a host that sleeps does not make a spec wrong.
+            Phase::Failed(Failure::CannotStart { since, .. }) => {
+                again == Again::Outage && is_recent(*since, now, within)
+            }
+            Phase::Idle
+            | Phase::Resting(_)
+            | Phase::Up(_)
+            | Phase::Stopping { .. }
+            | Phase::Removed
+            | Phase::Finished => false,
+        };
+        if undone {
+            self.phase = self.rest(now, again);
+        }
+    }
+
+    /// The last end, whose charge was just taken back, is nobody's fault: nothing waits because of it.
+    fn excuse(&mut self, now: Instant) {
+        match &mut self.phase {
+            Phase::Resting(Rest { again: Again::Charged { .. }, .. })
+            | Phase::Failed(Failure::GivenUp { .. }) => {
+                self.phase = self.rest(now, Again::Excused);
+            }
+            Phase::Up(run) | Phase::Stopping { run, .. } => {
+                if let Some(Again::Charged { .. }) = run.again {
+                    run.again = Some(Again::Excused);
+                }
+            }
+            Phase::Idle
+            | Phase::Resting(_)
+            | Phase::Failed(Failure::CannotStart { .. })
+            | Phase::Removed
+            | Phase::Finished => {}
+        }
+    }
+
+    /// Whether it is off because somebody stopped it.
+    pub(super) fn has_respected(&self) -> bool {
+        let stopped = |end: &Ended| end.cause == Cause::StoppedBySomeone;
+        self.wanted == Wanted::Off
+            && self.policy.on_stop == OnStop::Respect
+            && self.last_end.as_ref().is_some_and(stopped)
+    }
+
+    /// A stop that became known too late is respected, too, unless somebody has asked for the present
+    /// run since.
+    fn respect(&mut self) {
+        let ours = match &self.phase {
+            Phase::Resting(_) | Phase::Failed(Failure::GivenUp { .. }) => true,
+            Phase::Up(run) | Phase::Stopping { run, .. } => match run.again {
+                Some(Again::Charged { .. } | Again::Excused | Again::Outage | Again::HalfOpen) => {
+                    true
+                }
+                Some(Again::Adopted) | None => false,
+            },
+            Phase::Idle
+            | Phase::Failed(Failure::CannotStart { .. })
+            | Phase::Removed
+            | Phase::Finished => false,
+        };
+        if !ours || self.policy.on_stop != OnStop::Respect || self.wanted != Wanted::On {
+            return;
+        }
+        self.wanted = Wanted::Off;
+        self.notes.push(Note::Respected);
+        if let Phase::Stopping { ending, .. } = &mut self.phase {
+            *ending = Ending::Asked;
+        }
+        self.stop_waiting();
+    }
+}
