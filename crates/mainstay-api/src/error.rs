@@ -15,6 +15,8 @@ pub enum ErrorKind {
     NameTaken,
     /// The server cannot be started, or is not up.
     Unavailable,
+    /// The image of a container is not there; it can be pulled.
+    NoImage,
     /// The server answered with an error.
     Server,
     /// The daemon could not do its own part: disk, database, descriptors.

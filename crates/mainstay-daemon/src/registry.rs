@@ -3,13 +3,15 @@
 //! A change of intent is stored first and acted on second, so what was acknowledged survives
 //! everything. Changes are made one at a time.
 
+mod change;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-use mainstay_api::{ApiError, ErrorKind, Outcome, ServerInfo, Which};
-use mainstay_core::{RunId, ServerName, ServerSpec, Status, Wanted};
-use mainstay_engine::{Found, News};
+use mainstay_api::{ApiError, ErrorKind};
+use mainstay_core::{RunId, ServerName, ServerSpec, Wanted};
+use mainstay_engine::{Found, News, StartError};
 use mainstay_proxy::{Outlook, Reason};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -26,9 +28,6 @@ use crate::store::{StoreError, Stored};
 /// Beyond a server's own stop timeout, how long a stop may take until we say so and go on.
 const STOP_SLACK: Duration = Duration::from_secs(10);
 
-/// How long a driver may take to act on a message.
-const ACKNOWLEDGE: Duration = Duration::from_secs(1);
-
 /// The servers. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Registry {
@@ -41,7 +40,7 @@ struct Shared {
     servers: Mutex<BTreeMap<ServerName, Handle>>,
     /// Runs that belong to single sessions, by names of their own.
     isolated: Mutex<BTreeMap<ServerName, Isolated>>,
-    drivers: Mutex<JoinSet<(ServerName, Ending)>>,
+    drivers: Mutex<JoinSet<()>>,
     /// The last runs of servers that were forgotten, so that no run number is used twice.
     forgotten: Mutex<HashMap<ServerName, RunId>>,
     /// Held while intent is changed.
@@ -68,40 +67,6 @@ impl WeakRegistry {
 #[derive(Debug, Default)]
 struct Ended(bool);
 
-/// A change of intent.
-#[derive(Debug, Clone, Copy)]
-enum Change {
-    Start,
-    Restart,
-    Stop,
-    Remove,
-}
-
-impl Change {
-    fn wanted(self) -> Wanted {
-        match self {
-            Self::Start | Self::Restart => Wanted::On,
-            Self::Stop => Wanted::Off,
-            Self::Remove => Wanted::Gone,
-        }
-    }
-
-    fn message(self) -> Message {
-        match self {
-            Self::Restart => Message::Restart,
-            Self::Start | Self::Stop | Self::Remove => Message::Want(self.wanted()),
-        }
-    }
-
-    fn takes_effect(self, on: Status) -> bool {
-        match self {
-            Self::Start => matches!(on, Status::Stopped | Status::Error),
-            Self::Stop => on != Status::Stopped,
-            Self::Restart | Self::Remove => true,
-        }
-    }
-}
-
 impl Registry {
     /// A registry without servers; of `forgotten` ones only the last runs are known.
     pub(crate) fn new(
@@ -127,8 +92,7 @@ impl Registry {
         let audience = Audience::Everybody(self.shared.gateway.hub(&stored.spec));
         let (driver, handle) = Driver::new(self.shared.context.clone(), audience, stored, legacy);
         self.servers().insert(name.clone(), handle);
-        self.drivers().spawn(async move { (name, driver.run().await) });
-        self.reap();
+        self.drive(name, driver);
     }
 
     /// Starts a run of a server for one session only, and says what to expect of it.
@@ -154,7 +118,7 @@ impl Registry {
         let legacy = Legacy::default();
         let (driver, handle) = Driver::new(self.shared.context.clone(), audience, stored, &legacy);
         self.isolated().insert(name.clone(), Isolated { of: server.clone(), handle });
-        self.drivers().spawn(async move { (name, driver.run().await) });
+        self.drive(name, driver);
         Some(told)
     }
 
@@ -173,13 +137,11 @@ impl Registry {
 
     /// Everything about every server, by name.
     pub(crate) fn all(&self) -> Vec<Handle> {
-        self.reap();
         self.servers().values().cloned().collect()
     }
 
     /// One server.
     pub(crate) fn get(&self, name: &ServerName) -> Result<Handle, ApiError> {
-        self.reap();
         self.servers().get(name).cloned().ok_or_else(|| {
             ApiError::new(ErrorKind::NoSuchServer, format!("there is no server `{name}`"))
                 .with_help("`mainstay ls -a` shows all servers")
@@ -189,16 +151,14 @@ impl Registry {
     /// Describes a server, or several, and turns them on: all or none.
     pub(crate) async fn describe(
         &self,
-        specs: Vec<ServerSpec>,
+        mut specs: Vec<ServerSpec>,
         replace: bool,
     ) -> Result<Vec<ServerName>, ApiError> {
-        for spec in &specs {
+        for spec in &mut specs {
             spec.validate().map_err(|e| ApiError::new(ErrorKind::Invalid, e.to_string()))?;
             let engine = self.shared.context.engines.of(&spec.workload);
-            engine.prepare(spec).await.map_err(|error| {
-                ApiError::new(ErrorKind::Unavailable, format!("`{}`: {error}", spec.name))
-                    .with_help("nothing was changed; correct the command and try again")
-            })?;
+            let decided = engine.prepare(spec).await;
+            *spec = decided.map_err(|error| unprepared(&spec.name, &error))?;
         }
         let _guard = self.begin_change().await?;
         for spec in &specs {
@@ -241,62 +201,6 @@ impl Registry {
         Ok(names)
     }
 
-    /// Turns servers on.
-    pub(crate) async fn start(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
-        let changed = self.change(which, Change::Start).await?;
-        Ok(changed.into_iter().map(|(outcome, _)| outcome).collect())
-    }
-
-    /// Starts servers anew.
-    pub(crate) async fn restart(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
-        let changed = self.change(which, Change::Restart).await?;
-        Ok(changed.into_iter().map(|(outcome, _)| outcome).collect())
-    }
-
-    /// Turns servers off and waits until they are.
-    pub(crate) async fn stop(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
-        let changed = self.change(which, Change::Stop).await?;
-        Ok(settle(changed, |info| info.status == Status::Stopped).await)
-    }
-
-    /// Ends servers and forgets them.
-    pub(crate) async fn remove(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
-        let changed = self.change(which, Change::Remove).await?;
-        let outcomes = settle(changed, |_| false).await;
-        self.reap();
-        Ok(outcomes)
-    }
-
-    /// Stores an intent and tells the drivers.
-    async fn change(
-        &self,
-        which: Which,
-        change: Change,
-    ) -> Result<Vec<(Outcome, Handle)>, ApiError> {
-        let _guard = self.begin_change().await?;
-        let chosen = self.choose(which)?;
-        let names = chosen.iter().map(|(name, _)| name.clone()).collect();
-        let stored = self.shared.context.store.want(names, change.wanted()).await;
-        stored.map_err(|error| refused(&error))?;
-        let mut outcomes = Vec::new();
-        for (name, handle) in chosen {
-            let (changed, before) = {
-                let shown = handle.view.borrow();
-                (change.takes_effect(shown.info().status), shown.revision)
-            };
-            for (_, own) in self.isolated_of(&name) {
-                send(&own, change.message()).await;
-            }
-            send(&handle, change.message()).await;
-            let mut view = handle.view.clone();
-            // A driver answers at once; one that ends has nothing more to show.
-            timeout(ACKNOWLEDGE, view.wait_for(|shown| shown.revision > before)).await.ok();
-            let status = Some(handle.view.borrow().info().status);
-            outcomes.push((Outcome { name, changed, status }, handle));
-        }
-        Ok(outcomes)
-    }
-
     /// Changes are made one at a time, and not when the daemon is ending.
     async fn begin_change(&self) -> Result<tokio::sync::MutexGuard<'_, Ended>, ApiError> {
         let guard = self.shared.changing.lock().await;
@@ -306,18 +210,6 @@ impl Registry {
             ));
         }
         Ok(guard)
-    }
-
-    fn choose(&self, which: Which) -> Result<Vec<(ServerName, Handle)>, ApiError> {
-        match which {
-            Which::All => {
-                self.reap();
-                Ok(self.servers().iter().map(|(n, h)| (n.clone(), h.clone())).collect())
-            }
-            Which::Names(names) => {
-                names.into_iter().map(|name| Ok((name.clone(), self.get(&name)?))).collect()
-            }
-        }
     }
 
     /// Passes on what an engine reports.
@@ -385,29 +277,45 @@ impl Registry {
         }
     }
 
-    /// Lets go of the servers that are forgotten.
+    /// Drives a server until its end, and lets go of it then.
+    fn drive(&self, name: ServerName, driver: Driver) {
+        let registry = self.downgrade();
+        self.drivers().spawn(async move {
+            let ending = driver.run().await;
+            if let Some(registry) = registry.upgrade() {
+                registry.let_go(name, ending);
+            }
+        });
+    }
+
+    /// Collects the drivers that have ended.
     fn reap(&self) {
         while let Some(ended) = self.drivers().try_join_next() {
-            match ended {
-                Ok((name, ending)) => {
-                    if self.isolated().remove(&name).is_some() {
-                        // No other session will ever have its name.
-                        continue;
-                    }
-                    self.servers().remove(&name);
-                    self.shared.gateway.hubs.remove(name.as_str());
-                    match ending {
-                        Ending::Forgotten(last) => self.forgotten().insert(name, last),
-                        Ending::Retired => None,
-                    };
-                }
-                Err(error) => tracing::error!(%error, "a driver ended badly"),
+            if let Err(error) = ended {
+                tracing::error!(%error, "a driver ended badly");
             }
+        }
+    }
+
+    /// Lets go of a server whose driver has ended, and of its runs that belong to single sessions.
+    fn let_go(&self, name: ServerName, ending: Ending) {
+        if self.isolated().remove(&name).is_some() {
+            // No other session will ever have its name.
+            return;
+        }
+        self.servers().remove(&name);
+        self.shared.gateway.hubs.remove(name.as_str());
+        if let Ending::Forgotten(last) = ending {
+            for (_, own) in self.isolated_of(&name) {
+                own.inbox.try_send(Message::Want(Wanted::Gone)).ok();
+            }
+            self.forgotten().insert(name, last);
         }
     }
 
     /// The servers, and the runs of theirs that belong to single sessions.
     fn everything(&self) -> Vec<Handle> {
+        self.reap();
         let mut handles = self.all();
         handles.extend(self.isolated().values().map(|isolated| isolated.handle.clone()));
         handles
@@ -431,9 +339,35 @@ impl Registry {
         self.shared.forgotten.lock().expect("no code panics with this lock")
     }
 
-    fn drivers(&self) -> MutexGuard<'_, JoinSet<(ServerName, Ending)>> {
+    fn drivers(&self) -> MutexGuard<'_, JoinSet<()>> {
         self.shared.drivers.lock().expect("no code panics with this lock")
     }
+}
+
+/// Why a server that is described cannot be run.
+fn unprepared(name: &ServerName, error: &StartError) -> ApiError {
+    let (kind, help) = match error {
+        StartError::NoImage { .. } => {
+            (ErrorKind::NoImage, "nothing was changed; pull the image first")
+        }
+        StartError::NoEngine { .. } | StartError::Away { .. } => (
+            ErrorKind::Unavailable,
+            "nothing was changed; start a container engine, such as Docker or Podman",
+        ),
+        StartError::NotFound { .. }
+        | StartError::NotExecutable { .. }
+        | StartError::BadDirectory { .. }
+        | StartError::PortTaken { .. }
+        | StartError::OtherEngine { .. }
+        | StartError::Pull { .. }
+        | StartError::Removed
+        | StartError::Shim { .. }
+        | StartError::Short { .. }
+        | StartError::Refused(_) => {
+            (ErrorKind::Unavailable, "nothing was changed; correct the command and try again")
+        }
+    };
+    ApiError::new(kind, format!("`{name}`: {error}")).with_help(help)
 }
 
 fn may_replace(name: &ServerName, present: &Handle, replace: bool) -> Result<(), ApiError> {
@@ -459,23 +393,6 @@ fn isolated_name(server: &ServerName, session: &str) -> ServerName {
 /// A driver that has ended needs no message.
 async fn send(handle: &Handle, message: Message) {
     handle.inbox.send(message).await.ok();
-}
-
-/// Waits, not for ever, until servers are as wanted, and tells their status then; none if gone.
-async fn settle(
-    changed: Vec<(Outcome, Handle)>,
-    done: impl Fn(&ServerInfo) -> bool,
-) -> Vec<Outcome> {
-    let mut outcomes = Vec::new();
-    for (mut outcome, mut handle) in changed {
-        let limit = handle.view.borrow().spec.restart.stop_timeout.saturating_add(STOP_SLACK);
-        let waiting = timeout(limit, handle.view.wait_for(|shown| done(&shown.info()))).await;
-        let gone = matches!(waiting, Ok(Err(_)));
-        drop(waiting);
-        outcome.status = (!gone).then(|| handle.view.borrow().info().status);
-        outcomes.push(outcome);
-    }
-    outcomes
 }
 
 fn refused(error: &StoreError) -> ApiError {

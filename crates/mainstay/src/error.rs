@@ -166,6 +166,7 @@ impl CliError {
                 ErrorKind::Invalid
                 | ErrorKind::NameTaken
                 | ErrorKind::Unavailable
+                | ErrorKind::NoImage
                 | ErrorKind::Server
                 | ErrorKind::Internal => Exit::Failed,
             },
@@ -187,6 +188,7 @@ impl CliError {
                 ErrorKind::NameTaken => Some("choose another name, or give `--replace`".to_owned()),
                 ErrorKind::Invalid
                 | ErrorKind::Unavailable
+                | ErrorKind::NoImage
                 | ErrorKind::Server
                 | ErrorKind::Internal => None,
             }),

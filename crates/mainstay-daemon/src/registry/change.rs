@@ -1,0 +1,129 @@
+//! Changes of intent: start, stop, restart, rm.
+
+use std::time::Duration;
+
+use mainstay_api::{ApiError, Outcome, ServerInfo, Which};
+use mainstay_core::{ServerName, Status, Wanted};
+use tokio::time::timeout;
+
+use super::{Registry, STOP_SLACK, refused, send};
+use crate::driver::{Handle, Message};
+
+/// How long a driver may take to act on a message.
+const ACKNOWLEDGE: Duration = Duration::from_secs(1);
+
+/// A change of intent.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Start,
+    Restart,
+    Stop,
+    Remove,
+}
+
+impl Change {
+    fn wanted(self) -> Wanted {
+        match self {
+            Self::Start | Self::Restart => Wanted::On,
+            Self::Stop => Wanted::Off,
+            Self::Remove => Wanted::Gone,
+        }
+    }
+
+    fn message(self) -> Message {
+        match self {
+            Self::Restart => Message::Restart,
+            Self::Start | Self::Stop | Self::Remove => Message::Want(self.wanted()),
+        }
+    }
+
+    fn takes_effect(self, on: Status) -> bool {
+        match self {
+            Self::Start => matches!(on, Status::Stopped | Status::Error),
+            Self::Stop => on != Status::Stopped,
+            Self::Restart | Self::Remove => true,
+        }
+    }
+}
+
+impl Registry {
+    /// Turns servers on.
+    pub(crate) async fn start(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
+        let changed = self.change(which, Change::Start).await?;
+        Ok(changed.into_iter().map(|(outcome, _)| outcome).collect())
+    }
+
+    /// Starts servers anew.
+    pub(crate) async fn restart(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
+        let changed = self.change(which, Change::Restart).await?;
+        Ok(changed.into_iter().map(|(outcome, _)| outcome).collect())
+    }
+
+    /// Turns servers off and waits until they are.
+    pub(crate) async fn stop(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
+        let changed = self.change(which, Change::Stop).await?;
+        Ok(settle(changed, |info| info.status == Status::Stopped).await)
+    }
+
+    /// Ends servers and forgets them.
+    pub(crate) async fn remove(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
+        let changed = self.change(which, Change::Remove).await?;
+        Ok(settle(changed, |_| false).await)
+    }
+
+    /// Stores an intent and tells the drivers.
+    async fn change(
+        &self,
+        which: Which,
+        change: Change,
+    ) -> Result<Vec<(Outcome, Handle)>, ApiError> {
+        let _guard = self.begin_change().await?;
+        let chosen = self.choose(which)?;
+        let names = chosen.iter().map(|(name, _)| name.clone()).collect();
+        let stored = self.shared.context.store.want(names, change.wanted()).await;
+        stored.map_err(|error| refused(&error))?;
+        let mut outcomes = Vec::new();
+        for (name, handle) in chosen {
+            let (changed, before) = {
+                let shown = handle.view.borrow();
+                (change.takes_effect(shown.info().status), shown.revision)
+            };
+            for (_, own) in self.isolated_of(&name) {
+                send(&own, change.message()).await;
+            }
+            send(&handle, change.message()).await;
+            let mut view = handle.view.clone();
+            // A driver answers at once; one that ends has nothing more to show.
+            timeout(ACKNOWLEDGE, view.wait_for(|shown| shown.revision > before)).await.ok();
+            let status = Some(handle.view.borrow().info().status);
+            outcomes.push((Outcome { name, changed, status }, handle));
+        }
+        Ok(outcomes)
+    }
+
+    fn choose(&self, which: Which) -> Result<Vec<(ServerName, Handle)>, ApiError> {
+        match which {
+            Which::All => Ok(self.servers().iter().map(|(n, h)| (n.clone(), h.clone())).collect()),
+            Which::Names(names) => {
+                names.into_iter().map(|name| Ok((name.clone(), self.get(&name)?))).collect()
+            }
+        }
+    }
+}
+
+/// Waits, not for ever, until servers are as wanted, and tells their status then; none if gone.
+async fn settle(
+    changed: Vec<(Outcome, Handle)>,
+    done: impl Fn(&ServerInfo) -> bool,
+) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    for (mut outcome, mut handle) in changed {
+        let limit = handle.view.borrow().spec.restart.stop_timeout.saturating_add(STOP_SLACK);
+        let waiting = timeout(limit, handle.view.wait_for(|shown| done(&shown.info()))).await;
+        let gone = matches!(waiting, Ok(Err(_)));
+        drop(waiting);
+        outcome.status = (!gone).then(|| handle.view.borrow().info().status);
+        outcomes.push(outcome);
+    }
+    outcomes
+}
