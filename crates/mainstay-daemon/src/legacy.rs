@@ -19,13 +19,22 @@ pub(crate) struct Legacy {
     pub(crate) ended: Option<(RunId, Exit)>,
 }
 
-/// A run that lives.
+/// A run that lives, as far as anybody knows.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Survivor {
     pub(crate) home: Home,
     pub(crate) run: RunId,
     pub(crate) pid: Option<u32>,
+    pub(crate) container: Option<String>,
     pub(crate) age: Duration,
+    /// Whether it only counts as alive because what it lives on does not answer.
+    pub(crate) unknown: bool,
+}
+
+impl Survivor {
+    fn unknown(home: Home, run: RunId) -> Self {
+        Self { home, run, pid: None, container: None, age: Duration::ZERO, unknown: true }
+    }
 }
 
 impl Legacy {
@@ -50,15 +59,19 @@ pub(crate) fn sort_out(
     for (home, Found { key, state }) in found {
         let legacy = all.entry(key.server.clone()).or_default();
         legacy.last = legacy.last.max(key.run);
-        match state {
-            FoundState::Alive { pid, age, .. } => {
-                let survivor = Survivor { home, run: key.run, pid, age };
-                let older = legacy.survivor.replace(survivor);
-                surplus.extend(older.map(|older| (older.home, RunKey::new(key.server, older.run))));
+        let run = key.run;
+        let survivor = match state {
+            FoundState::Alive { pid, container, age } => {
+                Survivor { home, run, pid, container, age, unknown: false }
             }
-            FoundState::Unknown => {}
-            FoundState::Ended(exit) => legacy.ended = Some((key.run, exit)),
-        }
+            FoundState::Unknown => Survivor::unknown(home, run),
+            FoundState::Ended(exit) => {
+                legacy.ended = Some((run, exit));
+                continue;
+            }
+        };
+        let older = legacy.survivor.replace(survivor);
+        surplus.extend(older.map(|older| (older.home, RunKey::new(key.server, older.run))));
     }
     (all, surplus)
 }
@@ -85,6 +98,15 @@ mod tests {
         let run = |name: &str| all[&name.parse().unwrap()].survivor.as_ref().unwrap().run;
         assert_eq!((run("a"), run("b")), (RunId::new(10), RunId::new(1)));
         assert_eq!(surplus, [2, 9].map(|run| (Home::Process, key("a", run))));
+    }
+
+    #[test]
+    fn a_run_that_nobody_can_ask_counts_as_alive() {
+        let unknown = Found { key: key("a", 4), state: FoundState::Unknown };
+        let (all, surplus) = sort_out(HashMap::new(), vec![(Home::Container, unknown)]);
+        let legacy = &all[&"a".parse().unwrap()];
+        assert_eq!(legacy.survivor, Some(Survivor::unknown(Home::Container, RunId::new(4))));
+        assert_eq!((legacy.last, surplus), (RunId::new(4), Vec::new()));
     }
 
     #[test]

@@ -71,8 +71,9 @@ const SWEEP: Duration = Duration::from_secs(600);
 /// How often the clocks are compared; a jump between them is a host that slept.
 const PULSE: Duration = Duration::from_secs(2);
 
-/// After so many pulses everything is compared with what the engine lists.
-const RECONCILE: u32 = 5;
+/// After so many pulses everything is compared with what the engine lists, so that what no event told
+/// is noticed within 10 seconds, the time of the list included.
+const RECONCILE: u32 = 4;
 
 /// The host slept if the clocks moved apart by more than this.
 const SLEPT: Duration = Duration::from_secs(1);
@@ -242,9 +243,7 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
         unwanted.extend(survivor.map(|found| (found.home, RunKey::new(server, found.run))));
     }
     for (home, key) in unwanted {
-        tracing::warn!(server = %key.server, run = %key.run, "ending a run that nobody wants");
-        engines.at(home).kill(&key).await?;
-        context.memory.forget(&key);
+        sweep_run(&context, home, &key, registry.get(&key.server).is_ok()).await;
     }
     gateway.restore();
     let mut front = Listener::for_all(config.listen.socket_addr(), Arc::clone(&gateway.hubs));
@@ -263,6 +262,22 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
         stop,
     };
     Ok(Awake { service: Arc::new(service), engines, news, sessions, front })
+}
+
+/// Ends a run that nobody wants. If its server is not known either, nothing of its container is left.
+/// A failure is no reason not to start: the engine itself sweeps what nobody wants, too.
+async fn sweep_run(context: &Context, home: Home, key: &RunKey, known: bool) {
+    let (server, run) = (&key.server, key.run);
+    tracing::warn!(%server, %run, "ending a run that nobody wants");
+    let engine = context.engines.at(home);
+    let mut swept = engine.kill(key).await;
+    if swept.is_ok() && home == Home::Container && !known {
+        swept = engine.forget(server).await;
+    }
+    if let Err(error) = swept {
+        tracing::warn!(%server, %run, %error, "the run stays for now");
+    }
+    context.memory.forget(key);
 }
 
 /// Ends when a signal or a client says so. A signal leaves the servers up: whoever sends it (a

@@ -22,6 +22,8 @@ pub(crate) struct Snapshot {
     pub(crate) times: Times,
     /// The server's own process.
     pub(crate) pid: Option<u32>,
+    /// The container that the present run is in.
+    pub(crate) container: Option<String>,
     /// What is in the way to a server that runs elsewhere.
     pub(crate) away: Option<Away>,
     pub(crate) session: Option<Session>,

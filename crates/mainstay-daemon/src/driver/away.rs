@@ -85,9 +85,13 @@ impl Driver {
         }
     }
 
-    /// Whether an outage is over with this, at least as far as the unit is concerned.
+    /// Whether an outage is over with this, at least as far as the unit is concerned. That of an
+    /// engine is, when the server is to run elsewhere from now on.
     pub(super) fn ends_outage(&mut self, event: &Event) -> bool {
-        self.reach.away.take_if(|_| is_more_than_waiting(event)).is_some()
+        let moves = matches!(event, Event::Replaced(_))
+            && Home::of(&self.stored.spec.workload) != self.home
+            && self.unit.is_engine_away();
+        moves || self.reach.away.take_if(|_| is_more_than_waiting(event)).is_some()
     }
 
     fn try_again(&mut self, run: RunId, why: String) -> Event {

@@ -5,6 +5,7 @@
 
 mod away;
 mod narrate;
+mod news;
 mod outlook;
 #[cfg(test)]
 mod tests;
@@ -15,8 +16,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use mainstay_core::{Action, Cause, Event, Exit, Found, RunId, ServerName, Unit, Wanted};
-use mainstay_engine::{FoundState, News, RunKey};
+use mainstay_core::{Action, Event, Exit, Found, Note, RunId, ServerName, Unit, Wanted};
+use mainstay_engine::{FoundState, News, RunKey, Started};
 use mainstay_proxy::Hubs;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -101,15 +102,22 @@ pub(crate) struct Driver {
     /// How well it can be reached, if that is elsewhere.
     reach: Reach,
     pid: Option<u32>,
+    container: Option<String>,
     /// When and how the present run was seen to exit, until all of it is gone.
     exited: Option<(Timestamp, Exit)>,
     session: Option<Session>,
+    /// Whether a session with the present run is being tried for.
+    opening: bool,
     last_words: Option<Arc<[u8]>>,
     retiring: bool,
+    /// Whether nobody knows yet what has become of the run that an earlier daemon left.
+    unknown: bool,
     /// The run whose start has not been reported yet; it may have ended all the same.
     starting: Option<RunId>,
     /// News of that run, kept until its start is reported, so that things are told in order.
     early: VecDeque<News>,
+    /// A run that somebody else started, until the unit has taken it for its own.
+    newcomer: Option<(RunId, Started)>,
     /// The run that is being ended, and how.
     ending: Option<(RunId, Option<Duration>)>,
     /// What is being done about the present run's session; it ends with the run.
@@ -142,8 +150,9 @@ impl Driver {
         let policy = stored.spec.restart.clone();
         let (now, seed) = (clock::now(), random::seed());
         let unit = Unit::resume(now, policy, seed, stored.wanted, legacy.last, found);
+        let known_alive = survivor.filter(|found| !found.unknown);
         let times = Times {
-            started_at: survivor.map(|found| clock::wall_before(found.age)),
+            started_at: known_alive.map(|found| clock::wall_before(found.age)),
             ready_at,
             ..Times::default()
         };
@@ -156,6 +165,7 @@ impl Driver {
             unit: unit.clone(),
             times: times.clone(),
             pid: None,
+            container: None,
             away: None,
             session: None,
             last_words: None,
@@ -172,12 +182,16 @@ impl Driver {
             home,
             reach: Reach::default(),
             pid: survivor.and_then(|found| found.pid),
+            container: survivor.and_then(|found| found.container.clone()),
             exited: None,
             session: None,
+            opening: false,
             last_words: None,
             retiring: false,
+            unknown: survivor.is_some_and(|found| found.unknown),
             starting: None,
             early: VecDeque::new(),
+            newcomer: None,
             ending: None,
             attending: Vec::new(),
             inbox,
@@ -188,7 +202,7 @@ impl Driver {
         if let Some((run, exit)) = legacy.ended {
             driver.note_unseen_end(run, exit);
         }
-        if let Some(key) = key {
+        if let Some(key) = key.filter(|_| !driver.unknown) {
             driver.note_adoption(&key);
             driver.open_session(key.run, known.map(|known| known.hello), Duration::ZERO);
         }
@@ -198,7 +212,12 @@ impl Driver {
 
     /// Drives the server until it is forgotten or the daemon ends.
     pub(crate) async fn run(mut self) -> Ending {
-        if let Some(ending) = self.feed(Event::Tick).await {
+        let first = if self.unknown {
+            Event::EngineAway { why: "its engine does not answer".to_owned() }
+        } else {
+            Event::Tick
+        };
+        if let Some(ending) = self.feed(first).await {
             return ending;
         }
         loop {
@@ -228,7 +247,9 @@ impl Driver {
             if let Some(ending) = ending {
                 return ending;
             }
-            if self.retiring && self.unit.run().is_none() {
+            // What cannot be reached is left for the next daemon to find.
+            let done = self.unit.run().is_none() || self.unit.is_engine_away();
+            if self.retiring && done {
                 self.work.shutdown().await;
                 return Ending::Retired;
             }
@@ -254,20 +275,12 @@ impl Driver {
                 self.publish();
                 (!same).then(|| Event::Replaced(self.stored.spec.restart.clone()))
             }
-            Message::News(news) if self.starting.is_some() && self.starting == news.run() => {
+            Message::News(news) if self.is_early(&news) => {
                 self.early.push_back(news);
                 None
             }
-            Message::News(News::Exited { key, exit, stderr }) => {
-                if self.unit.run() == Some(key.run) {
-                    self.exited = Some((clock::wall(), exit));
-                    self.last_words = Some(stderr.into());
-                }
-                Some(Event::Exited { run: key.run })
-            }
-            Message::News(News::Gone { key, cause }) => Some(self.gone(key.run, cause)),
-            Message::News(_) => None,
-            Message::Listed { begun, found } => self.compare(begun, &found),
+            Message::News(news) => self.hear(news),
+            Message::Listed { begun, found } => self.compare(begun, found),
             Message::HostResumed => Some(Event::HostResumed),
             Message::Demand => Some(Event::Demand),
             Message::Unreachable { generation } => self.lost_touch(generation),
@@ -290,12 +303,21 @@ impl Driver {
 
     async fn hand_over(&mut self, event: Event) -> Option<Ending> {
         let action = self.unit.handle(clock::now(), event);
+        let newcomer = self.newcomer.take();
         if self.unit.run() != self.about {
             self.about = self.unit.run();
             self.let_go();
+            if let Some((_, started)) = newcomer.filter(|(run, _)| self.about == Some(*run)) {
+                self.pid = started.pid;
+                self.container = started.container;
+            }
         }
-        for note in self.unit.take_notes() {
-            self.tell(&note);
+        let notes = self.unit.take_notes();
+        for note in &notes {
+            self.tell(note);
+        }
+        if action.is_none() && notes.iter().any(makes_reachable) {
+            self.reconnect();
         }
         self.keep_intent().await;
         self.publish();
@@ -328,34 +350,11 @@ impl Driver {
         }
     }
 
-    fn gone(&mut self, run: RunId, cause: Cause) -> Event {
-        self.context.memory.forget(&self.key(run));
-        Event::Gone { run, cause }
-    }
-
-    /// What the engine lists is the truth: a run it does not have is gone, one that is not ours any
-    /// more must go. A run that was started after the list was begun is in neither case.
-    fn compare(&mut self, begun: Instant, found: &[(Home, RunId, FoundState)]) -> Option<Event> {
-        let present = self.unit.run();
-        let mut exit = Some(Exit::UNKNOWN);
-        for (home, run, state) in found {
-            match state {
-                FoundState::Alive { .. } if Some(*run) == present => exit = None,
-                FoundState::Alive { .. } if *run <= self.unit.last_run() => {
-                    self.end_at(*home, *run, None);
-                }
-                FoundState::Ended(how) if Some(*run) == present => exit = Some(*how),
-                FoundState::Alive { .. } | FoundState::Ended(_) | FoundState::Unknown => {}
-            }
-        }
-        let started = self.unit.view(clock::now()).started?;
-        Some(self.gone(present?, Cause::Exited(exit?))).filter(|_| started < begun)
-    }
-
     async fn forget(&mut self) {
         self.work.shutdown().await;
         self.say_goodbye();
         let name = self.name().clone();
+        self.context.memory.forget(&self.key(self.unit.last_run()));
         if let Err(error) = self.context.engines.forget(&name).await {
             tracing::warn!(server = %name, %error, "something of the server stays behind");
         }
@@ -380,6 +379,7 @@ impl Driver {
             shown.unit.clone_from(&self.unit);
             shown.times.clone_from(&self.times);
             shown.pid = self.pid;
+            shown.container.clone_from(&self.container);
             shown.away.clone_from(&self.reach.away);
             shown.session.clone_from(&self.session);
             shown.last_words.clone_from(&self.last_words);
@@ -409,4 +409,9 @@ impl Driver {
     fn name(&self) -> &ServerName {
         &self.stored.spec.name
     }
+}
+
+/// Whether there is a run that nobody could speak to before.
+fn makes_reachable(note: &Note) -> bool {
+    matches!(note, Note::Adopted { .. } | Note::EngineBack | Note::Unpaused { .. })
 }

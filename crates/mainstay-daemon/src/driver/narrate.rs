@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use mainstay_api::EventRecord;
-use mainstay_core::{Cause, Exit, Note, RunId};
+use mainstay_core::{Cause, Exit, Note, RunId, Wanted};
 use mainstay_engine::RunKey;
 
 use super::Driver;
@@ -20,19 +20,40 @@ impl Driver {
             Note::Starting { .. } | Note::Refunded { .. } => self.times.next_restart_at = None,
             Note::Started { .. } => {
                 self.times.started_at = Some(at);
-                tracing::info!(%server, run, pid = self.pid, "server started");
+                tracing::info!(%server, run, pid = self.pid, container = self.container,
+                    "server started");
             }
             Note::Ready { .. } => tracing::info!(%server, run, detail, "server ready"),
             Note::Ended { cause, ran_for, .. } => {
                 at = self.exited.take().map_or(at, |(at, _)| at);
                 self.times.ended = Some((cause.clone(), cause.after(*ran_for), at));
                 let kind = cause.kind();
-                if cause.charged() {
-                    tracing::warn!(%server, run, cause = kind, detail, "server exited");
-                } else {
-                    tracing::info!(%server, run, cause = kind, detail, "server stopped");
+                match cause {
+                    // Which is told when the server is forgotten.
+                    Cause::Removed => {}
+                    cause if cause.charged() => {
+                        tracing::warn!(%server, run, cause = kind, detail, "server exited");
+                    }
+                    _ => tracing::info!(%server, run, cause = kind, detail, "server stopped"),
                 }
             }
+            Note::Amended { cause, .. } => {
+                self.times.next_restart_at.take_if(|_| *cause == Cause::RestartedBySomeone);
+                self.note_last_end();
+                tracing::info!(%server, run, cause = cause.kind(), detail, "server amended");
+            }
+            Note::Adopted { .. } => {
+                self.exited = None;
+                self.times.started_at = Some(at);
+                self.times.next_restart_at = None;
+                self.note_last_end();
+                tracing::info!(%server, run, cause = note.cause(), pid = self.pid,
+                    container = self.container, "server restarted by someone else");
+            }
+            Note::EngineAway { why } => tracing::warn!(%server, why, "engine away"),
+            Note::EngineBack => tracing::info!(%server, detail, "engine back"),
+            Note::Paused { .. } => tracing::info!(%server, run, "server paused"),
+            Note::Unpaused { .. } => tracing::info!(%server, run, "server goes on"),
             Note::Scheduled { attempt, delay, .. } => {
                 self.times.next_restart_at = Some(clock::wall_after(*delay));
                 tracing::info!(%server, attempt, detail, "restart scheduled");
@@ -42,23 +63,19 @@ impl Driver {
                 self.times.ended = Some((Cause::CannotStart(why.clone()), detail.clone(), at));
                 tracing::error!(%server, run, detail, "cannot start server");
             }
-            Note::Removed => tracing::info!(%server, "server removed"),
+            Note::Removed => {
+                tracing::info!(%server, cause = note.cause(), detail, "server removed");
+            }
             Note::Wanted { .. } if self.retiring => return,
             Note::Wanted { .. }
             | Note::RestartAsked
             | Note::Replaced
             | Note::BudgetReset { .. }
-            | Note::Amended { .. }
-            | Note::Adopted { .. }
             | Note::HalfOpen { .. }
-            | Note::EngineAway { .. }
-            | Note::EngineBack
             | Note::HostResumed
             | Note::Respected
             | Note::StartTimedOut { .. }
             | Note::Hung { .. }
-            | Note::Paused { .. }
-            | Note::Unpaused { .. }
             | Note::Unhealthy { .. }
             | Note::Healthy { .. }
             | Note::Stopping { .. }
@@ -76,7 +93,20 @@ impl Driver {
                 "it answers again".to_owned()
             }
             (Note::EngineBack, Home::Remote) => "no longer waited for".to_owned(),
+            (Note::Removed, Home::Container) if self.unit.wanted() != Wanted::Gone => {
+                "its container was removed by someone else".to_owned()
+            }
             (note, _) => note.to_string(),
+        }
+    }
+
+    /// Notes how the last run ended after all.
+    fn note_last_end(&mut self) {
+        let now = clock::now();
+        if let Some(end) = self.unit.view(now).last_end {
+            let at = clock::wall_before(now.saturating_duration_since(end.at));
+            let text = end.cause.after(end.ran_for);
+            self.times.ended = Some((end.cause, text, at));
         }
     }
 
@@ -93,7 +123,8 @@ impl Driver {
 
     pub(super) fn note_adoption(&self, key: &RunKey) {
         let (server, run) = (&key.server, key.run);
-        tracing::info!(%server, %run, pid = self.pid, "server found running");
+        tracing::info!(%server, %run, pid = self.pid, container = self.container,
+            "server found running");
         let detail = "found running by a new daemon, and kept".to_owned();
         self.record(clock::wall(), Some(run.generation()), "kept", None, detail);
     }

@@ -287,7 +287,14 @@ async fn a_run_that_an_earlier_daemon_left_is_kept() {
     let engine = FakeEngine::default();
     engine.plant(key("time", 7));
     let age = Duration::from_secs(60);
-    let survivor = Survivor { home: Home::Process, run: RunId::new(7), pid: Some(77), age };
+    let survivor = Survivor {
+        home: Home::Process,
+        run: RunId::new(7),
+        pid: Some(77),
+        container: None,
+        age,
+        unknown: false,
+    };
     let legacy = Legacy { last: RunId::new(7), survivor: Some(survivor), ended: None };
     let mut world = World::after(engine, RestartPolicy::default(), &legacy);
     let shown = world.status(Status::Running).await;

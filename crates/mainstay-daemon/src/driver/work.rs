@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_core::{Cause, Event, RunId};
-use mainstay_engine::{StartError, Started};
+use mainstay_engine::{News, StartError, Started};
 use mainstay_proxy::Hello;
 use tokio::time::sleep;
 
@@ -46,6 +46,7 @@ impl Driver {
             }
             Done::Start(run, Ok(started)) => {
                 self.pid = started.pid;
+                self.container = started.container;
                 match self.ending {
                     // It was told to end before it was there to hear it.
                     Some((ending, grace)) if ending == run => self.end(run, grace),
@@ -53,26 +54,38 @@ impl Driver {
                 }
                 Some(Event::Started { run })
             }
-            Done::Start(run, Err(error)) => {
-                let why = with_causes(&error);
-                Some(if error.is_passing() {
-                    Event::Gone { run, cause: Cause::NotStarted(why) }
-                } else {
-                    Event::StartFailed { run, why }
-                })
+            Done::Start(run, Err(error)) => Some(self.not_started(run, error)),
+            Done::Session(run, _) | Done::StillThere(run) if present != Some(run) => None,
+            Done::Session(run, opened) => {
+                self.opening = false;
+                match opened {
+                    _ if self.exited.is_some() => None,
+                    Ok(session) => Some(self.session_opened(run, session)),
+                    Err(error) => self.session_failed(run, &error),
+                }
             }
-            Done::Session(run, _) | Done::StillThere(run)
-                if present != Some(run) || self.exited.is_some() =>
-            {
-                None
-            }
-            Done::Session(run, Ok(session)) => Some(self.session_opened(run, session)),
-            Done::Session(run, Err(error)) => self.session_failed(run, &error),
+            Done::StillThere(_) if self.exited.is_some() => None,
             Done::StillThere(run) => {
                 let what = "it closed its output but went on running".to_owned();
                 Some(Event::Hung { run, what })
             }
             Done::Nothing => None,
+        }
+    }
+
+    fn not_started(&mut self, run: RunId, error: StartError) -> Event {
+        match error {
+            StartError::Away { why } => {
+                // Nothing of the run is there. That is told when the outage is.
+                let cause = Cause::EngineAway;
+                self.early.push_front(News::Gone { key: self.key(run), cause });
+                Event::EngineAway { why }
+            }
+            StartError::Removed => self.gone(run, Cause::Removed),
+            error if error.is_passing() => {
+                Event::Gone { run, cause: Cause::NotStarted(with_causes(&error)) }
+            }
+            error => Event::StartFailed { run, why: with_causes(&error) },
         }
     }
 
@@ -116,6 +129,7 @@ impl Driver {
         let key = self.key(run);
         let spec = self.stored.spec.clone();
         let arrival = self.arrival(known);
+        self.opening = true;
         self.attend(async move {
             sleep(after).await;
             let session = session::establish(&*engine, &key, &spec, &hub, arrival).await;
@@ -127,6 +141,7 @@ impl Driver {
     pub(super) fn let_go(&mut self) {
         self.leave();
         self.pid = None;
+        self.container = None;
         self.times.started_at = None;
         self.times.ready_at = None;
     }
@@ -137,6 +152,7 @@ impl Driver {
             task.abort();
         }
         self.session = None;
+        self.opening = false;
     }
 
     fn session_opened(&mut self, run: RunId, session: Session) -> Event {
@@ -163,6 +179,10 @@ impl Driver {
     fn session_failed(&mut self, run: RunId, error: &SessionError) -> Option<Event> {
         if let Some(event) = self.not_reached(run, error) {
             return Some(event);
+        }
+        if self.unit.is_engine_away() {
+            // It is tried for again when the engine is back.
+            return None;
         }
         if error.is_ours() {
             tracing::warn!(server = %self.name(), %run, %error, "trying for a session again");

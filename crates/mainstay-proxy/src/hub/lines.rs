@@ -211,6 +211,11 @@ impl LineLane {
         self.ended.clone().wait_for(|ended| *ended).await.ok();
     }
 
+    /// Whether the lines have ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.ended.borrow()
+    }
+
     pub(super) fn generation(&self) -> u64 {
         self.generation
     }

@@ -60,6 +60,14 @@ impl Run {
             RunLink::Http(_) => std::future::pending().await,
         }
     }
+
+    /// Whether the run can no longer be spoken to, as [`closed`](Self::closed) waits for.
+    pub fn is_closed(&self) -> bool {
+        match &self.link {
+            RunLink::Lines(lane) => lane.is_closed(),
+            RunLink::Http(_) => false,
+        }
+    }
 }
 
 /// Why a server is not up, for people.
