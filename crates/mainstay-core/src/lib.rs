@@ -24,5 +24,5 @@ pub use spec::{
     Transport, UrlError, Volume, VolumeError, Wanted, Workload,
 };
 pub use status::Status;
-pub use text::human_duration;
+pub use text::{human_bytes, human_duration};
 pub use unit::{Action, Ended, Event, Found, Note, Unit, View};

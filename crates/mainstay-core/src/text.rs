@@ -1,4 +1,4 @@
-//! Durations as people write and read them.
+//! Durations and sizes as people write and read them.
 
 use std::time::Duration;
 
@@ -25,6 +25,21 @@ pub fn human_duration(duration: Duration) -> String {
     }
 }
 
+/// A number of bytes for people, exactly: in the largest unit that divides it.
+///
+/// ```
+/// # use mainstay_core::human_bytes;
+/// assert_eq!(human_bytes(512 * 1024 * 1024), "512 MiB");
+/// ```
+pub fn human_bytes(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let fits = |&(shift, _): &(u32, &str)| bytes > 0 && bytes.trailing_zeros() >= shift;
+    match units.into_iter().find(fits) {
+        Some((shift, unit)) => format!("{} {unit}", bytes >> shift),
+        None => format!("{bytes} B"),
+    }
+}
+
 /// Serde for durations in the form "45s" or "1m 30s".
 pub(crate) mod duration {
     use std::time::Duration;
@@ -48,6 +63,21 @@ pub(crate) mod duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_exact() {
+        let cases = [
+            (0, "0 B"),
+            (1_000, "1000 B"),
+            (1_024, "1 KiB"),
+            (1_536 << 20, "1536 MiB"),
+            (2 << 30, "2 GiB"),
+            (u64::MAX, "18446744073709551615 B"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(human_bytes(bytes), text);
+        }
+    }
 
     #[test]
     fn durations_read_like_speech() {

@@ -10,6 +10,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{EnvVar, Transport};
+use crate::human_bytes;
+
+/// The tag of an image that was named without one.
+const LATEST: &str = "latest";
 
 /// A server in a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,6 +101,29 @@ impl Limits {
     pub const MEMORY: u64 = 512 * 1024 * 1024;
     /// The processes a container may have unless its user says otherwise.
     pub const PIDS: u32 = 256;
+
+    /// Everything that is looser than the default, in words; the network is part of that.
+    pub fn loosened(&self, network: Option<&str>) -> Vec<String> {
+        let memory = match self.memory {
+            None => Some("no memory limit".to_owned()),
+            Some(bytes) if bytes > Self::MEMORY => {
+                let (given, usual) = (human_bytes(bytes), human_bytes(Self::MEMORY));
+                Some(format!("memory {given} instead of {usual}"))
+            }
+            Some(_) => None,
+        };
+        let pids = match self.pids {
+            None => Some("no limit of processes".to_owned()),
+            Some(pids) if pids > Self::PIDS => {
+                Some(format!("{pids} processes instead of {}", Self::PIDS))
+            }
+            Some(_) => None,
+        };
+        let capabilities = self.cap_add.iter().map(|name| format!("keeps capability {name}"));
+        let privileges = self.new_privileges.then(|| "may gain privileges".to_owned());
+        let network = (network == Some("host")).then(|| "host network".to_owned());
+        capabilities.chain(privileges).chain(network).chain(memory).chain(pids).collect()
+    }
 }
 
 impl Default for Limits {
@@ -219,7 +246,7 @@ impl ImageRef {
     /// The name without tag and digest, and the tag or digest.
     pub fn parts(&self) -> (&str, &str) {
         // A tag was added when there was none.
-        split(&self.0).unwrap_or((&self.0, "latest"))
+        split(&self.0).unwrap_or((&self.0, LATEST))
     }
 }
 
@@ -238,7 +265,7 @@ impl FromStr for ImageRef {
         if text.is_empty() {
             return Err(ImageError::Empty);
         }
-        let (name, version) = split(text).unwrap_or((text, "latest"));
+        let (name, version) = split(text).unwrap_or((text, LATEST));
         let path = name.split_once('/').map_or(name, |(_, path)| path);
         if path.contains(|char: char| char.is_ascii_uppercase()) {
             return Err(ImageError::Case);
@@ -311,6 +338,40 @@ mod tests {
         {
             check(text, ImageError::Malformed);
         }
+    }
+
+    #[test]
+    fn only_what_is_looser_than_the_default_is_told() {
+        let strict = Limits {
+            memory: Some(Limits::MEMORY / 2),
+            pids: Some(1),
+            read_only: true,
+            init: false,
+            ..Limits::default()
+        };
+        for limits in [Limits::default(), strict] {
+            for network in [None, Some("none"), Some("mine")] {
+                assert_eq!(limits.loosened(network), [""; 0]);
+            }
+        }
+        let loose = Limits {
+            memory: Some(4 * Limits::MEMORY),
+            pids: Some(1_000),
+            cap_add: ["NET_ADMIN", "CHOWN"].map(str::to_owned).into(),
+            new_privileges: true,
+            ..Limits::default()
+        };
+        let expected = [
+            "keeps capability CHOWN",
+            "keeps capability NET_ADMIN",
+            "may gain privileges",
+            "host network",
+            "memory 2 GiB instead of 512 MiB",
+            "1000 processes instead of 256",
+        ];
+        assert_eq!(loose.loosened(Some("host")), expected);
+        let unlimited = Limits { memory: None, pids: None, ..Limits::default() };
+        assert_eq!(unlimited.loosened(None), ["no memory limit", "no limit of processes"]);
     }
 
     #[test]
