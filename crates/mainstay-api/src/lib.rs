@@ -24,8 +24,8 @@ pub use error::{ApiError, ErrorKind};
 pub use instance::{Instance, InstanceError};
 pub use listen::{ListenAddr, ListenError};
 pub use model::{
-    Connected, DaemonInfo, EventRecord, LastExit, LogLine, McpInfo, Outcome, ServerInfo,
-    StatusReport, WhyReport,
+    Connected, ContainerInfo, DaemonInfo, EventRecord, LastExit, LogLine, McpInfo, Outcome,
+    PullProgress, ServerInfo, StatusReport, WhyReport,
 };
 pub use protocol::{Frame, Hello, MAX_LINE, MAX_MESSAGE, PROTOCOL, Request, Which};
 

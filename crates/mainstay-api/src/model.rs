@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use mainstay_core::{ProxySettings, RestartPolicy, ServerName, Status, Wanted};
+use mainstay_core::{Limits, ProxySettings, RestartPolicy, ServerName, Status, Wanted};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +45,8 @@ pub struct ServerInfo {
     pub sessions: u32,
     /// The server's own process, not the one that holds it.
     pub pid: Option<u32>,
+    /// Its container, if it runs in one.
+    pub container_id: Option<String>,
 }
 
 /// How a run ended.
@@ -77,10 +79,13 @@ pub struct StatusReport {
     pub command: Option<Vec<String>>,
     /// Where it runs, if it is a local process.
     pub cwd: Option<PathBuf>,
-    /// The names of the variables given to it, if it is a local process; their values may be secrets
+    /// Its container, if it runs in one.
+    #[serde(flatten)]
+    pub container: Option<ContainerInfo>,
+    /// The names of the variables given to it, if it runs on this machine; their values may be secrets
     /// and are not shown.
     pub env: Option<Vec<String>>,
-    /// Where Mainstay reaches the server itself, if it speaks HTTP.
+    /// Where Mainstay reaches the server itself, if it speaks HTTP; of a container, the port inside it.
     pub target: Option<String>,
     /// The names of the headers sent to it, if it runs elsewhere; their values may be secrets and are
     /// not shown.
@@ -97,6 +102,36 @@ pub struct StatusReport {
     /// When it was described last.
     #[schemars(with = "String")]
     pub created_at: Timestamp,
+}
+
+/// What a server in a container runs in, and what it is allowed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ContainerInfo {
+    /// The name of its image.
+    pub image: String,
+    /// What its entry point is given.
+    pub args: Vec<String>,
+    /// Where its engine is reached.
+    pub host: Option<String>,
+    /// What it sees of this machine's files, each as `SOURCE:TARGET` or `SOURCE:TARGET:ro`.
+    pub volumes: Vec<String>,
+    /// The network it is in; null for the engine's own choice.
+    pub network: Option<String>,
+    /// As whom it runs; null for what the image says.
+    pub user: Option<String>,
+    /// What it is allowed.
+    pub limits: Limits,
+    /// What of that is looser than the default, in words.
+    pub loosened: Vec<String>,
+}
+
+/// How far a pull is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PullProgress {
+    /// Bytes that have arrived.
+    pub done: u64,
+    /// Bytes that are known to be needed, so far.
+    pub total: u64,
 }
 
 /// What a server said of itself.

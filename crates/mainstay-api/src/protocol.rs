@@ -42,6 +42,11 @@ pub enum Request {
         /// Whether they may take the place of others.
         replace: bool,
     },
+    /// Pulls the image of a server, unless it is there. Items: [`crate::PullProgress`].
+    Pull {
+        /// The server, which need not be known.
+        spec: Box<ServerSpec>,
+    },
     /// The specs of one server or of all. Answer: [`ServerSpec`] for each.
     Export {
         /// Which one; none means all.
@@ -59,7 +64,8 @@ pub enum Request {
         /// Which one.
         name: ServerName,
     },
-    /// Waits until a server is ready or has failed. Answer: [`crate::ServerInfo`] at that moment.
+    /// Waits until a server is ready or has failed. Items: [`crate::ServerInfo`] whenever its reason is
+    /// another one. Answer: the same at the end.
     Settle {
         /// Which one.
         name: ServerName,
@@ -148,7 +154,8 @@ impl Request {
             | Self::Restart { .. }
             | Self::Remove { .. }
             | Self::Shutdown { .. } => true,
-            Self::Export { .. }
+            Self::Pull { .. }
+            | Self::Export { .. }
             | Self::List
             | Self::Status { .. }
             | Self::Why { .. }

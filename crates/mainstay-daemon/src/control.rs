@@ -117,6 +117,12 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    /// A peer that is written to over this.
+    #[cfg(test)]
+    pub(crate) fn over(write: OwnedWriteHalf) -> Self {
+        Self { write }
+    }
+
     /// One item of a stream.
     pub(crate) async fn item(&mut self, item: &impl Serialize) -> io::Result<()> {
         self.items(std::slice::from_ref(item)).await

@@ -206,19 +206,21 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
         log_keep: LOG_KEEP,
     })
     .await?;
-    let containers = DockerEngine::open(DockerConfig {
-        instance: instance_id.clone(),
-        wanted: stored.iter().map(|server| server.spec.name.clone()).collect(),
-        records_dir: instance.state_dir.join(CONTAINERS),
-        logs_dir: instance.logs_dir(),
-        env,
-        log_max_bytes: LOG_BYTES,
-        log_keep: LOG_KEEP,
-    })
-    .await?;
+    let containers = Arc::new(
+        DockerEngine::open(DockerConfig {
+            instance: instance_id.clone(),
+            wanted: stored.iter().map(|server| server.spec.name.clone()).collect(),
+            records_dir: instance.state_dir.join(CONTAINERS),
+            logs_dir: instance.logs_dir(),
+            env,
+            log_max_bytes: LOG_BYTES,
+            log_keep: LOG_KEEP,
+        })
+        .await?,
+    );
     let engines = Engines {
         process: Arc::new(engine),
-        container: Arc::new(containers),
+        container: Arc::<DockerEngine>::clone(&containers),
         remote: Arc::new(RemoteEngine::default()),
     };
     let (sessions, kept) = Sessions::open(&instance.state_dir.join(SESSIONS));
@@ -255,6 +257,7 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
         instance_id,
         started_at,
         context,
+        containers,
         registry,
         gateway,
         listen,

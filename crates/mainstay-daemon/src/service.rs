@@ -1,20 +1,22 @@
 //! What the control API does.
 
+mod pull;
+mod streams;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use mainstay_api::{
-    ApiError, DaemonInfo, ErrorKind, EventRecord, Instance, LogLine, Outcome, Request, ServerInfo,
-    WhyReport,
+    ApiError, DaemonInfo, ErrorKind, EventRecord, Instance, Outcome, Request, ServerInfo, WhyReport,
 };
 use mainstay_core::{Cause, ServerName, ServerSpec, Status};
-use mainstay_engine::{EngineError, LogRange, RunKey};
+use mainstay_engine::{DockerEngine, LogRange, RunKey};
 use mainstay_proxy::front::{Core, OpenError, Session as _};
 use mainstay_proxy::{Local, UpstreamError};
 use serde_json::value::RawValue;
-use tokio::sync::{Semaphore, broadcast, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::control::Peer;
 use crate::driver::{Context, Handle, Message};
@@ -22,9 +24,6 @@ use crate::gateway::{self, Gateway};
 use crate::journal::Part;
 use crate::registry::Registry;
 use crate::snapshot::{self, Snapshot};
-
-/// Lines of a log that are sent together.
-const BATCH: usize = 256;
 
 /// How many events `why` looks at, and how many of the server's life and of requests it shows.
 const WHY_READ: usize = 500;
@@ -49,6 +48,8 @@ pub(crate) struct Service {
     pub(crate) instance_id: String,
     pub(crate) started_at: Timestamp,
     pub(crate) context: Context,
+    /// The engine of containers, for what only such an engine does.
+    pub(crate) containers: Arc<DockerEngine>,
     pub(crate) registry: Registry,
     pub(crate) gateway: Gateway,
     pub(crate) listen: watch::Receiver<Option<SocketAddr>>,
@@ -69,6 +70,7 @@ impl Service {
                 let described = self.registry.describe(specs, replace).await;
                 peer.answer(described.map(|names| self.outcomes(names))).await
             }
+            Request::Pull { spec } => self.pull(&spec, peer).await,
             Request::Export { name } => {
                 peer.answer(self.chosen(name.as_ref()).map(|chosen| specs(&chosen))).await
             }
@@ -83,9 +85,7 @@ impl Service {
                 peer.answer(report).await
             }
             Request::Why { name } => peer.answer(self.why(name).await).await,
-            Request::Settle { name, any_end } => {
-                peer.answer(self.settle(&name, any_end).await).await
-            }
+            Request::Settle { name, any_end } => self.settle(&name, any_end, peer).await,
             Request::Start { which } => peer.answer(self.registry.start(which).await).await,
             Request::Stop { which } => peer.answer(self.registry.stop(which).await).await,
             Request::Restart { which } => peer.answer(self.registry.restart(which).await).await,
@@ -179,108 +179,28 @@ impl Service {
         text.into_bytes()
     }
 
-    async fn settle(&self, name: &ServerName, any_end: bool) -> Result<ServerInfo, ApiError> {
-        let mut handle = self.registry.get(name)?;
-        let settled = |shown: &Snapshot| match shown.info().status {
-            Status::Running | Status::Unhealthy => shown.session.is_some(),
-            Status::Stopped | Status::Error => true,
-            Status::Starting | Status::Waiting | Status::Stopping | Status::Removing => {
-                any_end && (shown.away.is_some() || has_failed_since_described(shown))
-            }
-        };
-        // A server that is removed meanwhile has settled too.
-        handle.view.wait_for(settled).await.ok();
-        let info = handle.view.borrow().info();
-        Ok(self.told(info))
-    }
-
-    async fn logs(&self, name: &ServerName, range: LogRange, peer: &mut Peer) -> io::Result<()> {
-        let opened = match self.registry.get(name) {
-            Ok(handle) => {
-                let spec = Arc::clone(&handle.view.borrow().spec);
-                let engine = self.context.engines.of(&spec.workload);
-                engine.logs(name, range).await.map_err(|e| broken(&e))
-            }
-            Err(error) => Err(error),
-        };
-        let mut lines = match opened {
-            Ok(lines) => lines,
+    /// Tells why a server is not up yet, whenever that changes, until it has settled.
+    async fn settle(&self, name: &ServerName, any_end: bool, peer: &mut Peer) -> io::Result<()> {
+        let mut handle = match self.registry.get(name) {
+            Ok(handle) => handle,
             Err(error) => return peer.answer::<()>(Err(error)).await,
         };
-        let mut batch = Vec::new();
+        let mut told = None;
         loop {
-            let count = tokio::select! {
-                biased;
-                count = lines.recv_many(&mut batch, BATCH) => count,
-                () = self.stop.closed(), if range.follow => 0,
+            let (settled, info) = {
+                let shown = handle.view.borrow_and_update();
+                (has_settled(&shown, any_end), shown.info())
             };
-            if count == 0 {
-                return peer.answer(Ok(())).await;
+            if settled {
+                return peer.answer(Ok(self.told(info))).await;
             }
-            let together: Vec<LogLine> = batch.drain(..).map(|line| LogLine { line }).collect();
-            peer.items(&together).await?;
-        }
-    }
-
-    async fn events(
-        &self,
-        name: Option<ServerName>,
-        tail: Option<usize>,
-        follow: bool,
-        peer: &mut Peer,
-    ) -> io::Result<()> {
-        // The follower is set up first, so that nothing falls between the two.
-        let mut coming = self.context.journal.follow();
-        let mut last = 0;
-        if let Some(tail) = tail {
-            for (number, event) in self.context.journal.read(name.clone(), Part::Last(tail)).await {
-                peer.item(&event).await?;
-                last = number;
+            if told.as_ref() != Some(&info.reason) {
+                told = Some(info.reason.clone());
+                peer.item(&self.told(info.clone())).await?;
             }
-        } else {
-            self.catch_up(name.as_ref(), &mut last, peer).await?;
-        }
-        if !follow {
-            return peer.answer(Ok(())).await;
-        }
-        loop {
-            // A daemon that ends has told its followers everything first.
-            let event = tokio::select! {
-                biased;
-                event = coming.recv() => event,
-                () = self.stop.closed() => Err(broadcast::error::RecvError::Closed),
-            };
-            match event {
-                Ok((number, event)) if number > last => {
-                    last = number;
-                    if name.is_none() || event.server == name {
-                        peer.item(&event).await?;
-                    }
-                }
-                Ok(_) => {}
-                Err(broadcast::error::RecvError::Lagged(_)) => {
-                    self.catch_up(name.as_ref(), &mut last, peer).await?;
-                }
-                Err(broadcast::error::RecvError::Closed) => return peer.answer(Ok(())).await,
-            }
-        }
-    }
-
-    /// Hands on all events after the last one, page by page.
-    async fn catch_up(
-        &self,
-        name: Option<&ServerName>,
-        last: &mut u64,
-        peer: &mut Peer,
-    ) -> io::Result<()> {
-        loop {
-            let page = self.context.journal.read(name.cloned(), Part::After(*last)).await;
-            if page.is_empty() {
-                return Ok(());
-            }
-            for (number, event) in page {
-                peer.item(&event).await?;
-                *last = number;
+            // A server that is removed meanwhile has settled too.
+            if handle.view.changed().await.is_err() {
+                return peer.answer(Ok(self.told(info))).await;
             }
         }
     }
@@ -370,6 +290,17 @@ fn specs(handles: &[Handle]) -> Vec<ServerSpec> {
     handles.iter().map(|handle| (*handle.view.borrow().spec).clone()).collect()
 }
 
+/// Whether a server is ready or has failed; with `any_end`, also whether any run of it has ended.
+fn has_settled(shown: &Snapshot, any_end: bool) -> bool {
+    match shown.info().status {
+        Status::Running | Status::Unhealthy => shown.session.is_some(),
+        Status::Stopped | Status::Error => true,
+        Status::Starting | Status::Waiting | Status::Stopping | Status::Removing => {
+            any_end && (shown.away.is_some() || has_failed_since_described(shown))
+        }
+    }
+}
+
 fn has_failed_since_described(shown: &Snapshot) -> bool {
     let ended = shown.times.ended.as_ref();
     ended.is_some_and(|(cause, _, at)| *at >= shown.created_at && *cause != Cause::Asked)
@@ -397,10 +328,6 @@ fn telling(mut events: Vec<EventRecord>) -> Vec<EventRecord> {
 
 fn removed(name: &ServerName) -> ApiError {
     ApiError::new(ErrorKind::NoSuchServer, format!("`{name}` has just been removed"))
-}
-
-fn broken(error: &EngineError) -> ApiError {
-    ApiError::new(ErrorKind::Internal, error.to_string())
 }
 
 #[cfg(test)]

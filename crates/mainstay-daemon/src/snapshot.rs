@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use mainstay_api::{LastExit, McpInfo, ServerInfo, StatusReport};
-use mainstay_core::{Cause, ServerSpec, Status, Transport, Unit, Wanted, Workload, human_duration};
+use mainstay_api::{ContainerInfo, LastExit, McpInfo, ServerInfo, StatusReport};
+use mainstay_core::{
+    Cause, ContainerSpec, ServerSpec, Status, Transport, Unit, Wanted, Workload, human_duration,
+};
 use mainstay_proxy::Run;
 
 use crate::clock;
@@ -87,6 +89,7 @@ impl Snapshot {
             last_exit: times.ended.as_ref().map(|(cause, text, at)| last_exit(cause, text, *at)),
             sessions: 0,
             pid: self.pid,
+            container_id: None,
         }
     }
 }
@@ -98,17 +101,19 @@ pub(crate) fn status(
     log: std::path::PathBuf,
 ) -> StatusReport {
     let spec = &snapshot.spec;
-    let (process, remote) = match &spec.workload {
-        Workload::Process(process) => (Some(process), None),
-        Workload::Container(_) => (None, None),
-        Workload::Remote(remote) => (None, Some(remote)),
+    let (process, container, remote) = match &spec.workload {
+        Workload::Process(process) => (Some(process), None, None),
+        Workload::Container(container) => (None, Some(container), None),
+        Workload::Remote(remote) => (None, None, Some(remote)),
     };
+    let env = process.map(|process| &process.env).or(container.map(|container| &container.env));
     StatusReport {
         server,
         wanted: snapshot.wanted,
         command: process.map(|process| process.command.clone()),
         cwd: process.map(|process| process.cwd.clone()),
-        env: process.map(|process| process.env.keys().cloned().collect()),
+        container: container.map(container_info),
+        env: env.map(|env| env.keys().cloned().collect()),
         target: target(&spec.workload),
         headers: remote.map(|remote| remote.headers.keys().map(ToString::to_string).collect()),
         restart: spec.restart.clone(),
@@ -123,7 +128,21 @@ pub(crate) fn status(
     }
 }
 
-/// Where the server itself is reached, if it speaks HTTP.
+fn container_info(container: &ContainerSpec) -> ContainerInfo {
+    ContainerInfo {
+        image: container.image.to_string(),
+        args: container.args.clone(),
+        host: container.host.clone(),
+        volumes: container.volumes.iter().map(ToString::to_string).collect(),
+        network: container.network.clone(),
+        user: container.user.clone(),
+        limits: container.limits.clone(),
+        loosened: container.limits.loosened(container.network.as_deref()),
+    }
+}
+
+/// Where the server itself is reached, if it speaks HTTP. The port that leads into a container is
+/// another one after every start.
 fn target(workload: &Workload) -> Option<String> {
     match workload {
         Workload::Process(process) => match &process.transport {
@@ -132,7 +151,12 @@ fn target(workload: &Workload) -> Option<String> {
                 Some(format!("http://127.0.0.1:{port}{path}"))
             }
         },
-        Workload::Container(_) => None,
+        Workload::Container(container) => match &container.transport {
+            Transport::Stdio => None,
+            Transport::StreamableHttp { port, path } => {
+                Some(format!("port {port} in the container, path {path}"))
+            }
+        },
         Workload::Remote(remote) => Some(remote.url.without_query().to_owned()),
     }
 }
@@ -159,6 +183,28 @@ fn last_exit(cause: &Cause, detail: &str, at: Timestamp) -> LastExit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_container_is_told_with_what_is_loose_about_it() {
+        let container: ContainerSpec = serde_json::from_value(serde_json::json!({
+            "image": "time",
+            "args": ["--utc"],
+            "host": "unix:///run/docker.sock",
+            "volumes": ["/a:/b:ro"],
+            "network": "host",
+            "limits": { "memory": null },
+            "transport": { "streamable-http": { "port": 8000, "path": "/mcp" } },
+        }))
+        .unwrap();
+        let info = container_info(&container);
+        assert_eq!(
+            (info.image.as_str(), &info.volumes[..]),
+            ("time:latest", &["/a:/b:ro".to_owned()][..])
+        );
+        assert_eq!(info.loosened, ["host network", "no memory limit"]);
+        let target = target(&Workload::Container(container));
+        assert_eq!(target.as_deref(), Some("port 8000 in the container, path /mcp"));
+    }
 
     #[test]
     fn only_the_last_lines_are_shown() {

@@ -108,6 +108,7 @@ pub(crate) mod tests {
             last_exit: None,
             sessions: 0,
             pid: None,
+            container_id: None,
         }
     }
 

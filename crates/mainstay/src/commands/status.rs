@@ -166,6 +166,7 @@ mod tests {
             wanted: Wanted::On,
             command: Some(["uvx", "two words", "it's"].map(str::to_owned).into()),
             cwd: Some("/home/me".into()),
+            container: None,
             env: Some(["A", "TOKEN"].map(str::to_owned).into()),
             target: None,
             headers: None,

@@ -1,0 +1,132 @@
+//! Requests that are answered bit by bit: logs and events.
+
+use std::io;
+use std::sync::Arc;
+
+use mainstay_api::{ApiError, ErrorKind, LogLine};
+use mainstay_core::ServerName;
+use mainstay_engine::{EngineError, LogRange};
+use tokio::sync::broadcast;
+
+use super::Service;
+use crate::control::Peer;
+use crate::journal::Part;
+
+/// Lines of a log that are sent together.
+const BATCH: usize = 256;
+
+impl Service {
+    /// A server's log.
+    pub(super) async fn logs(
+        &self,
+        name: &ServerName,
+        range: LogRange,
+        peer: &mut Peer,
+    ) -> io::Result<()> {
+        let opened = match self.registry.get(name) {
+            Ok(handle) => {
+                let spec = Arc::clone(&handle.view.borrow().spec);
+                let engine = self.context.engines.of(&spec.workload);
+                engine.logs(name, range).await.map_err(|e| broken(&e))
+            }
+            Err(error) => Err(error),
+        };
+        let mut lines = match opened {
+            Ok(lines) => lines,
+            Err(error) => return peer.answer::<()>(Err(error)).await,
+        };
+        let mut batch = Vec::new();
+        loop {
+            let count = tokio::select! {
+                biased;
+                count = lines.recv_many(&mut batch, BATCH) => count,
+                () = self.stop.closed(), if range.follow => 0,
+            };
+            if count == 0 {
+                return peer.answer(Ok(())).await;
+            }
+            let together: Vec<LogLine> = batch.drain(..).map(|line| LogLine { line }).collect();
+            peer.items(&together).await?;
+        }
+    }
+
+    /// The event log. An unknown server of which no event is left is an error, lest its name be wrong.
+    pub(super) async fn events(
+        &self,
+        name: Option<ServerName>,
+        tail: Option<usize>,
+        follow: bool,
+        peer: &mut Peer,
+    ) -> io::Result<()> {
+        if let Some(name) = &name
+            && let Err(unknown) = self.known(name).await
+        {
+            return peer.answer::<()>(Err(unknown)).await;
+        }
+        // The follower is set up first, so that nothing falls between the two.
+        let mut coming = self.context.journal.follow();
+        let mut last = 0;
+        if let Some(tail) = tail {
+            for (number, event) in self.context.journal.read(name.clone(), Part::Last(tail)).await {
+                peer.item(&event).await?;
+                last = number;
+            }
+        } else {
+            self.catch_up(name.as_ref(), &mut last, peer).await?;
+        }
+        if !follow {
+            return peer.answer(Ok(())).await;
+        }
+        loop {
+            // A daemon that ends has told its followers everything first.
+            let event = tokio::select! {
+                biased;
+                event = coming.recv() => event,
+                () = self.stop.closed() => Err(broadcast::error::RecvError::Closed),
+            };
+            match event {
+                Ok((number, event)) if number > last => {
+                    last = number;
+                    if name.is_none() || event.server == name {
+                        peer.item(&event).await?;
+                    }
+                }
+                Ok(_) => {}
+                Err(broadcast::error::RecvError::Lagged(_)) => {
+                    self.catch_up(name.as_ref(), &mut last, peer).await?;
+                }
+                Err(broadcast::error::RecvError::Closed) => return peer.answer(Ok(())).await,
+            }
+        }
+    }
+
+    /// Whether there is such a server, or was one of which events are left.
+    async fn known(&self, name: &ServerName) -> Result<(), ApiError> {
+        let Err(unknown) = self.registry.get(name) else { return Ok(()) };
+        let left = self.context.journal.read(Some(name.clone()), Part::Last(1)).await;
+        if left.is_empty() { Err(unknown) } else { Ok(()) }
+    }
+
+    /// Hands on all events after the last one, page by page.
+    async fn catch_up(
+        &self,
+        name: Option<&ServerName>,
+        last: &mut u64,
+        peer: &mut Peer,
+    ) -> io::Result<()> {
+        loop {
+            let page = self.context.journal.read(name.cloned(), Part::After(*last)).await;
+            if page.is_empty() {
+                return Ok(());
+            }
+            for (number, event) in page {
+                peer.item(&event).await?;
+                *last = number;
+            }
+        }
+    }
+}
+
+fn broken(error: &EngineError) -> ApiError {
+    ApiError::new(ErrorKind::Internal, error.to_string())
+}
