@@ -15,7 +15,7 @@ use mainstay_api::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
 use crate::context::Context;
@@ -61,12 +61,13 @@ impl Remote {
         self.finish(self.connect().await?.call(request).await)
     }
 
-    /// Sends a request and hands the items to `each` as they come, until the stream or `each` ends.
-    pub(crate) async fn stream<I: DeserializeOwned>(
+    /// Sends a request, hands the items to `each` as they come, until the stream or `each` ends, and
+    /// reads the answer.
+    pub(crate) async fn stream<I: DeserializeOwned, T: DeserializeOwned>(
         &self,
         request: &Request,
         mut each: impl FnMut(Vec<I>) -> Result<(), CliError>,
-    ) -> Result<(), CliError> {
+    ) -> Result<T, CliError> {
         let mut ours = None;
         let each = |items| {
             each(items).map_err(|error| {
@@ -74,11 +75,10 @@ impl Remote {
                 io::Error::other("the reader is done")
             })
         };
-        let answer: Result<IgnoredAny, _> = self.connect().await?.stream(request, each).await;
-        match (answer, ours) {
-            (_, Some(error)) => Err(error),
-            (Err(error), None) => Err(self.error(error)),
-            (Ok(_), None) => Ok(()),
+        let answer = self.connect().await?.stream(request, each).await;
+        match ours {
+            Some(error) => Err(error),
+            None => self.finish(answer),
         }
     }
 

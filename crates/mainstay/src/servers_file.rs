@@ -10,16 +10,22 @@
 //! proxy.replay = ["convert"]
 //! restart.max = 3
 //!
+//! [servers.notes]
+//! image = "mcp/filesystem:latest"
+//! args = ["/notes"]
+//! volumes = ["/home/me/notes:/notes:ro"]
+//! limits.memory = "1g"
+//!
 //! [servers.docs]
 //! url = "https://example.com/mcp"
 //! headers.authorization = { from-env = "DOCS_AUTHORIZATION" }
 //! ```
 //!
 //! Only what differs from the default is written, and never the value of a variable or a header.
-//! Reading refuses
-//! what it does not know, with line and column, so a newer file cannot be half understood; a file of
-//! a newer version is refused as such.
+//! Reading refuses what it does not know, with line and column, so a newer file cannot be half
+//! understood; a file of a newer version is refused as such.
 
+mod limits;
 mod read;
 mod write;
 
@@ -94,8 +100,8 @@ mod tests {
     use std::time::Duration;
 
     use mainstay_core::{
-        EnvVar, OnStop, ProcessSpec, ProxySettings, RemoteSpec, RestartPolicy, StableFrom,
-        Transport, Workload,
+        ContainerSpec, EngineKind, EnvVar, Limits, OnStop, ProcessSpec, ProxySettings, RemoteSpec,
+        RestartPolicy, StableFrom, Transport, Workload,
     };
 
     use super::*;
@@ -165,7 +171,31 @@ mod tests {
             restart: RestartPolicy::default(),
             proxy: ProxySettings::default(),
         };
-        vec![docs, plain, web]
+        let notes = ServerSpec {
+            name: "notes".parse().unwrap(),
+            workload: Workload::Container(ContainerSpec {
+                image: "mcp/filesystem".parse().unwrap(),
+                args: vec!["/notes".to_owned()],
+                engine: Some(EngineKind::Podman),
+                host: Some("unix:///run/podman/podman.sock".to_owned()),
+                env: BTreeMap::from([("TOKEN".to_owned(), EnvVar::new("hush"))]),
+                volumes: vec!["/home/me/notes:/notes:ro".parse().unwrap()],
+                network: Some("host".to_owned()),
+                user: Some("1000".to_owned()),
+                limits: Limits {
+                    memory: Some(2 << 30),
+                    pids: None,
+                    cap_add: ["CHOWN", "NET_ADMIN"].map(str::to_owned).into(),
+                    new_privileges: true,
+                    read_only: true,
+                    init: false,
+                },
+                transport: Transport::StreamableHttp { port: 8_000, path: "/mcp".to_owned() },
+            }),
+            restart: RestartPolicy::default(),
+            proxy: ProxySettings::default(),
+        };
+        vec![docs, notes, plain, web]
     }
 
     #[test]
@@ -176,6 +206,24 @@ mod tests {
         [servers.docs]
         url = "https://example.com/mcp?team=a"
         headers.authorization = { from-env = "DOCS_AUTHORIZATION" }
+
+        [servers.notes]
+        image = "mcp/filesystem:latest"
+        args = ["/notes"]
+        engine = "podman"
+        host = "unix:///run/podman/podman.sock"
+        volumes = ["/home/me/notes:/notes:ro"]
+        network = "host"
+        user = "1000"
+        transport = "streamable-http"
+        target-port = 8000
+        env.TOKEN = { from-env = "TOKEN" }
+        limits.memory = "2g"
+        limits.pids = "none"
+        limits.cap-add = ["CHOWN", "NET_ADMIN"]
+        limits.new-privileges = true
+        limits.read-only = true
+        limits.init = false
 
         [servers.time]
         command = ["uvx", """
@@ -225,6 +273,21 @@ mod tests {
     }
 
     #[test]
+    fn a_minimal_container_gets_strict_limits() {
+        let text = "version = 1\n[servers.a]\nimage = 'x'\nlimits.pids = 9\n\
+                    limits.cap-add = ['cap_chown']\n";
+        let mut specs = read(text, &caller()).unwrap();
+        let Workload::Container(container) = &mut specs[0].workload else { panic!("{specs:?}") };
+        let expected =
+            Limits { pids: Some(9), cap_add: ["CHOWN".to_owned()].into(), ..Limits::default() };
+        assert_eq!((&container.limits, &container.host), (&expected, &None));
+        container.host = Some("unix:///var/run/docker.sock".to_owned());
+        let written = write(&specs);
+        assert!(!written.contains("host"), "{written}");
+        assert!(written.contains("image = \"x:latest\"\nlimits.pids = 9\n"), "{written}");
+    }
+
+    #[test]
     fn servers_never_share_the_variable_of_a_header() {
         let variable = |server: &str, header: &str| {
             write::header_variable(&server.parse().unwrap(), &header.parse().unwrap())
@@ -244,7 +307,7 @@ mod tests {
           |
         4 | shape = 1
           | ^^^^^
-        unknown field `shape`, expected one of `command`, `url`, `headers`, `cwd`, `transport`, `target-port`, `path`, `env`, `proxy`, `restart`
+        unknown field `shape`, expected one of `command`, `image`, `url`, `headers`, `cwd`, `args`, `engine`, `host`, `volumes`, `network`, `user`, `limits`, `transport`, `target-port`, `path`, `env`, `proxy`, `restart`
         ");
         insta::assert_snapshot!(error("version = 1\n[servers.Bad_Name]\ncommand = ['x']\n"), @"
         TOML parse error at line 2, column 10
@@ -266,6 +329,20 @@ mod tests {
         4 | restart.cap = 'x'
           |               ^^^
         expected number at 0: write a duration as `45s` or `2m`
+        ");
+        insta::assert_snapshot!(error("version = 1\n[servers.a]\nimage = 'x'\nlimits.pids = -1\n"), @r#"
+        TOML parse error at line 4, column 15
+          |
+        4 | limits.pids = -1
+          |               ^^
+        invalid value: integer `-1`, expected a number or "none"
+        "#);
+        insta::assert_snapshot!(error("version = 1\n[servers.a]\nimage = 'x'\nvolumes = ['./a:/b']\n"), @"
+        TOML parse error at line 4, column 11
+          |
+        4 | volumes = ['./a:/b']
+          |           ^^^^^^^^^^
+        its source must be an absolute path or the name of a volume
         ");
         insta::assert_snapshot!(error("version = 1\n[servers.a\n"), @"
         TOML parse error at line 2, column 11
@@ -297,7 +374,21 @@ mod tests {
             "command = ['x']\ntransport = 'streamable-http'",
             "server `a`: `transport = \"streamable-http\"` needs a `target-port`",
         );
-        check("cwd = '/'", "server `a`: it has neither a `command` nor a `url`");
+        check("cwd = '/'", "server `a`: it has no `command`, `image` or `url`");
+        check("command = ['x']\nimage = 'x'", "server `a`: it has both a `command` and an `image`");
+        check("image = 'x'\nurl = 'http://h/'", "server `a`: it has both an `image` and a `url`");
+        check("image = 'x'\ncwd = '/'", "server `a`: `cwd` needs a `command`");
+        check("image = 'x'\nheaders.a = 'b'", "server `a`: `headers` need a `url`");
+        for line in ["args = ['a']", "network = 'host'", "limits.memory = 'none'"] {
+            let problem = "server `a`: `args`, `engine`, `host`, `volumes`, `network`, `user` and \
+                           `limits` need an `image`";
+            check(&format!("command = ['x']\n{line}"), problem);
+            check(&format!("url = 'http://h/'\n{line}"), problem);
+        }
+        check(
+            "image = 'x'\nlimits.memory = '1m'",
+            "`limits.memory` of server `a` is too low: give at least 6 MiB",
+        );
         check(
             "command = ['x']\nurl = 'http://h/'",
             "server `a`: it has both a `command` and a `url`",

@@ -64,6 +64,11 @@ pub(crate) fn reason(server: &ServerInfo) -> Option<String> {
     says_more.then(|| tame(&server.reason))
 }
 
+/// The id of a container as engines shorten it.
+pub(crate) fn short_id(id: &str) -> &str {
+    id.get(..12).unwrap_or(id)
+}
+
 /// Cuts a line to so many characters.
 pub(crate) fn clip(line: &str, width: usize) -> String {
     if line.chars().count() <= width {

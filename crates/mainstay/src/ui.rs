@@ -2,17 +2,24 @@
 
 use std::fmt::Display;
 use std::future::Future;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::time::Duration;
 
 use anstream::AutoStream;
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
+use mainstay_core::ImageRef;
 use serde::Serialize;
 
 use crate::error::CliError;
 
 /// A wait shorter than this shows nothing.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How often what moves is drawn.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What is shown of a pull.
+const PULL: &str = "{spinner} {msg} {bar:30} {binary_bytes}/{binary_total_bytes}";
 
 /// The two streams and what is known about them.
 #[derive(Debug)]
@@ -86,17 +93,38 @@ impl Ui {
     /// Waits for `work`, and shows a spinner once that takes longer than half a second.
     pub(crate) async fn waiting<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
-        if !io::stderr().is_terminal() {
+        if !self.err.is_terminal() {
             return work.await;
         }
         if let Ok(done) = tokio::time::timeout(PATIENCE, &mut work).await {
             return done;
         }
-        let spinner = ProgressBar::new_spinner().with_message(what.to_owned());
-        spinner.enable_steady_tick(Duration::from_millis(100));
+        let spinner = self.spinner(what);
         let done = work.await;
         spinner.finish_and_clear();
         done
+    }
+
+    /// A sign of life on a terminal, and nothing elsewhere.
+    pub(crate) fn spinner(&self, what: &str) -> ProgressBar {
+        if !self.err.is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let spinner = ProgressBar::new_spinner().with_message(what.to_owned());
+        spinner.enable_steady_tick(TICK);
+        spinner
+    }
+
+    /// Shows that an image is being pulled: on a terminal how far that is, elsewhere one line.
+    pub(crate) fn pulling(&mut self, image: &ImageRef) -> ProgressBar {
+        if !self.err.is_terminal() {
+            self.say(format_args!("pulling {image}"));
+            return ProgressBar::hidden();
+        }
+        let style = ProgressStyle::with_template(PULL).expect("the template is sound");
+        let bar = ProgressBar::new(0).with_style(style).with_message(format!("pulling {image}"));
+        bar.enable_steady_tick(TICK);
+        bar
     }
 }
 

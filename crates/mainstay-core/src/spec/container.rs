@@ -119,7 +119,10 @@ impl Limits {
             }
             Some(_) => None,
         };
-        let capabilities = self.cap_add.iter().map(|name| format!("keeps capability {name}"));
+        let capabilities = self.cap_add.iter().map(|name| match name.as_str() {
+            "ALL" => "keeps all capabilities".to_owned(),
+            name => format!("keeps capability {name}"),
+        });
         let privileges = self.new_privileges.then(|| "may gain privileges".to_owned());
         let network = (network == Some("host")).then(|| "host network".to_owned());
         capabilities.chain(privileges).chain(network).chain(memory).chain(pids).collect()
@@ -370,8 +373,10 @@ mod tests {
             "1000 processes instead of 256",
         ];
         assert_eq!(loose.loosened(Some("host")), expected);
-        let unlimited = Limits { memory: None, pids: None, ..Limits::default() };
-        assert_eq!(unlimited.loosened(None), ["no memory limit", "no limit of processes"]);
+        let cap_add = ["ALL".to_owned()].into();
+        let unlimited = Limits { memory: None, pids: None, cap_add, ..Limits::default() };
+        let expected = ["keeps all capabilities", "no memory limit", "no limit of processes"];
+        assert_eq!(unlimited.loosened(None), expected);
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl Demo<'_> {
         let mut events = Vec::new();
         let request = Request::Events { name: Some(name.clone()), tail: None, follow: false };
         self.remote
-            .stream(&request, |more: Vec<EventRecord>| {
+            .stream::<_, ()>(&request, |more: Vec<EventRecord>| {
                 events.extend(more);
                 Ok(())
             })

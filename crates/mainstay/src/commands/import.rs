@@ -7,13 +7,15 @@ use mainstay_api::Request;
 
 use super::change::{self, Change};
 use crate::context::Context;
+use crate::engine_host::{self, Disk};
 use crate::error::CliError;
+use crate::images::ask_with_images;
 use crate::servers_file;
 
 /// Run the servers of a TOML file, all or none
 ///
 /// The file is one that `mainstay export` printed, or one like it. Nothing is changed unless all of
-/// it can be.
+/// it can be. Images that are not there are pulled first.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The file; `-` reads standard input
@@ -28,12 +30,15 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let text = read(&args.file)?;
-    let specs = servers_file::read(&text, &ctx.caller).map_err(|error| CliError::Failed {
+    let mut specs = servers_file::read(&text, &ctx.caller).map_err(|error| CliError::Failed {
         message: format!("`{}` cannot be imported: {error}", args.file.display()),
         help: error.help(),
     })?;
-    let request = Request::Import { specs, replace: args.replace };
-    let outcomes = ctx.ask("importing", &request).await?;
+    for spec in &mut specs {
+        engine_host::settle(spec, &ctx.caller, &Disk)?;
+    }
+    let request = Request::Import { specs: specs.clone(), replace: args.replace };
+    let outcomes = ask_with_images(ctx, "importing", &request, &specs).await?;
     change::tell(Change::Start, args.json, &outcomes, ctx)
 }
 

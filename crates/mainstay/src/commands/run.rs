@@ -1,18 +1,26 @@
 //! `mainstay run`
 
+mod container;
 mod describe;
+mod progress;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use clap::builder::NonEmptyStringValueParser;
 use mainstay_api::{Request, ServerInfo};
-use mainstay_core::{RemoteUrl, ServerName, Status};
+use mainstay_core::{ImageRef, RemoteUrl, ServerName, Status};
 
 use self::describe::spec_from;
+use self::progress::Progress;
 use crate::context::Context;
+use crate::engine_host::{self, Disk};
 use crate::error::CliError;
-use crate::text::duration;
+use crate::images::ask_with_images;
+use crate::limits::{self, Most};
+use crate::remote::Remote;
+use crate::text::{duration, short_id};
 use crate::transport::TransportName;
 use crate::ui::paint;
 
@@ -21,24 +29,28 @@ const WATCH: Duration = Duration::from_secs(3);
 
 /// Run an MCP server, now and from now on
 ///
-/// A local server is started, watched, and started again when it ends. It gets a clean environment:
-/// add what it needs with `-e` and `--env-file`. A server that runs elsewhere is reached at its URL.
+/// A local server, a process or a container, is started, watched, and started again when it ends. It
+/// gets a clean environment: add what it needs with `-e` and `--env-file`. A container gets no
+/// capabilities and limits that can be lifted one by one. A server that runs elsewhere is reached at
+/// its URL.
 ///
 /// Examples: `mainstay run time -- uvx mcp-server-time`,
+/// `mainstay run files --image mcp/filesystem -v ~/notes:/notes:ro -- /notes`,
 /// `mainstay run docs --url https://example.com/mcp --header-env authorization=DOCS_TOKEN`
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "mainstay run [OPTIONS] <NAME> -- <COMMAND>...\n       \
+                            mainstay run [OPTIONS] <NAME> --image <IMAGE> [-- <ARG>...]\n       \
                             mainstay run [OPTIONS] <NAME> --url <URL>")]
 pub(crate) struct Args {
     /// Name of the server: lower-case letters, digits and hyphens
     name: ServerName,
-    /// The program and its arguments
+    /// The program and its arguments; with --image, arguments for its entry point
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
     /// How it speaks MCP [default: stdio]
     #[arg(long, value_enum)]
     transport: Option<TransportName>,
-    /// The port it listens on, with streamable-http
+    /// The port it listens on, with streamable-http; of a container, the one inside
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     target_port: Option<u16>,
     /// The path of its endpoint, with streamable-http [default: /mcp]
@@ -63,11 +75,51 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    container: ContainerArgs,
+    #[command(flatten)]
     remote: RemoteArgs,
     #[command(flatten)]
     proxy: ProxyArgs,
     #[command(flatten)]
     restart: RestartArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Containers")]
+struct ContainerArgs {
+    /// Run it in a container of this image, which is pulled if it is not there
+    #[arg(long)]
+    image: Option<ImageRef>,
+    /// The engine that runs it [default: the first one that answers]
+    #[arg(long, value_enum)]
+    engine: Option<EngineName>,
+    /// Let it see a directory, a file or a named volume
+    #[arg(short, long, value_name = "SOURCE:TARGET[:ro]")]
+    volume: Vec<String>,
+    /// The network it is in: a name, `none` or `host` [default: the engine's]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    network: Option<String>,
+    /// As whom it runs [default: as its image says]
+    #[arg(long, value_name = "USER", value_parser = NonEmptyStringValueParser::new())]
+    user: Option<String>,
+    /// How much memory it may use, such as `2g`, or `none` for no limit [default: 512m]
+    #[arg(long, value_name = "SIZE", value_parser = limits::memory)]
+    memory: Option<Most<u64>>,
+    /// How many processes it may have, or `none` for no limit [default: 256]
+    #[arg(long, value_name = "N", value_parser = limits::pids)]
+    pids_limit: Option<Most<u32>>,
+    /// A capability it keeps, such as `NET_ADMIN`; all others are dropped
+    #[arg(long, value_name = "CAP", value_parser = limits::capability)]
+    cap_add: Vec<String>,
+    /// Let its processes gain privileges, as by a set-uid program
+    #[arg(long)]
+    allow_new_privileges: bool,
+    /// Let it write nowhere but in its volumes and in /tmp
+    #[arg(long)]
+    read_only: bool,
+    /// Run it as the first process, without an init that passes on signals and collects orphans
+    #[arg(long)]
+    no_init: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -142,6 +194,12 @@ struct RestartArgs {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
+enum EngineName {
+    Docker,
+    Podman,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
 enum StableFromName {
     /// From its answer to `initialize`
     Ready,
@@ -159,20 +217,16 @@ enum OnStopName {
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let files = args.env_file.iter().map(|file| read_env_file(file)).collect::<Result<_, _>>()?;
-    let spec = spec_from(&args, &ctx.caller, files)?;
+    let mut spec = spec_from(&args, &ctx.caller, files)?;
+    engine_host::settle(&mut spec, &ctx.caller, &Disk)?;
     let name = spec.name.clone();
+    let specs = [spec.clone()];
     let request = Request::Run { spec: Box::new(spec), replace: args.replace };
-    let accepted: ServerInfo = ctx.ask("asking the daemon", &request).await?;
-    let settle = Request::Settle { name: name.clone(), any_end: !args.wait };
-    let waiting = format!("waiting for {name}");
-    let settled = ctx.ask::<ServerInfo>(&waiting, &settle);
+    let accepted: ServerInfo = ask_with_images(ctx, "asking the daemon", &request, &specs).await?;
     let (server, settled) = if args.wait {
-        (settled.await?, true)
+        (wait(&name, &accepted, ctx).await?, true)
     } else {
-        match tokio::time::timeout(WATCH, settled).await {
-            Ok(server) => (server?, true),
-            Err(_) => (accepted, false),
-        }
+        watch(&name, accepted, ctx).await?
     };
     let verdict = verdict(&server, settled);
     if args.json {
@@ -191,13 +245,53 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     }
 }
 
+/// Waits until the server is ready or given up, and tells what is in the way meanwhile.
+async fn wait(
+    name: &ServerName,
+    accepted: &ServerInfo,
+    ctx: &mut Context,
+) -> Result<ServerInfo, CliError> {
+    let remote = Remote::of(ctx)?;
+    let request = Request::Settle { name: name.clone(), any_end: false };
+    let mut progress = Progress::since(accepted);
+    let spinner = ctx.ui.spinner(&format!("waiting for {name}"));
+    let each = |servers: Vec<ServerInfo>| {
+        for line in servers.iter().filter_map(|server| progress.line(server)) {
+            spinner.suspend(|| ctx.ui.say(line));
+        }
+        Ok(())
+    };
+    let settled = remote.stream(&request, each).await;
+    spinner.finish_and_clear();
+    settled
+}
+
+/// Looks at the first moments of the server, and tells whether they have decided anything.
+async fn watch(
+    name: &ServerName,
+    accepted: ServerInfo,
+    ctx: &Context,
+) -> Result<(ServerInfo, bool), CliError> {
+    let request = Request::Settle { name: name.clone(), any_end: true };
+    let waiting = format!("waiting for {name}");
+    match tokio::time::timeout(WATCH, ctx.ask(&waiting, &request)).await {
+        Ok(server) => Ok((server?, true)),
+        Err(_) => Ok((accepted, false)),
+    }
+}
+
 /// What became of a server that was just run: how it is, or how it failed.
 fn verdict(server: &ServerInfo, settled: bool) -> Result<String, String> {
     let ServerInfo { name, status, reason, .. } = server;
     match status {
         Status::Running | Status::Unhealthy => {
-            let pid = server.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-            Ok(format!("{name} is {}{pid}", paint::status(*status)(status.as_str())))
+            let container = server.container_id.as_deref().map(short_id);
+            let place = match (container, server.pid) {
+                (Some(id), _) => format!(" (container {id})"),
+                (None, Some(pid)) => format!(" (pid {pid})"),
+                (None, None) => String::new(),
+            };
+            Ok(format!("{name} is {}{place}", paint::status(*status)(status.as_str())))
         }
         Status::Error => Err(format!("{name} is down: {reason}")),
         Status::Starting | Status::Waiting if settled => Err(format!("{name} {reason}")),
@@ -231,6 +325,9 @@ mod tests {
             result.map(|text| anstream::adapter::strip_str(&text).to_string())
         };
         assert_eq!(plain(verdict(&time, true)), Ok("time is running (pid 4711)".to_owned()));
+        time.container_id = Some("3f2a9c01b7d4e5f60718".to_owned());
+        let contained = "time is running (container 3f2a9c01b7d4)".to_owned();
+        assert_eq!(plain(verdict(&time, true)), Ok(contained));
         time.status = Status::Starting;
         time.reason = "exited 1 after 40 ms, restart 2 of 10 in 5 s".to_owned();
         assert_eq!(

@@ -8,7 +8,8 @@ use mainstay_core::{
 
 use crate::context::{Context, now};
 use crate::error::CliError;
-use crate::text::{Cell, ago, columns, date_and_clock, due, reason, tame};
+use crate::limits::in_words;
+use crate::text::{Cell, ago, columns, date_and_clock, due, reason, short_id, tame};
 use crate::ui::paint;
 
 /// Show everything about one server
@@ -37,19 +38,18 @@ fn page(report: &StatusReport, now: Timestamp) -> String {
         Wanted::Off => "off",
         Wanted::Gone => "gone",
     };
-    let names = |names: &Option<Vec<String>>| {
-        names.as_ref().map(|names| names.join(", ")).filter(|names| !names.is_empty())
-    };
+    let container = report.container.as_ref();
     let lines = [
         ("name", Some(server.name.to_string())),
         ("status", Some(server.status.to_string())),
         ("reason", reason(server)),
         ("wanted", Some(wanted.to_owned())),
-        ("engine", Some(server.engine.clone())),
+        ("engine", Some(engine(report))),
         ("transport", Some(server.transport.clone())),
         ("url", server.url.clone()),
         ("server", report.mcp.as_ref().map(who)),
         ("pid", server.pid.map(|pid| pid.to_string())),
+        ("container", server.container_id.as_deref().map(|id| short_id(id).to_owned())),
         ("run", Some(server.generation.to_string())),
         ("started", server.started_at.map(moment)),
         ("ready", server.ready_at.map(moment)),
@@ -59,20 +59,47 @@ fn page(report: &StatusReport, now: Timestamp) -> String {
         ("last end", server.last_exit.as_ref().map(|exit| last_end(exit, now))),
         ("command", report.command.as_ref().map(|command| tame(&command_line(command)))),
         ("directory", report.cwd.as_ref().map(|cwd| cwd.display().to_string())),
-        ("variables", names(&report.env)),
+        ("image", container.map(|container| container.image.clone())),
+        ("arguments", container.and_then(|container| arguments(&container.args))),
+        ("volumes", container.and_then(|container| list(&container.volumes))),
+        ("network", container.and_then(|container| container.network.clone())),
+        ("user", container.and_then(|container| container.user.clone())),
+        ("limits", container.map(|container| in_words(&container.limits))),
+        ("loosened", container.and_then(|container| list(&container.loosened))),
+        ("variables", report.env.as_deref().and_then(list)),
         ("target", report.target.clone()),
-        ("headers", names(&report.headers)),
+        ("headers", report.headers.as_deref().and_then(list)),
         ("clients", Some(clients(&report.proxy))),
         ("policy", Some(policy(&report.restart))),
         ("log", Some(report.log.display().to_string())),
         ("described", Some(moment(report.created_at))),
     ];
     let rows = lines.into_iter().filter_map(|(key, value)| {
-        let value = value?;
-        let paint = if key == "status" { paint::status(server.status) } else { str::to_owned };
-        Some(vec![Cell::painted(format!("{key}:"), paint::faint), Cell::painted(value, paint)])
+        let paint = match key {
+            "status" => paint::status(server.status),
+            "loosened" => paint::odd,
+            _ => str::to_owned,
+        };
+        Some(vec![Cell::painted(format!("{key}:"), paint::faint), Cell::painted(value?, paint)])
     });
     columns(&rows.collect::<Vec<_>>())
+}
+
+/// Where it runs; of a container also where that engine is reached.
+fn engine(report: &StatusReport) -> String {
+    let engine = &report.server.engine;
+    match report.container.as_ref().and_then(|container| container.host.as_deref()) {
+        Some(host) => format!("{engine} at {}", tame(host)),
+        None => engine.clone(),
+    }
+}
+
+fn arguments(args: &[String]) -> Option<String> {
+    (!args.is_empty()).then(|| tame(&command_line(args)))
+}
+
+fn list(items: &[String]) -> Option<String> {
+    (!items.is_empty()).then(|| tame(&items.join(", ")))
 }
 
 fn who(mcp: &McpInfo) -> String {
@@ -150,18 +177,21 @@ fn policy(policy: &RestartPolicy) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mainstay_core::Status;
+    use mainstay_api::ContainerInfo;
+    use mainstay_core::{Limits, Status};
 
     use super::super::ls::tests::server;
     use super::*;
 
-    #[test]
-    fn the_page_lists_what_is_known() {
-        let at = |second| Timestamp::from_second(second).unwrap();
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn report() -> StatusReport {
         let mut time = server("time", Status::Running);
         time.pid = Some(4_711);
         time.started_at = Some(at(60));
-        let report = StatusReport {
+        StatusReport {
             server: time,
             wanted: Wanted::On,
             command: Some(["uvx", "two words", "it's"].map(str::to_owned).into()),
@@ -179,8 +209,12 @@ mod tests {
             }),
             log: "/state/logs/time.log".into(),
             created_at: at(0),
-        };
-        let page = page(&report, at(120));
+        }
+    }
+
+    #[test]
+    fn the_page_lists_what_is_known() {
+        let page = page(&report(), at(120));
         insta::assert_snapshot!(anstream::adapter::strip_str(&page), @r"
         name:       time
         status:     running
@@ -201,6 +235,54 @@ mod tests {
         log:        /state/logs/time.log
         described:  1970-01-01 00:00:00 UTC, 2 min ago
         ");
+    }
+
+    #[test]
+    fn a_container_is_shown_with_what_is_loose_about_it() {
+        let mut report = report();
+        report.server.engine = "docker".to_owned();
+        report.server.pid = None;
+        report.server.container_id = Some("3f2a9c01b7d4e5f60718".to_owned());
+        (report.command, report.cwd) = (None, None);
+        let limits = Limits { memory: None, ..Limits::default() };
+        report.container = Some(ContainerInfo {
+            image: "mcp/time:1".to_owned(),
+            args: ["--zone", "two words"].map(str::to_owned).into(),
+            host: Some("unix:///var/run/docker.sock".to_owned()),
+            volumes: ["/a:/b:ro", "data:/data"].map(str::to_owned).into(),
+            network: Some("host".to_owned()),
+            user: None,
+            loosened: limits.loosened(Some("host")),
+            limits,
+        });
+        report.target = Some("port 8000 in the container, path /mcp".to_owned());
+        let page = page(&report, at(120));
+        insta::assert_snapshot!(anstream::adapter::strip_str(&page), @"
+        name:       time
+        status:     running
+        wanted:     on
+        engine:     docker at unix:///var/run/docker.sock
+        transport:  stdio
+        server:     time 1.0, MCP 2025-06-18
+        container:  3f2a9c01b7d4
+        run:        1
+        started:    1970-01-01 00:01:00 UTC, 1 min ago
+        sessions:   0
+        restarts:   0 of 10, 0 in all
+        image:      mcp/time:1
+        arguments:  --zone 'two words'
+        volumes:    /a:/b:ro, data:/data
+        network:    host
+        limits:     any memory, 256 processes
+        loosened:   host network, no memory limit
+        variables:  A, TOKEN
+        target:     port 8000 in the container, path /mcp
+        clients:    requests wait up to 45 s
+        policy:     10 restarts: at once, then after 5 s up to 1 min; stable once ready for 30 s; 2 min to start, 10 s to stop
+        log:        /state/logs/time.log
+        described:  1970-01-01 00:00:00 UTC, 2 min ago
+        ");
+        assert!(page.contains(&paint::odd("host network, no memory limit")));
     }
 
     #[test]

@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mainstay_core::{
-    EnvVar, HeaderName, OnStop, ProcessSpec, ProxySettings, RemoteSpec, RemoteUrl, RestartPolicy,
-    ServerName, ServerSpec, StableFrom, Transport, Workload,
+    ContainerSpec, EngineKind, EnvVar, HeaderName, ImageRef, OnStop, ProcessSpec, ProxySettings,
+    RemoteSpec, RemoteUrl, RestartPolicy, ServerName, ServerSpec, StableFrom, Transport, Volume,
+    Workload,
 };
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
 
 use super::ReadError;
+use super::limits::RawLimits;
 use crate::context::Caller;
 use crate::text;
 use crate::transport::{Mismatch, TransportName};
@@ -35,10 +37,21 @@ pub(super) struct File {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Server {
     command: Option<Vec<String>>,
+    image: Option<ImageRef>,
     url: Option<RemoteUrl>,
     #[serde(default)]
     headers: BTreeMap<HeaderName, Value>,
     cwd: Option<PathBuf>,
+    #[serde(default)]
+    args: Vec<String>,
+    engine: Option<EngineKind>,
+    host: Option<String>,
+    #[serde(default)]
+    volumes: Vec<Volume>,
+    network: Option<String>,
+    user: Option<String>,
+    #[serde(default)]
+    limits: RawLimits,
     transport: Option<TransportName>,
     target_port: Option<u16>,
     path: Option<String>,
@@ -103,13 +116,18 @@ impl Server {
         caller: &Caller,
         unset: &mut Vec<String>,
     ) -> Result<Workload, String> {
-        match (self.command.take(), self.url.take()) {
-            (Some(command), None) => {
+        match (self.command.take(), self.image.take(), self.url.take()) {
+            (Some(command), None, None) => {
                 self.into_process(command, caller, unset).map(Workload::Process)
             }
-            (None, Some(url)) => self.into_remote(url, caller, unset).map(Workload::Remote),
-            (Some(_), Some(_)) => Err("it has both a `command` and a `url`".to_owned()),
-            (None, None) => Err("it has neither a `command` nor a `url`".to_owned()),
+            (None, Some(image), None) => {
+                self.into_container(image, caller, unset).map(Workload::Container)
+            }
+            (None, None, Some(url)) => self.into_remote(url, caller, unset).map(Workload::Remote),
+            (Some(_), Some(_), _) => Err("it has both a `command` and an `image`".to_owned()),
+            (Some(_), _, Some(_)) => Err("it has both a `command` and a `url`".to_owned()),
+            (_, Some(_), Some(_)) => Err("it has both an `image` and a `url`".to_owned()),
+            (None, None, None) => Err("it has no `command`, `image` or `url`".to_owned()),
         }
     }
 
@@ -119,18 +137,39 @@ impl Server {
         caller: &Caller,
         unset: &mut Vec<String>,
     ) -> Result<ProcessSpec, String> {
-        if !self.headers.is_empty() {
-            return Err("`headers` need a `url`".to_owned());
-        }
+        self.check_no_headers()?;
+        self.check_no_container()?;
         let transport = self.transport()?;
         let Some(cwd) = self.cwd.or_else(|| caller.cwd.clone()) else {
             return Err("it names no cwd, and the current directory no longer exists".to_owned());
         };
-        let found = self.env.into_iter().filter_map(|(variable, value)| {
-            Some((variable, EnvVar::new(value.find(caller, unset)?)))
-        });
-        let env = found.collect();
+        let env = variables(self.env, caller, unset);
         Ok(ProcessSpec { command, cwd, env, path: caller.search_path(), transport })
+    }
+
+    fn into_container(
+        self,
+        image: ImageRef,
+        caller: &Caller,
+        unset: &mut Vec<String>,
+    ) -> Result<ContainerSpec, String> {
+        self.check_no_headers()?;
+        if self.cwd.is_some() {
+            return Err("`cwd` needs a `command`".to_owned());
+        }
+        let transport = self.transport()?;
+        Ok(ContainerSpec {
+            image,
+            args: self.args,
+            engine: self.engine,
+            host: self.host,
+            env: variables(self.env, caller, unset),
+            volumes: self.volumes,
+            network: self.network,
+            user: self.user,
+            limits: self.limits.into_limits(),
+            transport,
+        })
     }
 
     fn into_remote(
@@ -139,6 +178,7 @@ impl Server {
         caller: &Caller,
         unset: &mut Vec<String>,
     ) -> Result<RemoteSpec, String> {
+        self.check_no_container()?;
         let local = self.cwd.is_some()
             || self.transport == Some(TransportName::Stdio)
             || self.target_port.is_some()
@@ -158,6 +198,27 @@ impl Server {
         Ok(RemoteSpec { url, headers })
     }
 
+    fn check_no_headers(&self) -> Result<(), &'static str> {
+        if self.headers.is_empty() { Ok(()) } else { Err("`headers` need a `url`") }
+    }
+
+    fn check_no_container(&self) -> Result<(), &'static str> {
+        let contained = !self.args.is_empty()
+            || self.engine.is_some()
+            || self.host.is_some()
+            || !self.volumes.is_empty()
+            || self.network.is_some()
+            || self.user.is_some()
+            || self.limits != RawLimits::default();
+        if contained {
+            return Err(
+                "`args`, `engine`, `host`, `volumes`, `network`, `user` and `limits` need an \
+                        `image`",
+            );
+        }
+        Ok(())
+    }
+
     fn transport(&self) -> Result<Transport, &'static str> {
         let name = self.transport.unwrap_or_default();
         name.with(self.target_port, self.path.as_deref()).map_err(|mismatch| match mismatch {
@@ -165,6 +226,18 @@ impl Server {
             Mismatch::NoPort => "`transport = \"streamable-http\"` needs a `target-port`",
         })
     }
+}
+
+/// The variables of a server; those that are not set are noted.
+fn variables(
+    env: BTreeMap<String, Value>,
+    caller: &Caller,
+    unset: &mut Vec<String>,
+) -> BTreeMap<String, EnvVar> {
+    let found = env
+        .into_iter()
+        .filter_map(|(variable, value)| Some((variable, EnvVar::new(value.find(caller, unset)?))));
+    found.collect()
 }
 
 impl Value {

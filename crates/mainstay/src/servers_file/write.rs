@@ -1,21 +1,29 @@
 //! How a server is written: only what differs from the default, and no values of variables or
 //! headers.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use mainstay_core::{
-    HeaderName, OnStop, ProcessSpec, ProxySettings, RemoteSpec, RestartPolicy, ServerName,
-    ServerSpec, StableFrom, Transport, Workload,
+    ContainerSpec, EnvVar, HeaderName, OnStop, ProcessSpec, ProxySettings, RemoteSpec,
+    RestartPolicy, ServerName, ServerSpec, StableFrom, Transport, Workload,
 };
 
+use super::limits::limits_lines;
 use crate::transport::DEFAULT_PATH;
+
+/// Where Docker usually is. Elsewhere it may be in another place, so this one is not written.
+const USUAL_HOST: &str = "unix:///var/run/docker.sock";
+
+/// A line of a table: a key and its value.
+type Line = (String, toml::Value);
 
 /// Appends the table of a server.
 pub(super) fn write_server(text: &mut String, spec: &ServerSpec) {
     let mut lines = match &spec.workload {
         Workload::Process(process) => process_lines(process),
-        Workload::Container(_) => Vec::new(),
+        Workload::Container(container) => container_lines(container),
         Workload::Remote(remote) => remote_lines(&spec.name, remote),
     };
     let groups = [("proxy", proxy_lines(&spec.proxy)), ("restart", restart_lines(&spec.restart))];
@@ -36,27 +44,59 @@ pub(super) fn header_variable(server: &ServerName, header: &HeaderName) -> Strin
     if name.starts_with(|c: char| c.is_ascii_digit()) { format!("_{name}") } else { name }
 }
 
-fn process_lines(process: &ProcessSpec) -> Vec<(String, toml::Value)> {
+fn process_lines(process: &ProcessSpec) -> Vec<Line> {
     let mut lines = vec![
         ("command".to_owned(), texts(&process.command)),
         ("cwd".to_owned(), process.cwd.to_string_lossy().into_owned().into()),
     ];
-    match &process.transport {
+    lines.extend(transport_lines(&process.transport));
+    lines.extend(env_lines(&process.env));
+    lines
+}
+
+fn container_lines(container: &ContainerSpec) -> Vec<Line> {
+    let text = |name: &str, value: Option<&String>| {
+        value.map(|value| (name.to_owned(), value.as_str().into()))
+    };
+    let mut lines = vec![("image".to_owned(), container.image.as_str().into())];
+    if !container.args.is_empty() {
+        lines.push(("args".to_owned(), texts(&container.args)));
+    }
+    lines.extend(container.engine.map(|kind| ("engine".to_owned(), kind.as_str().into())));
+    lines.extend(text("host", container.host.as_ref().filter(|host| *host != USUAL_HOST)));
+    if !container.volumes.is_empty() {
+        let volumes: Vec<String> = container.volumes.iter().map(ToString::to_string).collect();
+        lines.push(("volumes".to_owned(), texts(&volumes)));
+    }
+    lines.extend(text("network", container.network.as_ref()));
+    lines.extend(text("user", container.user.as_ref()));
+    lines.extend(transport_lines(&container.transport));
+    lines.extend(env_lines(&container.env));
+    let limits = limits_lines(&container.limits).into_iter();
+    lines.extend(limits.map(|(name, value)| (format!("limits.{name}"), value)));
+    lines
+}
+
+fn transport_lines(transport: &Transport) -> Vec<Line> {
+    let mut lines = Vec::new();
+    match transport {
         Transport::Stdio => {}
         Transport::StreamableHttp { port, path } => {
-            lines.push(("transport".to_owned(), process.transport.as_str().into()));
+            lines.push(("transport".to_owned(), transport.as_str().into()));
             lines.push(("target-port".to_owned(), i64::from(*port).into()));
             if path != DEFAULT_PATH {
                 lines.push(("path".to_owned(), path.as_str().into()));
             }
         }
     }
-    let variables = process.env.keys();
-    lines.extend(variables.map(|variable| (format!("env.{}", key(variable)), reference(variable))));
     lines
 }
 
-fn remote_lines(server: &ServerName, remote: &RemoteSpec) -> Vec<(String, toml::Value)> {
+fn env_lines(env: &BTreeMap<String, EnvVar>) -> impl Iterator<Item = Line> {
+    env.keys().map(|variable| (format!("env.{}", key(variable)), reference(variable)))
+}
+
+fn remote_lines(server: &ServerName, remote: &RemoteSpec) -> Vec<Line> {
     let mut lines = vec![("url".to_owned(), remote.url.as_str().into())];
     lines.extend(remote.headers.keys().map(|name| {
         let variable = header_variable(server, name);
@@ -65,7 +105,7 @@ fn remote_lines(server: &ServerName, remote: &RemoteSpec) -> Vec<(String, toml::
     lines
 }
 
-fn texts<'a>(texts: impl IntoIterator<Item = &'a String>) -> toml::Value {
+pub(super) fn texts<'a>(texts: impl IntoIterator<Item = &'a String>) -> toml::Value {
     texts.into_iter().cloned().map(toml::Value::String).collect::<Vec<_>>().into()
 }
 

@@ -68,16 +68,18 @@ fn the_help_of_run() {
     Run an MCP server, now and from now on
 
     Usage: mainstay run [OPTIONS] <NAME> -- <COMMAND>...
+           mainstay run [OPTIONS] <NAME> --image <IMAGE> [-- <ARG>...]
            mainstay run [OPTIONS] <NAME> --url <URL>
 
     Arguments:
       <NAME>        Name of the server: lower-case letters, digits and hyphens
-      [COMMAND]...  The program and its arguments
+      [COMMAND]...  The program and its arguments; with --image, arguments for its entry point
 
     Options:
           --transport <TRANSPORT>  How it speaks MCP [default: stdio] [possible values: stdio,
                                    streamable-http]
-          --target-port <PORT>     The port it listens on, with streamable-http
+          --target-port <PORT>     The port it listens on, with streamable-http; of a container, the one
+                                   inside
           --path <PATH>            The path of its endpoint, with streamable-http [default: /mcp]
       -e, --env <KEY[=VALUE]>      Give it a variable; without a value, the one of your environment
           --env-file <FILE>        Give it the variables of a file of KEY=VALUE lines
@@ -86,6 +88,26 @@ fn the_help_of_run() {
           --wait                   Wait until it is ready or given up
           --json                   Print JSON
       -h, --help                   Print help (see more with '--help')
+
+    Containers:
+          --image <IMAGE>                Run it in a container of this image, which is pulled if it is
+                                         not there
+          --engine <ENGINE>              The engine that runs it [default: the first one that answers]
+                                         [possible values: docker, podman]
+      -v, --volume <SOURCE:TARGET[:ro]>  Let it see a directory, a file or a named volume
+          --network <NAME>               The network it is in: a name, `none` or `host` [default: the
+                                         engine's]
+          --user <USER>                  As whom it runs [default: as its image says]
+          --memory <SIZE>                How much memory it may use, such as `2g`, or `none` for no
+                                         limit [default: 512m]
+          --pids-limit <N>               How many processes it may have, or `none` for no limit
+                                         [default: 256]
+          --cap-add <CAP>                A capability it keeps, such as `NET_ADMIN`; all others are
+                                         dropped
+          --allow-new-privileges         Let its processes gain privileges, as by a set-uid program
+          --read-only                    Let it write nowhere but in its volumes and in /tmp
+          --no-init                      Run it as the first process, without an init that passes on
+                                         signals and collects orphans
 
     Servers that run elsewhere:
           --url <URL>                  Where it is reached, with streamable HTTP

@@ -43,7 +43,7 @@ fn no_command_to_run() {
     exit: 2
     --- stderr
     error: there is nothing to run
-    help: give a command after `--`, or the --url of a server that runs elsewhere
+    help: give a command after `--`, the --image of a container, or the --url of a server that runs elsewhere
     ");
 }
 
@@ -55,6 +55,7 @@ fn a_command_without_the_dashes() {
     error: unexpected argument 'uvx' found
 
     Usage: mainstay run [OPTIONS] <NAME> -- <COMMAND>...
+           mainstay run [OPTIONS] <NAME> --image <IMAGE> [-- <ARG>...]
            mainstay run [OPTIONS] <NAME> --url <URL>
 
     For more information, try '--help'.
@@ -108,6 +109,80 @@ fn headers_for_a_local_server() {
     error: --header and --header-env are for servers that run elsewhere
     help: give its --url instead of a command, or a variable with -e
     ");
+}
+
+#[test]
+fn a_container_that_runs_elsewhere() {
+    assert_snapshot!(run("run docs --image mcp/docs --url https://example.com/mcp"), @"
+    exit: 2
+    --- stderr
+    error: a server either runs in a container or is reached at a --url
+    help: leave out one of the two
+    ");
+}
+
+#[test]
+fn limits_for_a_process() {
+    assert_snapshot!(run("run time --memory 2g -- serve"), @"
+    exit: 2
+    --- stderr
+    error: --memory is for servers in containers
+    help: give the --image it runs in, or leave out what only a container has
+    ");
+}
+
+#[test]
+fn a_directory_for_a_container() {
+    assert_snapshot!(run("run time --image mcp/time --cwd /srv"), @"
+    exit: 2
+    --- stderr
+    error: --cwd is for servers that run as a process
+    help: leave it out: the image says where it runs; files are shown to it with --volume
+    ");
+}
+
+#[test]
+fn an_image_whose_name_is_none() {
+    assert_snapshot!(run("run time --image MCP/Time"), @"
+    exit: 2
+    --- stderr
+    error: invalid value 'MCP/Time' for '--image <IMAGE>': the name of an image is in lower case; only its tag may have capitals
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn a_volume_that_means_something_else_elsewhere() {
+    assert_snapshot!(run("run time --image mcp/time -v notes/today:/notes"), @"
+    exit: 2
+    --- stderr
+    error: --volume notes/today:/notes: its source must be an absolute path or the name of a volume
+    help: write `./notes/today` for a path in the current directory
+    ");
+}
+
+#[test]
+fn a_limit_that_makes_no_sense() {
+    assert_snapshot!(run("run time --image mcp/time --memory plenty"), @"
+    exit: 2
+    --- stderr
+    error: invalid value 'plenty' for '--memory <SIZE>': write a size as `512m` or `2g`, or `none` for no limit
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn a_context_of_docker_that_is_gone() {
+    let env = TestEnv::new().with_var("DOCKER_CONTEXT", "gone").with_var("DOCKER_CONFIG", "/none");
+    assert_snapshot!(env.run(["run", "time", "--image", "mcp/time"]), @"
+    exit: 1
+    --- stderr
+    error: there is no Docker context `gone` in `/none/contexts/meta`, but DOCKER_CONTEXT names it
+    help: correct it (`docker context ls` shows all contexts), or set DOCKER_HOST to the engine's address
+    ");
+    assert!(!env.mainstay_home().exists(), "it must not start a daemon");
 }
 
 #[test]

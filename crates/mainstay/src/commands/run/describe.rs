@@ -8,6 +8,7 @@ use mainstay_core::{
     RestartPolicy, ServerSpec, StableFrom, Transport, Workload,
 };
 
+use super::container::{container_from, no_container};
 use super::{Args, OnStopName, ProxyArgs, RemoteArgs, RestartArgs, StableFromName};
 use crate::context::Caller;
 use crate::environment;
@@ -20,9 +21,20 @@ pub(super) fn spec_from(
     caller: &Caller,
     env_files: Vec<(PathBuf, String)>,
 ) -> Result<ServerSpec, CliError> {
-    let workload = match &args.remote.url {
-        Some(url) => Workload::Remote(remote_from(args, url, caller)?),
-        None => Workload::Process(process_from(args, caller, env_files)?),
+    let workload = match (&args.remote.url, &args.container.image) {
+        (Some(_), Some(_)) => {
+            return Err(misfit(
+                "a server either runs in a container or is reached at a --url",
+                "leave out one of the two",
+            ));
+        }
+        (Some(url), None) => Workload::Remote(remote_from(args, url, caller)?),
+        (None, Some(image)) => {
+            let env = env_from(args, caller, env_files)?;
+            let transport = transport_from(args)?;
+            Workload::Container(container_from(args, image, caller, env, transport)?)
+        }
+        (None, None) => Workload::Process(process_from(args, caller, env_files)?),
     };
     if args.proxy.isolate && workload.local_transport() != Some(&Transport::Stdio) {
         return Err(misfit(
@@ -45,18 +57,15 @@ fn process_from(
     caller: &Caller,
     env_files: Vec<(PathBuf, String)>,
 ) -> Result<ProcessSpec, CliError> {
+    no_container(&args.container)?;
     if args.command.is_empty() {
         return Err(misfit(
             "there is nothing to run",
-            "give a command after `--`, or the --url of a server that runs elsewhere",
+            "give a command after `--`, the --image of a container, or the --url of a server that \
+             runs elsewhere",
         ));
     }
-    if !args.remote.header.is_empty() || !args.remote.header_env.is_empty() {
-        return Err(misfit(
-            "--header and --header-env are for servers that run elsewhere",
-            "give its --url instead of a command, or a variable with -e",
-        ));
-    }
+    no_headers(args)?;
     Ok(ProcessSpec {
         command: args.command.clone(),
         cwd: caller.absolute(args.cwd.as_deref().unwrap_or(Path::new(".")))?,
@@ -73,6 +82,7 @@ fn remote_from(args: &Args, url: &RemoteUrl, caller: &Caller) -> Result<RemoteSp
             "leave out one of the two",
         ));
     }
+    no_container(&args.container)?;
     let local = args.transport == Some(TransportName::Stdio)
         || args.target_port.is_some()
         || args.path.is_some()
@@ -89,7 +99,19 @@ fn remote_from(args: &Args, url: &RemoteUrl, caller: &Caller) -> Result<RemoteSp
     Ok(RemoteSpec { url: url.clone(), headers: headers_from(&args.remote, caller)? })
 }
 
-fn misfit(message: &str, help: &str) -> CliError {
+/// Refuses what is for servers that run elsewhere only.
+pub(super) fn no_headers(args: &Args) -> Result<(), CliError> {
+    if args.remote.header.is_empty() && args.remote.header_env.is_empty() {
+        return Ok(());
+    }
+    Err(misfit(
+        "--header and --header-env are for servers that run elsewhere",
+        "give its --url instead of a command, or a variable with -e",
+    ))
+}
+
+/// Arguments that do not go together.
+pub(super) fn misfit(message: &str, help: &str) -> CliError {
     CliError::Usage { message: message.to_owned(), help: Some(help.to_owned()) }
 }
 
@@ -189,7 +211,7 @@ fn proxy_from(args: &ProxyArgs) -> ProxySettings {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use clap::Parser;
@@ -202,10 +224,12 @@ mod tests {
         args: Args,
     }
 
-    fn spec(line: &str) -> Result<ServerSpec, String> {
+    /// The server that a command line describes.
+    pub(crate) fn spec(line: &str) -> Result<ServerSpec, String> {
         let words = std::iter::once("run").chain(line.split(' '));
         let Line { args } = Line::try_parse_from(words).map_err(|error| error.to_string())?;
-        let env = [("PATH", "/bin"), ("TOKEN", "hush")].map(|(k, v)| (k.into(), v.into())).into();
+        let env = [("PATH", "/bin"), ("TOKEN", "hush"), ("HOME", "/home/me")];
+        let env = env.map(|(k, v)| (k.into(), v.into())).into();
         let caller = Caller { env, cwd: Some("/project".into()) };
         let files = vec![("f.env".into(), "A=file\nB=file".to_owned())];
         spec_from(&args, &caller, files).map_err(|error| error.to_string())

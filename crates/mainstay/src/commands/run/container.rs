@@ -1,0 +1,245 @@
+//! From arguments to a server in a container.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use mainstay_core::{
+    ContainerSpec, EngineKind, EnvVar, ImageRef, Limits, Transport, Volume, VolumeError,
+};
+
+use super::describe::{misfit, no_headers};
+use super::{Args, ContainerArgs, EngineName};
+use crate::context::Caller;
+use crate::error::CliError;
+use crate::limits::Most;
+
+/// The container that the arguments describe; how it speaks and its variables are known already.
+pub(super) fn container_from(
+    args: &Args,
+    image: &ImageRef,
+    caller: &Caller,
+    env: BTreeMap<String, EnvVar>,
+    transport: Transport,
+) -> Result<ContainerSpec, CliError> {
+    if args.cwd.is_some() {
+        return Err(misfit(
+            "--cwd is for servers that run as a process",
+            "leave it out: the image says where it runs; files are shown to it with --volume",
+        ));
+    }
+    no_headers(args)?;
+    let given = &args.container;
+    let volumes = given.volume.iter().map(|flag| volume_from(flag, caller));
+    Ok(ContainerSpec {
+        image: image.clone(),
+        args: args.command.clone(),
+        engine: given.engine.map(|engine| match engine {
+            EngineName::Docker => EngineKind::Docker,
+            EngineName::Podman => EngineKind::Podman,
+        }),
+        host: None,
+        env,
+        volumes: volumes.collect::<Result<_, _>>()?,
+        network: given.network.clone(),
+        user: given.user.clone(),
+        limits: limits_from(given),
+        transport,
+    })
+}
+
+/// Refuses what is for containers only.
+pub(super) fn no_container(args: &ContainerArgs) -> Result<(), CliError> {
+    let flags = [
+        ("--engine", args.engine.is_some()),
+        ("--volume", !args.volume.is_empty()),
+        ("--network", args.network.is_some()),
+        ("--user", args.user.is_some()),
+        ("--memory", args.memory.is_some()),
+        ("--pids-limit", args.pids_limit.is_some()),
+        ("--cap-add", !args.cap_add.is_empty()),
+        ("--allow-new-privileges", args.allow_new_privileges),
+        ("--read-only", args.read_only),
+        ("--no-init", args.no_init),
+    ];
+    match flags.into_iter().find(|(_, given)| *given) {
+        Some((flag, _)) => Err(misfit(
+            &format!("{flag} is for servers in containers"),
+            "give the --image it runs in, or leave out what only a container has",
+        )),
+        None => Ok(()),
+    }
+}
+
+fn limits_from(args: &ContainerArgs) -> Limits {
+    let default = Limits::default();
+    Limits {
+        memory: args.memory.map_or(default.memory, |Most(memory)| memory),
+        pids: args.pids_limit.map_or(default.pids, |Most(pids)| pids),
+        cap_add: args.cap_add.iter().cloned().collect(),
+        new_privileges: args.allow_new_privileges,
+        read_only: args.read_only,
+        init: !args.no_init,
+    }
+}
+
+/// Reads `-v SOURCE:TARGET[:ro]`. A source that begins with a dot or a tilde is a path as the caller
+/// means it; a bare word is the name of a volume.
+fn volume_from(flag: &str, caller: &Caller) -> Result<Volume, CliError> {
+    let wrong = |problem: String| CliError::usage(format!("--volume {flag}: {problem}"));
+    let (source, rest) = flag.split_once(':').unwrap_or((flag, ""));
+    let meant = if source == "~" || source.starts_with("~/") {
+        let home = caller.var("HOME").filter(|home| !home.is_empty());
+        let home = home.ok_or_else(|| wrong("HOME is not set".to_owned()))?;
+        Some(Path::new(home).join(source[1..].trim_start_matches('/')))
+    } else if matches!(source, "." | "..") || source.starts_with("./") || source.starts_with("../")
+    {
+        Some(caller.absolute(Path::new(source))?)
+    } else {
+        None
+    };
+    let text = match meant.map(|path| without_dots(&path)) {
+        Some(path) => {
+            let path = path.to_str().ok_or_else(|| wrong("its path is no UTF-8".to_owned()))?;
+            format!("{path}:{rest}")
+        }
+        None => flag.to_owned(),
+    };
+    text.parse().map_err(|error| match error {
+        VolumeError::Source if !source.starts_with('~') => CliError::Usage {
+            message: format!("--volume {flag}: {error}"),
+            help: Some(format!("write `./{source}` for a path in the current directory")),
+        },
+        VolumeError::Source | VolumeError::Shape | VolumeError::Target | VolumeError::Mode => {
+            wrong(error.to_string())
+        }
+    })
+}
+
+/// The same path without `.` and `..`, which engines do not take.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            Component::CurDir => {}
+            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => plain.push(part),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstay_core::{ServerSpec, Workload};
+
+    use super::super::describe::tests::spec;
+    use super::*;
+
+    fn container(line: &str) -> ContainerSpec {
+        let spec: ServerSpec = spec(line).unwrap();
+        match spec.workload {
+            Workload::Container(container) => container,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_bare_image_gets_strict_limits() {
+        let container = container("time --image mcp/time -- --utc");
+        assert_eq!(container.image.as_str(), "mcp/time:latest");
+        assert_eq!(container.args, ["--utc"]);
+        assert_eq!(container.limits, Limits::default());
+        assert_eq!(container.transport, Transport::Stdio);
+        assert_eq!((container.engine, container.host), (None, None));
+        assert_eq!((container.network, container.user), (None, None));
+    }
+
+    #[test]
+    fn every_option_finds_its_place() {
+        let container = container(
+            "web --image web:1 --engine podman -v data:/data -v /etc/x:/x:ro --network host \
+             --user 1000:1000 --memory 2g --pids-limit none --cap-add cap_net_admin --cap-add CHOWN \
+             --allow-new-privileges --read-only --no-init --transport streamable-http \
+             --target-port 8000 -e A=flag -e TOKEN",
+        );
+        assert_eq!(container.engine, Some(EngineKind::Podman));
+        let volumes: Vec<String> = container.volumes.iter().map(ToString::to_string).collect();
+        assert_eq!(volumes, ["data:/data", "/etc/x:/x:ro"]);
+        assert_eq!(container.network.as_deref(), Some("host"));
+        assert_eq!(container.user.as_deref(), Some("1000:1000"));
+        let expected = Limits {
+            memory: Some(2 << 30),
+            pids: None,
+            cap_add: ["CHOWN", "NET_ADMIN"].map(str::to_owned).into(),
+            new_privileges: true,
+            read_only: true,
+            init: false,
+        };
+        assert_eq!(container.limits, expected);
+        let http = Transport::StreamableHttp { port: 8_000, path: "/mcp".to_owned() };
+        assert_eq!(container.transport, http);
+        let env: Vec<_> =
+            container.env.iter().map(|(key, value)| (key.as_str(), value.reveal())).collect();
+        assert_eq!(env, [("A", "flag"), ("B", "file"), ("TOKEN", "hush")]);
+    }
+
+    #[test]
+    fn a_volume_is_meant_from_where_the_caller_is() {
+        let check = |flag: &str, expected: &str| {
+            let container = container(&format!("a --image b -v {flag}"));
+            assert_eq!(container.volumes[0].to_string(), expected, "{flag}");
+        };
+        check(".:/w", "/project:/w");
+        check("./sub/.:/w:ro", "/project/sub:/w:ro");
+        check("../other:/w", "/other:/w");
+        check("~:/w", "/home/me:/w");
+        check("~/notes:/w", "/home/me/notes:/w");
+        check("/a/../b:/w", "/a/../b:/w");
+        check("word:/w", "word:/w");
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_told() {
+        let check = |line: &str, expected: &str| {
+            let error = spec(line).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        };
+        check("a --image b --url http://h/", "either runs in a container or is reached at a --url");
+        check("a --image b --cwd /", "--cwd is for servers that run as a process");
+        check("a --image b --header A=1", "for servers that run elsewhere");
+        for flag in [
+            "--engine docker",
+            "--volume a:/b",
+            "--network none",
+            "--user me",
+            "--memory 1g",
+            "--pids-limit 9",
+            "--cap-add CHOWN",
+            "--allow-new-privileges",
+            "--read-only",
+            "--no-init",
+        ] {
+            let name = flag.split(' ').next().unwrap();
+            let expected = format!("{name} is for servers in containers");
+            check(&format!("a {flag} -- x"), &expected);
+            check(&format!("a {flag} --url http://h/"), &expected);
+        }
+        check("a --image A", "in lower case");
+        check("a --image b -v x", "--volume x: write it as SOURCE:TARGET");
+        check("a --image b -v a/b:/c", "an absolute path or the name of a volume");
+        check("a --image b -v ~you/b:/c", "an absolute path or the name of a volume");
+        check("a --image b --memory 1m", "`limits.memory` of server `a` is too low");
+        check("a --image b --memory lots", "write a size as `512m` or `2g`");
+        check("a --image b --pids-limit 0", "`limits.pids` of server `a` is too low");
+        check("a --image b --cap-add x-y", "write a capability like NET_ADMIN");
+        check(
+            "a --image b --transport streamable-http --target-port 80 --network none",
+            "cannot be without a network",
+        );
+        check("a --image b --target-port 80", "are for servers that speak HTTP");
+        let http = "a --image b --transport streamable-http --target-port 80";
+        check(&format!("{http} --isolate"), "--isolate is for servers that speak stdio");
+    }
+}

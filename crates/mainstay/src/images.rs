@@ -1,0 +1,59 @@
+//! Requests that need the images of containers: what is missing is pulled, then they are made again.
+//!
+//! The daemon says that an image is missing before it changes anything, so the second try is safe.
+//! There is no third one.
+
+use mainstay_api::{ErrorKind, PullProgress, Request};
+use mainstay_core::{ContainerSpec, ServerSpec, Workload};
+use serde::de::DeserializeOwned;
+
+use crate::context::Context;
+use crate::error::CliError;
+use crate::remote::Remote;
+
+/// Asks the daemon to run these servers. `what` is shown if that takes long.
+pub(crate) async fn ask_with_images<T: DeserializeOwned>(
+    ctx: &mut Context,
+    what: &str,
+    request: &Request,
+    specs: &[ServerSpec],
+) -> Result<T, CliError> {
+    match ctx.ask(what, request).await {
+        Err(CliError::Api(error)) if error.kind == ErrorKind::NoImage => {
+            for (spec, container) in containers(specs) {
+                pull(ctx, spec, container).await?;
+            }
+            ctx.ask(what, request).await
+        }
+        answer => answer,
+    }
+}
+
+/// Pulls the image of a server unless it is there.
+async fn pull(
+    ctx: &mut Context,
+    spec: &ServerSpec,
+    container: &ContainerSpec,
+) -> Result<(), CliError> {
+    let remote = Remote::of(ctx)?;
+    let bar = ctx.ui.pulling(&container.image);
+    let request = Request::Pull { spec: Box::new(spec.clone()) };
+    let each = |steps: Vec<PullProgress>| {
+        if let Some(PullProgress { done, total }) = steps.last() {
+            bar.set_length(*total);
+            bar.set_position(*done);
+        }
+        Ok(())
+    };
+    let done = remote.stream(&request, each).await;
+    bar.finish_and_clear();
+    done
+}
+
+/// The servers that run in containers.
+fn containers(specs: &[ServerSpec]) -> impl Iterator<Item = (&ServerSpec, &ContainerSpec)> {
+    specs.iter().filter_map(|spec| match &spec.workload {
+        Workload::Container(container) => Some((spec, container)),
+        Workload::Process(_) | Workload::Remote(_) => None,
+    })
+}
