@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod docker;
 mod odd_shims;
 mod process;
 mod remote;

@@ -158,6 +158,15 @@ impl Engine {
         ids.lines().map(str::to_owned).collect()
     }
 
+    /// Removes the containers of a label, as far as that can be done: a test that has failed may be why.
+    pub fn sweep(&self, label: &str) {
+        let filter = format!("label={label}");
+        let output = self.try_docker(&["ps", "--all", "--quiet", "--filter", &filter]);
+        for id in String::from_utf8_lossy(&output.stdout).lines() {
+            self.try_docker(&["rm", "--force", "--volumes", id]);
+        }
+    }
+
     fn script(&self, verb: &str, args: &[&str]) {
         let output = self.command(verb, args).stdin(Stdio::null()).output();
         let output = output.expect("scripts/docker can be run");

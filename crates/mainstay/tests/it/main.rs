@@ -5,6 +5,7 @@
 mod bad_input;
 mod connect;
 mod daemon_life;
+mod docker;
 mod env;
 mod everyday;
 mod help;

@@ -19,11 +19,11 @@ use crate::env::TestEnv;
 use crate::real_servers::{tool, variable};
 
 /// No test waits longer for anything that a client tells.
-pub(super) const LIMIT: Duration = Duration::from_secs(40);
+pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 
 /// The official clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sdk {
+pub(crate) enum Sdk {
     /// npm `@modelcontextprotocol/sdk` 1.x
     Ts1,
     /// npm `@modelcontextprotocol/client` 2.x
@@ -37,15 +37,15 @@ pub(super) enum Sdk {
 }
 
 impl Sdk {
-    pub(super) const ALL: [Self; 5] = [Self::Ts1, Self::Ts2, Self::Py1, Self::Py2, Self::Rust];
+    pub(crate) const ALL: [Self; 5] = [Self::Ts1, Self::Ts2, Self::Py1, Self::Py2, Self::Rust];
 
     /// Those that are programs of their own, and can speak stdio.
-    pub(super) const PROGRAMS: [Self; 4] = [Self::Ts1, Self::Ts2, Self::Py1, Self::Py2];
+    pub(crate) const PROGRAMS: [Self; 4] = [Self::Ts1, Self::Ts2, Self::Py1, Self::Py2];
 }
 
 /// A real client in a session.
-pub(super) struct Client {
-    pub(super) sdk: Sdk,
+pub(crate) struct Client {
+    pub(crate) sdk: Sdk,
     told: Told,
     driver: Driver,
     last_id: AtomicU64,
@@ -58,37 +58,37 @@ enum Driver {
 }
 
 /// A request that has been sent.
-pub(super) struct Ticket<'a> {
+pub(crate) struct Ticket<'a> {
     client: &'a Client,
-    pub(super) id: u64,
+    pub(crate) id: u64,
 }
 
 /// How a request ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(crate) enum End {
     Result(Value),
     Error { code: Value, message: String },
 }
 
 impl Client {
     /// Connects to a URL, and returns when the session is open.
-    pub(super) fn connect(env: &TestEnv, sdk: Sdk, url: &str) -> Self {
+    pub(crate) fn connect(env: &TestEnv, sdk: Sdk, url: &str) -> Self {
         Self::start(env, sdk, url).connected()
     }
 
     /// Connects to a command that speaks stdio.
-    pub(super) fn connect_stdio(env: &TestEnv, sdk: Sdk, command: &[&str]) -> Self {
+    pub(crate) fn connect_stdio(env: &TestEnv, sdk: Sdk, command: &[&str]) -> Self {
         Self::start(env, sdk, &json!(command).to_string()).connected()
     }
 
     /// Connects to a URL with all SDKs at once, each in a session of its own.
-    pub(super) fn connect_all(env: &TestEnv, url: &str) -> Vec<Self> {
+    pub(crate) fn connect_all(env: &TestEnv, url: &str) -> Vec<Self> {
         let started: Vec<_> = Sdk::ALL.into_iter().map(|sdk| Self::start(env, sdk, url)).collect();
         started.into_iter().map(Self::connected).collect()
     }
 
     /// Begins to connect.
-    pub(super) fn start(env: &TestEnv, sdk: Sdk, target: &str) -> Self {
+    pub(crate) fn start(env: &TestEnv, sdk: Sdk, target: &str) -> Self {
         let told = Told::default();
         let driver = match program_of(sdk) {
             Some(program) => start_program(env, &program, target, told.clone()),
@@ -98,72 +98,72 @@ impl Client {
     }
 
     /// Waits until the session is open.
-    pub(super) fn connected(self) -> Self {
+    pub(crate) fn connected(self) -> Self {
         let first = self.event("connected", |told| is(told, "connected") || is(told, "trouble"));
         assert_eq!(first["event"], "connected", "{:?}: {first}", self.sdk);
         self
     }
 
     /// What the server said it can do.
-    pub(super) fn capabilities(&self) -> Value {
+    pub(crate) fn capabilities(&self) -> Value {
         self.event("connected", |told| is(told, "connected"))["capabilities"].clone()
     }
 
     /// Sends a request.
-    pub(super) fn send(&self, method: &str, params: &Value) -> Ticket<'_> {
+    pub(crate) fn send(&self, method: &str, params: &Value) -> Ticket<'_> {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         self.order(&json!({"id": id, "do": method, "params": params}));
         Ticket { client: self, id }
     }
 
     /// Sends a call of a tool.
-    pub(super) fn send_call(&self, tool: &str, arguments: &Value) -> Ticket<'_> {
+    pub(crate) fn send_call(&self, tool: &str, arguments: &Value) -> Ticket<'_> {
         self.send("tools/call", &json!({"name": tool, "arguments": arguments}))
     }
 
     /// Sends a request and waits for its result.
-    pub(super) fn ask(&self, method: &str, params: &Value) -> Value {
+    pub(crate) fn ask(&self, method: &str, params: &Value) -> Value {
         self.send(method, params).result()
     }
 
     /// Calls a tool and waits for its result, which may be one that tells of an error.
-    pub(super) fn call(&self, tool: &str, arguments: &Value) -> Value {
+    pub(crate) fn call(&self, tool: &str, arguments: &Value) -> Value {
         self.send_call(tool, arguments).result()
     }
 
     /// Calls a tool that must succeed, and gives the first text of its result.
-    pub(super) fn text(&self, tool: &str, arguments: &Value) -> String {
+    pub(crate) fn text(&self, tool: &str, arguments: &Value) -> String {
         self.send_call(tool, arguments).text()
     }
 
     /// The names of the tools, of the first page.
-    pub(super) fn tools(&self) -> Vec<String> {
+    pub(crate) fn tools(&self) -> Vec<String> {
         names(&self.ask("tools/list", &json!({}))["tools"])
     }
 
     /// Gives up a request.
-    pub(super) fn cancel(&self, ticket: &Ticket<'_>) {
+    pub(crate) fn cancel(&self, ticket: &Ticket<'_>) {
         self.order(&json!({"do": "cancel", "id": ticket.id}));
     }
 
     /// Answers from now on whatever the server asks by this method.
-    pub(super) fn will_answer(&self, method: &str, result: &Value) {
+    pub(crate) fn will_answer(&self, method: &str, result: &Value) {
         self.order(&json!({"do": "answers", "method": method, "result": result}));
     }
 
     /// Answers one question of the server.
-    pub(super) fn answer(&self, question: &Value, result: &Value) {
+    pub(crate) fn answer(&self, question: &Value, result: &Value) {
         self.order(&json!({"do": "answer", "key": question["key"], "result": result}));
     }
 
     /// The first thing that it told and that is so; waits for it.
-    pub(super) fn event(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn event(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let found = self.told.wait(|told| told.iter().find(|event| is_so(event)).cloned());
         found.unwrap_or_else(|told| panic!("{:?} never told of {what}: {told:#?}", self.sdk))
     }
 
     /// Waits until the response to a call has begun; the Rust SDK does not show it.
-    pub(super) fn call_has_begun(&self) {
+    pub(crate) fn call_has_begun(&self) {
         if self.sdk != Sdk::Rust {
             let call = |told: &Value| is(told, "http") && told["rpc"] == "tools/call";
             self.event("the head of a response", call);
@@ -171,27 +171,27 @@ impl Client {
     }
 
     /// Waits for a notification.
-    pub(super) fn notified(&self, method: &str) -> Value {
+    pub(crate) fn notified(&self, method: &str) -> Value {
         self.event(method, |told| is(told, "notification") && told["method"] == method)
     }
 
     /// Waits until the server asks.
-    pub(super) fn asked(&self, method: &str) -> Value {
+    pub(crate) fn asked(&self, method: &str) -> Value {
         self.event(method, |told| is(told, "asked") && told["method"] == method)
     }
 
     /// All that it told so far and that is so.
-    pub(super) fn all(&self, is_so: impl Fn(&Value) -> bool) -> Vec<Value> {
+    pub(crate) fn all(&self, is_so: impl Fn(&Value) -> bool) -> Vec<Value> {
         self.told.lock().iter().filter(|event| is_so(event)).cloned().collect()
     }
 
     /// The notifications of this kind so far.
-    pub(super) fn notifications(&self, method: &str) -> Vec<Value> {
+    pub(crate) fn notifications(&self, method: &str) -> Vec<Value> {
         self.all(|told| is(told, "notification") && told["method"] == method)
     }
 
     /// The session id that it sends; none over stdio and for the Rust SDK, which shows none.
-    pub(super) fn session(&self) -> Option<String> {
+    pub(crate) fn session(&self) -> Option<String> {
         let given = self.all(|told| is(told, "http") && told["given"].is_string());
         Some(given.first()?["given"].as_str().unwrap().to_owned())
     }
@@ -199,7 +199,7 @@ impl Client {
     /// Asserts that nothing has disturbed it: no error callback, one `initialize`, one session id,
     /// and no HTTP status but good ones.
     #[track_caller]
-    pub(super) fn assert_clean(&self) {
+    pub(crate) fn assert_clean(&self) {
         let sdk = self.sdk;
         assert_eq!(self.all(|told| is(told, "trouble")), [Value::Null; 0], "{sdk:?}");
         let http = self.all(|told| is(told, "http"));
@@ -216,7 +216,7 @@ impl Client {
     }
 
     /// Ends the session as the SDK does it, which must succeed.
-    pub(super) fn close(self) {
+    pub(crate) fn close(self) {
         self.order(&json!({"do": "close"}));
         self.event("its end", |told| is(told, "closed"));
         self.assert_clean();
@@ -248,7 +248,7 @@ impl Drop for Client {
 
 impl Ticket<'_> {
     /// Waits for the end.
-    pub(super) fn end(&self) -> End {
+    pub(crate) fn end(&self) -> End {
         let id = self.id;
         let end = self.client.event(&format!("the end of request {id}"), |told| {
             (is(told, "result") || is(told, "error")) && told["id"] == id
@@ -262,7 +262,7 @@ impl Ticket<'_> {
 
     /// Waits for the result, which must come.
     #[track_caller]
-    pub(super) fn result(&self) -> Value {
+    pub(crate) fn result(&self) -> Value {
         match self.end() {
             End::Result(result) => result,
             End::Error { code, message } => {
@@ -273,14 +273,14 @@ impl Ticket<'_> {
 
     /// Waits for the result of a call, which must be a good one, and gives its first text.
     #[track_caller]
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let result = self.result();
         assert_ne!(result["isError"], true, "{:?}: {result}", self.client.sdk);
         text_of(&result, 0)
     }
 
     /// The progress so far.
-    pub(super) fn progress(&self) -> Vec<f64> {
+    pub(crate) fn progress(&self) -> Vec<f64> {
         let id = self.id;
         let progress = self.client.all(|told| is(told, "progress") && told["id"] == id);
         progress.iter().map(|told| told["progress"].as_f64().unwrap()).collect()
@@ -288,29 +288,29 @@ impl Ticket<'_> {
 }
 
 /// Whether an event is of this kind.
-pub(super) fn is(told: &Value, event: &str) -> bool {
+pub(crate) fn is(told: &Value, event: &str) -> bool {
     told["event"] == event
 }
 
 /// One of the texts of a tool's result.
 #[track_caller]
-pub(super) fn text_of(result: &Value, item: usize) -> String {
+pub(crate) fn text_of(result: &Value, item: usize) -> String {
     let text = result["content"][item]["text"].as_str();
     text.unwrap_or_else(|| panic!("no text {item} in {result}")).to_owned()
 }
 
 /// The names in a list.
-pub(super) fn names(list: &Value) -> Vec<String> {
+pub(crate) fn names(list: &Value) -> Vec<String> {
     let items = list.as_array().unwrap_or_else(|| panic!("no list: {list}"));
     items.iter().map(|item| item["name"].as_str().unwrap().to_owned()).collect()
 }
 
 /// All that a client told, shared with whoever listens to it.
 #[derive(Clone, Default)]
-pub(super) struct Told(Arc<(Mutex<Vec<Value>>, Condvar)>);
+pub(crate) struct Told(Arc<(Mutex<Vec<Value>>, Condvar)>);
 
 impl Told {
-    pub(super) fn add(&self, event: Value) {
+    pub(crate) fn add(&self, event: Value) {
         self.lock().push(event);
         self.0.1.notify_all();
     }

@@ -5,14 +5,14 @@
 //! story waits for what it needs, so none depends on how fast anything is.
 
 mod asking;
-mod client;
+pub(crate) mod client;
 mod continuity;
 mod direct;
 mod front_ends;
 mod guard;
 mod hygiene;
 mod lists;
-mod raw;
+pub(crate) mod raw;
 mod real;
 mod remote;
 mod replay;

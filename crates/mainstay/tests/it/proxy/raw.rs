@@ -9,37 +9,37 @@ use serde_json::{Value, json};
 /// No exchange may be silent for longer.
 const LIMIT: Duration = Duration::from_secs(40);
 
-pub(super) const BOTH: &str = "application/json, text/event-stream";
-pub(super) const JSON: &str = "application/json";
-pub(super) const EVENTS: &str = "text/event-stream";
+pub(crate) const BOTH: &str = "application/json, text/event-stream";
+pub(crate) const JSON: &str = "application/json";
+pub(crate) const EVENTS: &str = "text/event-stream";
 
 /// A session that is spoken by hand.
-pub(super) struct Raw {
+pub(crate) struct Raw {
     address: String,
     path: String,
-    pub(super) id: String,
+    pub(crate) id: String,
 }
 
 /// A response, whose body is read as it comes.
-pub(super) struct Response {
-    pub(super) status: u16,
+pub(crate) struct Response {
+    pub(crate) status: u16,
     head: Vec<(String, String)>,
     body: BufReader<Body>,
 }
 
 /// One event of a stream.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Event {
-    pub(super) id: Option<String>,
-    pub(super) retry: Option<u64>,
-    pub(super) data: String,
+pub(crate) struct Event {
+    pub(crate) id: Option<String>,
+    pub(crate) retry: Option<u64>,
+    pub(crate) data: String,
     /// Comments that came before it.
-    pub(super) comments: usize,
+    pub(crate) comments: usize,
 }
 
 impl Raw {
     /// Opens a session at a URL, with `initialize` and `initialized`.
-    pub(super) fn open(url: &str) -> Self {
+    pub(crate) fn open(url: &str) -> Self {
         let (address, path) = parts(url);
         let mut session = Self { address, path, id: String::new() };
         let params = json!({
@@ -59,13 +59,13 @@ impl Raw {
     }
 
     /// Sends a message and returns when the head of the response is there.
-    pub(super) fn post(&self, accept: &str, message: &Value) -> Response {
+    pub(crate) fn post(&self, accept: &str, message: &Value) -> Response {
         let head = [("Content-Type", JSON), ("Accept", accept)];
         self.exchange("POST", &head, &message.to_string())
     }
 
     /// Sends a request and gives its result.
-    pub(super) fn ask(&self, id: u64, method: &str, params: &Value) -> Value {
+    pub(crate) fn ask(&self, id: u64, method: &str, params: &Value) -> Value {
         let response = self.post(BOTH, &request(id, method, params));
         assert_eq!(response.status, 200);
         let answer = response.answer();
@@ -75,14 +75,14 @@ impl Raw {
     }
 
     /// Opens the session's general stream, or resumes the one of an event.
-    pub(super) fn get(&self, last_event: Option<&str>) -> Response {
+    pub(crate) fn get(&self, last_event: Option<&str>) -> Response {
         let mut head = vec![("Accept", EVENTS)];
         head.extend(last_event.map(|id| ("Last-Event-ID", id)));
         self.exchange("GET", &head, "")
     }
 
     /// Ends the session.
-    pub(super) fn delete(&self) -> u16 {
+    pub(crate) fn delete(&self) -> u16 {
         self.exchange("DELETE", &[], "").status
     }
 
@@ -98,7 +98,7 @@ impl Raw {
 }
 
 /// One exchange on a connection of its own, with exactly these header fields.
-pub(super) fn exchange(
+pub(crate) fn exchange(
     address: &str,
     verb: &str,
     path: &str,
@@ -115,19 +115,19 @@ pub(super) fn exchange(
 }
 
 /// The address and the path of a URL.
-pub(super) fn parts(url: &str) -> (String, String) {
+pub(crate) fn parts(url: &str) -> (String, String) {
     let rest = url.strip_prefix("http://").expect("a URL of ours");
     let (address, path) = rest.split_once('/').expect("a URL with a path");
     (address.to_owned(), format!("/{path}"))
 }
 
 /// A JSON-RPC request.
-pub(super) fn request(id: u64, method: &str, params: &Value) -> Value {
+pub(crate) fn request(id: u64, method: &str, params: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
 /// The call of a tool.
-pub(super) fn call(id: u64, tool: &str, arguments: &Value) -> Value {
+pub(crate) fn call(id: u64, tool: &str, arguments: &Value) -> Value {
     request(id, "tools/call", &json!({"name": tool, "arguments": arguments}))
 }
 
@@ -152,19 +152,19 @@ impl Response {
         Ok(Self { status, head, body: BufReader::new(Body { reader, frame }) })
     }
 
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         field(&self.head, name)
     }
 
     /// The whole body.
-    pub(super) fn text(mut self) -> String {
+    pub(crate) fn text(mut self) -> String {
         let mut text = String::new();
         self.body.read_to_string(&mut text).unwrap();
         text
     }
 
     /// The one answer, whether it came as JSON or in a stream; messages before it are passed over.
-    pub(super) fn answer(mut self) -> Value {
+    pub(crate) fn answer(mut self) -> Value {
         if self.header("content-type").is_some_and(|kind| kind.starts_with(JSON)) {
             return serde_json::from_str(&self.text()).unwrap();
         }
@@ -177,7 +177,7 @@ impl Response {
     }
 
     /// The next message of a stream; none at its end.
-    pub(super) fn message(&mut self) -> Option<Value> {
+    pub(crate) fn message(&mut self) -> Option<Value> {
         loop {
             let event = self.event()?;
             if !event.data.is_empty() {
@@ -187,7 +187,7 @@ impl Response {
     }
 
     /// The next event of a stream; none at its end.
-    pub(super) fn event(&mut self) -> Option<Event> {
+    pub(crate) fn event(&mut self) -> Option<Event> {
         let mut event = Event::default();
         let mut any = false;
         loop {

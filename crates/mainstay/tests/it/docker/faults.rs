@@ -1,0 +1,135 @@
+//! An engine that is there, but does not tell, or does not answer as it should.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use mainstay_testkit::docker::{Engine, Fault, FaultProxy};
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::scene::{Scene, Wire};
+use crate::env::kill;
+use crate::proxy::client::Sdk;
+
+const EVENTS: &str = "GET /events";
+const ATTACH: &str = "POST /containers/";
+
+/// A server whose engine is reached through a proxy.
+fn behind_a_proxy(wire: Wire) -> (FaultProxy, Scene) {
+    let engine = Rc::new(Engine::shared());
+    // Its threads need not be where the engine is.
+    let proxy = FaultProxy::new(&engine);
+    let scene = Scene::behind(&proxy, &engine, wire, &["--restart-max", "3"]);
+    (proxy, scene)
+}
+
+#[test]
+fn a_cut_stream_of_events_is_opened_again() {
+    let (proxy, scene) = behind_a_proxy(Wire::Http);
+    let client = scene.client(Sdk::Rust);
+    let streams = proxy.count(EVENTS);
+    assert!(streams > 0, "events are listened to");
+    proxy.cut_events();
+    proxy.wait_for(EVENTS, streams + 1);
+    let server = scene.back(1);
+    assert_eq!(server["restarts_total"], 0, "a cut stream is no outage");
+    scene.kill();
+    scene.assert_goes_on(&[&client]);
+}
+
+#[test]
+fn a_death_that_no_event_tells_is_noticed() {
+    let (proxy, scene) = behind_a_proxy(Wire::Http);
+    let client = scene.client(Sdk::Rust);
+    proxy.set(&[Fault::MuteEvents]);
+    kill(scene.engine.pid(&scene.container()), Signal::KILL);
+    let server = scene.back(2);
+    assert_eq!(server["last_exit"]["signal"], 9, "{server:#}");
+    scene.assert_goes_on(&[&client]);
+}
+
+#[test]
+fn a_removal_that_no_event_tells_is_noticed() {
+    let (proxy, scene) = behind_a_proxy(Wire::Http);
+    proxy.set(&[Fault::MuteEvents]);
+    scene.docker(&["rm", "--force"]);
+    scene.env.once(&scene.name, "was gone", serde_json::Value::is_null);
+}
+
+#[test]
+fn inspections_that_fail_neither_kill_nor_forget_a_server() {
+    for wire in [Wire::Stdio, Wire::Http] {
+        let (proxy, scene) = behind_a_proxy(wire);
+        let client = scene.client(Sdk::Rust);
+        proxy.set(&[Fault::FailInspect]);
+        let container = scene.container();
+        scene.engine.docker(&["kill", &container]);
+        let held = client.send_call("echo", &json!({"text": "held"}));
+        scene.event("ended");
+        proxy.set(&[]);
+        assert_eq!(held.text(), "held");
+        let server = scene.status("running");
+        assert_eq!(server["container_id"], json!(container));
+        scene.assert_goes_on(&[&client]);
+    }
+}
+
+#[test]
+fn a_frame_that_is_cut_in_half_loses_nothing() {
+    let (proxy, scene) = behind_a_proxy(Wire::Stdio);
+    let client = scene.client(Sdk::Rust);
+    for count in 1..=5 {
+        let attached = proxy.count(ATTACH);
+        proxy.set(&[Fault::CutAttach(20)]);
+        // It counts its calls and is not replayed, so none may get lost or be made twice.
+        let call = client.send_call("count", &json!({}));
+        proxy.wait_for(ATTACH, attached + 1);
+        proxy.set(&[]);
+        assert_eq!(call.text(), count.to_string());
+    }
+    let server = scene.back(1);
+    assert_eq!(server["restarts_total"], 0);
+    scene.assert_goes_on(&[&client]);
+}
+
+#[test]
+fn an_engine_that_stalls_is_away_and_then_back() {
+    let (proxy, scene) = behind_a_proxy(Wire::Stdio);
+    let client = scene.client(Sdk::Rust);
+    proxy.set(&[Fault::Stall]);
+    scene.status("waiting");
+    let held = client.send_call("echo", &json!({"text": "held"}));
+    proxy.set(&[]);
+    assert_eq!(held.text(), "held");
+    let server = scene.back(1);
+    assert_eq!(server["restarts_total"], 0);
+    scene.assert_goes_on(&[&client]);
+}
+
+#[test]
+fn an_engine_that_refuses_connections_is_away_and_then_back() {
+    let (proxy, scene) = behind_a_proxy(Wire::Stdio);
+    let client = scene.client(Sdk::Rust);
+    for _ in 0..3 {
+        proxy.set(&[Fault::Refuse]);
+        scene.status("waiting");
+        let held = client.send_call("echo", &json!({"text": "held"}));
+        proxy.set(&[]);
+        assert_eq!(held.text(), "held");
+        let server = scene.back(1);
+        assert_eq!(server["restarts_total"], 0);
+    }
+    scene.assert_goes_on(&[&client]);
+}
+
+#[test]
+fn a_slow_engine_is_only_slow() {
+    let (proxy, scene) = behind_a_proxy(Wire::Stdio);
+    let client = scene.client(Sdk::Rust);
+    proxy.set(&[Fault::Delay(Duration::from_millis(500))]);
+    let server = scene.kill();
+    assert_eq!(server["restarts"], 1);
+    scene.assert_goes_on(&[&client]);
+    let away = scene.env.events_called(&scene.name, "engine-away");
+    assert_eq!(away.len(), 0, "{away:?}");
+}

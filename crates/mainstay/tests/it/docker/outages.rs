@@ -1,0 +1,179 @@
+//! The engine goes away and comes back: nothing is charged, nothing is forgotten, sessions go on.
+
+use std::fs;
+use std::rc::Rc;
+
+use mainstay_testkit::docker::{Engine, FaultProxy, IMAGE, Options};
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::scene::{Rest, Scene, Wire, run, server_name, stage};
+use crate::env::{kill, until};
+use crate::proxy::client::Sdk;
+
+const SURVIVE: Options = Options { live_restore: true };
+const DIE: Options = Options { live_restore: false };
+
+#[test]
+fn containers_that_survive_a_killed_engine_are_taken_up_again() {
+    survive(Wire::Stdio, Engine::kill);
+}
+
+#[test]
+fn containers_that_survive_a_stopped_engine_are_taken_up_again() {
+    survive(Wire::Stdio, Engine::stop);
+}
+
+#[test]
+fn containers_that_speak_http_survive_a_killed_engine() {
+    survive(Wire::Http, Engine::kill);
+}
+
+fn survive(wire: Wire, end: fn(&Engine)) {
+    let scene = Scene::alone(SURVIVE, wire, &["--restart-max", "1"]);
+    let (client, other) = (scene.client(Sdk::Rust), scene.client(Sdk::Ts1));
+    let container = scene.container();
+    let pid = scene.engine.pid(&container);
+    for _ in 0..2 {
+        end(&scene.engine);
+        scene.status("waiting");
+        let held = client.send_call("echo", &json!({"text": "held"}));
+        scene.engine.start();
+        assert_eq!(held.text(), "held");
+        let server = scene.back(1);
+        assert_eq!(
+            (&server["restarts_total"], &server["container_id"]),
+            (&json!(0), &json!(container))
+        );
+        scene.assert_goes_on(&[&client, &other]);
+    }
+    assert_eq!(scene.engine.pid(&container), pid);
+    // What follows an outage is noticed as before it.
+    scene.kill();
+    scene.assert_goes_on(&[&client, &other]);
+}
+
+#[test]
+fn what_a_container_says_while_the_engine_is_away_is_not_lost() {
+    let engine = Rc::new(Engine::own(SURVIVE));
+    let env = stage(&engine, &engine.host());
+    let name = server_name("fx");
+    let volume = format!("{0}:{0}", env.work().display());
+    run(&env, &name, Wire::Stdio, &["-v", &volume], &[]);
+    let _rest = Rest::new(&engine, &name);
+    let url = env.server(&name)["url"].as_str().unwrap().to_owned();
+    let client = crate::proxy::client::Client::connect(&env, Sdk::Rust, &url);
+    let effects = env.work().join("effects");
+    // Neither is replayed: what is answered is what was said meanwhile.
+    let path = effects.to_str().unwrap();
+    let slow = client.send_call("append", &json!({"path": path, "line": "slow", "ms": 700}));
+    until("it had its effect", || effects.exists().then_some(()));
+    engine.kill();
+    env.once(&name, "was without its engine", |server| server["status"] == "waiting");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    engine.start();
+    assert_eq!(slow.text(), "appended");
+    assert_eq!(fs::read_to_string(&effects).unwrap(), "slow\n");
+    let server = env.once_running(&name, 1);
+    assert_eq!(server["restarts_total"], 0);
+}
+
+#[test]
+fn containers_that_die_with_a_stopped_engine_are_started_again() {
+    die(Wire::Stdio, Engine::stop);
+}
+
+#[test]
+fn containers_that_die_with_a_killed_engine_are_started_again() {
+    die(Wire::Http, Engine::kill);
+}
+
+fn die(wire: Wire, end: fn(&Engine)) {
+    let scene = Scene::alone(DIE, wire, &["--restart-max", "1"]);
+    let (client, other) = (scene.client(Sdk::Rust), scene.client(Sdk::Py2));
+    let container = scene.container();
+    for round in 1..=3 {
+        end(&scene.engine);
+        scene.status("waiting");
+        let held = client.send_call("echo", &json!({"text": "held"}));
+        scene.engine.start();
+        assert_eq!(held.text(), "held");
+        let server = scene.back(round + 1);
+        assert_eq!(server["restarts"], 0, "an outage costs nothing: {server:#}");
+        assert_eq!(server["container_id"], json!(container));
+        scene.assert_goes_on(&[&client, &other]);
+    }
+    let events = scene.env.events(&scene.name);
+    assert!(
+        events.iter().all(|event| event["cause"] != "stopped"),
+        "nobody is blamed: {events:#?}"
+    );
+}
+
+#[test]
+fn an_engine_that_is_absent_when_the_daemon_starts_is_waited_for() {
+    let scene = Scene::alone(SURVIVE, Wire::Stdio, &[]);
+    let client = scene.client(Sdk::Rust);
+    let container = scene.container();
+    let daemon = scene.env.daemon();
+    scene.engine.stop();
+    kill(daemon, Signal::KILL);
+    until("the next daemon is there", || (scene.env.daemon() != daemon).then_some(()));
+    scene.status("waiting");
+    let held = client.send_call("echo", &json!({"text": "held"}));
+    scene.engine.start();
+    assert_eq!(held.text(), "held");
+    let server = scene.status("running");
+    assert_eq!(server["container_id"], json!(container));
+    scene.assert_goes_on(&[&client]);
+}
+
+#[test]
+fn a_container_that_dies_while_the_engine_is_away_is_started_again() {
+    let scene = Scene::alone(SURVIVE, Wire::Stdio, &[]);
+    let client = scene.client(Sdk::Rust);
+    let pid = scene.engine.pid(&scene.container());
+    scene.engine.stop();
+    scene.status("waiting");
+    kill(pid, Signal::KILL);
+    scene.engine.start();
+    let server = scene.back(2);
+    assert_eq!(server["restarts"], 0, "{server:#}");
+    scene.assert_goes_on(&[&client]);
+}
+
+#[test]
+fn another_engine_behind_the_same_socket_is_an_outage() {
+    let (engine, other) = (Rc::new(Engine::own(SURVIVE)), Engine::own(DIE));
+    let proxy = FaultProxy::new(&engine);
+    let scene = Scene::behind(&proxy, &engine, Wire::Stdio, &[]);
+    let client = scene.client(Sdk::Rust);
+    let foreign = other.docker(&["run", "-d", "-i", IMAGE]);
+    proxy.aim(&other);
+    let server = scene.status("waiting");
+    assert!(server["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{server:#}");
+    proxy.aim(&engine);
+    let server = scene.back(1);
+    assert_eq!(server["restarts_total"], 0);
+    scene.assert_goes_on(&[&client]);
+    assert_eq!(other.docker(&["ps", "--all", "--quiet", "--no-trunc"]), foreign, "it is untouched");
+}
+
+#[test]
+fn many_servers_are_back_soon_after_their_engine() {
+    let engine = Rc::new(Engine::own(DIE));
+    let env = stage(&engine, &engine.host());
+    let names: Vec<_> = (0..5).map(|number| server_name(&format!("s{number}"))).collect();
+    for name in &names {
+        run(&env, name, Wire::Stdio, &[], &[]);
+    }
+    engine.stop();
+    for name in &names {
+        env.once(name, "waited", |server| server["status"] == "waiting");
+    }
+    engine.start();
+    for name in &names {
+        let server = env.once_running(name, 2);
+        assert_eq!(server["restarts"], 0, "{server:#}");
+    }
+}

@@ -1,0 +1,98 @@
+//! Whose containers are whose: ours are swept when nobody wants them, others' are never touched.
+
+use std::rc::Rc;
+
+use mainstay_testkit::docker::{Engine, IMAGE};
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::scene::{Rest, Scene, Wire, run, server_name, stage};
+use crate::env::{TestEnv, kill, until};
+use crate::proxy::client::Sdk;
+
+#[test]
+fn orphans_are_swept_when_the_daemon_starts_and_nothing_else_is() {
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
+    let client = scene.client(Sdk::Rust);
+    let instance = scene.env.json(["daemon", "status", "--json"])["instance"].clone();
+    let instance = instance.as_str().unwrap();
+    let owned = |instance: &str, name: &str| {
+        let labels = [format!("mainstay.instance={instance}"), format!("mainstay.server={name}")];
+        scene.engine.docker(&[
+            "run",
+            "-d",
+            "-i",
+            "--label",
+            &labels[0],
+            "--label",
+            &labels[1],
+            "--label",
+            "mainstay.run=1",
+            "--label",
+            &format!("mainstay-test={}", scene.name),
+            IMAGE,
+        ])
+    };
+    let orphan = owned(instance, &server_name("ghost"));
+    let neighbour = owned("another-instance", &server_name("ghost"));
+    let foreign = scene.engine.docker(&[
+        "run",
+        "-d",
+        "-i",
+        "--label",
+        &format!("mainstay-test={}", scene.name),
+        IMAGE,
+    ]);
+    restart_daemon(&scene.env);
+    let exists = |id: &str| scene.engine.try_docker(&["inspect", id]).status.success();
+    until("the orphan is swept", || (!exists(&orphan)).then_some(()));
+    for id in [&neighbour, &foreign] {
+        assert_eq!(scene.engine.inspect(id, "{{.State.Running}}"), "true");
+    }
+    let server = scene.back(1);
+    assert_eq!(server["restarts_total"], 0, "what is wanted goes on");
+    scene.assert_goes_on(&[&client]);
+    scene.engine.sweep(&format!("mainstay-test={}", scene.name));
+}
+
+#[test]
+fn a_new_daemon_takes_up_what_the_old_one_left() {
+    for wire in [Wire::Stdio, Wire::Http] {
+        let scene = Scene::new(wire, &[], &[]);
+        let client = scene.client(Sdk::Rust);
+        let (container, pid) = (scene.container(), scene.engine.pid(&scene.container()));
+        restart_daemon(&scene.env);
+        let server = scene.back(1);
+        assert_eq!(server["container_id"], json!(container));
+        assert_eq!(scene.engine.pid(&container), pid);
+        scene.assert_goes_on(&[&client]);
+        scene.kill();
+        scene.assert_goes_on(&[&client]);
+    }
+}
+
+#[test]
+fn two_mainstays_on_one_engine_leave_each_other_alone() {
+    let engine = Rc::new(Engine::shared());
+    let name = server_name("fx");
+    let (one, two) = (stage(&engine, &engine.host()), stage(&engine, &engine.host()));
+    let _rest = Rest::new(&engine, &name);
+    let first = run(&one, &name, Wire::Stdio, &[], &[]);
+    let second = run(&two, &name, Wire::Stdio, &[], &[]);
+    assert_ne!(first["container_id"], second["container_id"]);
+    restart_daemon(&one);
+    one.once_running(&name, 1);
+    engine.docker(&["kill", first["container_id"].as_str().unwrap()]);
+    one.once_running(&name, 2);
+    one.ok(["rm", &name]);
+    let server = two.once_running(&name, 1);
+    assert_eq!(server["container_id"], second["container_id"]);
+    assert_eq!(two.call(&name, "echo", r#"{"text": "hello"}"#), "hello");
+}
+
+/// Kills the daemon, and returns when the next one is there.
+fn restart_daemon(env: &TestEnv) {
+    let daemon = env.daemon();
+    kill(daemon, Signal::KILL);
+    until("the next daemon is there", || (env.daemon() != daemon).then_some(()));
+}
