@@ -24,7 +24,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::gap::{self, Tail};
+use super::gap::{self, Splice, Tail};
 use crate::lines::{Line, LineSplitter};
 use crate::tasks::Tasks;
 use crate::{EngineError, RunKey, Stdio};
@@ -41,7 +41,7 @@ const JUNK: usize = 64;
 /// How much of standard error is kept.
 const STDERR: usize = 16 * 1024;
 
-/// After a new connection, the stream is held back for so long, to find out where the log ends in it.
+/// A line of a new connection that may be part of the log is held back for so long, unless others follow.
 const SEAM: Duration = Duration::from_millis(100);
 
 /// What is said by a connection.
@@ -260,8 +260,7 @@ enum Step {
 
 /// Where the log meets the stream.
 struct Seam {
-    log: Vec<Bytes>,
-    stream: Vec<Bytes>,
+    splice: Splice,
     until: Instant,
 }
 
@@ -353,9 +352,8 @@ impl Reader {
 
     /// Goes on with the stream where the log ends.
     fn close_seam(&mut self) {
-        if let Some(Seam { log, stream, .. }) = self.seam.take() {
-            let again = gap::overlap(&log, &stream);
-            for line in stream.into_iter().skip(again) {
+        if let Some(mut seam) = self.seam.take() {
+            for line in seam.splice.rest() {
                 self.hand_on(line);
             }
         }
@@ -373,10 +371,7 @@ impl Reader {
                             ends
                         }
                     };
-                    match &mut self.seam {
-                        Some(seam) => seam.stream.push(line),
-                        None => self.hand_on(line),
-                    }
+                    self.pass(line);
                 }
             }
             Ok(LogOutput::StdErr { message }) => {
@@ -392,6 +387,20 @@ impl Reader {
                 tracing::debug!(%error, "a connection to a container broke");
                 self.output = Some(Box::pin(futures_util::stream::empty()));
             }
+        }
+    }
+
+    /// Takes in a line of the stream, which may have been in the log.
+    fn pass(&mut self, line: Bytes) {
+        let beyond = match &mut self.seam {
+            Some(seam) => {
+                seam.until = Instant::now() + SEAM;
+                seam.splice.pass(line)
+            }
+            None => return self.hand_on(line),
+        };
+        for line in beyond {
+            self.hand_on(line);
         }
     }
 
