@@ -346,8 +346,8 @@ impl Reader {
         for line in &missed.stdout[stdout..] {
             self.hand_on(line.clone());
         }
-        self.seam =
-            Some(Seam { log: missed.stdout, stream: Vec::new(), until: Instant::now() + SEAM });
+        let splice = Splice::new(missed.stdout);
+        self.seam = Some(Seam { splice, until: Instant::now() + SEAM });
     }
 
     /// Goes on with the stream where the log ends.

@@ -66,20 +66,6 @@ fn repeated_lines_are_told_apart_by_what_surrounds_them_and_by_their_count() {
 }
 
 #[test]
-fn the_end_of_the_log_and_the_beginning_of_the_stream_overlap() {
-    let check = |log: &[&str], stream: &[&str], expected| {
-        assert_eq!(overlap(&lines(log), &lines(stream)), expected, "{log:?} {stream:?}");
-    };
-    check(&[], &[], 0);
-    check(&["a"], &[], 0);
-    check(&[], &["a"], 0);
-    check(&["a", "b", "c"], &["b", "c", "d"], 2);
-    check(&["a", "b"], &["c"], 0);
-    check(&["a", "b", "c"], &["a", "b"], 0);
-    check(&["x", "x"], &["x", "x", "x"], 2);
-}
-
-#[test]
 fn a_splice_holds_back_only_what_may_be_part_of_the_log() {
     let mut splice = Splice::new(lines(&["a", "b", "a", "c"]));
     let mut pass = |text: &str| {
