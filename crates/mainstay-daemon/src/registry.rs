@@ -4,6 +4,8 @@
 //! everything. Changes are made one at a time.
 
 mod change;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};

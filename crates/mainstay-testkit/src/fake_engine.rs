@@ -2,20 +2,23 @@
 
 #![expect(clippy::missing_panics_doc, reason = "a test fails by panicking")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use mainstay_core::{Cause, Exit, ServerName, ServerSpec};
+use mainstay_core::{Cause, Exit, ServerName, ServerSpec, Workload};
 use mainstay_engine::{
     Engine, EngineError, Found, FoundState, LogRange, News, RunKey, StartError, Started, Stdio,
 };
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
+
+/// Where the engine says that its containers are.
+pub const HOST: &str = "unix:///nowhere/fake.sock";
 
 /// What a fake server does when it is asked to `initialize`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,12 +61,32 @@ struct State {
     obeys: bool,
     loses_news: bool,
     delay: Delay,
+    /// Why it does not answer.
+    away: Option<String>,
+    lacks: Option<Lack>,
+    forgotten: Vec<ServerName>,
+}
+
+/// What is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lack {
+    Images,
+    Containers,
 }
 
 #[derive(Debug, Default)]
 struct Run {
     /// Kept so that the server's end of the pipes is open as long as it lives.
     link: Option<mpsc::Sender<Bytes>>,
+}
+
+impl State {
+    /// Why nothing can be started now.
+    fn refusal(&self) -> Option<StartError> {
+        let away = self.away.clone().map(|why| StartError::Away { why });
+        let removed = (self.lacks == Some(Lack::Containers)).then_some(StartError::Removed);
+        away.or(removed).or_else(|| self.cannot_start.clone().map(StartError::Refused))
+    }
 }
 
 impl Default for FakeEngine {
@@ -78,6 +101,9 @@ impl Default for FakeEngine {
             obeys: true,
             loses_news: false,
             delay: Delay::None,
+            away: None,
+            lacks: None,
+            forgotten: Vec::new(),
         };
         let (news, _) = broadcast::channel(64);
         let (changes, _) = watch::channel(0);
@@ -139,6 +165,80 @@ impl FakeEngine {
         self.changed();
     }
 
+    /// A run ends like this.
+    pub fn end_by(&self, key: &RunKey, cause: Cause) {
+        self.state().alive.remove(key);
+        self.tell(News::Gone { key: key.clone(), cause });
+    }
+
+    /// It becomes known how a run ended that is gone.
+    pub fn amend(&self, key: &RunKey, cause: Cause) {
+        self.tell(News::Amended { key: key.clone(), cause });
+    }
+
+    /// Somebody starts again what that run lives or lived in.
+    pub fn restart_by_someone(&self, key: &RunKey) -> RunKey {
+        let new = RunKey::new(key.server.clone(), key.run.next());
+        {
+            let mut state = self.state();
+            state.alive.remove(key);
+            state.alive.insert(new.clone(), Run::default());
+        }
+        self.tell(News::Restarted { key: key.clone(), new: new.run, started: started(&new) });
+        new
+    }
+
+    /// Somebody pauses a run.
+    pub fn pause(&self, key: &RunKey) {
+        self.tell(News::Paused { key: key.clone() });
+    }
+
+    /// Somebody lets a run go on.
+    pub fn unpause(&self, key: &RunKey) {
+        self.tell(News::Unpaused { key: key.clone() });
+    }
+
+    /// The pipes of a run break.
+    pub fn cut(&self, key: &RunKey) {
+        self.state().alive.get_mut(key).expect("it is alive").link = None;
+    }
+
+    /// The engine does not answer from now on.
+    pub fn go_away(&self, why: &str) {
+        self.state().away = Some(why.to_owned());
+        for server in self.servers() {
+            self.tell(News::Away { server, why: why.to_owned() });
+        }
+    }
+
+    /// The engine answers again.
+    pub fn come_back(&self) {
+        self.state().away = None;
+        for server in self.servers() {
+            self.tell(News::Back { server });
+        }
+    }
+
+    /// The engine answers again, which is not told.
+    pub fn answer_quietly(&self) {
+        self.state().away = None;
+    }
+
+    /// What servers run in is no more, which their next starts find out.
+    pub fn lose_containers(&self) {
+        self.state().lacks = Some(Lack::Containers);
+    }
+
+    /// No image is there from now on.
+    pub fn lack_images(&self) {
+        self.state().lacks = Some(Lack::Images);
+    }
+
+    /// The servers that were forgotten.
+    pub fn forgotten(&self) -> Vec<ServerName> {
+        self.state().forgotten.clone()
+    }
+
     /// A run that was left behind by somebody.
     pub fn plant(&self, key: RunKey) {
         self.state().alive.insert(key, Run::default());
@@ -183,6 +283,22 @@ impl FakeEngine {
         }
     }
 
+    fn servers(&self) -> BTreeSet<ServerName> {
+        let state = self.state();
+        let started = state.starts.iter().map(|(key, _)| key);
+        started.chain(state.alive.keys()).map(|key| key.server.clone()).collect()
+    }
+
+    fn tell(&self, news: News) {
+        // Nobody may be listening.
+        self.news.send(news).ok();
+        self.changed();
+    }
+
+    fn answers(&self) -> Result<(), EngineError> {
+        self.state().away.clone().map_or(Ok(()), |why| Err(EngineError::Away(why)))
+    }
+
     fn end(&self, key: &RunKey, signal: i32) {
         let known = self.state().alive.contains_key(key);
         if known {
@@ -202,32 +318,35 @@ impl FakeEngine {
 #[async_trait]
 impl Engine for FakeEngine {
     async fn prepare(&self, spec: &ServerSpec) -> Result<ServerSpec, StartError> {
-        Ok(spec.clone())
+        let mut spec = spec.clone();
+        if let Workload::Container(container) = &mut spec.workload {
+            if self.state().lacks == Some(Lack::Images) {
+                return Err(StartError::NoImage { image: container.image.to_string() });
+            }
+            container.host.get_or_insert_with(|| HOST.to_owned());
+        }
+        Ok(spec)
     }
 
     async fn start(&self, key: &RunKey, _spec: &ServerSpec) -> Result<Started, StartError> {
         self.state().starts.push((key.clone(), Instant::now()));
         self.changed();
         self.wait_out(Delay::BeforeItExists).await;
-        let refused = {
+        let refusal = {
             let mut state = self.state();
-            if state.cannot_start.is_none() {
+            let refusal = state.refusal();
+            if refusal.is_none() {
                 state.alive.insert(key.clone(), Run::default());
             }
-            state.cannot_start.clone()
+            refusal
         };
         self.changed();
         self.wait_out(Delay::BeforeItIsTold).await;
-        match refused {
-            Some(why) => Err(StartError::Refused(why)),
-            None => Ok(Started {
-                pid: u32::try_from(1000 + key.run.generation()).ok(),
-                container: None,
-            }),
-        }
+        refusal.map_or_else(|| Ok(started(key)), Err)
     }
 
     async fn stop(&self, key: &RunKey, _grace: Duration) -> Result<(), EngineError> {
+        self.answers()?;
         let obeys = {
             let mut state = self.state();
             state.stops.push(key.clone());
@@ -240,14 +359,18 @@ impl Engine for FakeEngine {
     }
 
     async fn kill(&self, key: &RunKey) -> Result<(), EngineError> {
+        self.answers()?;
         self.state().kills.push(key.clone());
         self.end(key, 9);
         Ok(())
     }
 
     async fn list(&self) -> Result<Vec<Found>, EngineError> {
-        let alive = FoundState::Alive { pid: None, container: None, age: Duration::ZERO };
-        Ok(self.alive().into_iter().map(|key| Found { key, state: alive.clone() }).collect())
+        let state = match self.answers() {
+            Ok(()) => FoundState::Alive { pid: None, container: None, age: Duration::ZERO },
+            Err(_) => FoundState::Unknown,
+        };
+        Ok(self.alive().into_iter().map(|key| Found { key, state: state.clone() }).collect())
     }
 
     fn watch(&self) -> broadcast::Receiver<News> {
@@ -263,6 +386,7 @@ impl Engine for FakeEngine {
     }
 
     async fn attach(&self, key: &RunKey) -> Result<Stdio, EngineError> {
+        self.answers()?;
         let (to_server, mut requests) = mpsc::channel::<Bytes>(16);
         let (answers, from_server) = mpsc::channel(16);
         let (junk, _) = mpsc::channel(1);
@@ -294,9 +418,17 @@ impl Engine for FakeEngine {
         Ok(Vec::new())
     }
 
-    async fn forget(&self, _server: &ServerName) -> Result<(), EngineError> {
+    async fn forget(&self, server: &ServerName) -> Result<(), EngineError> {
+        self.state().forgotten.push(server.clone());
         Ok(())
     }
+}
+
+/// What a fake run shows of itself.
+fn started(key: &RunKey) -> Started {
+    let generation = key.run.generation();
+    let container = Some(format!("{}-container", key.server));
+    Started { pid: u32::try_from(1000 + generation).ok(), container }
 }
 
 fn answer(request: &Bytes, manner: Manner) -> Option<Bytes> {

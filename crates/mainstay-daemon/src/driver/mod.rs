@@ -108,6 +108,8 @@ pub(crate) struct Driver {
     session: Option<Session>,
     /// Whether a session with the present run is being tried for.
     opening: bool,
+    /// How many ways to the present run there were.
+    ways: u64,
     last_words: Option<Arc<[u8]>>,
     retiring: bool,
     /// Whether nobody knows yet what has become of the run that an earlier daemon left.
@@ -186,6 +188,7 @@ impl Driver {
             exited: None,
             session: None,
             opening: false,
+            ways: 0,
             last_words: None,
             retiring: false,
             unknown: survivor.is_some_and(|found| found.unknown),

@@ -13,6 +13,9 @@ use crate::snapshot;
 /// How many of its last lines clients are told.
 const LAST_LINES: usize = 5;
 
+/// So many ways to one run, one after the other, are told apart.
+const WAYS: u64 = 16;
+
 /// Whom a driver runs its server for.
 #[derive(Debug)]
 pub(crate) enum Audience {
@@ -74,7 +77,7 @@ impl Driver {
             generation: self.unit.last_run().generation(),
             after,
             known,
-            epoch: u32::try_from(self.context.daemon).unwrap_or(u32::MAX),
+            epoch: epoch(self.context.daemon, self.ways),
             session: self.audience.session().map(str::to_owned),
         }
     }
@@ -112,5 +115,22 @@ impl Driver {
     fn last_lines(&self) -> Vec<String> {
         let words = self.last_words.as_deref().unwrap_or_default();
         snapshot::tail_lines(words, LAST_LINES)
+    }
+}
+
+/// A number for a way to a run that no other way had, of this daemon or an earlier one.
+fn epoch(daemon: u64, ways: u64) -> u32 {
+    let number = daemon.wrapping_mul(WAYS) | (ways % WAYS);
+    u32::try_from(number & u64::from(u32::MAX)).expect("it was cut to size")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_of_all_daemons_differ() {
+        assert_eq!([epoch(1, 0), epoch(1, 15), epoch(1, 16), epoch(2, 0)], [16, 31, 16, 32]);
+        assert_eq!(epoch(u64::MAX, 3), u32::MAX - 12);
     }
 }

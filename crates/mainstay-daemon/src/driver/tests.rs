@@ -1,10 +1,13 @@
 //! A driver on a fake engine, with time in the test's hands.
 
+mod containers;
+
 use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_core::{Exit, OnStop, RestartPolicy, RunId, ServerSpec, Status, Wanted};
 use mainstay_engine::{Engine, RemoteEngine};
+use mainstay_proxy::Hub;
 use mainstay_testkit::fake_engine::{Delay, FakeEngine, Manner};
 use mainstay_testkit::samples::{key, spec};
 use tempfile::TempDir;
@@ -28,6 +31,7 @@ struct World {
     news: JoinHandle<()>,
     store: Store,
     journal: Journal,
+    hub: Arc<Hub>,
     _dir: TempDir,
 }
 
@@ -37,13 +41,17 @@ impl World {
     }
 
     fn after(engine: FakeEngine, policy: RestartPolicy, legacy: &Legacy) -> Self {
+        Self::with(engine, stored(policy), legacy)
+    }
+
+    fn with(engine: FakeEngine, stored: Stored, legacy: &Legacy) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("state.db")).unwrap();
         let journal = Journal::open(&dir.path().join("events.db")).unwrap();
         let context = Context {
             engines: Engines {
                 process: Arc::new(engine.clone()),
-                container: Arc::new(RemoteEngine::default()),
+                container: Arc::new(engine.clone()),
                 remote: Arc::new(RemoteEngine::default()),
             },
             store: store.clone(),
@@ -54,8 +62,8 @@ impl World {
         };
         let (sessions, kept) = Sessions::open(&dir.path().join("sessions.db"));
         let gateway = Gateway::new(journal.clone(), Arc::new(sessions), kept);
-        let stored = stored(policy);
-        let audience = Audience::Everybody(gateway.hub(&stored.spec));
+        let hub = gateway.hub(&stored.spec);
+        let audience = Audience::Everybody(Arc::clone(&hub));
         let (driver, handle) = Driver::new(context, audience, stored, legacy);
         let (mut coming, inbox) = (engine.watch(), handle.inbox.clone());
         let news = tokio::spawn(async move {
@@ -63,7 +71,8 @@ impl World {
                 inbox.send(Message::News(news)).await.ok();
             }
         });
-        Self { engine, handle, driver: tokio::spawn(driver.run()), news, store, journal, _dir: dir }
+        let driver = tokio::spawn(driver.run());
+        Self { engine, handle, driver, news, store, journal, hub, _dir: dir }
     }
 
     async fn send(&self, message: Message) {

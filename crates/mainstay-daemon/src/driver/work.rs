@@ -130,6 +130,7 @@ impl Driver {
         let spec = self.stored.spec.clone();
         let arrival = self.arrival(known);
         self.opening = true;
+        self.ways += 1;
         self.attend(async move {
             sleep(after).await;
             let session = session::establish(&*engine, &key, &spec, &hub, arrival).await;
@@ -142,6 +143,7 @@ impl Driver {
         self.leave();
         self.pid = None;
         self.container = None;
+        self.ways = 0;
         self.times.started_at = None;
         self.times.ready_at = None;
     }

@@ -111,7 +111,8 @@ pub struct Arrival {
     pub after: Option<Arc<Reason>>,
     /// What it answered to `initialize`, if an earlier daemon has asked it already.
     pub known: Option<Hello>,
-    /// The number of this daemon, so that late answers to another one are told apart.
+    /// A number that no other way to the run had, so that late answers to requests over another one,
+    /// of this daemon or an earlier one, are told apart.
     pub epoch: u32,
     /// The session that the run belongs to, if it is one's own.
     pub session: Option<String>,

@@ -46,9 +46,9 @@ pub enum Link {
     Remote(Target),
 }
 
-/// The first id of our requests. Late answers to a daemon with another epoch are never taken for
-/// answers to this one. Servers written in JavaScript read numbers exactly up to 2^53 only, which
-/// leaves 21 bits for the epoch. One run does not see two million daemons.
+/// The first id of our requests. Late answers to requests of another epoch are never taken for
+/// answers to those of this one. Servers written in JavaScript read numbers exactly up to 2^53 only,
+/// which leaves 21 bits for the epoch. One run does not see two million of them.
 pub(crate) fn first_id(epoch: u32) -> u64 {
     u64::from(epoch & 0x1f_ffff) << 32
 }

@@ -96,6 +96,35 @@ async fn a_held_call_that_is_given_up_is_never_made() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_was_sent_outlives_a_pause_of_its_run() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let client = world.client().await;
+    let run = server.run.clone().unwrap();
+    let (early, late) = (client.calls("poke"), client.calls("poke"));
+    let early_call = server.reads_call("poke").await;
+    let late_call = server.reads_call("poke").await;
+    world.is_coming(None);
+    let held = client.calls("poke");
+    sleep(HOLD / 2).await;
+    server.returns(&early_call, "in the pause").await;
+    assert_eq!(early.text().await, "in the pause");
+    world.hub.look(Outlook::Up(run));
+    let held_call = server.reads_call("poke").await;
+    server.returns(&held_call, "held").await;
+    assert_eq!(held.text().await, "held");
+    // However long that is: it is with the server, so no hold has an end.
+    world.is_coming(None);
+    sleep(HOLD * 2).await;
+    assert!(!late.is_answered());
+    world.hub.look(Outlook::Up(server.run.clone().unwrap()));
+    server.returns(&late_call, "after two pauses").await;
+    assert_eq!(late.text().await, "after two pauses");
+    assert!(server.reads_nothing().await, "the run has met its sessions already");
+    assert_eq!(world.notes.causes(), ["held"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_so_many_requests_are_held() {
     let world = World::new();
     let client = down(&world).await;

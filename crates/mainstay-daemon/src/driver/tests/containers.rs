@@ -1,0 +1,344 @@
+//! Servers in containers, and what others do to those and to their engine.
+
+use mainstay_core::{Cause, ContainerSpec, Workload};
+use mainstay_proxy::{Local, Run};
+use serde_json::json;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use super::*;
+
+const WHY: &str = "docker does not answer at unix:///nowhere: connection refused";
+
+/// Longer than any pause between two attempts at a healthy server.
+const MOMENT: Duration = Duration::from_secs(3);
+
+fn contained(policy: RestartPolicy) -> Stored {
+    let image: ContainerSpec = serde_json::from_value(json!({ "image": "time" })).unwrap();
+    let mut stored = stored(policy);
+    stored.spec.workload = Workload::Container(image);
+    stored
+}
+
+impl World {
+    fn container() -> Self {
+        Self::container_with(RestartPolicy::default())
+    }
+
+    fn container_with(policy: RestartPolicy) -> Self {
+        Self::with(FakeEngine::default(), contained(policy), &Legacy::default())
+    }
+
+    /// Waits until there is a session with that run.
+    async fn speaks(&mut self, run: u64) -> Snapshot {
+        let up = |shown: &Snapshot| {
+            let info = shown.info();
+            info.status == Status::Running && info.generation == run && shown.session.is_some()
+        };
+        self.until(up).await
+    }
+
+    /// A user of the server, without an MCP client.
+    async fn user(&self) -> Local {
+        self.hub.local(&crate::gateway::identity()).await.unwrap()
+    }
+
+    async fn events(&self) -> Vec<String> {
+        let events = self.journal.read(None, Part::After(0)).await;
+        events.into_iter().map(|(_, event)| event.event).collect()
+    }
+
+    /// The server is forgotten, by everybody.
+    async fn ends_forgotten(mut self, last: u64) {
+        let ending = timeout(LIMIT, &mut self.driver).await.unwrap().unwrap();
+        assert_eq!(ending, Ending::Forgotten(RunId::new(last)));
+        assert_eq!(self.store.load().unwrap(), []);
+        assert!(self.engine.forgotten().iter().any(|server| server.as_str() == "time"));
+        let refused = self.hub.local(&crate::gateway::identity()).await.unwrap_err();
+        assert!(refused.to_string().contains("removed"), "{refused}");
+    }
+}
+
+/// A request that is with the hub.
+fn asks(mut user: Local) -> JoinHandle<(Local, bool)> {
+    tokio::spawn(async move {
+        let answered = user.ask("time/now", None).await.is_ok();
+        (user, answered)
+    })
+}
+
+fn run(shown: &Snapshot) -> Arc<Run> {
+    Arc::clone(&shown.session.as_ref().unwrap().run)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_by_someone_that_looked_like_an_exit_does_not_count() {
+    let mut world = World::container();
+    world.speaks(1).await;
+    world.engine.die(&key("time", 1), Exit::code(137));
+    assert_eq!(world.until(|shown| shown.info().generation == 2).await.info().restarts, 1);
+    world.engine.amend(&key("time", 1), Cause::RestartedBySomeone);
+    world.until(|shown| shown.info().restarts == 0).await;
+    let info = world.speaks(2).await.info();
+    assert_eq!((info.restarts, info.last_exit.unwrap().cause.as_str()), (0, "restarted"));
+    assert!(world.events().await.contains(&"amended".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_by_someone_is_adopted_while_the_server_is_up() {
+    let mut world = World::container();
+    let before = world.speaks(1).await;
+    let user = world.user().await;
+    world.engine.restart_by_someone(&key("time", 1));
+    let after = world.speaks(2).await;
+    assert!(!Arc::ptr_eq(&run(&before), &run(&after)));
+    assert_eq!((after.pid, after.container.as_deref()), (Some(1002), Some("time-container")));
+    let info = after.info();
+    assert_eq!((info.restarts, info.last_exit.unwrap().cause.as_str()), (0, "restarted"));
+    assert!(info.started_at.is_some());
+    let note = run(&after).after.as_ref().map(|why| why.text.clone()).unwrap();
+    assert!(note.starts_with("restarted by someone else"), "{note}");
+    assert!(asks(user).await.unwrap().1);
+    assert_eq!(world.engine.starts().len(), 1);
+    assert_eq!(world.events().await[3..], ["adopted", "ready"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_that_no_news_told_is_found_in_the_list() {
+    let mut world = World::container();
+    world.speaks(1).await;
+    world.engine.plant(key("time", 2));
+    let alive = FoundState::Alive { pid: Some(7), container: None, age: Duration::ZERO };
+    let found = vec![(Home::Container, RunId::new(2), alive)];
+    world.send(Message::Listed { begun: clock::now(), found }).await;
+    assert_eq!(world.speaks(2).await.pid, Some(7));
+    assert_eq!((world.engine.starts().len(), world.engine.kills().len()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_starts_during_a_delay_is_adopted() {
+    let mut world = World::container();
+    world.die(1).await;
+    world.die(2).await;
+    world.until(|shown| shown.info().next_restart_at.is_some()).await;
+    world.engine.restart_by_someone(&key("time", 2));
+    let info = world.speaks(3).await.info();
+    assert_eq!((info.restarts, info.next_restart_at), (1, None));
+    assert_eq!(world.engine.starts().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_starts_although_it_is_stopped_is_stopped_again() {
+    let mut world = World::container();
+    world.speaks(1).await;
+    world.send(Message::Want(Wanted::Off)).await;
+    world.status(Status::Stopped).await;
+    let new = world.engine.restart_by_someone(&key("time", 1));
+    world.until(|shown| shown.info().generation == 2).await;
+    world.status(Status::Stopped).await;
+    assert_eq!((world.engine.stops().last(), world.engine.alive()), (Some(&new), Vec::new()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removal_forgets_the_server_whatever_it_does() {
+    let mut up = World::container();
+    up.speaks(1).await;
+    up.engine.end_by(&key("time", 1), Cause::Removed);
+    up.ends_forgotten(1).await;
+
+    let mut resting = World::container();
+    resting.die(1).await;
+    resting.die(2).await;
+    resting.until(|shown| shown.info().next_restart_at.is_some()).await;
+    resting.engine.end_by(&key("time", 2), Cause::Removed);
+    resting.ends_forgotten(2).await;
+
+    let mut given_up = World::container_with(RestartPolicy { max: 0, ..Default::default() });
+    given_up.die(1).await;
+    given_up.status(Status::Error).await;
+    given_up.engine.end_by(&key("time", 1), Cause::Removed);
+    given_up.ends_forgotten(1).await;
+
+    let mut stopped = World::container();
+    stopped.speaks(1).await;
+    stopped.send(Message::Want(Wanted::Off)).await;
+    stopped.status(Status::Stopped).await;
+    stopped.engine.end_by(&key("time", 1), Cause::Removed);
+    stopped.ends_forgotten(1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_holds_requests_and_keeps_the_session() {
+    let mut world = World::container();
+    let before = world.speaks(1).await;
+    let user = world.user().await;
+    world.engine.pause(&key("time", 1));
+    let info = world.status(Status::Waiting).await.info();
+    assert_eq!(info.reason, "paused by someone else");
+    let asked = asks(user);
+    sleep(Duration::from_secs(30)).await;
+    assert!(!asked.is_finished());
+    world.engine.unpause(&key("time", 1));
+    assert!(asked.await.unwrap().1);
+    assert!(Arc::ptr_eq(&run(&before), &run(&world.speaks(1).await)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_lives_through_an_outage_keeps_its_session() {
+    let mut world = World::container();
+    let before = world.speaks(1).await;
+    let user = world.user().await;
+    world.engine.go_away(WHY);
+    let info = world.status(Status::Waiting).await.info();
+    assert!(info.reason.starts_with(WHY), "{}", info.reason);
+    let asked = asks(user);
+    sleep(Duration::from_secs(30)).await;
+    let unknown = vec![(Home::Container, RunId::new(1), FoundState::Unknown)];
+    world.send(Message::Listed { begun: clock::now(), found: unknown }).await;
+    assert!(!asked.is_finished());
+    world.engine.come_back();
+    assert!(asked.await.unwrap().1);
+    let after = world.speaks(1).await;
+    assert!(Arc::ptr_eq(&run(&before), &run(&after)));
+    assert_eq!((after.info().restarts, world.engine.starts().len()), (0, 1));
+    assert_eq!(world.events().await[3..], ["engine-away", "engine-back", "request"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_an_outage_takes_is_started_again_soon_after_it() {
+    let mut world = World::container();
+    world.speaks(1).await;
+    world.engine.go_away(WHY);
+    world.engine.end_by(&key("time", 1), Cause::EngineAway);
+    sleep(Duration::from_secs(600)).await;
+    let info = world.handle.view.borrow().info();
+    assert_eq!(info.status, Status::Waiting);
+    assert!(info.reason.ends_with("; started when it is back"), "{}", info.reason);
+    let back = Instant::now();
+    world.engine.come_back();
+    assert_eq!(world.engine.started(2).await, key("time", 2));
+    assert!(back.elapsed() <= MOMENT, "{:?}", back.elapsed());
+    assert_eq!(world.speaks(2).await.info().restarts, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_an_outage_cuts_is_taken_up_again() {
+    let mut world = World::container();
+    let before = world.speaks(1).await;
+    world.engine.go_away(WHY);
+    world.status(Status::Waiting).await;
+    world.engine.cut(&key("time", 1));
+    run(&before).closed().await;
+    sleep(MOMENT).await;
+    world.engine.come_back();
+    let other = |shown: &Snapshot| {
+        shown.session.as_ref().is_some_and(|session| !Arc::ptr_eq(&session.run, &run(&before)))
+    };
+    world.until(other).await;
+    sleep(MOMENT).await;
+    assert_eq!(world.speaks(1).await.info().restarts, 0);
+    assert_eq!((world.engine.starts().len(), world.engine.kills().len()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_for_which_there_is_no_engine_waits_for_it() {
+    let engine = FakeEngine::default();
+    engine.go_away(WHY);
+    let policy = RestartPolicy { max: 0, ..RestartPolicy::default() };
+    let mut world = World::with(engine, contained(policy), &Legacy::default());
+    world.engine.started(1).await;
+    let info = world.status(Status::Waiting).await.info();
+    assert!(info.reason.starts_with(WHY), "{}", info.reason);
+    sleep(LIMIT / 2).await;
+    assert_eq!(world.engine.starts().len(), 1);
+    world.engine.come_back();
+    assert_eq!(world.speaks(2).await.info().restarts, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_return_of_an_engine_does_not_overtake_the_start_that_failed_without_it() {
+    let engine = FakeEngine::default();
+    engine.go_away(WHY);
+    engine.delay_starts(Delay::BeforeItIsTold);
+    let stored = contained(RestartPolicy::default());
+    let mut world = World::with(engine, stored, &Legacy::default());
+    world.engine.started(1).await;
+    sleep(MOMENT).await;
+    world.engine.come_back();
+    sleep(MOMENT).await;
+    world.engine.delay_starts(Delay::None);
+    assert_eq!(world.speaks(2).await.info().restarts, 0);
+    let events = world.events().await;
+    let told: Vec<&str> = events.iter().map(String::as_str).collect();
+    assert_eq!(told[..4], ["starting", "engine-away", "ended", "engine-back"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_was_removed_meanwhile_cannot_be_started() {
+    let mut world = World::container();
+    world.speaks(1).await;
+    world.engine.lose_containers();
+    world.engine.die(&key("time", 1), Exit::code(1));
+    world.ends_forgotten(2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_starts_without_an_engine_takes_runs_for_alive() {
+    let engine = FakeEngine::default();
+    engine.plant(key("time", 7));
+    engine.go_away(WHY);
+    let found = engine.list().await.unwrap();
+    let found = found.into_iter().map(|found| (Home::Container, found)).collect();
+    let (mut legacies, _) = crate::legacy::sort_out([].into(), found);
+    let legacy = legacies.remove(&key("time", 7).server).unwrap();
+    let mut world = World::with(engine, contained(RestartPolicy::default()), &legacy);
+    let shown = world.status(Status::Waiting).await;
+    assert_eq!((shown.info().generation, shown.info().started_at), (7, None));
+    sleep(LIMIT / 2).await;
+    world.engine.go_away(WHY);
+    world.until(|shown| shown.info().reason.starts_with(WHY)).await;
+    world.engine.come_back();
+    world.speaks(7).await;
+    assert_eq!(world.engine.starts(), []);
+    let (age, container) = (Duration::from_secs(60), Some("c".to_owned()));
+    let alive = FoundState::Alive { pid: None, container, age };
+    let found = vec![(Home::Container, RunId::new(7), alive)];
+    world.send(Message::Listed { begun: clock::now(), found }).await;
+    let shown = world.until(|shown| shown.container.is_some()).await;
+    assert!(shown.info().started_at.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removal_does_not_wait_for_an_engine_that_is_away() {
+    let mut world = World::container();
+    world.speaks(1).await;
+    world.engine.go_away(WHY);
+    world.status(Status::Waiting).await;
+    world.send(Message::Want(Wanted::Gone)).await;
+    assert_eq!((world.engine.stops().len(), world.engine.kills().len()), (0, 0));
+    world.ends_forgotten(1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nor_does_the_end_of_the_daemon() {
+    let mut world = World::container();
+    world.speaks(1).await;
+    world.engine.go_away(WHY);
+    world.status(Status::Waiting).await;
+    world.send(Message::Retire).await;
+    let ending = timeout(MOMENT, &mut world.driver).await.unwrap().unwrap();
+    assert_eq!(ending, Ending::Retired);
+    assert_eq!(world.engine.alive(), [key("time", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_to_run_elsewhere_does_not_wait_for_its_old_engine() {
+    let mut world = World::container();
+    world.speaks(1).await;
+    world.engine.go_away(WHY);
+    world.engine.end_by(&key("time", 1), Cause::EngineAway);
+    world.until(|shown| shown.info().reason.contains("started when it is back")).await;
+    world.engine.answer_quietly();
+    world.send(Message::Replace(Box::new(stored(RestartPolicy::default())))).await;
+    world.speaks(2).await;
+}

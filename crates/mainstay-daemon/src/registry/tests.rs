@@ -1,0 +1,124 @@
+//! The registry on a fake engine.
+
+use mainstay_core::{Cause, ContainerSpec, Status, Workload};
+use mainstay_engine::{Engine, RemoteEngine};
+use mainstay_testkit::fake_engine::{FakeEngine, HOST};
+use mainstay_testkit::samples::{key, spec};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::engines::Engines;
+use crate::journal::Journal;
+use crate::session::Memory;
+use crate::sessions::Sessions;
+use crate::store::Store;
+
+/// Longer than anything here takes in the test's time.
+const LIMIT: Duration = Duration::from_secs(3600);
+
+struct World {
+    engine: FakeEngine,
+    registry: Registry,
+    store: Store,
+    news: tokio::task::JoinHandle<()>,
+    _dir: TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = FakeEngine::default();
+        let store = Store::open(&dir.path().join("state.db")).unwrap();
+        let journal = Journal::open(&dir.path().join("events.db")).unwrap();
+        let (sessions, kept) = Sessions::open(&dir.path().join("sessions.db"));
+        let gateway = Gateway::new(journal.clone(), Arc::new(sessions), kept);
+        let context = Context {
+            engines: Engines {
+                process: Arc::new(RemoteEngine::default()),
+                container: Arc::new(engine.clone()),
+                remote: Arc::new(RemoteEngine::default()),
+            },
+            store: store.clone(),
+            journal,
+            memory: Memory::open(dir.path().join("sessions")).unwrap(),
+            hubs: Arc::clone(&gateway.hubs),
+            daemon: 1,
+        };
+        let registry = Registry::new(context, gateway.clone(), HashMap::new());
+        gateway.provide_from(&registry);
+        let (mut coming, told) = (engine.watch(), registry.clone());
+        let news = tokio::spawn(async move {
+            while let Ok(news) = coming.recv().await {
+                told.news(news).await;
+            }
+        });
+        Self { engine, registry, store, news, _dir: dir }
+    }
+
+    async fn runs(&self, name: &ServerName) {
+        let mut view = self.registry.get(name).unwrap().view;
+        let running = view.wait_for(|shown| shown.info().status == Status::Running);
+        drop(timeout(LIMIT, running).await.expect("it comes to that").expect("it is driven"));
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.news.abort();
+    }
+}
+
+fn container() -> ServerSpec {
+    let image: ContainerSpec = serde_json::from_value(json!({ "image": "time" })).unwrap();
+    ServerSpec { workload: Workload::Container(image), ..spec("time") }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_engine_decides_about_a_server_is_stored() {
+    let world = World::new();
+    world.registry.describe(vec![container()], false).await.unwrap();
+    let stored = world.store.load().unwrap();
+    let Workload::Container(stored) = &stored[0].spec.workload else { panic!("{stored:?}") };
+    assert_eq!(stored.host.as_deref(), Some(HOST));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_image_is_an_error_of_its_own_kind() {
+    let world = World::new();
+    world.engine.lack_images();
+    let error = world.registry.describe(vec![container()], false).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NoImage);
+    assert_eq!(error.message, "`time`: the image `time:latest` is not there");
+    assert_eq!(world.store.load().unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_somebody_removed_is_let_go_of_with_the_runs_of_single_sessions() {
+    let world = World::new();
+    let name = world.registry.describe(vec![container()], false).await.unwrap().remove(0);
+    world.runs(&name).await;
+    let session = "0123456789abcdef";
+    let mut told = world.registry.isolate(&name, session).unwrap();
+    let up = |outlook: &Outlook| matches!(outlook, Outlook::Up(_));
+    drop(timeout(LIMIT, told.wait_for(up)).await.unwrap().unwrap());
+
+    world.engine.end_by(&key("time", 1), Cause::Removed);
+    let removed = |outlook: &Outlook| matches!(outlook, Outlook::Removed);
+    drop(timeout(LIMIT, told.wait_for(removed)).await.unwrap().unwrap());
+    let driven = async {
+        while !world.registry.everything().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(LIMIT, driven).await.unwrap();
+    assert_eq!(world.registry.get(&name).unwrap_err().kind, ErrorKind::NoSuchServer);
+    assert!(world.engine.alive().is_empty());
+    let forgotten = world.engine.forgotten();
+    assert!(forgotten.contains(&name) && forgotten.contains(&isolated_name(&name, session)));
+
+    // The same name may be used again, and no run number is.
+    world.registry.describe(vec![container()], false).await.unwrap();
+    world.runs(&name).await;
+    assert_eq!(world.engine.starts().last().unwrap().0, key("time", 2));
+}
