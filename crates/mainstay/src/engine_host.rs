@@ -13,6 +13,9 @@ use serde::Deserialize;
 use crate::context::Caller;
 use crate::error::CliError;
 
+/// What to do about a [`HostError`].
+pub(crate) const HELP: &str = "correct it (`docker context ls` shows all contexts), or set DOCKER_HOST to the engine's address";
+
 /// Docker's name for having chosen no context.
 const DEFAULT: &str = "default";
 
@@ -31,11 +34,7 @@ pub(crate) enum HostError {
 
 impl From<HostError> for CliError {
     fn from(error: HostError) -> Self {
-        Self::failed(
-            error.to_string(),
-            "correct it (`docker context ls` shows all contexts), or set DOCKER_HOST to the engine's \
-             address",
-        )
+        Self::failed(error.to_string(), HELP)
     }
 }
 
@@ -79,7 +78,7 @@ pub(crate) fn settle(
 }
 
 /// The address of the engine that the caller means; none if the daemon is to find one.
-fn host(
+pub(crate) fn host(
     engine: Option<EngineKind>,
     caller: &Caller,
     files: &impl Files,

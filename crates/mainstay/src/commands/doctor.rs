@@ -1,6 +1,7 @@
 //! `mainstay doctor`: looks for what could keep Mainstay from working, and says what to do.
 
 mod checks;
+mod engines;
 
 use mainstay_api::{Request, ServerInfo};
 use serde::Serialize;
@@ -9,7 +10,9 @@ use self::checks::{
     daemon_check, database_check, directory_check, kernel_checks, listen_check, program_checks,
     server_check,
 };
+use self::engines::engine_check;
 use crate::context::Context;
+use crate::engine_host::Disk;
 use crate::error::{CliError, Exit};
 use crate::remote::Remote;
 use crate::text::tame;
@@ -78,6 +81,7 @@ async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
     checks.push(daemon_check(&daemon));
     let running = daemon.as_ref().ok().and_then(Option::as_ref);
     checks.push(listen_check(ctx.caller.listen(), running));
+    checks.push(engine_check(&ctx.caller, &Disk));
     if let Ok(Some(_)) = daemon
         && let Some(connection) = remote.probe().await?
     {

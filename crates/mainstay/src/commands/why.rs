@@ -79,7 +79,8 @@ fn verdict(server: &ServerInfo) -> String {
 
 /// Whether a server that should be up waits for its next restart.
 fn is_down(server: &ServerInfo) -> bool {
-    server.last_exit.is_some() && (server.next_restart_at.is_some() || server.pid.is_none())
+    let has_run = server.pid.is_some() || server.container_id.is_some();
+    server.last_exit.is_some() && (server.next_restart_at.is_some() || !has_run)
 }
 
 fn timeline(events: &[EventRecord], now: Timestamp) -> String {

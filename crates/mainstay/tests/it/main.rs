@@ -15,4 +15,5 @@ mod no_daemon;
 mod proxy;
 mod real_servers;
 mod supervise;
+mod telling;
 mod usage;

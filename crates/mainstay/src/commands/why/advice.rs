@@ -1,5 +1,7 @@
 //! What a user can do about a server, from what is known of it.
 
+mod container;
+
 use mainstay_api::{LastExit, ServerInfo, WhyReport};
 use mainstay_core::Status;
 
@@ -15,6 +17,8 @@ pub(super) fn advice(report: &WhyReport) -> Vec<String> {
         Status::Stopping | Status::Removing => Vec::new(),
         Status::Stopped => vec![format!("`mainstay start {name}` turns it on")],
         Status::Running => ended.into_iter().collect(),
+        // What it waits for is not how it ended last.
+        Status::Waiting if container::is_contained(server) => vec![container::on_wait(server)],
         Status::Starting | Status::Unhealthy | Status::Waiting | Status::Error => {
             ended.into_iter().chain(on_output(report)).chain(on_fix(server)).collect()
         }
@@ -25,7 +29,14 @@ pub(super) fn advice(report: &WhyReport) -> Vec<String> {
 fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
     let ServerInfo { name, transport, engine, .. } = &report.server;
     let ever_ready = report.events.iter().any(|event| event.event == "ready");
-    match (exit.cause.as_str(), exit.code, exit.signal) {
+    if container::is_contained(&report.server)
+        && let Some(advice) = container::on_exit(exit, &report.server, ever_ready)
+    {
+        return advice;
+    }
+    // Of a container both may be known; the signal says more.
+    let code = exit.code.filter(|_| exit.signal.is_none());
+    match (exit.cause.as_str(), code, exit.signal) {
         _ if exit.oom => "memory ran out: give it more memory, or less to do".to_owned(),
         ("cannot-start", ..) if engine == REMOTE => format!(
             "correct what is named above, then `mainstay restart {name}`, or describe it anew: \

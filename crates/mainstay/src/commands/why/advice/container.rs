@@ -1,0 +1,170 @@
+//! What a user can do about a server in a container.
+
+use mainstay_api::{LastExit, ServerInfo};
+
+use crate::text::short_id;
+
+/// Whether a server runs in a container.
+pub(super) fn is_contained(server: &ServerInfo) -> bool {
+    matches!(server.engine.as_str(), "docker" | "podman")
+}
+
+/// What the way it ended suggests; none if it suggests what it would of any server.
+pub(super) fn on_exit(exit: &LastExit, server: &ServerInfo, ever_ready: bool) -> Option<String> {
+    let ServerInfo { name, engine, transport, .. } = server;
+    let code = exit.code.filter(|_| exit.signal.is_none());
+    Some(match (exit.cause.as_str(), code) {
+        _ if exit.oom => format!(
+            "memory ran out: give it more (`mainstay run {name} --replace --image IMAGE --memory \
+             SIZE`), or less to do"
+        ),
+        ("cannot-start", _) => on_start(&exit.detail, server),
+        ("stopped", _) => format!(
+            "somebody stopped it (`{engine} stop`); `mainstay stop {name}` turns it off for good, and \
+             `--on-stop respect` leaves it stopped whenever somebody does that"
+        ),
+        ("restarted", _) => {
+            format!("somebody restarted it (`{engine} restart`); that uses up no restart")
+        }
+        ("removed", _) => format!(
+            "somebody removed its container (`{engine} rm`); `mainstay run {name} --image IMAGE` runs \
+             it anew"
+        ),
+        ("engine-away", _) => engine_away(engine),
+        ("hung", _) if !ever_ready && transport == "stdio" => {
+            "it never answered `initialize`: check that the image is one of an MCP server that speaks \
+             stdio, or give it more time with `--start-timeout`"
+                .to_owned()
+        }
+        ("hung", _) if !ever_ready => {
+            "it never answered `initialize`: check that it listens at `--target-port` and on all \
+             addresses of its container (0.0.0.0), or give it more time with `--start-timeout`"
+                .to_owned()
+        }
+        (_, Some(126 | 127)) => format!(
+            "exit code 126 or 127 usually means that its entry point found no program to run: check \
+             the image and the arguments (`mainstay status {name}`)"
+        ),
+        (_, Some(0)) => format!(
+            "it ended by itself without an error, but a server should stay: check whether its entry \
+             point needs an argument to serve (`mainstay status {name}` shows those it has)"
+        ),
+        (_, Some(_) | None) => return None,
+    })
+}
+
+/// What to do while it waits for something.
+pub(super) fn on_wait(server: &ServerInfo) -> String {
+    let ServerInfo { name, engine, reason, .. } = server;
+    if !reason.starts_with("paused") {
+        return engine_away(engine);
+    }
+    let container = server.container_id.as_deref().map_or("CONTAINER", short_id);
+    format!(
+        "`{engine} unpause {container}` lets it go on, `mainstay restart {name}` starts it anew"
+    )
+}
+
+fn engine_away(engine: &str) -> String {
+    format!(
+        "check that its engine is up (`{engine} info`); it goes on by itself as soon as that answers"
+    )
+}
+
+/// What to do about the engine's words of why it cannot start.
+fn on_start(detail: &str, server: &ServerInfo) -> String {
+    let ServerInfo { name, engine, .. } = server;
+    let detail = detail.to_lowercase();
+    let says = |words: &[&str]| words.iter().any(|word| detail.contains(word));
+    let first = if says(&["no container engine"]) {
+        "start Docker or Podman (`mainstay doctor` shows which engines are found)".to_owned()
+    } else if says(&["port is already", "address already in use", "port is taken"]) {
+        "free the port that is named above, or choose another one".to_owned()
+    } else if says(&["mount", "bind source"]) {
+        "check that the source of every volume is there".to_owned()
+    } else if says(&["executable file not found", "no such file or directory"]) {
+        format!("check the image and its arguments (`mainstay status {name}`)")
+    } else if says(&["network"]) {
+        format!("make the network (`{engine} network create`), or choose another one")
+    } else if says(&["image"]) {
+        format!("get the image (`{engine} pull`, or build it)")
+    } else {
+        "correct what is named above".to_owned()
+    };
+    format!(
+        "{first}, then `mainstay restart {name}`, or describe it anew: \
+         `mainstay run {name} --replace --image IMAGE`"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use mainstay_core::Status;
+
+    use super::super::super::super::ls::tests::server;
+    use super::*;
+
+    fn contained(transport: &str) -> ServerInfo {
+        let mut server = server("time", Status::Error);
+        server.engine = "podman".to_owned();
+        server.transport = transport.to_owned();
+        server
+    }
+
+    fn exit(cause: &str, detail: &str) -> LastExit {
+        LastExit {
+            cause: cause.to_owned(),
+            detail: detail.to_owned(),
+            code: None,
+            signal: None,
+            oom: false,
+            at: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    fn check(exit: &LastExit, expected: &str) {
+        let advice = on_exit(exit, &contained("stdio"), false).unwrap();
+        assert!(advice.starts_with(expected), "{advice}");
+        assert!(!advice.contains("COMMAND"), "{advice}");
+    }
+
+    #[test]
+    fn the_cause_decides() {
+        check(&exit("stopped", ""), "somebody stopped it (`podman stop`); `mainstay stop time`");
+        check(&exit("restarted", ""), "somebody restarted it (`podman restart`)");
+        check(&exit("removed", ""), "somebody removed its container (`podman rm`)");
+        check(&exit("engine-away", ""), "check that its engine is up (`podman info`)");
+        check(&exit("hung", ""), "it never answered `initialize`: check that the image");
+        let http = on_exit(&exit("hung", ""), &contained("streamable-http"), false).unwrap();
+        assert!(http.contains("0.0.0.0"), "{http}");
+        check(&LastExit { code: Some(127), ..exit("exited", "") }, "exit code 126 or 127");
+        check(&LastExit { code: Some(0), ..exit("exited", "") }, "it ended by itself without");
+        let oom = LastExit { code: Some(137), signal: Some(9), oom: true, ..exit("exited", "") };
+        check(&oom, "memory ran out: give it more (`mainstay run time --replace --image IMAGE");
+        let killed = LastExit { code: Some(137), signal: Some(9), ..exit("exited", "") };
+        assert_eq!(on_exit(&killed, &contained("stdio"), true), None);
+    }
+
+    #[test]
+    fn what_cannot_start_is_told_by_what_the_engine_says() {
+        let check = |detail: &str, expected: &str| check(&exit("cannot-start", detail), expected);
+        check("cannot start: no container engine answers", "start Docker or Podman");
+        check("cannot start: the image `a:1` is not there", "get the image (`podman pull`");
+        check("Bind for 127.0.0.1:80 failed: port is already allocated", "free the port");
+        check("network mine not found", "make the network (`podman network create`)");
+        check("bind source path does not exist: /a", "check that the source of every volume");
+        check("exec: \"x\": executable file not found in $PATH", "check the image and its");
+        check("unknown capability", "correct what is named above, then `mainstay restart time`");
+    }
+
+    #[test]
+    fn a_wait_has_one_way_out() {
+        let mut time = contained("stdio");
+        time.reason = "paused by someone else".to_owned();
+        time.container_id = Some("3f2a9c01b7d4e5f60718".to_owned());
+        assert!(on_wait(&time).starts_with("`podman unpause 3f2a9c01b7d4` lets it go on"));
+        time.reason = "the engine has been away for 3 s".to_owned();
+        assert!(on_wait(&time).starts_with("check that its engine is up (`podman info`)"));
+    }
+}
