@@ -3,6 +3,7 @@
 //! - [`fixture`]: a small, fast MCP server that misbehaves on request (binary `fixture-mcp`);
 //! - [`load`]: a closed-loop load generator that checks every answer (binary `mcpload`);
 //! - [`supervise`]: how fast and how cheaply Mainstay keeps servers alive (binary `supervise-bench`);
+//! - [`docker`]: the same for servers in containers, beside Docker's own restarts (binary `docker-bench`);
 //! - [`proxy`]: what Mainstay costs and bears as a proxy, beside its peers (binary `proxy-bench`).
 //!
 //! Nothing here depends on Mainstay's own crates, so that a mistake in them cannot hide in here.
@@ -10,6 +11,7 @@
 use std::error::Error;
 use std::fmt::Write as _;
 
+pub mod docker;
 pub mod fixture;
 pub mod load;
 mod procfs;

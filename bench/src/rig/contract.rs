@@ -11,6 +11,8 @@ pub(crate) struct Server {
     #[serde(default)]
     pub(crate) pid: Option<u32>,
     #[serde(default)]
+    pub(crate) container_id: Option<String>,
+    #[serde(default)]
     pub(crate) ready_at: Option<Timestamp>,
 }
 

@@ -29,6 +29,8 @@ const POLL: Duration = Duration::from_millis(50);
 pub(crate) struct Programs {
     mainstay: PathBuf,
     fixture: PathBuf,
+    /// Variables that `mainstay` is given besides.
+    vars: Vec<(&'static str, String)>,
 }
 
 impl Programs {
@@ -40,7 +42,13 @@ impl Programs {
             None => this.with_file_name("mainstay"),
         };
         let fixture = this.with_file_name("fixture-mcp");
-        Ok(Self { mainstay, fixture })
+        Ok(Self { mainstay, fixture, vars: Vec::new() })
+    }
+
+    /// The same, with a variable for every `mainstay` command.
+    pub(crate) fn with_var(mut self, name: &'static str, value: String) -> Self {
+        self.vars.push((name, value));
+        self
     }
 }
 
@@ -244,7 +252,8 @@ impl Instance {
             .args(arguments)
             .env("MAINSTAY_HOME", self.state())
             .env("MAINSTAY_LISTEN", self.listen.to_string())
-            .env("HOME", self.folder.path().join("home"));
+            .env("HOME", self.folder.path().join("home"))
+            .envs(self.programs.vars.iter().map(|(name, value)| (name, value)));
         command
     }
 }

@@ -13,8 +13,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub(crate) use contract::Event;
-pub(crate) use instance::{Events, Instance, Programs, Upstream, free_address, kill};
+pub(crate) use contract::{Event, Server};
+pub(crate) use instance::{Events, Instance, Programs, Upstream, free_address, kill, output};
 use serde::Serialize;
 pub(crate) use table::Table;
 use tokio::signal::unix::{SignalKind, signal};

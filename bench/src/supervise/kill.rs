@@ -12,10 +12,11 @@ use tokio::time::Instant;
 use crate::rig::{BenchError, Event, Events, Instance, Table, Upstream, kill};
 use crate::stats::Percentiles;
 
-const NAME: &str = "victim";
+/// The server that is killed.
+pub(crate) const NAME: &str = "victim";
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// How long one recovery may take.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// From the kill to each of the three events.
 #[derive(Debug, Serialize)]
@@ -55,7 +56,8 @@ pub(super) async fn measure(instance: &Instance, kills: u32) -> Result<Figures, 
     })
 }
 
-async fn recovery(
+/// Follows a recovery to its end.
+pub(crate) async fn recovery(
     events: &mut Events,
     killed_at: Timestamp,
     number: u32,
@@ -75,10 +77,10 @@ async fn recovery(
 
 /// The times of one recovery, since the kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Recovery {
-    noticed: Duration,
-    started: Duration,
-    ready: Duration,
+pub(crate) struct Recovery {
+    pub(crate) noticed: Duration,
+    pub(crate) started: Duration,
+    pub(crate) ready: Duration,
 }
 
 /// How far a recovery has come: the three events in their order.
@@ -126,7 +128,7 @@ impl Progress {
 }
 
 /// In whole microseconds, downwards, as events may be: so none can seem to come before its kill.
-fn wall_clock() -> Timestamp {
+pub(crate) fn wall_clock() -> Timestamp {
     let now = Timestamp::now();
     Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
 }

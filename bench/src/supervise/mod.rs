@@ -2,7 +2,7 @@
 //!
 //! Each measure runs against a Mainstay of its own ([`Instance`]).
 
-mod kill;
+pub(crate) mod kill;
 mod list;
 mod many;
 
