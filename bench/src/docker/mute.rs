@@ -52,7 +52,9 @@ async fn carry(mut client: UnixStream, engine: &Path) -> io::Result<()> {
         let (head, _event) = read_head(&mut engine).await?;
         client.write_all(head.as_bytes()).await?;
         // The stream stays open, and its client never hears anything.
-        return client.readable().await;
+        let mut unread = [0; 64];
+        while client.read(&mut unread).await? > 0 {}
+        return Ok(());
     }
     copy_bidirectional(&mut client, &mut engine).await.map(drop)
 }
