@@ -70,7 +70,7 @@ impl Unit {
         run.exited.is_some_and(|at| matches!(self.verdict(at, &exit, None), Verdict::GiveUp))
     }
 
-    /// Takes in that the present run is over; with none, that the workload is.
+    /// Takes in that the present run is over; with none, what has become of the workload.
     pub(super) fn end(&mut self, now: Instant, reported: Cause) {
         let (run, ending) = match mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Up(run) => (run, None),
@@ -79,14 +79,31 @@ impl Unit {
             | Phase::Resting(_)
             | Phase::Failed(_)
             | Phase::Removed
-            | Phase::Finished => {
-                self.phase = Phase::Removed;
-                return;
-            }
+            | Phase::Finished => return self.end_without_run(now, reported),
         };
         let ended = ended(now, &run, self.cause(reported, ending.as_ref()));
         let verdict = self.verdict(ended.at, &ended.cause, ending.as_ref());
         self.phase = self.carry_out(now, ended, verdict);
+    }
+
+    /// The workload of the last run, which is over, is no more or of no more use.
+    fn end_without_run(&mut self, now: Instant, reported: Cause) {
+        match reported {
+            Cause::CannotStart(why) if self.wanted == Wanted::On => {
+                self.notes.push(Note::CannotStart { run: self.last, why: why.clone() });
+                self.phase = Phase::Failed(Failure::CannotStart { since: now, why });
+            }
+            // Whoever wants it to run again will learn that it cannot.
+            Cause::CannotStart(_) => {}
+            Cause::Removed
+            | Cause::Exited(_)
+            | Cause::Hung(_)
+            | Cause::StoppedBySomeone
+            | Cause::RestartedBySomeone
+            | Cause::EngineAway
+            | Cause::NotStarted(_)
+            | Cause::Asked => self.phase = Phase::Removed,
+        }
     }
 
     /// When a server that an outage took may be started.
@@ -96,13 +113,14 @@ impl Unit {
     }
 
     /// What we know ourselves outweighs what the engine can tell, except that a workload that is
-    /// no more is no more, and that it knows of outages and of starts that failed.
+    /// no more or of no more use is so, and that it knows of outages and of starts that failed.
     fn cause(&self, reported: Cause, ending: Option<&Ending>) -> Cause {
         match (reported, ending) {
             (Cause::Removed, _) => Cause::Removed,
             (_, Some(Ending::Asked)) => Cause::Asked,
+            (cause @ Cause::CannotStart(_), _) => cause,
             (_, _) if self.away.is_some() => Cause::EngineAway,
-            (cause @ (Cause::EngineAway | Cause::NotStarted(_) | Cause::CannotStart(_)), _)
+            (cause @ (Cause::EngineAway | Cause::NotStarted(_)), _)
             | (cause, None | Some(Ending::Exited)) => cause,
             (_, Some(Ending::Faulty(fault))) => fault.cause(),
         }

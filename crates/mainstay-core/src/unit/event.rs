@@ -42,8 +42,8 @@ pub enum Event {
         run: RunId,
     },
     /// The run is over and none of its descendants is left. A start that failed for a passing reason
-    /// is such an end too, with [`Cause::NotStarted`]. A removal may also name the last run while
-    /// there is no present one.
+    /// is such an end too, with [`Cause::NotStarted`]. That the workload was removed, or can never be
+    /// started again, may also be told of the last run while there is no present one.
     Gone {
         /// Which run.
         run: RunId,

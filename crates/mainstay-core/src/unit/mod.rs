@@ -160,7 +160,9 @@ impl Unit {
     /// Whether this is news of another run, or comes after the end.
     fn ignores(&self, event: &Event) -> bool {
         let known = match (event, self.run()) {
-            (Event::Gone { run, cause: Cause::Removed }, None) => *run == self.last,
+            (Event::Gone { run, cause: Cause::Removed | Cause::CannotStart(_) }, None) => {
+                *run == self.last
+            }
             (Event::Adopted { old, new }, present) => {
                 *old == present.unwrap_or(self.last) && *new > self.last
             }
@@ -192,6 +194,8 @@ impl Unit {
             Event::Want(wanted) => self.want(wanted),
             Event::Restart => self.restart(),
             Event::Replaced(policy) => self.replace(policy),
+            // Without its engine nothing can start.
+            Event::StartFailed { .. } if self.away.is_some() => self.end(now, Cause::EngineAway),
             Event::StartFailed { why, .. } => self.end(now, Cause::CannotStart(why)),
             Event::Exited { .. } => self.exit(now),
             Event::Gone { cause, .. } => self.end(now, cause),

@@ -40,7 +40,7 @@ impl Driver {
             Note::Amended { cause, .. } => {
                 self.times.next_restart_at.take_if(|_| *cause == Cause::RestartedBySomeone);
                 self.note_last_end();
-                tracing::info!(%server, run, cause = cause.kind(), detail, "server amended");
+                tracing::info!(%server, run, cause = cause.kind(), detail, "server ended by someone else");
             }
             Note::Adopted { .. } => {
                 self.exited = None;

@@ -216,6 +216,39 @@ fn what_somebody_starts_after_an_error_is_adopted() {
 }
 
 #[test]
+fn a_workload_that_is_lost_without_a_removal_is_an_error_and_not_forgotten() {
+    let lost = |run| Event::Gone {
+        run: RunId::new(run),
+        cause: Cause::CannotStart("all containers are gone at once".to_owned()),
+    };
+    let mut up = world();
+    up.comes_up();
+    assert_eq!(up.tell(lost(1)), None);
+    let mut resting = world();
+    resting.crashes();
+    resting.crashes();
+    assert_eq!(resting.tell(lost(2)), None);
+    let mut given_up = world();
+    given_up.gives_up();
+    assert_eq!(given_up.tell(lost(11)), None);
+    let mut away = world();
+    away.comes_up();
+    away.loses_engine();
+    assert_eq!(away.tell(lost(1)), None);
+    assert_eq!(away.tell(Event::EngineBack), None);
+    for mut w in [up, resting, given_up, away] {
+        w.shows(Status::Error, "cannot start: all containers are gone at once");
+        assert_eq!(w.passes(FOREVER), None);
+    }
+
+    let mut off = world();
+    off.want(Wanted::Off);
+    off.crashes();
+    assert_eq!(off.tell(lost(1)), None);
+    off.shows(Status::Stopped, "stopped on request");
+}
+
+#[test]
 fn what_somebody_starts_although_it_is_off_is_stopped() {
     let mut w = world();
     w.want(Wanted::Off);

@@ -100,6 +100,7 @@ fn cause() -> impl Strategy<Value = Cause> {
         2 => Just(Cause::EngineAway),
         1 => Just(Cause::Asked),
         1 => Just(Cause::NotStarted("no memory".to_owned())),
+        1 => Just(Cause::CannotStart("no container".to_owned())),
     ]
 }
 
