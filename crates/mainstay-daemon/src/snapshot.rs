@@ -89,7 +89,7 @@ impl Snapshot {
             last_exit: times.ended.as_ref().map(|(cause, text, at)| last_exit(cause, text, *at)),
             sessions: 0,
             pid: self.pid,
-            container_id: None,
+            container_id: self.container.clone(),
         }
     }
 }
