@@ -34,7 +34,7 @@ use crate::lines::{Line, LineSplitter};
 pub(crate) const PING: Duration = Duration::from_secs(2);
 
 /// How long questions may take.
-const ASK: Duration = Duration::from_secs(10);
+pub(crate) const ASK: Duration = Duration::from_secs(10);
 
 /// How long changes may take, beyond the time that they give to others.
 const CHANGE: Duration = Duration::from_secs(60);
@@ -69,23 +69,17 @@ impl From<Error> for Failure {
             },
             Error::DockerStreamError { error } => Self::Refused(error),
             Error::RequestTimeoutError => Self::Silent("no answer in time".to_owned()),
-            other => Self::Silent(with_causes(&other)),
+            Error::SocketNotFoundError(_) => Self::Silent("there is no such socket".to_owned()),
+            other => Self::Silent(innermost(&other)),
         }
     }
 }
 
-/// An error and what caused it, in one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
+/// What went wrong, in one line: what the system says about it, if it does.
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let system = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>()).last();
+    system.map_or_else(|| error.to_string(), |system| system.kind().to_string())
 }
 
 /// Who answers at an address.
@@ -121,17 +115,23 @@ impl Api {
     /// Makes the acquaintance of whoever answers at an address.
     pub(crate) async fn meet(address: &Address) -> Result<(Self, Identity), Failure> {
         let docker = connect(address)?.with_timeout(CHANGE);
-        let meet = async {
+        in_time(PING, docker.ping()).await?;
+        let ask = async {
             let docker = docker.negotiate_version().await?;
             let version = docker.version().await?;
             let info = docker.info().await?;
             let mut components = version.components.iter().flatten();
             let podman = components.any(|component| component.name.contains("Podman"));
-            let kind = if podman { EngineKind::Podman } else { EngineKind::Docker };
-            let id = info.id.filter(|id| !id.is_empty()).or(info.name).unwrap_or_default();
-            Ok::<_, Error>((Self { docker }, Identity { id, kind }))
+            let who = if podman {
+                // It makes up an id for every answer; what it has is where its files are.
+                let id = [info.name, info.docker_root_dir].map(Option::unwrap_or_default).join(":");
+                Identity { id, kind: EngineKind::Podman }
+            } else {
+                Identity { id: info.id.unwrap_or_default(), kind: EngineKind::Docker }
+            };
+            Ok::<_, Error>((Self { docker }, who))
         };
-        Ok(in_time(PING, meet).await?)
+        Ok(in_time(ASK, ask).await?)
     }
 
     /// Whether it takes a new connection and answers on it.
@@ -323,9 +323,11 @@ fn inspected(id: &str, found: ContainerInspectResponse) -> Inspected {
     let state = found.state.unwrap_or_default();
     let health = state.health.and_then(|health| health.status);
     let pid = state.pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
+    // Podman says that a container which is asked to stop does not run; how it ends is known later.
+    let stopping = state.status == Some(ContainerStateStatusEnum::STOPPING);
     let seen = Seen {
         id: id.to_owned(),
-        running: state.running.unwrap_or(false),
+        running: stopping || state.running.unwrap_or(false),
         paused: state.paused.unwrap_or(false),
         unhealthy: health == Some(HealthStatusEnum::UNHEALTHY),
         started_at: state.started_at.unwrap_or_default(),

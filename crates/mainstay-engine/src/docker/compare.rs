@@ -54,7 +54,7 @@ impl Shared {
             let again = up.api.list(&self.instance).await?;
             self.tell_missing(&ours, &again).await;
         }
-        self.sweep(host, up, listed).await;
+        self.sweep(up, listed).await;
         Ok(())
     }
 
@@ -78,10 +78,10 @@ impl Shared {
 
     /// Removes the containers of this instance that belong to no server any more, and those that were
     /// to be replaced when a daemon died.
-    async fn sweep(&self, host: &Arc<Host>, up: &Up, listed: Vec<Listed>) {
+    async fn sweep(&self, up: &Up, listed: Vec<Listed>) {
         let is_wanted = |found: &Listed| {
             found.server.parse().ok().is_some_and(|name| match self.server(&name) {
-                Some(server) => server.needs(host, &found.id),
+                Some(server) => server.needs(&found.id),
                 None => self.wanted().contains(&name),
             })
         };

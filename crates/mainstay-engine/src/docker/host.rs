@@ -17,13 +17,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::Shared;
-use super::api::{Api, Failure, Identity, PING};
+use super::api::{ASK, Api, Identity, PING};
 use super::discover::Address;
 use super::noticing::{self, Said};
 
 /// How often an engine that is away is tried, at first and later.
 const TRY_FIRST: Duration = Duration::from_millis(100);
 const TRY_LATER: Duration = Duration::from_secs(1);
+
+/// What could not be looked at is looked at again after this time.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Errands on their way to the task of a host.
 const ERRANDS: usize = 1024;
@@ -86,7 +89,7 @@ impl Host {
     /// The engine, if it answers; or why it does not.
     pub(crate) async fn up(&self) -> Result<Up, String> {
         let mut reach = self.reach.subscribe();
-        let known = timeout(PING * 2, reach.wait_for(|reach| !matches!(reach, Reach::Untried)));
+        let known = timeout(PING + ASK, reach.wait_for(|reach| !matches!(reach, Reach::Untried)));
         match known.await.map(|known| known.map(|known| known.clone())) {
             Ok(Ok(Reach::Up(up))) => Ok(up),
             Ok(Ok(Reach::Away(why))) => Err(why),
@@ -286,11 +289,13 @@ impl Watcher {
         for later in due {
             match later {
                 Later::Look(server) => {
-                    if let Err(Failure::Silent(_)) = shared.look(&self.host, up, &server).await
-                        && up.api.ping().await.is_err()
-                    {
+                    if shared.look(&self.host, up, &server).await.is_ok() {
+                        continue;
+                    }
+                    if up.api.ping().await.is_err() {
                         return false;
                     }
+                    self.due.push((now + LOOK_AGAIN, Later::Look(server)));
                 }
                 Later::Settle(server, run) => shared.settle(&server, run),
             }

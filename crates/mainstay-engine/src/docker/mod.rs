@@ -368,11 +368,15 @@ impl Engine for DockerEngine {
 
     async fn attach(&self, key: &RunKey) -> Result<Stdio, EngineError> {
         let server = self.server(key)?;
+        let known = server.state().pump.clone();
+        if let Some(pump) = known {
+            return pump.attach(key).await;
+        }
+        let (_, up, _) = self.reach(key).await?;
+        let connected = self.shared.connect(&server, &up).await;
+        connected.map_err(|failure| EngineError::Away(failure.to_string()))?;
         let pump = server.state().pump.clone();
-        let Some(pump) = pump else {
-            return Err(EngineError::Away("its streams are not connected yet".to_owned()));
-        };
-        pump.attach(key).await
+        pump.ok_or_else(|| EngineError::NoSuchRun(key.clone()))?.attach(key).await
     }
 
     async fn endpoint(&self, key: &RunKey, port: u16) -> Result<Vec<SocketAddr>, EngineError> {

@@ -32,7 +32,7 @@ pub(crate) struct State {
     pub(crate) container: Option<String>,
     pub(crate) digest: String,
     pub(crate) watch: Watch,
-    /// When the last run was started, in the engine's words.
+    /// When the last run was started, in the engine's words; empty until that is known.
     pub(crate) started_at: String,
     pub(crate) ports: HashMap<u16, u16>,
     pub(crate) pump: Option<Arc<Pump>>,
@@ -93,10 +93,11 @@ impl Server {
     }
 
     /// Whether a container that bears its label is the one it has, or may have in a moment.
-    pub(crate) fn needs(&self, host: &Host, container: &str) -> bool {
+    /// One engine may be reached at several addresses, so where it was found does not matter.
+    pub(crate) fn needs(&self, container: &str) -> bool {
         let Ok(_idle) = self.busy.try_lock() else { return true };
         let state = self.state();
-        state.is_in(&host.address, container) || state.container.is_none() && !state.removed
+        state.container.as_ref().map_or(!state.removed, |own| own == container)
     }
 
     /// What has become of its run, as far as that is known.

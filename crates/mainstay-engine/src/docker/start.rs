@@ -66,6 +66,7 @@ impl Shared {
         {
             let mut state = server.state();
             state.pump = Some(pump);
+            state.started_at.clear();
             state.watch.starting(key.run);
         }
         if let Err(failure) = up.api.start(id).await {

@@ -10,7 +10,7 @@ use super::Shared;
 use super::api::{Failure, Inspected};
 use super::host::{Errand, Host, Up};
 use super::noticing::{Fact, Said};
-use super::pump::Pump;
+use super::pump::{Pump, Speech};
 use super::server::Server;
 use crate::{News, Started};
 
@@ -67,6 +67,12 @@ impl Shared {
             let mut state = server.state();
             if state.container.as_deref() != Some(&inspected.seen.id) {
                 return;
+            }
+            let starting = server.busy.try_lock().is_err();
+            if state.started_at.is_empty() && state.watch.run().is_some() && !starting {
+                // It was started, but could not be looked at.
+                state.begin(&inspected.seen, inspected.ports.clone());
+                state.watch.started(&inspected.seen);
             }
             state.watch.see(&inspected.seen, returned)
         };
@@ -183,37 +189,45 @@ impl Shared {
         Arc::new(Pump::start(&self.tasks, speech, log, past, lost))
     }
 
-    /// Connects to the streams of a run that lives, if there is no connection. What it wrote meanwhile
-    /// is taken from the log; of a run that an earlier daemon listened to, that is not known.
+    /// Connects again to the streams of a run that lives, if the connection was lost. A run that an
+    /// earlier daemon had is left alone until its lines are asked for: some engines close the standard
+    /// input of a container with each connection that ends.
     pub(super) async fn listen(&self, server: &Arc<Server>, up: &Up) {
-        let (run, pump, container, speech, since) = {
+        let lost = {
             let state = server.state();
-            let (Some(run), Some(container)) = (state.watch.run(), state.container.clone()) else {
-                return;
-            };
-            if state.pump.as_ref().is_some_and(|pump| pump.is_connected()) {
-                return;
-            }
-            (run, state.pump.clone(), container, state.speech, seconds(&state.started_at))
+            let words = state.speech == Speech::Words;
+            let alone = state.pump.is_none() && !words;
+            let connected = state.pump.as_ref().is_some_and(|pump| pump.is_connected());
+            state.watch.run().is_some() && !alone && !connected
         };
-        let connected = async {
-            let streams = up.api.attach(&container, speech).await?;
-            let Some(pump) = pump else {
-                let pump = self.pump(server, run, &container);
-                pump.connect(streams, None).await;
-                server.state().pump = Some(pump);
-                return Ok(());
-            };
-            // After the connection, so that every line is in one of the two.
-            let missed = up.api.written_since(&container, since).await?;
-            pump.connect(streams, Some(missed)).await;
-            Ok::<_, Failure>(())
-        };
-        if let Err(error) = connected.await {
+        if lost && let Err(error) = self.connect(server, up).await {
             tracing::warn!(server = %server.name, %error, "cannot listen to a container");
             let host = Arc::clone(&server.state().host);
             host.leave(Errand::Look(server.name.clone(), Instant::now() + LOOK_LATER));
         }
+    }
+
+    /// Connects to the streams of a run. What it wrote while the connection was lost is taken from the
+    /// log; what it wrote to an earlier daemon is not known.
+    pub(super) async fn connect(&self, server: &Arc<Server>, up: &Up) -> Result<(), Failure> {
+        let (run, pump, container, speech, since) = {
+            let state = server.state();
+            let (Some(run), Some(container)) = (state.watch.run(), state.container.clone()) else {
+                return Ok(());
+            };
+            (run, state.pump.clone(), container, state.speech, seconds(&state.started_at))
+        };
+        let streams = up.api.attach(&container, speech).await?;
+        if let Some(pump) = pump {
+            // After the connection, so that every line is in one of the two.
+            let missed = up.api.written_since(&container, since).await?;
+            pump.connect(streams, Some(missed)).await;
+        } else {
+            let pump = self.pump(server, run, &container);
+            pump.connect(streams, None).await;
+            server.state().pump = Some(pump);
+        }
+        Ok(())
     }
 
     pub(super) fn keep_record(&self, server: &Arc<Server>) {
