@@ -511,3 +511,6 @@ impl Pending {
         input.write_all(&text).await.is_ok() && input.flush().await.is_ok()
     }
 }
+
+#[cfg(test)]
+mod tests;

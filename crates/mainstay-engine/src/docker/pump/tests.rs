@@ -1,0 +1,186 @@
+use mainstay_core::RunId;
+use mainstay_hold::launch::LogConfig;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, DuplexStream, duplex};
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A pump, and the engine's end of what it is connected to.
+struct Scene {
+    dir: TempDir,
+    _tasks: Tasks,
+    pump: Pump,
+    losses: watch::Receiver<usize>,
+}
+
+/// The engine's end of a connection.
+struct Line {
+    output: mpsc::Sender<Frame>,
+    input: DuplexStream,
+}
+
+impl Scene {
+    fn new(speech: Speech) -> Self {
+        let (dir, tasks) = (tempfile::tempdir().unwrap(), Tasks::default());
+        let path = dir.path().join("log");
+        let log = Log::new(LogConfig { path, max_bytes: 100_000, keep: 1 });
+        let (count, losses) = watch::channel(0);
+        let lost = move || count.send_modify(|count| *count += 1);
+        let pump = Pump::start(&tasks, speech, log, Past::default(), lost);
+        Self { dir, _tasks: tasks, pump, losses }
+    }
+
+    /// Connects it, to a server that reads so many bytes before it is asked to.
+    async fn connect(&self, room: usize, missed: Option<Missed>) -> Line {
+        let (output, frames) = mpsc::channel(64);
+        let (input, theirs) = duplex(room);
+        let output_end = futures_util::stream::unfold(frames, async |mut frames| {
+            frames.recv().await.map(|frame| (frame, frames))
+        });
+        let ends = AttachContainerResults { output: Box::pin(output_end), input: Box::pin(theirs) };
+        self.pump.connect(ends, missed).await;
+        Line { output, input }
+    }
+
+    /// Hangs up, and waits until that was noticed.
+    async fn cut(&mut self, line: Line) {
+        drop(line);
+        timeout(LIMIT, self.losses.changed()).await.unwrap().unwrap();
+    }
+
+    async fn attach(&self) -> Stdio {
+        let key = RunKey::new("time".parse().unwrap(), RunId::new(1));
+        self.pump.attach(&key).await.unwrap()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Line {
+    async fn says(&self, text: &'static str) {
+        let message = Bytes::from_static(text.as_bytes());
+        self.output.send(Ok(LogOutput::StdOut { message })).await.unwrap();
+    }
+
+    async fn mutters(&self, text: &'static str) {
+        let message = Bytes::from_static(text.as_bytes());
+        self.output.send(Ok(LogOutput::StdErr { message })).await.unwrap();
+    }
+
+    async fn hears(&mut self, expected: &str) {
+        let mut heard = vec![0; expected.len()];
+        timeout(LIMIT, self.input.read_exact(&mut heard)).await.unwrap().unwrap();
+        assert_eq!(String::from_utf8(heard).unwrap(), expected);
+    }
+}
+
+async fn next_line(stdio: &mut Stdio) -> Option<String> {
+    let line = timeout(LIMIT, stdio.from_server.recv()).await.expect("it comes in time");
+    line.map(|line| String::from_utf8(line.to_vec()).unwrap())
+}
+
+async fn expect_lines(stdio: &mut Stdio, expected: &[&str]) {
+    for line in expected {
+        assert_eq!(next_line(stdio).await.as_deref(), Some(*line));
+    }
+}
+
+fn log_of(lines: &[&'static str]) -> Missed {
+    let lines = lines.iter().map(|line| Bytes::from_static(line.as_bytes()));
+    Missed { stdout: lines.collect(), stderr: Vec::new() }
+}
+
+#[tokio::test]
+async fn lines_go_both_ways_and_words_go_to_the_log() {
+    let scene = Scene::new(Speech::Lines);
+    let mut line = scene.connect(1024, None).await;
+    line.says("early\nha").await;
+    let mut stdio = scene.attach().await;
+    line.says("lf\n").await;
+    expect_lines(&mut stdio, &["early", "half"]).await;
+    stdio.to_server.send("ask".into()).await.unwrap();
+    line.hears("ask\n").await;
+    stdio.written.wait_for(|written| *written == 1).await.unwrap();
+    line.mutters("warning\n").await;
+    stdio.junk.send("junk".into()).await.unwrap();
+    line.says("end\n").await;
+    expect_lines(&mut stdio, &["end"]).await;
+    drop(line);
+    scene.pump.finish(LIMIT).await;
+    assert_eq!(next_line(&mut stdio).await, None);
+    assert_eq!(scene.pump.stderr(), b"warning\n");
+    assert!(scene.log().contains("warning\n"), "{}", scene.log());
+}
+
+#[tokio::test]
+async fn what_was_written_without_a_connection_comes_once_and_in_order() {
+    let mut scene = Scene::new(Speech::Lines);
+    let line = scene.connect(1024, None).await;
+    let mut stdio = scene.attach().await;
+    line.says("a\nb\ncut o").await;
+    expect_lines(&mut stdio, &["a", "b"]).await;
+    scene.cut(line).await;
+    let line = scene.connect(1024, Some(log_of(&["a", "b", "cut off", "c"]))).await;
+    line.says("c\nd\n").await;
+    expect_lines(&mut stdio, &["cut off", "c", "d"]).await;
+    // A line that looks like one of the log is told when nothing follows it.
+    scene.cut(line).await;
+    let line = scene.connect(1024, Some(log_of(&["a", "b", "cut off", "c", "d"]))).await;
+    line.says("a\n").await;
+    expect_lines(&mut stdio, &["a"]).await;
+}
+
+#[tokio::test]
+async fn lines_to_the_server_wait_for_a_connection() {
+    let scene = Scene::new(Speech::Lines);
+    let stdio = scene.attach().await;
+    stdio.to_server.send("one".into()).await.unwrap();
+    stdio.to_server.send("two".into()).await.unwrap();
+    assert_eq!(*stdio.written.borrow(), 0);
+    let mut line = scene.connect(1024, None).await;
+    line.hears("one\ntwo\n").await;
+}
+
+#[tokio::test]
+async fn a_line_that_was_cut_off_is_written_again_whole() {
+    let scene = Scene::new(Speech::Lines);
+    let mut line = scene.connect(4, None).await;
+    let mut stdio = scene.attach().await;
+    stdio.to_server.send("a long line".into()).await.unwrap();
+    line.hears("a long").await;
+    drop(line);
+    let mut line = scene.connect(1024, Some(log_of(&[]))).await;
+    line.hears("\na long line\n").await;
+    stdio.written.wait_for(|written| *written == 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_last_lines_wait_for_whoever_takes_them() {
+    let scene = Scene::new(Speech::Lines);
+    let line = scene.connect(1024, None).await;
+    let mut stdio = scene.attach().await;
+    for _ in 0..QUEUE {
+        line.says("more\nmore\n").await;
+    }
+    drop(line);
+    for _ in 0..2 * QUEUE {
+        expect_lines(&mut stdio, &["more"]).await;
+    }
+    scene.pump.finish(LIMIT).await;
+    assert_eq!(next_line(&mut stdio).await, None);
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_elsewhere_writes_to_its_log() {
+    let scene = Scene::new(Speech::Words);
+    let line = scene.connect(1024, None).await;
+    line.says("listening\n").await;
+    drop(line);
+    scene.pump.finish(LIMIT).await;
+    assert_eq!(scene.log(), "listening\n");
+    assert_eq!(scene.pump.stderr(), b"listening\n");
+}
