@@ -40,12 +40,15 @@ fn a_server_is_removed_with_its_container() {
 #[test]
 fn its_service_may_go_away_and_come_back() {
     let engine = Rc::new(Engine::podman());
-    let scene = Scene::on(&engine, Wire::Stdio, &[], &[]);
-    let client = scene.client(Sdk::Rust);
-    engine.kill();
-    scene.status("waiting");
-    engine.start();
-    let server = scene.back(1);
-    assert_eq!(server["restarts_total"], json!(0));
-    scene.assert_goes_on(&[&client]);
+    // Its containers live on, but those that are attached to lose their standard input with the service.
+    for (wire, generation) in [(Wire::Http, 1), (Wire::Stdio, 2)] {
+        let scene = Scene::on(&engine, wire, &[], &[]);
+        let client = scene.client(Sdk::Rust);
+        engine.kill();
+        scene.status("waiting");
+        engine.start();
+        let server = scene.back(generation);
+        assert_eq!(server["restarts"], json!(0));
+        scene.assert_goes_on(&[&client]);
+    }
 }

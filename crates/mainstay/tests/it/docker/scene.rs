@@ -4,9 +4,10 @@ use std::process;
 use std::rc::Rc;
 
 use mainstay_testkit::docker::{Engine, FaultProxy, IMAGE, Options};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::env::{TestEnv, until};
+use crate::env::{TestEnv, free_port, kill, until, until_dead};
 use crate::proxy::client::{Client, Sdk, text_of};
 use crate::proxy::raw::Raw;
 use crate::real_servers::environment;
@@ -157,7 +158,15 @@ impl Scene {
 /// started.
 pub(super) fn stage(engine: &Engine, host: &str) -> TestEnv {
     engine.enter();
-    environment().with_var("DOCKER_HOST", host)
+    let listen = format!("127.0.0.1:{}", free_port());
+    environment().with_var("DOCKER_HOST", host).with_var("MAINSTAY_LISTEN", &listen)
+}
+
+/// Kills the daemon. Whatever is asked next starts another, which listens where this one did.
+pub(super) fn kill_daemon(env: &TestEnv) {
+    let daemon = env.daemon();
+    kill(daemon, Signal::KILL);
+    until_dead(daemon);
 }
 
 /// A name that no other test uses, though their servers share an engine.
