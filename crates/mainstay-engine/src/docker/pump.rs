@@ -5,9 +5,8 @@
 //! handed to it, what the server wrote meanwhile is taken from the engine's log, without loss and, as
 //! far as lines differ, without repetition. It ends when it is told that the run is over and everything
 //! has been handed on, or with its owner.
-//!
-//! A line that was cut off when the connection broke was not complete, so no server has acted on it: it
-//! is written again, whole. A line that went out whole and that the engine lost on its way is lost.
+
+mod writer;
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -19,11 +18,11 @@ use bollard::container::{AttachContainerResults, LogOutput};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use mainstay_hold::log::Log;
-use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use self::writer::{Input, ToWriter};
 use super::gap::{self, Splice, Tail};
 use crate::lines::{Line, LineSplitter};
 use crate::tasks::Tasks;
@@ -47,7 +46,6 @@ const SEAM: Duration = Duration::from_millis(100);
 /// What is said by a connection.
 type Frame = Result<LogOutput, bollard::errors::Error>;
 type Output = Pin<Box<dyn Stream<Item = Frame> + Send>>;
-type Input = Pin<Box<dyn AsyncWrite + Send>>;
 
 /// Whether standard output is a protocol or words for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,7 +144,7 @@ impl Pump {
         tasks.spawn(async move {
             tokio::select! {
                 () = reader.run(lost) => {}
-                () = write(to_writer, told_written) => {}
+                () = writer::write(to_writer, told_written) => {}
             }
         });
         Self { orders, heard, connected, quiet, written }
@@ -445,71 +443,6 @@ async fn next(output: Option<&mut Output>) -> Option<Frame> {
 
 async fn junk(junk: Option<&mut mpsc::Receiver<Bytes>>) -> Option<Bytes> {
     junk?.recv().await
-}
-
-enum ToWriter {
-    Lines(mpsc::Receiver<Bytes>),
-    Input(Input),
-}
-
-/// Writes lines, one after the other, until nobody can give it any more.
-async fn write(mut orders: mpsc::Receiver<ToWriter>, written: watch::Sender<u64>) {
-    let mut lines: Option<mpsc::Receiver<Bytes>> = None;
-    let mut input: Option<Input> = None;
-    let mut pending: Option<Pending> = None;
-    loop {
-        if let (Some(open), Some(line)) = (&mut input, &mut pending) {
-            if line.write(open).await {
-                pending = None;
-                written.send_modify(|written| *written += 1);
-            } else {
-                input = None;
-            }
-        }
-        let free = input.is_some() && pending.is_none();
-        tokio::select! {
-            biased;
-            order = orders.recv() => match order {
-                Some(ToWriter::Lines(new)) => lines = Some(new),
-                Some(ToWriter::Input(new)) => input = Some(new),
-                None => return,
-            },
-            line = outgoing(&mut lines), if free => pending = Some(Pending { line, cut: false }),
-        }
-    }
-}
-
-/// The next line of whoever has them; never if there is none.
-async fn outgoing(lines: &mut Option<mpsc::Receiver<Bytes>>) -> Bytes {
-    if let Some(open) = lines {
-        if let Some(line) = open.recv().await {
-            return line;
-        }
-        *lines = None;
-    }
-    std::future::pending().await
-}
-
-/// A line that is being written.
-struct Pending {
-    line: Bytes,
-    /// Whether a part of it may have been written before.
-    cut: bool,
-}
-
-impl Pending {
-    /// Writes it whole. False if the connection broke.
-    async fn write(&mut self, input: &mut Input) -> bool {
-        let mut text = Vec::with_capacity(self.line.len() + 2);
-        if self.cut {
-            // What there is of it becomes a line of its own, which means nothing.
-            text.push(b'\n');
-        }
-        text.extend_from_slice(&self.line);
-        text.push(b'\n');
-        self.cut = true;
-        input.write_all(&text).await.is_ok() && input.flush().await.is_ok()
-    }
 }
 
 #[cfg(test)]

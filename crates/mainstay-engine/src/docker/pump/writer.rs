@@ -1,0 +1,81 @@
+//! Writing lines to a run, across connections.
+//!
+//! A line that was cut off when the connection broke was not complete, so no server has acted on it: it
+//! is written again, whole. A line that went out whole and that the engine lost on its way is lost.
+
+use std::pin::Pin;
+
+use bytes::Bytes;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::{mpsc, watch};
+
+/// The way to the standard input of a run.
+pub(super) type Input = Pin<Box<dyn AsyncWrite + Send>>;
+
+/// What a writer is given.
+pub(super) enum ToWriter {
+    /// Lines to write, in place of those that it had.
+    Lines(mpsc::Receiver<Bytes>),
+    /// A connection to write them to.
+    Input(Input),
+}
+
+/// Writes lines, one after the other, until nobody can give it any more.
+pub(super) async fn write(mut orders: mpsc::Receiver<ToWriter>, written: watch::Sender<u64>) {
+    let mut lines: Option<mpsc::Receiver<Bytes>> = None;
+    let mut input: Option<Input> = None;
+    let mut pending: Option<Pending> = None;
+    loop {
+        if let (Some(open), Some(line)) = (&mut input, &mut pending) {
+            if line.write(open).await {
+                pending = None;
+                written.send_modify(|written| *written += 1);
+            } else {
+                input = None;
+            }
+        }
+        let free = input.is_some() && pending.is_none();
+        tokio::select! {
+            biased;
+            order = orders.recv() => match order {
+                Some(ToWriter::Lines(new)) => lines = Some(new),
+                Some(ToWriter::Input(new)) => input = Some(new),
+                None => return,
+            },
+            line = outgoing(&mut lines), if free => pending = Some(Pending { line, cut: false }),
+        }
+    }
+}
+
+/// The next line of whoever has them; never if there is none.
+async fn outgoing(lines: &mut Option<mpsc::Receiver<Bytes>>) -> Bytes {
+    if let Some(open) = lines {
+        if let Some(line) = open.recv().await {
+            return line;
+        }
+        *lines = None;
+    }
+    std::future::pending().await
+}
+
+/// A line that is being written.
+struct Pending {
+    line: Bytes,
+    /// Whether a part of it may have been written before.
+    cut: bool,
+}
+
+impl Pending {
+    /// Writes it whole. False if the connection broke.
+    async fn write(&mut self, input: &mut Input) -> bool {
+        let mut text = Vec::with_capacity(self.line.len() + 2);
+        if self.cut {
+            // What there is of it becomes a line of its own, which means nothing.
+            text.push(b'\n');
+        }
+        text.extend_from_slice(&self.line);
+        text.push(b'\n');
+        self.cut = true;
+        input.write_all(&text).await.is_ok() && input.flush().await.is_ok()
+    }
+}
