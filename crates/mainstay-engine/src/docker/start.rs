@@ -170,7 +170,8 @@ impl Shared {
         id: &str,
         failure: Failure,
     ) -> StartError {
-        if let Failure::Missing(_) | Failure::Conflict(_) = failure
+        // Podman has no word of its own for a container that went meanwhile.
+        if let Failure::Missing(_) | Failure::Conflict(_) | Failure::Refused(_) = failure
             && self.is_removed(up, id).await
         {
             server.state().removed = true;

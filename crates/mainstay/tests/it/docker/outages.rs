@@ -130,19 +130,21 @@ fn an_engine_that_is_absent_when_the_daemon_starts_is_waited_for() {
 
 #[test]
 fn a_container_that_dies_while_the_engine_is_away_is_started_again() {
-    let scene = Scene::alone(SURVIVE, Wire::Stdio, &[]);
-    let client = scene.client(Sdk::Rust);
-    let pid = scene.engine.pid(&scene.container());
-    scene.engine.stop();
-    scene.status("waiting");
-    kill(pid, Signal::KILL);
-    scene.engine.start();
-    // Some versions of Docker start it with its standard input at an end, once.
-    let server = scene.env.once(&scene.name, "was started again", |server| {
-        server["status"] == "running" && server["generation"].as_u64() >= Some(2)
-    });
-    assert_eq!(server["restarts"], 0, "{server:#}");
-    scene.assert_goes_on(&[&client]);
+    // Docker 20.10 starts one that speaks stdio with its standard input at an end, once; that is an exit.
+    for (wire, charged) in [(Wire::Http, 0), (Wire::Stdio, 1)] {
+        let scene = Scene::alone(SURVIVE, wire, &[]);
+        let client = scene.client(Sdk::Rust);
+        let pid = scene.engine.pid(&scene.container());
+        scene.engine.stop();
+        scene.status("waiting");
+        kill(pid, Signal::KILL);
+        scene.engine.start();
+        let server = scene.env.once(&scene.name, "was started again", |server| {
+            server["status"] == "running" && server["generation"].as_u64() >= Some(2)
+        });
+        assert!(server["restarts"].as_u64() <= Some(charged), "{server:#}");
+        scene.assert_goes_on(&[&client]);
+    }
 }
 
 #[test]
