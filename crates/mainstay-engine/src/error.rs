@@ -7,6 +7,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use mainstay_core::EngineKind;
 use rustix::io::Errno;
 
 use crate::RunKey;
@@ -51,8 +52,10 @@ pub enum StartError {
         engine: &'static str,
     },
     /// There is no container engine, or none of the wanted kind.
-    #[error("no container engine answers{}", places(.tried))]
+    #[error("no {} answers{}", name(*.kind), places(.tried))]
     NoEngine {
+        /// The wanted kind, if there was one.
+        kind: Option<EngineKind>,
         /// Where one was looked for, and what was wrong there.
         tried: Vec<String>,
     },
@@ -98,7 +101,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// The system refused to start the server.
-    #[error("the server could not be started: {0}")]
+    #[error("{0}")]
     Refused(String),
 }
 
@@ -137,8 +140,16 @@ impl StartError {
     }
 }
 
+fn name(kind: Option<EngineKind>) -> &'static str {
+    match kind {
+        Some(EngineKind::Docker) => "Docker",
+        Some(EngineKind::Podman) => "Podman",
+        None => "container engine",
+    }
+}
+
 fn places(tried: &[String]) -> String {
-    if tried.is_empty() { String::new() } else { format!(" (tried {})", tried.join("; ")) }
+    if tried.is_empty() { String::new() } else { format!(": {}", tried.join("; ")) }
 }
 
 /// Why an engine could not do what it was asked to.

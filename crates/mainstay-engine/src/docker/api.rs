@@ -3,7 +3,7 @@
 //! Every request goes over a connection of its own, so each also tells whether the engine still takes
 //! new ones.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use bollard::Docker;
@@ -15,9 +15,9 @@ use bollard::models::{
 };
 use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, EventsOptionsBuilder,
-    InspectContainerOptions, KillContainerOptionsBuilder, ListContainersOptionsBuilder,
-    LogsOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions,
-    StopContainerOptionsBuilder,
+    InspectContainerOptions, InspectNetworkOptions, KillContainerOptionsBuilder,
+    ListContainersOptionsBuilder, LogsOptionsBuilder, RemoveContainerOptionsBuilder,
+    StartContainerOptions, StopContainerOptionsBuilder,
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
@@ -39,7 +39,7 @@ pub(crate) const ASK: Duration = Duration::from_secs(10);
 /// How long changes may take, beyond the time that they give to others.
 const CHANGE: Duration = Duration::from_secs(60);
 
-/// What an engine's log is read to at most.
+/// How much of an engine's log is kept at most, of each stream.
 const LOG_BYTES: usize = 64 * 1024 * 1024;
 
 /// Why a request came to nothing.
@@ -101,8 +101,8 @@ pub(crate) struct Inspected {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) id: String,
+    pub(crate) name: String,
     pub(crate) server: String,
-    pub(crate) digest: String,
 }
 
 /// The API of one engine.
@@ -158,9 +158,12 @@ impl Api {
         let found = in_time(ASK, self.docker.list_containers(Some(options))).await?;
         let listed = found.into_iter().filter_map(|found| {
             let mut labels = found.labels?;
+            // An engine that does not know the filter would list everybody's.
+            labels.remove(body::INSTANCE).filter(|found| found == instance)?;
             let server = labels.remove(body::SERVER)?;
-            let digest = labels.remove(body::SPEC).unwrap_or_default();
-            Some(Listed { id: found.id?, server, digest })
+            let name = found.names?.into_iter().next()?;
+            let name = name.trim_start_matches('/').to_owned();
+            Some(Listed { id: found.id?, name, server })
         });
         Ok(listed.collect())
     }
@@ -175,20 +178,30 @@ impl Api {
         Ok(in_time(ASK, self.docker.inspect_image(image.as_str())).await.map(drop)?)
     }
 
+    /// Whether a network is there.
+    pub(crate) async fn has_network(&self, name: &str) -> Result<(), Failure> {
+        let asked = self.docker.inspect_network(name, None::<InspectNetworkOptions>);
+        Ok(in_time(ASK, asked).await.map(drop)?)
+    }
+
     /// Creates a container under the first of these names that is free.
     pub(crate) async fn create(
         &self,
-        names: [&str; 2],
+        [first, second]: &[String; 2],
         body: &ContainerCreateBody,
     ) -> Result<String, Failure> {
-        let [first, second] = names;
         match self.create_as(first, body).await {
             Err(Failure::Conflict(_)) => self.create_as(second, body).await,
             other => other,
         }
     }
 
-    async fn create_as(&self, name: &str, body: &ContainerCreateBody) -> Result<String, Failure> {
+    /// Creates a container of that name.
+    pub(crate) async fn create_as(
+        &self,
+        name: &str,
+        body: &ContainerCreateBody,
+    ) -> Result<String, Failure> {
         let options = CreateContainerOptionsBuilder::default().name(name).build();
         Ok(self.docker.create_container(Some(options), body.clone()).await?.id)
     }
@@ -254,27 +267,19 @@ impl Api {
             .tail("all")
             .build();
         let mut log = self.docker.logs(id, Some(options));
-        let mut missed = Missed::default();
-        let (mut out, mut err) = (LineSplitter::default(), LineSplitter::default());
-        let mut bytes = 0;
+        let (mut stdout, mut stderr) = (LastLines::default(), LastLines::default());
         let read = async {
             while let Some(frame) = log.next().await {
-                let (splitter, lines, message) = match frame? {
-                    LogOutput::StdOut { message } => (&mut out, &mut missed.stdout, message),
-                    LogOutput::StdErr { message } => (&mut err, &mut missed.stderr, message),
-                    LogOutput::StdIn { .. } | LogOutput::Console { .. } => continue,
-                };
-                bytes += message.len();
-                lines.extend(splitter.push(message).into_iter().map(whole));
-                if bytes > LOG_BYTES {
-                    tracing::warn!(container = id, "its log is too long to be read whole");
-                    break;
+                match frame? {
+                    LogOutput::StdOut { message } => stdout.push(message),
+                    LogOutput::StdErr { message } => stderr.push(message),
+                    LogOutput::StdIn { .. } | LogOutput::Console { .. } => {}
                 }
             }
             Ok(())
         };
         in_time(ASK, read).await?;
-        Ok(missed)
+        Ok(Missed { stdout: stdout.lines.into(), stderr: stderr.lines.into() })
     }
 
     /// The raw client, for what only one place needs.
@@ -283,9 +288,26 @@ impl Api {
     }
 }
 
-fn whole(line: Line) -> Bytes {
-    match line {
-        Line::Whole(line) | Line::TooLong { ends: line, .. } => line,
+/// The last lines of a log.
+#[derive(Debug, Default)]
+struct LastLines {
+    splitter: LineSplitter,
+    lines: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl LastLines {
+    fn push(&mut self, message: Bytes) {
+        for line in self.splitter.push(message) {
+            let (Line::Whole(line) | Line::TooLong { ends: line, .. }) = line;
+            self.bytes += line.len();
+            self.lines.push_back(line);
+        }
+        while self.bytes > LOG_BYTES
+            && let Some(oldest) = self.lines.pop_front()
+        {
+            self.bytes -= oldest.len();
+        }
     }
 }
 

@@ -5,21 +5,22 @@
 //! looked up. When the stream of events ends, or anything else makes the engine suspect, it is met
 //! anew; one that cannot be met within two seconds is away.
 
-use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bollard::models::EventMessage;
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use mainstay_core::{RunId, ServerName};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::Shared;
 use super::api::{ASK, Api, Identity, PING};
 use super::discover::Address;
 use super::noticing::{self, Said};
+use super::shared::Shared;
 
 /// How often an engine that is away is tried, at first and later.
 const TRY_FIRST: Duration = Duration::from_millis(100);
@@ -27,6 +28,9 @@ const TRY_LATER: Duration = Duration::from_secs(1);
 
 /// What could not be looked at is looked at again after this time.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long an engine may take to begin with its events.
+const SUBSCRIPTION: Duration = Duration::from_millis(20);
 
 /// Errands on their way to the task of a host.
 const ERRANDS: usize = 1024;
@@ -37,6 +41,8 @@ pub(crate) struct Host {
     pub(crate) address: Address,
     reach: watch::Sender<Reach>,
     errands: mpsc::Sender<Errand>,
+    /// Held by whoever sweeps there.
+    pub(super) sweeping: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Whether an engine answers.
@@ -75,7 +81,7 @@ impl Host {
     pub(super) fn start(shared: &Arc<Shared>, address: Address) -> Arc<Self> {
         let (errands, inbox) = mpsc::channel(ERRANDS);
         let reach = watch::Sender::new(Reach::Untried);
-        let host = Arc::new(Self { address, reach, errands });
+        let host = Arc::new(Self { address, reach, errands, sweeping: Arc::default() });
         let watcher = Watcher {
             shared: Arc::downgrade(shared),
             host: Arc::clone(&host),
@@ -124,6 +130,10 @@ impl Host {
     }
 }
 
+/// What a stream of events has; nothing at its end.
+type Event = Result<EventMessage, bollard::errors::Error>;
+type Heard = Option<Event>;
+
 /// Who keeps watch over a host.
 struct Watcher {
     shared: Weak<Shared>,
@@ -139,168 +149,152 @@ enum Later {
     Settle(ServerName, RunId),
 }
 
-/// Why a watch ended.
-enum Ended {
-    /// The engine is to be met anew.
-    Doubtful,
-    /// Nobody needs it any more.
-    Unwanted,
-}
+/// Why an engine is to be met anew, for people.
+#[derive(Debug)]
+struct Doubt(String);
 
 impl Watcher {
+    /// Goes on until nobody needs the engine any more.
     async fn run(mut self) {
-        let mut tries = 0;
+        let mut tries: u32 = 0;
         loop {
-            let met = Api::meet(&self.host.address).await;
+            let Doubt(why) = match Api::meet(&self.host.address).await {
+                Ok((api, who)) => self.attend(Up { api, who }, &mut tries).await,
+                Err(failure) => self.doubt(&failure),
+            };
             let Some(shared) = self.shared.upgrade() else { return };
-            match met {
-                Ok((api, who)) => {
-                    tries = 0;
-                    drop(shared);
-                    match self.attend(Up { api, who }).await {
-                        Ended::Doubtful => {}
-                        Ended::Unwanted => return,
-                    }
-                }
-                Err(failure) => {
-                    let why = format!("{} does not answer: {failure}", self.host.address);
-                    self.host.reach.send_replace(Reach::Away(why.clone()));
-                    shared.tell_away(&self.host, &why);
-                    drop(shared);
-                    tries += 1;
-                    let pause = if tries <= 20 { TRY_FIRST } else { TRY_LATER };
-                    if !self.wait(pause).await {
-                        return;
-                    }
-                }
+            self.host.reach.send_replace(Reach::Away(why.clone()));
+            shared.tell_away(&self.host, &why);
+            drop(shared);
+            tries = tries.saturating_add(1);
+            match tries {
+                1 => {}
+                2..20 => self.wait(TRY_FIRST).await,
+                _ => self.wait(TRY_LATER).await,
             }
         }
     }
 
-    /// Waits while the engine is away. Nothing can be looked at meanwhile.
-    async fn wait(&mut self, pause: Duration) -> bool {
+    /// Waits while the engine is away. Nothing can be looked at meanwhile, and all is compared when it is
+    /// back: who waits for a comparison is told that nothing can be said.
+    async fn wait(&mut self, pause: Duration) {
         let mut pause = pin!(sleep(pause));
         loop {
             tokio::select! {
-                () = &mut pause => return true,
-                errand = self.errands.recv() => match errand {
-                    Some(Errand::Settle(server, run, at)) => {
-                        self.due.push((at, Later::Settle(server, run)));
-                    }
-                    // All is compared when it is back; who waits for that is told that nothing can be said.
-                    Some(Errand::Look(..) | Errand::Doubt | Errand::Compare(_)) => {}
-                    None => return false,
-                },
+                () = &mut pause => return,
+                Some(_useless) = self.errands.recv() => {}
             }
         }
     }
 
     /// Listens to an engine until there is reason to doubt that it is there.
-    async fn attend(&mut self, up: Up) -> Ended {
-        let Some(shared) = self.shared.upgrade() else { return Ended::Unwanted };
+    async fn attend(&mut self, up: Up, tries: &mut u32) -> Doubt {
+        let Some(shared) = self.shared.upgrade() else { return self.doubt(&"nobody asks") };
         let mut events = pin!(up.api.events(&shared.instance));
-        // The stream is open when the engine has answered, of which nothing is said before the first
-        // event; a comparison after that misses nothing that is not in the stream.
+        // The engine is asked for its events with this. It does not say when it tells them from then on;
+        // what happens before that, and after the comparison, the next one finds.
         let first = tokio::select! {
             biased;
             event = events.next() => Some(event),
-            () = sleep(Duration::from_millis(20)) => None,
+            () = sleep(SUBSCRIPTION) => None,
         };
         let returned = matches!(self.host.reach(), Reach::Away(_));
-        if shared.compare(&self.host, &up, returned).await.is_err() {
-            sleep(TRY_FIRST).await;
-            return Ended::Doubtful;
+        if let Err(failure) = shared.compare(&self.host, &up, returned).await {
+            return self.doubt(&failure);
         }
         self.host.reach.send_replace(Reach::Up(up.clone()));
         shared.tell_back(&self.host, &up).await;
         drop(shared);
-        if let Some(event) = first
-            && !self.hear(&up, event).await
-        {
-            return Ended::Doubtful;
+        *tries = 0;
+        match self.listen(&up, first, events).await {
+            Ok(never) => match never {},
+            Err(doubt) => doubt,
+        }
+    }
+
+    async fn listen(
+        &mut self,
+        up: &Up,
+        first: Option<Heard>,
+        mut events: impl Stream<Item = Event> + Unpin,
+    ) -> Result<Infallible, Doubt> {
+        if let Some(event) = first {
+            self.hear(up, event).await?;
         }
         loop {
             let due = self.due.iter().map(|(at, _)| *at).min();
             tokio::select! {
-                event = events.next() => {
-                    if !self.hear(&up, event).await {
-                        return Ended::Doubtful;
-                    }
-                }
-                errand = self.errands.recv() => match errand {
-                    Some(errand) => {
-                        if !self.run_errand(&up, errand).await {
-                            return Ended::Doubtful;
-                        }
-                    }
-                    None => return Ended::Unwanted,
-                },
-                () = at(due) => {
-                    if !self.do_what_is_due(&up).await {
-                        return Ended::Doubtful;
-                    }
-                }
+                event = events.next() => self.hear(up, event).await?,
+                Some(errand) = self.errands.recv() => self.run_errand(up, errand).await?,
+                () = at(due) => self.do_what_is_due(up).await?,
             }
         }
     }
 
-    /// Takes in an event. False if the engine has become doubtful.
-    async fn hear(
-        &mut self,
-        up: &Up,
-        event: Option<Result<EventMessage, bollard::errors::Error>>,
-    ) -> bool {
-        let Some(Ok(event)) = event else { return false };
-        let Some(shared) = self.shared.upgrade() else { return false };
-        let none = HashMap::new();
-        let Some(actor) = event.actor else { return true };
-        let attributes = actor.attributes.as_ref().unwrap_or(&none);
-        let said = noticing::said(event.action.as_deref().unwrap_or_default(), attributes);
-        let (Some(said), Some(id)) = (said, actor.id) else { return true };
-        let Some(server) = shared.server_of(&self.host, &id) else { return true };
+    /// Takes in an event. The stream of events ends with its engine, even if the next one is there before
+    /// anybody could miss it.
+    async fn hear(&mut self, up: &Up, event: Heard) -> Result<(), Doubt> {
+        let Some(Ok(event)) = event else {
+            return Err(Doubt(format!("{} broke off the stream of events", self.host.address)));
+        };
+        let Some(shared) = self.shared.upgrade() else { return Ok(()) };
+        let Some(actor) = event.actor else { return Ok(()) };
+        let attributes = actor.attributes.unwrap_or_default();
+        let said = noticing::said(event.action.as_deref().unwrap_or_default(), &attributes);
+        let (Some(said), Some(id)) = (said, actor.id) else { return Ok(()) };
+        let Some(server) = shared.server_of(&self.host, &id) else { return Ok(()) };
         // An engine that stops kills its containers and says so, when it no longer takes connections.
-        if matches!(said, Said::Die { .. }) && up.api.ping().await.is_err() {
-            return false;
+        if matches!(said, Said::Die { .. }) {
+            self.ping(up).await?;
         }
         shared.hear(&server, up, said).await;
-        true
+        Ok(())
     }
 
-    async fn run_errand(&mut self, up: &Up, errand: Errand) -> bool {
+    async fn run_errand(&mut self, up: &Up, errand: Errand) -> Result<(), Doubt> {
         match errand {
             Errand::Look(server, at) => self.due.push((at, Later::Look(server))),
             Errand::Settle(server, run, at) => self.due.push((at, Later::Settle(server, run))),
-            Errand::Doubt => return up.api.ping().await.is_ok(),
-            Errand::Compare(done) => {
-                let Some(shared) = self.shared.upgrade() else { return false };
-                let compared = shared.compare(&self.host, up, false).await;
-                drop(done);
-                return compared.is_ok() || up.api.ping().await.is_ok();
+            Errand::Doubt => {
+                self.ping(up).await?;
+                let Some(shared) = self.shared.upgrade() else { return Ok(()) };
+                shared.tell_back(&self.host, up).await;
+            }
+            Errand::Compare(_done) => {
+                let Some(shared) = self.shared.upgrade() else { return Ok(()) };
+                match shared.compare(&self.host, up, false).await {
+                    Ok(()) => shared.tell_back(&self.host, up).await,
+                    Err(_) => self.ping(up).await?,
+                }
             }
         }
-        true
+        Ok(())
     }
 
-    async fn do_what_is_due(&mut self, up: &Up) -> bool {
+    async fn do_what_is_due(&mut self, up: &Up) -> Result<(), Doubt> {
+        let Some(shared) = self.shared.upgrade() else { return Ok(()) };
         let now = Instant::now();
-        let due: Vec<Later> =
-            self.due.extract_if(.., |(at, _)| *at <= now).map(|(_, later)| later).collect();
-        let Some(shared) = self.shared.upgrade() else { return false };
-        for later in due {
+        while let Some(index) = self.due.iter().position(|(at, _)| *at <= now) {
+            let (_, later) = self.due.swap_remove(index);
             match later {
                 Later::Look(server) => {
-                    if shared.look(&self.host, up, &server).await.is_ok() {
-                        continue;
+                    if shared.look(&self.host, up, &server).await.is_err() {
+                        self.due.push((now + LOOK_AGAIN, Later::Look(server)));
+                        self.ping(up).await?;
                     }
-                    if up.api.ping().await.is_err() {
-                        return false;
-                    }
-                    self.due.push((now + LOOK_AGAIN, Later::Look(server)));
                 }
                 Later::Settle(server, run) => shared.settle(&server, run),
             }
         }
-        true
+        Ok(())
+    }
+
+    async fn ping(&self, up: &Up) -> Result<(), Doubt> {
+        up.api.ping().await.map_err(|failure| self.doubt(&failure))
+    }
+
+    fn doubt(&self, why: &dyn fmt::Display) -> Doubt {
+        Doubt(format!("{} does not answer: {why}", self.host.address))
     }
 }
 

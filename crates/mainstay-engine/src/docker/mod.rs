@@ -20,35 +20,31 @@ mod pull;
 mod pump;
 mod records;
 mod server;
+mod shared;
 mod start;
 mod tell;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs;
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mainstay_core::{ContainerSpec, ServerName, ServerSpec, Transport, Workload};
-use mainstay_hold::launch::LogConfig;
-use mainstay_hold::log::Log;
+use mainstay_core::{Cause, ContainerSpec, ServerName, ServerSpec, Transport, Workload};
 use tokio::sync::{broadcast, mpsc};
 
 use self::api::Failure;
-use self::discover::{Address, Env};
+use self::discover::Address;
 use self::host::{Errand, Host, Reach, Up};
-use self::records::Records;
 use self::server::Server;
-use crate::tasks::Tasks;
+use self::shared::Shared;
 use crate::{Engine, EngineError, Found, LogRange, News, RunKey, StartError, Started, Stdio};
 
 pub use self::pull::Pulled;
-
-/// News that a slow reader may fall behind.
-const NEWS: usize = 1024;
 
 /// What the engine of containers needs to know.
 #[derive(Debug)]
@@ -75,60 +71,11 @@ pub struct DockerEngine {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
-struct Shared {
-    instance: String,
-    env: Env,
-    logs_dir: PathBuf,
-    log_max_bytes: u64,
-    log_keep: u32,
-    records: Records,
-    news: broadcast::Sender<News>,
-    hosts: Mutex<HashMap<Address, Arc<Host>>>,
-    servers: Mutex<HashMap<ServerName, Arc<Server>>>,
-    wanted: Mutex<BTreeSet<ServerName>>,
-    tasks: Tasks,
-}
-
 impl DockerEngine {
     /// Opens the engine. That succeeds whether a container engine answers or not.
     pub async fn open(config: DockerConfig) -> Result<Self, EngineError> {
-        let opened = Records::open(config.records_dir);
-        let records = opened.map_err(EngineError::io("opening the records of containers"))?;
-        let known = records.all().map_err(EngineError::io("reading the records of containers"))?;
-        let shared = Arc::new(Shared {
-            instance: config.instance,
-            env: Env::new(config.env),
-            logs_dir: config.logs_dir,
-            log_max_bytes: config.log_max_bytes,
-            log_keep: config.log_keep,
-            records,
-            news: broadcast::channel(NEWS).0,
-            hosts: Mutex::default(),
-            servers: Mutex::default(),
-            wanted: Mutex::new(config.wanted),
-            tasks: Tasks::default(),
-        });
-        for (name, record) in known {
-            match Address::parse(&record.address, &shared.env) {
-                Ok(address) if shared.wanted().contains(&name) => {
-                    let host = shared.host(&address);
-                    let server = Server::recorded(name.clone(), host, record);
-                    shared.servers().insert(name, Arc::new(server));
-                }
-                Ok(address) => {
-                    // Its container is swept when the engine there answers.
-                    shared.host(&address);
-                    shared.records.remove(&name).map_err(EngineError::io("removing a record"))?;
-                }
-                Err(error) => tracing::warn!(server = %name, %error, "a record cannot be used"),
-            }
-        }
-        let hosts: Vec<Arc<Host>> = shared.hosts().values().cloned().collect();
-        for host in hosts {
-            // Whether it is there or not: as far as it can be known, it is known now.
-            host.up().await.ok();
-        }
+        let shared = Shared::open(config)?;
+        shared.settle_in().await;
         Ok(Self { shared })
     }
 
@@ -190,113 +137,6 @@ impl DockerEngine {
     }
 }
 
-impl Shared {
-    fn host(self: &Arc<Self>, address: &Address) -> Arc<Host> {
-        let mut hosts = self.hosts();
-        let new = || Host::start(self, address.clone());
-        Arc::clone(hosts.entry(address.clone()).or_insert_with(new))
-    }
-
-    /// The server of that name, at that address from now on.
-    fn enter(self: &Arc<Self>, name: &ServerName, address: &Address) -> Arc<Server> {
-        let host = self.host(address);
-        let mut servers = self.servers();
-        self.wanted().insert(name.clone());
-        let new = || Arc::new(Server::new(name.clone(), Arc::clone(&host)));
-        let server = Arc::clone(servers.entry(name.clone()).or_insert_with(new));
-        server.state().move_to(host);
-        server
-    }
-
-    /// Where the engine of a container was found.
-    fn address(&self, container: &ContainerSpec) -> Result<Address, StartError> {
-        let Some(host) = &container.host else {
-            return Err(StartError::NoEngine { tried: Vec::new() });
-        };
-        Address::parse(host, &self.env).map_err(|error| StartError::Refused(error.to_string()))
-    }
-
-    /// The engine for a container: the one that it names, or the first one that answers.
-    async fn choose(
-        self: &Arc<Self>,
-        container: &ContainerSpec,
-    ) -> Result<(Address, Up), StartError> {
-        let mut tried = Vec::new();
-        let addresses = if container.host.is_some() {
-            vec![self.address(container)?]
-        } else {
-            let read = |path: &Path| fs::read_to_string(path).ok();
-            let (kind, env) = (container.engine, &self.env);
-            let unusable = discover::unusable(kind, env, &read, &entries);
-            tried.extend(unusable.into_iter().map(|(from, error)| format!("{from}: {error}")));
-            let found = discover::candidates(kind, env, &read, &entries);
-            found.into_iter().map(|candidate| candidate.address).collect()
-        };
-        for address in addresses {
-            if let Address::Unix(path) = &address
-                && container.host.is_none()
-                && !path.exists()
-            {
-                continue;
-            }
-            match self.host(&address).up().await {
-                Ok(up) if container.engine.is_none_or(|kind| kind == up.who.kind) => {
-                    return Ok((address, up));
-                }
-                Ok(up) => tried.push(format!("{address} is {}", up.who.kind)),
-                Err(why) => tried.push(why),
-            }
-        }
-        Err(StartError::NoEngine { tried })
-    }
-
-    fn server(&self, name: &ServerName) -> Option<Arc<Server>> {
-        self.servers().get(name).cloned()
-    }
-
-    /// The server whose container that is.
-    fn server_of(&self, host: &Host, container: &str) -> Option<Arc<Server>> {
-        let servers = self.servers();
-        servers.values().find(|server| server.state().is_in(&host.address, container)).cloned()
-    }
-
-    fn servers_at(&self, host: &Host) -> Vec<Arc<Server>> {
-        let mut all: Vec<Arc<Server>> = self.servers().values().cloned().collect();
-        all.retain(|server| server.state().host.address == host.address);
-        all
-    }
-
-    fn log(&self, server: &ServerName) -> Log {
-        Log::new(LogConfig {
-            path: self.logs_dir.join(format!("{server}.log")),
-            max_bytes: self.log_max_bytes,
-            keep: self.log_keep,
-        })
-    }
-
-    fn send(&self, news: News) {
-        // Without a reader, the next list tells.
-        self.news.send(news).ok();
-    }
-
-    fn hosts(&self) -> MutexGuard<'_, HashMap<Address, Arc<Host>>> {
-        self.hosts.lock().expect("no code panics while it holds this lock")
-    }
-
-    fn servers(&self) -> MutexGuard<'_, HashMap<ServerName, Arc<Server>>> {
-        self.servers.lock().expect("no code panics while it holds this lock")
-    }
-
-    fn wanted(&self) -> MutexGuard<'_, BTreeSet<ServerName>> {
-        self.wanted.lock().expect("no code panics while it holds this lock")
-    }
-}
-
-fn entries(dir: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
-    entries.flatten().map(|entry| entry.path()).collect()
-}
-
 fn container_of(spec: &ServerSpec) -> Result<&ContainerSpec, StartError> {
     match &spec.workload {
         Workload::Container(container) => Ok(container),
@@ -314,10 +154,9 @@ impl Engine for DockerEngine {
         check_reach(container, &address)?;
         up.api.has_image(&container.image).await.map_err(|failure| match failure {
             Failure::Missing(_) => StartError::NoImage { image: container.image.to_string() },
-            Failure::Conflict(why) | Failure::Refused(why) | Failure::Silent(why) => {
-                StartError::Refused(why)
-            }
+            failure => StartError::Refused(failure.to_string()),
         })?;
+        self.shared.try_out(&up, spec, container).await?;
         let mut spec = spec.clone();
         if let Workload::Container(container) = &mut spec.workload {
             container.engine = Some(up.who.kind);
@@ -350,12 +189,20 @@ impl Engine for DockerEngine {
                 host.compare().await;
             }
         }
+        self.shared.listed.store(true, Ordering::Relaxed);
         let all: Vec<Arc<Server>> = self.shared.servers().values().cloned().collect();
+        for server in all.iter().filter(|server| server.state().removed) {
+            // Whoever missed it hears it now.
+            let key = server.key(server.state().watch.last());
+            self.shared.send(News::Gone { key, cause: Cause::Removed });
+        }
         Ok(all.iter().filter_map(|server| server.found()).collect())
     }
 
     fn watch(&self) -> broadcast::Receiver<News> {
-        self.shared.news.subscribe()
+        let early =
+            self.shared.early.lock().expect("no code panics while it holds this lock").take();
+        early.unwrap_or_else(|| self.shared.news.subscribe())
     }
 
     async fn logs(
@@ -381,16 +228,15 @@ impl Engine for DockerEngine {
 
     async fn endpoint(&self, key: &RunKey, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
         let (server, up, container) = self.reach(key).await?;
-        let known = server.state().ports.get(&port).copied();
-        if let Some(outside) = known {
-            return Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, outside))]);
-        }
-        let found = up.api.inspect(&container).await.map_err(|failure| EngineError::Engine {
-            what: "looking up its port",
-            why: failure.to_string(),
-        })?;
-        // In the host's own network its port is ours.
-        let outside = found.ports.get(&port).copied().unwrap_or(port);
+        let known = server.state().ports.outside(port);
+        let outside = if let Some(outside) = known {
+            outside
+        } else {
+            let inspected = up.api.inspect(&container).await.map_err(no_port)?;
+            server.state().begin(&inspected);
+            let published = inspected.ports.get(&port).copied();
+            published.ok_or_else(|| no_port(format!("port {port} is not published")))?
+        };
         Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, outside))])
     }
 
@@ -402,24 +248,33 @@ impl Engine for DockerEngine {
 
     async fn forget(&self, server: &ServerName) -> Result<(), EngineError> {
         crate::logs::remove(&self.shared.logs_dir, server)?;
+        let known = self.shared.server(server);
         self.shared.wanted().remove(server);
-        let known = self.shared.servers().remove(server);
-        self.shared.records.remove(server).map_err(EngineError::io("removing a record"))?;
         let Some(known) = known else { return Ok(()) };
         let _busy = known.busy.lock().await;
-        let (host, container) = {
+        let (host, record) = {
             let mut state = known.state();
             state.pump = None;
-            (Arc::clone(&state.host), state.container.take())
+            (Arc::clone(&state.host), state.record())
         };
-        // One whose engine is away is swept when that is back.
-        if let (Reach::Up(up), Some(container)) = (host.reach(), container)
-            && let Err(error) = up.api.remove(&container).await
-        {
-            tracing::warn!(%server, container, %error, "cannot remove a container yet");
+        self.shared.servers().remove(server);
+        if let Some(record) = record {
+            let removed = match host.reach() {
+                Reach::Up(up) => up.api.remove(&record.container).await.is_ok(),
+                Reach::Away(_) | Reach::Untried => false,
+            };
+            if !removed {
+                // Its container is removed when the engine is back, be it by the next daemon.
+                self.shared.left().insert(server.clone(), record);
+                return Ok(());
+            }
         }
-        Ok(())
+        self.shared.records.remove(server).map_err(EngineError::io("removing a record"))
     }
+}
+
+fn no_port(why: impl fmt::Display) -> EngineError {
+    EngineError::Engine { what: "looking up its port", why: why.to_string() }
 }
 
 /// A server that speaks HTTP is reached through this machine, where its engine must be.
@@ -433,7 +288,7 @@ fn check_reach(container: &ContainerSpec, address: &Address) -> Result<(), Start
     };
     for volume in &container.volumes {
         if here && volume.source.starts_with('/') && !Path::new(&volume.source).exists() {
-            let why = format!("`{}`, which it is to see, does not exist", volume.source);
+            let why = format!("the source `{}` of a volume does not exist", volume.source);
             return Err(StartError::Refused(why));
         }
     }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use mainstay_core::{ContainerSpec, Exit, OnStop, RunId, ServerName, ServerSpec, Transport};
 
+use super::api::Inspected;
 use super::discover::Address;
 use super::host::Host;
-use super::noticing::{Seen, Watch};
+use super::noticing::Watch;
 use super::pump::{Past, Pump, Speech};
 use super::records::Record;
 use crate::{Found, FoundState, RunKey};
@@ -34,19 +35,41 @@ pub(crate) struct State {
     pub(crate) watch: Watch,
     /// When the last run was started, in the engine's words; empty until that is known.
     pub(crate) started_at: String,
-    pub(crate) ports: HashMap<u16, u16>,
+    pub(crate) ports: Ports,
     pub(crate) pump: Option<Arc<Pump>>,
     pub(crate) past: Past,
     /// The last words of the last run that ended.
     pub(crate) last_words: Vec<u8>,
     pub(crate) speech: Speech,
     pub(crate) respect: bool,
-    /// An end that is told when it is known whether somebody wanted it.
+    /// An end that has not been told in full: its last words are awaited, or who wanted it.
     pub(crate) unsettled: Option<(RunId, Exit)>,
+    /// An end that was noticed before anybody could be told.
+    pub(crate) unseen: Option<(RunId, Exit)>,
+    /// A container that is gone and may have been removed.
+    pub(crate) lost: Option<String>,
     /// Whether it was told that the engine is away.
     pub(crate) away: bool,
     /// Whether somebody removed the container.
     pub(crate) removed: bool,
+}
+
+/// Where the ports of a container are on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ports {
+    /// Where they were published, by what they are inside; that changes with every start.
+    Published(HashMap<u16, u16>),
+    /// It has the network of the machine, so its ports are the machine's.
+    Same,
+}
+
+impl Ports {
+    pub(crate) fn outside(&self, inside: u16) -> Option<u16> {
+        match self {
+            Self::Published(ports) => ports.get(&inside).copied(),
+            Self::Same => Some(inside),
+        }
+    }
 }
 
 impl Server {
@@ -59,13 +82,15 @@ impl Server {
             digest: String::new(),
             watch: Watch::idle(RunId::default()),
             started_at: String::new(),
-            ports: HashMap::new(),
+            ports: Ports::Published(HashMap::new()),
             pump: None,
             past: Past::default(),
             last_words: Vec::new(),
             speech: Speech::Words,
             respect: false,
             unsettled: None,
+            unseen: None,
+            lost: None,
             away: false,
             removed: false,
         };
@@ -100,10 +125,14 @@ impl Server {
         state.container.as_ref().map_or(!state.removed, |own| own == container)
     }
 
-    /// What has become of its run, as far as that is known.
+    /// What has become of its run, as far as that is known. One whose end has not been told in full is
+    /// still there; one that ended before anybody could be told is told with this.
     pub(crate) fn found(&self) -> Option<Found> {
-        let state = self.state();
-        let run = state.watch.run()?;
+        let mut state = self.state();
+        if let Some((run, exit)) = state.unseen.take() {
+            return Some(Found { key: self.key(run), state: FoundState::Ended(exit) });
+        }
+        let run = state.watch.run().or(state.unsettled.map(|(run, _)| run))?;
         let found = if state.away {
             FoundState::Unknown
         } else {
@@ -140,6 +169,7 @@ impl State {
     /// Its container is no more, or no longer its own.
     pub(crate) fn lose_container(&mut self) {
         self.container = None;
+        self.lost = None;
         self.pump = None;
         self.past = Past::default();
         self.watch = Watch::idle(self.watch.last());
@@ -149,12 +179,18 @@ impl State {
     pub(crate) fn describe(&mut self, spec: &ServerSpec, container: &ContainerSpec) {
         self.speech = Speech::of(container.transport == Transport::Stdio);
         self.respect = spec.restart.on_stop == OnStop::Respect;
+        self.ports = match container.network.as_deref() {
+            Some("host") => Ports::Same,
+            Some(_) | None => Ports::Published(HashMap::new()),
+        };
     }
 
     /// Takes in what an inspection says about the beginning of a run.
-    pub(crate) fn begin(&mut self, seen: &Seen, ports: HashMap<u16, u16>) {
-        self.started_at.clone_from(&seen.started_at);
-        self.ports = ports;
+    pub(crate) fn begin(&mut self, inspected: &Inspected) {
+        self.started_at.clone_from(&inspected.seen.started_at);
+        if let Ports::Published(ports) = &mut self.ports {
+            ports.clone_from(&inspected.ports);
+        }
     }
 
     /// What the next daemon has to know; nothing if there is no container.
@@ -177,8 +213,9 @@ impl State {
         self.engine.as_deref().is_some_and(|pinned| pinned != engine)
     }
 
-    /// Whether its container is that one, at that address.
+    /// Whether its container is that one, or was when it was last seen, at that address.
     pub(crate) fn is_in(&self, address: &Address, container: &str) -> bool {
-        self.container.as_deref() == Some(container) && self.host.address == *address
+        let own = self.container.as_ref().or(self.lost.as_ref());
+        own.is_some_and(|own| own == container) && self.host.address == *address
     }
 }

@@ -1,20 +1,20 @@
 //! Starting a run: in the container that the server has, or in a new one.
 //!
 //! A container is made once and started again and again; only a changed spec needs a new one. A record is
-//! written when the container exists, and its labels say whose it is, so one that was made when a daemon
-//! died is found again or swept.
+//! written when the container exists, and its labels and its name say whose it is, so one that was made
+//! when a daemon died is swept.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_core::{ContainerSpec, ServerSpec};
+use mainstay_core::{ContainerSpec, RunId, ServerSpec};
 use tokio::time::{Instant, sleep};
 
-use super::Shared;
-use super::api::{Failure, Inspected};
+use super::api::Failure;
 use super::body::{self, Labels};
 use super::host::{Errand, Up};
 use super::server::Server;
+use super::shared::Shared;
 use crate::{RunKey, StartError, Started};
 
 /// How long a container that is being removed is waited for, and how often it is looked at.
@@ -76,12 +76,12 @@ impl Shared {
             return Err(failure);
         }
         match up.api.inspect(id).await {
-            Ok(Inspected { seen, ports }) => {
+            Ok(inspected) => {
                 let facts = {
                     let mut state = server.state();
-                    state.begin(&seen, ports);
-                    state.watch.started(&seen);
-                    state.watch.see(&seen, false)
+                    state.begin(&inspected);
+                    state.watch.started(&inspected.seen);
+                    state.watch.see(&inspected.seen, false)
                 };
                 self.tell(server, up, facts).await;
             }
@@ -121,22 +121,19 @@ impl Shared {
             None => {}
         }
         let listed = self.ask(server, up, up.api.list(&self.instance)).await?;
-        let mut found = None;
-        for left in listed.into_iter().filter(|left| left.server == key.server.as_str()) {
-            if left.digest == digest && found.is_none() {
-                found = Some(left.id);
-            } else {
-                self.ask(server, up, up.api.remove(&left.id)).await?;
-            }
+        let names = self.names(&key.server);
+        for left in listed.iter().filter(|left| names.contains(&left.name)) {
+            // A daemon died, or the engine was away, before it was written down or removed.
+            self.ask(server, up, up.api.remove(&left.id)).await?;
         }
-        let id = match found {
-            Some(id) => id,
-            None => self.create(server, up, key, spec, container).await?,
-        };
-        let mut state = server.state();
-        state.container = Some(id.clone());
-        state.digest = digest;
-        state.past = super::pump::Past::default();
+        let id = self.create(server, up, key, spec, container).await?;
+        {
+            let mut state = server.state();
+            state.lose_container();
+            state.container = Some(id.clone());
+            state.digest = digest;
+        }
+        self.keep_record(server);
         Ok(id)
     }
 
@@ -150,16 +147,42 @@ impl Shared {
     ) -> Result<String, StartError> {
         let labels = Labels { instance: &self.instance, server: &key.server, run: key.run };
         let body = body::create_body(spec, container, &labels);
-        let name = format!("mainstay-{}", key.server);
-        let instance = self.instance.get(..8).unwrap_or(&self.instance);
-        let second = format!("{name}-{instance}");
-        match up.api.create([&name, &second], &body).await {
+        match up.api.create(&self.names(&key.server), &body).await {
             Ok(id) => Ok(id),
             Err(Failure::Missing(_)) => {
                 Err(StartError::NoImage { image: container.image.to_string() })
             }
             Err(failure) => Err(self.blame(server, up, failure).await),
         }
+    }
+
+    /// Whether the engine would make such a container: one is made and removed again. What it says only
+    /// when one is started is a matter of the start.
+    pub(super) async fn try_out(
+        &self,
+        up: &Up,
+        spec: &ServerSpec,
+        container: &ContainerSpec,
+    ) -> Result<(), StartError> {
+        let built_in = |name: &str| matches!(name, "bridge" | "default" | "host" | "none");
+        if let Some(network) = &container.network
+            && !built_in(network)
+            && !network.starts_with("container:")
+            && let Err(Failure::Missing(_)) = up.api.has_network(network).await
+        {
+            return Err(StartError::Refused(format!("there is no network `{network}`")));
+        }
+        let run = RunId::default();
+        let labels = Labels { instance: &self.instance, server: &spec.name, run };
+        let body = body::create_body(spec, container, &labels);
+        let [_, name] = self.names(&spec.name);
+        match up.api.create_as(&name, &body).await {
+            Ok(id) => up.api.remove(&id).await,
+            // The server has a container of that name already.
+            Err(Failure::Conflict(_)) => Ok(()),
+            Err(failure) => Err(failure),
+        }
+        .map_err(|failure| StartError::Refused(failure.to_string()))
     }
 
     /// What a start that failed means. Whatever the engine answers while it answers is no outage.

@@ -6,12 +6,12 @@ use std::time::Duration;
 use mainstay_core::{Cause, Exit, RunId, ServerName};
 use tokio::time::Instant;
 
-use super::Shared;
 use super::api::{Failure, Inspected};
 use super::host::{Errand, Host, Up};
 use super::noticing::{Fact, Said};
 use super::pump::{Pump, Speech};
 use super::server::Server;
+use super::shared::Shared;
 use crate::{News, Started};
 
 /// How long the last words of a run may take to be read.
@@ -71,10 +71,14 @@ impl Shared {
             let starting = server.busy.try_lock().is_err();
             if state.started_at.is_empty() && state.watch.run().is_some() && !starting {
                 // It was started, but could not be looked at.
-                state.begin(&inspected.seen, inspected.ports.clone());
+                state.begin(inspected);
                 state.watch.started(&inspected.seen);
             }
-            state.watch.see(&inspected.seen, returned)
+            let facts = state.watch.see(&inspected.seen, returned);
+            if facts.iter().any(|fact| matches!(fact, Fact::Restarted { .. })) {
+                state.begin(inspected);
+            }
+            facts
         };
         self.tell(server, up, facts).await;
         self.listen(server, up).await;
@@ -105,16 +109,22 @@ impl Shared {
     }
 
     async fn tell_end(&self, server: &Arc<Server>, run: RunId, exit: Exit) {
+        server.state().unsettled = Some((run, exit));
         let stderr = self.close(server, run, &exit.to_string()).await;
-        let key = server.key(run);
-        self.send(News::Exited { key: key.clone(), exit, stderr });
-        let mut state = server.state();
-        if state.respect {
-            state.unsettled = Some((run, exit));
-            let at = Instant::now() + STOP_IS_KNOWN;
-            state.host.leave(Errand::Settle(server.name.clone(), run, at));
-        } else {
-            self.send(News::Gone { key, cause: Cause::Exited(exit) });
+        self.send(News::Exited { key: server.key(run), exit, stderr });
+        let respect = {
+            let mut state = server.state();
+            if !self.is_listed() {
+                state.unseen = Some((run, exit));
+            }
+            state.respect.then(|| Arc::clone(&state.host))
+        };
+        match respect {
+            Some(host) => {
+                let at = Instant::now() + STOP_IS_KNOWN;
+                host.leave(Errand::Settle(server.name.clone(), run, at));
+            }
+            None => self.settle(&server.name, run),
         }
     }
 
@@ -140,9 +150,6 @@ impl Shared {
         self.close(server, old, "restarted by someone else").await;
         let container = server.state().container.clone();
         let Some(container) = container else { return };
-        if let Ok(inspected) = up.api.inspect(&container).await {
-            server.state().begin(&inspected.seen, inspected.ports);
-        }
         let pump = self.pump(server, new, &container);
         server.state().pump = Some(pump);
         self.keep_record(server);
@@ -157,6 +164,7 @@ impl Shared {
         {
             let mut state = server.state();
             state.container = None;
+            state.lost = None;
             state.removed = true;
         }
         self.send(News::Gone { key: server.key(last), cause: Cause::Removed });
@@ -167,10 +175,10 @@ impl Shared {
         let pump = server.state().pump.take();
         if let Some(pump) = pump {
             pump.finish(LAST_WORDS).await;
+            self.log(&server.name).write_lines(format!("--- run {run} {how} ---").as_bytes());
             let mut state = server.state();
             state.past = pump.past();
             state.last_words = pump.stderr();
-            self.log(&server.name).write_lines(format!("--- run {run} {how} ---").as_bytes());
         }
         self.keep_record(server);
         server.state().last_words.clone()
@@ -178,13 +186,14 @@ impl Shared {
 
     /// The streams of a run that begins in that container.
     pub(super) fn pump(&self, server: &Arc<Server>, run: RunId, container: &str) -> Arc<Pump> {
-        let mut state = server.state();
-        let speech = state.speech;
         let mut log = self.log(&server.name);
         let short = container.get(..12).unwrap_or(container);
         log.write_lines(format!("--- run {run}, container {short} ---").as_bytes());
-        let past = std::mem::take(&mut state.past);
-        let (host, name) = (Arc::clone(&state.host), server.name.clone());
+        let (speech, past, host) = {
+            let mut state = server.state();
+            (state.speech, std::mem::take(&mut state.past), Arc::clone(&state.host))
+        };
+        let name = server.name.clone();
         let lost = move || host.leave(Errand::Look(name.clone(), Instant::now() + LOOK_LATER));
         Arc::new(Pump::start(&self.tasks, speech, log, past, lost))
     }
@@ -240,6 +249,10 @@ impl Shared {
     /// The engine at an address does not answer.
     pub(super) fn tell_away(&self, host: &Arc<Host>, why: &str) {
         for server in self.servers_at(host) {
+            let unsettled = server.state().unsettled.take();
+            if let Some((run, _)) = unsettled {
+                self.send(News::Gone { key: server.key(run), cause: Cause::EngineAway });
+            }
             self.miss(&server, why.to_owned());
         }
     }

@@ -1,0 +1,256 @@
+//! What the parts of the engine of containers share.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures_util::future::join_all;
+use mainstay_core::{ContainerSpec, ServerName};
+use mainstay_hold::launch::LogConfig;
+use mainstay_hold::log::Log;
+use tokio::sync::broadcast;
+use tokio::time::timeout;
+
+use super::DockerConfig;
+use super::api::{Api, PING};
+use super::discover::{self, Address, Env};
+use super::host::{Host, Reach, Up};
+use super::records::{Record, Records};
+use super::server::Server;
+use crate::tasks::Tasks;
+use crate::{EngineError, News, StartError};
+
+/// News that a slow reader may fall behind.
+const NEWS: usize = 1024;
+
+/// What is known of engines and servers.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) instance: String,
+    pub(super) env: Env,
+    pub(super) logs_dir: PathBuf,
+    pub(super) log_max_bytes: u64,
+    pub(super) log_keep: u32,
+    pub(super) records: Records,
+    pub(super) news: broadcast::Sender<News>,
+    /// What is told before anybody listens.
+    pub(super) early: Mutex<Option<broadcast::Receiver<News>>>,
+    /// Whether what was found at the start has been told.
+    pub(super) listed: AtomicBool,
+    pub(super) hosts: Mutex<HashMap<Address, Arc<Host>>>,
+    pub(super) servers: Mutex<HashMap<ServerName, Arc<Server>>>,
+    pub(super) wanted: Mutex<BTreeSet<ServerName>>,
+    /// What was left of servers that were forgotten while their engines were away.
+    pub(super) left: Mutex<HashMap<ServerName, Record>>,
+    pub(super) tasks: Tasks,
+}
+
+impl Shared {
+    /// Takes up what an earlier daemon wrote down.
+    pub(super) fn open(config: DockerConfig) -> Result<Arc<Self>, EngineError> {
+        let opened = Records::open(config.records_dir);
+        let records = opened.map_err(EngineError::io("opening the records of containers"))?;
+        let known = records.all().map_err(EngineError::io("reading the records of containers"))?;
+        let (news, early) = broadcast::channel(NEWS);
+        let shared = Arc::new(Shared {
+            instance: config.instance,
+            env: Env::new(config.env),
+            logs_dir: config.logs_dir,
+            log_max_bytes: config.log_max_bytes,
+            log_keep: config.log_keep,
+            records,
+            news,
+            early: Mutex::new(Some(early)),
+            listed: AtomicBool::new(false),
+            hosts: Mutex::default(),
+            servers: Mutex::default(),
+            wanted: Mutex::new(config.wanted),
+            left: Mutex::default(),
+            tasks: Tasks::default(),
+        });
+        for (name, record) in known {
+            match Address::parse(&record.address, &shared.env) {
+                Ok(address) if shared.wanted().contains(&name) => {
+                    let host = shared.host(&address);
+                    let server = Server::recorded(name.clone(), host, record);
+                    shared.servers().insert(name, Arc::new(server));
+                }
+                Ok(address) => {
+                    shared.host(&address);
+                    shared.left().insert(name, record);
+                }
+                Err(error) => tracing::warn!(server = %name, %error, "a record cannot be used"),
+            }
+        }
+        Ok(shared)
+    }
+
+    /// Waits a moment for the engines that are known. What cannot be said by then of their servers is
+    /// told like the end of an outage.
+    pub(super) async fn settle_in(&self) {
+        let hosts: Vec<Arc<Host>> = self.hosts().values().cloned().collect();
+        let all = join_all(hosts.iter().map(|host| host.up()));
+        timeout(PING, all).await.map(drop).ok();
+        for host in hosts.iter().filter(|host| matches!(host.reach(), Reach::Untried)) {
+            for server in self.servers_at(host) {
+                server.state().away = true;
+            }
+        }
+    }
+
+    /// The names that the container of a server may have: the second one if another has the first.
+    pub(super) fn names(&self, server: &ServerName) -> [String; 2] {
+        let instance = self.instance.get(..8).unwrap_or(&self.instance);
+        [format!("mainstay-{server}"), format!("mainstay-{server}-{instance}")]
+    }
+
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed.load(Ordering::Relaxed)
+    }
+
+    /// Whether a container is that of a server.
+    pub(super) fn knows(&self, container: &str) -> bool {
+        let servers = self.servers();
+        servers.values().any(|server| server.state().container.as_deref() == Some(container))
+    }
+
+    /// What is left at an engine of servers that were forgotten.
+    pub(super) fn left_at(&self, host: &Host, up: &Up) -> Vec<(ServerName, String)> {
+        let address = host.address.to_string();
+        let here = |record: &Record| record.address == address && record.engine == up.who.id;
+        let left = self.left();
+        let left = left.iter().filter(|(_, record)| here(record));
+        left.map(|(name, record)| (name.clone(), record.container.clone())).collect()
+    }
+
+    pub(super) fn forget_what_was_left(&self, server: &ServerName) {
+        if self.left().remove(server).is_some()
+            && let Err(error) = self.records.remove(server)
+        {
+            tracing::warn!(%server, %error, "a record cannot be removed");
+        }
+    }
+
+    pub(super) fn host(self: &Arc<Self>, address: &Address) -> Arc<Host> {
+        let mut hosts = self.hosts();
+        let new = || Host::start(self, address.clone());
+        Arc::clone(hosts.entry(address.clone()).or_insert_with(new))
+    }
+
+    /// The server of that name, at that address from now on.
+    pub(super) fn enter(self: &Arc<Self>, name: &ServerName, address: &Address) -> Arc<Server> {
+        let host = self.host(address);
+        self.wanted().insert(name.clone());
+        self.left().remove(name);
+        let mut servers = self.servers();
+        let new = || Arc::new(Server::new(name.clone(), Arc::clone(&host)));
+        let server = Arc::clone(servers.entry(name.clone()).or_insert_with(new));
+        server.state().move_to(host);
+        server
+    }
+
+    /// Where the engine of a container was found.
+    pub(super) fn address(&self, container: &ContainerSpec) -> Result<Address, StartError> {
+        let Some(host) = &container.host else {
+            return Err(StartError::NoEngine { kind: container.engine, tried: Vec::new() });
+        };
+        Address::parse(host, &self.env).map_err(|error| StartError::Refused(error.to_string()))
+    }
+
+    /// The engine for a container: the one that it names, or the first one that answers.
+    pub(super) async fn choose(
+        self: &Arc<Self>,
+        container: &ContainerSpec,
+    ) -> Result<(Address, Up), StartError> {
+        let mut tried = Vec::new();
+        let addresses = if container.host.is_some() {
+            vec![self.address(container)?]
+        } else {
+            let read = |path: &Path| fs::read_to_string(path).ok();
+            let (kind, env) = (container.engine, &self.env);
+            let unusable = discover::unusable(kind, env, &read, &entries);
+            tried.extend(unusable.into_iter().map(|(from, error)| format!("{from}: {error}")));
+            let found = discover::candidates(kind, env, &read, &entries);
+            found.into_iter().map(|candidate| candidate.address).collect()
+        };
+        for address in addresses {
+            if let Address::Unix(path) = &address
+                && container.host.is_none()
+                && !path.exists()
+            {
+                continue;
+            }
+            match self.probe(&address).await {
+                Ok(up) if container.engine.is_none_or(|kind| kind == up.who.kind) => {
+                    return Ok((address, up));
+                }
+                Ok(up) => tried.push(format!("{address} is {}", up.who.kind)),
+                Err(why) => tried.push(why),
+            }
+        }
+        Err(StartError::NoEngine { kind: container.engine, tried })
+    }
+
+    /// Who answers at an address, without keeping watch over it from now on.
+    pub(super) async fn probe(&self, address: &Address) -> Result<Up, String> {
+        let known = self.hosts().get(address).cloned();
+        if let Some(host) = known {
+            return host.up().await;
+        }
+        let met = Api::meet(address).await;
+        let (api, who) = met.map_err(|failure| format!("{address} does not answer: {failure}"))?;
+        Ok(Up { api, who })
+    }
+
+    pub(super) fn server(&self, name: &ServerName) -> Option<Arc<Server>> {
+        self.servers().get(name).cloned()
+    }
+
+    /// The server whose container that is.
+    pub(super) fn server_of(&self, host: &Host, container: &str) -> Option<Arc<Server>> {
+        let servers = self.servers();
+        servers.values().find(|server| server.state().is_in(&host.address, container)).cloned()
+    }
+
+    pub(super) fn servers_at(&self, host: &Host) -> Vec<Arc<Server>> {
+        let mut all: Vec<Arc<Server>> = self.servers().values().cloned().collect();
+        all.retain(|server| server.state().host.address == host.address);
+        all
+    }
+
+    pub(super) fn log(&self, server: &ServerName) -> Log {
+        Log::new(LogConfig {
+            path: self.logs_dir.join(format!("{server}.log")),
+            max_bytes: self.log_max_bytes,
+            keep: self.log_keep,
+        })
+    }
+
+    pub(super) fn send(&self, news: News) {
+        // Without a reader, the next list tells.
+        self.news.send(news).ok();
+    }
+
+    pub(super) fn hosts(&self) -> MutexGuard<'_, HashMap<Address, Arc<Host>>> {
+        self.hosts.lock().expect("no code panics while it holds this lock")
+    }
+
+    pub(super) fn servers(&self) -> MutexGuard<'_, HashMap<ServerName, Arc<Server>>> {
+        self.servers.lock().expect("no code panics while it holds this lock")
+    }
+
+    pub(super) fn left(&self) -> MutexGuard<'_, HashMap<ServerName, Record>> {
+        self.left.lock().expect("no code panics while it holds this lock")
+    }
+
+    pub(super) fn wanted(&self) -> MutexGuard<'_, BTreeSet<ServerName>> {
+        self.wanted.lock().expect("no code panics while it holds this lock")
+    }
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    entries.flatten().map(|entry| entry.path()).collect()
+}
