@@ -13,6 +13,11 @@ use std::time::{Duration, Instant};
 /// After an attempt that reached nobody, a run that still counts as up is tried again after this time.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 
+/// After an attempt that broke off, a run that still counts as up is tried again after this time. It has
+/// most likely ended, which an engine of containers takes a moment to tell; and what stands before a
+/// container takes connections after its death, so that a second attempt at it would be lost too.
+const BROKEN_OFF: Duration = Duration::from_millis(500);
+
 /// How long the reason for a death may take to arrive before the answer goes out without it.
 const REASON: Duration = Duration::from_millis(60);
 
@@ -161,7 +166,7 @@ impl Call {
             Loss::Sent { safe: true } if !self.replayed => {
                 self.replayed = true;
                 self.held = None;
-                self.avoid = Some((generation, now + TRY_AGAIN));
+                self.avoid = Some((generation, now + BROKEN_OFF));
             }
             Loss::Sent { safe: true } => self.doom = doom(Verdict::Poison { generation }),
             Loss::Sent { safe: false } => self.doom = doom(Verdict::Unknown { generation }),
@@ -248,6 +253,15 @@ mod tests {
         let mut call = Call::new(Duration::ZERO);
         call.lost(now, 1, Loss::Unsent);
         assert_eq!(call.step(now, Prospect::Up(1)), Step::Answer(Verdict::Down));
+    }
+
+    #[test]
+    fn what_broke_off_is_not_sent_again_to_a_run_that_is_most_likely_ending() {
+        let (now, mut call) = start();
+        call.lost(now, 1, Loss::Sent { safe: true });
+        assert_eq!(call.step(now, Prospect::Up(1)), Step::Wait(now + BROKEN_OFF));
+        assert_eq!(call.step(now, Prospect::Up(2)), Step::Send);
+        assert!(call.was_replayed());
     }
 
     #[test]
