@@ -146,13 +146,11 @@ impl Shared {
     }
 
     /// Whether a container that bears our label is a server's, or may be in a moment. One that somebody
-    /// made from ours bears the same labels, but not a name that we give: that is theirs.
+    /// made from a server's container (`docker commit`) bears its labels too, but not a name that we give.
     fn is_wanted(&self, found: &Listed) -> bool {
         let Ok(name) = found.server.parse() else { return true };
-        let ours = self.names(&name).contains(&found.name);
         match self.server(&name) {
-            _ if !ours => true,
-            Some(server) => server.needs(&found.id),
+            Some(server) => server.needs(&found.id) || !self.names(&name).contains(&found.name),
             None => self.wanted().contains(&name),
         }
     }
