@@ -48,9 +48,9 @@ impl Unit {
     }
 
     /// Somebody started the workload again. The new run takes over what its user asked of the old one,
-    /// but not the old one's faults. If the old one had ended before, then whoever started it has made
-    /// up for that: a delay or an error is dropped, a charge of the last moments taken back, and a stop
-    /// of the last moments that was respected turns out to be a restart. Any other intent stays.
+    /// but not the old one's faults. A stop that was respected is undone, however long ago it was: it
+    /// was no wish of our user's, and whoever starts the workload by hand takes it back. If the old run
+    /// had ended a moment ago, that is made up for, too. Any other intent stays.
     pub(super) fn adopt(&mut self, now: Instant, old: RunId, new: RunId) {
         let ending = match &self.phase {
             Phase::Up(run) => run.doom.clone(),
@@ -58,23 +58,26 @@ impl Unit {
             Phase::Idle | Phase::Resting(_) | Phase::Failed(_) => None,
             Phase::Removed | Phase::Finished => return,
         };
+        let respected = self.has_respected();
         match self.phase.run() {
             Some(run) => self.last_end = Some(end::ended(now, run, Cause::RestartedBySomeone)),
-            None => self.make_up(now),
+            None => self.make_up(now, respected),
+        }
+        if respected {
+            self.wanted = Wanted::On;
         }
         self.notes.push(Note::Adopted { old, new });
         self.last = new;
-        let doom = ending.filter(|ending| *ending == Ending::Asked);
+        let doom = ending.filter(|ending| *ending == Ending::Asked && !respected);
         self.phase = Phase::Up(Run::adopted(now, new, doom));
     }
 
-    /// Whoever started the workload again has made up for its last end, if that was a moment ago.
-    fn make_up(&mut self, now: Instant) {
-        let respected = self.has_respected();
+    /// Whoever started the workload again has made up for its last end, if that was a moment ago: its
+    /// charge is taken back, and a stop that was respected turns out to be a restart.
+    fn make_up(&mut self, now: Instant, respected: bool) {
         let last_end = self.last_end.as_mut();
         let Some(end) = last_end.filter(|end| is_recent(end.at, now, PROVISIONAL)) else { return };
         if respected {
-            self.wanted = Wanted::On;
             end.cause = Cause::RestartedBySomeone;
         }
         if self.budget.take_back(end.run) {

@@ -121,12 +121,24 @@ fn a_respected_stop_that_was_a_restart_is_none() {
     assert_eq!(amend(&mut w, 1, Cause::StoppedBySomeone), stop(2));
     assert_eq!(amend(&mut w, 1, Cause::RestartedBySomeone), None);
     assert_eq!(w.crashes(), start(3));
+}
 
-    let mut w = respect();
+#[test]
+fn a_start_by_hand_undoes_a_respected_stop_however_long_ago_that_was() {
+    let mut w = world_with(|policy| policy.on_stop = OnStop::Respect);
     w.comes_up();
     w.ends(Cause::StoppedBySomeone);
-    w.passes(secs(31));
-    assert_eq!(adopt(&mut w, 1), stop(2), "the intent is ours, and that was no restart");
+    w.passes(FOREVER);
+    assert_eq!(adopt(&mut w, 1), None);
+    assert_eq!((w.unit.wanted(), last_cause(&w)), (Wanted::On, Cause::StoppedBySomeone));
+    w.comes_up();
+    w.shows(Status::Running, "ready");
+
+    let mut w = world_with(|policy| policy.on_stop = OnStop::Respect);
+    assert_eq!(w.crashes(), start(2));
+    assert_eq!(amend(&mut w, 1, Cause::StoppedBySomeone), stop(2));
+    assert_eq!(adopt(&mut w, 2), None, "while the next run was being stopped for it");
+    assert_eq!((w.unit.wanted(), w.unit.run()), (Wanted::On, Some(RunId::new(3))));
 }
 
 #[test]
