@@ -42,8 +42,9 @@ pub enum Event {
         run: RunId,
     },
     /// The run is over and none of its descendants is left. A start that failed for a passing reason
-    /// is such an end too, with [`Cause::NotStarted`]. That the workload was removed, or can never be
-    /// started again, may also be told of the last run while there is no present one.
+    /// is such an end too, with [`Cause::NotStarted`]. While there is no present run, it may also be
+    /// told that the workload was removed, of any run before, or of the last one that it can never be
+    /// started again.
     Gone {
         /// Which run.
         run: RunId,

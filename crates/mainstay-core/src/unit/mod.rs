@@ -160,9 +160,9 @@ impl Unit {
     /// Whether this is news of another run, or comes after the end.
     fn ignores(&self, event: &Event) -> bool {
         let known = match (event, self.run()) {
-            (Event::Gone { run, cause: Cause::Removed | Cause::CannotStart(_) }, None) => {
-                *run == self.last
-            }
+            // An engine may not have heard of the last start when the workload is removed.
+            (Event::Gone { run, cause: Cause::Removed }, None) => *run <= self.last,
+            (Event::Gone { run, cause: Cause::CannotStart(_) }, None) => *run == self.last,
             (Event::Adopted { old, new }, present) => {
                 *old == present.unwrap_or(self.last) && *new > self.last
             }

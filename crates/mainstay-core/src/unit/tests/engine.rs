@@ -234,8 +234,8 @@ impl Engine {
     /// Whether this is news of another run, or of one of which nothing but its end matters.
     fn is_stale(&self, event: &Event) -> bool {
         let present = self.unit.run();
-        let lost =
-            matches!(event, Event::Gone { cause: Cause::Removed | Cause::CannotStart(_), .. });
+        let removed = matches!(event, Event::Gone { cause: Cause::Removed, .. });
+        let lost = matches!(event, Event::Gone { cause: Cause::CannotStart(_), .. });
         let ends =
             matches!(event, Event::Gone { .. } | Event::StartFailed { .. } | Event::Adopted { .. });
         let adopted = matches!(event, Event::Adopted { new, .. } if *new > self.unit.last_run());
@@ -245,6 +245,7 @@ impl Engine {
         }
         event.subject().is_some_and(|run| match present {
             Some(present) => run != present || (self.exited == Some(run) && !ends),
+            None if removed => run > self.unit.last_run(),
             None => !((lost || adopted) && run == self.unit.last_run()),
         })
     }

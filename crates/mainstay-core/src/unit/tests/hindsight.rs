@@ -142,6 +142,24 @@ fn a_start_by_hand_undoes_a_respected_stop_however_long_ago_that_was() {
 }
 
 #[test]
+fn a_removal_is_believed_of_any_run_that_is_over() {
+    let removed = |run| Event::Gone { run: RunId::new(run), cause: Cause::Removed };
+    let resting = || {
+        let mut w = world();
+        w.crashes();
+        w.crashes();
+        w
+    };
+    for run in [1, 2] {
+        assert_eq!(resting().tell(removed(run)), Some(Action::Forget), "{run}");
+    }
+    assert_eq!(resting().tell(removed(3)), None, "there was no such run");
+    let mut up = world();
+    up.crashes();
+    assert_eq!(up.tell(removed(1)), None, "the present run may have a container of its own");
+}
+
+#[test]
 fn only_the_last_end_is_amended_and_only_if_it_was_an_exit() {
     let mut old = world();
     old.crashes();
