@@ -24,6 +24,7 @@ mod sessions;
 mod snapshot;
 mod store;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_api::{Instance, ListenAddr};
+use mainstay_core::ServerName;
 use mainstay_engine::{
     DockerConfig, DockerEngine, EngineError, News, ProcessConfig, ProcessEngine, RemoteEngine,
     RunKey,
@@ -51,7 +53,7 @@ use registry::Registry;
 use service::{Service, Stop};
 use session::Memory;
 use sessions::Sessions;
-use store::Store;
+use store::{Store, Stored};
 
 pub use ground::RunError;
 pub use store::StoreError;
@@ -209,7 +211,7 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
     let containers = Arc::new(
         DockerEngine::open(DockerConfig {
             instance: instance_id.clone(),
-            wanted: stored.iter().map(|server| server.spec.name.clone()).collect(),
+            wanted: in_containers(&stored),
             records_dir: instance.state_dir.join(CONTAINERS),
             logs_dir: instance.logs_dir(),
             env,
@@ -265,6 +267,13 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
         stop,
     };
     Ok(Awake { service: Arc::new(service), engines, news, sessions, front })
+}
+
+/// The servers that are to run in containers. What is left of the containers of others is swept.
+fn in_containers(stored: &[Stored]) -> BTreeSet<ServerName> {
+    let specs = stored.iter().map(|server| &server.spec);
+    let contained = specs.filter(|spec| Home::of(&spec.workload) == Home::Container);
+    contained.map(|spec| spec.name.clone()).collect()
 }
 
 /// Ends a run that nobody wants. If its server is not known either, nothing of its container is left.

@@ -253,6 +253,12 @@ pub trait Engine: Send + Sync + 'static {
     /// The last of what the run wrote to standard error.
     async fn stderr_tail(&self, key: &RunKey) -> Result<Vec<u8>, EngineError>;
 
-    /// Removes what is kept of a server beyond its runs: its log, and what its runs ran in.
+    /// Removes what the server's runs ran in; its log stays. To be called when it has no run here and
+    /// is to have none, as when another engine runs it from now on.
+    async fn release(&self, _server: &ServerName) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Removes all that is kept of a server beyond its runs: what [`Engine::release`] does, and its log.
     async fn forget(&self, server: &ServerName) -> Result<(), EngineError>;
 }

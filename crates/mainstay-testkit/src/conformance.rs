@@ -1,8 +1,8 @@
 //! What every engine must do, as tests that every engine runs.
 //!
 //! An engine's own test suite gives a [`Subject`] and calls [`run_all`]. The workload is always the
-//! fixture MCP server with some flags, so that the same cases run on processes and in containers. A signal is compared
-//! without the exit code that some engines tell with it.
+//! fixture MCP server with some flags, so that the same cases run on processes and in containers. A
+//! signal is compared without the exit code that some engines tell with it.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -274,9 +274,15 @@ async fn a_forgotten_server_leaves_no_log(subject: &impl Subject) {
     let run = Running::start(subject, "forgotten", 1, &["--exit-at-start", "0"]).await;
     let (engine, key) = (run.engine.clone(), run.key.clone());
     run.gone().await;
-    engine.forget(&key.server).await.unwrap();
-    assert_eq!(log_lines(&*engine, &key).await, [""; 0]);
-    engine.forget(&key.server).await.unwrap();
+    let log = log_lines(&*engine, &key).await;
+    for _ in 0..2 {
+        engine.release(&key.server).await.unwrap();
+        assert_eq!(log_lines(&*engine, &key).await, log, "what it ran in is not its log");
+    }
+    for _ in 0..2 {
+        engine.forget(&key.server).await.unwrap();
+        assert_eq!(log_lines(&*engine, &key).await, [""; 0]);
+    }
 }
 
 async fn servers_do_not_mix(subject: &impl Subject) {

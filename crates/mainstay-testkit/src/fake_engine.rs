@@ -64,6 +64,7 @@ struct State {
     /// Why it does not answer.
     away: Option<String>,
     lacks: Option<Lack>,
+    released: Vec<ServerName>,
     forgotten: Vec<ServerName>,
 }
 
@@ -103,6 +104,7 @@ impl Default for FakeEngine {
             delay: Delay::None,
             away: None,
             lacks: None,
+            released: Vec::new(),
             forgotten: Vec::new(),
         };
         let (news, _) = broadcast::channel(64);
@@ -232,6 +234,11 @@ impl FakeEngine {
     /// No image is there from now on.
     pub fn lack_images(&self) {
         self.state().lacks = Some(Lack::Images);
+    }
+
+    /// The servers that were released, with or without being forgotten.
+    pub fn released(&self) -> Vec<ServerName> {
+        self.state().released.clone()
     }
 
     /// The servers that were forgotten.
@@ -418,7 +425,14 @@ impl Engine for FakeEngine {
         Ok(Vec::new())
     }
 
+    async fn release(&self, server: &ServerName) -> Result<(), EngineError> {
+        self.state().released.push(server.clone());
+        self.changed();
+        Ok(())
+    }
+
     async fn forget(&self, server: &ServerName) -> Result<(), EngineError> {
+        self.release(server).await?;
         self.state().forgotten.push(server.clone());
         Ok(())
     }

@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use mainstay_core::{Action, Event, Exit, Found, Note, RunId, ServerName, Unit, Wanted};
 use mainstay_engine::{FoundState, News, RunKey, Started};
 use mainstay_proxy::Hubs;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::clock;
@@ -97,8 +97,10 @@ pub(crate) struct Driver {
     times: Times,
     /// The run that the process, the session and the times of its life are about.
     about: Option<RunId>,
-    /// Where that run lives.
+    /// Where that run lives; without one, where the next is to be.
     home: Home,
+    /// Until it closes, the engine that ran the server before has something of it yet.
+    moving: Option<oneshot::Receiver<()>>,
     /// How well it can be reached, if that is elsewhere.
     reach: Reach,
     pid: Option<u32>,
@@ -182,6 +184,7 @@ impl Driver {
             times,
             about: survivor.map(|found| found.run),
             home,
+            moving: None,
             reach: Reach::default(),
             pid: survivor.and_then(|found| found.pid),
             container: survivor.and_then(|found| found.container.clone()),
@@ -314,6 +317,9 @@ impl Driver {
                 self.pid = started.pid;
                 self.container = started.container;
             }
+        }
+        if self.about.is_none() && self.starting.is_none() {
+            self.move_home();
         }
         let notes = self.unit.take_notes();
         for note in &notes {

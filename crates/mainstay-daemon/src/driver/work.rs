@@ -6,6 +6,7 @@ use std::time::Duration;
 use mainstay_core::{Cause, Event, RunId};
 use mainstay_engine::{News, StartError, Started};
 use mainstay_proxy::Hello;
+use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::Driver;
@@ -89,15 +90,42 @@ impl Driver {
         }
     }
 
+    /// The server is run where it is described to be from now on. The engine that ran it before removes
+    /// what it has of it; no run is started before that is done.
+    pub(super) fn move_home(&mut self) {
+        let home = Home::of(&self.stored.spec.workload);
+        if home == self.home {
+            return;
+        }
+        let old = self.context.engines.at(self.home).clone();
+        self.home = home;
+        let server = self.name().clone();
+        let before = self.moving.take();
+        let (done, moving) = oneshot::channel::<()>();
+        self.moving = Some(moving);
+        self.work.spawn(async move {
+            let _done = done;
+            over(before).await;
+            if let Err(error) = old.release(&server).await {
+                tracing::warn!(%server, %error, "something stays where the server ran before");
+            }
+            Done::Nothing
+        });
+    }
+
     pub(super) fn start(&mut self, run: RunId) {
-        self.home = Home::of(&self.stored.spec.workload);
+        self.move_home();
+        let moving = self.moving.take();
         self.reach = Reach::begun();
         let engine = self.context.engines.at(self.home).clone();
         let key = self.key(run);
         let spec = self.stored.spec.clone();
         self.exited = None;
         self.starting = Some(run);
-        self.work.spawn(async move { Done::Start(run, engine.start(&key, &spec).await) });
+        self.work.spawn(async move {
+            over(moving).await;
+            Done::Start(run, engine.start(&key, &spec).await)
+        });
     }
 
     /// Ends a run: gracefully if there is a time for that.
@@ -202,6 +230,14 @@ impl Driver {
         self.attending.retain(|task| !task.is_finished());
         let task = self.work.spawn(task);
         self.attending.push(task);
+    }
+}
+
+/// Waits for the end of a move, if there is one.
+async fn over(moving: Option<oneshot::Receiver<()>>) {
+    if let Some(moving) = moving {
+        // Nothing is sent: it is over when the sender is no more.
+        moving.await.ok();
     }
 }
 

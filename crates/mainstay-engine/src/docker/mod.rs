@@ -246,8 +246,7 @@ impl Engine for DockerEngine {
         Ok(pump.map(|pump| pump.stderr()).unwrap_or_default())
     }
 
-    async fn forget(&self, server: &ServerName) -> Result<(), EngineError> {
-        crate::logs::remove(&self.shared.logs_dir, server)?;
+    async fn release(&self, server: &ServerName) -> Result<(), EngineError> {
         let known = self.shared.server(server);
         self.shared.wanted().remove(server);
         let Some(known) = known else { return Ok(()) };
@@ -270,6 +269,11 @@ impl Engine for DockerEngine {
             }
         }
         self.shared.records.remove(server).map_err(EngineError::io("removing a record"))
+    }
+
+    async fn forget(&self, server: &ServerName) -> Result<(), EngineError> {
+        self.release(server).await?;
+        crate::logs::remove(&self.shared.logs_dir, server)
     }
 }
 

@@ -279,8 +279,12 @@ impl Engine for ProcessEngine {
         tail.ok_or_else(|| EngineError::NoSuchRun(key.clone()))
     }
 
+    async fn release(&self, server: &ServerName) -> Result<(), EngineError> {
+        self.shared.dirs.forget(server)
+    }
+
     async fn forget(&self, server: &ServerName) -> Result<(), EngineError> {
-        self.shared.dirs.forget(server)?;
+        self.release(server).await?;
         crate::logs::remove(&self.shared.config.logs_dir, server)
     }
 }

@@ -274,6 +274,53 @@ async fn the_return_of_an_engine_does_not_overtake_the_start_that_failed_without
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_container_is_removed_when_the_server_is_run_otherwise() {
+    let other = || Message::Replace(Box::new(stored(RestartPolicy::default())));
+    let released = |world: &World| world.engine.released().len();
+    let mut up = World::container();
+    up.speaks(1).await;
+    up.send(other()).await;
+    assert_eq!((up.engine.started(2).await, released(&up)), (key("time", 2), 1));
+    up.speaks(2).await;
+    up.send(Message::Restart).await;
+    up.speaks(3).await;
+    assert_eq!((released(&up), up.engine.forgotten()), (1, Vec::new()), "its log stays");
+
+    let mut off = World::container();
+    off.speaks(1).await;
+    off.send(Message::Want(Wanted::Off)).await;
+    off.status(Status::Stopped).await;
+    off.send(other()).await;
+    off.until(|shown| matches!(shown.spec.workload, Workload::Process(_))).await;
+    sleep(MOMENT).await;
+    assert_eq!((released(&off), off.engine.starts().len()), (1, 1));
+    off.send(Message::Want(Wanted::On)).await;
+    off.speaks(2).await;
+    assert_eq!(released(&off), 1);
+
+    let mut changed = World::container();
+    changed.speaks(1).await;
+    let policy = RestartPolicy { max: 3, ..RestartPolicy::default() };
+    changed.send(Message::Replace(Box::new(contained(policy)))).await;
+    changed.speaks(2).await;
+    assert_eq!(released(&changed), 0, "its engine decides what becomes of the container");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newer_run_is_adopted_only_where_the_server_runs() {
+    let mut world = World::new(RestartPolicy::default());
+    world.speaks(1).await;
+    let alive = FoundState::Alive { pid: None, container: None, age: Duration::ZERO };
+    let of = |home, run, state| (home, RunId::new(run), state);
+    let found = vec![of(Home::Process, 1, alive.clone()), of(Home::Container, 2, alive)];
+    world.engine.plant(key("time", 2));
+    world.send(Message::Listed { begun: clock::now(), found }).await;
+    sleep(MOMENT).await;
+    assert_eq!(world.speaks(1).await.info().restarts, 0);
+    assert_eq!(world.engine.kills(), [key("time", 2)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_container_that_was_removed_meanwhile_cannot_be_started() {
     let mut world = World::container();
     world.speaks(1).await;
