@@ -52,6 +52,13 @@ impl Driver {
             }
             Note::EngineAway { why } => tracing::warn!(%server, why, "engine away"),
             Note::EngineBack => tracing::info!(%server, detail, "engine back"),
+            Note::Unhealthy { .. } => tracing::warn!(%server, run, detail, "server unhealthy"),
+            Note::Healthy { .. } => tracing::info!(%server, run, "server healthy again"),
+            Note::Hung { .. } => tracing::warn!(%server, run, detail, "server hangs"),
+            Note::StartTimedOut { .. } => {
+                tracing::warn!(%server, run, detail, "server not ready in time");
+            }
+            Note::Respected => tracing::info!(%server, detail, "server left stopped"),
             Note::Paused { .. } => tracing::info!(%server, run, "server paused"),
             Note::Unpaused { .. } => tracing::info!(%server, run, "server goes on"),
             Note::Scheduled { attempt, delay, .. } => {
@@ -73,11 +80,6 @@ impl Driver {
             | Note::BudgetReset { .. }
             | Note::HalfOpen { .. }
             | Note::HostResumed
-            | Note::Respected
-            | Note::StartTimedOut { .. }
-            | Note::Hung { .. }
-            | Note::Unhealthy { .. }
-            | Note::Healthy { .. }
             | Note::Stopping { .. }
             | Note::Killing { .. } => {
                 tracing::debug!(%server, run, event = note.event(), detail);

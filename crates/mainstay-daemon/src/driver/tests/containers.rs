@@ -321,6 +321,41 @@ async fn a_newer_run_is_adopted_only_where_the_server_runs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn every_reaction_is_in_the_log() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let file = Arc::new(log.reopen().unwrap());
+    let listener = tracing_subscriber::fmt().with_ansi(false).without_time().with_writer(file);
+    let _listening = tracing::subscriber::set_default(listener.finish());
+
+    let policy = RestartPolicy { on_stop: OnStop::Respect, max: 0, ..RestartPolicy::default() };
+    let mut world = World::container_with(policy.clone());
+    world.speaks(1).await;
+    world.send(Message::News(News::Unhealthy { key: key("time", 1) })).await;
+    world.status(Status::Unhealthy).await;
+    world.send(Message::News(News::Healthy { key: key("time", 1) })).await;
+    world.speaks(1).await;
+    world.engine.end_by(&key("time", 1), Cause::StoppedBySomeone);
+    world.status(Status::Stopped).await;
+    for manner in [Manner::Silent, Manner::Refuses] {
+        let engine = FakeEngine::default();
+        engine.set_manner(manner);
+        let mut world = World::with(engine, contained(policy.clone()), &Legacy::default());
+        world.status(Status::Error).await;
+    }
+
+    let log = std::fs::read_to_string(log.path()).unwrap();
+    let told = |level: &str, what: &str| {
+        let line = |line: &str| line.trim_start().starts_with(level) && line.contains(what);
+        assert!(log.lines().any(line), "{level} {what}: {log}");
+    };
+    told("WARN", "server unhealthy");
+    told("INFO", "server healthy again");
+    told("INFO", "server left stopped");
+    told("WARN", "server not ready in time");
+    told("WARN", "server hangs");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_container_that_was_removed_meanwhile_cannot_be_started() {
     let mut world = World::container();
     world.speaks(1).await;
