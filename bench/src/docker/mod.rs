@@ -42,7 +42,7 @@ struct Counts {
     /// Kills of which the notice is timed.
     #[arg(long, default_value_t = 50)]
     noticed: u32,
-    /// The same with every event suppressed.
+    /// The same with every event, and the end of every attachment, suppressed.
     #[arg(long, default_value_t = 5)]
     silent: u32,
     /// Kills after which a call is timed, over each transport.
@@ -78,7 +78,7 @@ impl Figures {
         let Counts { noticed, silent, resumed, policy, outages, .. } = self.counts;
         let kills = Table::of_times("kill -9 of a container")
             .times(format!("noticed ({noticed})"), self.noticed)
-            .times(format!("noticed without events ({silent})"), self.silent)
+            .times(format!("noticed by the list alone ({silent})"), self.silent)
             .times(format!("next answer in the session, stdio ({resumed})"), self.resumed_stdio)
             .times(format!("next answer in the session, HTTP ({resumed})"), self.resumed_http)
             .times(format!("Docker's restart policy, session lost ({policy})"), self.docker_policy)
@@ -132,7 +132,7 @@ async fn take(programs: &Programs, options: &Options) -> Result<Figures, BenchEr
     })
 }
 
-/// A server that speaks HTTP, since the end of an attachment would tell of the death too.
+/// How long it takes if neither an event nor the end of an attachment tells of the death.
 async fn silent(
     programs: &Programs,
     engine: &Engine,

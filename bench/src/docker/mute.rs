@@ -1,10 +1,11 @@
-//! A socket in front of an engine that passes on everything but events.
+//! A socket in front of an engine that passes on everything but events and the ends of attachments: of
+//! what happens to a container, only a question tells.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy, copy_bidirectional};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
@@ -56,6 +57,18 @@ async fn carry(mut client: UnixStream, engine: &Path) -> io::Result<()> {
         while client.read(&mut unread).await? > 0 {}
         return Ok(());
     }
+    if is_attach(&head) {
+        let (mut from_client, mut to_client) = client.split();
+        let (mut from_engine, mut to_engine) = engine.split();
+        let forth = copy(&mut from_client, &mut to_engine);
+        let back = copy(&mut from_engine, &mut to_client);
+        // Goes on until the client ends it, even if the engine has nothing more to say.
+        tokio::pin!(forth);
+        return tokio::select! {
+            ended = &mut forth => ended.map(drop),
+            _ = back => forth.await.map(drop),
+        };
+    }
     copy_bidirectional(&mut client, &mut engine).await.map(drop)
 }
 
@@ -75,6 +88,11 @@ async fn read_head(stream: &mut UnixStream) -> io::Result<(String, Vec<u8>)> {
 fn is_events(head: &str) -> bool {
     let path = head.split(' ').nth(1).unwrap_or_default();
     path.split('?').next().is_some_and(|path| path.ends_with("/events"))
+}
+
+fn is_attach(head: &str) -> bool {
+    let path = head.split(' ').nth(1).unwrap_or_default();
+    path.split('?').next().is_some_and(|path| path.ends_with("/attach"))
 }
 
 /// The head, for a connection that carries one request only; one that becomes a stream stays as it is.

@@ -34,6 +34,8 @@ pub enum Fault {
     Stall,
     /// It tells no events; the stream of them stays open.
     MuteEvents,
+    /// It does not tell that an attachment has ended; the stream stays open.
+    KeepAttach,
     /// It answers every inspection of a container with an error.
     FailInspect,
     /// An attachment breaks after so many bytes from the container, be it in the middle of a frame.
@@ -167,6 +169,7 @@ impl State {
             Fault::Refuse
             | Fault::Stall
             | Fault::MuteEvents
+            | Fault::KeepAttach
             | Fault::FailInspect
             | Fault::CutAttach(_) => Duration::ZERO,
         });
@@ -180,6 +183,7 @@ impl State {
             | Fault::Delay(_)
             | Fault::Stall
             | Fault::MuteEvents
+            | Fault::KeepAttach
             | Fault::FailInspect => None,
         })
     }
@@ -275,28 +279,24 @@ impl Shared {
         engine.write_all(&rest)?;
         let back = (engine.try_clone()?, client.try_clone()?);
         let shared = Arc::clone(self);
-        thread::spawn(move || shared.pass(back.0, back.1, |read| shared.judge(kind, read)).ok());
-        self.pass(client, engine, |_| Verdict::Pass)
+        thread::spawn(move || shared.pass(back.0, back.1, Source::Engine(kind)).ok());
+        self.pass(client, engine, Source::Client)
     }
 
     /// Passes on what comes, as long as it may.
-    fn pass(
-        &self,
-        mut from: UnixStream,
-        mut to: UnixStream,
-        judge: impl Fn(&Progress) -> Verdict,
-    ) -> io::Result<()> {
+    fn pass(&self, mut from: UnixStream, mut to: UnixStream, source: Source) -> io::Result<()> {
         let mut buffer = vec![0; 64 * 1024];
         let mut progress = Progress::default();
         loop {
             let read = from.read(&mut buffer)?;
             self.unless_stalled();
             if read == 0 {
+                self.unless_kept(source);
                 // The other direction may go on.
                 return to.shutdown(Shutdown::Write);
             }
             progress.take(&buffer[..read]);
-            match judge(&progress) {
+            match self.judge(source, &progress) {
                 Verdict::Pass => to.write_all(&buffer[..read])?,
                 Verdict::PassHead => to.write_all(&buffer[..progress.head_in_last])?,
                 Verdict::Cut(excess) => {
@@ -308,15 +308,24 @@ impl Shared {
         }
     }
 
-    fn judge(&self, kind: Kind, progress: &Progress) -> Verdict {
+    fn judge(&self, source: Source, progress: &Progress) -> Verdict {
         let state = self.state();
-        match kind {
-            Kind::Events if state.has(Fault::MuteEvents) => Verdict::PassHead,
-            Kind::Attach => match state.attach_limit() {
+        match source {
+            Source::Engine(Kind::Events) if state.has(Fault::MuteEvents) => Verdict::PassHead,
+            Source::Engine(Kind::Attach) => match state.attach_limit() {
                 Some(limit) if progress.body >= limit => Verdict::Cut(progress.body - limit),
                 Some(_) | None => Verdict::Pass,
             },
-            Kind::Events | Kind::Inspect | Kind::Other => Verdict::Pass,
+            Source::Engine(Kind::Events | Kind::Inspect | Kind::Other) | Source::Client => {
+                Verdict::Pass
+            }
+        }
+    }
+
+    fn unless_kept(&self, source: Source) {
+        if let Source::Engine(Kind::Attach) = source {
+            let kept = |state: &mut State| state.has(Fault::KeepAttach) && !state.over;
+            drop(self.changed.wait_while(self.state(), kept).unwrap());
         }
     }
 
@@ -324,6 +333,14 @@ impl Shared {
         let stalled = |state: &mut State| state.has(Fault::Stall) && !state.over;
         drop(self.changed.wait_while(self.state(), stalled).unwrap());
     }
+}
+
+/// Where what is passed on comes from.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Client,
+    /// The answer to a request of this kind.
+    Engine(Kind),
 }
 
 /// What becomes of what was read last.

@@ -39,19 +39,24 @@ fn a_cut_stream_of_events_is_opened_again() {
 
 #[test]
 fn a_death_that_no_event_tells_is_noticed() {
-    let (proxy, scene) = behind_a_proxy(Wire::Http);
-    let client = scene.client(Sdk::Rust);
-    proxy.set(&[Fault::MuteEvents]);
-    kill(scene.engine.pid(&scene.container()), Signal::KILL);
-    let server = scene.back(2);
-    assert_eq!(server["last_exit"]["signal"], 9, "{server:#}");
-    scene.assert_goes_on(&[&client]);
+    // By the end of the attachment, and without that by the list of all containers.
+    for silence in [&[Fault::MuteEvents][..], &[Fault::MuteEvents, Fault::KeepAttach]] {
+        for wire in [Wire::Stdio, Wire::Http] {
+            let (proxy, scene) = behind_a_proxy(wire);
+            let client = scene.client(Sdk::Rust);
+            proxy.set(silence);
+            kill(scene.engine.pid(&scene.container()), Signal::KILL);
+            let server = scene.back(2);
+            assert_eq!(server["last_exit"]["signal"], 9, "{server:#}");
+            scene.assert_goes_on(&[&client]);
+        }
+    }
 }
 
 #[test]
 fn a_removal_that_no_event_tells_is_noticed() {
     let (proxy, scene) = behind_a_proxy(Wire::Http);
-    proxy.set(&[Fault::MuteEvents]);
+    proxy.set(&[Fault::MuteEvents, Fault::KeepAttach]);
     scene.docker(&["rm", "--force"]);
     scene.env.once(&scene.name, "was gone", serde_json::Value::is_null);
 }
