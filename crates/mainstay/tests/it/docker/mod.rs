@@ -3,6 +3,7 @@
 //! Every story has a Mainstay of its own ([`scene`]) and real clients that hold a session throughout.
 //! Stories that end their engine, or break the way to it, have an engine or a proxy of their own.
 
+mod absence;
 mod exits;
 mod faults;
 mod hands;

@@ -5,9 +5,8 @@ use std::rc::Rc;
 use mainstay_testkit::docker::{Engine, IMAGE};
 use serde_json::json;
 
-use super::scene::{Rest, Scene, Wire, kill_daemon, run, server_name, stage};
+use super::scene::{Rest, Scene, Wire, assert_works, kill_daemon, run, server_name, stage};
 use crate::env::until;
-use crate::proxy::raw::Raw;
 
 #[test]
 fn orphans_are_swept_when_the_daemon_starts_and_nothing_else_is() {
@@ -87,12 +86,4 @@ fn two_mainstays_on_one_engine_leave_each_other_alone() {
     let server = two.once_running(&name, 1);
     assert_eq!(server["container_id"], second["container_id"]);
     assert_eq!(two.call(&name, "echo", r#"{"text": "hello"}"#), "hello");
-}
-
-/// Asserts that the session is the one it was.
-#[track_caller]
-fn assert_works(session: &Raw) {
-    let call = json!({"name": "echo", "arguments": {"text": "still here"}});
-    let result = session.ask(1, "tools/call", &call);
-    assert_eq!(result["content"][0]["text"], "still here", "{result}");
 }

@@ -201,6 +201,14 @@ pub(super) fn refused(client: &Client) -> String {
     text_of(&result, 0)
 }
 
+/// Asserts that the session is the one it was.
+#[track_caller]
+pub(super) fn assert_works(session: &Raw) {
+    let call = json!({"name": "echo", "arguments": {"text": "still here"}});
+    let result = session.ask(1, "tools/call", &call);
+    assert_eq!(result["content"][0]["text"], "still here", "{result}");
+}
+
 /// What a server leaves in an engine that others use too.
 pub(super) struct Rest {
     engine: Rc<Engine>,
