@@ -1,5 +1,6 @@
 //! What the control API does.
 
+mod absent;
 mod pull;
 mod streams;
 
@@ -18,6 +19,7 @@ use mainstay_proxy::{Local, UpstreamError};
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, mpsc, watch};
 
+use self::absent::just_removed;
 use crate::control::Peer;
 use crate::driver::{Context, Handle, Message};
 use crate::gateway::{self, Gateway};
@@ -77,7 +79,7 @@ impl Service {
             Request::List => peer.answer(Ok(self.infos())).await,
             Request::Status { name } => {
                 let log = self.instance.server_log(name.as_str());
-                let found = self.registry.get(&name);
+                let found = self.find(&name).await;
                 let report = found.map(|handle| {
                     let shown = handle.view.borrow();
                     snapshot::status(&shown, self.told(shown.info()), log)
@@ -145,7 +147,7 @@ impl Service {
     }
 
     async fn why(&self, name: ServerName) -> Result<WhyReport, ApiError> {
-        let shown = self.registry.get(&name)?.view.borrow().clone();
+        let shown = self.find(&name).await?.view.borrow().clone();
         let stderr = self.last_words(&name, &shown).await;
         let events = self.context.journal.read(Some(name.clone()), Part::Last(WHY_READ)).await;
         Ok(WhyReport {
@@ -181,7 +183,7 @@ impl Service {
 
     /// Tells why a server is not up yet, whenever that changes, until it has settled.
     async fn settle(&self, name: &ServerName, any_end: bool, peer: &mut Peer) -> io::Result<()> {
-        let mut handle = match self.registry.get(name) {
+        let mut handle = match self.find(name).await {
             Ok(handle) => handle,
             Err(error) => return peer.answer::<()>(Err(error)).await,
         };
@@ -230,7 +232,7 @@ impl Service {
         }
         match Core::open(&**hubs, name.as_str()) {
             Ok(session) => Ok(session.id().to_owned()),
-            Err(OpenError::NoSuchServer) => Err(removed(name)),
+            Err(OpenError::NoSuchServer) => Err(just_removed(name)),
             Err(OpenError::TooManySessions) => Err(ApiError::new(
                 ErrorKind::Unavailable,
                 format!("`{name}` has too many sessions"),
@@ -240,21 +242,16 @@ impl Service {
 
     /// A session of our own user's, like any client's.
     async fn local(&self, name: &ServerName) -> Result<Local, ApiError> {
-        let handle = self.registry.get(name)?;
+        let handle = self.find(name).await?;
         // A given-up server may try again when somebody wants it.
         handle.inbox.send(Message::Demand).await.ok();
         let hub = self.gateway.hubs.get(name.as_str());
-        let hub = hub.ok_or_else(|| removed(name))?;
+        let hub = hub.ok_or_else(|| just_removed(name))?;
         hub.local(&gateway::identity()).await.map_err(|error| self.failed(name, &error))
     }
 
     fn failed(&self, name: &ServerName, error: &UpstreamError) -> ApiError {
-        let stopped = self.info(name).is_ok_and(|info| info.status == Status::Stopped);
-        let help = if stopped {
-            format!("`mainstay start {name}` turns it on")
-        } else {
-            format!("`mainstay why {name}` tells what happened")
-        };
+        let help = self.read_on(name);
         match error {
             UpstreamError::Closed { sent: true, .. } => ApiError::new(
                 ErrorKind::Server,
@@ -324,10 +321,6 @@ fn telling(mut events: Vec<EventRecord>) -> Vec<EventRecord> {
         .collect();
     events.retain(|_| keep.pop().unwrap_or(false));
     events
-}
-
-fn removed(name: &ServerName) -> ApiError {
-    ApiError::new(ErrorKind::NoSuchServer, format!("`{name}` has just been removed"))
 }
 
 #[cfg(test)]

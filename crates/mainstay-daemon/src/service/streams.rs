@@ -23,7 +23,7 @@ impl Service {
         range: LogRange,
         peer: &mut Peer,
     ) -> io::Result<()> {
-        let opened = match self.registry.get(name) {
+        let opened = match self.find(name).await {
             Ok(handle) => {
                 let spec = Arc::clone(&handle.view.borrow().spec);
                 let engine = self.context.engines.of(&spec.workload);

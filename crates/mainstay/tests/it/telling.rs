@@ -23,6 +23,22 @@ fn events_of_a_server_that_never_was() {
 }
 
 #[test]
+fn a_server_that_was_removed_is_told_as_that() {
+    let env = TestEnv::new();
+    env.run_server("time", &[], &[&fixture()]);
+    env.ok(["rm", "time"]);
+    for line in ["status time", "why time", "logs time", "tools time", "call time echo"] {
+        let output = env.run(line.split(' '));
+        assert_eq!((output.code, output.stdout.as_str()), (3, ""), "{line}: {output}");
+        assert!(output.stderr.starts_with("error: `time` was removed "), "{line}: {output}");
+        assert!(
+            output.stderr.ends_with(" ago\nhelp: `mainstay events time` tells more\n"),
+            "{output}"
+        );
+    }
+}
+
+#[test]
 fn whoever_waits_for_a_crash_loop_hears_of_every_end() {
     let env = TestEnv::new();
     let options = ["--restart-max", "2", "--restart-initial", "100ms"];

@@ -1,0 +1,117 @@
+//! What is said of servers that are not there, or no longer.
+//!
+//! The event log outlives a server. Somebody who asks for one that was removed, perhaps by somebody
+//! else, learns when and how.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use mainstay_api::{ApiError, ErrorKind, EventRecord};
+use mainstay_core::{Note, ServerName, Status, human_duration};
+
+use super::{Service, WHY_READ};
+use crate::clock;
+use crate::driver::Handle;
+use crate::journal::Part;
+
+impl Service {
+    /// One server. If it was removed, the error tells when and how, as far as the event log goes back.
+    pub(super) async fn find(&self, name: &ServerName) -> Result<Handle, ApiError> {
+        let unknown = match self.registry.get(name) {
+            Ok(handle) => return Ok(handle),
+            Err(unknown) => unknown,
+        };
+        let events = self.context.journal.read(Some(name.clone()), Part::Last(WHY_READ)).await;
+        let removal = events.iter().map(|(_, event)| event).rfind(|event| is_removal(event));
+        Err(removal.map_or(unknown, |removal| was_removed(name, removal, clock::wall())))
+    }
+
+    /// Where somebody whose request failed reads on. Of a server that is being forgotten only its
+    /// events stay.
+    pub(super) fn read_on(&self, name: &ServerName) -> String {
+        read_on(name, self.info(name).ok().map(|info| info.status))
+    }
+}
+
+/// A server that went while it was asked for.
+pub(super) fn just_removed(name: &ServerName) -> ApiError {
+    ApiError::new(ErrorKind::NoSuchServer, format!("`{name}` has just been removed"))
+        .with_help(events_tell(name))
+}
+
+fn is_removal(event: &EventRecord) -> bool {
+    event.event == Note::Removed.event()
+}
+
+fn was_removed(name: &ServerName, removal: &EventRecord, now: Timestamp) -> ApiError {
+    let ago = Duration::try_from(now.duration_since(removal.at)).unwrap_or_default();
+    let mut message = format!("`{name}` was removed {} ago", human_duration(ago));
+    // One that was removed on request needs no reason.
+    if !removal.detail.starts_with(&Note::Removed.to_string()) {
+        message.push_str(": ");
+        message.push_str(&removal.detail);
+    }
+    ApiError::new(ErrorKind::NoSuchServer, message).with_help(events_tell(name))
+}
+
+fn read_on(name: &ServerName, status: Option<Status>) -> String {
+    match status {
+        Some(Status::Stopped) => format!("`mainstay start {name}` turns it on"),
+        None | Some(Status::Removing) => events_tell(name),
+        Some(
+            Status::Starting
+            | Status::Running
+            | Status::Unhealthy
+            | Status::Waiting
+            | Status::Stopping
+            | Status::Error,
+        ) => format!("`mainstay why {name}` tells what happened"),
+    }
+}
+
+fn events_tell(name: &ServerName) -> String {
+    format!("`mainstay events {name}` tells more")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> ServerName {
+        "st".parse().unwrap()
+    }
+
+    #[test]
+    fn a_removed_server_is_told_with_when_and_how() {
+        let check = |detail: &str, expected: &str| {
+            let removal = EventRecord {
+                at: Timestamp::from_second(20).unwrap(),
+                server: Some(name()),
+                run: None,
+                event: "removed".to_owned(),
+                cause: Some("removed".to_owned()),
+                detail: detail.to_owned(),
+            };
+            assert!(is_removal(&removal));
+            let error = was_removed(&name(), &removal, Timestamp::from_second(200).unwrap());
+            assert_eq!(error.kind, ErrorKind::NoSuchServer);
+            assert_eq!(error.message, expected);
+            assert_eq!(error.help.as_deref(), Some("`mainstay events st` tells more"));
+        };
+        check(
+            "its container was removed by someone else",
+            "`st` was removed 3 min ago: its container was removed by someone else",
+        );
+        check("removed for good", "`st` was removed 3 min ago");
+        check("removed for good (for session 0a1b2c3d)", "`st` was removed 3 min ago");
+    }
+
+    #[test]
+    fn only_a_server_that_stays_is_asked_why() {
+        let check = |status, expected| assert_eq!(read_on(&name(), status), expected);
+        check(Some(Status::Stopped), "`mainstay start st` turns it on");
+        check(Some(Status::Error), "`mainstay why st` tells what happened");
+        check(Some(Status::Removing), "`mainstay events st` tells more");
+        check(None, "`mainstay events st` tells more");
+    }
+}
