@@ -26,11 +26,16 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
-    let request = Request::Why { name: args.name };
-    let mut report: WhyReport = ctx.ask("asking the daemon", &request).await?;
-    report.stderr.retain(|line| !is_marker(line));
+    let report = ask(args.name, ctx).await?;
     let now = now();
     ctx.ui.answer(args.json, &report, |report| page(report, now))
+}
+
+/// What the daemon knows of a server, with no lines but its own.
+pub(super) async fn ask(name: ServerName, ctx: &Context) -> Result<WhyReport, CliError> {
+    let mut report: WhyReport = ctx.ask("asking the daemon", &Request::Why { name }).await?;
+    report.stderr.retain(|line| !is_marker(line));
+    Ok(report)
 }
 
 /// The whole page: the verdict first, then each section that has something to say.
@@ -113,10 +118,11 @@ fn last_end(exit: &LastExit, now: Timestamp) -> String {
 }
 
 /// Whether a line of a log is one by which we mark where a run begins and ends, as in
-/// `--- run 7 started, pid 4711, ... ---`. It is no word of the server.
+/// `--- run 7 started, pid 4711, ... ---` and `--- run 7, container 3f2a9c01b7d4 ---`. It is no word of
+/// the server.
 fn is_marker(line: &str) -> bool {
     let inner = line.strip_prefix("--- run ").and_then(|line| line.strip_suffix(" ---"));
-    let number = inner.and_then(|inner| inner.split_once(' ')).map(|(number, _)| number);
+    let number = inner.and_then(|inner| inner.split_once([' ', ','])).map(|(number, _)| number);
     number.is_some_and(|number| number.parse::<u64>().is_ok())
 }
 
@@ -244,6 +250,7 @@ mod tests {
     fn our_own_marks_are_told_from_words_of_the_server() {
         assert!(is_marker("--- run 1 started, pid 4711, 2026-05-01T14:03:59Z ---"));
         assert!(is_marker("--- run 12 exited with code 3 ---"));
+        assert!(is_marker("--- run 1, container 3f2a9c01b7d4 ---"));
         for word in ["--- run 1 ---", "--- run x started ---", "run 1 started", "--- run 1 began"] {
             assert!(!is_marker(word), "{word}");
         }

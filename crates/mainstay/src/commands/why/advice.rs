@@ -1,12 +1,16 @@
 //! What a user can do about a server, from what is known of it.
 
 mod container;
+mod port;
 
 use mainstay_api::{LastExit, ServerInfo, WhyReport};
 use mainstay_core::Status;
 
 /// The engine of servers that run elsewhere, whose logs are elsewhere too.
 const REMOTE: &str = "remote";
+
+/// The way of speaking that has no address.
+const STDIO: &str = "stdio";
 
 /// Advice, most useful first; none for a server that is well.
 pub(super) fn advice(report: &WhyReport) -> Vec<String> {
@@ -30,7 +34,7 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
     let ServerInfo { name, transport, engine, .. } = &report.server;
     let ever_ready = report.events.iter().any(|event| event.event == "ready");
     if container::is_contained(&report.server)
-        && let Some(advice) = container::on_exit(exit, &report.server, ever_ready)
+        && let Some(advice) = container::on_exit(exit, report, ever_ready)
     {
         return advice;
     }
@@ -46,9 +50,15 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
             "correct what is named above, then `mainstay restart {name}`, or describe it anew: \
              `mainstay run {name} --replace -- COMMAND`"
         ),
+        ("hung", ..) if !ever_ready && transport == STDIO => format!(
+            "it never answered `initialize`: check that the command starts an MCP server that \
+             speaks stdio, or give it more time with `--start-timeout`{}",
+            port::instead_of_stdio(&report.stderr)
+        ),
         ("hung", ..) if !ever_ready => format!(
             "it never answered `initialize`: check that the command starts an MCP server that \
-             speaks {transport}, or give it more time with `--start-timeout`"
+             speaks {transport} at `--target-port` and `--path` (default /mcp), or give it more time \
+             with `--start-timeout`"
         ),
         ("hung", ..) => {
             "it ran but no longer answered: its log may tell what it was busy with".to_owned()
@@ -91,7 +101,10 @@ fn on_output(report: &WhyReport) -> Option<String> {
 /// What to do once the reason is gone.
 fn on_fix(server: &ServerInfo) -> Option<String> {
     let name = &server.name;
+    // What cannot start has been told that with what to correct.
+    let told = server.last_exit.as_ref().is_some_and(|exit| exit.cause == "cannot-start");
     match server.status {
+        Status::Error if told => None,
         Status::Error => Some(format!("after the fix, `mainstay restart {name}` starts it anew")),
         Status::Starting if server.next_restart_at.is_some() => Some(format!(
             "`mainstay restart {name}` starts it at once, with all restarts left; \
@@ -136,7 +149,7 @@ mod tests {
     fn check(exit: LastExit, first: &str) {
         let given = advice(&report(Status::Error, Some(exit)));
         assert!(given[0].starts_with(first), "{given:?}");
-        assert!(given.last().unwrap().contains("mainstay restart time"), "{given:?}");
+        assert!(given.iter().any(|line| line.contains("mainstay restart time")), "{given:?}");
     }
 
     #[test]
@@ -166,6 +179,32 @@ mod tests {
             detail: String::new(),
         });
         assert!(advice(&report)[0].starts_with("it ran but no longer answered"));
+    }
+
+    #[test]
+    fn a_server_that_never_answered_may_speak_in_another_way_or_place() {
+        let mut report = report(Status::Starting, Some(exit("hung", None, None)));
+        report.stderr = vec!["Uvicorn running on http://0.0.0.0:8000 (press ^C)".to_owned()];
+        insta::assert_snapshot!(
+            advice(&report)[0],
+            @"it never answered `initialize`: check that the command starts an MCP server that speaks stdio, or give it more time with `--start-timeout`, or, as it seems to speak HTTP, give `--transport streamable-http --target-port 8000`"
+        );
+        report.server.transport = "streamable-http".to_owned();
+        insta::assert_snapshot!(
+            advice(&report)[0],
+            @"it never answered `initialize`: check that the command starts an MCP server that speaks streamable-http at `--target-port` and `--path` (default /mcp), or give it more time with `--start-timeout`"
+        );
+    }
+
+    #[test]
+    fn what_cannot_start_is_told_once_how_to_start_it() {
+        let mut report = report(Status::Error, Some(exit("cannot-start", None, None)));
+        report.server.generation = 1;
+        for engine in ["process", "docker", REMOTE] {
+            report.server.engine = engine.to_owned();
+            let given = advice(&report).join("\n");
+            assert_eq!(given.matches("mainstay restart time").count(), 1, "{given}");
+        }
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! What a user can do about a server in a container.
 
-use mainstay_api::{LastExit, ServerInfo};
+use mainstay_api::{LastExit, ServerInfo, WhyReport};
 
+use super::{STDIO, port};
 use crate::text::short_id;
+
+/// The signal that nothing survives.
+const SIGKILL: i32 = 9;
 
 /// Whether a server runs in a container.
 pub(super) fn is_contained(server: &ServerInfo) -> bool {
@@ -10,7 +14,8 @@ pub(super) fn is_contained(server: &ServerInfo) -> bool {
 }
 
 /// What the way it ended suggests; none if it suggests what it would of any server.
-pub(super) fn on_exit(exit: &LastExit, server: &ServerInfo, ever_ready: bool) -> Option<String> {
+pub(super) fn on_exit(exit: &LastExit, report: &WhyReport, ever_ready: bool) -> Option<String> {
+    let server = &report.server;
     let ServerInfo { name, engine, transport, .. } = server;
     let code = exit.code.filter(|_| exit.signal.is_none());
     Some(match (exit.cause.as_str(), code) {
@@ -31,14 +36,15 @@ pub(super) fn on_exit(exit: &LastExit, server: &ServerInfo, ever_ready: bool) ->
              it anew"
         ),
         ("engine-away", _) => engine_away(engine),
-        ("hung", _) if !ever_ready && transport == "stdio" => {
+        ("hung", _) if !ever_ready && transport == STDIO => format!(
             "it never answered `initialize`: check that the image is one of an MCP server that speaks \
-             stdio, or give it more time with `--start-timeout`"
-                .to_owned()
-        }
+             stdio, or give it more time with `--start-timeout`{}",
+            port::instead_of_stdio(&report.stderr)
+        ),
         ("hung", _) if !ever_ready => {
-            "it never answered `initialize`: check that it listens at `--target-port` and on all \
-             addresses of its container (0.0.0.0), or give it more time with `--start-timeout`"
+            "it never answered `initialize`: check that it listens at `--target-port`, on all addresses \
+             of its container (0.0.0.0), and answers at `--path` (default /mcp), or give it more time \
+             with `--start-timeout`"
                 .to_owned()
         }
         (_, Some(126 | 127)) => format!(
@@ -48,6 +54,9 @@ pub(super) fn on_exit(exit: &LastExit, server: &ServerInfo, ever_ready: bool) ->
         (_, Some(0)) => format!(
             "it ended by itself without an error, but a server should stay: check whether its entry \
              point needs an argument to serve (`mainstay status {name}` shows those it has)"
+        ),
+        (_, None) if exit.signal == Some(SIGKILL) => format!(
+            "somebody killed it (`{engine} kill`?); the engine says that memory did not run out"
         ),
         (_, Some(_) | None) => return None,
     })
@@ -100,16 +109,22 @@ fn on_start(detail: &str, server: &ServerInfo) -> String {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use mainstay_core::Status;
+    use mainstay_core::{Status, Wanted};
 
     use super::super::super::super::ls::tests::server;
     use super::*;
 
-    fn contained(transport: &str) -> ServerInfo {
+    fn contained(transport: &str) -> WhyReport {
         let mut server = server("time", Status::Error);
         server.engine = "podman".to_owned();
         server.transport = transport.to_owned();
-        server
+        WhyReport {
+            server,
+            wanted: Wanted::On,
+            events: Vec::new(),
+            stderr: Vec::new(),
+            log: "/log".into(),
+        }
     }
 
     fn exit(cause: &str, detail: &str) -> LastExit {
@@ -137,13 +152,21 @@ mod tests {
         check(&exit("engine-away", ""), "check that its engine is up (`podman info`)");
         check(&exit("hung", ""), "it never answered `initialize`: check that the image");
         let http = on_exit(&exit("hung", ""), &contained("streamable-http"), false).unwrap();
-        assert!(http.contains("0.0.0.0"), "{http}");
+        for part in ["`--target-port`", "(0.0.0.0)", "`--path` (default /mcp)"] {
+            assert!(http.contains(part), "{http}");
+        }
+        let mut chatty = contained("stdio");
+        chatty.stderr.push("listening on :8000".to_owned());
+        let stdio = on_exit(&exit("hung", ""), &chatty, false).unwrap();
+        assert!(stdio.contains("`--transport streamable-http --target-port 8000`"), "{stdio}");
         check(&LastExit { code: Some(127), ..exit("exited", "") }, "exit code 126 or 127");
         check(&LastExit { code: Some(0), ..exit("exited", "") }, "it ended by itself without");
         let oom = LastExit { code: Some(137), signal: Some(9), oom: true, ..exit("exited", "") };
         check(&oom, "memory ran out: give it more (`mainstay run time --replace --image IMAGE");
         let killed = LastExit { code: Some(137), signal: Some(9), ..exit("exited", "") };
-        assert_eq!(on_exit(&killed, &contained("stdio"), true), None);
+        check(&killed, "somebody killed it (`podman kill`?); the engine says that memory did not");
+        let crashed = LastExit { code: Some(139), signal: Some(11), ..exit("exited", "") };
+        assert_eq!(on_exit(&crashed, &contained("stdio"), true), None);
     }
 
     #[test]
@@ -160,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_wait_has_one_way_out() {
-        let mut time = contained("stdio");
+        let mut time = contained("stdio").server;
         time.reason = "paused by someone else".to_owned();
         time.container_id = Some("3f2a9c01b7d4e5f60718".to_owned());
         assert!(on_wait(&time).starts_with("`podman unpause 3f2a9c01b7d4` lets it go on"));
