@@ -44,6 +44,9 @@ const WATCH: Duration = Duration::from_secs(3);
 pub(crate) struct Args {
     /// Name of the server: lower-case letters, digits and hyphens
     name: ServerName,
+    /// What was meant as an image or a command, but is not given as one; see [`describe`].
+    #[arg(hide = true)]
+    stray: Vec<String>,
     /// The program and its arguments; with --image, arguments for its entry point
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -88,7 +91,7 @@ pub(crate) struct Args {
 #[command(next_help_heading = "Containers")]
 struct ContainerArgs {
     /// Run it in a container of this image, which is pulled if it is not there
-    #[arg(long)]
+    #[arg(long, value_parser = container::image)]
     image: Option<ImageRef>,
     /// The engine that runs it [default: the first one that answers]
     #[arg(long, value_enum)]

@@ -52,13 +52,8 @@ fn a_command_without_the_dashes() {
     assert_snapshot!(run("run time uvx mcp-server-time"), @"
     exit: 2
     --- stderr
-    error: unexpected argument 'uvx' found
-
-    Usage: mainstay run [OPTIONS] <NAME> -- <COMMAND>...
-           mainstay run [OPTIONS] <NAME> --image <IMAGE> [-- <ARG>...]
-           mainstay run [OPTIONS] <NAME> --url <URL>
-
-    For more information, try '--help'.
+    error: unexpected argument `uvx`
+    help: an image is given with `--image`, a command after `--`
     ");
 }
 

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use mainstay_core::{
-    ContainerSpec, EngineKind, EnvVar, ImageRef, Limits, Transport, Volume, VolumeError,
+    ContainerSpec, EngineKind, EnvVar, ImageError, ImageRef, Limits, Transport, Volume,
+    VolumeError, human_bytes,
 };
 
 use super::describe::{misfit, no_headers};
 use super::{Args, ContainerArgs, EngineName};
 use crate::context::Caller;
 use crate::error::CliError;
-use crate::limits::Most;
+use crate::limits::{Most, memory_text};
 
 /// The container that the arguments describe; how it speaks and its variables are known already.
 pub(super) fn container_from(
@@ -45,6 +46,25 @@ pub(super) fn container_from(
         limits: limits_from(given),
         transport,
     })
+}
+
+/// Reads `--image IMAGE`.
+pub(super) fn image(text: &str) -> Result<ImageRef, String> {
+    if text.contains(char::is_whitespace) {
+        return Err(
+            "the name of an image has no blanks; what its entry point is given follows after \
+                    `--`"
+                .to_owned(),
+        );
+    }
+    text.parse().map_err(|error: ImageError| error.to_string())
+}
+
+/// Tells of too little memory as it was given; a number without a unit is the usual reason.
+pub(super) fn too_little_memory(limit: u64) -> CliError {
+    let given = memory_text(Some(limit));
+    let meant = if limit == 1 { "1 byte".to_owned() } else { human_bytes(limit) };
+    CliError::usage(format!("--memory {given} is {meant}: write it like 512m or 2g; at least 6m"))
 }
 
 /// Refuses what is for containers only.
@@ -201,6 +221,18 @@ mod tests {
     }
 
     #[test]
+    fn too_little_memory_is_told_as_it_was_given() {
+        let check = |given: &str, expected: &str| {
+            let error = spec(&format!("a --image b --memory {given}")).unwrap_err();
+            assert_eq!(error, expected);
+        };
+        check("1", "--memory 1 is 1 byte: write it like 512m or 2g; at least 6m");
+        check("512", "--memory 512 is 512 B: write it like 512m or 2g; at least 6m");
+        check("5m", "--memory 5m is 5 MiB: write it like 512m or 2g; at least 6m");
+        assert_eq!(container("a --image b --memory 6m").limits.memory, Some(6 << 20));
+    }
+
+    #[test]
     fn what_does_not_go_together_is_told() {
         let check = |line: &str, expected: &str| {
             let error = spec(line).unwrap_err();
@@ -227,10 +259,10 @@ mod tests {
             check(&format!("a {flag} --url http://h/"), &expected);
         }
         check("a --image A", "in lower case");
+        check("a --image Bad\tImage", "has no blanks");
         check("a --image b -v x", "--volume x: write it as SOURCE:TARGET");
         check("a --image b -v a/b:/c", "an absolute path or the name of a volume");
         check("a --image b -v ~you/b:/c", "an absolute path or the name of a volume");
-        check("a --image b --memory 1m", "`limits.memory` of server `a` is too low");
         check("a --image b --memory lots", "write a size as `512m` or `2g`");
         check("a --image b --pids-limit 0", "`limits.pids` of server `a` is too low");
         check("a --image b --cap-add x-y", "write a capability like NET_ADMIN");

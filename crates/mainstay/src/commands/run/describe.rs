@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 
 use mainstay_core::{
     EnvVar, HeaderName, HeaderValue, OnStop, ProcessSpec, ProxySettings, RemoteSpec, RemoteUrl,
-    RestartPolicy, ServerSpec, StableFrom, Transport, Workload,
+    RestartPolicy, ServerSpec, SpecError, StableFrom, Transport, Workload,
 };
 
-use super::container::{container_from, no_container};
+use super::container::{container_from, no_container, too_little_memory};
 use super::{Args, OnStopName, ProxyArgs, RemoteArgs, RestartArgs, StableFromName};
 use crate::context::Caller;
 use crate::environment;
 use crate::error::CliError;
+use crate::limits::Most;
 use crate::transport::{Mismatch, TransportName};
 
 /// The server that the arguments describe; the files of variables have been read already.
@@ -21,6 +22,7 @@ pub(super) fn spec_from(
     caller: &Caller,
     env_files: Vec<(PathBuf, String)>,
 ) -> Result<ServerSpec, CliError> {
+    no_stray(args)?;
     let workload = match (&args.remote.url, &args.container.image) {
         (Some(_), Some(_)) => {
             return Err(misfit(
@@ -48,8 +50,24 @@ pub(super) fn spec_from(
         restart: policy_from(&args.restart),
         proxy: proxy_from(&args.proxy),
     };
-    spec.validate().map_err(|error| CliError::usage(error.to_string()))?;
-    Ok(spec)
+    match (spec.validate(), args.container.memory) {
+        (Ok(()), _) => Ok(spec),
+        (Err(SpecError::TooLow { field: "memory", .. }), Some(Most(Some(limit)))) => {
+            Err(too_little_memory(limit))
+        }
+        (Err(error), _) => Err(CliError::usage(error.to_string())),
+    }
+}
+
+/// Refuses words that are neither a flag's nor after `--`, and tells where they belong.
+fn no_stray(args: &Args) -> Result<(), CliError> {
+    let Some(word) = args.stray.first() else { return Ok(()) };
+    let help = match (&args.container.image, &args.remote.url) {
+        (Some(_), _) => "an image is given with `--image`; its arguments follow after `--`",
+        (None, Some(_)) => "leave it out: the --url says everything",
+        (None, None) => "an image is given with `--image`, a command after `--`",
+    };
+    Err(misfit(&format!("unexpected argument `{word}`"), help))
 }
 
 fn process_from(
@@ -228,11 +246,21 @@ pub(super) mod tests {
     pub(crate) fn spec(line: &str) -> Result<ServerSpec, String> {
         let words = std::iter::once("run").chain(line.split(' '));
         let Line { args } = Line::try_parse_from(words).map_err(|error| error.to_string())?;
+        described(&args).map_err(|error| error.to_string())
+    }
+
+    fn described(args: &Args) -> Result<ServerSpec, CliError> {
         let env = [("PATH", "/bin"), ("TOKEN", "hush"), ("HOME", "/home/me")];
         let env = env.map(|(k, v)| (k.into(), v.into())).into();
         let caller = Caller { env, cwd: Some("/project".into()) };
         let files = vec![("f.env".into(), "A=file\nB=file".to_owned())];
-        spec_from(&args, &caller, files).map_err(|error| error.to_string())
+        spec_from(args, &caller, files)
+    }
+
+    /// Why a command line that parses describes nothing.
+    fn refused(line: &str) -> CliError {
+        let words = std::iter::once("run").chain(line.split(' '));
+        described(&Line::parse_from(words).args).unwrap_err()
     }
 
     fn process(spec: &ServerSpec) -> &ProcessSpec {
@@ -339,6 +367,36 @@ pub(super) mod tests {
         check("a --url http://h/ --header A=1 --header a=2", "the header `a` is given twice");
         check("a --url http://h/ --header-env A", "--header-env A: expected KEY=VARIABLE");
         check("a --url http://h/ --header-env A=NONE", "the variable is not set");
+    }
+
+    #[test]
+    fn a_word_in_the_wrong_place_is_told_where_it_belongs() {
+        let check = |line: &str, expected: &str| {
+            let error = refused(line);
+            assert_eq!(
+                error.report().map(|text| anstream::adapter::strip_str(&text).to_string()),
+                Some(expected.to_owned())
+            );
+        };
+        check(
+            "a mcp/time:1",
+            "error: unexpected argument `mcp/time:1`\n\
+             help: an image is given with `--image`, a command after `--`",
+        );
+        check(
+            "a --image b echo hi",
+            "error: unexpected argument `echo`\n\
+             help: an image is given with `--image`; its arguments follow after `--`",
+        );
+        check(
+            "a --url http://h/ b",
+            "error: unexpected argument `b`\nhelp: leave it out: the --url says everything",
+        );
+        check(
+            "a b -- c",
+            "error: unexpected argument `b`\n\
+             help: an image is given with `--image`, a command after `--`",
+        );
     }
 
     #[test]
