@@ -14,18 +14,22 @@ use mainstay_core::{ImageRef, RemoteUrl, ServerName, Status};
 
 use self::describe::spec_from;
 use self::progress::Progress;
+use super::why;
 use crate::context::Context;
 use crate::engine_host::{self, Disk};
 use crate::error::CliError;
 use crate::images::ask_with_images;
 use crate::limits::{self, Most};
 use crate::remote::Remote;
-use crate::text::{duration, short_id};
+use crate::text::{duration, short_id, tame};
 use crate::transport::TransportName;
 use crate::ui::paint;
 
 /// How long a new server is watched before the prompt comes back.
 const WATCH: Duration = Duration::from_secs(3);
+
+/// How many of the last lines of a server that failed are shown.
+const LAST_LINES: usize = 5;
 
 /// Run an MCP server, now and from now on
 ///
@@ -239,6 +243,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         Ok(text) if !args.json => ctx.ui.print(text),
         Ok(_) => Ok(()),
         Err(text) => {
+            let text = text + &last_words(&server, ctx).await;
             let help = format!(
                 "`mainstay why {name}` tells more; it stays registered: correct it with \
                  `mainstay run {name} --replace ...`, or `mainstay rm {name}`"
@@ -296,8 +301,9 @@ fn verdict(server: &ServerInfo, settled: bool) -> Result<String, String> {
             };
             Ok(format!("{name} is {}{place}", paint::status(*status)(status.as_str())))
         }
-        Status::Error => Err(format!("{name} is down: {reason}")),
-        Status::Starting | Status::Waiting if settled => Err(format!("{name} {reason}")),
+        Status::Error => Err(format!("{name} is down: {}", tame(reason))),
+        Status::Starting if settled => Err(not_up(server)),
+        Status::Waiting if settled => Err(format!("{name} is waiting: {}", tame(reason))),
         Status::Starting
         | Status::Waiting
         | Status::Stopping
@@ -309,6 +315,39 @@ fn verdict(server: &ServerInfo, settled: bool) -> Result<String, String> {
     }
 }
 
+/// How a server failed that is started again.
+fn not_up(server: &ServerInfo) -> String {
+    let ServerInfo { name, reason, last_exit, .. } = server;
+    let Some(exit) = last_exit.as_ref().filter(|exit| exit.cause == "exited") else {
+        return format!("{name} is not up: {}", tame(reason));
+    };
+    let then = match reason.strip_prefix(&format!("{}, ", exit.detail)) {
+        Some(then) if then.starts_with("restart ") => format!(", {then}"),
+        Some(_) | None => " and is being restarted".to_owned(),
+    };
+    format!("{name} ended at once ({}){then}", tame(&exit.detail))
+}
+
+/// What a server that failed wrote last, if it got so far, to go on with after how it failed.
+async fn last_words(server: &ServerInfo, ctx: &Context) -> String {
+    let ran = server.last_exit.as_ref().is_some_and(|exit| exit.cause != "cannot-start");
+    if !ran {
+        return String::new();
+    }
+    // Nobody who is told of a failure needs to hear that there is no more to be had.
+    let report = why::ask(server.name.clone(), ctx).await.ok();
+    report.map(|report| in_lines(&report.stderr)).unwrap_or_default()
+}
+
+fn in_lines(stderr: &[String]) -> String {
+    let last = &stderr[stderr.len().saturating_sub(LAST_LINES)..];
+    if last.is_empty() {
+        return String::new();
+    }
+    let lines: Vec<String> = last.iter().map(|line| format!("  {}", tame(line))).collect();
+    format!("\nits last words:\n{}", lines.join("\n"))
+}
+
 fn read_env_file(file: &Path) -> Result<(PathBuf, String), CliError> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| CliError::usage(format!("`{}`: {error}", file.display())))?;
@@ -317,6 +356,9 @@ fn read_env_file(file: &Path) -> Result<(PathBuf, String), CliError> {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+    use mainstay_api::LastExit;
+
     use super::super::ls::tests::server;
     use super::*;
 
@@ -332,11 +374,7 @@ mod tests {
         let contained = "time is running (container 3f2a9c01b7d4)".to_owned();
         assert_eq!(plain(verdict(&time, true)), Ok(contained));
         time.status = Status::Starting;
-        time.reason = "exited 1 after 40 ms, restart 2 of 10 in 5 s".to_owned();
-        assert_eq!(
-            plain(verdict(&time, true)),
-            Err("time exited 1 after 40 ms, restart 2 of 10 in 5 s".to_owned())
-        );
+        time.reason = "starting".to_owned();
         assert_eq!(
             plain(verdict(&time, false)),
             Ok("time is starting; `mainstay status time` tells more".to_owned())
@@ -347,5 +385,52 @@ mod tests {
             plain(verdict(&time, true)),
             Err("time is down: cannot start: no such program".to_owned())
         );
+    }
+    #[test]
+    fn a_server_that_is_started_again_is_told_as_that() {
+        let check = |status, cause: &str, reason: &str, expected: &str| {
+            let mut hot = server("hot", status);
+            hot.reason = reason.to_owned();
+            hot.last_exit = Some(LastExit {
+                cause: cause.to_owned(),
+                detail: "exited 0 after 85 ms".to_owned(),
+                code: Some(0),
+                signal: None,
+                oom: false,
+                at: Timestamp::UNIX_EPOCH,
+            });
+            assert_eq!(verdict(&hot, true), Err(expected.to_owned()));
+        };
+        let restarted = "hot ended at once (exited 0 after 85 ms) and is being restarted";
+        check(Status::Starting, "exited", "exited 0 after 85 ms, restarting", restarted);
+        check(Status::Starting, "exited", "it has not answered `initialize` yet", restarted);
+        check(
+            Status::Starting,
+            "exited",
+            "exited 0 after 85 ms, restart 2 of 10 in 5 s",
+            "hot ended at once (exited 0 after 85 ms), restart 2 of 10 in 5 s",
+        );
+        check(Status::Starting, "hung", "gave no answer", "hot is not up: gave no answer");
+        check(
+            Status::Waiting,
+            "exited",
+            "its engine is away",
+            "hot is waiting: its engine is away",
+        );
+    }
+
+    #[test]
+    fn only_the_last_lines_are_shown() {
+        assert_eq!(in_lines(&[]), "");
+        let lines: Vec<String> = (1..=7).map(|n| format!("line {n}\u{1b}[0m")).collect();
+        insta::assert_snapshot!(format!("time is down{}", in_lines(&lines)), @"
+        time is down
+        its last words:
+          line 3
+          line 4
+          line 5
+          line 6
+          line 7
+        ");
     }
 }
