@@ -56,6 +56,7 @@ use sessions::Sessions;
 use store::{Store, Stored};
 
 pub use ground::RunError;
+pub use mainstay_engine::discover;
 pub use store::StoreError;
 
 /// The store of intent, in the state directory.

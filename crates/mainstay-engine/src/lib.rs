@@ -11,6 +11,7 @@
 //!   nothing of the run is left. Only then may the next run of the same server be started.
 //! * News wakes a reconcile and may be lost; what [`Engine::list`] says is the truth.
 
+pub mod discover;
 pub mod docker;
 mod error;
 mod lines;

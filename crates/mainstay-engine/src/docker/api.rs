@@ -25,9 +25,9 @@ use mainstay_core::{EngineKind, ImageRef};
 use tokio::time::timeout;
 
 use super::body;
-use super::discover::Address;
 use super::noticing::Seen;
 use super::pump::{Missed, Speech};
+use crate::discover::Address;
 use crate::lines::{Line, LineSplitter};
 
 /// An engine that takes longer to answer the simplest question is away.

@@ -18,9 +18,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::api::{ASK, Api, Identity, PING};
-use super::discover::Address;
 use super::noticing::{self, Said};
 use super::shared::Shared;
+use crate::discover::Address;
 
 /// How often an engine that is away is tried, at first and later.
 const TRY_FIRST: Duration = Duration::from_millis(100);

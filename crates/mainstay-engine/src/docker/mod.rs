@@ -12,7 +12,6 @@
 mod api;
 mod body;
 mod compare;
-mod discover;
 mod gap;
 mod host;
 mod noticing;
@@ -38,10 +37,10 @@ use mainstay_core::{Cause, ContainerSpec, ServerName, ServerSpec, Transport, Wor
 use tokio::sync::{broadcast, mpsc};
 
 use self::api::Failure;
-use self::discover::Address;
 use self::host::{Errand, Host, Reach, Up};
 use self::server::Server;
 use self::shared::Shared;
+use crate::discover::Address;
 use crate::{Engine, EngineError, Found, LogRange, News, RunKey, StartError, Started, Stdio};
 
 pub use self::pull::Pulled;

@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use mainstay_core::{ContainerSpec, Exit, OnStop, RunId, ServerName, ServerSpec, Transport};
 
 use super::api::Inspected;
-use super::discover::Address;
 use super::host::Host;
 use super::noticing::Watch;
 use super::pump::{Past, Pump, Speech};
 use super::records::Record;
+use crate::discover::Address;
 use crate::{Found, FoundState, RunKey};
 
 /// A server that is, was or will be run in a container.

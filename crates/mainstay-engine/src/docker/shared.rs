@@ -1,8 +1,7 @@
 //! What the parts of the engine of containers share.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -15,10 +14,10 @@ use tokio::time::timeout;
 
 use super::DockerConfig;
 use super::api::{Api, PING};
-use super::discover::{self, Address, Env};
 use super::host::{Host, Reach, Up};
 use super::records::{Record, Records};
 use super::server::Server;
+use crate::discover::{self, Address, AddressError, Disk, Env};
 use crate::tasks::Tasks;
 use crate::{EngineError, News, StartError};
 
@@ -71,7 +70,7 @@ impl Shared {
             tasks: Tasks::default(),
         });
         for (name, record) in known {
-            match Address::parse(&record.address, &shared.env) {
+            match record.address.parse::<Address>() {
                 Ok(address) if shared.wanted().contains(&name) => {
                     let host = shared.host(&address);
                     let server = Server::recorded(name.clone(), host, record);
@@ -151,14 +150,6 @@ impl Shared {
         server
     }
 
-    /// Where the engine of a container was found.
-    pub(super) fn address(&self, container: &ContainerSpec) -> Result<Address, StartError> {
-        let Some(host) = &container.host else {
-            return Err(StartError::NoEngine { kind: container.engine, tried: Vec::new() });
-        };
-        Address::parse(host, &self.env).map_err(|error| StartError::Refused(error.to_string()))
-    }
-
     /// The engine for a container: the one that it names, or the first one that answers.
     pub(super) async fn choose(
         self: &Arc<Self>,
@@ -166,13 +157,12 @@ impl Shared {
     ) -> Result<(Address, Up), StartError> {
         let mut tried = Vec::new();
         let addresses = if container.host.is_some() {
-            vec![self.address(container)?]
+            vec![address_of(container)?]
         } else {
-            let read = |path: &Path| fs::read_to_string(path).ok();
             let (kind, env) = (container.engine, &self.env);
-            let unusable = discover::unusable(kind, env, &read, &entries);
-            tried.extend(unusable.into_iter().map(|(from, error)| format!("{from}: {error}")));
-            let found = discover::candidates(kind, env, &read, &entries);
+            let unusable = discover::unusable(kind, env, &Disk);
+            tried.extend(unusable.iter().map(ToString::to_string));
+            let found = discover::candidates(kind, env, &Disk);
             found.into_iter().map(|candidate| candidate.address).collect()
         };
         for address in addresses {
@@ -250,7 +240,10 @@ impl Shared {
     }
 }
 
-fn entries(dir: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
-    entries.flatten().map(|entry| entry.path()).collect()
+/// Where the engine of a container was found.
+pub(super) fn address_of(container: &ContainerSpec) -> Result<Address, StartError> {
+    let kind = container.engine;
+    let none = || StartError::NoEngine { kind, tried: Vec::new() };
+    let host = container.host.as_ref().ok_or_else(none)?;
+    host.parse().map_err(|error: AddressError| StartError::Refused(error.to_string()))
 }

@@ -14,7 +14,7 @@ use super::api::Failure;
 use super::body::{self, Labels};
 use super::host::{Errand, Up};
 use super::server::Server;
-use super::shared::Shared;
+use super::shared::{Shared, address_of};
 use crate::{RunKey, StartError, Started};
 
 /// How long a container that is being removed is waited for, and how often it is looked at.
@@ -29,7 +29,7 @@ impl Shared {
         spec: &ServerSpec,
         container: &ContainerSpec,
     ) -> Result<Started, StartError> {
-        let address = self.address(container)?;
+        let address = address_of(container)?;
         let server = self.enter(&key.server, &address);
         let _busy = server.busy.lock().await;
         let host = {

@@ -4,6 +4,7 @@ mod checks;
 mod engines;
 
 use mainstay_api::{Request, ServerInfo};
+use mainstay_daemon::discover::Disk;
 use serde::Serialize;
 
 use self::checks::{
@@ -12,7 +13,6 @@ use self::checks::{
 };
 use self::engines::engine_check;
 use crate::context::Context;
-use crate::engine_host::Disk;
 use crate::error::{CliError, Exit};
 use crate::remote::Remote;
 use crate::text::tame;

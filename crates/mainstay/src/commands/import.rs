@@ -4,10 +4,11 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use mainstay_api::Request;
+use mainstay_daemon::discover::Disk;
 
 use super::change::{self, Change};
 use crate::context::Context;
-use crate::engine_host::{self, Disk};
+use crate::engine_host;
 use crate::error::CliError;
 use crate::images::ask_with_images;
 use crate::servers_file;

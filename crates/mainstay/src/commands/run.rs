@@ -11,12 +11,13 @@ use clap::ValueEnum;
 use clap::builder::NonEmptyStringValueParser;
 use mainstay_api::{Request, ServerInfo};
 use mainstay_core::{ImageRef, RemoteUrl, ServerName, Status};
+use mainstay_daemon::discover::Disk;
 
 use self::describe::spec_from;
 use self::progress::Progress;
 use super::why;
 use crate::context::Context;
-use crate::engine_host::{self, Disk};
+use crate::engine_host;
 use crate::error::CliError;
 use crate::images::ask_with_images;
 use crate::limits::{self, Most};

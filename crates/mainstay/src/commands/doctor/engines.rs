@@ -2,67 +2,68 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+
+use mainstay_daemon::discover::{self, Address, Candidate, Files};
 
 use super::{Check, Level};
 use crate::context::Caller;
-use crate::engine_host::{self, Files};
+use crate::engine_host;
 
 /// What was looked at.
 const NAME: &str = "container engine";
 
-/// Sockets of engines for everybody.
-const SHARED: [&str; 2] = ["/var/run/docker.sock", "/run/podman/podman.sock"];
+/// How an engine was found.
+type Tried = io::Result<Contact>;
 
-/// Sockets of engines of one user: in the directory of the session, and at home.
-const OF_SESSION: [&str; 2] = ["docker.sock", "podman/podman.sock"];
-const AT_HOME: [&str; 6] = [
-    ".docker/run/docker.sock",
-    ".docker/desktop/docker.sock",
-    ".orbstack/run/docker.sock",
-    ".colima/default/docker.sock",
-    ".rd/docker.sock",
-    ".local/share/containers/podman/machine/podman.sock",
-];
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Contact {
+    /// It takes connections.
+    Made,
+    /// It is elsewhere, where nobody is bothered.
+    NotTried,
+}
 
 /// The engine that the caller's environment names, or else those in the usual places.
-pub(super) fn engine_check(caller: &Caller, files: &impl Files) -> Check {
-    match engine_host::host(None, caller, files) {
-        Err(error) => Check::new(NAME, Level::Warn, error.to_string()).help(engine_host::HELP),
-        Ok(Some(host)) => match host.strip_prefix("unix://") {
-            Some(path) => judge(&[(path.into(), connect(Path::new(path)))]),
-            None => Check::new(NAME, Level::Ok, format!("{host}, which was not tried")),
-        },
-        Ok(None) => {
-            let found = places(caller).into_iter().filter(|path| path.exists());
-            judge(&found.map(|path| (path.clone(), connect(&path))).collect::<Vec<_>>())
+pub(super) fn engine_check(caller: &Caller, files: &dyn Files) -> Check {
+    let env = engine_host::env(caller);
+    let found = match discover::named(None, &env, files) {
+        Err(error) => {
+            return Check::new(NAME, Level::Warn, error.to_string()).help(engine_host::HELP);
         }
+        Ok(Some(named)) => vec![named],
+        Ok(None) => {
+            let usual = discover::candidates(None, &env, files);
+            usual.into_iter().filter(|candidate| is_there(&candidate.address)).collect()
+        }
+    };
+    let tried = found.into_iter().map(|candidate| {
+        let tried = connect(&candidate.address);
+        (candidate, tried)
+    });
+    judge(&tried.collect::<Vec<_>>())
+}
+
+fn is_there(address: &Address) -> bool {
+    match address {
+        Address::Unix(path) => path.exists(),
+        Address::Tcp { .. } => true,
     }
 }
 
-fn connect(socket: &Path) -> io::Result<()> {
-    UnixStream::connect(socket).map(drop)
+fn connect(address: &Address) -> Tried {
+    match address {
+        Address::Unix(path) => UnixStream::connect(path).map(|_| Contact::Made),
+        Address::Tcp { .. } => Ok(Contact::NotTried),
+    }
 }
 
-/// Where an engine may be.
-fn places(caller: &Caller) -> Vec<PathBuf> {
-    let under = |variable: &str, paths: &[&str]| -> Vec<PathBuf> {
-        let dir = caller.var(variable).filter(|dir| !dir.is_empty());
-        dir.map(|dir| paths.iter().map(|path| Path::new(dir).join(path)).collect())
-            .unwrap_or_default()
-    };
-    let shared = SHARED.into_iter().map(PathBuf::from);
-    let session = under("XDG_RUNTIME_DIR", &OF_SESSION);
-    shared.chain(session).chain(under("HOME", &AT_HOME)).collect()
-}
-
-/// What the sockets that were found amount to.
-fn judge(found: &[(PathBuf, io::Result<()>)]) -> Check {
+/// What the engines that were found amount to.
+fn judge(found: &[(Candidate, Tried)]) -> Check {
     if found.is_empty() {
         let detail = "none found; only servers in containers (`--image`) need one";
         return Check::new(NAME, Level::Ok, detail);
     }
-    let told: Vec<String> = found.iter().map(|(path, tried)| tell(path, tried)).collect();
+    let told: Vec<String> = found.iter().map(|(engine, tried)| tell(engine, tried)).collect();
     let detail = told.join("; ");
     if found.iter().any(|(_, tried)| tried.is_ok()) {
         return Check::new(NAME, Level::Ok, detail);
@@ -76,11 +77,11 @@ fn judge(found: &[(PathBuf, io::Result<()>)]) -> Check {
     })
 }
 
-fn tell(socket: &Path, tried: &io::Result<()>) -> String {
-    let socket = socket.display();
+fn tell(Candidate { address, from }: &Candidate, tried: &Tried) -> String {
     match tried {
-        Ok(()) => format!("{socket} takes connections"),
-        Err(error) => format!("{socket}: {error}"),
+        Ok(Contact::Made) => format!("{from} at {address} takes connections"),
+        Ok(Contact::NotTried) => format!("{from} at {address}, which was not tried"),
+        Err(error) => format!("{from} at {address}: {error}"),
     }
 }
 
@@ -88,14 +89,16 @@ fn tell(socket: &Path, tried: &io::Result<()>) -> String {
 mod tests {
     use std::os::unix::net::UnixListener;
 
+    use mainstay_daemon::discover::Disk;
+
     use super::*;
-    use crate::engine_host::Disk;
 
     fn check(found: &[(&str, Option<io::ErrorKind>)], level: Level, detail: &str, help: &str) {
-        let tried = |kind: &Option<io::ErrorKind>| kind.map_or(Ok(()), |kind| Err(kind.into()));
-        let found: Vec<_> =
-            found.iter().map(|(path, kind)| (PathBuf::from(path), tried(kind))).collect();
-        let check = judge(&found);
+        let tried = |(path, kind): &(&str, Option<io::ErrorKind>)| {
+            let engine = Candidate { address: Address::Unix(path.into()), from: "Colima".into() };
+            (engine, kind.map_or(Ok(Contact::Made), |kind| Err(kind.into())))
+        };
+        let check = judge(&found.iter().map(tried).collect::<Vec<_>>());
         let given = (check.level, check.detail.as_str(), check.help.unwrap_or_default());
         assert_eq!(given, (level, detail, help.to_owned()));
     }
@@ -106,43 +109,33 @@ mod tests {
             (Some(io::ErrorKind::PermissionDenied), Some(io::ErrorKind::ConnectionRefused));
         let none = "none found; only servers in containers (`--image`) need one";
         check(&[], Level::Ok, none, "");
-        let both = "/d: permission denied; /p takes connections";
-        check(&[("/d", forbidden), ("/p", None)], Level::Ok, both, "");
+        let denied = "Colima at unix:///d: permission denied";
+        let both = format!("{denied}; Colima at unix:///p takes connections");
+        check(&[("/d", forbidden), ("/p", None)], Level::Ok, &both, "");
         let group =
             "become a member of the group that owns the socket (often `docker`), and log in anew";
-        check(&[("/d", forbidden)], Level::Warn, "/d: permission denied", group);
+        check(&[("/d", forbidden)], Level::Warn, denied, group);
         let start = "start it; only servers in containers need one";
-        check(&[("/d", refused)], Level::Warn, "/d: connection refused", start);
+        check(&[("/d", refused)], Level::Warn, "Colima at unix:///d: connection refused", start);
     }
 
     #[test]
     fn the_engine_that_was_named_is_the_one_that_counts() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("engine.sock");
-        let named = |host: String| {
+        let named = |host: &str| {
             let caller = Caller { env: vec![("DOCKER_HOST".into(), host.into())], cwd: None };
             let check = engine_check(&caller, &Disk);
             (check.level, check.detail)
         };
         let host = format!("unix://{}", socket.display());
-        let (level, detail) = named(host.clone());
+        let (level, detail) = named(&host);
         assert_eq!(level, Level::Warn, "{detail}");
         let _engine = UnixListener::bind(&socket).unwrap();
-        let fine = (Level::Ok, format!("{} takes connections", socket.display()));
-        assert_eq!(named(host), fine);
-        let elsewhere = (Level::Ok, "tcp://far:2375, which was not tried".to_owned());
-        assert_eq!(named("tcp://far:2375".to_owned()), elsewhere);
-    }
-
-    #[test]
-    fn the_usual_places_are_those_of_this_user() {
-        let env = [("HOME", "/home/me"), ("XDG_RUNTIME_DIR", "/run/user/1")];
-        let caller = Caller { env: env.map(|(k, v)| (k.into(), v.into())).into(), cwd: None };
-        let places = places(&caller);
-        for expected in
-            ["/var/run/docker.sock", "/run/user/1/podman/podman.sock", "/home/me/.rd/docker.sock"]
-        {
-            assert!(places.contains(&PathBuf::from(expected)), "{expected}");
-        }
+        let fine = format!("DOCKER_HOST at {host} takes connections");
+        assert_eq!(named(&host), (Level::Ok, fine));
+        let elsewhere = "DOCKER_HOST at tcp://far:2375, which was not tried".to_owned();
+        assert_eq!(named("tcp://far:2375"), (Level::Ok, elsewhere));
+        assert_eq!(named("ssh://far").0, Level::Warn);
     }
 }

@@ -23,21 +23,27 @@ impl Files {
         self.with(&format!("{dir}/meta.json"), &meta.to_string())
     }
 
-    fn read(&self, path: &Path) -> Option<String> {
-        self.0.iter().find(|(known, _)| known == path).map(|(_, text)| text.clone())
+    fn candidates(&self, kind: Option<EngineKind>, env: &Env) -> Vec<Candidate> {
+        candidates(kind, env, self)
+    }
+
+    fn unusable(&self, kind: Option<EngineKind>, env: &Env) -> Vec<String> {
+        unusable(kind, env, self).iter().map(ToString::to_string).collect()
+    }
+}
+
+/// A file without text cannot be read.
+impl super::Files for Files {
+    fn read(&self, file: &Path) -> io::Result<String> {
+        let found =
+            self.0.iter().find(|(known, _)| known == file).ok_or(io::ErrorKind::NotFound)?;
+        let text = Some(found.1.clone()).filter(|text| !text.is_empty());
+        Ok(text.ok_or(io::ErrorKind::PermissionDenied)?)
     }
 
     fn list(&self, dir: &Path) -> Vec<PathBuf> {
         let child = |path: &PathBuf| Some(dir.join(path.strip_prefix(dir).ok()?.iter().next()?));
         self.0.iter().filter_map(|(path, _)| child(path)).collect()
-    }
-
-    fn candidates(&self, kind: Option<EngineKind>, env: &Env) -> Vec<Candidate> {
-        candidates(kind, env, &|path| self.read(path), &|path| self.list(path))
-    }
-
-    fn unusable(&self, kind: Option<EngineKind>, env: &Env) -> Vec<(String, AddressError)> {
-        unusable(kind, env, &|path| self.read(path), &|path| self.list(path))
     }
 }
 
@@ -111,7 +117,7 @@ fn what_the_user_names_comes_first() {
     check(None, &given, &all);
     check(Some(EngineKind::Docker), &given, &all);
     let podman = ["CONTAINER_HOST: unix:///pod.sock", "Podman: unix:///run/podman/podman.sock"];
-    check(Some(EngineKind::Podman), &given, &[all[0], podman[0], podman[1]]);
+    check(Some(EngineKind::Podman), &given, &[podman[0], all[0], podman[1]]);
     check(None, &[HOME], &["the Docker context `far`: unix:///far.sock", all[2]]);
     let found = shown(&files.candidates(None, &env(&given)));
     let last_of_docker = found.iter().position(|shown| shown.starts_with("Rancher")).unwrap();
@@ -159,7 +165,7 @@ fn a_context_brings_its_own_proofs() {
         }
     };
     let own = Path::new("/home/u/.docker/contexts/tls/aa/docker");
-    assert_eq!(tls_of("tls"), Some(TlsFiles::in_dir(own)));
+    assert_eq!(tls_of("tls"), Some(TlsFiles::in_dir(own).unwrap()));
     assert_eq!(tls_of("plain"), None);
 }
 
@@ -172,36 +178,111 @@ fn what_the_user_names_in_vain_is_told() {
         ("DOCKER_CONTEXT", "far"),
         ("CONTAINER_HOST", "podman"),
     ]);
-    let docker_host = ("DOCKER_HOST".to_owned(), AddressError::NamedPipe);
-    let context = ("the Docker context `far`".to_owned(), AddressError::Ssh);
-    let container_host = ("CONTAINER_HOST".to_owned(), AddressError::Scheme("podman".to_owned()));
+    let docker_host = format!("DOCKER_HOST: {}", AddressError::NamedPipe);
+    let context = format!("the Docker context `far`: {}", AddressError::Ssh);
+    let scheme = AddressError::Scheme("podman".to_owned());
+    let container_host = format!("CONTAINER_HOST: {scheme}");
     let docker = Some(EngineKind::Docker);
     assert_eq!(files.unusable(docker, &given), [docker_host.clone(), context]);
     let podman = Some(EngineKind::Podman);
-    assert_eq!(files.unusable(podman, &given), [docker_host, container_host]);
+    assert_eq!(files.unusable(podman, &given), [container_host, docker_host]);
     assert_eq!(shown(&files.candidates(None, &given))[0], "Docker: unix:///var/run/docker.sock");
-    assert_eq!(files.unusable(None, &env(&[HOME])), []);
+    assert_eq!(files.unusable(None, &env(&[HOME])), [""; 0]);
 }
 
 #[test]
 fn addresses_are_written_as_they_are_read() {
     let check = |text: &str, expected: &str| {
-        let address = Address::parse(text, &Env::default());
-        assert_eq!(address.map(|address| address.to_string()), Ok(expected.to_owned()), "{text}");
+        let address: Address = text.parse().unwrap();
+        assert_eq!(address.to_string(), expected);
+        assert_eq!(expected.parse(), Ok(address), "{text}");
     };
     check("unix:///var/run/docker.sock", "unix:///var/run/docker.sock");
+    check("unix:///odd?certs=/x", "unix:///odd?certs=/x");
     check("/a b/docker.sock", "unix:///a b/docker.sock");
     check("tcp://127.0.0.1:2375", "tcp://127.0.0.1:2375");
     check("tcp://engine", "tcp://engine:2375");
     check("tcp://[::1]:99/", "tcp://[::1]:99");
     check("tcp://[::1]", "tcp://[::1]:2375");
     check("http://engine:80", "tcp://engine:80");
+    check("tcp://engine:1?certs=/home/u/.docker", "tcp://engine:1?certs=/home/u/.docker");
+    check("tcp://engine?certs=/a b?c", "tcp://engine:2376?certs=/a b?c");
+}
+
+#[test]
+fn what_the_environment_adds_is_written_too() {
+    let given = env(&[HOME, ("DOCKER_CERT_PATH", "/certs"), ("DOCKER_TLS_VERIFY", "1")]);
+    let check = |text: &str, expected: &str| {
+        let address = Address::given(text, &given).unwrap();
+        assert_eq!(address.to_string(), expected);
+        assert_eq!(expected.parse(), Ok(address), "{text}");
+    };
+    check("tcp://far", "tcp://far:2376?certs=/certs");
+    check("tcp://far:1?certs=/own", "tcp://far:1?certs=/own");
+    check("http://far:80", "tcp://far:80");
+    check("unix:///d.sock", "unix:///d.sock");
+}
+
+#[test]
+fn whom_the_user_names_is_meant() {
+    let files = Files::default()
+        .with("/home/u/.docker/config.json", r#"{"auths": {}, "currentContext": "far"}"#)
+        .context(&format!("{META}/aa"), "far", "tcp://far:2376")
+        .with("/home/u/.docker/contexts/tls/aa/docker/ca.pem", "proof")
+        .with(&format!("{META}/bb/meta.json"), r#"{"Name": "empty", "Endpoints": {}}"#);
+    let check = |kind, given: &[(&str, &str)], expected: Result<Option<&str>, &str>| {
+        let found = named(kind, &env(&[&[HOME], given].concat()), &files);
+        let found = found.map(|found| found.map(|found| found.address.to_string()));
+        let found = found.map_err(|error| error.to_string());
+        assert_eq!(found.as_ref().map(Option::as_deref).map_err(String::as_str), expected);
+    };
+    let context = "tcp://far:2376?certs=/home/u/.docker/contexts/tls/aa/docker";
+    let docker = ("DOCKER_HOST", "unix:///d");
+    let container = ("CONTAINER_HOST", "unix:///p");
+    for kind in [None, Some(EngineKind::Docker)] {
+        check(kind, &[], Ok(Some(context)));
+        check(kind, &[container], Ok(Some(context)));
+        check(kind, &[docker, container, ("DOCKER_CONTEXT", "none")], Ok(Some("unix:///d")));
+        check(kind, &[("DOCKER_CONTEXT", "default")], Ok(None));
+        check(kind, &[("DOCKER_CONFIG", "/elsewhere")], Ok(None));
+        let none =
+            "DOCKER_CONTEXT: there is no Docker context `none` in `/home/u/.docker/contexts/meta`";
+        check(kind, &[("DOCKER_CONTEXT", "none")], Err(none));
+        let empty = "the Docker context `empty`: it has no address of an engine";
+        check(kind, &[("DOCKER_CONTEXT", "empty")], Err(empty));
+        let scheme = "DOCKER_HOST: `engine` is no address of an engine: write it as `unix:///PATH` or \
+                      `tcp://HOST:PORT`";
+        check(kind, &[("DOCKER_HOST", "engine")], Err(scheme));
+        let relative = "DOCKER_HOST: `certs`, where certificates are to be, is no absolute path";
+        let certs = ("DOCKER_CERT_PATH", "certs");
+        check(kind, &[("DOCKER_HOST", "tcp://far"), certs], Err(relative));
+        check(kind, &[docker, certs], Ok(Some("unix:///d")));
+    }
+    let podman = Some(EngineKind::Podman);
+    check(podman, &[docker, container], Ok(Some("unix:///p")));
+    check(podman, &[docker], Ok(Some("unix:///d")));
+    check(podman, &[], Ok(None));
+}
+
+#[test]
+fn a_file_that_makes_no_sense_is_named() {
+    let check = |text: &str, expected: &str| {
+        let files = Files::default().with("/home/u/.docker/config.json", text);
+        let told = named(None, &env(&[HOME]), &files).unwrap_err().to_string();
+        assert_eq!(told, format!("`/home/u/.docker/config.json`: {expected}"));
+    };
+    check("", "it cannot be read: permission denied");
+    check("{", "it makes no sense: EOF while parsing an object at line 1 column 1");
+    let gone = "there is no Docker context `x` in `/home/u/.docker/contexts/meta`";
+    check(r#"{"currentContext": "x"}"#, gone);
+    let none = named(None, &env(&[HOME]), &Files::default());
+    assert!(none.unwrap().is_none(), "a file that is not there says nothing");
 }
 
 #[test]
 fn what_is_no_address_is_refused_with_advice() {
     let check = |text: &str, expected: AddressError| {
-        assert_eq!(Address::parse(text, &Env::default()), Err(expected), "{text}");
+        assert_eq!(text.parse::<Address>(), Err(expected), "{text}");
     };
     let own = str::to_owned;
     check("ssh://user@host", AddressError::Ssh);
@@ -213,9 +294,10 @@ fn what_is_no_address_is_refused_with_advice() {
     for text in ["tcp://", "tcp://:1", "tcp://h:0", "tcp://h:x", "tcp://h:70000", "tcp://h/p"] {
         check(text, AddressError::Host(own(text)));
     }
-    for text in ["tcp://::1:5", "tcp://u@h:1", "tcp://a b"] {
+    for text in ["tcp://h?x=/d", "tcp://?certs=/d", "tcp://::1:5", "tcp://u@h:1", "tcp://a b"] {
         check(text, AddressError::Host(own(text)));
     }
+    check("tcp://h?certs=d", AddressError::Certificates(own("d")));
     for text in ["", "engine", "https://h", "ftp://h"] {
         check(text, AddressError::Scheme(own(text)));
     }
@@ -228,9 +310,9 @@ fn tcp_is_spoken_to_by_tls_if_the_environment_says_so() {
     let check = |text: &str, given: &[(&str, &str)], port: &str, dir: Option<&str>| {
         let expected = Address::Tcp {
             host_port: format!("h:{port}"),
-            tls: dir.map(|dir| TlsFiles::in_dir(Path::new(dir))),
+            tls: dir.map(|dir| TlsFiles::in_dir(Path::new(dir)).unwrap()),
         };
-        assert_eq!(Address::parse(text, &env(given)), Ok(expected), "{text} {given:?}");
+        assert_eq!(Address::given(text, &env(given)), Ok(expected), "{text} {given:?}");
     };
     let (verify, certs) = (("DOCKER_TLS_VERIFY", "1"), ("DOCKER_CERT_PATH", "/certs"));
     check("tcp://h", &[HOME], "2375", None);
@@ -239,7 +321,7 @@ fn tcp_is_spoken_to_by_tls_if_the_environment_says_so() {
     check("tcp://h", &[HOME, verify, certs], "2376", Some("/certs"));
     check("tcp://h:1", &[certs], "1", Some("/certs"));
     check("http://h", &[verify, certs], "2375", None);
-    let unix = Address::parse("unix:///s", &env(&[verify, certs]));
+    let unix = Address::given("unix:///s", &env(&[verify, certs]));
     assert_eq!(unix, Ok(Address::Unix("/s".into())));
 }
 
