@@ -361,7 +361,6 @@ fn unprepared(name: &ServerName, error: &StartError) -> ApiError {
         | StartError::BadDirectory { .. }
         | StartError::PortTaken { .. }
         | StartError::OtherEngine { .. }
-        | StartError::Pull { .. }
         | StartError::Removed
         | StartError::Shim { .. }
         | StartError::Short { .. }

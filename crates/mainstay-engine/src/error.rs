@@ -65,14 +65,6 @@ pub enum StartError {
         /// Which image.
         image: String,
     },
-    /// The image cannot be had.
-    #[error("the image `{image}` cannot be pulled: {why}")]
-    Pull {
-        /// Which image.
-        image: String,
-        /// What the engine says about it.
-        why: String,
-    },
     /// The engine does not answer, so nothing can be said about the server.
     #[error("{why}")]
     Away {
@@ -118,7 +110,6 @@ impl StartError {
             | Self::OtherEngine { .. }
             | Self::NoEngine { .. }
             | Self::NoImage { .. }
-            | Self::Pull { .. }
             | Self::Away { .. }
             | Self::Removed
             | Self::Refused(_) => false,

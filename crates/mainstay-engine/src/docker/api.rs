@@ -344,7 +344,6 @@ async fn in_time<T>(
 fn inspected(id: &str, found: ContainerInspectResponse) -> Inspected {
     let state = found.state.unwrap_or_default();
     let health = state.health.and_then(|health| health.status);
-    let pid = state.pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
     // Podman says that a container which is asked to stop does not run; how it ends is known later.
     let stopping = state.status == Some(ContainerStateStatusEnum::STOPPING);
     let seen = Seen {
@@ -355,7 +354,6 @@ fn inspected(id: &str, found: ContainerInspectResponse) -> Inspected {
         started_at: state.started_at.unwrap_or_default(),
         exit_code: state.exit_code.unwrap_or_default(),
         oom: state.oom_killed.unwrap_or(false),
-        pid,
         removing: state.status == Some(ContainerStateStatusEnum::REMOVING),
     };
     let published = found.network_settings.and_then(|network| network.ports).unwrap_or_default();

@@ -41,7 +41,6 @@ pub(crate) struct Seen {
     pub(crate) started_at: String,
     pub(crate) exit_code: i64,
     pub(crate) oom: bool,
-    pub(crate) pid: Option<u32>,
     /// Whether it is being removed. An event tells when it is gone.
     pub(crate) removing: bool,
 }
@@ -196,7 +195,6 @@ impl Watch {
             return Vec::new();
         }
         match said {
-            Said::Kill { .. } => Vec::new(),
             Said::Die { code } => self.hear_end(now, code),
             Said::Stop => self.hear_stop(now),
             Said::Restart => self.hear_restart(now),

@@ -7,10 +7,6 @@ use mainstay_core::Exit;
 /// What an event says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// A signal was sent; 0 if it was not said which.
-    Kill {
-        signal: i32,
-    },
     /// The container's process is over; below zero if it was not said how.
     Die {
         code: i64,
@@ -36,10 +32,6 @@ pub(crate) fn said(action: &str, attributes: &HashMap<String, String>) -> Option
         None => (action, None),
     };
     Some(match action {
-        "kill" => {
-            let signal = attribute(&["signal"]).and_then(|signal| signal.parse().ok());
-            Said::Kill { signal: signal.unwrap_or(0) }
-        }
         "die" | "died" => {
             let code = attribute(&["exitCode", "containerExitCode"]);
             Said::Die { code: code.and_then(|code| code.parse().ok()).unwrap_or(-1) }
@@ -83,7 +75,6 @@ mod tests {
 
     #[test]
     fn the_words_of_docker() {
-        check("kill", &[("signal", "15")], Some(Said::Kill { signal: 15 }));
         check("die", &[("exitCode", "137"), ("image", "x")], Some(Said::Die { code: 137 }));
         check("oom", &[], Some(Said::Oom));
         check("stop", &[], Some(Said::Stop));
@@ -109,7 +100,6 @@ mod tests {
     fn what_is_missing_is_unknown() {
         check("die", &[], Some(Said::Die { code: -1 }));
         check("die", &[("exitCode", "?")], Some(Said::Die { code: -1 }));
-        check("kill", &[], Some(Said::Kill { signal: 0 }));
         check("health_status", &[], None);
         check("health_status: starting", &[], None);
     }
@@ -118,6 +108,7 @@ mod tests {
     fn what_changes_nothing_is_left_out() {
         let idle = [
             "create",
+            "kill",
             "attach",
             "detach",
             "resize",

@@ -21,14 +21,13 @@ fn alive(start: u64) -> Seen {
         started_at: stamp(start),
         exit_code: 0,
         oom: false,
-        pid: Some(4711),
         removing: false,
     }
 }
 
 /// The container, dead since it was started for the time `start`.
 fn dead(start: u64, exit_code: i64) -> Seen {
-    Seen { running: false, exit_code, pid: None, ..alive(start) }
+    Seen { running: false, exit_code, ..alive(start) }
 }
 
 /// Nanoseconds are written without trailing zeros, so stamps are of different lengths.
@@ -71,12 +70,11 @@ fn sees(watch: &mut Watch, seen: &Seen, expected: &[Fact]) {
 }
 
 const DIE: Said = Said::Die { code: 137 };
-const KILL: Said = Said::Kill { signal: 9 };
 
 #[test]
 fn an_end_is_told_when_it_is_heard_and_not_again() {
     let mut watch = up();
-    hears(&mut watch, at(1), &[KILL, DIE], &[died(1, 137)]);
+    hears(&mut watch, at(1), &[DIE], &[died(1, 137)]);
     assert_eq!((watch.run(), watch.last()), (None, run(1)));
     sees(&mut watch, &dead(1, 137), &[]);
     hears(&mut watch, at(1), &[DIE], &[]);
@@ -102,7 +100,7 @@ fn memory_that_ran_out_is_told_with_the_end() {
 #[test]
 fn a_stop_amends_the_end_that_was_told_even_while_the_next_run_starts() {
     let mut watch = up();
-    hears(&mut watch, at(1), &[KILL, DIE], &[died(1, 137)]);
+    hears(&mut watch, at(1), &[DIE], &[died(1, 137)]);
     watch.starting(run(2));
     let stopped = amended(1, Cause::StoppedBySomeone);
     hears(&mut watch, at(2), &[Said::Stop], &[stopped]);
@@ -134,7 +132,7 @@ fn a_stop_long_after_an_end_is_news_of_another() {
 fn what_we_end_ourselves_has_no_other_cause() {
     let mut watch = up();
     watch.ending();
-    hears(&mut watch, at(1), &[Said::Kill { signal: 15 }, DIE, Said::Stop], &[died(1, 137)]);
+    hears(&mut watch, at(1), &[DIE, Said::Stop], &[died(1, 137)]);
     watch.starting(run(2));
     hears(&mut watch, at(2), &[Said::Start, Said::Restart], &[]);
 }
@@ -142,7 +140,7 @@ fn what_we_end_ourselves_has_no_other_cause() {
 #[test]
 fn a_restart_that_is_faster_than_we_are_is_adopted() {
     let mut watch = up();
-    hears(&mut watch, at(1), &[KILL, DIE], &[died(1, 137)]);
+    hears(&mut watch, at(1), &[DIE], &[died(1, 137)]);
     hears(&mut watch, at(1), &[Said::Stop], &[amended(1, Cause::StoppedBySomeone)]);
     hears(&mut watch, at(2), &[Said::Start], &[Fact::Look]);
     sees(&mut watch, &alive(2), &[restarted(1)]);
@@ -167,7 +165,7 @@ fn a_restart_that_we_join_is_ours_and_excuses_the_end() {
 fn a_restart_that_is_seen_before_it_is_heard_is_told_once() {
     let mut watch = up();
     sees(&mut watch, &alive(2), &[restarted(1)]);
-    hears(&mut watch, at(1), &[KILL, DIE], &[Fact::Look]);
+    hears(&mut watch, at(1), &[DIE], &[Fact::Look]);
     sees(&mut watch, &alive(2), &[Fact::Look]);
     sees(&mut watch, &alive(2), &[]);
     hears(&mut watch, at(1), &[Said::Stop, Said::Start, Said::Restart], &[Fact::Look]);
@@ -315,7 +313,7 @@ fn pauses_and_health_are_told_when_they_change() {
 fn a_removal_is_the_last_word() {
     let mut watch = up();
     let removed = Fact::Removed(run(1));
-    hears(&mut watch, at(1), &[KILL, DIE, Said::Destroy], &[died(1, 137), removed.clone()]);
+    hears(&mut watch, at(1), &[DIE, Said::Destroy], &[died(1, 137), removed.clone()]);
     hears(&mut watch, at(1), &[Said::Destroy, Said::Start], &[]);
     sees(&mut watch, &alive(1), &[]);
     assert_eq!((watch.run(), watch.last()), (None, run(1)));

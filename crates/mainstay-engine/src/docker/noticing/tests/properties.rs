@@ -40,7 +40,6 @@ proptest! {
 enum Deed {
     Exit(i64),
     Oom,
-    Kill,
     Stop,
     Restart,
     PodmanRestart,
@@ -76,7 +75,6 @@ fn deed() -> impl Strategy<Value = Deed> {
     prop_oneof![
         prop::sample::select(vec![0, 1, 137]).prop_map(Deed::Exit),
         Just(Deed::Oom),
-        Just(Deed::Kill),
         Just(Deed::Stop),
         Just(Deed::Restart),
         Just(Deed::PodmanRestart),
@@ -145,7 +143,7 @@ impl World {
                 self.somebody(Deed::Stop);
             }
             Step::Remove => {
-                self.end(&[KILL], 137);
+                self.end(&[], 137);
                 if self.container.take().is_some() {
                     self.unsaid.push_back(Said::Destroy);
                 }
@@ -177,9 +175,8 @@ impl World {
         match deed {
             Deed::Exit(code) => self.end(&[], code),
             Deed::Oom => self.end(&[Said::Oom], 137),
-            Deed::Kill => self.end(&[KILL], 137),
             Deed::Stop => {
-                let stopped = self.end(&[Said::Kill { signal: 15 }], 143);
+                let stopped = self.end(&[], 143);
                 self.unsaid.extend(stopped.then_some(Said::Stop));
                 stopped
             }
