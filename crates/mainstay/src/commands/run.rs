@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use clap::builder::NonEmptyStringValueParser;
 use mainstay_api::{Request, ServerInfo};
-use mainstay_core::{ImageRef, RemoteUrl, ServerName, Status};
+use mainstay_core::{EngineKind, ImageRef, RemoteUrl, ServerName, Status};
 use mainstay_daemon::discover::Disk;
 
 use self::describe::spec_from;
@@ -188,7 +188,7 @@ struct RestartArgs {
     /// Never start it again
     #[arg(long, conflicts_with = "restart_max")]
     no_restart: bool,
-    /// What to do when somebody else stops it
+    /// What to do when somebody else stops it; Podman does not tell that from an exit
     #[arg(long, value_enum, default_value = "restart")]
     on_stop: OnStopName,
     /// How long it may take to answer `initialize`
@@ -231,6 +231,9 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let specs = [spec.clone()];
     let request = Request::Run { spec: Box::new(spec), replace: args.replace };
     let accepted: ServerInfo = ask_with_images(ctx, "asking the daemon", &request, &specs).await?;
+    if let Some(caveat) = caveat(&accepted, args.restart.on_stop) {
+        ctx.ui.say(format!("{} {caveat}", paint::odd("warning:")));
+    }
     let (server, settled) = if args.wait {
         (wait(&name, &accepted, ctx).await?, true)
     } else {
@@ -251,6 +254,17 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
             );
             Err(CliError::failed(text, help))
         }
+    }
+}
+
+/// What was asked for and cannot be had from the engine that was found.
+fn caveat(server: &ServerInfo, on_stop: OnStopName) -> Option<String> {
+    let (name, engine) = (&server.name, server.engine.as_str());
+    match on_stop {
+        OnStopName::Respect if engine == EngineKind::Podman.as_str() => Some(format!(
+            "Podman does not tell a stop from an exit: {name} is started again after both"
+        )),
+        OnStopName::Respect | OnStopName::Restart => None,
     }
 }
 
@@ -362,6 +376,22 @@ mod tests {
 
     use super::super::ls::tests::server;
     use super::*;
+
+    #[test]
+    fn only_docker_tells_that_somebody_stopped_a_container() {
+        let on = |engine: &str, on_stop| {
+            let mut time = server("time", Status::Starting);
+            engine.clone_into(&mut time.engine);
+            caveat(&time, on_stop)
+        };
+        let told = on("podman", OnStopName::Respect).unwrap();
+        assert_eq!(
+            told,
+            "Podman does not tell a stop from an exit: time is started again after both"
+        );
+        assert_eq!(on("podman", OnStopName::Restart), None);
+        assert_eq!(on("docker", OnStopName::Respect), None);
+    }
 
     #[test]
     fn the_first_moments_decide_the_verdict() {
