@@ -33,8 +33,7 @@ pub(super) async fn with_mainstay(
     for number in 1..=kills {
         let pid = engine.ready_pid(instance, NAME).await?;
         sleep(CALM).await;
-        let killed = Instant::now();
-        kill(pid);
+        let killed = end(pid).await?;
         let answer = timeout(LIMIT, endpoint.call(&mut session, echo(number))).await;
         let answer = answer.map_err(|_| late("an answer"))?.map_err(LoadError::Open)?;
         times.push(killed.elapsed());
@@ -57,8 +56,7 @@ pub(super) async fn with_docker(engine: &Engine, kills: u32) -> Result<Percentil
         let mut before = first_answer(&endpoint).await?;
         sleep(DOCKER_CALM).await;
         let pid = engine.pid(&id).await?;
-        let killed = Instant::now();
-        kill(pid);
+        let killed = end(pid).await?;
         let after = first_answer(&endpoint).await?;
         times.push(killed.elapsed());
         if endpoint.call(&mut before, echo(number)).await.is_ok() {
@@ -105,6 +103,28 @@ pub(super) async fn server_alone(
     }
     engine.docker(&["rm", "--force", &id]).await?;
     Ok(Percentiles::of(measured))
+}
+
+/// Kills the first process of a container, and returns the time of that when the server in it is dead too:
+/// it lives on for a moment, in which it would still answer.
+async fn end(pid: u32) -> Result<Instant, BenchError> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let server = children.map_err(BenchError::SetUp)?;
+    let killed = Instant::now();
+    kill(pid);
+    let dies = async {
+        while server.split_whitespace().any(is_alive) {
+            sleep(RETRY).await;
+        }
+    };
+    timeout(LIMIT, dies).await.map_err(|_| late("a death"))?;
+    Ok(killed)
+}
+
+fn is_alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 /// Tries until there is a session.
