@@ -261,6 +261,8 @@ impl Watcher {
                 shared.tell_back(&self.host, up).await;
             }
             Errand::Compare(_done) => {
+                // One that hangs is found out sooner than by the answers that it owes.
+                self.ping(up).await?;
                 let Some(shared) = self.shared.upgrade() else { return Ok(()) };
                 match shared.compare(&self.host, up, false).await {
                     Ok(()) => shared.tell_back(&self.host, up).await,
