@@ -3,7 +3,7 @@
 
 use std::{env, error::Error, fs, path::Path};
 
-const SOURCE: &str = "../crates/mainstay-engine/src/process/lines.rs";
+const SOURCE: &str = "../crates/mainstay-engine/src/lines.rs";
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={SOURCE}");
