@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_core::{ContainerSpec, RunId, ServerSpec};
+use mainstay_core::{ContainerSpec, EngineKind, RunId, ServerSpec};
 use tokio::time::{Instant, sleep};
 
 use super::api::Failure;
@@ -20,6 +20,9 @@ use crate::{RunKey, StartError, Started};
 /// How long a container that is being removed is waited for, and how often it is looked at.
 const REMOVAL: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
+
+/// How long an engine may take to clean up after a run.
+const CLEAN_UP: Duration = Duration::from_secs(5);
 
 impl Shared {
     /// Starts a run of a server at the engine that was chosen for it.
@@ -60,7 +63,7 @@ impl Shared {
     ) -> Result<(), Failure> {
         let speech = server.state().speech;
         // Before the start, so that no word is missed.
-        let streams = up.api.attach(id, speech).await?;
+        let streams = patiently(up, id, || up.api.attach(id, speech)).await?;
         let pump = self.pump(server, key.run, id);
         pump.connect(streams, None).await;
         {
@@ -69,7 +72,7 @@ impl Shared {
             state.started_at.clear();
             state.watch.starting(key.run);
         }
-        if let Err(failure) = up.api.start(id).await {
+        if let Err(failure) = patiently(up, id, || up.api.start(id)).await {
             let mut state = server.state();
             state.watch.not_started();
             state.pump = None;
@@ -245,6 +248,29 @@ impl Shared {
                 source: std::io::ErrorKind::TimedOut.into(),
             },
         }
+    }
+}
+
+/// Asks something about a container. Podman refuses for a moment after a death, until it has cleaned up;
+/// what is still refused after a while, or is about a container that is gone, is refused for good.
+async fn patiently<T, F>(up: &Up, id: &str, ask: impl Fn() -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    let until = Instant::now() + CLEAN_UP;
+    loop {
+        let refused = match ask().await {
+            Err(failure @ (Failure::Refused(_) | Failure::Conflict(_))) => failure,
+            other => return other,
+        };
+        let podman = up.who.kind == EngineKind::Podman;
+        if !podman || Instant::now() >= until {
+            return Err(refused);
+        }
+        if let Err(Failure::Missing(_)) = up.api.inspect(id).await {
+            return Err(refused);
+        }
+        sleep(LOOK).await;
     }
 }
 

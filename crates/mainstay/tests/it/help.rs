@@ -135,9 +135,9 @@ fn the_help_of_run() {
           --stable-from <STABLE_FROM>  From when on that is counted [default: ready] [possible values:
                                        ready, start]
           --no-restart                 Never start it again
-          --on-stop <ON_STOP>          What to do when somebody else stops it; Podman does not tell
-                                       that from an exit [default: restart] [possible values:
-                                       restart, respect]
+          --on-stop <ON_STOP>          What to do when somebody else stops it; Podman does not tell that
+                                       from an exit [default: restart] [possible values: restart,
+                                       respect]
           --start-timeout <TIME>       How long it may take to answer `initialize` [default: 2m]
           --stop-timeout <TIME>        How long it may take to end before it is killed [default: 10s]
     ");

@@ -174,7 +174,7 @@ fn a_context_of_docker_that_is_gone() {
     assert_snapshot!(env.run(["run", "time", "--image", "mcp/time"]), @"
     exit: 1
     --- stderr
-    error: there is no Docker context `gone` in `/none/contexts/meta`, but DOCKER_CONTEXT names it
+    error: DOCKER_CONTEXT: there is no Docker context `gone` in `/none/contexts/meta`
     help: correct it (`docker context ls` shows all contexts), or set DOCKER_HOST to the engine's address
     ");
     assert!(!env.mainstay_home().exists(), "it must not start a daemon");
