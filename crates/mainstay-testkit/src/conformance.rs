@@ -239,9 +239,20 @@ async fn what_cannot_start_leaves_nothing(subject: &impl Subject) {
 async fn the_next_daemon_finds_what_runs(subject: &impl Subject) {
     let run = Running::start(subject, "survivor", 4, &[]).await;
     let (engine, pid) = (subject.reopen().await, run.pid);
-    let found = engine.list().await.unwrap();
-    let found = found.iter().find(|found| found.key == run.key).expect("it is listed");
-    assert!(matches!(found.state, FoundState::Alive { pid: found, .. } if found == pid));
+    let found = async {
+        loop {
+            let found = engine.list().await.unwrap();
+            let found = found.into_iter().find(|found| found.key == run.key);
+            let state = found.expect("it is listed").state;
+            // What it runs on may be slow to answer.
+            if state != FoundState::Unknown {
+                return state;
+            }
+            sleep(LOOK).await;
+        }
+    };
+    let state = timeout(LIMIT, found).await.expect("it is known in time");
+    assert!(matches!(state, FoundState::Alive { pid: found, .. } if found == pid), "{state:?}");
     let mut next = Running { news: engine.watch(), engine, key: run.key, pid, stdio: None };
     next.answers_ping().await;
     next.end().await;

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use mainstay_core::{ContainerSpec, ServerName};
@@ -13,13 +14,16 @@ use tokio::sync::broadcast;
 use tokio::time::timeout;
 
 use super::DockerConfig;
-use super::api::{Api, PING};
+use super::api::Api;
 use super::host::{Host, Reach, Up};
 use super::records::{Record, Records};
 use super::server::Server;
 use crate::discover::{self, Address, AddressError, Disk, Env};
 use crate::tasks::Tasks;
 use crate::{EngineError, News, StartError};
+
+/// How long engines may take to be met when a daemon starts; whoever waits for that gives it 8 s.
+const ACQUAINTANCE: Duration = Duration::from_secs(4);
 
 /// News that a slow reader may fall behind.
 const NEWS: usize = 1024;
@@ -91,7 +95,7 @@ impl Shared {
     pub(super) async fn settle_in(&self) {
         let hosts: Vec<Arc<Host>> = self.hosts().values().cloned().collect();
         let all = join_all(hosts.iter().map(|host| host.up()));
-        timeout(PING, all).await.map(drop).ok();
+        timeout(ACQUAINTANCE, all).await.map(drop).ok();
         for host in hosts.iter().filter(|host| matches!(host.reach(), Reach::Untried)) {
             for server in self.servers_at(host) {
                 server.state().away = true;
