@@ -116,22 +116,23 @@ impl Api {
     pub(crate) async fn meet(address: &Address) -> Result<(Self, Identity), Failure> {
         let docker = connect(address)?.with_timeout(CHANGE);
         in_time(PING, docker.ping()).await?;
-        let ask = async {
-            let docker = docker.negotiate_version().await?;
-            let version = docker.version().await?;
-            let info = docker.info().await?;
-            let mut components = version.components.iter().flatten();
-            let podman = components.any(|component| component.name.contains("Podman"));
-            let who = if podman {
-                // It makes up an id for every answer; what it has is where its files are.
-                let id = [info.name, info.docker_root_dir].map(Option::unwrap_or_default).join(":");
-                Identity { id, kind: EngineKind::Podman }
-            } else {
-                Identity { id: info.id.unwrap_or_default(), kind: EngineKind::Docker }
-            };
-            Ok::<_, Error>((Self { docker }, who))
-        };
-        Ok(in_time(ASK, ask).await?)
+        let docker = in_time(ASK, docker.negotiate_version()).await?;
+        let api = Self { docker };
+        let who = api.identity().await?;
+        Ok((api, who))
+    }
+
+    /// Who answers.
+    pub(crate) async fn identity(&self) -> Result<Identity, Failure> {
+        let version = in_time(ASK, self.docker.version()).await?;
+        let info = in_time(ASK, self.docker.info()).await?;
+        let mut components = version.components.iter().flatten();
+        if components.any(|component| component.name.contains("Podman")) {
+            // It makes up an id for every answer; what it has is where its files are.
+            let id = [info.name, info.docker_root_dir].map(Option::unwrap_or_default).join(":");
+            return Ok(Identity { id, kind: EngineKind::Podman });
+        }
+        Ok(Identity { id: info.id.unwrap_or_default(), kind: EngineKind::Docker })
     }
 
     /// Whether it takes a new connection and answers on it.

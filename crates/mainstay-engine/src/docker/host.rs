@@ -268,6 +268,12 @@ impl Watcher {
                     Ok(()) => shared.tell_back(&self.host, up).await,
                     Err(_) => self.ping(up).await?,
                 }
+                // The right one may be back without a word: no stream of its own has ended.
+                if shared.misses_another(&self.host, up)
+                    && up.api.identity().await.is_ok_and(|who| who != up.who)
+                {
+                    return Err(Doubt(self.host.stranger()));
+                }
             }
         }
         Ok(())

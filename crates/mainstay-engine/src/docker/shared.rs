@@ -109,6 +109,11 @@ impl Shared {
         [format!("mainstay-{server}"), format!("mainstay-{server}-{instance}")]
     }
 
+    /// Whether a server at that address waits for another engine than the one that answers.
+    pub(super) fn misses_another(&self, host: &Host, up: &Up) -> bool {
+        self.servers_at(host).iter().any(|server| server.state().is_elsewhere(&up.who.id))
+    }
+
     pub(super) fn is_listed(&self) -> bool {
         self.listed.load(Ordering::Relaxed)
     }
