@@ -165,12 +165,7 @@ impl Engine for DockerEngine {
     }
 
     async fn start(&self, key: &RunKey, spec: &ServerSpec) -> Result<Started, StartError> {
-        let container = container_of(spec)?;
-        if container.host.is_none() {
-            let spec = self.prepare(spec).await?;
-            return self.shared.start(key, &spec, container_of(&spec)?).await;
-        }
-        self.shared.start(key, spec, container).await
+        self.shared.start(key, spec, container_of(spec)?).await
     }
 
     async fn stop(&self, key: &RunKey, grace: Duration) -> Result<(), EngineError> {

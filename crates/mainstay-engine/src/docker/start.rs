@@ -32,8 +32,7 @@ impl Shared {
         spec: &ServerSpec,
         container: &ContainerSpec,
     ) -> Result<Started, StartError> {
-        let address = address_of(container)?;
-        let server = self.enter(&key.server, &address);
+        let server = self.enter(&key.server, &address_of(container)?);
         let _busy = server.busy.lock().await;
         let host = {
             let mut state = server.state();
@@ -45,118 +44,8 @@ impl Shared {
             Err(why) => return Err(away(&server, why)),
         };
         pin(&server, &up)?;
-        let id = self.container(&server, &up, key, spec, container).await?;
-        let outcome = self.start_in(&server, &up, key, &id).await;
-        self.keep_record(&server);
-        match outcome {
-            Ok(()) => Ok(Started { pid: None, container: Some(id) }),
-            Err(failure) => Err(self.explain(&server, &up, &id, failure).await),
-        }
-    }
-
-    async fn start_in(
-        self: &Arc<Self>,
-        server: &Arc<Server>,
-        up: &Up,
-        key: &RunKey,
-        id: &str,
-    ) -> Result<(), Failure> {
-        let speech = server.state().speech;
-        // Before the start, so that no word is missed.
-        let streams = patiently(up, id, || up.api.attach(id, speech)).await?;
-        let pump = self.pump(server, key.run, id);
-        pump.connect(streams, None).await;
-        {
-            let mut state = server.state();
-            state.pump = Some(pump);
-            state.started_at.clear();
-            state.watch.starting(key.run);
-        }
-        if let Err(failure) = patiently(up, id, || up.api.start(id)).await {
-            let mut state = server.state();
-            state.watch.not_started();
-            state.pump = None;
-            return Err(failure);
-        }
-        match up.api.inspect(id).await {
-            Ok(inspected) => {
-                let facts = {
-                    let mut state = server.state();
-                    state.begin(&inspected);
-                    state.watch.started(&inspected.seen);
-                    state.watch.see(&inspected.seen, false)
-                };
-                self.tell(server, up, facts).await;
-            }
-            Err(error) => {
-                tracing::warn!(server = %server.name, %error, "cannot look at a container");
-                let host = Arc::clone(&server.state().host);
-                host.leave(Errand::Look(server.name.clone(), Instant::now() + LOOK));
-            }
-        }
-        Ok(())
-    }
-
-    /// The container of a server, as its spec describes it now.
-    async fn container(
-        &self,
-        server: &Arc<Server>,
-        up: &Up,
-        key: &RunKey,
-        spec: &ServerSpec,
-        container: &ContainerSpec,
-    ) -> Result<String, StartError> {
-        if server.state().removed {
-            return Err(StartError::Removed);
-        }
-        let digest = body::digest(container);
-        let (known, same) = {
-            let state = server.state();
-            (state.container.clone(), state.digest == digest)
-        };
-        match known {
-            Some(id) if same => return Ok(id),
-            Some(id) => {
-                // What happens to it from here on is our doing.
-                server.state().lose_container();
-                self.ask(server, up, up.api.remove(&id)).await?;
-            }
-            None => {}
-        }
-        let listed = self.ask(server, up, up.api.list(&self.instance)).await?;
-        let names = self.names(&key.server);
-        for left in listed.iter().filter(|left| names.contains(&left.name)) {
-            // A daemon died, or the engine was away, before it was written down or removed.
-            self.ask(server, up, up.api.remove(&left.id)).await?;
-        }
-        let id = self.create(server, up, key, spec, container).await?;
-        {
-            let mut state = server.state();
-            state.lose_container();
-            state.container = Some(id.clone());
-            state.digest = digest;
-        }
-        self.keep_record(server);
-        Ok(id)
-    }
-
-    async fn create(
-        &self,
-        server: &Arc<Server>,
-        up: &Up,
-        key: &RunKey,
-        spec: &ServerSpec,
-        container: &ContainerSpec,
-    ) -> Result<String, StartError> {
-        let labels = Labels { instance: &self.instance, server: &key.server, run: key.run };
-        let body = body::create_body(spec, container, &labels);
-        match up.api.create(&self.names(&key.server), &body).await {
-            Ok(id) => Ok(id),
-            Err(Failure::Missing(_)) => {
-                Err(StartError::NoImage { image: container.image.to_string() })
-            }
-            Err(failure) => Err(self.blame(server, up, failure).await),
-        }
+        let attempt = Attempt { shared: self, server: &server, up: &up, key, spec, container };
+        attempt.make().await
     }
 
     /// Whether the engine would make such a container: one is made and removed again. What it says only
@@ -187,30 +76,131 @@ impl Shared {
         }
         .map_err(|failure| StartError::Refused(failure.to_string()))
     }
+}
+
+/// A start, at an engine that answers.
+struct Attempt<'a> {
+    shared: &'a Arc<Shared>,
+    server: &'a Arc<Server>,
+    up: &'a Up,
+    key: &'a RunKey,
+    spec: &'a ServerSpec,
+    container: &'a ContainerSpec,
+}
+
+impl Attempt<'_> {
+    async fn make(&self) -> Result<Started, StartError> {
+        let id = self.ready_container().await?;
+        let outcome = self.start_in(&id).await;
+        self.shared.keep_record(self.server);
+        match outcome {
+            Ok(()) => Ok(Started { pid: None, container: Some(id) }),
+            Err(failure) => Err(self.explain(&id, failure).await),
+        }
+    }
+
+    async fn start_in(&self, id: &str) -> Result<(), Failure> {
+        let Self { shared, server, up, key, .. } = *self;
+        let speech = server.state().speech;
+        // Before the start, so that no word is missed.
+        let streams = patiently(up, id, || up.api.attach(id, speech)).await?;
+        let pump = shared.pump(server, key.run, id);
+        pump.connect(streams, None).await;
+        {
+            let mut state = server.state();
+            state.pump = Some(pump);
+            state.started_at.clear();
+            state.watch.starting(key.run);
+        }
+        if let Err(failure) = patiently(up, id, || up.api.start(id)).await {
+            let mut state = server.state();
+            state.watch.not_started();
+            state.pump = None;
+            return Err(failure);
+        }
+        match up.api.inspect(id).await {
+            Ok(inspected) => {
+                let facts = {
+                    let mut state = server.state();
+                    state.begin(&inspected);
+                    state.watch.started(&inspected.seen);
+                    state.watch.see(&inspected.seen, false)
+                };
+                shared.tell(server, up, facts).await;
+            }
+            Err(error) => {
+                tracing::warn!(server = %server.name, %error, "cannot look at a container");
+                let host = Arc::clone(&server.state().host);
+                host.leave(Errand::Look(server.name.clone(), Instant::now() + LOOK));
+            }
+        }
+        Ok(())
+    }
+
+    /// The container of the server, as its spec describes it now: the one that it has, or a new one.
+    async fn ready_container(&self) -> Result<String, StartError> {
+        let digest = body::digest(self.container);
+        let (known, same, removed) = {
+            let state = self.server.state();
+            (state.container.clone(), state.digest == digest, state.removed)
+        };
+        match known {
+            _ if removed => return Err(StartError::Removed),
+            Some(id) if same => return Ok(id),
+            Some(id) => {
+                // What happens to it from here on is our doing.
+                self.server.state().lose_container();
+                self.ask(self.up.api.remove(&id)).await?;
+            }
+            None => {}
+        }
+        let names = self.shared.names(&self.key.server);
+        let listed = self.ask(self.up.api.list(&self.shared.instance)).await?;
+        for left in listed.iter().filter(|left| names.contains(&left.name)) {
+            // A daemon died, or the engine was away, before it was written down or removed.
+            self.ask(self.up.api.remove(&left.id)).await?;
+        }
+        let id = self.create(&names).await?;
+        {
+            let mut state = self.server.state();
+            state.lose_container();
+            state.container = Some(id.clone());
+            state.digest = digest;
+        }
+        self.shared.keep_record(self.server);
+        Ok(id)
+    }
+
+    async fn create(&self, names: &[String; 2]) -> Result<String, StartError> {
+        let Self { shared, key, spec, container, .. } = *self;
+        let labels = Labels { instance: &shared.instance, server: &key.server, run: key.run };
+        let body = body::create_body(spec, container, &labels);
+        match self.up.api.create(names, &body).await {
+            Ok(id) => Ok(id),
+            Err(Failure::Missing(_)) => {
+                Err(StartError::NoImage { image: container.image.to_string() })
+            }
+            Err(failure) => Err(self.blame(failure).await),
+        }
+    }
 
     /// What a start that failed means. Whatever the engine answers while it answers is no outage.
-    async fn explain(
-        &self,
-        server: &Arc<Server>,
-        up: &Up,
-        id: &str,
-        failure: Failure,
-    ) -> StartError {
+    async fn explain(&self, id: &str, failure: Failure) -> StartError {
         // Podman has no word of its own for a container that went meanwhile.
         if let Failure::Missing(_) | Failure::Conflict(_) | Failure::Refused(_) = failure
-            && self.is_removed(up, id).await
+            && self.is_removed(id).await
         {
-            server.state().removed = true;
+            self.server.state().removed = true;
             return StartError::Removed;
         }
-        self.blame(server, up, failure).await
+        self.blame(failure).await
     }
 
     /// Whether a container is gone, or just being removed.
-    async fn is_removed(&self, up: &Up, id: &str) -> bool {
+    async fn is_removed(&self, id: &str) -> bool {
         let until = Instant::now() + REMOVAL;
         loop {
-            match up.api.inspect(id).await {
+            match self.up.api.inspect(id).await {
                 Err(Failure::Missing(_)) => return true,
                 Ok(found) if found.seen.removing && Instant::now() < until => sleep(LOOK).await,
                 Ok(found) => return found.seen.removing,
@@ -219,25 +209,23 @@ impl Shared {
         }
     }
 
-    /// Asks something of an engine on behalf of a start.
+    /// Asks something of the engine.
     async fn ask<T>(
         &self,
-        server: &Arc<Server>,
-        up: &Up,
         asked: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, StartError> {
         match asked.await {
             Ok(answer) => Ok(answer),
-            Err(failure) => Err(self.blame(server, up, failure).await),
+            Err(failure) => Err(self.blame(failure).await),
         }
     }
 
     /// Whose fault a failure is: an engine that does not answer any more is away.
-    async fn blame(&self, server: &Arc<Server>, up: &Up, failure: Failure) -> StartError {
-        if let Err(gone) = up.api.ping().await {
-            let host = Arc::clone(&server.state().host);
+    async fn blame(&self, failure: Failure) -> StartError {
+        if let Err(gone) = self.up.api.ping().await {
+            let host = Arc::clone(&self.server.state().host);
             host.leave(Errand::Doubt);
-            return away(server, format!("{} does not answer: {gone}", host.address));
+            return away(self.server, format!("{} does not answer: {gone}", host.address));
         }
         match failure {
             Failure::Missing(why) | Failure::Conflict(why) | Failure::Refused(why) => {
