@@ -159,23 +159,18 @@ pub enum News {
 impl News {
     /// The server it is about.
     pub fn server(&self) -> &ServerName {
-        match self {
-            Self::Away { server, .. } | Self::Back { server } => server,
-            Self::Exited { key, .. }
-            | Self::Gone { key, .. }
-            | Self::Amended { key, .. }
-            | Self::Restarted { key, .. }
-            | Self::Paused { key }
-            | Self::Unpaused { key }
-            | Self::Unhealthy { key }
-            | Self::Healthy { key } => &key.server,
-        }
+        self.subject().unwrap_or_else(|key| &key.server)
     }
 
     /// The run it is about; of a restart the one before.
     pub fn run(&self) -> Option<RunId> {
+        self.subject().err().map(|key| key.run)
+    }
+
+    /// The server, if it is about no run of it.
+    fn subject(&self) -> Result<&ServerName, &RunKey> {
         match self {
-            Self::Away { .. } | Self::Back { .. } => None,
+            Self::Away { server, .. } | Self::Back { server } => Ok(server),
             Self::Exited { key, .. }
             | Self::Gone { key, .. }
             | Self::Amended { key, .. }
@@ -183,7 +178,7 @@ impl News {
             | Self::Paused { key }
             | Self::Unpaused { key }
             | Self::Unhealthy { key }
-            | Self::Healthy { key } => Some(key.run),
+            | Self::Healthy { key } => Err(key),
         }
     }
 }

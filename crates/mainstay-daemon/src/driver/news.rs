@@ -17,14 +17,7 @@ impl Driver {
             News::Back { .. } => true,
             // In the order in which they came.
             News::Away { .. } => !self.early.is_empty(),
-            News::Exited { key, .. }
-            | News::Gone { key, .. }
-            | News::Amended { key, .. }
-            | News::Restarted { key, .. }
-            | News::Paused { key }
-            | News::Unpaused { key }
-            | News::Unhealthy { key }
-            | News::Healthy { key } => key.run == starting,
+            of_a_run => of_a_run.run() == Some(starting),
         })
     }
 
