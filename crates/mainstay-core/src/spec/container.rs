@@ -51,6 +51,24 @@ pub struct ContainerSpec {
     pub transport: Transport,
 }
 
+impl ContainerSpec {
+    /// A container of this image, about which nothing else was said.
+    pub fn new(image: ImageRef) -> Self {
+        Self {
+            image,
+            args: Vec::new(),
+            engine: None,
+            host: None,
+            env: BTreeMap::new(),
+            volumes: Vec::new(),
+            network: None,
+            user: None,
+            limits: Limits::default(),
+            transport: Transport::default(),
+        }
+    }
+}
+
 /// A kind of container engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

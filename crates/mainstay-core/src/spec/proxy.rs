@@ -102,7 +102,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::{ContainerSpec, Limits, ProcessSpec, RemoteSpec};
+    use crate::{ContainerSpec, ProcessSpec, RemoteSpec};
 
     fn process(transport: Transport) -> Workload {
         Workload::Process(ProcessSpec {
@@ -115,18 +115,8 @@ mod tests {
     }
 
     fn container(transport: Transport) -> Workload {
-        Workload::Container(ContainerSpec {
-            image: "server".parse().unwrap(),
-            args: Vec::new(),
-            engine: None,
-            host: None,
-            env: BTreeMap::new(),
-            volumes: Vec::new(),
-            network: None,
-            user: None,
-            limits: Limits::default(),
-            transport,
-        })
+        let image = "server".parse().unwrap();
+        Workload::Container(ContainerSpec { transport, ..ContainerSpec::new(image) })
     }
 
     fn check(workload: &Workload, change: impl FnOnce(&mut ProxySettings)) -> String {

@@ -1,12 +1,12 @@
 //! The engine of containers, with a real Docker and a real Podman: what every engine must do.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainstay_core::{
-    ContainerSpec, EngineKind, Limits, ProxySettings, RestartPolicy, ServerSpec, Transport, Volume,
+    ContainerSpec, EngineKind, ProxySettings, RestartPolicy, ServerSpec, Transport, Volume,
     Workload,
 };
 use mainstay_engine::{DockerConfig, DockerEngine, Engine};
@@ -57,16 +57,12 @@ impl Containers {
     fn server(&self, name: &str, image: &str, args: &[&str], transport: Transport) -> ServerSpec {
         let shared = self.dir.path().join("shared").display().to_string();
         let container = ContainerSpec {
-            image: image.parse().unwrap(),
             args: args.iter().map(|&arg| arg.to_owned()).collect(),
             engine: Some(self.kind),
             host: Some(self.real.host()),
-            env: BTreeMap::new(),
             volumes: vec![Volume { source: shared.clone(), target: shared, read_only: false }],
-            network: None,
-            user: None,
-            limits: Limits::default(),
             transport,
+            ..ContainerSpec::new(image.parse().unwrap())
         };
         ServerSpec {
             name: name.parse().unwrap(),

@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use mainstay_core::{EnvVar, Workload};
 use serde_json::{Value, json};
@@ -6,18 +6,8 @@ use serde_json::{Value, json};
 use super::*;
 
 fn container() -> ContainerSpec {
-    ContainerSpec {
-        image: "mcp/time:1".parse().unwrap(),
-        args: Vec::new(),
-        engine: Some(EngineKind::Docker),
-        host: None,
-        env: BTreeMap::new(),
-        volumes: Vec::new(),
-        network: None,
-        user: None,
-        limits: Limits::default(),
-        transport: Transport::Stdio,
-    }
+    let image = "mcp/time:1".parse().unwrap();
+    ContainerSpec { engine: Some(EngineKind::Docker), ..ContainerSpec::new(image) }
 }
 
 fn http(port: u16) -> Transport {
