@@ -121,7 +121,7 @@ fn on_fix(server: &ServerInfo) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use jiff::Timestamp;
     use mainstay_api::EventRecord;
     use mainstay_core::Wanted;
@@ -129,7 +129,7 @@ mod tests {
     use super::super::super::ls::tests::server;
     use super::*;
 
-    fn report(status: Status, exit: Option<LastExit>) -> WhyReport {
+    pub(super) fn report(status: Status, exit: Option<LastExit>) -> WhyReport {
         let mut server = server("time", status);
         server.last_exit = exit;
         WhyReport {

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::scene::{Scene, Wire};
 use crate::env::kill;
-use crate::proxy::client::Sdk;
+use crate::proxy::client::{Client, Sdk};
 
 const EVENTS: &str = "GET /events";
 const ATTACH: &str = "POST /containers/";
@@ -101,14 +101,7 @@ fn a_frame_that_is_cut_in_half_loses_nothing() {
 fn an_engine_that_stalls_is_away_and_then_back() {
     let (proxy, scene) = behind_a_proxy(Wire::Stdio);
     let client = scene.client(Sdk::Rust);
-    proxy.set(&[Fault::Stall]);
-    scene.status("waiting");
-    let held = client.send_call("echo", &json!({"text": "held"}));
-    proxy.set(&[]);
-    assert_eq!(held.text(), "held");
-    let server = scene.back(1);
-    assert_eq!(server["restarts_total"], 0);
-    scene.assert_goes_on(&[&client]);
+    assert_survives(&proxy, &scene, &client, Fault::Stall);
 }
 
 #[test]
@@ -116,15 +109,21 @@ fn an_engine_that_refuses_connections_is_away_and_then_back() {
     let (proxy, scene) = behind_a_proxy(Wire::Stdio);
     let client = scene.client(Sdk::Rust);
     for _ in 0..3 {
-        proxy.set(&[Fault::Refuse]);
-        scene.status("waiting");
-        let held = client.send_call("echo", &json!({"text": "held"}));
-        proxy.set(&[]);
-        assert_eq!(held.text(), "held");
-        let server = scene.back(1);
-        assert_eq!(server["restarts_total"], 0);
+        assert_survives(&proxy, &scene, &client, Fault::Refuse);
     }
-    scene.assert_goes_on(&[&client]);
+}
+
+/// Asserts that a call is held while the way to the engine has this fault, and that all goes on after it.
+#[track_caller]
+fn assert_survives(proxy: &FaultProxy, scene: &Scene, client: &Client, fault: Fault) {
+    proxy.set(&[fault]);
+    scene.status("waiting");
+    let held = client.send_call("echo", &json!({"text": "held"}));
+    proxy.set(&[]);
+    assert_eq!(held.text(), "held");
+    let server = scene.back(1);
+    assert_eq!(server["restarts_total"], 0);
+    scene.assert_goes_on(&[client]);
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn on_start(detail: &str, server: &ServerInfo) -> String {
     let ServerInfo { name, engine, .. } = server;
     let detail = detail.to_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| detail.contains(word));
-    let first = if says(&["no container engine"]) {
+    let first = if says(&["no container engine", "no docker answers", "no podman answers"]) {
         "start Docker or Podman (`mainstay doctor` shows which engines are found)".to_owned()
     } else if says(&["port is already", "address already in use", "port is taken"]) {
         "free the port that is named above, or choose another one".to_owned()
@@ -109,22 +109,16 @@ fn on_start(detail: &str, server: &ServerInfo) -> String {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use mainstay_core::{Status, Wanted};
+    use mainstay_core::Status;
 
-    use super::super::super::super::ls::tests::server;
+    use super::super::tests::report;
     use super::*;
 
     fn contained(transport: &str) -> WhyReport {
-        let mut server = server("time", Status::Error);
-        server.engine = "podman".to_owned();
-        server.transport = transport.to_owned();
-        WhyReport {
-            server,
-            wanted: Wanted::On,
-            events: Vec::new(),
-            stderr: Vec::new(),
-            log: "/log".into(),
-        }
+        let mut report = report(Status::Error, None);
+        report.server.engine = "podman".to_owned();
+        report.server.transport = transport.to_owned();
+        report
     }
 
     fn exit(cause: &str, detail: &str) -> LastExit {
@@ -173,6 +167,7 @@ mod tests {
     fn what_cannot_start_is_told_by_what_the_engine_says() {
         let check = |detail: &str, expected: &str| check(&exit("cannot-start", detail), expected);
         check("cannot start: no container engine answers", "start Docker or Podman");
+        check("cannot start: no Podman answers", "start Docker or Podman");
         check("cannot start: the image `a:1` is not there", "get the image (`podman pull`");
         check("Bind for 127.0.0.1:80 failed: port is already allocated", "free the port");
         check("network mine not found", "make the network (`podman network create`)");
