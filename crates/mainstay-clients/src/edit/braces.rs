@@ -1,0 +1,258 @@
+//! Members between braces: a JSON object, or an inline table of TOML.
+//!
+//! [`Members::append`] and [`Members::remove`] are each other's inverse. What makes them so:
+//!
+//! - a new member goes behind the last one and the comments on that one's line, so that no comment that was there
+//!   before looks as if it belonged to the new member;
+//! - a member that has a line of its own is taken out from the line break before it; otherwise from the end of whatever
+//!   stands before it, so that a comment there stays;
+//! - the comma between the last two members comes and goes with the last one, unless the list has a trailing comma.
+
+use std::ops::Range;
+
+use super::layout::{self, Layout, Style};
+use super::splice::Splice;
+use super::trivia::{Comments, Kind, Piece, pieces};
+
+/// The members between two braces, as byte ranges of a text.
+#[derive(Debug)]
+pub(super) struct Members<'t> {
+    pub(super) text: &'t str,
+    pub(super) comments: Comments,
+    /// What is between the braces.
+    pub(super) inner: Range<usize>,
+    /// From key to end of value, in the order of the text.
+    pub(super) items: Vec<Range<usize>>,
+    /// The indentation of the line with the opening brace.
+    pub(super) margin: String,
+}
+
+/// What belongs to a member behind its value.
+struct Tail {
+    comma: Option<usize>,
+    end: usize,
+}
+
+impl Members<'_> {
+    /// Adds a member. `write` gets the style of the member and returns its text, key included.
+    pub(super) fn append(
+        &self,
+        layout: &Layout,
+        write: impl FnOnce(&Style) -> String,
+    ) -> Vec<Splice> {
+        let style = self.style_of_new(layout);
+        let member = write(&style);
+        match self.items.len().checked_sub(1) {
+            Some(last) => self.append_after(last, &style, &member),
+            None => vec![self.fill(&style, &member)],
+        }
+    }
+
+    /// Takes out the member at `index`.
+    pub(super) fn remove(&self, index: usize) -> Vec<Splice> {
+        let item = &self.items[index];
+        let tail = self.tail(index);
+        let is_last = index + 1 == self.items.len();
+        let mut splices = Vec::new();
+        if is_last
+            && tail.comma.is_none()
+            && let Some(comma) = index.checked_sub(1).and_then(|before| self.tail(before).comma)
+        {
+            splices.push(Splice::delete(comma..comma + 1));
+        }
+        let before = self.pieces(self.lead(index)..item.start);
+        let behind = self.pieces(tail.end..self.limit(index));
+        let line_ends = behind
+            .iter()
+            .find(|piece| piece.kind != Kind::Space)
+            .is_some_and(|piece| piece.kind == Kind::Newline);
+        let range = match before.iter().rposition(|piece| piece.kind == Kind::Newline) {
+            Some(at) if line_ends || (is_last && !follows_line_comment(&before[..at])) => {
+                before[at].start..tail.end
+            }
+            Some(_) if is_last => item.start..tail.end,
+            Some(_) => {
+                item.start..behind.first().map_or(tail.end, |piece| match piece.kind {
+                    Kind::Space => piece.end,
+                    Kind::Newline | Kind::LineComment | Kind::BlockComment | Kind::Comma => {
+                        piece.start
+                    }
+                })
+            }
+            None => {
+                before
+                    .iter()
+                    .rfind(|piece| piece.kind != Kind::Space)
+                    .map_or(self.lead(index), |piece| piece.end)..tail.end
+            }
+        };
+        splices.push(Splice::delete(range));
+        splices
+    }
+
+    /// Whether the braces hold this member and otherwise at most commas and white space.
+    pub(super) fn holds_only(&self, index: usize) -> bool {
+        let item = &self.items[index];
+        self.items.len() == 1
+            && !self.has_comment(self.inner.start..item.start)
+            && !self.has_comment(item.end..self.inner.end)
+    }
+
+    /// The white space between the braces, if there is nothing else.
+    pub(super) fn gap(&self) -> Option<&str> {
+        (self.items.is_empty() && !self.has_comment(self.inner.clone()))
+            .then(|| &self.text[self.inner.clone()])
+    }
+
+    /// How the member at `index` is laid out.
+    pub(super) fn style_of(&self, index: usize, layout: &Layout) -> Style {
+        match layout::own_line_indent(self.text, self.items[index].start) {
+            Some(indent) => self.lines(indent.to_owned(), layout),
+            None => Style::Line { spaced: layout.spaced },
+        }
+    }
+
+    fn style_of_new(&self, layout: &Layout) -> Style {
+        if self.in_lines(layout) {
+            let indent = self
+                .indent()
+                .map_or_else(|| format!("{}{}", self.margin, self.unit(layout)), str::to_owned);
+            self.lines(indent, layout)
+        } else {
+            Style::Line { spaced: layout.spaced }
+        }
+    }
+
+    fn lines(&self, indent: String, layout: &Layout) -> Style {
+        Style::Lines {
+            newline: layout::newline_of(&self.text[self.inner.clone()]).unwrap_or(layout.newline),
+            indent,
+            unit: self.unit(layout).to_owned(),
+        }
+    }
+
+    /// Whether a new member gets a line of its own.
+    fn in_lines(&self, layout: &Layout) -> bool {
+        let breaks = |range| {
+            self.pieces(range)
+                .iter()
+                .any(|piece| matches!(piece.kind, Kind::Newline | Kind::LineComment))
+        };
+        match self.items.len().checked_sub(1) {
+            Some(last) => {
+                breaks(self.lead(last)..self.items[last].start)
+                    || breaks(self.items[last].end..self.inner.end)
+            }
+            None if self.gap().is_some() => !layout.flat,
+            None => breaks(self.inner.clone()),
+        }
+    }
+
+    /// The indentation of the last member that begins a line.
+    fn indent(&self) -> Option<&str> {
+        self.items.iter().rev().find_map(|item| layout::own_line_indent(self.text, item.start))
+    }
+
+    fn unit<'l>(&'l self, layout: &'l Layout) -> &'l str {
+        self.indent()
+            .and_then(|indent| indent.strip_prefix(self.margin.as_str()))
+            .filter(|unit| !unit.is_empty())
+            .unwrap_or(&layout.unit)
+    }
+
+    fn append_after(&self, last: usize, style: &Style, member: &str) -> Vec<Splice> {
+        let tail = self.tail(last);
+        match (style, tail.comma) {
+            (Style::Lines { newline, indent, .. }, None) => vec![
+                Splice::insert(self.items[last].end, ","),
+                Splice::insert(tail.end, format!("{newline}{indent}{member}")),
+            ],
+            (Style::Lines { newline, indent, .. }, Some(_)) => {
+                vec![Splice::insert(tail.end, format!("{newline}{indent}{member},"))]
+            }
+            (Style::Line { spaced }, None) => {
+                vec![Splice::insert(tail.end, format!(",{}{member}", space(*spaced)))]
+            }
+            (Style::Line { spaced }, Some(_)) => {
+                vec![Splice::insert(tail.end, format!("{}{member},", space(*spaced)))]
+            }
+        }
+    }
+
+    fn fill(&self, style: &Style, member: &str) -> Splice {
+        let last_comment =
+            self.pieces(self.inner.clone()).into_iter().rfind(|piece| piece.kind.is_comment());
+        match (style, last_comment) {
+            (Style::Lines { newline, indent, .. }, None) => Splice::replace(
+                self.inner.clone(),
+                format!("{newline}{indent}{member}{newline}{}", self.margin),
+            ),
+            (Style::Line { spaced }, None) => {
+                let space = space(*spaced);
+                Splice::replace(self.inner.clone(), format!("{space}{member}{space}"))
+            }
+            (Style::Lines { newline, indent, .. }, Some(comment)) => {
+                Splice::insert(comment.end, format!("{newline}{indent}{member}"))
+            }
+            (Style::Line { .. }, Some(comment)) => {
+                Splice::insert(comment.end, format!(" {member}"))
+            }
+        }
+    }
+
+    /// The comma of a member, and the end of the comments that are its own: those before the comma, and those behind it
+    /// if the line ends with them. Without a comma: those up to the end of the line.
+    fn tail(&self, index: usize) -> Tail {
+        let item_end = self.items[index].end;
+        let pieces = self.pieces(item_end..self.limit(index));
+        let comma = pieces.iter().position(|piece| piece.kind == Kind::Comma);
+        let (from, rest) = match comma {
+            Some(at) => (pieces[at].end, &pieces[at + 1..]),
+            None => (item_end, &pieces[..]),
+        };
+        let line = rest.iter().position(|piece| piece.kind == Kind::Newline);
+        let own = match (comma, line) {
+            (_, Some(newline)) => &rest[..newline],
+            (None, None) => rest,
+            (Some(_), None) => &[],
+        };
+        Tail {
+            comma: comma.map(|at| pieces[at].start),
+            end: own.iter().rfind(|piece| piece.kind.is_comment()).map_or(from, |piece| piece.end),
+        }
+    }
+
+    /// Where the space before a member begins: behind the comma before it, or behind the brace.
+    fn lead(&self, index: usize) -> usize {
+        match index.checked_sub(1) {
+            Some(before) => {
+                self.tail(before).comma.map_or(self.items[before].end, |comma| comma + 1)
+            }
+            None => self.inner.start,
+        }
+    }
+
+    /// Where the space behind a member ends.
+    fn limit(&self, index: usize) -> usize {
+        self.items.get(index + 1).map_or(self.inner.end, |next| next.start)
+    }
+
+    fn has_comment(&self, range: Range<usize>) -> bool {
+        self.pieces(range).iter().any(|piece| piece.kind.is_comment())
+    }
+
+    fn pieces(&self, range: Range<usize>) -> Vec<Piece> {
+        pieces(self.text, range, self.comments)
+    }
+}
+
+fn follows_line_comment(before: &[Piece]) -> bool {
+    before
+        .iter()
+        .rfind(|piece| piece.kind != Kind::Space)
+        .is_some_and(|piece| piece.kind == Kind::LineComment)
+}
+
+fn space(spaced: bool) -> &'static str {
+    if spaced { " " } else { "" }
+}

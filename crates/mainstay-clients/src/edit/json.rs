@@ -1,0 +1,289 @@
+//! Entries in JSON, strict or with comments.
+
+mod parse;
+mod write;
+
+use jsonc_parser::ast::{Object, Value as Node};
+use jsonc_parser::common::Ranged;
+
+use self::parse::{duplicate, in_document, kind, value_of};
+use super::braces::Members;
+use super::layout::{self, Layout, Style};
+use super::splice::{Splice, apply};
+use super::trivia::{Comments, Kind, pieces};
+use super::value::{Changes, Fields, Value};
+use super::{Created, EditError, Format, Place, Position};
+
+pub(super) fn upsert(
+    text: &str,
+    place: &Place,
+    name: &str,
+    fields: &Fields,
+    owned: &[&str],
+) -> Result<String, EditError> {
+    let entry = || Value::Map(fields.clone());
+    in_document(text, place.format, |root| {
+        let Some(root) = root else {
+            return Ok(new_document(text, &entry().within(&[name]).within(place.keys)));
+        };
+        let chain = chain(text, root, place.keys)?;
+        let (anchor, missing) = chain.split(place.keys);
+        let layout = layout_of(text, chain.root());
+        if let [first, rest @ ..] = missing {
+            let value = entry().within(&[name]).within(rest);
+            return Ok(add(text, anchor, first, &value, &layout));
+        }
+        match member(text, anchor, name)? {
+            None => Ok(add(text, anchor, name, &entry(), &layout)),
+            Some(index) => {
+                let entry = object(text, name, &anchor.properties[index].value)?;
+                for field in owned {
+                    member(text, entry, field)?;
+                }
+                let range = entry.range.start..entry.range.end;
+                let margin = layout::margin(text, range.start);
+                let changes = Changes::of(fields, owned);
+                let edited = update(&text[range.clone()], margin, place.format, &layout, &changes)?;
+                Ok(apply(text, vec![Splice::replace(range, edited)]))
+            }
+        }
+    })
+}
+
+pub(super) fn remove(
+    text: &str,
+    place: &Place,
+    name: &str,
+    created: &Created,
+) -> Result<String, EditError> {
+    in_document(text, place.format, |root| {
+        let Some(root) = root else {
+            return Ok(text.to_owned());
+        };
+        let chain = chain(text, root, place.keys)?;
+        let (anchor, missing) = chain.split(place.keys);
+        let found = if missing.is_empty() { member(text, anchor, name)? } else { None };
+        let Some(mut index) = found else {
+            return Ok(text.to_owned());
+        };
+        let mut level = chain.objects.len() - 1;
+        let last = level.saturating_sub(created.containers);
+        while level > last && members(text, chain.objects[level]).holds_only(index) {
+            level -= 1;
+            index = member(text, chain.objects[level], place.keys[level])?
+                .expect("the chain came this way");
+        }
+        let members = members(text, chain.objects[level]);
+        if !members.holds_only(index) {
+            return Ok(apply(text, members.remove(index)));
+        }
+        if level == 0
+            && let Some(document) = &created.document
+            && stands_alone(text, root, document)
+        {
+            return Ok(document.clone());
+        }
+        let gap = created.gap.as_deref().unwrap_or("");
+        Ok(apply(text, vec![Splice::replace(members.inner, gap)]))
+    })
+}
+
+pub(super) fn find(text: &str, place: &Place, name: &str) -> Result<Option<Value>, EditError> {
+    in_document(text, place.format, |root| {
+        let Some(root) = root else { return Ok(None) };
+        let chain = chain(text, root, place.keys)?;
+        match chain.split(place.keys) {
+            (container, []) => Ok(member(text, container, name)?
+                .map(|index| value_of(text, &container.properties[index].value))),
+            (_, [_, ..]) => Ok(None),
+        }
+    })
+}
+
+pub(super) fn names(text: &str, place: &Place) -> Result<Vec<String>, EditError> {
+    in_document(text, place.format, |root| {
+        let Some(root) = root else { return Ok(Vec::new()) };
+        let chain = chain(text, root, place.keys)?;
+        match chain.split(place.keys) {
+            (container, []) => Ok(container
+                .properties
+                .iter()
+                .map(|property| property.name.as_str().to_owned())
+                .collect()),
+            (_, [_, ..]) => Ok(Vec::new()),
+        }
+    })
+}
+
+pub(super) fn outline(text: &str, place: &Place) -> Result<Created, EditError> {
+    in_document(text, place.format, |root| {
+        let Some(root) = root else {
+            return Ok(Created {
+                containers: place.keys.len(),
+                document: Some(text.to_owned()),
+                ..Created::default()
+            });
+        };
+        let chain = chain(text, root, place.keys)?;
+        let (anchor, missing) = chain.split(place.keys);
+        Ok(Created {
+            containers: missing.len(),
+            gap: members(text, anchor).gap().map(str::to_owned),
+            ..Created::default()
+        })
+    })
+}
+
+/// The objects on the way to the container, the root first, as far as they exist.
+struct Chain<'v, 'a> {
+    objects: Vec<&'v Object<'a>>,
+}
+
+impl<'v, 'a> Chain<'v, 'a> {
+    fn root(&self) -> &'v Object<'a> {
+        self.objects[0]
+    }
+
+    /// The innermost object that exists, and the keys that are missing below it.
+    fn split<'k>(&self, keys: &'k [&'k str]) -> (&'v Object<'a>, &'k [&'k str]) {
+        let found = self.objects.len() - 1;
+        (self.objects[found], &keys[found..])
+    }
+}
+
+fn chain<'v, 'a>(
+    text: &str,
+    root: &'v Node<'a>,
+    keys: &[&str],
+) -> Result<Chain<'v, 'a>, EditError> {
+    let mut objects = vec![object(text, "the document", root)?];
+    for key in keys {
+        let parent = objects[objects.len() - 1];
+        let Some(index) = member(text, parent, key)? else { break };
+        objects.push(object(text, key, &parent.properties[index].value)?);
+    }
+    Ok(Chain { objects })
+}
+
+fn object<'v, 'a>(text: &str, what: &str, node: &'v Node<'a>) -> Result<&'v Object<'a>, EditError> {
+    node.as_object().ok_or_else(|| EditError::WrongType {
+        what: what.to_owned(),
+        found: kind(node),
+        at: Position::of(text, node.range().start),
+    })
+}
+
+/// Which member has this key, which may be there once only.
+fn member(text: &str, object: &Object, key: &str) -> Result<Option<usize>, EditError> {
+    let mut found =
+        object.properties.iter().enumerate().filter(|(_, property)| property.name.as_str() == key);
+    match (found.next(), found.next()) {
+        (Some((_, first)), Some((_, second))) => {
+            Err(duplicate(text, key, first.range.start, second.range.start))
+        }
+        (first, _) => Ok(first.map(|(index, _)| index)),
+    }
+}
+
+fn members<'t>(text: &'t str, object: &Object) -> Members<'t> {
+    Members {
+        text,
+        comments: Comments::Slashes,
+        inner: object.range.start + 1..object.range.end - 1,
+        items: object
+            .properties
+            .iter()
+            .map(|property| property.range.start..property.range.end)
+            .collect(),
+        margin: layout::margin(text, object.range.start).to_owned(),
+    }
+}
+
+fn add(text: &str, object: &Object, key: &str, value: &Value, layout: &Layout) -> String {
+    let splices = members(text, object).append(layout, |style| write::member(key, value, style));
+    apply(text, splices)
+}
+
+/// Sets and takes out fields of an entry, given its text alone, from brace to brace.
+fn update(
+    entry: &str,
+    margin: &str,
+    format: Format,
+    layout: &Layout,
+    changes: &Changes,
+) -> Result<String, EditError> {
+    let mut edited = entry.to_owned();
+    let set = changes.set.iter().map(|(field, value)| (*field, Some(*value)));
+    for (field, value) in set.chain(changes.unset.iter().map(|field| (*field, None))) {
+        let splices = in_document(&edited, format, |root| {
+            let object =
+                root.and_then(Node::as_object).expect("an entry is an object from brace to brace");
+            let mut members = members(&edited, object);
+            margin.clone_into(&mut members.margin);
+            let index = member(&edited, object, field)?;
+            Ok(match (index, value) {
+                (None, None) => Vec::new(),
+                (Some(index), None) => members.remove(index),
+                (None, Some(value)) => {
+                    members.append(layout, |style| write::member(field, value, style))
+                }
+                (Some(index), Some(value)) => {
+                    let old = &object.properties[index].value;
+                    if value_of(&edited, old).means(value) {
+                        Vec::new()
+                    } else {
+                        let style = members.style_of(index, layout);
+                        vec![Splice::replace(old.start()..old.end(), write::value(value, &style))]
+                    }
+                }
+            })
+        })?;
+        edited = apply(&edited, splices);
+    }
+    Ok(edited)
+}
+
+fn new_document(text: &str, value: &Value) -> String {
+    let newline = layout::newline_of(text).unwrap_or("\n");
+    let style = Style::Lines { newline, indent: String::new(), unit: "  ".to_owned() };
+    format!("{}{}{newline}", opening(text), write::value(value, &style))
+}
+
+/// What stays before a new document of a text without a value: its comments, up to a line end.
+fn opening(text: &str) -> String {
+    let pieces = pieces(text, 0..text.len(), Comments::Slashes);
+    if !pieces.iter().any(|piece| piece.kind.is_comment()) {
+        return String::new();
+    }
+    match pieces.last() {
+        Some(last) if last.kind == Kind::Newline => text.to_owned(),
+        Some(_) | None => format!("{text}{}", layout::newline_of(text).unwrap_or("\n")),
+    }
+}
+
+/// Whether nothing but white space came to a document that was made around the first entry.
+fn stands_alone(text: &str, root: &Node, before: &str) -> bool {
+    text[..root.start()] == opening(before) && text[root.end()..].trim().is_empty()
+}
+
+fn layout_of(text: &str, root: &Object) -> Layout {
+    let within = &text[root.range.start..root.range.end];
+    Layout {
+        newline: layout::newline_of(text).unwrap_or("\n"),
+        unit: first_indent(text).unwrap_or("  ").to_owned(),
+        flat: !root.properties.is_empty() && layout::newline_of(within).is_none(),
+        spaced: root
+            .properties
+            .first()
+            .is_none_or(|property| text[..property.value.start()].ends_with([' ', '\t'])),
+    }
+}
+
+/// The indentation of the first line that begins with a key, if it has any.
+fn first_indent(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| {
+        let rest = line.trim_start_matches([' ', '\t']);
+        let indent = &line[..line.len() - rest.len()];
+        (rest.starts_with('"') && !indent.is_empty()).then_some(indent)
+    })
+}

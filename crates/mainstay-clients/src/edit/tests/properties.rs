@@ -1,0 +1,130 @@
+//! What holds for every document.
+
+use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
+
+use super::dice::Dice;
+use super::json_documents::{self, NAMES, strict};
+use super::{Created, Format, OWNED, TOML, fields, place, toml_documents};
+use crate::edit::{find, names, outline, remove, upsert};
+
+const KEYS: &[&[&str]] =
+    &[&["mcpServers"], &["mcp", "servers"], &["amp.mcpServers", "x"], &["mcpServers", "deep"]];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn json_add_and_remove(mut dice in Dice::strategy(), comments: bool) {
+        let name = dice.of(NAMES);
+        let keys = KEYS[dice.below(KEYS.len())];
+        let document = json_documents::document(&mut dice, comments, None);
+        let place = place(format_of(comments), keys);
+        let before = document.text.as_str();
+        // A container that is not an object, or is there twice, is refused; other tests say how.
+        if let Ok(created) = outline(before, &place) {
+            let after = upsert(before, &place, name, &fields(), OWNED).unwrap();
+            prop_assert_eq!(&upsert(&after, &place, name, &fields(), OWNED).unwrap(), &after, "added twice");
+            prop_assert!(names(&after, &place).unwrap().contains(&name.to_owned()));
+            let mut expected = tree(before);
+            set(&mut expected, keys, name, serde_json::json!({"type": "http", "url": "http://h/mcp"}));
+            prop_assert_eq!(tree(&after), expected, "{}", after);
+            prop_assert!(holds_in_order(&after, before), "{}", after);
+            let kept: Created = serde_json::from_str(&serde_json::to_string(&created).unwrap()).unwrap();
+            prop_assert_eq!(remove(&after, &place, name, kept).unwrap(), before);
+            let careless = remove(&after, &place, name, Created::default()).unwrap();
+            prop_assert_eq!(find(&careless, &place, name).unwrap(), None);
+            prop_assert!(holds_in_order(&careless, before), "{}", careless);
+        }
+    }
+
+    #[test]
+    fn json_change_and_remove_what_is_there(mut dice in Dice::strategy(), comments: bool) {
+        let name = dice.of(&NAMES[..7]);
+        let document = json_documents::document(&mut dice, comments, Some(name));
+        let (before, entry) = (document.text.as_str(), document.entry.unwrap());
+        let place = place(format_of(comments), &["mcpServers"]);
+        let after = upsert(before, &place, name, &fields(), OWNED).unwrap();
+        prop_assert!(after.starts_with(&before[..entry.start]), "{}", after);
+        prop_assert!(after.ends_with(&before[entry.end..]), "{}", after);
+        prop_assert_eq!(&upsert(&after, &place, name, &fields(), OWNED).unwrap(), &after, "changed twice");
+        let mut expected = tree(before);
+        let ours = expected["mcpServers"][name].as_object_mut().unwrap();
+        ours.remove("httpUrl");
+        ours.insert("type".into(), "http".into());
+        ours.insert("url".into(), "http://h/mcp".into());
+        prop_assert_eq!(tree(&after), expected.clone(), "{}", after);
+        let removed = remove(&after, &place, name, Created::default()).unwrap();
+        expected["mcpServers"].as_object_mut().unwrap().remove(name);
+        prop_assert_eq!(tree(&removed), expected, "{}", removed);
+    }
+
+    #[test]
+    fn toml_add_and_remove(mut dice in Dice::strategy()) {
+        let name = dice.of(NAMES);
+        let document = toml_documents::document(&mut dice, None);
+        let created = outline(&document, &TOML).unwrap();
+        let after = upsert(&document, &TOML, name, &fields(), OWNED).unwrap();
+        prop_assert_eq!(&upsert(&after, &TOML, name, &fields(), OWNED).unwrap(), &after, "added twice");
+        let mut expected = toml_tree(&document);
+        let ours = toml::toml! { type = "http"
+        url = "http://h/mcp" };
+        toml_container(&mut expected).insert(name.to_owned(), toml::Value::Table(ours));
+        prop_assert_eq!(toml_tree(&after), expected, "{}", after);
+        prop_assert!(holds_in_order(&after, &document), "{}", after);
+        prop_assert_eq!(remove(&after, &TOML, name, created).unwrap(), document);
+    }
+
+    #[test]
+    fn toml_change_and_remove_what_is_there(mut dice in Dice::strategy()) {
+        let name = dice.of(NAMES);
+        let document = toml_documents::document(&mut dice, Some(name));
+        let after = upsert(&document, &TOML, name, &fields(), OWNED).unwrap();
+        prop_assert_eq!(&upsert(&after, &TOML, name, &fields(), OWNED).unwrap(), &after, "changed twice");
+        let mut expected = toml_tree(&document);
+        let ours = toml_container(&mut expected)[name].as_table_mut().unwrap();
+        ours.remove("httpUrl");
+        ours.insert("type".into(), "http".into());
+        ours.insert("url".into(), "http://h/mcp".into());
+        prop_assert_eq!(toml_tree(&after), expected.clone(), "{}", after);
+        let removed = remove(&after, &TOML, name, Created::default()).unwrap();
+        toml_container(&mut expected).remove(name);
+        let mut left = toml_tree(&removed);
+        toml_container(&mut left);
+        prop_assert_eq!(left, expected, "{}", removed);
+    }
+}
+
+fn format_of(comments: bool) -> Format {
+    if comments { Format::Jsonc } else { Format::Json }
+}
+
+fn tree(text: &str) -> serde_json::Value {
+    let strict = strict(text);
+    if strict.trim().is_empty() {
+        serde_json::json!({})
+    } else {
+        serde_json::from_str(&strict).unwrap()
+    }
+}
+
+fn set(tree: &mut serde_json::Value, keys: &[&str], name: &str, entry: serde_json::Value) {
+    let container = keys.iter().fold(tree, |node, key| {
+        node.as_object_mut().unwrap().entry(*key).or_insert_with(|| serde_json::json!({}))
+    });
+    container.as_object_mut().unwrap().insert(name.to_owned(), entry);
+}
+
+fn toml_tree(text: &str) -> toml::Table {
+    text.trim_start_matches('\u{feff}').parse().unwrap()
+}
+
+/// The container, which is made if it is missing: TOML cannot tell an empty implied table from none.
+fn toml_container(tree: &mut toml::Table) -> &mut toml::Table {
+    tree.entry("mcp_servers").or_insert_with(|| toml::Table::new().into()).as_table_mut().unwrap()
+}
+
+/// Whether all of `part` but its white space stands in `whole`, in the same order.
+fn holds_in_order(whole: &str, part: &str) -> bool {
+    let mut whole = whole.chars();
+    part.chars().filter(|c| !c.is_whitespace()).all(|c| whole.any(|other| other == c))
+}

@@ -1,0 +1,165 @@
+//! Texts that are refused, and what is said about them.
+
+use super::{JSON, JSONC, OWNED, Place, TOML, fields, place};
+use crate::edit::{Created, Format, Shape, find, names, outline, remove, upsert};
+
+/// Asserts that every function refuses a text with the same words.
+#[track_caller]
+fn check(place: &Place, text: &str, expected: &str) {
+    check_edits(place, text, expected);
+    for refused in [outline(text, place).map(drop), names(text, place).map(drop)] {
+        assert_eq!(refused.unwrap_err().to_string(), expected);
+    }
+}
+
+/// Asserts that a text is refused as far as the entry `ours` is concerned.
+#[track_caller]
+fn check_edits(place: &Place, text: &str, expected: &str) {
+    for refused in [
+        upsert(text, place, "ours", &fields(), OWNED).map(drop),
+        remove(text, place, "ours", Created::default()).map(drop),
+        find(text, place, "ours").map(drop),
+    ] {
+        assert_eq!(refused.unwrap_err().to_string(), expected);
+    }
+}
+
+#[track_caller]
+fn check_upsert(place: &Place, text: &str, expected: &str) {
+    let refused = upsert(text, place, "ours", &fields(), OWNED).unwrap_err();
+    assert_eq!(refused.to_string(), expected);
+}
+
+#[test]
+fn json_that_cannot_be_read() {
+    check(&JSON, "{\n  \"ü\": \"é\" \"b\"\n}", "line 2, column 11: expected `,`");
+    check(&JSON, "\u{feff}{\"a\" 1}", "line 1, column 6: expected `:` after a key");
+    check(&JSON, "{\r\n  a: 1}", "line 2, column 3: expected a key in double quotes or `}`");
+    check(&JSON, "{\"a\": }", "line 1, column 7: expected a value");
+    check(&JSON, "{} {}", "line 1, column 4: expected the end of the file");
+    check(&JSON, "\n{\"a\": [1", "line 2, column 7: `[` without its end, expected `]`");
+    check(&JSON, "{\"a\": 'x'}", "line 1, column 7: single-quoted strings are not allowed");
+    check(&JSONC, "{ /* ", "line 1, column 3: `/*` without its end, expected `*/`");
+    check(&JSONC, "{,}", "line 1, column 2: expected a key in double quotes or `}`");
+}
+
+#[test]
+fn comments_and_trailing_commas_in_strict_json() {
+    check(&JSON, "{\n  // c\n}", "line 2, column 3: a comment, which strict JSON does not allow");
+    check(
+        &JSON,
+        "{\"a\": 1,}",
+        "line 1, column 8: a trailing comma, which strict JSON does not allow",
+    );
+}
+
+#[test]
+fn toml_that_cannot_be_read() {
+    check(
+        &TOML,
+        "a = 1\nb = \n",
+        "line 2, column 5: string values must be quoted, expected literal string",
+    );
+    check(&TOML, "\u{feff}[a", "line 1, column 3: unclosed table, expected `]`");
+}
+
+#[test]
+fn containers_of_the_wrong_type() {
+    let wrong = |found| {
+        format!("line 1, column 16: `mcpServers` is {found}, not a table of keys and values")
+    };
+    for (value, found) in [
+        ("[]", "a list"),
+        ("null", "null"),
+        ("\"x\"", "a text"),
+        ("1", "a number"),
+        ("true", "a flag"),
+    ] {
+        check(&JSON, &format!("{{\"mcpServers\": {value}}}"), &wrong(found));
+    }
+    check(
+        &JSON,
+        "[]",
+        "line 1, column 1: `the document` is a list, not a table of keys and values",
+    );
+    check(
+        &TOML,
+        "\n[[mcp_servers]]\nname = 'a'",
+        "line 2, column 1: `mcp_servers` is a list of tables, not a table of keys and values",
+    );
+    check(
+        &TOML,
+        "mcp_servers = 2020-01-01",
+        "line 1, column 15: `mcp_servers` is a date, not a table of keys and values",
+    );
+}
+
+#[test]
+fn entries_of_the_wrong_type() {
+    check_upsert(
+        &JSON,
+        r#"{"mcpServers": {"ours": "x"}}"#,
+        "line 1, column 25: `ours` is a text, not a table of keys and values",
+    );
+    check_upsert(
+        &TOML,
+        "[[mcp_servers.ours]]",
+        "line 1, column 1: `ours` is a list of tables, not a table of keys and values",
+    );
+}
+
+#[test]
+fn keys_that_are_there_twice() {
+    check(
+        &JSON,
+        "{\"mcpServers\": {},\n\"mcpServers\": {}}",
+        "`mcpServers` is there twice, in line 1 and in line 2",
+    );
+    check_edits(
+        &JSON,
+        "{\"mcpServers\": {\"ours\": 1,\n\n\"\\u006furs\": {}}}",
+        "`ours` is there twice, in line 1 and in line 3",
+    );
+    check_upsert(
+        &JSON,
+        "{\"mcpServers\": {\"ours\": {\n\"url\": 1,\n\"url\": 2}}}",
+        "`url` is there twice, in line 2 and in line 3",
+    );
+    check(
+        &TOML,
+        "a = 1\n[mcp_servers.ours]\nurl = 1\n[mcp_servers.ours]\n",
+        "`mcp_servers.ours` is there twice, in line 2 and in line 4",
+    );
+    check(
+        &TOML,
+        "[mcp_servers.ours]\nurl = 1\n\nurl = 1",
+        "`mcp_servers.ours.url` is there twice, in line 2 and in line 4",
+    );
+}
+
+#[test]
+fn foreign_keys_may_be_there_twice() {
+    let text = r#"{"a": 1, "a": 2, "mcpServers": {"b": 1, "b": 2}}"#;
+    assert!(upsert(text, &JSON, "ours", &fields(), OWNED).is_ok());
+}
+
+#[test]
+fn dots_in_braces() {
+    let expected = "line 1, column 17: `ours` is written with dots inside of braces; write it as a table of its own";
+    check_upsert(&TOML, "mcp_servers = { ours.url = 1 }", expected);
+}
+
+#[test]
+fn lists_of_entries() {
+    let list = Place { shape: Shape::List { id: "name" }, ..place(Format::Toml, &["mcp_servers"]) };
+    check(&list, "", "entries in a list are not edited");
+}
+
+#[test]
+fn half_an_emoji_is_no_reason_to_refuse() {
+    let before =
+        "{\n  \"history\": \"\\ud83d\\ude00 \\\\ud83d \\udE00\\uD83D x\",\n  \"mcpServers\": {}\n}";
+    let after = upsert(before, &JSON, "ours", &fields(), OWNED).unwrap();
+    assert!(after.starts_with(before.split("{}").next().unwrap()));
+    assert_eq!(remove(&after, &JSON, "ours", outline(before, &JSON).unwrap()).unwrap(), before);
+}
