@@ -1,12 +1,9 @@
 //! Entries in JSON, strict or with comments.
 
-mod parse;
+mod tree;
 mod write;
 
-use jsonc_parser::ast::{Object, Value as Node};
-use jsonc_parser::common::Ranged;
-
-use self::parse::{duplicate, in_document, kind, value_of};
+use self::tree::{Keep, Node, Object, in_document};
 use super::braces::Members;
 use super::layout::{self, Layout, Style};
 use super::splice::{Splice, apply};
@@ -22,7 +19,8 @@ pub(super) fn upsert(
     owned: &[&str],
 ) -> Result<String, EditError> {
     let entry = || Value::Map(fields.clone());
-    in_document(text, place.format, |root| {
+    let way = Keep::Way(place.keys, Some(name));
+    in_document(text, place.format, way, |root| {
         let Some(root) = root else {
             return Ok(new_document(text, &entry().within(&[name]).within(place.keys)));
         };
@@ -36,11 +34,11 @@ pub(super) fn upsert(
         match member(text, anchor, name)? {
             None => Ok(add(text, anchor, name, &entry(), &layout)),
             Some(index) => {
-                let entry = object(text, name, &anchor.properties[index].value)?;
+                let entry = object(text, name, &anchor.members[index].value)?;
                 for field in owned {
-                    member(text, entry, field)?;
+                    member(text, &entry, field)?;
                 }
-                let range = entry.range.start..entry.range.end;
+                let range = entry.range;
                 let margin = layout::margin(text, range.start);
                 let changes = Changes::of(fields, owned);
                 let edited = update(&text[range.clone()], margin, place.format, &layout, &changes)?;
@@ -56,7 +54,8 @@ pub(super) fn remove(
     name: &str,
     created: &Created,
 ) -> Result<String, EditError> {
-    in_document(text, place.format, |root| {
+    let way = Keep::Way(place.keys, Some(name));
+    in_document(text, place.format, way, |root| {
         let Some(root) = root else {
             return Ok(text.to_owned());
         };
@@ -68,12 +67,12 @@ pub(super) fn remove(
         };
         let mut level = chain.objects.len() - 1;
         let last = level.saturating_sub(created.containers);
-        while level > last && members(text, chain.objects[level]).holds_only(index) {
+        while level > last && members(text, &chain.objects[level]).holds_only(index) {
             level -= 1;
-            index = member(text, chain.objects[level], place.keys[level])?
+            index = member(text, &chain.objects[level], place.keys[level])?
                 .expect("the chain came this way");
         }
-        let members = members(text, chain.objects[level]);
+        let members = members(text, &chain.objects[level]);
         if !members.holds_only(index) {
             return Ok(apply(text, members.remove(index)));
         }
@@ -89,34 +88,37 @@ pub(super) fn remove(
 }
 
 pub(super) fn find(text: &str, place: &Place, name: &str) -> Result<Option<Value>, EditError> {
-    in_document(text, place.format, |root| {
+    let way = Keep::Way(place.keys, Some(name));
+    in_document(text, place.format, way, |root| {
         let Some(root) = root else { return Ok(None) };
         let chain = chain(text, root, place.keys)?;
         match chain.split(place.keys) {
-            (container, []) => Ok(member(text, container, name)?
-                .map(|index| value_of(text, &container.properties[index].value))),
+            (container, []) => {
+                Ok(member(text, container, name)?
+                    .map(|index| container.members[index].value.value()))
+            }
             (_, [_, ..]) => Ok(None),
         }
     })
 }
 
 pub(super) fn names(text: &str, place: &Place) -> Result<Vec<String>, EditError> {
-    in_document(text, place.format, |root| {
+    let way = Keep::Way(place.keys, None);
+    in_document(text, place.format, way, |root| {
         let Some(root) = root else { return Ok(Vec::new()) };
         let chain = chain(text, root, place.keys)?;
         match chain.split(place.keys) {
-            (container, []) => Ok(container
-                .properties
-                .iter()
-                .map(|property| property.name.as_str().to_owned())
-                .collect()),
+            (container, []) => {
+                Ok(container.members.iter().map(|one| one.key.to_string()).collect())
+            }
             (_, [_, ..]) => Ok(Vec::new()),
         }
     })
 }
 
 pub(super) fn outline(text: &str, place: &Place) -> Result<Created, EditError> {
-    in_document(text, place.format, |root| {
+    let way = Keep::Way(place.keys, None);
+    in_document(text, place.format, way, |root| {
         let Some(root) = root else {
             return Ok(Created {
                 containers: place.keys.len(),
@@ -135,52 +137,50 @@ pub(super) fn outline(text: &str, place: &Place) -> Result<Created, EditError> {
 }
 
 /// The objects on the way to the container, the root first, as far as they exist.
-struct Chain<'v, 'a> {
-    objects: Vec<&'v Object<'a>>,
+struct Chain<'v> {
+    objects: Vec<Object<'v>>,
 }
 
-impl<'v, 'a> Chain<'v, 'a> {
-    fn root(&self) -> &'v Object<'a> {
-        self.objects[0]
+impl<'v> Chain<'v> {
+    fn root(&self) -> &Object<'v> {
+        &self.objects[0]
     }
 
     /// The innermost object that exists, and the keys that are missing below it.
-    fn split<'k>(&self, keys: &'k [&'k str]) -> (&'v Object<'a>, &'k [&'k str]) {
+    fn split<'k>(&self, keys: &'k [&'k str]) -> (&Object<'v>, &'k [&'k str]) {
         let found = self.objects.len() - 1;
-        (self.objects[found], &keys[found..])
+        (&self.objects[found], &keys[found..])
     }
 }
 
-fn chain<'v, 'a>(
-    text: &str,
-    root: &'v Node<'a>,
-    keys: &[&str],
-) -> Result<Chain<'v, 'a>, EditError> {
+fn chain<'v>(text: &str, root: &'v Node, keys: &[&str]) -> Result<Chain<'v>, EditError> {
     let mut objects = vec![object(text, "the document", root)?];
     for key in keys {
-        let parent = objects[objects.len() - 1];
+        let parent = &objects[objects.len() - 1];
         let Some(index) = member(text, parent, key)? else { break };
-        objects.push(object(text, key, &parent.properties[index].value)?);
+        objects.push(object(text, key, &parent.members[index].value)?);
     }
     Ok(Chain { objects })
 }
 
-fn object<'v, 'a>(text: &str, what: &str, node: &'v Node<'a>) -> Result<&'v Object<'a>, EditError> {
+fn object<'v>(text: &str, what: &str, node: &'v Node) -> Result<Object<'v>, EditError> {
     node.as_object().ok_or_else(|| EditError::WrongType {
         what: what.to_owned(),
-        found: kind(node),
-        at: Position::of(text, node.range().start),
+        found: node.kind(),
+        at: Position::of(text, node.range.start),
     })
 }
 
 /// Which member has this key, which may be there once only.
 fn member(text: &str, object: &Object, key: &str) -> Result<Option<usize>, EditError> {
-    let mut found =
-        object.properties.iter().enumerate().filter(|(_, property)| property.name.as_str() == key);
+    let line = |at| Position::of(text, at).line;
+    let mut found = object.members.iter().enumerate().filter(|(_, member)| member.key == key);
     match (found.next(), found.next()) {
-        (Some((_, first)), Some((_, second))) => {
-            Err(duplicate(text, key, first.range.start, second.range.start))
-        }
+        (Some((_, first)), Some((_, second))) => Err(EditError::Duplicate {
+            key: key.to_owned(),
+            first: line(first.range.start),
+            second: line(second.range.start),
+        }),
         (first, _) => Ok(first.map(|(index, _)| index)),
     }
 }
@@ -190,11 +190,7 @@ fn members<'t>(text: &'t str, object: &Object) -> Members<'t> {
         text,
         comments: Comments::Slashes,
         inner: object.range.start + 1..object.range.end - 1,
-        items: object
-            .properties
-            .iter()
-            .map(|property| property.range.start..property.range.end)
-            .collect(),
+        items: object.members.iter().map(|member| member.range.clone()).collect(),
         margin: layout::margin(text, object.range.start).to_owned(),
     }
 }
@@ -215,12 +211,12 @@ fn update(
     let mut edited = entry.to_owned();
     let set = changes.set.iter().map(|(field, value)| (*field, Some(*value)));
     for (field, value) in set.chain(changes.unset.iter().map(|field| (*field, None))) {
-        let splices = in_document(&edited, format, |root| {
+        let splices = in_document(&edited, format, Keep::All, |root| {
             let object =
                 root.and_then(Node::as_object).expect("an entry is an object from brace to brace");
-            let mut members = members(&edited, object);
+            let mut members = members(&edited, &object);
             margin.clone_into(&mut members.margin);
-            let index = member(&edited, object, field)?;
+            let index = member(&edited, &object, field)?;
             Ok(match (index, value) {
                 (None, None) => Vec::new(),
                 (Some(index), None) => members.remove(index),
@@ -228,12 +224,12 @@ fn update(
                     members.append(layout, |style| write::member(field, value, style))
                 }
                 (Some(index), Some(value)) => {
-                    let old = &object.properties[index].value;
-                    if value_of(&edited, old).means(value) {
+                    let old = &object.members[index].value;
+                    if old.value().means(value) {
                         Vec::new()
                     } else {
                         let style = members.style_of(index, layout);
-                        vec![Splice::replace(old.start()..old.end(), write::value(value, &style))]
+                        vec![Splice::replace(old.range.clone(), write::value(value, &style))]
                     }
                 }
             })
@@ -263,19 +259,19 @@ fn opening(text: &str) -> String {
 
 /// Whether nothing but white space came to a document that was made around the first entry.
 fn stands_alone(text: &str, root: &Node, before: &str) -> bool {
-    text[..root.start()] == opening(before) && text[root.end()..].trim().is_empty()
+    text[..root.range.start] == opening(before) && text[root.range.end..].trim().is_empty()
 }
 
 fn layout_of(text: &str, root: &Object) -> Layout {
-    let within = &text[root.range.start..root.range.end];
+    let within = &text[root.range.clone()];
     Layout {
         newline: layout::newline_of(text).unwrap_or("\n"),
         unit: first_indent(text).unwrap_or("  ").to_owned(),
-        flat: !root.properties.is_empty() && layout::newline_of(within).is_none(),
+        flat: !root.members.is_empty() && layout::newline_of(within).is_none(),
         spaced: root
-            .properties
+            .members
             .first()
-            .is_none_or(|property| text[..property.value.start()].ends_with([' ', '\t'])),
+            .is_none_or(|member| text[..member.value.range.start].ends_with([' ', '\t'])),
     }
 }
 
