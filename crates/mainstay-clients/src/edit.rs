@@ -83,6 +83,18 @@ impl Created {
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Takes over what was created for another entry of the same place, which goes while this one stays: whichever goes
+    /// last takes all of it back.
+    #[must_use]
+    pub fn inherit(self, gone: Self) -> Self {
+        Self {
+            containers: self.containers.max(gone.containers),
+            gap: self.gap.or(gone.gap),
+            document: self.document.or(gone.document),
+            spaced: self.spaced,
+        }
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -156,8 +168,9 @@ fn edit(
     change: impl FnOnce(&str) -> Result<String, EditError>,
 ) -> Result<String, EditError> {
     let body = readable(text, place)?;
+    let edited = change(body)?;
     let mark = &text[..text.len() - body.len()];
-    Ok(format!("{mark}{}", change(body)?))
+    Ok(if mark.is_empty() { edited } else { [mark, &edited].concat() })
 }
 
 /// The text without its byte order mark, which no parser here needs to see.

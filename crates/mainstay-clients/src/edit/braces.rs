@@ -50,7 +50,6 @@ impl Members<'_> {
 
     /// Takes out the member at `index`.
     pub(super) fn remove(&self, index: usize) -> Vec<Splice> {
-        let item = &self.items[index];
         let tail = self.tail(index);
         let is_last = index + 1 == self.items.len();
         let mut splices = Vec::new();
@@ -60,33 +59,7 @@ impl Members<'_> {
         {
             splices.push(Splice::delete(comma..comma + 1));
         }
-        let before = self.pieces(self.lead(index)..item.start);
-        let behind = self.pieces(tail.end..self.limit(index));
-        let line_ends = behind
-            .iter()
-            .find(|piece| piece.kind != Kind::Space)
-            .is_some_and(|piece| piece.kind == Kind::Newline);
-        let range = match before.iter().rposition(|piece| piece.kind == Kind::Newline) {
-            Some(at) if line_ends || (is_last && !follows_line_comment(&before[..at])) => {
-                before[at].start..tail.end
-            }
-            Some(_) if is_last => item.start..tail.end,
-            Some(_) => {
-                item.start..behind.first().map_or(tail.end, |piece| match piece.kind {
-                    Kind::Space => piece.end,
-                    Kind::Newline | Kind::LineComment | Kind::BlockComment | Kind::Comma => {
-                        piece.start
-                    }
-                })
-            }
-            None => {
-                before
-                    .iter()
-                    .rfind(|piece| piece.kind != Kind::Space)
-                    .map_or(self.lead(index), |piece| piece.end)..tail.end
-            }
-        };
-        splices.push(Splice::delete(range));
+        splices.push(Splice::delete(self.extent(index, &tail)));
         splices
     }
 
@@ -200,6 +173,31 @@ impl Members<'_> {
         }
     }
 
+    /// What goes with a member: its line if it has one, else the space before it or, if others follow it in a line
+    /// that it begins, the space behind it.
+    fn extent(&self, index: usize, tail: &Tail) -> Range<usize> {
+        let item = &self.items[index];
+        let is_last = index + 1 == self.items.len();
+        let before = self.pieces(self.lead(index)..item.start);
+        let behind = self.pieces(tail.end..self.limit(index));
+        let line_ends = first_solid(behind.iter()) == Some(Kind::Newline);
+        let Some(newline) = before.iter().rposition(|piece| piece.kind == Kind::Newline) else {
+            let solid = before.iter().rfind(|piece| piece.kind != Kind::Space);
+            return solid.map_or(self.lead(index), |piece| piece.end)..tail.end;
+        };
+        // What follows must not end up behind a comment that only the line break ends.
+        let after_line_comment =
+            first_solid(before[..newline].iter().rev()) == Some(Kind::LineComment);
+        if line_ends || (is_last && !after_line_comment) {
+            before[newline].start..tail.end
+        } else if is_last {
+            item.start..tail.end
+        } else {
+            let space = behind.first().filter(|piece| piece.kind == Kind::Space);
+            item.start..space.map_or(tail.end, |piece| piece.end)
+        }
+    }
+
     /// The comma of a member, and the end of the comments that are its own: those before the comma, and those behind it
     /// if the line ends with them. Without a comma: those up to the end of the line.
     fn tail(&self, index: usize) -> Tail {
@@ -246,11 +244,9 @@ impl Members<'_> {
     }
 }
 
-fn follows_line_comment(before: &[Piece]) -> bool {
-    before
-        .iter()
-        .rfind(|piece| piece.kind != Kind::Space)
-        .is_some_and(|piece| piece.kind == Kind::LineComment)
+/// The first kind that is not white space within a line.
+fn first_solid<'p>(mut pieces: impl Iterator<Item = &'p Piece>) -> Option<Kind> {
+    pieces.find(|piece| piece.kind != Kind::Space).map(|piece| piece.kind)
 }
 
 fn space(spaced: bool) -> &'static str {

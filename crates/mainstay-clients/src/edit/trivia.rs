@@ -61,7 +61,9 @@ fn first(rest: &str, comments: Comments) -> (Kind, usize) {
         (b'#', Comments::Hash) => (Kind::LineComment, line()),
         (b'/', Comments::Slashes) if rest.starts_with("//") => (Kind::LineComment, line()),
         (b'/', Comments::Slashes) => {
-            (Kind::BlockComment, rest.find("*/").map_or(rest.len(), |at| at + 2))
+            // The star that opens a comment does not close it: `/*/` goes on.
+            let end = rest.get(2..).and_then(|inner| inner.find("*/"));
+            (Kind::BlockComment, end.map_or(rest.len(), |at| at + 4))
         }
         (_, Comments::Hash | Comments::Slashes) => {
             let special = |c| matches!(c, '\n' | '\r' | ',' | '#' | '/');

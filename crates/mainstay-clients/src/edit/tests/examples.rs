@@ -116,6 +116,16 @@ fn comments_and_trailing_commas_stay_where_they_are() {
 }
 
 #[test]
+fn a_comment_ends_where_it_ends() {
+    check_add(
+        &JSONC,
+        "ours",
+        r#"{ "mcpServers": { /*/ not yet */ } }"#,
+        r#"{ "mcpServers": { /*/ not yet */ "ours": { "type": "http", "url": "http://h/mcp" } } }"#,
+    );
+}
+
+#[test]
 fn names_and_keys_are_taken_literally() {
     for name in ["a.b", "a/b", "~1", "say \"hi\"", "two words", "ü\n", ""] {
         let key = serde_json::Value::from(name).to_string();

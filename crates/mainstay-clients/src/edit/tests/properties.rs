@@ -1,9 +1,11 @@
 //! What holds for every document.
 
 use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
+use proptest::sample::Index;
 
 use super::dice::Dice;
 use super::json_documents::{self, NAMES, strict};
+use super::toml_documents::Document;
 use super::{Created, Format, OWNED, TOML, fields, place, toml_documents};
 use crate::edit::{find, names, outline, remove, upsert};
 
@@ -56,12 +58,16 @@ proptest! {
         let removed = remove(&after, &place, name, Created::default()).unwrap();
         expected["mcpServers"].as_object_mut().unwrap().remove(name);
         prop_assert_eq!(tree(&removed), expected, "{}", removed);
+        if !comments {
+            let foreign = [&before[..entry.start], &before[entry.end..]].concat();
+            prop_assert_eq!(without_layout(&removed), without_layout(&foreign));
+        }
     }
 
     #[test]
     fn toml_add_and_remove(mut dice in Dice::strategy()) {
         let name = dice.of(NAMES);
-        let document = toml_documents::document(&mut dice, None);
+        let document = toml_documents::document(&mut dice, None).text;
         let created = outline(&document, &TOML).unwrap();
         let after = upsert(&document, &TOML, name, &fields(), OWNED).unwrap();
         prop_assert_eq!(&upsert(&after, &TOML, name, &fields(), OWNED).unwrap(), &after, "added twice");
@@ -77,7 +83,7 @@ proptest! {
     #[test]
     fn toml_change_and_remove_what_is_there(mut dice in Dice::strategy()) {
         let name = dice.of(NAMES);
-        let document = toml_documents::document(&mut dice, Some(name));
+        let Document { text: document, foreign } = toml_documents::document(&mut dice, Some(name));
         let after = upsert(&document, &TOML, name, &fields(), OWNED).unwrap();
         prop_assert_eq!(&upsert(&after, &TOML, name, &fields(), OWNED).unwrap(), &after, "changed twice");
         let mut expected = toml_tree(&document);
@@ -91,6 +97,55 @@ proptest! {
         let mut left = toml_tree(&removed);
         toml_container(&mut left);
         prop_assert_eq!(left, expected, "{}", removed);
+        for edited in [after, removed] {
+            prop_assert!(has_lines(&edited, &foreign), "{}", edited);
+        }
+    }
+
+    #[test]
+    fn two_entries_come_and_go_in_any_order(mut dice in Dice::strategy()) {
+        let format = [Format::Json, Format::Jsonc, Format::Toml][dice.below(3)];
+        let place = if format == Format::Toml { TOML } else { place(format, KEYS[dice.below(2)]) };
+        let before = match format {
+            Format::Toml => toml_documents::document(&mut dice, None).text,
+            Format::Json | Format::Jsonc => json_documents::document(&mut dice, format == Format::Jsonc, None).text,
+        };
+        let one = outline(&before, &place).unwrap();
+        let text = upsert(&before, &place, "one", &fields(), OWNED).unwrap();
+        let two = outline(&text, &place).unwrap();
+        let text = upsert(&text, &place, "two", &fields(), OWNED).unwrap();
+        let text = if dice.one_in(2) {
+            let text = remove(&text, &place, "one", one.clone()).unwrap();
+            remove(&text, &place, "two", two.inherit(one)).unwrap()
+        } else {
+            let text = remove(&text, &place, "two", two.clone()).unwrap();
+            remove(&text, &place, "one", one.inherit(two)).unwrap()
+        };
+        prop_assert_eq!(text, before);
+    }
+
+    #[test]
+    fn a_damaged_text_is_refused_or_edited_but_never_made_worse(mut dice in Dice::strategy(), at: Index) {
+        let format = [Format::Json, Format::Jsonc, Format::Toml][dice.below(3)];
+        let place = if format == Format::Toml { TOML } else { place(format, &["mcpServers"]) };
+        let scrap = dice.of(&["", "{", "}", "[", "]", "\"", "'", ",", ":", "=", "\n", "\r", "/*", "//", "#", ".", "\\", "é", "mcp_servers"]);
+        let name = Some("ours").filter(|_| dice.one_in(2));
+        let mut text = match format {
+            Format::Toml => toml_documents::document(&mut dice, name).text,
+            Format::Json | Format::Jsonc => json_documents::document(&mut dice, format == Format::Jsonc, name).text,
+        };
+        let at = text.char_indices().map(|(at, _)| at).nth(at.index(text.chars().count() + 1)).unwrap_or(text.len());
+        let end = text[at..].chars().next().map_or(at, |c| at + c.len_utf8());
+        text.replace_range(at..end, scrap);
+        match upsert(&text, &place, "ours", &fields(), OWNED) {
+            Err(refused) => prop_assert!(!refused.to_string().is_empty()),
+            Ok(after) => {
+                prop_assert!(find(&after, &place, "ours").unwrap().is_some(), "{}", after);
+                prop_assert_eq!(&upsert(&after, &place, "ours", &fields(), OWNED).unwrap(), &after);
+                let removed = remove(&after, &place, "ours", Created::default()).unwrap();
+                prop_assert_eq!(find(&removed, &place, "ours").unwrap(), None, "{}", removed);
+            }
+        }
     }
 }
 
@@ -121,6 +176,22 @@ fn toml_tree(text: &str) -> toml::Table {
 /// The container, which is made if it is missing: TOML cannot tell an empty implied table from none.
 fn toml_container(tree: &mut toml::Table) -> &mut toml::Table {
     tree.entry("mcp_servers").or_insert_with(|| toml::Table::new().into()).as_table_mut().unwrap()
+}
+
+fn without_layout(text: &str) -> String {
+    text.chars().filter(|c| !c.is_whitespace() && *c != ',').collect()
+}
+
+/// Whether a text has all these lines, in their order.
+fn has_lines(text: &str, lines: &[String]) -> bool {
+    let mut rest = text;
+    lines.iter().all(|line| match rest.split_once(line.as_str()) {
+        Some((_, behind)) => {
+            rest = behind;
+            true
+        }
+        None => false,
+    })
 }
 
 /// Whether all of `part` but its white space stands in `whole`, in the same order.

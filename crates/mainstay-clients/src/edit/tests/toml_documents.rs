@@ -2,14 +2,23 @@
 
 use super::dice::Dice;
 
+pub(super) struct Document {
+    pub(super) text: String,
+    /// Lines that have nothing to do with our entry, in their order.
+    pub(super) foreign: Vec<String>,
+}
+
 /// A document that may have our container and, if asked for, an entry of this name in it.
-pub(super) fn document(dice: &mut Dice, entry: Option<&str>) -> String {
+pub(super) fn document(dice: &mut Dice, entry: Option<&str>) -> Document {
     let entry = entry.map(|name| serde_json::Value::from(name).to_string());
-    let mut writer =
-        Writer { text: dice.of(&["", "\u{feff}"]).to_owned(), newlines: dice.below(3) };
+    let mut writer = Writer {
+        text: dice.of(&["", "\u{feff}"]).to_owned(),
+        foreign: Vec::new(),
+        newlines: dice.below(3),
+    };
     if entry.is_none() && dice.one_in(12) {
         writer.noise(dice);
-        return writer.text;
+        return Document { text: writer.text, foreign: Vec::new() };
     }
     match dice.below(4) {
         0 => writer.inline_container(dice, entry.as_deref()),
@@ -22,11 +31,12 @@ pub(super) fn document(dice: &mut Dice, entry: Option<&str>) -> String {
         let trimmed = writer.text.trim_end_matches(['\n', '\r']).len();
         writer.text.truncate(trimmed);
     }
-    writer.text
+    Document { text: writer.text, foreign: writer.foreign }
 }
 
 struct Writer {
     text: String,
+    foreign: Vec<String>,
     newlines: usize,
 }
 
@@ -160,6 +170,7 @@ impl Writer {
                 2 => format!("[ {name} . \"mcp_servers.{index}\" ]"),
                 _ => format!("[{name}.x{index}] # [mcp_servers.ours]"),
             };
+            self.foreign.push(header.clone());
             self.line(dice, &header);
             self.keys(dice, "k");
         }
@@ -176,7 +187,11 @@ impl Writer {
                 "1.5",
                 "2020-01-01",
             ]);
-            self.line(dice, &format!("{name}{index} = {value}"));
+            let line = format!("{name}{index} = {value}");
+            if !OF_THE_ENTRY.contains(&name) {
+                self.foreign.push(line.clone());
+            }
+            self.line(dice, &line);
         }
     }
 
@@ -200,6 +215,9 @@ impl Writer {
         }
     }
 }
+
+/// Keys that are written only below the headers of the entry.
+const OF_THE_ENTRY: &[&str] = &["timeout", "A"];
 
 const INLINE: &[&str] = &[
     "{}",
