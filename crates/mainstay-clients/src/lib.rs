@@ -1,6 +1,9 @@
 //! The only code that edits AI clients' config files.
 //!
-//! Empty today: servers are not registered with clients yet. The rules it will keep: an edit is a pure
-//! function from text to text that changes one entry and no other byte; writing is apart from it.
+//! - [`edit`]: pure functions from text to text that change one entry and no other byte.
+//! - [`table`]: the clients as data: where their files are, what an entry looks like, how they lock.
 
 pub mod edit;
+pub mod table;
+
+pub use table::{Client, Machine, Os, Surroundings, Target, clients};

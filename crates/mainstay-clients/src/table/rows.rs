@@ -1,0 +1,296 @@
+//! The rows. Paths, keys and shapes are those of the clients' own sources where these can be had.
+
+use std::time::Duration;
+
+use super::{Candidate, Client, Keys, Mark, Os, Protocol, Root, Slot, Spot, Template};
+use crate::edit::{Format, Shape};
+
+const EVERYWHERE: &[Os] = &[Os::Linux, Os::MacOs, Os::Windows];
+const MCP_SERVERS: Keys = Keys::At(&["mcpServers"]);
+
+const PLAIN_HTTP: Template = &[("url", Slot::Url)];
+const PLAIN_STDIO: Template = &[("command", Slot::Command), ("args", Slot::Args)];
+const PLAIN_OWNED: &[&str] = &["url", "command", "args"];
+
+const TYPED_HTTP: Template = &[("type", Slot::Text("http")), ("url", Slot::Url)];
+const TYPED_STDIO: Template =
+    &[("type", Slot::Text("stdio")), ("command", Slot::Command), ("args", Slot::Args)];
+const TYPED_OWNED: &[&str] = &["type", "url", "command", "args"];
+
+/// What most rows have in common; they name what they differ in.
+const USUAL: Client = Client {
+    id: "",
+    product: "",
+    overrides: &[],
+    files: &[],
+    format: Format::Json,
+    keys: MCP_SERVERS,
+    shape: Shape::Map,
+    http: Some(PLAIN_HTTP),
+    stdio: PLAIN_STDIO,
+    owned: PLAIN_OWNED,
+    marks: &[],
+    lock: Protocol::None,
+};
+
+/// What the rows of VS Code have in common.
+const VSCODE: Client = Client {
+    format: Format::Jsonc,
+    keys: Keys::At(&["servers"]),
+    http: Some(TYPED_HTTP),
+    stdio: TYPED_STDIO,
+    owned: TYPED_OWNED,
+    ..USUAL
+};
+
+pub(super) const CLIENTS: &[Client] = &[
+    Client {
+        id: "cursor",
+        product: "Cursor",
+        files: &[file(home(".cursor/mcp.json"))],
+        marks: &[Mark::There(home(".cursor")), Mark::Program("cursor")],
+        ..USUAL
+    },
+    Client {
+        id: "vscode",
+        product: "VS Code",
+        files: &[file(app("Code/User/mcp.json"))],
+        marks: &[Mark::There(app("Code/User")), Mark::Program("code")],
+        ..VSCODE
+    },
+    Client {
+        id: "vscode-insiders",
+        product: "VS Code Insiders",
+        files: &[file(app("Code - Insiders/User/mcp.json"))],
+        marks: &[Mark::There(app("Code - Insiders/User")), Mark::Program("code-insiders")],
+        ..VSCODE
+    },
+    Client {
+        id: "vscode-server",
+        product: "VS Code Server",
+        files: &[file(home(".vscode-server/data/User/mcp.json"))],
+        marks: &[Mark::There(home(".vscode-server"))],
+        ..VSCODE
+    },
+    Client {
+        id: "cline",
+        product: "Cline",
+        overrides: &[
+            variable("CLINE_MCP_SETTINGS_PATH", ""),
+            variable("CLINE_DATA_DIR", "settings/cline_mcp_settings.json"),
+            variable("CLINE_DIR", "data/settings/cline_mcp_settings.json"),
+        ],
+        // The present extension reads only the first and takes over the second once, so what is
+        // written to the second later goes unseen.
+        files: &[
+            Candidate {
+                file: home(".cline/data/settings/cline_mcp_settings.json"),
+                applies_if: home(".cline/data"),
+            },
+            Candidate {
+                file: app(
+                    "Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
+                ),
+                applies_if: app("Code/User/globalStorage/saoudrizwan.claude-dev"),
+            },
+        ],
+        // An entry with a URL and no type is taken for SSE.
+        http: Some(&[("type", Slot::Text("streamableHttp")), ("url", Slot::Url)]),
+        owned: TYPED_OWNED,
+        marks: &[
+            Mark::There(home(".cline/data")),
+            Mark::There(app("Code/User/globalStorage/saoudrizwan.claude-dev")),
+        ],
+        lock: Protocol::OwnedDirectory { stale: Duration::from_secs(10) },
+        ..USUAL
+    },
+    Client {
+        id: "roo-code",
+        product: "Roo Code",
+        files: &[file(app(
+            "Code/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json",
+        ))],
+        http: Some(&[("type", Slot::Text("streamable-http")), ("url", Slot::Url)]),
+        owned: TYPED_OWNED,
+        marks: &[Mark::There(app("Code/User/globalStorage/rooveterinaryinc.roo-cline"))],
+        // It refreshes a lock that it holds only every 10 s.
+        lock: Protocol::EmptyDirectory { stale: Duration::from_secs(31) },
+        ..USUAL
+    },
+    Client {
+        id: "claude-code",
+        product: "Claude Code",
+        overrides: &[variable("CLAUDE_CONFIG_DIR", ".claude.json")],
+        files: &[file(home(".claude.json"))],
+        http: Some(TYPED_HTTP),
+        stdio: TYPED_STDIO,
+        owned: TYPED_OWNED,
+        marks: &[Mark::There(home(".claude")), Mark::Program("claude")],
+        lock: Protocol::EmptyDirectory { stale: Duration::from_secs(10) },
+        ..USUAL
+    },
+    Client {
+        id: "claude-desktop",
+        product: "Claude Desktop",
+        files: &[file(app("Claude/claude_desktop_config.json"))],
+        http: None,
+        marks: &[Mark::There(app("Claude"))],
+        ..USUAL
+    },
+    Client {
+        id: "codex",
+        product: "Codex",
+        overrides: &[variable("CODEX_HOME", "config.toml")],
+        files: &[file(home(".codex/config.toml"))],
+        format: Format::Toml,
+        keys: Keys::At(&["mcp_servers"]),
+        marks: &[Mark::There(home(".codex")), Mark::Program("codex")],
+        ..USUAL
+    },
+    Client {
+        id: "gemini-cli",
+        product: "Gemini CLI",
+        files: &[file(home(".gemini/settings.json"))],
+        format: Format::Jsonc,
+        http: Some(&[("url", Slot::Url), ("type", Slot::Text("http"))]),
+        owned: TYPED_OWNED,
+        // Its directory alone may be Antigravity's, so it is no mark.
+        marks: &[Mark::Program("gemini")],
+        ..USUAL
+    },
+    Client {
+        id: "qwen-code",
+        product: "Qwen Code",
+        files: &[file(home(".qwen/settings.json"))],
+        format: Format::Jsonc,
+        http: Some(&[("httpUrl", Slot::Url)]),
+        owned: &["httpUrl", "command", "args"],
+        marks: &[Mark::There(home(".qwen")), Mark::Program("qwen")],
+        ..USUAL
+    },
+    Client {
+        id: "opencode",
+        product: "OpenCode",
+        files: &[
+            file(xdg("opencode/opencode.jsonc")),
+            file(xdg("opencode/opencode.json")),
+            file(xdg("opencode/config.json")),
+        ],
+        format: Format::Jsonc,
+        keys: Keys::Either {
+            flat: &["mcp"],
+            nested: &["mcp", "servers"],
+            signs: &["servers", "timeout"],
+        },
+        http: Some(&[("type", Slot::Text("remote")), ("url", Slot::Url)]),
+        stdio: &[("type", Slot::Text("local")), ("command", Slot::CommandLine)],
+        owned: &["type", "url", "command"],
+        marks: &[Mark::There(xdg("opencode")), Mark::Program("opencode")],
+        ..USUAL
+    },
+    Client {
+        id: "zed",
+        product: "Zed",
+        overrides: &[Spot {
+            systems: &[Os::Linux],
+            ..variable("FLATPAK_XDG_CONFIG_HOME", "zed/settings.json")
+        }],
+        files: &[
+            file(Spot { systems: &[Os::Linux], ..xdg("zed/settings.json") }),
+            file(Spot { systems: &[Os::MacOs], ..home(".config/zed/settings.json") }),
+            file(Spot { systems: &[Os::Windows], ..app("Zed/settings.json") }),
+        ],
+        format: Format::Jsonc,
+        keys: Keys::At(&["context_servers"]),
+        marks: &[
+            Mark::There(Spot { systems: &[Os::Linux], ..xdg("zed") }),
+            Mark::There(Spot { systems: &[Os::MacOs], ..home(".config/zed") }),
+            Mark::There(Spot { systems: &[Os::Windows], ..app("Zed") }),
+            Mark::Program("zed"),
+            Mark::Program("zeditor"),
+        ],
+        ..USUAL
+    },
+    Client {
+        id: "windsurf",
+        product: "Windsurf",
+        files: &[file(home(".codeium/windsurf/mcp_config.json"))],
+        http: Some(&[("serverUrl", Slot::Url)]),
+        owned: &["serverUrl", "command", "args"],
+        marks: &[Mark::There(home(".codeium/windsurf"))],
+        ..USUAL
+    },
+    // Windsurf's name since June 2026, with a file of its own.
+    Client {
+        id: "devin",
+        product: "Devin Desktop",
+        files: &[
+            file(Spot {
+                systems: &[Os::Linux, Os::MacOs],
+                ..home(".config/devin/mcp_config.json")
+            }),
+            file(Spot { systems: &[Os::Windows], ..app("devin/mcp_config.json") }),
+        ],
+        marks: &[
+            Mark::There(Spot { systems: &[Os::Linux, Os::MacOs], ..home(".config/devin") }),
+            Mark::There(Spot { systems: &[Os::Windows], ..app("devin") }),
+        ],
+        ..USUAL
+    },
+    Client {
+        id: "copilot-cli",
+        product: "GitHub Copilot CLI",
+        overrides: &[variable("COPILOT_HOME", "mcp-config.json")],
+        files: &[file(home(".copilot/mcp-config.json"))],
+        http: Some(TYPED_HTTP),
+        stdio: &[("type", Slot::Text("local")), ("command", Slot::Command), ("args", Slot::Args)],
+        owned: TYPED_OWNED,
+        marks: &[Mark::There(home(".copilot")), Mark::Program("copilot")],
+        ..USUAL
+    },
+    Client {
+        id: "kiro",
+        product: "Kiro",
+        files: &[file(home(".kiro/settings/mcp.json"))],
+        marks: &[Mark::There(home(".kiro")), Mark::Program("kiro")],
+        ..USUAL
+    },
+    Client {
+        id: "lm-studio",
+        product: "LM Studio",
+        files: &[file(home(".lmstudio/mcp.json"))],
+        marks: &[Mark::There(home(".lmstudio"))],
+        ..USUAL
+    },
+    Client {
+        id: "factory",
+        product: "Factory Droid",
+        files: &[file(home(".factory/mcp.json"))],
+        http: Some(TYPED_HTTP),
+        stdio: TYPED_STDIO,
+        owned: TYPED_OWNED,
+        marks: &[Mark::There(home(".factory")), Mark::Program("droid")],
+        ..USUAL
+    },
+];
+
+const fn home(path: &'static str) -> Spot {
+    Spot { root: Root::Home, path, systems: EVERYWHERE }
+}
+
+const fn app(path: &'static str) -> Spot {
+    Spot { root: Root::App, path, systems: EVERYWHERE }
+}
+
+const fn xdg(path: &'static str) -> Spot {
+    Spot { root: Root::Xdg, path, systems: EVERYWHERE }
+}
+
+const fn variable(name: &'static str, path: &'static str) -> Spot {
+    Spot { root: Root::Variable(name), path, systems: EVERYWHERE }
+}
+
+/// A file that is the one if it exists.
+const fn file(spot: Spot) -> Candidate {
+    Candidate { file: spot, applies_if: spot }
+}
