@@ -1,9 +1,16 @@
 //! The only code that edits AI clients' config files.
 //!
+//! From the inside out:
+//!
 //! - [`edit`]: pure functions from text to text that change one entry and no other byte.
 //! - [`table`]: the clients as data: where their files are, what an entry looks like, how they lock.
+//! - [`file`]: brings an edited text to disk without ever leaving a damaged file behind.
+//!
+//! Everything here blocks; an async caller runs it on a thread for blocking work.
 
+mod clock;
 pub mod edit;
+pub mod file;
 pub mod table;
 
 pub use table::{Client, Machine, Os, Surroundings, Target, clients};

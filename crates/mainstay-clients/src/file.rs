@@ -1,0 +1,265 @@
+//! Brings an edited text to a client's file.
+//!
+//! Guarantees, whatever happens in between (a crash, `kill -9`, a full disk, a client that writes too):
+//!
+//! - The file is at every moment whole: as it was, or as it was with our entry changed. Where only
+//!   writing in place is possible this holds from the next [`Writer::open`] on, which completes what was
+//!   broken off.
+//! - What others wrote before our last look at the file is never lost. That look comes right before the
+//!   rename; between the two lies no more than one system call, and a client that takes its own lock
+//!   cannot come in between at all.
+//! - Nothing is written unless it is proven by parsing that only our entry differs.
+//! - Links, mode, owner and extended attributes stay. The old bytes are in our state directory first.
+//!
+//! Order of an edit: our lock, their lock, read, edit, verify, backup, temporary file beside the target,
+//! fsync, read again and compare, rename, fsync of the directory. If somebody wrote meanwhile, it begins
+//! again with their lock.
+
+mod attributes;
+mod backup;
+mod error;
+mod in_place;
+mod lock;
+mod own;
+mod replace;
+mod resolve;
+mod snapshot;
+mod step;
+mod verify;
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use crate::clock;
+use crate::table::Client;
+
+pub use error::FileError;
+pub(crate) use own::put as put_own;
+pub use own::{Held, hold};
+use replace::Outcome;
+use snapshot::Snapshot;
+pub use step::{Observer, Step};
+pub use verify::Harm;
+
+/// How often an edit is tried when others keep writing.
+const TRIES: u32 = 5;
+
+/// A client that writes in place shows an empty file for a moment. An empty file is believed after this.
+const EMPTY_SETTLES: Duration = Duration::from_millis(250);
+
+/// Writes clients' files, and keeps its locks and backups in our state directory.
+#[derive(Clone)]
+pub struct Writer {
+    state: PathBuf,
+    observer: Arc<dyn Observer>,
+}
+
+/// A client's file, with our lock on it for as long as this lives.
+pub struct OpenFile {
+    writer: Writer,
+    client: &'static Client,
+    /// The path the client uses.
+    path: PathBuf,
+    /// What that leads to through links.
+    target: PathBuf,
+    key: String,
+    lock: Held,
+    /// Whether the directory may be made.
+    installed: bool,
+}
+
+/// What an edit did to a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// What it said before; nothing if there was no file.
+    pub before: Option<String>,
+    /// What it says now; nothing if there is no file.
+    pub after: Option<String>,
+}
+
+impl Written {
+    /// Whether the file is another one now.
+    pub fn changed(&self) -> bool {
+        self.before != self.after
+    }
+}
+
+impl Writer {
+    /// A writer that keeps what it needs below this directory.
+    pub fn new(state: PathBuf) -> Self {
+        Self::observed(state, Arc::new(step::Nobody))
+    }
+
+    /// A writer that tells an observer what it is about to do, and heeds it.
+    pub fn observed(state: PathBuf, observer: Arc<dyn Observer>) -> Self {
+        Self { state, observer }
+    }
+
+    /// Takes our lock on a client's file, and completes what a writer that died may have left undone.
+    /// The directory of a client that is not installed is never made.
+    pub fn open(
+        &self,
+        client: &'static Client,
+        path: &Path,
+        installed: bool,
+    ) -> Result<OpenFile, FileError> {
+        let target = resolve::resolve(path)?;
+        let key = key(&target);
+        let lock = hold(&self.state.join("locks").join(&key))?;
+        let file = OpenFile {
+            writer: self.clone(),
+            client,
+            path: path.to_owned(),
+            target,
+            key,
+            lock,
+            installed,
+        };
+        replace::sweep(&file.target);
+        in_place::repair(&file)?;
+        Ok(file)
+    }
+
+    fn before(&self, step: Step, path: &Path) -> Result<(), FileError> {
+        let refused = |source| FileError::write(step, path, source);
+        self.observer.before(step).map_err(refused)
+    }
+}
+
+impl OpenFile {
+    /// The file itself, behind all links.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// What the file says; nothing if there is none.
+    pub fn read(&self) -> Result<Option<String>, FileError> {
+        Ok(self.look()?.map(|snapshot| snapshot.text))
+    }
+
+    /// Edits the file. `change` gets what it says and answers with what it shall say (nothing: no such
+    /// file). It is asked again if somebody else wrote meanwhile, so it must depend on the text alone.
+    /// Only the entry `name` may differ afterwards.
+    pub fn edit<E: From<FileError>>(
+        &self,
+        name: &str,
+        mut change: impl FnMut(Option<&str>) -> Result<Option<String>, E>,
+    ) -> Result<Written, E> {
+        if self.needs_directory() {
+            if change(None)?.is_none() {
+                return Ok(Written { before: None, after: None });
+            }
+            self.make_directory()?;
+        }
+        for attempt in 1..=TRIES {
+            match self.attempt(name, &mut change)? {
+                Some(written) => return Ok(written),
+                None => clock::pause(Duration::ZERO, Duration::from_millis(20) * attempt),
+            }
+        }
+        Err(FileError::Overtaken { path: self.path.clone(), tries: TRIES }.into())
+    }
+
+    /// One try. Nothing if somebody else wrote meanwhile.
+    fn attempt<E: From<FileError>>(
+        &self,
+        name: &str,
+        change: &mut impl FnMut(Option<&str>) -> Result<Option<String>, E>,
+    ) -> Result<Option<Written>, E> {
+        let _theirs = lock::take(self)?;
+        let old = self.look()?;
+        let before = old.as_ref().map(|old| old.text.as_str());
+        let after = match change(before) {
+            Ok(after) => after,
+            // Half a file of one that is being written cannot be understood, and is no reason to fail.
+            Err(_) if self.is_overtaken(old.as_ref())? => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if before == after.as_deref() {
+            return Ok(Some(Written { before: after.clone(), after }));
+        }
+        self.verify(before, after.as_deref(), name)?;
+        if let Some(old) = &old {
+            old.refuse_if_read_only(&self.target)?;
+            backup::keep(self, &old.text)?;
+        }
+        match replace::replace(self, old.as_ref(), after.as_deref())? {
+            Outcome::Done => {
+                self.writer.before(Step::Release, &self.path)?;
+                Ok(Some(Written { before: old.map(|old| old.text), after }))
+            }
+            Outcome::Overtaken => Ok(None),
+        }
+    }
+
+    /// The file as it is, once it is known not to be one that is about to be filled.
+    fn look(&self) -> Result<Option<Snapshot>, FileError> {
+        self.writer.before(Step::Read, &self.target)?;
+        let snapshot = Snapshot::take(&self.target)?;
+        if snapshot.as_ref().is_some_and(|snapshot| snapshot.text.is_empty()) {
+            clock::pause(EMPTY_SETTLES, EMPTY_SETTLES);
+            return Snapshot::take(&self.target);
+        }
+        Ok(snapshot)
+    }
+
+    /// Whether the file is another one than it was.
+    fn is_overtaken(&self, old: Option<&Snapshot>) -> Result<bool, FileError> {
+        if resolve::resolve(&self.path)? != self.target {
+            return Ok(true);
+        }
+        let now = Snapshot::take(&self.target)?;
+        Ok(now.map(|now| now.text) != old.map(|old| old.text.clone()))
+    }
+
+    fn verify(
+        &self,
+        before: Option<&str>,
+        after: Option<&str>,
+        name: &str,
+    ) -> Result<(), FileError> {
+        let harmful = |harm| FileError::Harmful {
+            path: self.path.clone(),
+            name: name.to_owned(),
+            source: harm,
+        };
+        let before = before.unwrap_or_default();
+        let place = self.client.place(before).map_err(|error| harmful(Harm::Place(error)))?;
+        verify::only_entry_differs(before, after.unwrap_or_default(), &place, name).map_err(harmful)
+    }
+
+    fn directory(&self) -> &Path {
+        self.target.parent().expect("the path of a file has a parent")
+    }
+
+    fn needs_directory(&self) -> bool {
+        !self.directory().exists()
+    }
+
+    fn make_directory(&self) -> Result<(), FileError> {
+        let dir = self.directory();
+        if !self.installed {
+            return Err(FileError::NoDirectory { dir: dir.to_owned() });
+        }
+        self.writer.before(Step::MakeDirectory, dir)?;
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        made.map_err(|source| FileError::write(Step::MakeDirectory, dir, source))
+    }
+}
+
+/// A short name for a path, for use in our own file names.
+fn key(path: &Path) -> String {
+    digest(path.as_os_str().as_encoded_bytes())
+}
+
+/// A short name for bytes.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    let start = digest.iter().take(12).fold(0, |start, byte| start << 8 | u128::from(*byte));
+    format!("{start:024x}")
+}

@@ -1,0 +1,103 @@
+//! Why a file could not be read or written. The file is as it was, unless a message says otherwise.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{Harm, Step};
+
+/// Why a client's file, or a file of ours beside it, could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// Links that lead in a circle.
+    #[error("{path}: the links lead in a circle", path = path.display())]
+    Circle {
+        /// Where it begins.
+        path: PathBuf,
+    },
+    /// It could not be read.
+    #[error("{path} could not be read", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is a directory, a device or the like.
+    #[error("{path} is no regular file", path = path.display())]
+    NotAFile {
+        /// What was found.
+        path: PathBuf,
+    },
+    /// It is not UTF-8.
+    #[error("{path} is not UTF-8 text (first at byte {at})", path = path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// Where the first odd byte is.
+        at: usize,
+    },
+    /// It, or the file system it is on, is read-only.
+    #[error("{path} is read-only; it was left as it is", path = path.display())]
+    ReadOnly {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The directory is missing, and its client is not installed.
+    #[error("{dir} does not exist, and its client is not installed", dir = dir.display())]
+    NoDirectory {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// Somebody else holds a lock, and does not let go of it.
+    #[error(
+        "{lock} has been held by another program for {seconds} s; if none is running, remove it",
+        lock = lock.display()
+    )]
+    Locked {
+        /// The lock.
+        lock: PathBuf,
+        /// How long we waited.
+        seconds: u64,
+    },
+    /// Others wrote each time before we could.
+    #[error("{path} was written by others {tries} times meanwhile; it was left as it is", path = path.display())]
+    Overtaken {
+        /// The file.
+        path: PathBuf,
+        /// How often we tried.
+        tries: u32,
+    },
+    /// The edit would have changed something else too.
+    #[error("an edit of `{name}` in {path} was not sound; the file was left as it is", path = path.display())]
+    Harmful {
+        /// The file.
+        path: PathBuf,
+        /// The entry.
+        name: String,
+        /// What was wrong with it.
+        #[source]
+        source: Harm,
+    },
+    /// A step of writing failed.
+    #[error("{path} could not be written: to {step} failed", path = path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The step.
+        step: Step,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl FileError {
+    pub(super) fn write(step: Step, path: &Path, source: impl Into<io::Error>) -> Self {
+        Self::Write { path: path.to_owned(), step, source: source.into() }
+    }
+
+    pub(super) fn read(path: &Path, source: impl Into<io::Error>) -> Self {
+        Self::Read { path: path.to_owned(), source: source.into() }
+    }
+}

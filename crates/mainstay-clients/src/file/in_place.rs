@@ -1,0 +1,141 @@
+//! Writing a file in place, where a rename is impossible.
+//!
+//! This cannot be done at once, so what is going to be written is noted in our state directory first. If
+//! the writer dies meanwhile, the next one to open the file finds the note, and completes the write if
+//! the file is exactly the mixture that a broken-off write leaves behind; otherwise somebody has written
+//! since, and their file stays.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::replace::{Outcome, open_for_overwrite};
+use super::snapshot::Snapshot;
+use super::{FileError, OpenFile, Step, own};
+
+/// What is being written. Old and new are texts, so a mixture is compared as bytes.
+#[derive(Serialize, Deserialize)]
+struct Note {
+    version: u32,
+    old: String,
+    new: String,
+}
+
+const VERSION: u32 = 1;
+
+/// Overwrites a file, unless it is another one than was read.
+pub(super) fn write(file: &OpenFile, old: &Snapshot, new: &str) -> Result<Outcome, FileError> {
+    let writable = open_for_overwrite(&file.target)?;
+    let note = Note { version: VERSION, old: old.text.clone(), new: new.to_owned() };
+    leave_note(file, &note)?;
+    file.writer.before(Step::Compare, &file.target)?;
+    if file.is_overtaken(Some(old))? {
+        take_note_away(file)?;
+        return Ok(Outcome::Overtaken);
+    }
+    if let Err(error) = overwrite(file, &writable, new) {
+        // A disk that has no room for more has room for what was there.
+        put_back(&writable, &old.text).ok();
+        return Err(error);
+    }
+    take_note_away(file)?;
+    Ok(Outcome::Done)
+}
+
+/// Completes a write that was broken off.
+pub(super) fn repair(file: &OpenFile) -> Result<(), FileError> {
+    let path = note_path(file);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(FileError::read(&path, error)),
+    };
+    let note = match serde_json::from_slice::<Note>(&bytes) {
+        Ok(note) if note.version == VERSION => note,
+        // Written by a build that we cannot follow: leave everything to it.
+        Ok(_) | Err(_) => return Ok(()),
+    };
+    let torn = match fs::read(&file.target) {
+        Ok(now) => is_torn(note.old.as_bytes(), note.new.as_bytes(), &now),
+        Err(_) => false,
+    };
+    if torn {
+        overwrite(file, &open_for_overwrite(&file.target)?, &note.new)?;
+    }
+    take_note_away(file)
+}
+
+/// Whether these bytes are what is left when overwriting `old` by `new` is broken off: the beginning of
+/// the new and the rest of the old, neither being empty.
+fn is_torn(old: &[u8], new: &[u8], now: &[u8]) -> bool {
+    let written = new.iter().zip(now).take_while(|(new, now)| new == now).count();
+    let rest = |at: usize| old.get(at..).unwrap_or_default();
+    // Where old and new agree, any point in the common part describes the same bytes.
+    let mixed = now.len() >= written && now.get(written..) == Some(rest(written));
+    mixed && now != old && now != new
+}
+
+fn overwrite(file: &OpenFile, target: &File, new: &str) -> Result<(), FileError> {
+    let failed = |step| move |error| FileError::write(step, &file.target, error);
+    file.writer.before(Step::Overwrite, &file.target)?;
+    target.write_all_at(new.as_bytes(), 0).map_err(failed(Step::Overwrite))?;
+    file.writer.before(Step::Truncate, &file.target)?;
+    target.set_len(new.len() as u64).map_err(failed(Step::Truncate))?;
+    file.writer.before(Step::Sync, &file.target)?;
+    target.sync_all().map_err(failed(Step::Sync))
+}
+
+fn put_back(target: &File, old: &str) -> io::Result<()> {
+    target.write_all_at(old.as_bytes(), 0)?;
+    target.set_len(old.len() as u64)?;
+    target.sync_all()
+}
+
+fn leave_note(file: &OpenFile, note: &Note) -> Result<(), FileError> {
+    let path = note_path(file);
+    file.writer.before(Step::Note, &path)?;
+    let bytes = serde_json::to_vec(note).expect("texts can be written as JSON");
+    own::put(&path, &bytes).map_err(|error| FileError::write(Step::Note, &path, error))
+}
+
+fn take_note_away(file: &OpenFile) -> Result<(), FileError> {
+    let path = note_path(file);
+    own::drop_if_there(&path).map_err(|error| FileError::write(Step::Note, &path, error))
+}
+
+fn note_path(file: &OpenFile) -> PathBuf {
+    file.writer.state.join("in-place").join(format!("{}.json", file.key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_point_at_which_a_write_can_break_off_is_known() {
+        for (old, new) in [
+            ("{\"a\": 1}\n", "{\"a\": 1, \"b\": 2}\n"),
+            ("{\"a\": 1, \"b\": 2}\n", "{\"a\": 1}\n"),
+            ("aaaa", "aaaaaaa"),
+            ("abab", "ab"),
+        ] {
+            let (old, new) = (old.as_bytes(), new.as_bytes());
+            for at in 0..=new.len() {
+                let mut now = new[..at].to_vec();
+                now.extend_from_slice(old.get(at..).unwrap_or_default());
+                assert_eq!(is_torn(old, new, &now), now != old && now != new, "{at}: {now:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_somebody_else_wrote_is_no_broken_off_write() {
+        let (old, new) = (b"{\"a\": 1}", b"{\"a\": 1, \"b\": 2}");
+        for foreign in [&b""[..], b"{}", b"{\"c\": 1}", b"{\"a\": 1} "] {
+            assert!(!is_torn(old, new, foreign), "{foreign:?}");
+        }
+    }
+}

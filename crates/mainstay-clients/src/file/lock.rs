@@ -1,0 +1,172 @@
+//! The client's own lock, in the client's own way.
+//!
+//! It is held for the milliseconds of one try. A lock left behind by a program that died is taken over
+//! when it is as old as the client itself lets it become; one left behind by us at once: what we take we
+//! note in our own lock, which the system frees when we die.
+
+use std::fs::{self, DirBuilder, Metadata};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::own::{Held, PATIENCE, POLL};
+use super::{FileError, OpenFile, Step};
+use crate::clock;
+use crate::table::Protocol;
+
+/// A client's lock, given back when this is dropped.
+pub(super) struct Theirs {
+    dir: PathBuf,
+    identity: String,
+    /// The marker in a lock that has one.
+    marker: Option<PathBuf>,
+}
+
+/// Takes the client's lock, if it has one. The wait is bounded.
+pub(super) fn take(file: &OpenFile) -> Result<Option<Theirs>, FileError> {
+    let stale = match file.client.lock {
+        Protocol::None => return Ok(None),
+        Protocol::EmptyDirectory { stale } | Protocol::OwnedDirectory { stale } => stale,
+    };
+    // The clients put it beside the name they use, not beside what that leads to.
+    let dir = lock_path(&file.path);
+    file.writer.before(Step::Lock, &dir)?;
+    let failed = |error| FileError::write(Step::Lock, &dir, error);
+    for _ in 0..PATIENCE.as_millis() / POLL.as_millis() {
+        let taken = match file.client.lock {
+            Protocol::OwnedDirectory { .. } => take_owned(&dir, &file.lock),
+            Protocol::EmptyDirectory { .. } | Protocol::None => take_empty(&dir, &file.lock),
+        };
+        if let Some(theirs) = taken.map_err(failed)? {
+            return Ok(Some(theirs));
+        }
+        if !free_if_left_behind(&dir, stale, &file.lock).map_err(failed)? {
+            clock::pause(POLL / 2, POLL + POLL / 2);
+        }
+    }
+    Err(FileError::Locked { lock: dir, seconds: PATIENCE.as_secs() })
+}
+
+fn lock_path(file: &Path) -> PathBuf {
+    let mut path = file.as_os_str().to_owned();
+    path.push(".lock");
+    path.into()
+}
+
+/// Takes a lock that is an empty directory.
+fn take_empty(dir: &Path, ours: &Held) -> io::Result<Option<Theirs>> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => {
+            let identity = identity(&fs::symlink_metadata(dir)?);
+            ours.note(&identity)?;
+            Ok(Some(Theirs { dir: dir.to_owned(), identity, marker: None }))
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes a lock that is a directory with its owner's marker in it. It is made aside and moved into
+/// place whole, which fails while another one with a marker is there.
+fn take_owned(dir: &Path, ours: &Held) -> io::Result<Option<Theirs>> {
+    let token = token();
+    let staged = beside(dir, &format!("tmp.{token}"));
+    DirBuilder::new().mode(0o700).create(&staged)?;
+    let name = format!("owner.{token}");
+    let moved = fs::write(staged.join(&name), &token).and_then(|()| {
+        let identity = identity(&fs::symlink_metadata(&staged)?);
+        ours.note(&identity)?;
+        fs::rename(&staged, dir)?;
+        Ok(identity)
+    });
+    match moved {
+        Ok(identity) => {
+            Ok(Some(Theirs { dir: dir.to_owned(), identity, marker: Some(dir.join(name)) }))
+        }
+        Err(error) => {
+            fs::remove_dir_all(&staged)?;
+            let is_held = matches!(
+                error.kind(),
+                ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty | ErrorKind::NotADirectory
+            );
+            if is_held { Ok(None) } else { Err(error) }
+        }
+    }
+}
+
+/// Frees a lock whose holder is dead. Whether it is worth trying again at once.
+fn free_if_left_behind(dir: &Path, stale: Duration, ours: &Held) -> io::Result<bool> {
+    let found = match fs::symlink_metadata(dir) {
+        Ok(found) => found,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+        Err(error) => return Err(error),
+    };
+    let is_our_own = identity(&found) == ours.noted()?;
+    if !(is_our_own || is_stale(&found, clock::now(), stale)) || !is_lock(dir, &found)? {
+        return Ok(false);
+    }
+    // Moved aside first, so that of two who find it stale only one removes it.
+    let aside = beside(dir, &format!("stale.{}", token()));
+    match fs::rename(dir, &aside).and_then(|()| fs::remove_dir_all(&aside)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether this is a directory with nothing in it but markers. Anything else was not made as a lock.
+fn is_lock(dir: &Path, found: &Metadata) -> io::Result<bool> {
+    if !found.is_dir() {
+        return Ok(false);
+    }
+    for entry in fs::read_dir(dir)? {
+        if !entry?.file_name().to_string_lossy().starts_with("owner.") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn is_stale(found: &Metadata, now: Timestamp, stale: Duration) -> bool {
+    let age = now.as_second() - found.mtime();
+    u64::try_from(age).is_ok_and(|age| age > stale.as_secs())
+}
+
+/// What tells a directory from one that took its place.
+fn identity(found: &Metadata) -> String {
+    let (seconds, nanoseconds) = (found.mtime(), found.mtime_nsec());
+    format!("{}:{}:{seconds}.{nanoseconds:09}", found.dev(), found.ino())
+}
+
+/// As Cline makes them: process, time, and something that nobody else has.
+fn token() -> String {
+    let (pid, now) = (std::process::id(), clock::now().as_millisecond());
+    let chance = format!("{:016x}{:016x}", clock::random(), clock::random());
+    let (time, rest) = chance.split_at(8);
+    format!("{pid}.{now}.{time}-{}-4{}-a{}-{}", &rest[..4], &rest[5..8], &rest[9..12], &rest[12..])
+}
+
+fn beside(dir: &Path, ending: &str) -> PathBuf {
+    let mut path = dir.as_os_str().to_owned();
+    path.push(".");
+    path.push(ending);
+    path.into()
+}
+
+impl Drop for Theirs {
+    /// Gives the lock back, if it is still ours. One that stays is taken over as stale.
+    fn drop(&mut self) {
+        if let Some(marker) = &self.marker {
+            fs::remove_file(marker).ok();
+            // With another owner's marker in it, it stays.
+            fs::remove_dir(&self.dir).ok();
+        } else if fs::symlink_metadata(&self.dir)
+            .is_ok_and(|found| identity(&found) == self.identity)
+        {
+            fs::remove_dir(&self.dir).ok();
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Files of our own, in our state directory: whole or not there, for our eyes only.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::FileError;
+use super::step::Step;
+use crate::clock;
+
+/// How long a lock is waited for.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long between two looks at a lock.
+pub(super) const POLL: Duration = Duration::from_millis(25);
+
+/// A lock of ours, held until this is dropped or its process ends.
+pub struct Held {
+    file: File,
+}
+
+/// Takes a lock of ours, which is a file of this name. It is never removed, because whoever waits for
+/// it would then wait for a file that nobody else knows.
+pub fn hold(path: &Path) -> Result<Held, FileError> {
+    let fail = |source| FileError::write(Step::Lock, path, source);
+    make_parent(path).map_err(fail)?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(path).map_err(fail)?;
+    for _ in 0..PATIENCE.as_millis() / POLL.as_millis() {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Held { file }),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => clock::pause(POLL / 2, POLL + POLL / 2),
+            Err(error) => return Err(fail(error.into())),
+        }
+    }
+    Err(FileError::Locked { lock: path.to_owned(), seconds: PATIENCE.as_secs() })
+}
+
+impl Held {
+    /// Leaves a note in the lock, for whoever takes it next.
+    pub(super) fn note(&self, note: &str) -> io::Result<()> {
+        self.file.set_len(0)?;
+        rustix::io::pwrite(&self.file, note.as_bytes(), 0)?;
+        Ok(())
+    }
+
+    /// The note that was left in the lock.
+    pub(super) fn noted(&self) -> io::Result<String> {
+        let mut buffer = [0; 128];
+        let length = rustix::io::pread(&self.file, &mut buffer, 0)?;
+        Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+    }
+}
+
+/// Puts a file of ours in place, whole.
+pub(crate) fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    make_parent(path)?;
+    let temporary = path.with_extension("tmp");
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    sync_parent(path)
+}
+
+/// Removes a file of ours, if it is there.
+pub(super) fn drop_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Brings what happened to a directory to disk.
+pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(dir) => File::open(dir)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+fn make_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(dir) => DirBuilder::new().recursive(true).mode(0o700).create(dir),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,171 @@
+//! Puts a new text in a file's place.
+//!
+//! By rename wherever that is possible, because then nobody ever sees half a file. In place where it is
+//! not: a file with other names (hard links), a mount of its own, a directory we may not write, an owner
+//! we may not give.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
+use super::snapshot::Snapshot;
+use super::{FileError, OpenFile, Step, attributes, in_place, own};
+use crate::clock;
+
+/// How replacing a file ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The file is as it shall be.
+    Done,
+    /// Somebody else wrote meanwhile. Nothing was changed.
+    Overtaken,
+}
+
+/// Puts a text in the place of what was read, or removes the file, unless it is another one by now.
+pub(super) fn replace(
+    file: &OpenFile,
+    old: Option<&Snapshot>,
+    new: Option<&str>,
+) -> Result<Outcome, FileError> {
+    match (old, new) {
+        (None, None) => Ok(Outcome::Done),
+        (Some(old), None) => remove(file, old),
+        (Some(old), Some(new)) if old.metadata.nlink() > 1 => in_place::write(file, old, new),
+        (old, Some(new)) => match (by_rename(file, old, new), old) {
+            (Err(error), Some(old)) if forbids_rename(&error) => in_place::write(file, old, new),
+            (result, _) => result,
+        },
+    }
+}
+
+/// Removes temporary files that a writer left behind when it was killed. Our lock is held, so no living
+/// writer of ours has one.
+pub(super) fn sweep(target: &Path) {
+    let (Some(dir), prefix) = (target.parent(), temporary_prefix(target)) else { return };
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(&prefix) && name.ends_with(TEMPORARY_END) {
+            // What cannot be removed harms nobody; the next one tries again.
+            fs::remove_file(entry.path()).ok();
+        }
+    }
+}
+
+const TEMPORARY_END: &str = ".tmp";
+
+fn temporary_prefix(target: &Path) -> String {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    format!(".{name}.mainstay-")
+}
+
+fn by_rename(file: &OpenFile, old: Option<&Snapshot>, new: &str) -> Result<Outcome, FileError> {
+    let name = format!("{}{:016x}{TEMPORARY_END}", temporary_prefix(&file.target), clock::random());
+    let temporary = Temporary { path: file.directory().join(name) };
+    prepare(file, &temporary.path, old, new)?;
+    let writer = &file.writer;
+    writer.before(Step::Compare, &file.target)?;
+    if file.is_overtaken(old)? {
+        return Ok(Outcome::Overtaken);
+    }
+    writer.before(Step::Rename, &file.target)?;
+    let moved = match old {
+        Some(_) => fs::rename(&temporary.path, &file.target),
+        None => rename_unless_there(&temporary.path, &file.target),
+    };
+    match moved {
+        Ok(()) => std::mem::forget(temporary),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            return Ok(Outcome::Overtaken);
+        }
+        Err(error) => return Err(FileError::write(Step::Rename, &file.target, error)),
+    }
+    sync_directory(file)?;
+    Ok(Outcome::Done)
+}
+
+/// Writes the temporary file and brings it to disk.
+fn prepare(
+    file: &OpenFile,
+    path: &Path,
+    old: Option<&Snapshot>,
+    new: &str,
+) -> Result<(), FileError> {
+    let step = |step| file.writer.before(step, &file.target);
+    let failed = |step| move |error: io::Error| FileError::write(step, &file.target, error);
+    step(Step::Create)?;
+    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let mut temporary = created.map_err(failed(Step::Create))?;
+    step(Step::Fill)?;
+    temporary.write_all(new.as_bytes()).map_err(failed(Step::Fill))?;
+    if let Some(old) = old {
+        step(Step::Dress)?;
+        attributes::copy(&old.file, &old.metadata, &temporary).map_err(failed(Step::Dress))?;
+    }
+    step(Step::Sync)?;
+    temporary.sync_all().map_err(failed(Step::Sync))
+}
+
+fn rename_unless_there(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // The file system cannot promise it; the comparison right before has to do.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::rename(from, to),
+        result => Ok(result?),
+    }
+}
+
+fn remove(file: &OpenFile, old: &Snapshot) -> Result<Outcome, FileError> {
+    file.writer.before(Step::Compare, &file.target)?;
+    if file.is_overtaken(Some(old))? {
+        return Ok(Outcome::Overtaken);
+    }
+    file.writer.before(Step::Remove, &file.target)?;
+    fs::remove_file(&file.target)
+        .map_err(|error| FileError::write(Step::Remove, &file.target, error))?;
+    sync_directory(file)?;
+    Ok(Outcome::Done)
+}
+
+fn sync_directory(file: &OpenFile) -> Result<(), FileError> {
+    file.writer.before(Step::SyncDirectory, &file.target)?;
+    own::sync_parent(&file.target)
+        .map_err(|error| FileError::write(Step::SyncDirectory, &file.target, error))
+}
+
+/// Whether this error means that the file can be written, if at all, only in place.
+fn forbids_rename(error: &FileError) -> bool {
+    let FileError::Write { step, source, .. } = error else { return false };
+    let errno = source.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(
+        (step, errno),
+        (Step::Create, Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
+            | (Step::Dress, Some(Errno::PERM))
+            | (Step::Rename, Some(Errno::BUSY | Errno::XDEV | Errno::ACCESS | Errno::PERM))
+    )
+}
+
+/// A temporary file, removed when it is not needed any more.
+struct Temporary {
+    path: PathBuf,
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // It may not have been created; and what cannot be removed is swept by the next writer.
+        fs::remove_file(&self.path).ok();
+    }
+}
+
+/// Opens a file for writing in place.
+pub(super) fn open_for_overwrite(path: &Path) -> Result<File, FileError> {
+    OpenOptions::new().read(true).write(true).open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+            FileError::ReadOnly { path: path.to_owned() }
+        }
+        _ => FileError::write(Step::Overwrite, path, error),
+    })
+}

@@ -1,0 +1,269 @@
+//! Proves that an edit changed one entry only, by parsing both texts with parsers of its own.
+//!
+//! JSON is not turned into values but compared member by member as text, which is stricter (`1.0` is
+//! not `1`) and quick.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::edit::{EditError, Format, Place};
+
+/// What is wrong with an edit.
+#[derive(Debug, thiserror::Error)]
+pub enum Harm {
+    /// The place of the servers could not be found.
+    #[error("the place of the servers could not be found")]
+    Place(#[source] EditError),
+    /// A text is no valid JSON.
+    #[error("the {which} text is no valid JSON")]
+    Json {
+        /// Which of the two: `old` or `new`.
+        which: &'static str,
+        /// Why not.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A text is no valid TOML.
+    #[error("the {which} text is no valid TOML")]
+    Toml {
+        /// Which of the two: `old` or `new`.
+        which: &'static str,
+        /// Why not.
+        #[source]
+        source: Box<toml::de::Error>,
+    },
+    /// Something else would have been changed too.
+    #[error("something beside the entry differs")]
+    Beyond,
+}
+
+/// Whether two texts differ in the entry `name` at `place` only. Maps on the way to it may come and go
+/// with it; an empty text is an empty map.
+pub(super) fn only_entry_differs(
+    before: &str,
+    after: &str,
+    place: &Place<'_>,
+    name: &str,
+) -> Result<(), Harm> {
+    let path: Vec<&str> = place.keys.iter().copied().chain([name]).collect();
+    let same = match place.format {
+        Format::Json => same_json(skip_mark(before), skip_mark(after), &path)?,
+        Format::Jsonc => same_json(&plain(skip_mark(before)), &plain(skip_mark(after)), &path)?,
+        Format::Toml => same_toml(skip_mark(before), skip_mark(after), &path)?,
+    };
+    if same { Ok(()) } else { Err(Harm::Beyond) }
+}
+
+fn skip_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+fn same_json(before: &str, after: &str, path: &[&str]) -> Result<bool, Harm> {
+    let Some((key, rest)) = path.split_first() else { return Ok(true) };
+    let (before, after) = (Members::of(before, "old")?, Members::of(after, "new")?);
+    if !before.others(key).eq(after.others(key)) {
+        return Ok(false);
+    }
+    if rest.is_empty() {
+        return Ok(true);
+    }
+    same_json(before.get(key), after.get(key), rest)
+}
+
+/// The members of a JSON map, as text.
+struct Members<'a>(Vec<(String, &'a str)>);
+
+impl<'a> Members<'a> {
+    fn of(text: &'a str, which: &'static str) -> Result<Self, Harm> {
+        if text.trim_ascii().is_empty() {
+            return Ok(Self(Vec::new()));
+        }
+        serde_json::from_str(text).map_err(|source| Harm::Json { which, source })
+    }
+
+    fn others(&self, key: &str) -> impl Iterator<Item = &(String, &'a str)> {
+        self.0.iter().filter(move |(name, _)| name != key)
+    }
+
+    fn get(&self, key: &str) -> &'a str {
+        self.0.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some((name, value)) = map.next_entry::<String, &'de RawValue>()? {
+                    members.push((name, value.get()));
+                }
+                Ok(Members(members))
+            }
+        }
+
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+/// JSON with comments and trailing commas as plain JSON: both become blanks.
+fn plain(text: &str) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    let mut at = 0;
+    let mut comma = None;
+    while at < bytes.len() {
+        let end = match (bytes[at], bytes.get(at + 1)) {
+            (b'"', _) => end_of_string(&bytes, at),
+            (b'/', Some(b'/')) => blank(&mut bytes, at, b"\n"),
+            (b'/', Some(b'*')) => blank(&mut bytes, at, b"*/"),
+            _ => at + 1,
+        };
+        match bytes[at] {
+            b',' => comma = Some(at),
+            b'}' | b']' => {
+                if let Some(comma) = comma.take() {
+                    bytes[comma] = b' ';
+                }
+            }
+            b' ' | b'\t' | b'\r' | b'\n' => {}
+            _ => comma = None,
+        }
+        at = end;
+    }
+    String::from_utf8(bytes).expect("only whole characters were replaced")
+}
+
+fn end_of_string(bytes: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while at < bytes.len() && bytes[at] != b'"' {
+        at += if bytes[at] == b'\\' { 2 } else { 1 };
+    }
+    (at + 1).min(bytes.len())
+}
+
+/// Blanks a comment, up to and with its end.
+fn blank(bytes: &mut [u8], start: usize, end: &[u8]) -> usize {
+    let body = start + 2;
+    let length = bytes[body..].windows(end.len()).position(|window| window == end);
+    let stop = length.map_or(bytes.len(), |length| body + length + end.len());
+    bytes[start..stop].fill(b' ');
+    stop
+}
+
+fn same_toml(before: &str, after: &str, path: &[&str]) -> Result<bool, Harm> {
+    let parse = |text: &str, which| {
+        let table = toml::from_str::<toml::Table>(text);
+        table.map_err(|source| Harm::Toml { which, source: Box::new(source) })
+    };
+    let (mut before, mut after) = (parse(before, "old")?, parse(after, "new")?);
+    cut_out(&mut before, path);
+    cut_out(&mut after, path);
+    Ok(before == after)
+}
+
+/// Takes an entry out, with the tables on the way to it that hold nothing else.
+fn cut_out(table: &mut toml::Table, path: &[&str]) {
+    let Some((key, rest)) = path.split_first() else { return };
+    let is_needed = match table.get_mut(*key) {
+        Some(toml::Value::Table(inner)) if !rest.is_empty() => {
+            cut_out(inner, rest);
+            !inner.is_empty()
+        }
+        Some(_) => !rest.is_empty(),
+        None => return,
+    };
+    if !is_needed {
+        table.remove(*key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edit::Shape;
+
+    fn is_sound(format: Format, before: &str, after: &str) -> bool {
+        let place = Place { format, keys: &["mcpServers"], shape: Shape::Map };
+        match only_entry_differs(before, after, &place, "time") {
+            Ok(()) => true,
+            Err(Harm::Beyond) => false,
+            Err(error) => panic!("{error}: {before} {after}"),
+        }
+    }
+
+    #[test]
+    fn an_entry_may_come_change_and_go() {
+        for (before, after) in [
+            ("", r#"{"mcpServers": {"time": {}}}"#),
+            ("{}", r#"{"mcpServers": {"time": {}}}"#),
+            (r#"{"a": 1, "mcpServers": {"time": 1}}"#, r#"{"a": 1}"#),
+            (r#"{"mcpServers": {"time": 1, "b": 2}}"#, r#"{"mcpServers": {"b": 2, "time": {}}}"#),
+            ("\u{feff}{}", "\u{feff}{\"mcpServers\": {\"time\": {}}}"),
+            (r#"{"cut": "\ud83d"}"#, r#"{"cut": "\ud83d", "mcpServers": {"time": 1}}"#),
+        ] {
+            assert!(is_sound(Format::Json, before, after), "{before} {after}");
+            assert!(is_sound(Format::Jsonc, before, after), "{before} {after}");
+        }
+    }
+
+    #[test]
+    fn nothing_else_may() {
+        for (before, after) in [
+            (r#"{"a": 1}"#, r#"{"a": 2, "mcpServers": {"time": {}}}"#),
+            (r#"{"a": 1}"#, r#"{"a": 1.0, "mcpServers": {"time": {}}}"#),
+            (r#"{"a": 1}"#, r#"{"mcpServers": {"time": {}}}"#),
+            ("{}", r#"{"b": 1, "mcpServers": {"time": {}}}"#),
+            (r#"{"mcpServers": {"b": 2}}"#, r#"{"mcpServers": {"time": {}}}"#),
+            (r#"{"mcpServers": {"b": 2, "time": 1}}"#, "{}"),
+            (r#"{"a": 1, "b": 2}"#, r#"{"b": 2, "a": 1, "mcpServers": {"time": {}}}"#),
+        ] {
+            assert!(!is_sound(Format::Json, before, after), "{before} {after}");
+            assert!(!is_sound(Format::Jsonc, before, after), "{before} {after}");
+        }
+    }
+
+    #[test]
+    fn comments_and_trailing_commas_are_seen_through() {
+        let text = r#"{ // "a": 1,
+            "url": "http://x/*no comment*/", /* , } */
+            "mcpServers": {"time": [1, 2, /* last */ ], },
+        }"#;
+        let json: serde_json::Value = serde_json::from_str(&plain(text)).unwrap();
+        let expected = serde_json::json!({
+            "url": "http://x/*no comment*/",
+            "mcpServers": {"time": [1, 2]},
+        });
+        assert_eq!(json, expected);
+        assert_eq!(plain(r#"{"a\\": "\"//", "b": ",]"}"#), r#"{"a\\": "\"//", "b": ",]"}"#);
+    }
+
+    #[test]
+    fn a_text_that_is_no_map_is_no_sound_result() {
+        let place = Place { format: Format::Json, keys: &["mcpServers"], shape: Shape::Map };
+        for after in ["[]", "{", r#"{"mcpServers": []}"#, r#"{"mcpServers": {}}, 1"#] {
+            let result = only_entry_differs("{}", after, &place, "time");
+            assert!(matches!(result, Err(Harm::Json { which: "new", .. })), "{after}");
+        }
+    }
+
+    #[test]
+    fn toml_is_compared_as_values() {
+        let before = "model = \"x\"\n[mcp_servers.other]\nurl = \"o\"\n";
+        let place = Place { format: Format::Toml, keys: &["mcp_servers"], shape: Shape::Map };
+        let check = |after: &str| only_entry_differs(before, after, &place, "time").is_ok();
+        assert!(check(&format!("{before}[mcp_servers.time]\nurl = \"t\"\n")));
+        assert!(!check(&before.replace("\"o\"", "\"p\"")));
+        assert!(!check("model = \"x\"\n"));
+        assert!(only_entry_differs("", "[mcp_servers.time]\n", &place, "time").is_ok());
+    }
+}
