@@ -5,12 +5,14 @@
 //! - [`edit`]: pure functions from text to text that change one entry and no other byte.
 //! - [`table`]: the clients as data: where their files are, what an entry looks like, how they lock.
 //! - [`file`]: brings an edited text to disk without ever leaving a damaged file behind.
+//! - [`ledger`]: what we wrote where. An entry that is not in it belongs to somebody else.
 //!
 //! Everything here blocks; an async caller runs it on a thread for blocking work.
 
 mod clock;
 pub mod edit;
 pub mod file;
+pub mod ledger;
 pub mod table;
 
 pub use table::{Client, Machine, Os, Surroundings, Target, clients};

@@ -1,0 +1,87 @@
+//! What we wrote into clients' files, and what follows from it.
+//!
+//! An entry belongs to us if it is in the ledger and its owned fields still say what we wrote. Everything
+//! else belongs to somebody else and is never overwritten or deleted. No mark is left in the files.
+//!
+//! A record is written before its file is, with what is intended, and again after it. So a crash in
+//! between leaves a record that is [unfinished](State::is_unfinished), never a file that we know nothing of.
+//!
+//! The ledger is one JSON file with a version. A build that finds a newer version refuses to go on;
+//! unknown fields of its own version it drops.
+
+mod book;
+mod cut;
+mod rules;
+mod value;
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::edit::{Created, Fields};
+
+pub use book::{Book, LedgerError};
+pub use cut::Cut;
+pub(crate) use rules::differing;
+pub use rules::{
+    Done, Left, Standing, Verdict, Wish, judge_add, judge_put_back, judge_remove, standing,
+};
+
+/// One entry that we wrote, or are about to write.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// The client's id.
+    pub client: String,
+    /// The client's file, by the name the client uses.
+    pub file: PathBuf,
+    /// The server, which is the name of the entry.
+    pub server: String,
+    /// Our fields as we wrote them.
+    #[serde(with = "value::fields")]
+    pub fields: Fields,
+    /// What had to be created around the entry.
+    pub created: Created,
+    /// Whether there was no file before.
+    pub created_file: bool,
+    /// When this was last written to the file.
+    pub at: Timestamp,
+    /// How things stand.
+    pub state: State,
+}
+
+/// How things stand with an entry, as far as we have a hand in it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// It is being written. The file may not have it yet, or may have what it said before.
+    Adding {
+        /// What our fields said before, if it was there before.
+        #[serde(with = "value::maybe_fields")]
+        former: Option<Fields>,
+    },
+    /// It is in the file.
+    Present,
+    /// We took it out, to put it back. The file may still have it.
+    Away {
+        /// Everything it said, the user's own fields too.
+        #[serde(with = "value::fields")]
+        entry: Fields,
+        /// How to give the file back the very bytes.
+        cut: Cut,
+    },
+    /// It is being removed for good. The file may still have it.
+    Leaving,
+    /// Somebody else took it out, so it stays out.
+    Withdrawn,
+}
+
+impl State {
+    /// Whether something was begun that is not done.
+    pub fn is_unfinished(&self) -> bool {
+        match self {
+            Self::Adding { .. } | Self::Away { .. } | Self::Leaving => true,
+            Self::Present | Self::Withdrawn => false,
+        }
+    }
+}

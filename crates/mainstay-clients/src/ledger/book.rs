@@ -1,0 +1,198 @@
+//! The ledger on disk.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::Record;
+use crate::file::{self, FileError};
+
+const VERSION: u32 = 1;
+
+/// The file that the ledger is kept in. Each call reads or replaces it whole, under a lock.
+pub struct Book {
+    path: PathBuf,
+}
+
+/// Why the ledger could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// Another process keeps it locked, or the lock could not be made.
+    #[error("the ledger of client entries could not be locked")]
+    Lock(#[source] FileError),
+    /// It could not be read.
+    #[error("{path} could not be read", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It makes no sense.
+    #[error("{path} is damaged; moved away, it makes every entry somebody else's", path = path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// It was written by a newer build.
+    #[error("{path} is of version {version}, which this build does not know", path = path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// The version.
+        version: u32,
+    },
+    /// It could not be written.
+    #[error("{path} could not be written", path = path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Page {
+    version: u32,
+    records: Vec<Record>,
+}
+
+/// What every version has.
+#[derive(Deserialize)]
+struct Cover {
+    version: u32,
+}
+
+impl Book {
+    /// The ledger in this state directory.
+    pub fn new(state: &Path) -> Self {
+        Self { path: state.join("clients.json") }
+    }
+
+    /// All records.
+    pub fn records(&self) -> Result<Vec<Record>, LedgerError> {
+        let bytes = match fs::read(&self.path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => return Err(LedgerError::Read { path: self.path.clone(), source }),
+        };
+        let damaged = |source| LedgerError::Damaged { path: self.path.clone(), source };
+        let Cover { version } = serde_json::from_slice(&bytes).map_err(damaged)?;
+        if version > VERSION {
+            return Err(LedgerError::Newer { path: self.path.clone(), version });
+        }
+        serde_json::from_slice::<Page>(&bytes).map(|page| page.records).map_err(damaged)
+    }
+
+    /// The record of an entry.
+    pub fn find(
+        &self,
+        client: &str,
+        file: &Path,
+        server: &str,
+    ) -> Result<Option<Record>, LedgerError> {
+        let mut records = self.records()?.into_iter();
+        Ok(records.find(|record| is_of(record, client, file, server)))
+    }
+
+    /// Makes this the record of an entry, or forgets it.
+    pub fn set(
+        &self,
+        client: &str,
+        file: &Path,
+        server: &str,
+        record: Option<Record>,
+    ) -> Result<(), LedgerError> {
+        let _lock = file::hold(&self.path.with_extension("lock")).map_err(LedgerError::Lock)?;
+        let mut records = self.records()?;
+        records.retain(|record| !is_of(record, client, file, server));
+        records.extend(record);
+        let fail = |source| LedgerError::Write { path: self.path.clone(), source };
+        let page = serde_json::to_vec_pretty(&Page { version: VERSION, records });
+        file::put_own(&self.path, &page.map_err(|error| fail(error.into()))?).map_err(fail)
+    }
+}
+
+fn is_of(record: &Record, client: &str, file: &Path, server: &str) -> bool {
+    record.client == client && record.file == file && record.server == server
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::edit::{Created, Value};
+    use crate::ledger::{Cut, State};
+
+    fn record(server: &str, state: State) -> Record {
+        let text = |text: &str| Value::Text(text.to_owned());
+        Record {
+            client: "cursor".to_owned(),
+            file: PathBuf::from("/home/ann/.cursor/mcp.json"),
+            server: server.to_owned(),
+            fields: vec![("url".to_owned(), text("http://x"))],
+            created: Created::default(),
+            created_file: true,
+            at: Timestamp::from_millisecond(1_700_000_000_123).unwrap(),
+            state,
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_in_its_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let book = Book::new(&dir.path().join("state"));
+        let map = Value::Map(vec![
+            ("z".to_owned(), Value::Number(-1)),
+            ("a".to_owned(), Value::List(vec![Value::Flag(true), Value::Other("null".to_owned())])),
+        ]);
+        let cut = Cut::between("{\"time\": 1}", "{}");
+        let states = [
+            State::Adding { former: None },
+            State::Adding { former: Some(vec![("type".to_owned(), Value::Flag(false))]) },
+            State::Present,
+            State::Away { entry: vec![("headers".to_owned(), map)], cut },
+            State::Leaving,
+            State::Withdrawn,
+        ];
+        let mut all = Vec::new();
+        for (at, state) in states.into_iter().enumerate() {
+            let record = record(&format!("s{at}"), state);
+            book.set(&record.client, &record.file, &record.server, Some(record.clone())).unwrap();
+            all.push(record);
+        }
+        assert_eq!(book.records().unwrap(), all);
+        let first = all.remove(0);
+        book.set(&first.client, &first.file, &first.server, None).unwrap();
+        assert_eq!(book.records().unwrap(), all);
+        assert_eq!(book.find(&first.client, &first.file, &first.server).unwrap(), None);
+        assert_eq!(book.find(&first.client, &first.file, "s3").unwrap().as_ref(), all.get(2));
+        let mode = fs::metadata(&book.path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_ledger_that_is_not_understood_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let book = Book::new(dir.path());
+        for text in ["{", r#"{"version": 2, "pages": []}"#] {
+            fs::write(&book.path, text).unwrap();
+            let record = record("time", State::Present);
+            let result = book.set("cursor", &record.file.clone(), "time", Some(record));
+            let error = result.unwrap_err();
+            assert!(matches!(error, LedgerError::Damaged { .. } | LedgerError::Newer { .. }));
+            assert_eq!(fs::read_to_string(&book.path).unwrap(), text);
+        }
+    }
+}

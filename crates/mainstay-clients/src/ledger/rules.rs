@@ -1,0 +1,177 @@
+//! Whose an entry is, and what may be done to it. Pure.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Record, State};
+use crate::edit::{Fields, Value};
+
+/// A client that has its settings in memory writes them over ours within this time. An entry that goes
+/// so soon was not taken out by a person.
+const SETTLED: SignedDuration = SignedDuration::from_secs(5);
+
+/// Whose an entry is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// There is none, and none is meant to be there.
+    Absent,
+    /// It is ours, as we wrote it.
+    Ours,
+    /// Somebody else's, of the same name.
+    Foreign,
+    /// It is ours, but somebody changed these of our fields.
+    Drifted {
+        /// The fields that say something else now.
+        fields: Vec<String>,
+    },
+    /// It is ours, and we took it out to put it back.
+    Away,
+    /// It is ours, and the client has just written over it.
+    Overwritten,
+    /// It was ours, and somebody took it out.
+    Withdrawn,
+}
+
+/// How much an addition is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// As things stand: what a person changed or took out stays so.
+    Keep,
+    /// A person asks for it now: what was changed is set right, what was taken out comes back.
+    Anew,
+}
+
+/// What may be done to an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The file is to be changed.
+    Write,
+    /// The file stays, and this is what there is to say.
+    Keep(Done),
+}
+
+/// What was done to a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Done {
+    /// The entry was added.
+    Added,
+    /// Our fields in it were brought up to date.
+    Updated,
+    /// It was taken out.
+    Removed,
+    /// It was put back.
+    PutBack,
+    /// It was there already and says what it shall.
+    AlreadyThere,
+    /// There was none.
+    NotThere,
+    /// It was left alone.
+    Left(Left),
+}
+
+/// Why an entry was left alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Left {
+    /// It is somebody else's.
+    Foreign,
+    /// Somebody changed these of our fields.
+    Drifted {
+        /// The fields.
+        fields: Vec<String>,
+    },
+    /// Somebody took it out.
+    Withdrawn,
+}
+
+/// Whose an entry is, by what we wrote and by what the file says.
+pub fn standing(
+    record: Option<&Record>,
+    found: Option<&Value>,
+    owned: &[&str],
+    now: Timestamp,
+) -> Standing {
+    match (record, found) {
+        (None, None) => Standing::Absent,
+        (None, Some(_)) => Standing::Foreign,
+        (Some(record), None) => missing(record, now),
+        (Some(record), Some(found)) => present(record, found, owned),
+    }
+}
+
+fn missing(record: &Record, now: Timestamp) -> Standing {
+    match &record.state {
+        State::Adding { former: None } | State::Leaving => Standing::Absent,
+        State::Away { .. } => Standing::Away,
+        State::Present if now.duration_since(record.at) < SETTLED => Standing::Overwritten,
+        State::Present | State::Adding { former: Some(_) } | State::Withdrawn => {
+            Standing::Withdrawn
+        }
+    }
+}
+
+fn present(record: &Record, found: &Value, owned: &[&str]) -> Standing {
+    let drifted = differing(&record.fields, found, owned);
+    if drifted.is_empty() {
+        return Standing::Ours;
+    }
+    match &record.state {
+        State::Adding { former: Some(former) } if differing(former, found, owned).is_empty() => {
+            Standing::Ours
+        }
+        State::Present | State::Adding { former: Some(_) } | State::Leaving => {
+            Standing::Drifted { fields: drifted }
+        }
+        // It was not there when we last looked, so it is not ours that was changed.
+        State::Adding { former: None } | State::Away { .. } | State::Withdrawn => Standing::Foreign,
+    }
+}
+
+/// The owned fields in which an entry differs from what we write.
+pub(crate) fn differing(fields: &Fields, found: &Value, owned: &[&str]) -> Vec<String> {
+    let Value::Map(found) = found else {
+        return owned.iter().map(|field| (*field).to_owned()).collect();
+    };
+    let get = |fields: &'_ Fields, name: &str| {
+        fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.clone())
+    };
+    let differs = |field: &&&str| get(fields, field) != get(found, field);
+    owned.iter().filter(differs).map(|field| (*field).to_owned()).collect()
+}
+
+/// What may be done when an entry is to be added. `says_it`: what is there says what it shall.
+pub fn judge_add(standing: Standing, says_it: bool, wish: Wish) -> Verdict {
+    match (standing, wish) {
+        (Standing::Ours | Standing::Foreign | Standing::Drifted { .. }, _) if says_it => {
+            Verdict::Keep(Done::AlreadyThere)
+        }
+        (Standing::Foreign, _) => left(Left::Foreign),
+        (Standing::Drifted { fields }, Wish::Keep) => left(Left::Drifted { fields }),
+        (Standing::Withdrawn, Wish::Keep) => left(Left::Withdrawn),
+        (Standing::Absent | Standing::Ours | Standing::Away | Standing::Overwritten, _)
+        | (Standing::Drifted { .. } | Standing::Withdrawn, Wish::Anew) => Verdict::Write,
+    }
+}
+
+/// What may be done when an entry is to be taken out.
+pub fn judge_remove(standing: Standing) -> Verdict {
+    match standing {
+        Standing::Ours => Verdict::Write,
+        Standing::Foreign => left(Left::Foreign),
+        Standing::Drifted { fields } => left(Left::Drifted { fields }),
+        Standing::Absent | Standing::Away | Standing::Overwritten | Standing::Withdrawn => {
+            Verdict::Keep(Done::NotThere)
+        }
+    }
+}
+
+/// What may be done when an entry that we took out is to be put back.
+pub fn judge_put_back(standing: Standing) -> Verdict {
+    let says_it = standing == Standing::Ours;
+    judge_add(standing, says_it, Wish::Keep)
+}
+
+fn left(why: Left) -> Verdict {
+    Verdict::Keep(Done::Left(why))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+use std::path::PathBuf;
+
+use super::*;
+use crate::edit::Created;
+use crate::ledger::Cut;
+
+const OWNED: &[&str] = &["type", "url"];
+const URL: &str = "http://127.0.0.1:7433/time/mcp";
+
+fn fields(url: &str) -> Fields {
+    vec![("url".to_owned(), Value::Text(url.to_owned()))]
+}
+
+fn entry(url: &str) -> Value {
+    let mut fields = fields(url);
+    fields.push(("disabled".to_owned(), Value::Flag(true)));
+    Value::Map(fields)
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap()
+}
+
+fn record(state: State) -> Record {
+    Record {
+        client: "cursor".to_owned(),
+        file: PathBuf::from("/home/ann/.cursor/mcp.json"),
+        server: "time".to_owned(),
+        fields: fields(URL),
+        created: Created::default(),
+        created_file: false,
+        at: at(100),
+        state,
+    }
+}
+
+fn away() -> State {
+    State::Away { entry: fields(URL), cut: Cut::between("ab", "a") }
+}
+
+/// Checks how things stand, long after our last write.
+#[track_caller]
+fn check(state: State, found: Option<&Value>, expected: &Standing) {
+    let record = record(state);
+    assert_eq!(standing(Some(&record), found, OWNED, at(1000)), *expected);
+}
+
+#[test]
+fn what_is_not_in_the_ledger_is_foreign() {
+    assert_eq!(standing(None, None, OWNED, at(0)), Standing::Absent);
+    assert_eq!(standing(None, Some(&entry(URL)), OWNED, at(0)), Standing::Foreign);
+}
+
+#[test]
+fn an_entry_that_says_what_we_wrote_is_ours_in_every_state() {
+    let states =
+        [State::Adding { former: None }, State::Present, away(), State::Leaving, State::Withdrawn];
+    for state in states {
+        check(state, Some(&entry(URL)), &Standing::Ours);
+    }
+}
+
+#[test]
+fn a_changed_field_of_ours_is_drift_if_the_entry_was_ours() {
+    let drifted = |field: &str| Standing::Drifted { fields: vec![field.to_owned()] };
+    check(State::Present, Some(&entry("http://elsewhere")), &drifted("url"));
+    let mut typed = fields(URL);
+    typed.push(("type".to_owned(), Value::Text("sse".to_owned())));
+    check(State::Present, Some(&Value::Map(typed)), &drifted("type"));
+    let text = Value::Text("odd".to_owned());
+    let both = Standing::Drifted { fields: vec!["type".to_owned(), "url".to_owned()] };
+    check(State::Present, Some(&text), &both);
+}
+
+#[test]
+fn what_came_while_ours_was_out_is_foreign() {
+    for state in [State::Adding { former: None }, away(), State::Withdrawn] {
+        check(state, Some(&entry("http://elsewhere")), &Standing::Foreign);
+    }
+}
+
+#[test]
+fn an_update_that_was_broken_off_leaves_the_entry_ours() {
+    let state = State::Adding { former: Some(fields("http://old")) };
+    check(state.clone(), Some(&entry("http://old")), &Standing::Ours);
+    check(state.clone(), Some(&entry(URL)), &Standing::Ours);
+    let drifted = Standing::Drifted { fields: vec!["url".to_owned()] };
+    check(state, Some(&entry("http://elsewhere")), &drifted);
+}
+
+#[test]
+fn what_is_missing_was_taken_out_by_whom_the_state_says() {
+    check(State::Present, None, &Standing::Withdrawn);
+    check(State::Withdrawn, None, &Standing::Withdrawn);
+    check(away(), None, &Standing::Away);
+    check(State::Leaving, None, &Standing::Absent);
+    check(State::Adding { former: None }, None, &Standing::Absent);
+    check(State::Adding { former: Some(fields(URL)) }, None, &Standing::Withdrawn);
+}
+
+#[test]
+fn what_goes_right_after_our_write_was_written_over_by_the_client() {
+    let record = record(State::Present);
+    assert_eq!(standing(Some(&record), None, OWNED, at(104)), Standing::Overwritten);
+    assert_eq!(standing(Some(&record), None, OWNED, at(105)), Standing::Withdrawn);
+}
+
+#[test]
+fn a_foreign_entry_is_never_touched() {
+    for wish in [Wish::Keep, Wish::Anew] {
+        assert_eq!(judge_add(Standing::Foreign, false, wish), left(Left::Foreign));
+        let same = judge_add(Standing::Foreign, true, wish);
+        assert_eq!(same, Verdict::Keep(Done::AlreadyThere));
+    }
+    assert_eq!(judge_remove(Standing::Foreign), left(Left::Foreign));
+    assert_eq!(judge_put_back(Standing::Foreign), left(Left::Foreign));
+}
+
+#[test]
+fn drift_is_kept_unless_a_person_asks() {
+    let drifted = || Standing::Drifted { fields: vec!["url".to_owned()] };
+    let kept = left(Left::Drifted { fields: vec!["url".to_owned()] });
+    assert_eq!(judge_add(drifted(), false, Wish::Keep), kept);
+    assert_eq!(judge_put_back(drifted()), kept);
+    assert_eq!(judge_remove(drifted()), kept);
+    assert_eq!(judge_add(drifted(), false, Wish::Anew), Verdict::Write);
+}
+
+#[test]
+fn what_a_person_took_out_stays_out_unless_one_asks() {
+    assert_eq!(judge_add(Standing::Withdrawn, false, Wish::Keep), left(Left::Withdrawn));
+    assert_eq!(judge_put_back(Standing::Withdrawn), left(Left::Withdrawn));
+    assert_eq!(judge_add(Standing::Withdrawn, false, Wish::Anew), Verdict::Write);
+    assert_eq!(judge_remove(Standing::Withdrawn), Verdict::Keep(Done::NotThere));
+}
+
+#[test]
+fn adding_twice_is_adding_once() {
+    assert_eq!(judge_add(Standing::Absent, false, Wish::Keep), Verdict::Write);
+    let again = judge_add(Standing::Ours, true, Wish::Keep);
+    assert_eq!(again, Verdict::Keep(Done::AlreadyThere));
+}
