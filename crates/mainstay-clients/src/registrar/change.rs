@@ -1,0 +1,56 @@
+//! What was done, for programs and for people.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::ledger::{Done, Left};
+use crate::table::Client;
+
+/// What an operation did to one file. Its text is one line for people.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// The client.
+    pub client: &'static Client,
+    /// Its file.
+    pub file: PathBuf,
+    /// The server, which is the name of the entry.
+    pub server: String,
+    /// What was done.
+    pub done: Done,
+}
+
+impl Change {
+    /// Whether the file is another one now.
+    pub fn wrote(&self) -> bool {
+        match self.done {
+            Done::Added | Done::Updated | Done::Removed | Done::PutBack => true,
+            Done::AlreadyThere | Done::NotThere | Done::Left(_) => false,
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { client, server, .. } = self;
+        let file = self.file.display();
+        let place = format!("{} ({file})", client.product);
+        match &self.done {
+            Done::Added => write!(f, "added `{server}` to {place}"),
+            Done::Updated => write!(f, "brought `{server}` up to date in {place}"),
+            Done::Removed => write!(f, "removed `{server}` from {place}"),
+            Done::PutBack => write!(f, "put `{server}` back into {place}"),
+            Done::AlreadyThere => write!(f, "`{server}` is already in {place}"),
+            Done::NotThere => write!(f, "`{server}` is not in {place}"),
+            Done::Left(Left::Foreign) => {
+                write!(f, "left `{server}` in {place} alone: the entry is not ours")
+            }
+            Done::Left(Left::Drifted { fields }) => {
+                let fields = fields.join("`, `");
+                write!(f, "left `{server}` in {place} alone: `{fields}` was changed by hand")
+            }
+            Done::Left(Left::Withdrawn) => {
+                write!(f, "left `{server}` out of {place}: it was removed by hand")
+            }
+        }
+    }
+}

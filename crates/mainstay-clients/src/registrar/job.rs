@@ -1,0 +1,292 @@
+//! One operation on one entry of one file, under our lock.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+
+use super::{Change, ClientError, Purpose};
+use crate::edit::{self, Created, EditError, Fields, Place, Value};
+use crate::file::OpenFile;
+use crate::ledger::{self, Book, Cut, Done, Record, Standing, State, Verdict, Wish};
+use crate::table::Client;
+
+/// An entry, its file and its record.
+pub(super) struct Job<'a> {
+    pub(super) book: &'a Book,
+    pub(super) client: &'static Client,
+    /// The name the client uses for its file.
+    pub(super) path: PathBuf,
+    pub(super) file: OpenFile,
+    pub(super) server: &'a str,
+    pub(super) record: Option<Record>,
+    pub(super) now: Timestamp,
+}
+
+/// A text, and the entry in it.
+struct View<'t> {
+    /// Nothing if there is no file.
+    file: Option<&'t str>,
+    place: Place<'static>,
+    found: Option<Value>,
+    standing: Standing,
+}
+
+/// A text to write, and the record that goes with it.
+struct Draft {
+    text: Option<String>,
+    record: Option<Record>,
+    done: Done,
+}
+
+impl Job<'_> {
+    /// Adds the entry, or brings our fields in it up to date.
+    pub(super) fn add(self, fields: &Fields, wish: Wish) -> Result<Change, ClientError> {
+        let judge = |view: &View<'_>| {
+            let says_it = view.found.as_ref().is_some_and(|found| self.says(found, fields));
+            ledger::judge_add(view.standing.clone(), says_it, wish)
+        };
+        self.carry_out(judge, |view| self.with(view, fields, Done::Added))
+    }
+
+    /// Puts the entry back as it was.
+    pub(super) fn put_back(self) -> Result<Change, ClientError> {
+        let judge = |view: &View<'_>| match &self.record {
+            Some(Record { state: State::Leaving, .. }) | None => Verdict::Keep(Done::NotThere),
+            Some(_) => ledger::judge_put_back(view.standing.clone()),
+        };
+        let fields = self.record.as_ref().map(|record| record.fields.clone()).unwrap_or_default();
+        self.carry_out(judge, |view| self.with(view, &fields, Done::PutBack))
+    }
+
+    /// Takes the entry out.
+    pub(super) fn remove(self, purpose: Purpose) -> Result<Change, ClientError> {
+        let judge = |view: &View<'_>| ledger::judge_remove(view.standing.clone());
+        let change = self.carry_out(judge, |view| self.without(view, purpose))?;
+        if purpose == Purpose::ForGood && self.record.is_some() {
+            self.set(None)?;
+        }
+        Ok(change)
+    }
+
+    /// Looks, judges, writes down what is intended, does it, and writes down what was done. Somebody may
+    /// write to the file meanwhile, so it is judged anew each time the file is read.
+    fn carry_out(
+        &self,
+        judge: impl Fn(&View<'_>) -> Verdict,
+        draft: impl Fn(&View<'_>) -> Result<Draft, EditError>,
+    ) -> Result<Change, ClientError> {
+        let text = self.file.read()?;
+        let view = self.view(text.as_deref()).map_err(|error| self.refused(error))?;
+        if let Verdict::Keep(done) = judge(&view) {
+            self.settle(&view.standing)?;
+            return Ok(self.change(done));
+        }
+        let mut drafted = draft(&view).map_err(|error| self.refused(error))?;
+        self.set(
+            drafted.record.as_ref().map(|record| self.begun(record)).or_else(|| self.leaving()),
+        )?;
+        let written = self.file.edit(self.server, |text| {
+            let view = self.view(text).map_err(|error| self.refused(error))?;
+            drafted = match judge(&view) {
+                Verdict::Write => draft(&view).map_err(|error| self.refused(error))?,
+                Verdict::Keep(done) => {
+                    let text = text.map(str::to_owned);
+                    Draft { text, record: self.settled(&view.standing), done }
+                }
+            };
+            Ok(drafted.text.clone())
+        });
+        if let Err(error) = written {
+            self.set(self.record.clone())?;
+            return Err(error);
+        }
+        self.set(drafted.record)?;
+        Ok(self.change(drafted.done))
+    }
+
+    fn view<'t>(&self, file: Option<&'t str>) -> Result<View<'t>, EditError> {
+        let text = file.unwrap_or_default();
+        let place = self.client.place(text)?;
+        let found = edit::find(text, &place, self.server)?;
+        let standing =
+            ledger::standing(self.record.as_ref(), found.as_ref(), self.client.owned, self.now);
+        Ok(View { file, place, found, standing })
+    }
+
+    /// The text with the entry in it, its owned fields saying `fields`.
+    fn with(&self, view: &View<'_>, fields: &Fields, done: Done) -> Result<Draft, EditError> {
+        let text = view.file.unwrap_or_default();
+        let owned = self.client.owned;
+        let away = match &self.record {
+            Some(Record { state: State::Away { entry, cut }, .. }) => Some((entry, cut)),
+            Some(_) | None => None,
+        };
+        let (base, whole) = match away {
+            Some((entry, cut)) => (cut.undo(text), merged(entry, fields, owned)),
+            None => (None, fields.clone()),
+        };
+        let base = base.as_deref().unwrap_or(text);
+        // In a text that has the entry only the owned fields are set, in another it gets all of them.
+        let edited = edit::upsert(base, &view.place, self.server, &whole, owned)?;
+        let done = if view.found.is_some() { Done::Updated } else { done };
+        Ok(Draft { text: Some(edited), record: Some(self.present(view, fields)?), done })
+    }
+
+    /// The text without the entry.
+    fn without(&self, view: &View<'_>, purpose: Purpose) -> Result<Draft, EditError> {
+        let text = view.file.unwrap_or_default();
+        let record = self.record.as_ref();
+        let take_out = |created| edit::remove(text, &view.place, self.server, created);
+        let (text, record) = match purpose {
+            Purpose::ForGood => {
+                let created = record.map(|record| record.created.clone()).unwrap_or_default();
+                let left = take_out(created)?;
+                let made = record.is_some_and(|record| record.created_file);
+                // A file that we made, and that holds nothing any more, is no file of the user's.
+                ((!made || !left.trim().is_empty()).then_some(left), None)
+            }
+            Purpose::Refresh => {
+                // What is around the entry stays, because a client may not take an empty file.
+                let left = take_out(Created::default())?;
+                let entry = match &view.found {
+                    Some(Value::Map(fields)) => fields.clone(),
+                    Some(_) | None => Vec::new(),
+                };
+                let state = State::Away { entry, cut: Cut::between(text, &left) };
+                (Some(left), record.map(|record| Record { state, ..record.clone() }))
+            }
+        };
+        Ok(Draft { text, record, done: Done::Removed })
+    }
+
+    /// The record of an entry that is in the file.
+    fn present(&self, view: &View<'_>, fields: &Fields) -> Result<Record, EditError> {
+        let former = self.record.as_ref();
+        let is_kept = match &view.standing {
+            Standing::Ours | Standing::Drifted { .. } | Standing::Away => true,
+            Standing::Absent | Standing::Foreign | Standing::Overwritten | Standing::Withdrawn => {
+                false
+            }
+        };
+        let (created, created_file) = match former {
+            Some(record) if is_kept && view.file.is_some() => {
+                (record.created.clone(), record.created_file)
+            }
+            Some(_) | None => {
+                let text = view.file.unwrap_or_default();
+                (edit::outline(text, &view.place)?, view.file.is_none())
+            }
+        };
+        Ok(Record {
+            client: self.client.id.to_owned(),
+            file: self.path.clone(),
+            server: self.server.to_owned(),
+            fields: fields.clone(),
+            created,
+            created_file,
+            at: self.now,
+            state: State::Present,
+        })
+    }
+
+    /// What is intended, before it is done. An entry that is taken out for a while is noted as out
+    /// beforehand: if it then still is in the file, it is seen to be.
+    fn begun(&self, record: &Record) -> Record {
+        let state = match &record.state {
+            State::Present => State::Adding { former: self.former() },
+            State::Adding { .. } | State::Away { .. } | State::Leaving | State::Withdrawn => {
+                record.state.clone()
+            }
+        };
+        Record { state, ..record.clone() }
+    }
+
+    fn leaving(&self) -> Option<Record> {
+        self.record.clone().map(|record| Record { state: State::Leaving, ..record })
+    }
+
+    /// What our fields say, if the entry is in the file.
+    fn former(&self) -> Option<Fields> {
+        let record = self.record.as_ref()?;
+        match &record.state {
+            State::Present => Some(record.fields.clone()),
+            State::Adding { former } => former.clone(),
+            State::Away { .. } | State::Leaving | State::Withdrawn => None,
+        }
+    }
+
+    /// Writes down what a look at the file has shown.
+    fn settle(&self, standing: &Standing) -> Result<(), ClientError> {
+        let settled = self.settled(standing);
+        if settled == self.record { Ok(()) } else { self.set(settled) }
+    }
+
+    /// The record as a look at the file shows it to be.
+    fn settled(&self, standing: &Standing) -> Option<Record> {
+        let record = self.record.clone()?;
+        let state = match standing {
+            Standing::Ours => State::Present,
+            // An entry of somebody else's in the place of ours means that ours was not wanted.
+            Standing::Withdrawn | Standing::Foreign => State::Withdrawn,
+            Standing::Absent
+            | Standing::Drifted { .. }
+            | Standing::Away
+            | Standing::Overwritten => record.state,
+        };
+        Some(Record { state, ..record })
+    }
+
+    fn says(&self, found: &Value, fields: &Fields) -> bool {
+        ledger::differing(fields, found, self.client.owned).is_empty()
+    }
+
+    fn set(&self, record: Option<Record>) -> Result<(), ClientError> {
+        Ok(self.book.set(self.client.id, &self.path, self.server, record)?)
+    }
+
+    fn change(&self, done: Done) -> Change {
+        let (file, server) = (self.path.clone(), self.server.to_owned());
+        Change { client: self.client, file, server, done }
+    }
+
+    fn refused(&self, source: EditError) -> ClientError {
+        ClientError::Edit { file: self.path.clone(), source }
+    }
+}
+
+/// An entry with its owned fields set to `fields`, and the rest in its order.
+fn merged(entry: &Fields, fields: &Fields, owned: &[&str]) -> Fields {
+    let ours = |name: &str| fields.iter().find(|(field, _)| field == name);
+    let kept = entry.iter().filter_map(|(name, value)| match ours(name) {
+        Some(set) => Some(set.clone()),
+        None if owned.contains(&name.as_str()) => None,
+        None => Some((name.clone(), value.clone())),
+    });
+    let is_new = |(name, _): &&(String, Value)| entry.iter().all(|(field, _)| field != name);
+    kept.chain(fields.iter().filter(is_new).cloned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_comes_back_with_the_users_fields_in_their_order() {
+        let text = |text: &str| Value::Text(text.to_owned());
+        let field = |name: &str, value: Value| (name.to_owned(), value);
+        let entry = vec![
+            field("disabled", Value::Flag(false)),
+            field("url", text("http://old")),
+            field("command", text("old")),
+            field("timeout", Value::Number(60)),
+        ];
+        let fields = vec![field("type", text("http")), field("url", text("http://new"))];
+        let expected = vec![
+            field("disabled", Value::Flag(false)),
+            field("url", text("http://new")),
+            field("timeout", Value::Number(60)),
+            field("type", text("http")),
+        ];
+        assert_eq!(merged(&entry, &fields, &["type", "url", "command"]), expected);
+    }
+}

@@ -1,0 +1,72 @@
+//! A home directory with clients in it, and a state directory of ours.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use mainstay_clients::{Machine, Registrar, Target};
+use mainstay_core::ServerName;
+use tempfile::TempDir;
+
+/// What every test adds, unless it says otherwise.
+pub(crate) const URL: &str = "http://127.0.0.1:7433/time/mcp";
+
+pub(crate) struct Home {
+    dir: TempDir,
+}
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        let home = Self { dir: tempfile::tempdir().unwrap() };
+        fs::create_dir_all(home.path("bin")).unwrap();
+        home
+    }
+
+    /// A path below the home directory.
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.dir.path().canonicalize().unwrap().join("home").join(path)
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.dir.path().canonicalize().unwrap().join("state")
+    }
+
+    /// Puts a program on the search path.
+    pub(crate) fn install(&self, program: &str) {
+        let path = self.path("bin").join(program);
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Writes a file, with the directories it is in.
+    pub(crate) fn write(&self, path: &str, text: &str) -> PathBuf {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    pub(crate) fn registrar(&self) -> Registrar {
+        let path = self.path("bin").display().to_string();
+        let env = BTreeMap::from([("PATH".to_owned(), path)]);
+        Registrar::new(self.state(), Machine { home: self.path(""), env })
+    }
+}
+
+pub(crate) fn server(name: &str) -> ServerName {
+    name.parse().unwrap()
+}
+
+pub(crate) fn http() -> Target {
+    Target::Http { url: URL.to_owned() }
+}
+
+pub(crate) fn stdio() -> Target {
+    let args = vec!["connect".to_owned(), "time".to_owned()];
+    Target::Stdio { command: "mainstay".to_owned(), args }
+}
+
+pub(crate) fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap()
+}
