@@ -57,6 +57,7 @@ const EMPTY_SETTLES: Duration = Duration::from_millis(250);
 pub struct Writer {
     state: PathBuf,
     observer: Arc<dyn Observer>,
+    patience: Duration,
 }
 
 /// A client's file, with our lock on it for as long as this lives.
@@ -97,7 +98,13 @@ impl Writer {
 
     /// A writer that tells an observer what it is about to do, and heeds it.
     pub fn observed(state: PathBuf, observer: Arc<dyn Observer>) -> Self {
-        Self { state, observer }
+        Self { state, observer, patience: Duration::from_secs(5) }
+    }
+
+    /// How long locks of others are waited for, if not 5 s.
+    #[must_use]
+    pub fn patient_for(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Takes our lock on a client's file, and completes what a writer that died may have left undone.
@@ -110,7 +117,7 @@ impl Writer {
     ) -> Result<OpenFile, FileError> {
         let target = resolve::resolve(path)?;
         let key = key(&target);
-        let lock = hold(&self.state.join("locks").join(&key))?;
+        let lock = hold(&self.state.join("locks").join(&key), self.patience)?;
         let file = OpenFile {
             writer: self.clone(),
             client,

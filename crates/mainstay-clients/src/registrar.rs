@@ -9,12 +9,13 @@ mod error;
 mod job;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use mainstay_core::ServerName;
 
 use crate::clock;
 use crate::edit::{self, Value};
-use crate::file::Writer;
+use crate::file::{Observer, Writer};
 use crate::ledger::{self, Book, Record, Standing, State, Wish};
 use crate::table::{Client, Located, Machine, Presence, Target};
 
@@ -83,8 +84,12 @@ pub enum Remedy {
 impl Registrar {
     /// A registrar that keeps its ledger, locks and backups in `state`.
     pub fn new(state: PathBuf, machine: Machine) -> Self {
-        let book = Book::new(&state);
-        Self { writer: Writer::new(state), book, machine }
+        Self { book: Book::new(&state), writer: Writer::new(state), machine }
+    }
+
+    /// A registrar whose writer tells an observer what it is about to do, and heeds it.
+    pub fn observed(state: PathBuf, machine: Machine, observer: Arc<dyn Observer>) -> Self {
+        Self { book: Book::new(&state), writer: Writer::observed(state, observer), machine }
     }
 
     /// Adds an entry, or brings ours up to date. What a person changed in it or took out stays so.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::{Harm, Step};
 
@@ -51,14 +52,14 @@ pub enum FileError {
     },
     /// Somebody else holds a lock, and does not let go of it.
     #[error(
-        "{lock} has been held by another program for {seconds} s; if none is running, remove it",
+        "{lock} has been held by another program for {waited:?}; if none is running, remove it",
         lock = lock.display()
     )]
     Locked {
         /// The lock.
         lock: PathBuf,
         /// How long we waited.
-        seconds: u64,
+        waited: Duration,
     },
     /// Others wrote each time before we could.
     #[error("{path} was written by others {tries} times meanwhile; it was left as it is", path = path.display())]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::own::{Held, PATIENCE, POLL};
+use super::own::{Held, POLL, rename_unless_there};
 use super::{FileError, OpenFile, Step};
 use crate::clock;
 use crate::table::Protocol;
@@ -27,27 +27,51 @@ pub(super) struct Theirs {
 
 /// Takes the client's lock, if it has one. The wait is bounded.
 pub(super) fn take(file: &OpenFile) -> Result<Option<Theirs>, FileError> {
-    let stale = match file.client.lock {
+    let (kind, stale) = match file.client.lock {
         Protocol::None => return Ok(None),
-        Protocol::EmptyDirectory { stale } | Protocol::OwnedDirectory { stale } => stale,
+        Protocol::EmptyDirectory { stale } => (Kind::Empty, stale),
+        Protocol::OwnedDirectory { stale } => (Kind::Owned, stale),
     };
     // The clients put it beside the name they use, not beside what that leads to.
     let dir = lock_path(&file.path);
     file.writer.before(Step::Lock, &dir)?;
     let failed = |error| FileError::write(Step::Lock, &dir, error);
-    for _ in 0..PATIENCE.as_millis() / POLL.as_millis() {
-        let taken = match file.client.lock {
-            Protocol::OwnedDirectory { .. } => take_owned(&dir, &file.lock),
-            Protocol::EmptyDirectory { .. } | Protocol::None => take_empty(&dir, &file.lock),
-        };
-        if let Some(theirs) = taken.map_err(failed)? {
+    sweep(&dir, &file.lock).map_err(failed)?;
+    let patience = file.writer.patience;
+    for _ in 0..=patience.as_millis() / POLL.as_millis() {
+        if free_if_left_behind(&dir, stale, &file.lock).map_err(failed)?
+            && let Some(theirs) = try_take(&dir, kind, &file.lock).map_err(failed)?
+        {
             return Ok(Some(theirs));
         }
-        if !free_if_left_behind(&dir, stale, &file.lock).map_err(failed)? {
-            clock::pause(POLL / 2, POLL + POLL / 2);
-        }
+        clock::pause(POLL / 2, POLL + POLL / 2);
     }
-    Err(FileError::Locked { lock: dir, seconds: PATIENCE.as_secs() })
+    Err(FileError::Locked { lock: dir, waited: patience })
+}
+
+/// What a client's lock looks like.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Empty,
+    Owned,
+}
+
+/// What we note of a lock that we take: the name it is made under, and what tells it from others.
+struct Note {
+    token: String,
+    identity: String,
+}
+
+impl Note {
+    fn leave(&self, ours: &Held) -> io::Result<()> {
+        ours.note(&format!("{} {}", self.token, self.identity))
+    }
+
+    fn find(ours: &Held) -> io::Result<Self> {
+        let note = ours.noted()?;
+        let (token, identity) = note.split_once(' ').unwrap_or_default();
+        Ok(Self { token: token.to_owned(), identity: identity.to_owned() })
+    }
 }
 
 fn lock_path(file: &Path) -> PathBuf {
@@ -56,36 +80,44 @@ fn lock_path(file: &Path) -> PathBuf {
     path.into()
 }
 
-/// Takes a lock that is an empty directory.
-fn take_empty(dir: &Path, ours: &Held) -> io::Result<Option<Theirs>> {
-    match DirBuilder::new().mode(0o700).create(dir) {
-        Ok(()) => {
-            let identity = identity(&fs::symlink_metadata(dir)?);
-            ours.note(&identity)?;
-            Ok(Some(Theirs { dir: dir.to_owned(), identity, marker: None }))
-        }
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
-        Err(error) => Err(error),
+/// Removes what one of us who died had made aside and not moved into place.
+fn sweep(dir: &Path, ours: &Held) -> io::Result<()> {
+    let note = Note::find(ours)?;
+    if note.token.is_empty() {
+        return Ok(());
+    }
+    match fs::remove_dir_all(staged(dir, &note.token)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
-/// Takes a lock that is a directory with its owner's marker in it. It is made aside and moved into
-/// place whole, which fails while another one with a marker is there.
-fn take_owned(dir: &Path, ours: &Held) -> io::Result<Option<Theirs>> {
-    let token = token();
-    let staged = beside(dir, &format!("tmp.{token}"));
+/// Takes the lock unless somebody else has it. It is made aside and moved into place whole, so that
+/// it is noted before it is there.
+fn try_take(dir: &Path, kind: Kind, ours: &Held) -> io::Result<Option<Theirs>> {
+    let mut note = Note { token: token(), identity: String::new() };
+    note.leave(ours)?;
+    let staged = staged(dir, &note.token);
     DirBuilder::new().mode(0o700).create(&staged)?;
-    let name = format!("owner.{token}");
-    let moved = fs::write(staged.join(&name), &token).and_then(|()| {
-        let identity = identity(&fs::symlink_metadata(&staged)?);
-        ours.note(&identity)?;
-        fs::rename(&staged, dir)?;
-        Ok(identity)
-    });
-    match moved {
-        Ok(identity) => {
-            Ok(Some(Theirs { dir: dir.to_owned(), identity, marker: Some(dir.join(name)) }))
+    let marker = format!("owner.{}", note.token);
+    let moved = (|| {
+        if kind == Kind::Owned {
+            fs::write(staged.join(&marker), &note.token)?;
         }
+        note.identity = identity(&fs::symlink_metadata(&staged)?);
+        note.leave(ours)?;
+        match kind {
+            Kind::Empty => rename_unless_there(&staged, dir),
+            // Fails while one with a marker is there; an empty one is nobody's.
+            Kind::Owned => fs::rename(&staged, dir),
+        }
+    })();
+    match moved {
+        Ok(()) => Ok(Some(Theirs {
+            dir: dir.to_owned(),
+            identity: note.identity,
+            marker: (kind == Kind::Owned).then(|| dir.join(marker)),
+        })),
         Err(error) => {
             fs::remove_dir_all(&staged)?;
             let is_held = matches!(
@@ -97,14 +129,18 @@ fn take_owned(dir: &Path, ours: &Held) -> io::Result<Option<Theirs>> {
     }
 }
 
-/// Frees a lock whose holder is dead. Whether it is worth trying again at once.
+fn staged(dir: &Path, token: &str) -> PathBuf {
+    beside(dir, &format!("tmp.{token}"))
+}
+
+/// Frees a lock whose holder is dead. Whether there is none now.
 fn free_if_left_behind(dir: &Path, stale: Duration, ours: &Held) -> io::Result<bool> {
     let found = match fs::symlink_metadata(dir) {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
         Err(error) => return Err(error),
     };
-    let is_our_own = identity(&found) == ours.noted()?;
+    let is_our_own = identity(&found) == Note::find(ours)?.identity;
     if !(is_our_own || is_stale(&found, clock::now(), stale)) || !is_lock(dir, &found)? {
         return Ok(false);
     }

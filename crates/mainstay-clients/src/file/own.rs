@@ -6,15 +6,13 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 
 use super::FileError;
 use super::step::Step;
 use crate::clock;
 
-/// How long a lock is waited for.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// How long between two looks at a lock.
 pub(super) const POLL: Duration = Duration::from_millis(25);
 
@@ -25,20 +23,20 @@ pub struct Held {
 
 /// Takes a lock of ours, which is a file of this name. It is never removed, because whoever waits for
 /// it would then wait for a file that nobody else knows.
-pub fn hold(path: &Path) -> Result<Held, FileError> {
+pub fn hold(path: &Path, patience: Duration) -> Result<Held, FileError> {
     let fail = |source| FileError::write(Step::Lock, path, source);
     make_parent(path).map_err(fail)?;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let file = options.open(path).map_err(fail)?;
-    for _ in 0..PATIENCE.as_millis() / POLL.as_millis() {
+    for _ in 0..=patience.as_millis() / POLL.as_millis() {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(Held { file }),
             Err(Errno::WOULDBLOCK | Errno::INTR) => clock::pause(POLL / 2, POLL + POLL / 2),
             Err(error) => return Err(fail(error.into())),
         }
     }
-    Err(FileError::Locked { lock: path.to_owned(), seconds: PATIENCE.as_secs() })
+    Err(FileError::Locked { lock: path.to_owned(), waited: patience })
 }
 
 impl Held {
@@ -82,6 +80,15 @@ pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(dir) => File::open(dir)?.sync_all(),
         None => Ok(()),
+    }
+}
+
+/// Moves a file or directory to a name that nobody has.
+pub(super) fn rename_unless_there(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // The file system cannot promise it; the look right before has to do.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::rename(from, to),
+        result => Ok(result?),
     }
 }
 

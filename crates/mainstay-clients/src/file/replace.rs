@@ -9,7 +9,6 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use super::snapshot::Snapshot;
@@ -75,7 +74,7 @@ fn by_rename(file: &OpenFile, old: Option<&Snapshot>, new: &str) -> Result<Outco
     writer.before(Step::Rename, &file.target)?;
     let moved = match old {
         Some(_) => fs::rename(&temporary.path, &file.target),
-        None => rename_unless_there(&temporary.path, &file.target),
+        None => own::rename_unless_there(&temporary.path, &file.target),
     };
     match moved {
         Ok(()) => std::mem::forget(temporary),
@@ -108,14 +107,6 @@ fn prepare(
     }
     step(Step::Sync)?;
     temporary.sync_all().map_err(failed(Step::Sync))
-}
-
-fn rename_unless_there(from: &Path, to: &Path) -> io::Result<()> {
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // The file system cannot promise it; the comparison right before has to do.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::rename(from, to),
-        result => Ok(result?),
-    }
 }
 
 fn remove(file: &OpenFile, old: &Snapshot) -> Result<Outcome, FileError> {

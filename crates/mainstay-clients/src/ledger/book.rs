@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +11,9 @@ use super::Record;
 use crate::file::{self, FileError};
 
 const VERSION: u32 = 1;
+
+/// The lock is held for no longer than it takes to write one small file.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The file that the ledger is kept in. Each call reads or replaces it whole, under a lock.
 pub struct Book {
@@ -111,7 +115,8 @@ impl Book {
         server: &str,
         record: Option<Record>,
     ) -> Result<(), LedgerError> {
-        let _lock = file::hold(&self.path.with_extension("lock")).map_err(LedgerError::Lock)?;
+        let _lock =
+            file::hold(&self.path.with_extension("lock"), PATIENCE).map_err(LedgerError::Lock)?;
         let mut records = self.records()?;
         records.retain(|record| !is_of(record, client, file, server));
         records.extend(record);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use mainstay_clients::ledger::Done;
 use mainstay_clients::{Client, Purpose, Target, clients};
 
-use crate::home::{Home, http, read, server, stdio};
+use crate::home::{Home, http, read, server, stdio, switch};
 
 /// A client, its golden files, and where in the home directory its file is.
 struct Case {
@@ -123,8 +123,7 @@ impl Case {
     #[track_caller]
     fn check(&self, name: &str, text: &str) {
         let golden = self.golden(name);
-        #[expect(clippy::disallowed_methods, reason = "a switch of the tests themselves")]
-        if std::env::var_os("MAINSTAY_BLESS").is_some() {
+        if switch("MAINSTAY_BLESS").is_some() {
             fs::write(&golden, text).unwrap();
         }
         let expected = fs::read_to_string(&golden).unwrap_or_default();

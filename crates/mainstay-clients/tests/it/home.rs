@@ -48,10 +48,19 @@ impl Home {
     }
 
     pub(crate) fn registrar(&self) -> Registrar {
-        let path = self.path("bin").display().to_string();
-        let env = BTreeMap::from([("PATH".to_owned(), path)]);
-        Registrar::new(self.state(), Machine { home: self.path(""), env })
+        Registrar::new(self.state(), self.machine())
     }
+
+    pub(crate) fn machine(&self) -> Machine {
+        let path = self.path("bin").display().to_string();
+        Machine { home: self.path(""), env: BTreeMap::from([("PATH".to_owned(), path)]) }
+    }
+}
+
+/// A switch of the tests themselves.
+#[expect(clippy::disallowed_methods, reason = "what is tested reads no environment")]
+pub(crate) fn switch(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }
 
 pub(crate) fn server(name: &str) -> ServerName {

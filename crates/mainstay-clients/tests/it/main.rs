@@ -1,5 +1,11 @@
 //! Clients' files in a home of their own: golden files per client, the writer under faults, and entries
 //! through their life.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, and so do its helpers")]
+
+mod crash;
+mod entries;
 mod golden;
 mod home;
+mod locks;
+mod writer;

@@ -1,0 +1,230 @@
+//! An entry through its life, and beside the hands of others.
+
+use std::fs;
+
+use mainstay_clients::ledger::{Done, Left, Standing};
+use mainstay_clients::registrar::Remedy;
+use mainstay_clients::{ClientError, Purpose, Target};
+
+use crate::home::{Home, URL, http, read, server};
+
+/// Cursor's file, with an entry of ours that the user has added to.
+const WITH_USERS_FIELDS: &str = r#"{
+  "mcpServers": {
+    "time": {
+      "disabled": false,
+      "url": "http://127.0.0.1:7433/time/mcp",
+      "headers": {"X-Team": "core"}
+    },
+    "other": {"command": "other"}
+  }
+}
+"#;
+
+fn cursor(text: &str) -> (Home, std::path::PathBuf) {
+    let home = Home::new();
+    let file = home.write(".cursor/mcp.json", text);
+    (home, file)
+}
+
+/// A home in which our entry has been added, and the file was then brought to say `text`.
+fn edited_by_hand(text: &str) -> (Home, std::path::PathBuf) {
+    let (home, file) = cursor("{}");
+    home.registrar().add("cursor", &server("time"), &http()).unwrap();
+    fs::write(&file, text).unwrap();
+    (home, file)
+}
+
+fn standing(home: &Home, name: &str) -> Standing {
+    let entries = home.registrar().status("cursor").unwrap().entries;
+    entries.into_iter().find(|entry| entry.name == name).unwrap().standing
+}
+
+#[test]
+fn a_refresh_gives_the_file_back_to_the_last_byte() {
+    let (home, file) = edited_by_hand(WITH_USERS_FIELDS);
+    let registrar = home.registrar();
+    let removed = registrar.remove("cursor", &server("time"), Purpose::Refresh).unwrap();
+    assert_eq!(removed[0].done, Done::Removed);
+    assert!(!read(&file).contains("time"), "{}", read(&file));
+    assert_eq!(standing(&home, "time"), Standing::Away);
+    let back = registrar.put_back("cursor", &server("time")).unwrap();
+    assert_eq!(back[0].done, Done::PutBack);
+    assert_eq!(read(&file), WITH_USERS_FIELDS);
+    assert_eq!(standing(&home, "time"), Standing::Ours);
+    assert!(registrar.unfinished().unwrap().is_empty());
+}
+
+#[test]
+fn the_users_fields_come_back_into_a_file_that_was_changed_meanwhile() {
+    let (home, file) = edited_by_hand(WITH_USERS_FIELDS);
+    let registrar = home.registrar();
+    registrar.remove("cursor", &server("time"), Purpose::Refresh).unwrap();
+    fs::write(&file, "{\"mcpServers\": {\"new\": {\"command\": \"new\"}}}\n").unwrap();
+    registrar.put_back("cursor", &server("time")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&read(&file)).unwrap();
+    let expected = serde_json::json!({"mcpServers": {
+        "new": {"command": "new"},
+        "time": {"disabled": false, "url": URL, "headers": {"X-Team": "core"}},
+    }});
+    assert_eq!(json, expected);
+}
+
+#[test]
+fn an_update_sets_our_fields_and_keeps_the_users() {
+    let (home, file) = edited_by_hand(WITH_USERS_FIELDS);
+    let elsewhere = Target::Http { url: "http://127.0.0.1:9000/time/mcp".to_owned() };
+    let change = home.registrar().add("cursor", &server("time"), &elsewhere).unwrap();
+    assert_eq!(change.done, Done::Updated);
+    assert_eq!(read(&file), WITH_USERS_FIELDS.replace("7433", "9000"));
+}
+
+#[test]
+fn a_foreign_entry_of_the_same_name_is_left_alone() {
+    let text = "{\"mcpServers\": {\"time\": {\"command\": \"mine\"}}}";
+    let (home, file) = cursor(text);
+    let registrar = home.registrar();
+    let foreign = Done::Left(Left::Foreign);
+    for add in [
+        registrar.add("cursor", &server("time"), &http()).unwrap(),
+        registrar.add_anew("cursor", &server("time"), &http()).unwrap(),
+    ] {
+        assert_eq!(add.done, foreign);
+        let said =
+            format!("left `time` in Cursor ({}) alone: the entry is not ours", file.display());
+        assert_eq!(add.to_string(), said);
+    }
+    for purpose in [Purpose::Refresh, Purpose::ForGood] {
+        assert_eq!(registrar.remove("cursor", &server("time"), purpose).unwrap()[0].done, foreign);
+    }
+    assert_eq!(read(&file), text);
+    assert_eq!(standing(&home, "time"), Standing::Foreign);
+}
+
+#[test]
+fn an_entry_of_the_users_that_says_the_same_stays_the_users() {
+    let text = format!("{{\"mcpServers\": {{\"time\": {{\"url\": \"{URL}\"}}}}}}");
+    let (home, file) = cursor(&text);
+    let registrar = home.registrar();
+    let change = registrar.add("cursor", &server("time"), &http()).unwrap();
+    assert_eq!(change.done, Done::AlreadyThere);
+    registrar.remove("cursor", &server("time"), Purpose::ForGood).unwrap();
+    assert_eq!(read(&file), text);
+}
+
+#[test]
+fn drift_is_told_and_kept_until_a_person_asks() {
+    let drifted = WITH_USERS_FIELDS.replace(URL, "http://10.0.0.1/mine");
+    let (home, file) = edited_by_hand(&drifted);
+    let registrar = home.registrar();
+    let fields = vec!["url".to_owned()];
+    assert_eq!(standing(&home, "time"), Standing::Drifted { fields: fields.clone() });
+    let kept = registrar.add("cursor", &server("time"), &http()).unwrap();
+    assert_eq!(kept.done, Done::Left(Left::Drifted { fields }));
+    assert!(kept.to_string().ends_with("alone: `url` was changed by hand"), "{kept}");
+    assert_eq!(read(&file), drifted);
+    let asked = registrar.add_anew("cursor", &server("time"), &http()).unwrap();
+    assert_eq!(asked.done, Done::Updated);
+    assert_eq!(read(&file), WITH_USERS_FIELDS);
+}
+
+#[test]
+fn a_drifted_entry_survives_the_removal_of_its_server() {
+    let drifted = WITH_USERS_FIELDS.replace(URL, "http://10.0.0.1/mine");
+    let (home, file) = edited_by_hand(&drifted);
+    let changes = home.registrar().remove("cursor", &server("time"), Purpose::ForGood).unwrap();
+    assert!(matches!(changes[0].done, Done::Left(Left::Drifted { .. })));
+    assert_eq!(read(&file), drifted);
+    assert_eq!(standing(&home, "time"), Standing::Foreign);
+}
+
+#[test]
+fn what_the_client_writes_over_right_after_us_is_written_again() {
+    let (home, file) = edited_by_hand("{\"mcpServers\": {}}");
+    assert_eq!(standing(&home, "time"), Standing::Overwritten);
+    let change = home.registrar().add("cursor", &server("time"), &http()).unwrap();
+    assert_eq!(change.done, Done::Added);
+    assert!(read(&file).contains(URL));
+}
+
+#[test]
+fn a_server_is_removed_from_the_file_it_was_written_to() {
+    let home = Home::new();
+    let legacy =
+        ".config/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json";
+    let legacy = home.write(legacy, "{}\n");
+    let registrar = home.registrar();
+    let change = registrar.add("cline", &server("time"), &http()).unwrap();
+    assert_eq!(change.file, legacy);
+    // The extension is updated and moves to another file.
+    home.write(".cline/data/settings/cline_mcp_settings.json", "{}\n");
+    let changes = registrar.remove("cline", &server("time"), Purpose::ForGood).unwrap();
+    assert_eq!((changes.len(), &changes[0].file, &changes[0].done), (1, &legacy, &Done::Removed));
+    assert_eq!(read(&legacy), "{}\n");
+}
+
+#[test]
+fn a_client_that_is_not_there_gets_no_directory() {
+    let home = Home::new();
+    let error = home.registrar().add("kiro", &server("time"), &http()).unwrap_err();
+    assert!(matches!(error, ClientError::NotInstalled { product: "Kiro", .. }), "{error}");
+    assert!(!home.path(".kiro").exists());
+    let changes = home.registrar().remove("kiro", &server("time"), Purpose::ForGood).unwrap();
+    assert_eq!(changes[0].done, Done::NotThere);
+    assert!(!home.path(".kiro").exists());
+}
+
+#[test]
+fn a_file_that_makes_no_sense_is_refused_with_its_place() {
+    for text in ["{\"mcpServers\": {},\n  oops\n}", "{\"mcpServers\": []}"] {
+        let (home, file) = cursor(text);
+        let error = home.registrar().add("cursor", &server("time"), &http()).unwrap_err();
+        let ClientError::Edit { source, .. } = &error else { panic!("{error}") };
+        assert!(source.to_string().starts_with("line "), "{source}");
+        assert_eq!(read(&file), text);
+        assert!(home.registrar().unfinished().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn clients_and_transports_that_do_not_fit_are_refused() {
+    let home = Home::new();
+    home.write(".config/Claude/claude_desktop_config.json", "{}");
+    let registrar = home.registrar();
+    let error = registrar.add("claude-desktop", &server("time"), &http()).unwrap_err();
+    assert_eq!(error.to_string(), "Claude Desktop speaks only stdio");
+    let error = registrar.add("emacs", &server("time"), &http()).unwrap_err();
+    assert_eq!(error.to_string(), "no client is called `emacs`");
+}
+
+#[test]
+fn an_entry_that_is_away_is_unfinished_until_it_is_back_or_gone() {
+    let (home, file) = cursor("{}\n");
+    let registrar = home.registrar();
+    registrar.add("cursor", &server("time"), &http()).unwrap();
+    registrar.remove("cursor", &server("time"), Purpose::Refresh).unwrap();
+    let unfinished = registrar.unfinished().unwrap();
+    assert_eq!((unfinished.len(), unfinished[0].remedy), (1, Remedy::PutBack));
+    // The server is removed before the entry is back.
+    let changes = registrar.remove("cursor", &server("time"), Purpose::ForGood).unwrap();
+    assert_eq!(changes[0].done, Done::NotThere);
+    assert!(registrar.unfinished().unwrap().is_empty());
+    assert!(registrar.put_back("cursor", &server("time")).unwrap().is_empty());
+    assert!(!read(&file).contains("time"));
+}
+
+#[test]
+fn status_tells_of_every_entry_whose_it_is() {
+    let (home, file) = cursor("{\"mcpServers\": {\"mine\": {\"command\": \"x\"}}}\n");
+    let registrar = home.registrar();
+    registrar.add("cursor", &server("time"), &http()).unwrap();
+    registrar.add("cursor", &server("git"), &http()).unwrap();
+    registrar.remove("cursor", &server("git"), Purpose::Refresh).unwrap();
+    let status = registrar.status("cursor").unwrap();
+    assert_eq!((status.located.file, status.located.exists), (file, true));
+    let told: Vec<_> =
+        status.entries.iter().map(|entry| (entry.name.as_str(), &entry.standing)).collect();
+    let expected =
+        [("mine", &Standing::Foreign), ("time", &Standing::Ours), ("git", &Standing::Away)];
+    assert_eq!(told, expected);
+}
