@@ -49,8 +49,9 @@ pub use verify::Harm;
 /// How often an edit is tried when others keep writing.
 const TRIES: u32 = 5;
 
-/// A client that writes in place shows an empty file for a moment. An empty file is believed after this.
-const EMPTY_SETTLES: Duration = Duration::from_millis(250);
+/// A client that writes in place shows an empty file, or half of one, for a moment. Such a file is
+/// believed if it is the same after this.
+const SETTLES: Duration = Duration::from_millis(250);
 
 /// Writes clients' files, and keeps its locks and backups in our state directory.
 #[derive(Clone)]
@@ -144,9 +145,20 @@ impl OpenFile {
         &self.target
     }
 
-    /// What the file says; nothing if there is none.
-    pub fn read(&self) -> Result<Option<String>, FileError> {
-        Ok(self.look()?.map(|snapshot| snapshot.text))
+    /// Reads the file. `understand` gets what it says (nothing: no such file). What cannot be understood
+    /// is read again, if somebody is just writing it.
+    pub fn read<T, E: From<FileError>>(
+        &self,
+        understand: impl Fn(Option<&str>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut tries = 1;
+        loop {
+            let old = self.look()?;
+            match understand(old.as_ref().map(|old| old.text.as_str())) {
+                Err(_) if tries < TRIES && self.is_unsettled(old.as_ref())? => tries += 1,
+                result => return result,
+            }
+        }
     }
 
     /// Edits the file. `change` gets what it says and answers with what it shall say (nothing: no such
@@ -184,7 +196,7 @@ impl OpenFile {
         let after = match change(before) {
             Ok(after) => after,
             // Half a file of one that is being written cannot be understood, and is no reason to fail.
-            Err(_) if self.is_overtaken(old.as_ref())? => return Ok(None),
+            Err(_) if self.is_unsettled(old.as_ref())? => return Ok(None),
             Err(error) => return Err(error),
         };
         if before == after.as_deref() {
@@ -209,10 +221,16 @@ impl OpenFile {
         self.writer.before(Step::Read, &self.target)?;
         let snapshot = Snapshot::take(&self.target)?;
         if snapshot.as_ref().is_some_and(|snapshot| snapshot.text.is_empty()) {
-            clock::pause(EMPTY_SETTLES, EMPTY_SETTLES);
+            clock::pause(SETTLES, SETTLES);
             return Snapshot::take(&self.target);
         }
         Ok(snapshot)
+    }
+
+    /// Whether somebody is just writing the file.
+    fn is_unsettled(&self, old: Option<&Snapshot>) -> Result<bool, FileError> {
+        clock::pause(SETTLES, SETTLES);
+        self.is_overtaken(old)
     }
 
     /// Whether the file is another one than it was.

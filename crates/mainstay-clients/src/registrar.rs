@@ -162,9 +162,11 @@ impl Registrar {
         let located = self.locate(client);
         let of_file = |record: &Record| record.client == client.id && record.file == located.file;
         let records: Vec<_> = self.book.records()?.into_iter().filter(of_file).collect();
-        let text = self.writer.open(client, &located.file, false)?.read()?.unwrap_or_default();
-        let entries = entries(client, &text, &records)
-            .map_err(|source| ClientError::Edit { file: located.file.clone(), source })?;
+        let file = self.writer.open(client, &located.file, false)?;
+        let entries = file.read(|text| {
+            let refused = |source| ClientError::Edit { file: located.file.clone(), source };
+            entries(client, text.unwrap_or_default(), &records).map_err(refused)
+        })?;
         Ok(Status { client: client.id, located, entries })
     }
 

@@ -18,15 +18,14 @@ use crate::clock;
 use crate::table::Protocol;
 
 /// A client's lock, given back when this is dropped.
-pub(super) struct Theirs {
+pub(super) struct Theirs<'a> {
     dir: PathBuf,
-    identity: String,
-    /// The marker in a lock that has one.
-    marker: Option<PathBuf>,
+    note: Note,
+    ours: &'a Held,
 }
 
 /// Takes the client's lock, if it has one. The wait is bounded.
-pub(super) fn take(file: &OpenFile) -> Result<Option<Theirs>, FileError> {
+pub(super) fn take(file: &OpenFile) -> Result<Option<Theirs<'_>>, FileError> {
     let (kind, stale) = match file.client.lock {
         Protocol::None => return Ok(None),
         Protocol::EmptyDirectory { stale } => (Kind::Empty, stale),
@@ -67,6 +66,23 @@ impl Note {
         ours.note(&format!("{} {}", self.token, self.identity))
     }
 
+    /// Frees a lock: it is moved aside whole, so that of two who do this only one does, and so that a
+    /// death in between leaves no lock behind, only something to sweep.
+    fn put_away(&mut self, dir: &Path, ours: &Held) -> io::Result<()> {
+        let aside = staged(dir, &self.token);
+        fs::rename(dir, &aside)?;
+        self.discard(&aside, ours)
+    }
+
+    /// Removes what is aside. First it is made sure that a lock of somebody else's is not taken for it:
+    /// what tells directories apart may be the same for two that follow each other within a tick of
+    /// the clock.
+    fn discard(&mut self, aside: &Path, ours: &Held) -> io::Result<()> {
+        self.identity.clear();
+        self.leave(ours)?;
+        fs::remove_dir_all(aside)
+    }
+
     fn find(ours: &Held) -> io::Result<Self> {
         let note = ours.noted()?;
         let (token, identity) = note.split_once(' ').unwrap_or_default();
@@ -94,7 +110,7 @@ fn sweep(dir: &Path, ours: &Held) -> io::Result<()> {
 
 /// Takes the lock unless somebody else has it. It is made aside and moved into place whole, so that
 /// it is noted before it is there.
-fn try_take(dir: &Path, kind: Kind, ours: &Held) -> io::Result<Option<Theirs>> {
+fn try_take<'a>(dir: &Path, kind: Kind, ours: &'a Held) -> io::Result<Option<Theirs<'a>>> {
     let mut note = Note { token: token(), identity: String::new() };
     note.leave(ours)?;
     let staged = staged(dir, &note.token);
@@ -113,13 +129,9 @@ fn try_take(dir: &Path, kind: Kind, ours: &Held) -> io::Result<Option<Theirs>> {
         }
     })();
     match moved {
-        Ok(()) => Ok(Some(Theirs {
-            dir: dir.to_owned(),
-            identity: note.identity,
-            marker: (kind == Kind::Owned).then(|| dir.join(marker)),
-        })),
+        Ok(()) => Ok(Some(Theirs { dir: dir.to_owned(), note, ours })),
         Err(error) => {
-            fs::remove_dir_all(&staged)?;
+            note.discard(&staged, ours)?;
             let is_held = matches!(
                 error.kind(),
                 ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty | ErrorKind::NotADirectory
@@ -140,16 +152,16 @@ fn free_if_left_behind(dir: &Path, stale: Duration, ours: &Held) -> io::Result<b
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
         Err(error) => return Err(error),
     };
-    let is_our_own = identity(&found) == Note::find(ours)?.identity;
+    let noted = Note::find(ours)?;
+    let is_our_own = identity(&found) == noted.identity;
     if !(is_our_own || is_stale(&found, clock::now(), stale)) || !is_lock(dir, &found)? {
         return Ok(false);
     }
-    // Moved aside first, so that of two who find it stale only one removes it.
-    let aside = beside(dir, &format!("stale.{}", token()));
-    match fs::rename(dir, &aside).and_then(|()| fs::remove_dir_all(&aside)) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
-        Err(error) => Err(error),
+    let mut note = Note { token: token(), ..noted };
+    note.leave(ours)?;
+    match note.put_away(dir, ours) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(true),
     }
 }
 
@@ -192,17 +204,12 @@ fn beside(dir: &Path, ending: &str) -> PathBuf {
     path.into()
 }
 
-impl Drop for Theirs {
+impl Drop for Theirs<'_> {
     /// Gives the lock back, if it is still ours. One that stays is taken over as stale.
     fn drop(&mut self) {
-        if let Some(marker) = &self.marker {
-            fs::remove_file(marker).ok();
-            // With another owner's marker in it, it stays.
-            fs::remove_dir(&self.dir).ok();
-        } else if fs::symlink_metadata(&self.dir)
-            .is_ok_and(|found| identity(&found) == self.identity)
-        {
-            fs::remove_dir(&self.dir).ok();
+        let is_ours = |found: Metadata| identity(&found) == self.note.identity;
+        if fs::symlink_metadata(&self.dir).is_ok_and(is_ours) {
+            self.note.put_away(&self.dir, self.ours).ok();
         }
     }
 }

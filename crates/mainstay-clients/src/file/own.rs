@@ -16,6 +16,9 @@ use crate::clock;
 /// How long between two looks at a lock.
 pub(super) const POLL: Duration = Duration::from_millis(25);
 
+/// How long a note is, in bytes.
+const NOTE: usize = 192;
+
 /// A lock of ours, held until this is dropped or its process ends.
 pub struct Held {
     file: File,
@@ -42,16 +45,16 @@ pub fn hold(path: &Path, patience: Duration) -> Result<Held, FileError> {
 impl Held {
     /// Leaves a note in the lock, for whoever takes it next.
     pub(super) fn note(&self, note: &str) -> io::Result<()> {
-        self.file.set_len(0)?;
-        rustix::io::pwrite(&self.file, note.as_bytes(), 0)?;
+        // Of one length and in one piece, so that a death leaves the old note or the new one.
+        rustix::io::pwrite(&self.file, format!("{note:<NOTE$}").as_bytes(), 0)?;
         Ok(())
     }
 
     /// The note that was left in the lock.
     pub(super) fn noted(&self) -> io::Result<String> {
-        let mut buffer = [0; 128];
+        let mut buffer = [0; NOTE];
         let length = rustix::io::pread(&self.file, &mut buffer, 0)?;
-        Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+        Ok(String::from_utf8_lossy(&buffer[..length]).trim_ascii_end().to_owned())
     }
 }
 

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{Change, ClientError, Purpose};
 use crate::edit::{self, Created, EditError, Fields, Place, Value};
-use crate::file::OpenFile;
+use crate::file::{FileError, OpenFile};
 use crate::ledger::{self, Book, Cut, Done, Record, Standing, State, Verdict, Wish};
 use crate::table::Client;
 
@@ -29,6 +29,14 @@ struct View<'t> {
     place: Place<'static>,
     found: Option<Value>,
     standing: Standing,
+}
+
+/// What to do to a file.
+enum Plan {
+    /// Nothing.
+    Keep(Done, Standing),
+    /// Write it.
+    Write(Box<Draft>),
 }
 
 /// A text to write, and the record that goes with it.
@@ -75,33 +83,59 @@ impl Job<'_> {
         judge: impl Fn(&View<'_>) -> Verdict,
         draft: impl Fn(&View<'_>) -> Result<Draft, EditError>,
     ) -> Result<Change, ClientError> {
-        let text = self.file.read()?;
-        let view = self.view(text.as_deref()).map_err(|error| self.refused(error))?;
-        if let Verdict::Keep(done) = judge(&view) {
-            self.settle(&view.standing)?;
-            return Ok(self.change(done));
-        }
-        let mut drafted = draft(&view).map_err(|error| self.refused(error))?;
-        self.set(
-            drafted.record.as_ref().map(|record| self.begun(record)).or_else(|| self.leaving()),
-        )?;
+        let plan = |text: Option<&str>| self.plan(text, &judge, &draft);
+        let mut drafted = match self.file.read(plan)? {
+            Plan::Keep(done, standing) => {
+                self.settle(&standing)?;
+                return Ok(self.change(done));
+            }
+            Plan::Write(drafted) => drafted,
+        };
+        let begun = drafted.record.as_ref().map(|record| self.begun(record));
+        self.set(begun.or_else(|| self.leaving()))?;
         let written = self.file.edit(self.server, |text| {
-            let view = self.view(text).map_err(|error| self.refused(error))?;
-            drafted = match judge(&view) {
-                Verdict::Write => draft(&view).map_err(|error| self.refused(error))?,
-                Verdict::Keep(done) => {
+            drafted = match plan(text)? {
+                Plan::Write(drafted) => drafted,
+                Plan::Keep(done, standing) => {
                     let text = text.map(str::to_owned);
-                    Draft { text, record: self.settled(&view.standing), done }
+                    Box::new(Draft { text, record: self.settled(&standing), done })
                 }
             };
             Ok(drafted.text.clone())
         });
         if let Err(error) = written {
-            self.set(self.record.clone())?;
+            self.after_failure(drafted)?;
             return Err(error);
         }
         self.set(drafted.record)?;
         Ok(self.change(drafted.done))
+    }
+
+    fn plan(
+        &self,
+        text: Option<&str>,
+        judge: impl Fn(&View<'_>) -> Verdict,
+        draft: impl Fn(&View<'_>) -> Result<Draft, EditError>,
+    ) -> Result<Plan, ClientError> {
+        let view = self.view(text).map_err(|error| self.refused(error))?;
+        Ok(match judge(&view) {
+            Verdict::Keep(done) => Plan::Keep(done, view.standing),
+            Verdict::Write => {
+                Plan::Write(Box::new(draft(&view).map_err(|error| self.refused(error))?))
+            }
+        })
+    }
+
+    /// Writes down how things stand after an edit that failed: as before, unless it failed after the
+    /// file had been replaced.
+    fn after_failure(&self, drafted: Box<Draft>) -> Result<(), ClientError> {
+        let is_written = |text: Option<&str>| Ok::<_, FileError>(text == drafted.text.as_deref());
+        match self.file.read(is_written) {
+            Ok(true) => self.set(drafted.record),
+            Ok(false) => self.set(self.record.clone()),
+            // Then what was intended stays written down, and can be completed.
+            Err(_) => Ok(()),
+        }
     }
 
     fn view<'t>(&self, file: Option<&'t str>) -> Result<View<'t>, EditError> {

@@ -1,10 +1,14 @@
 //! An entry through its life, and beside the hands of others.
 
 use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 
+use mainstay_clients::file::{FileError, Observer, Step};
 use mainstay_clients::ledger::{Done, Left, Standing};
 use mainstay_clients::registrar::Remedy;
-use mainstay_clients::{ClientError, Purpose, Target};
+use mainstay_clients::{ClientError, Purpose, Registrar, Target};
 
 use crate::home::{Home, URL, http, read, server};
 
@@ -21,14 +25,14 @@ const WITH_USERS_FIELDS: &str = r#"{
 }
 "#;
 
-fn cursor(text: &str) -> (Home, std::path::PathBuf) {
+fn cursor(text: &str) -> (Home, PathBuf) {
     let home = Home::new();
     let file = home.write(".cursor/mcp.json", text);
     (home, file)
 }
 
 /// A home in which our entry has been added, and the file was then brought to say `text`.
-fn edited_by_hand(text: &str) -> (Home, std::path::PathBuf) {
+fn edited_by_hand(text: &str) -> (Home, PathBuf) {
     let (home, file) = cursor("{}");
     home.registrar().add("cursor", &server("time"), &http()).unwrap();
     fs::write(&file, text).unwrap();
@@ -227,4 +231,31 @@ fn status_tells_of_every_entry_whose_it_is() {
     let expected =
         [("mine", &Standing::Foreign), ("time", &Standing::Ours), ("git", &Standing::Away)];
     assert_eq!(told, expected);
+}
+
+/// Fails a step as a disk does that breaks.
+struct Broken(Step);
+
+impl Observer for Broken {
+    fn before(&self, step: Step) -> io::Result<()> {
+        if step == self.0 { Err(io::Error::other("broken")) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn after_a_failure_the_ledger_says_what_is_in_the_file() {
+    for (step, expected) in [
+        (Step::Sync, None),
+        (Step::Rename, None),
+        (Step::SyncDirectory, Some(Standing::Ours)),
+        (Step::Release, Some(Standing::Ours)),
+    ] {
+        let (home, _) = cursor("{}\n");
+        let broken = Registrar::observed(home.state(), home.machine(), Arc::new(Broken(step)));
+        let error = broken.add("cursor", &server("time"), &http()).unwrap_err();
+        assert!(matches!(error, ClientError::File(FileError::Write { .. })), "{error}");
+        let entries = home.registrar().status("cursor").unwrap().entries;
+        assert_eq!(entries.into_iter().next().map(|entry| entry.standing), expected, "{step:?}");
+        assert!(home.registrar().unfinished().unwrap().is_empty(), "{step:?}");
+    }
 }

@@ -185,15 +185,15 @@ fn a_write_in_place_that_was_broken_off_is_completed_by_the_next_one() {
     fs::hard_link(&file, home.path(".cursor/other.json")).unwrap();
     // What is noted during a write is put back after it, as if the writer had died before its end.
     let notes = home.state().join("in-place");
-    let (of, noted) = (notes.clone(), Arc::new(Mutex::new(None)));
-    let keep = noted.clone();
+    let (of, kept) = (notes.clone(), Arc::new(Mutex::new(None)));
+    let keep = kept.clone();
     let look = move || {
         let path = fs::read_dir(&of)?.next().unwrap()?.path();
         *keep.lock().unwrap() = Some((path.clone(), fs::read(path)?));
         Ok(())
     };
     add(&Writer::observed(home.state(), Arc::new(At(Step::Overwrite, look))), &file).unwrap();
-    let (note, bytes) = noted.lock().unwrap().take().unwrap();
+    let (note, bytes) = kept.lock().unwrap().take().unwrap();
     let torn = format!("{}{}", &AFTER[..60], &BEFORE[60..]);
     let theirs = "{\"mcpServers\": {}}";
     for (found, left) in [(torn.as_str(), AFTER), (BEFORE, BEFORE), (theirs, theirs)] {
@@ -201,7 +201,8 @@ fn a_write_in_place_that_was_broken_off_is_completed_by_the_next_one() {
         fs::write(&file, found).unwrap();
         let client = Client::by_id("cursor").unwrap();
         let opened = Writer::new(home.state()).open(client, &file, true).unwrap();
-        assert_eq!(opened.read().unwrap().as_deref(), Some(left));
+        let text = opened.read(|text| Ok::<_, FileError>(text.map(str::to_owned))).unwrap();
+        assert_eq!(text.as_deref(), Some(left));
         assert_eq!(fs::read_dir(&notes).unwrap().count(), 0);
     }
 }
@@ -234,11 +235,11 @@ fn a_new_file_and_its_directory_are_for_the_user_alone() {
     let file = home.path(".kiro/settings/mcp.json");
     let writer = Writer::new(home.state());
     let client = Client::by_id("kiro").unwrap();
-    let fill = |text: Option<&str>| Ok::<_, FileError>(Some(added(text.unwrap_or_default())));
-    let error = writer.open(client, &file, false).unwrap().edit("time", fill).unwrap_err();
+    let change = |text: Option<&str>| Ok::<_, FileError>(Some(added(text.unwrap_or_default())));
+    let error = writer.open(client, &file, false).unwrap().edit("time", change).unwrap_err();
     assert!(matches!(error, FileError::NoDirectory { .. }), "{error}");
     assert!(!home.path(".kiro").exists());
-    writer.open(client, &file, true).unwrap().edit("time", fill).unwrap();
+    writer.open(client, &file, true).unwrap().edit("time", change).unwrap();
     assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o600);
     assert_eq!(fs::metadata(home.path(".kiro")).unwrap().mode() & 0o7777, 0o700);
 }
@@ -274,6 +275,23 @@ fn what_others_write_meanwhile_is_kept() {
         add(&writer, &file).unwrap();
         assert_eq!(read(&file), AFTER.replace("other", "newer"), "{times}");
     }
+}
+
+#[test]
+fn half_a_file_that_is_being_written_is_no_reason_to_fail() {
+    let (home, file) = scene();
+    fs::write(&file, "{\"mcpServers\": {").unwrap();
+    let client = Client::by_id("cursor").unwrap();
+    let opened = Writer::new(home.state()).open(client, &file, true).unwrap();
+    let names = |text: Option<&str>| {
+        let names = edit::names(text.unwrap(), &client.place("").unwrap());
+        names.map_err(|_| {
+            // The client goes on as soon as we have seen the half.
+            fs::write(&file, BEFORE).unwrap();
+            FileError::NotAFile { path: file.clone() }
+        })
+    };
+    assert_eq!(opened.read(names).unwrap(), ["other"]);
 }
 
 #[test]
