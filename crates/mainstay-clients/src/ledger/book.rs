@@ -107,7 +107,7 @@ impl Book {
         Ok(records.find(|record| is_of(record, client, file, server)))
     }
 
-    /// Makes this the record of an entry, or forgets it.
+    /// Makes this the record of an entry, or takes its record back.
     pub fn set(
         &self,
         client: &str,
@@ -115,11 +115,31 @@ impl Book {
         server: &str,
         record: Option<Record>,
     ) -> Result<(), LedgerError> {
-        let _lock =
-            file::hold(&self.path.with_extension("lock"), PATIENCE).map_err(LedgerError::Lock)?;
+        self.change(|records| {
+            records.retain(|record| !is_of(record, client, file, server));
+            records.extend(record);
+        })
+    }
+
+    /// Forgets an entry that is gone for good. What had to be created for it passes on to the others in
+    /// the same file, so that the last one takes it along.
+    pub fn forget(&self, client: &str, file: &Path, server: &str) -> Result<(), LedgerError> {
+        self.change(|records| {
+            let gone = records.iter().position(|record| is_of(record, client, file, server));
+            let Some(gone) = gone.map(|at| records.remove(at)) else { return };
+            for heir in records.iter_mut().filter(|heir| heir.client == client && heir.file == file)
+            {
+                heir.created = heir.created.clone().inherit(gone.created.clone());
+                heir.created_file |= gone.created_file;
+            }
+        })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Record>)) -> Result<(), LedgerError> {
+        let lock = self.path.with_extension("lock");
+        let _lock = file::hold(&lock, PATIENCE).map_err(LedgerError::Lock)?;
         let mut records = self.records()?;
-        records.retain(|record| !is_of(record, client, file, server));
-        records.extend(record);
+        change(&mut records);
         let fail = |source| LedgerError::Write { path: self.path.clone(), source };
         let page = serde_json::to_vec_pretty(&Page { version: VERSION, records });
         file::put_own(&self.path, &page.map_err(|error| fail(error.into()))?).map_err(fail)

@@ -71,7 +71,7 @@ impl Job<'_> {
         let judge = |view: &View<'_>| ledger::judge_remove(view.standing.clone());
         let change = self.carry_out(judge, |view| self.without(view, purpose))?;
         if purpose == Purpose::ForGood && self.record.is_some() {
-            self.set(None)?;
+            self.finish(None)?;
         }
         Ok(change)
     }
@@ -107,7 +107,7 @@ impl Job<'_> {
             self.after_failure(drafted)?;
             return Err(error);
         }
-        self.set(drafted.record)?;
+        self.finish(drafted.record)?;
         Ok(self.change(drafted.done))
     }
 
@@ -131,7 +131,7 @@ impl Job<'_> {
     fn after_failure(&self, drafted: Box<Draft>) -> Result<(), ClientError> {
         let is_written = |text: Option<&str>| Ok::<_, FileError>(text == drafted.text.as_deref());
         match self.file.read(is_written) {
-            Ok(true) => self.set(drafted.record),
+            Ok(true) => self.finish(drafted.record),
             Ok(false) => self.set(self.record.clone()),
             // Then what was intended stays written down, and can be completed.
             Err(_) => Ok(()),
@@ -272,6 +272,14 @@ impl Job<'_> {
 
     fn says(&self, found: &Value, fields: &Fields) -> bool {
         ledger::differing(fields, found, self.client.owned).is_empty()
+    }
+
+    /// Writes down what was done.
+    fn finish(&self, record: Option<Record>) -> Result<(), ClientError> {
+        match record {
+            Some(record) => self.set(Some(record)),
+            None => Ok(self.book.forget(self.client.id, &self.path, self.server)?),
+        }
     }
 
     fn set(&self, record: Option<Record>) -> Result<(), ClientError> {

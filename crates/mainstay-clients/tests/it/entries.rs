@@ -233,6 +233,29 @@ fn status_tells_of_every_entry_whose_it_is() {
     assert_eq!(told, expected);
 }
 
+#[test]
+fn of_two_entries_the_last_to_go_takes_along_what_was_created_for_the_first() {
+    let file = ".kiro/settings/mcp.json";
+    for before in [None, Some("{ }\n"), Some("{\"mcpServers\": {}}")] {
+        for order in [["time", "git"], ["git", "time"]] {
+            let home = Home::new();
+            home.install("kiro");
+            let file = match before {
+                Some(text) => home.write(file, text),
+                None => home.path(file),
+            };
+            let registrar = home.registrar();
+            for name in ["time", "git"] {
+                registrar.add("kiro", &server(name), &http()).unwrap();
+            }
+            for name in order {
+                registrar.remove("kiro", &server(name), Purpose::ForGood).unwrap();
+            }
+            assert_eq!(fs::read_to_string(&file).ok().as_deref(), before, "{order:?}");
+        }
+    }
+}
+
 /// Fails a step as a disk does that breaks.
 struct Broken(Step);
 
