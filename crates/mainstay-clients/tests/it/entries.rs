@@ -152,6 +152,29 @@ fn what_the_client_writes_over_right_after_us_is_written_again() {
 }
 
 #[test]
+fn what_a_person_took_out_stays_out_until_one_asks() {
+    let (home, file) = edited_by_hand("{\"mcpServers\": {}}");
+    let long_ago = "2020-01-01T00:00:00Z";
+    let ledger = home.state().join("clients.json");
+    let mut json: serde_json::Value = serde_json::from_str(&read(&ledger)).unwrap();
+    json["records"][0]["at"] = long_ago.into();
+    fs::write(&ledger, json.to_string()).unwrap();
+    let registrar = home.registrar();
+    assert_eq!(standing(&home, "time"), Standing::Withdrawn);
+    let refreshed = registrar.remove("cursor", &server("time"), Purpose::Refresh).unwrap();
+    assert_eq!(refreshed[0].done, Done::NotThere);
+    let withdrawn = Done::Left(Left::Withdrawn);
+    assert_eq!(registrar.put_back("cursor", &server("time")).unwrap()[0].done, withdrawn);
+    let kept = registrar.add("cursor", &server("time"), &http()).unwrap();
+    assert_eq!(kept.done, withdrawn);
+    assert!(kept.to_string().ends_with("it was removed by hand"), "{kept}");
+    assert_eq!(read(&file), "{\"mcpServers\": {}}");
+    let asked = registrar.add_anew("cursor", &server("time"), &http()).unwrap();
+    assert_eq!(asked.done, Done::Added);
+    assert_eq!(standing(&home, "time"), Standing::Ours);
+}
+
+#[test]
 fn a_server_is_removed_from_the_file_it_was_written_to() {
     let home = Home::new();
     let legacy =
