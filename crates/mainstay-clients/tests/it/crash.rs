@@ -39,7 +39,7 @@ use crate::home::{Home, http, server, switch};
 /// Tells the process that it is one: home, state and client, and the step before which it dies.
 const PART: &str = "MAINSTAY_EDIT_PART";
 
-/// No operation takes as many steps.
+/// One turn of all operations takes fewer steps.
 const STEPS: u64 = 60;
 
 #[test]
