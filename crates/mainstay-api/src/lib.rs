@@ -18,16 +18,20 @@ mod instance;
 mod listen;
 mod model;
 mod protocol;
+mod registration;
 
 pub use client::{CallError, Connection, Dial, Grace, Wire, connect_with_restart_grace};
 pub use error::{ApiError, ErrorKind};
 pub use instance::{Instance, InstanceError};
 pub use listen::{ListenAddr, ListenError};
 pub use model::{
-    Connected, ContainerInfo, DaemonInfo, EventRecord, LastExit, LogLine, McpInfo, Outcome,
-    PullProgress, ServerInfo, StatusReport, WhyReport,
+    Connected, ContainerInfo, DaemonInfo, Described, EventRecord, LastExit, LogLine, McpInfo,
+    Outcome, PullProgress, ServerInfo, StatusReport, WhyReport,
 };
-pub use protocol::{Frame, Hello, MAX_LINE, MAX_MESSAGE, PROTOCOL, Request, Which};
+pub use protocol::{Around, Frame, Hello, MAX_LINE, MAX_MESSAGE, PROTOCOL, Request, Which};
+pub use registration::{
+    ClientDone, ClientEntry, ClientInfo, ClientReport, EntryStanding, Registration,
+};
 
 /// The JSON schema of everything that `--json` prints, as it is checked in.
 pub fn schema() -> serde_json::Value {
@@ -38,6 +42,9 @@ pub fn schema() -> serde_json::Value {
     let _event = all.subschema_for::<EventRecord>();
     let _log = all.subschema_for::<LogLine>();
     let _outcome = all.subschema_for::<Outcome>();
+    let _described = all.subschema_for::<Described>();
+    let _client = all.subschema_for::<ClientInfo>();
+    let _report = all.subschema_for::<ClientReport>();
     let _daemon = all.subschema_for::<DaemonInfo>();
     let _error = all.subschema_for::<ApiError>();
     serde_json::json!({

@@ -3,9 +3,13 @@
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use mainstay_core::{Limits, ProxySettings, RestartPolicy, ServerName, Status, Wanted};
+use mainstay_core::{
+    Limits, ProxySettings, RefreshMode, RestartPolicy, ServerName, Status, Wanted,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::{ClientReport, Registration};
 
 /// One server, as `ls --json` prints it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -95,6 +99,12 @@ pub struct StatusReport {
     /// How Mainstay stands between it and its clients.
     #[serde(default)]
     pub proxy: ProxySettings,
+    /// When its entries in clients' files are removed and added again.
+    #[serde(default)]
+    pub refresh: RefreshMode,
+    /// Its entries in clients' files.
+    #[serde(default)]
+    pub clients: Vec<Registration>,
     /// What the server said of itself, once it did.
     pub mcp: Option<McpInfo>,
     /// Where its log is.
@@ -199,6 +209,19 @@ pub struct Outcome {
     pub changed: bool,
     /// Its status afterwards; none once it is forgotten.
     pub status: Option<Status>,
+    /// What was done to clients' files.
+    #[serde(default)]
+    pub clients: Vec<ClientReport>,
+}
+
+/// A server that was described, as `run --json` prints it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Described {
+    /// The server now.
+    #[serde(flatten)]
+    pub server: ServerInfo,
+    /// What was done to clients' files.
+    pub clients: Vec<ClientReport>,
 }
 
 /// The daemon, as `daemon status --json` prints it.

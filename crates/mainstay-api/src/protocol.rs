@@ -1,5 +1,8 @@
 //! What is said on the control socket.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use mainstay_core::{ServerName, ServerSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -28,12 +31,14 @@ pub struct Hello {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "method", content = "params", rename_all = "kebab-case")]
 pub enum Request {
-    /// Stores a server and starts it. Answer: [`crate::ServerInfo`].
+    /// Stores a server and starts it. Answer: [`crate::Described`].
     Run {
         /// The server.
         spec: Box<ServerSpec>,
         /// Whether it may take the place of one with the same name.
         replace: bool,
+        /// Where the clients that it names are looked for.
+        around: Around,
     },
     /// Stores several servers at once, all or none. Answer: [`crate::Outcome`] for each.
     Import {
@@ -41,6 +46,8 @@ pub enum Request {
         specs: Vec<ServerSpec>,
         /// Whether they may take the place of others.
         replace: bool,
+        /// Where the clients that they name are looked for.
+        around: Around,
     },
     /// Pulls the image of a server, unless it is there. Items: [`crate::PullProgress`].
     Pull {
@@ -133,6 +140,27 @@ pub enum Request {
         /// A session that an earlier connection carried, to go on with.
         session: Option<String>,
     },
+    /// All clients that Mainstay knows. Answer: [`crate::ClientInfo`] for each.
+    Clients {
+        /// Where those are looked for that were never chosen.
+        around: Around,
+    },
+    /// Chooses clients: they get entries for all servers that name no clients of their own, now and
+    /// from now on. Entries of ours that were changed or taken out by hand are set right. Answer:
+    /// [`crate::ClientReport`] for each client and server.
+    ChooseClients {
+        /// Their ids. One that is unknown or not installed fails the whole request before anything
+        /// is done.
+        ids: Vec<String>,
+        /// Where they are looked for, now and from now on.
+        around: Around,
+    },
+    /// Chooses clients no longer, and takes all our entries out of their files. Answer:
+    /// [`crate::ClientReport`] for each client and server.
+    DropClients {
+        /// Their ids. An unknown one fails the whole request before anything is done.
+        ids: Vec<String>,
+    },
     /// The daemon itself. Answer: [`crate::DaemonInfo`].
     Daemon,
     /// Ends the daemon. Answer: null, when it no longer accepts anything.
@@ -153,6 +181,8 @@ impl Request {
             | Self::Stop { .. }
             | Self::Restart { .. }
             | Self::Remove { .. }
+            | Self::ChooseClients { .. }
+            | Self::DropClients { .. }
             | Self::Shutdown { .. } => true,
             Self::Pull { .. }
             | Self::Export { .. }
@@ -165,9 +195,20 @@ impl Request {
             | Self::Tools { .. }
             | Self::Call { .. }
             | Self::Connect { .. }
+            | Self::Clients { .. }
             | Self::Daemon => false,
         }
     }
+}
+
+/// What finding a client's files depends on: the user's home, and those of the user's variables that
+/// say where clients keep them or what is installed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Around {
+    /// The user's home directory; empty if there is none.
+    pub home: PathBuf,
+    /// The variables.
+    pub env: BTreeMap<String, String>,
 }
 
 /// The servers that a command is about.

@@ -19,9 +19,10 @@ pub use inherit::is_inherited;
 pub use name::{NameError, RunId, ServerName};
 pub use policy::{OnStop, RestartPolicy, StableFrom};
 pub use spec::{
-    ContainerSpec, EngineKind, EnvVar, HeaderError, HeaderName, HeaderValue, ImageError, ImageRef,
-    Limits, ProcessSpec, ProxyProblem, ProxySettings, RemoteSpec, RemoteUrl, ServerSpec, SpecError,
-    Transport, UrlError, Volume, VolumeError, Wanted, Workload,
+    ClientSettings, ContainerSpec, EngineKind, EnvVar, HeaderError, HeaderName, HeaderValue,
+    ImageError, ImageRef, Limits, NoSuchMode, ProcessSpec, ProxyProblem, ProxySettings,
+    RefreshMode, RemoteSpec, RemoteUrl, ServerSpec, SpecError, Transport, UrlError, Volume,
+    VolumeError, Wanted, Workload,
 };
 pub use status::Status;
 pub use text::{human_bytes, human_duration};

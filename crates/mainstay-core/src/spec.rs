@@ -3,6 +3,7 @@
 //! Stored specs stay readable: a field that was added later has a default, and what was moved is also
 //! read where it used to be.
 
+mod clients;
 mod container;
 mod proxy;
 mod remote;
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::clients::{ClientSettings, NoSuchMode, RefreshMode};
 pub use self::container::{
     ContainerSpec, EngineKind, ImageError, ImageRef, Limits, Volume, VolumeError,
 };
@@ -51,6 +53,8 @@ pub struct ServerSpec {
     pub restart: RestartPolicy,
     /// How Mainstay stands between it and its clients.
     pub proxy: ProxySettings,
+    /// Which clients get an entry for it.
+    pub clients: ClientSettings,
 }
 
 /// What is run, and where.

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use mainstay_api::{
-    ApiError, DaemonInfo, ErrorKind, EventRecord, Instance, Outcome, Request, ServerInfo, WhyReport,
+    ApiError, DaemonInfo, Described, ErrorKind, EventRecord, Instance, Outcome, Request,
+    ServerInfo, WhyReport,
 };
 use mainstay_core::{Cause, ServerName, ServerSpec, Status};
 use mainstay_engine::{DockerEngine, LogRange, RunKey};
@@ -64,11 +65,20 @@ impl Service {
     /// Serves one request. The error is the client's connection failing, nothing else.
     pub(crate) async fn serve(&self, request: Request, peer: &mut Peer) -> io::Result<()> {
         match request {
-            Request::Run { spec, replace } => {
+            Request::Run { spec, replace, around: _ } => {
                 let described = self.registry.describe(vec![*spec], replace).await;
-                peer.answer(described.and_then(|names| self.info(&names[0]))).await
+                let answer = described.and_then(|names| {
+                    Ok(Described { server: self.info(&names[0])?, clients: Vec::new() })
+                });
+                peer.answer(answer).await
             }
-            Request::Import { specs, replace } => {
+            Request::Clients { .. }
+            | Request::ChooseClients { .. }
+            | Request::DropClients { .. } => {
+                let error = ApiError::new(ErrorKind::Invalid, "not yet");
+                peer.answer::<()>(Err(error)).await
+            }
+            Request::Import { specs, replace, around: _ } => {
                 let described = self.registry.describe(specs, replace).await;
                 peer.answer(described.map(|names| self.outcomes(names))).await
             }
@@ -141,7 +151,7 @@ impl Service {
     fn outcomes(&self, described: Vec<ServerName>) -> Vec<Outcome> {
         let outcome = |name| {
             let status = self.info(&name).ok().map(|info| info.status);
-            Outcome { name, changed: true, status }
+            Outcome { name, changed: true, status, clients: Vec::new() }
         };
         described.into_iter().map(outcome).collect()
     }

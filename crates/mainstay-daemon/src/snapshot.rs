@@ -118,6 +118,8 @@ pub(crate) fn status(
         headers: remote.map(|remote| remote.headers.keys().map(ToString::to_string).collect()),
         restart: spec.restart.clone(),
         proxy: spec.proxy.clone(),
+        refresh: spec.clients.refresh.unwrap_or_default(),
+        clients: Vec::new(),
         mcp: snapshot.session.as_ref().map(|session| McpInfo {
             name: session.run.hello.server_name.clone(),
             version: session.run.hello.server_version.clone(),

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use mainstay_core::{
-    ProcessSpec, ProxySettings, RestartPolicy, RunId, ServerName, ServerSpec, Transport, Workload,
+    ClientSettings, ProcessSpec, ProxySettings, RestartPolicy, RunId, ServerName, ServerSpec,
+    Transport, Workload,
 };
 use mainstay_engine::RunKey;
 
@@ -20,6 +21,7 @@ pub fn spec(name: &str) -> ServerSpec {
         }),
         restart: RestartPolicy::default(),
         proxy: ProxySettings::default(),
+        clients: ClientSettings::default(),
     }
 }
 

@@ -100,8 +100,8 @@ mod tests {
     use std::time::Duration;
 
     use mainstay_core::{
-        ContainerSpec, EngineKind, EnvVar, Limits, OnStop, ProcessSpec, ProxySettings, RemoteSpec,
-        RestartPolicy, StableFrom, Transport, Workload,
+        ClientSettings, ContainerSpec, EngineKind, EnvVar, Limits, OnStop, ProcessSpec,
+        ProxySettings, RemoteSpec, RestartPolicy, StableFrom, Transport, Workload,
     };
 
     use super::*;
@@ -131,6 +131,7 @@ mod tests {
             }),
             restart: RestartPolicy::default(),
             proxy: ProxySettings::default(),
+            clients: ClientSettings::default(),
         };
         let web = ServerSpec {
             name: "web".parse().unwrap(),
@@ -158,6 +159,7 @@ mod tests {
                 quiet_restart: true,
                 ..ProxySettings::default()
             },
+            clients: ClientSettings::default(),
         };
         let docs = ServerSpec {
             name: "docs".parse().unwrap(),
@@ -170,6 +172,7 @@ mod tests {
             }),
             restart: RestartPolicy::default(),
             proxy: ProxySettings::default(),
+            clients: ClientSettings::default(),
         };
         let notes = ServerSpec {
             name: "notes".parse().unwrap(),
@@ -194,6 +197,7 @@ mod tests {
             }),
             restart: RestartPolicy::default(),
             proxy: ProxySettings::default(),
+            clients: ClientSettings::default(),
         };
         vec![docs, notes, plain, web]
     }

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{ProxySettings, ServerSpec, Transport, Workload};
+use super::{ClientSettings, ProxySettings, ServerSpec, Transport, Workload};
 use crate::{RestartPolicy, ServerName};
 
 /// A spec in any form that was ever written. How a process speaks MCP stood beside the workload at
@@ -17,6 +17,8 @@ pub(super) struct Stored {
     restart: RestartPolicy,
     #[serde(default)]
     proxy: ProxySettings,
+    #[serde(default)]
+    clients: ClientSettings,
 }
 
 /// A transport beside a workload that has none.
@@ -28,7 +30,7 @@ impl TryFrom<Stored> for ServerSpec {
     type Error = NoTransport;
 
     fn try_from(stored: Stored) -> Result<Self, NoTransport> {
-        let Stored { name, mut workload, transport, restart, proxy } = stored;
+        let Stored { name, mut workload, transport, restart, proxy, clients } = stored;
         match (&mut workload, transport) {
             (Workload::Process(process), Some(transport)) => process.transport = transport,
             (Workload::Container(_) | Workload::Remote(_), Some(_)) => {
@@ -36,6 +38,6 @@ impl TryFrom<Stored> for ServerSpec {
             }
             (Workload::Process(_) | Workload::Container(_) | Workload::Remote(_), None) => {}
         }
-        Ok(Self { name, workload, restart, proxy })
+        Ok(Self { name, workload, restart, proxy, clients })
     }
 }

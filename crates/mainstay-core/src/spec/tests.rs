@@ -20,6 +20,7 @@ fn spec_of(workload: Workload) -> ServerSpec {
         workload,
         restart: RestartPolicy::default(),
         proxy: ProxySettings::default(),
+        clients: ClientSettings::default(),
     }
 }
 

@@ -96,7 +96,7 @@ impl Registry {
             // A driver answers at once; one that ends has nothing more to show.
             timeout(ACKNOWLEDGE, view.wait_for(|shown| shown.revision > before)).await.ok();
             let status = Some(handle.view.borrow().info().status);
-            outcomes.push((Outcome { name, changed, status }, handle));
+            outcomes.push((Outcome { name, changed, status, clients: Vec::new() }, handle));
         }
         Ok(outcomes)
     }

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainstay_core::{
-    ContainerSpec, EngineKind, ProxySettings, RestartPolicy, ServerSpec, Transport, Volume,
-    Workload,
+    ClientSettings, ContainerSpec, EngineKind, ProxySettings, RestartPolicy, ServerSpec, Transport,
+    Volume, Workload,
 };
 use mainstay_engine::{DockerConfig, DockerEngine, Engine};
 use mainstay_testkit::conformance::{self, Subject};
@@ -69,6 +69,7 @@ impl Containers {
             workload: Workload::Container(container),
             restart: RestartPolicy::default(),
             proxy: ProxySettings::default(),
+            clients: ClientSettings::default(),
         }
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_core::{
-    Cause, EnvVar, Exit, ProcessSpec, ProxySettings, RestartPolicy, RunId, ServerSpec, Transport,
-    Workload,
+    Cause, ClientSettings, EnvVar, Exit, ProcessSpec, ProxySettings, RestartPolicy, RunId,
+    ServerSpec, Transport, Workload,
 };
 use mainstay_engine::{Engine, News, ProcessConfig, ProcessEngine, RunKey};
 use mainstay_testkit::conformance::Subject;
@@ -74,6 +74,7 @@ impl Processes {
             }),
             restart: RestartPolicy::default(),
             proxy: ProxySettings::default(),
+            clients: ClientSettings::default(),
         }
     }
 

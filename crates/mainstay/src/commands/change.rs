@@ -73,7 +73,7 @@ pub(super) fn tell(
 /// A stop and a removal have been waited for, so the status tells. A start and a restart have only
 /// begun: whatever the server is at this very moment, the line tells what was asked for.
 fn line(change: Change, outcome: &Outcome) -> String {
-    let Outcome { name, changed, status } = outcome;
+    let Outcome { name, changed, status, clients: _ } = outcome;
     let Some(status) = *status else { return format!("{name} is removed") };
     let shown = |status: Status| paint::status(status)(status.as_str());
     match (change, changed) {
@@ -89,7 +89,8 @@ mod tests {
     use super::*;
 
     fn check(change: Change, changed: bool, status: Option<Status>, expected: &str) {
-        let outcome = Outcome { name: "time".parse().unwrap(), changed, status };
+        let outcome =
+            Outcome { name: "time".parse().unwrap(), changed, status, clients: Vec::new() };
         let line = line(change, &outcome);
         assert_eq!(anstream::adapter::strip_str(&line).to_string(), expected);
     }

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_api::{EventRecord, Request, ServerInfo};
+use mainstay_api::{Around, Described, EventRecord, Request, ServerInfo};
 use mainstay_core::{
-    ProcessSpec, ProxySettings, RestartPolicy, ServerName, ServerSpec, Status, Transport, Workload,
+    ClientSettings, ProcessSpec, ProxySettings, RestartPolicy, ServerName, ServerSpec, Status,
+    Transport, Workload,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -93,7 +94,8 @@ impl Demo<'_> {
         self.prompt("mainstay run demo -- mainstay __demo-server")?;
         let spec = Box::new(demo_spec(exe)?);
         let name = spec.name.clone();
-        let _accepted: ServerInfo = self.ask(&Request::Run { spec, replace: false }).await?;
+        let _accepted: Described =
+            self.ask(&Request::Run { spec, replace: false, around: Around::default() }).await?;
         let settle = Request::Settle { name: name.clone(), any_end: true };
         let server: ServerInfo = self.ask(&settle).await?;
         let pid = server.pid.filter(|_| server.status == Status::Running);
@@ -191,6 +193,7 @@ fn demo_spec(exe: &Path) -> Result<ServerSpec, CliError> {
         }),
         restart: RestartPolicy::default(),
         proxy: ProxySettings::default(),
+        clients: ClientSettings::default(),
     })
 }
 

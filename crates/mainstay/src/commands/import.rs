@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use mainstay_api::Request;
+use mainstay_api::{Around, Request};
 use mainstay_daemon::discover::Disk;
 
 use super::change::{self, Change};
@@ -38,7 +38,8 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     for spec in &mut specs {
         engine_host::settle(spec, &ctx.caller, &Disk)?;
     }
-    let request = Request::Import { specs: specs.clone(), replace: args.replace };
+    let request =
+        Request::Import { specs: specs.clone(), replace: args.replace, around: Around::default() };
     let outcomes = ask_with_images(ctx, "importing", &request, &specs).await?;
     change::tell(Change::Start, args.json, &outcomes, ctx)
 }

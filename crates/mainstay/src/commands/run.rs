@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use clap::builder::NonEmptyStringValueParser;
-use mainstay_api::{Request, ServerInfo};
+use mainstay_api::{Around, Described, Request, ServerInfo};
 use mainstay_core::{EngineKind, ImageRef, RemoteUrl, ServerName, Status};
 use mainstay_daemon::discover::Disk;
 
@@ -229,8 +229,10 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     engine_host::settle(&mut spec, &ctx.caller, &Disk)?;
     let name = spec.name.clone();
     let specs = [spec.clone()];
-    let request = Request::Run { spec: Box::new(spec), replace: args.replace };
-    let accepted: ServerInfo = ask_with_images(ctx, "asking the daemon", &request, &specs).await?;
+    let request =
+        Request::Run { spec: Box::new(spec), replace: args.replace, around: Around::default() };
+    let described: Described = ask_with_images(ctx, "asking the daemon", &request, &specs).await?;
+    let accepted = described.server;
     if let Some(caveat) = caveat(&accepted, args.restart.on_stop) {
         ctx.ui.say(format!("{} {caveat}", paint::odd("warning:")));
     }

@@ -178,7 +178,7 @@ fn policy(policy: &RestartPolicy) -> String {
 #[cfg(test)]
 mod tests {
     use mainstay_api::ContainerInfo;
-    use mainstay_core::{Limits, Status};
+    use mainstay_core::{Limits, RefreshMode, Status};
 
     use super::super::ls::tests::server;
     use super::*;
@@ -202,6 +202,8 @@ mod tests {
             headers: None,
             restart: RestartPolicy::default(),
             proxy: ProxySettings::default(),
+            refresh: RefreshMode::default(),
+            clients: Vec::new(),
             mcp: Some(McpInfo {
                 name: Some("time".to_owned()),
                 version: Some("1.0".to_owned()),

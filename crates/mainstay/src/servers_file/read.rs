@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mainstay_core::{
-    ContainerSpec, EngineKind, EnvVar, HeaderName, ImageRef, OnStop, ProcessSpec, ProxySettings,
-    RemoteSpec, RemoteUrl, RestartPolicy, ServerName, ServerSpec, StableFrom, Transport, Volume,
-    Workload,
+    ClientSettings, ContainerSpec, EngineKind, EnvVar, HeaderName, ImageRef, OnStop, ProcessSpec,
+    ProxySettings, RemoteSpec, RemoteUrl, RestartPolicy, ServerName, ServerSpec, StableFrom,
+    Transport, Volume, Workload,
 };
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
@@ -106,7 +106,13 @@ impl Server {
     ) -> Result<ServerSpec, ReadError> {
         let (restart, proxy) = (self.restart.policy(), self.proxy.settings());
         match self.into_workload(caller, unset) {
-            Ok(workload) => Ok(ServerSpec { name, workload, restart, proxy }),
+            Ok(workload) => Ok(ServerSpec {
+                name,
+                workload,
+                restart,
+                proxy,
+                clients: ClientSettings::default(),
+            }),
             Err(problem) => Err(ReadError::Server { name, problem }),
         }
     }

@@ -22,6 +22,7 @@ fn body_with(change: impl FnOnce(&mut ContainerSpec), stop_timeout: Duration) ->
         workload: Workload::Container(container.clone()),
         restart: mainstay_core::RestartPolicy { stop_timeout, ..Default::default() },
         proxy: mainstay_core::ProxySettings::default(),
+        clients: mainstay_core::ClientSettings::default(),
     };
     let labels = Labels { instance: "i-1", server: &spec.name, run: RunId::new(7) };
     serde_json::to_value(create_body(&spec, &container, &labels)).unwrap()

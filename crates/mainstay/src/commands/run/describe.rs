@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use mainstay_core::{
-    EnvVar, HeaderName, HeaderValue, OnStop, ProcessSpec, ProxySettings, RemoteSpec, RemoteUrl,
-    RestartPolicy, ServerSpec, SpecError, StableFrom, Transport, Workload,
+    ClientSettings, EnvVar, HeaderName, HeaderValue, OnStop, ProcessSpec, ProxySettings,
+    RemoteSpec, RemoteUrl, RestartPolicy, ServerSpec, SpecError, StableFrom, Transport, Workload,
 };
 
 use super::container::{container_from, no_container, too_little_memory};
@@ -49,6 +49,7 @@ pub(super) fn spec_from(
         workload,
         restart: policy_from(&args.restart),
         proxy: proxy_from(&args.proxy),
+        clients: ClientSettings::default(),
     };
     match (spec.validate(), args.container.memory) {
         (Ok(()), _) => Ok(spec),
