@@ -170,6 +170,11 @@ impl Registrar {
         Ok(Status { client: client.id, located, entries })
     }
 
+    /// Everything that the ledger has.
+    pub fn records(&self) -> Result<Vec<Record>, ClientError> {
+        Ok(self.book.records()?)
+    }
+
     /// What was begun and not done, by us or by those before us.
     pub fn unfinished(&self) -> Result<Vec<Unfinished>, ClientError> {
         let records = self.book.records()?.into_iter();
