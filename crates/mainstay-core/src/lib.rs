@@ -9,6 +9,7 @@ mod cause;
 mod inherit;
 mod name;
 mod policy;
+pub mod refresh;
 mod spec;
 mod status;
 mod text;

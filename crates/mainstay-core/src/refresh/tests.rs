@@ -1,0 +1,207 @@
+//! The rules as stories, and as properties of random lives.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const HOLD: Duration = Duration::from_secs(45);
+
+/// A server, its entries and a clock.
+struct World {
+    now: Instant,
+    refresh: Refresh,
+    done: Vec<(Duration, Step)>,
+    begun: Instant,
+}
+
+impl World {
+    fn new(mode: RefreshMode) -> Self {
+        let now = Instant::now();
+        let refresh = Refresh::new(now, mode, HOLD, false);
+        Self { now, refresh, done: Vec::new(), begun: now }
+    }
+
+    fn see(&mut self, serving: Serving, run: u64) -> &mut Self {
+        self.refresh.look(self.now, serving, run);
+        self.act();
+        self
+    }
+
+    /// Lets time pass, and does what falls due when it does.
+    fn pass(&mut self, seconds: u64) -> &mut Self {
+        let end = self.now + Duration::from_secs(seconds);
+        while let Some(due) = self.refresh.deadline().filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            let before = self.done.len();
+            self.act();
+            if self.done.len() == before {
+                break;
+            }
+        }
+        self.now = end;
+        self.act();
+        self
+    }
+
+    fn act(&mut self) {
+        while let Some(step) = self.refresh.due(self.now) {
+            self.refresh.done(self.now, step);
+            self.done.push((self.now - self.begun, step));
+        }
+    }
+
+    /// What was done, each with the second in which it was.
+    fn story(&self) -> String {
+        let line = |(at, step): &(Duration, Step)| match step {
+            Step::Remove(why) => format!("{}: out, {why}", at.as_secs()),
+            Step::Add => format!("{}: in", at.as_secs()),
+        };
+        self.done.iter().map(line).collect::<Vec<_>>().join("; ")
+    }
+}
+
+use Serving::{Down, Failed, Off, Ready};
+
+#[test]
+fn auto_leaves_an_entry_while_sessions_can_be_kept() {
+    let mut world = World::new(RefreshMode::Auto);
+    world.see(Down, 0).see(Down, 1).pass(1).see(Ready, 1).pass(3600);
+    for run in 2..20 {
+        world.see(Down, run).pass(44).see(Ready, run).pass(1);
+    }
+    assert_eq!(world.story(), "");
+}
+
+#[test]
+fn auto_refreshes_when_an_outage_outlives_the_hold() {
+    let mut world = World::new(RefreshMode::Auto);
+    world.see(Ready, 1).pass(10).see(Down, 2).pass(50).see(Ready, 3).pass(10);
+    assert_eq!(world.story(), "55: out, the server has been down for longer than 45 s; 60: in");
+}
+
+#[test]
+fn auto_refreshes_when_a_server_is_given_up_and_comes_back() {
+    let mut world = World::new(RefreshMode::Auto);
+    world.see(Ready, 1).pass(10).see(Down, 2).pass(5).see(Failed, 2).pass(600);
+    assert_eq!(world.story(), "15: out, the server has failed");
+    world.see(Down, 3).pass(1).see(Ready, 3);
+    assert_eq!(world.story(), "15: out, the server has failed; 616: in");
+}
+
+#[test]
+fn always_refreshes_around_each_restart() {
+    let mut world = World::new(RefreshMode::Always);
+    world.see(Down, 0).see(Down, 1).pass(1).see(Ready, 1).pass(9);
+    assert_eq!(world.story(), "");
+    world.see(Down, 1).pass(5).see(Down, 2).pass(1).see(Ready, 2).pass(100);
+    assert_eq!(world.story(), "10: out, the server is restarted; 16: in");
+    // The second restart is quicker than any look at it.
+    world.see(Ready, 3).pass(1);
+    assert_eq!(world.done.last().unwrap().1, Step::Remove(Why::Restart));
+    world.pass(1);
+    assert_eq!(world.done.last().unwrap(), &(Duration::from_secs(118), Step::Add));
+}
+
+#[test]
+fn always_refreshes_a_server_that_dies_before_it_is_ready() {
+    let mut world = World::new(RefreshMode::Always);
+    world.see(Down, 1).pass(1).see(Down, 2).pass(1).see(Ready, 2).pass(2);
+    assert_eq!(world.story(), "1: out, the server is restarted; 3: in");
+}
+
+#[test]
+fn the_limit_delays_additions_and_never_removals() {
+    let mut world = World::new(RefreshMode::Always);
+    world.see(Ready, 1).see(Down, 1).see(Ready, 2).pass(3);
+    world.see(Down, 2).see(Ready, 3).pass(70);
+    assert_eq!(
+        world.story(),
+        "0: out, the server is restarted; 2: in; 3: out, the server is restarted; 62: in"
+    );
+}
+
+#[test]
+fn never_means_never_but_what_is_out_comes_back() {
+    let mut world = World::new(RefreshMode::Never);
+    world.see(Ready, 1).see(Down, 1).pass(100).see(Ready, 2).see(Failed, 2).pass(100);
+    assert_eq!(world.story(), "");
+    let mut world = World::new(RefreshMode::Auto);
+    world.see(Ready, 1).see(Failed, 1).pass(100);
+    world.refresh.set(RefreshMode::Never, HOLD);
+    world.pass(1);
+    assert_eq!(world.story(), "0: out, the server has failed; 100: in");
+}
+
+#[test]
+fn a_server_that_its_user_turned_off_keeps_its_entries_as_they_are() {
+    for mode in RefreshMode::ALL {
+        let mut world = World::new(mode);
+        world.see(Ready, 1).see(Off, 1).pass(1000);
+        assert_eq!(world.story(), "", "{mode}");
+    }
+    let mut world = World::new(RefreshMode::Auto);
+    world.see(Failed, 1).see(Off, 1).pass(1000);
+    assert_eq!(world.story(), "0: out, the server has failed");
+}
+
+#[test]
+fn lost_sessions_are_a_reason_once_the_server_is_ready() {
+    let mut world = World::new(RefreshMode::Auto);
+    world.refresh.lose_sessions();
+    world.see(Down, 1).pass(1);
+    assert_eq!(world.story(), "");
+    world.see(Ready, 1).pass(10);
+    let expected = "1: out, sessions were lost, so clients have to connect anew; 3: in";
+    assert_eq!(world.story(), expected);
+}
+
+#[test]
+fn what_an_earlier_daemon_took_out_comes_back_when_the_server_is_ready() {
+    let now = Instant::now();
+    let mut refresh = Refresh::new(now, RefreshMode::Auto, HOLD, true);
+    refresh.look(now, Down, 1);
+    assert_eq!(refresh.deadline(), None);
+    refresh.look(now, Ready, 1);
+    assert_eq!((refresh.due(now), refresh.deadline()), (None, Some(now + GAP)));
+    assert_eq!(refresh.due(now + GAP), Some(Step::Add));
+}
+
+fn any_serving() -> impl Strategy<Value = Serving> {
+    prop_oneof![4 => Just(Ready), 4 => Just(Down), 1 => Just(Failed), 1 => Just(Off)]
+}
+
+proptest! {
+    #[test]
+    fn no_life_breaks_the_rules(
+        mode in prop::sample::select(RefreshMode::ALL.to_vec()),
+        life in prop::collection::vec((any_serving(), 0..3_u64, 0..100_u64), 1..60),
+    ) {
+        let mut world = World::new(mode);
+        let mut run = 0;
+        for (serving, restarts, seconds) in life {
+            run += restarts;
+            world.see(serving, run).pass(seconds);
+        }
+        let (mut removed, mut added) = (None, None);
+        for (at, step) in &world.done {
+            match step {
+                Step::Remove(_) => {
+                    prop_assert!(removed.is_none(), "out twice: {}", world.story());
+                    removed = Some(*at);
+                }
+                Step::Add => {
+                    let gap = removed.take().map(|removed| *at - removed);
+                    prop_assert!(gap >= Some(GAP), "{}", world.story());
+                    let cycle = added.replace(*at).is_none_or(|last| *at - last >= CYCLE);
+                    prop_assert!(cycle, "{}", world.story());
+                }
+            }
+        }
+        prop_assert!(mode != RefreshMode::Never || world.done.is_empty());
+        // With time, a server that stays ready is in every file.
+        world.see(Ready, run).pass(CYCLE.as_secs() + GAP.as_secs());
+        world.pass(CYCLE.as_secs());
+        prop_assert!(world.refresh.is_in(), "{}", world.story());
+        prop_assert_eq!(world.refresh.deadline(), None);
+    }
+}
