@@ -181,7 +181,8 @@ impl Registrar {
         Ok(records.filter_map(unfinished).collect())
     }
 
-    fn locate(&self, client: &Client) -> Located {
+    /// Where a client's file is, and whether the client is installed.
+    pub fn locate(&self, client: &Client) -> Located {
         self.machine.look(|around| client.locate(around))
     }
 

@@ -16,6 +16,19 @@ pub enum Value {
 pub type Fields = Vec<(String, Value)>;
 
 impl Value {
+    /// The value as JSON, to be shown.
+    pub fn to_json(&self) -> serde_json::Value {
+        match self {
+            Self::Text(text) | Self::Other(text) => text.as_str().into(),
+            Self::Flag(flag) => (*flag).into(),
+            Self::Number(number) => (*number).into(),
+            Self::List(items) => items.iter().map(Self::to_json).collect(),
+            Self::Map(fields) => {
+                fields.iter().map(|(key, value)| (key.clone(), value.to_json())).collect()
+            }
+        }
+    }
+
     /// Whether both mean the same: the order of a map's keys does not count.
     pub(super) fn means(&self, other: &Self) -> bool {
         match (self, other) {
