@@ -191,6 +191,9 @@ pub struct EventRecord {
 impl EventRecord {
     /// The word for events that tell what was decided for a client's request.
     pub const REQUEST: &str = "request";
+
+    /// The word for events that tell what was done to a client's file.
+    pub const CLIENT: &str = "client";
 }
 
 /// One line of a server's log.

@@ -5,6 +5,7 @@
 //! daemon that knows everything. Order at the end: stop accepting and give up the socket, then drain.
 
 mod aside;
+mod clients;
 mod clock;
 mod control;
 mod driver;
@@ -24,25 +25,27 @@ mod sessions;
 mod snapshot;
 mod store;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_api::{Instance, ListenAddr};
-use mainstay_core::ServerName;
+use mainstay_api::{Around, Instance, ListenAddr};
+use mainstay_core::{RefreshMode, ServerName};
 use mainstay_engine::{
     DockerConfig, DockerEngine, EngineError, News, ProcessConfig, ProcessEngine, RemoteEngine,
     RunKey,
 };
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, broadcast, mpsc};
+use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use clients::{Clients, Wish};
 use driver::Context;
 use engines::{Engines, Home};
 use gateway::Gateway;
@@ -67,6 +70,9 @@ const SESSIONS: &str = "sessions.db";
 
 /// What is known of containers, in the state directory.
 const CONTAINERS: &str = "containers";
+
+/// What we wrote into clients' files, in the state directory.
+const CLIENTS_DIR: &str = "clients";
 
 /// How often sessions are looked over that nobody uses any more.
 const SWEEP: Duration = Duration::from_secs(600);
@@ -108,6 +114,8 @@ pub struct Config {
     pub env: Vec<(OsString, OsString)>,
     /// This program, which is also the shim.
     pub exe: PathBuf,
+    /// When entries in clients' files are refreshed, if a server does not say.
+    pub refresh: RefreshMode,
     /// What is logged, in the notation of `tracing`.
     pub log_filter: Option<String>,
 }
@@ -139,7 +147,8 @@ async fn live(
     announce: impl FnOnce() + Send,
 ) -> Result<(), RunError> {
     let (stop, mut stops) = mpsc::channel(1);
-    let Awake { service, engines, news, sessions, front } = wake(config, stop).await?;
+    let Awake { service, engines, news, sessions, sessions_lost, front } =
+        wake(config, stop).await?;
     let registry = service.registry.clone();
     let mut messengers = JoinSet::new();
     for news in news {
@@ -154,6 +163,7 @@ async fn live(
         () = accept(&listener, &service, &mut clients) => Stop::KeepServers,
         () = keep_watch(&engines, &registry) => Stop::KeepServers,
         () = sweep(&service.gateway) => Stop::KeepServers,
+        () = keep_entries(&registry, service.listen.clone(), sessions_lost) => Stop::KeepServers,
     };
     drop(listener);
     ground.give_up_socket();
@@ -182,12 +192,14 @@ struct Awake {
     /// The engines' news from the very beginning.
     news: Vec<broadcast::Receiver<News>>,
     sessions: Sessions,
+    /// Whether clients have sessions that nobody knows any more.
+    sessions_lost: bool,
     front: Listener,
 }
 
 /// Opens everything and takes up every server.
 async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunError> {
-    let instance = config.instance;
+    let instance = config.instance.clone();
     let store = Store::open(&instance.state_dir.join(STATE))?;
     let instance_id = store.instance()?;
     let daemon = store.next_daemon()?;
@@ -197,6 +209,7 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
     let last_runs = journal::last_runs(&events);
     let memory = Memory::open(instance.sessions_dir())
         .map_err(|source| RunError::directory(&instance.run_dir, source))?;
+    let clients = Clients::open(surroundings(&config, &instance), store.clone(), journal.clone())?;
     let env = config.env.clone();
     let engine = ProcessEngine::open(ProcessConfig {
         shim: config.exe,
@@ -227,9 +240,11 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
         remote: Arc::new(RemoteEngine::default()),
     };
     let (sessions, kept) = Sessions::open(&instance.state_dir.join(SESSIONS));
+    let sessions_lost = kept.lost;
     let gateway = Gateway::new(journal.clone(), Arc::new(sessions.clone()), kept);
     let hubs = Arc::clone(&gateway.hubs);
-    let context = Context { engines: engines.clone(), store, journal, memory, hubs, daemon };
+    let context =
+        Context { engines: engines.clone(), store, journal, memory, hubs, clients, daemon };
     // Before the list, so that no end falls between the two.
     let news = engines.watch();
     let (mut legacies, mut unwanted) = legacy::sort_out(last_runs, engines.list().await?);
@@ -254,6 +269,7 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
     let mut front = Listener::for_all(config.listen.socket_addr(), Arc::clone(&gateway.hubs));
     front.settle().await;
     let listen = front.watch();
+    context.clients.listen_at(listen.clone());
     let started_at = clock::wall();
     let service = Service {
         instance,
@@ -267,7 +283,25 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
         connected: control::seats(),
         stop,
     };
-    Ok(Awake { service: Arc::new(service), engines, news, sessions, front })
+    let service = Arc::new(service);
+    Ok(Awake { service, engines, news, sessions, sessions_lost, front })
+}
+
+/// What clients' entries depend on.
+fn surroundings(config: &Config, instance: &Instance) -> clients::Surroundings {
+    let env = config
+        .env
+        .iter()
+        .filter_map(|(key, value)| Some((key.to_str()?.to_owned(), value.to_str()?.to_owned())));
+    let env: BTreeMap<String, String> = env.collect();
+    let home = env.get("HOME").map(PathBuf::from).unwrap_or_default();
+    clients::Surroundings {
+        state_dir: instance.state_dir.join(CLIENTS_DIR),
+        exe: config.exe.clone(),
+        home: env.get("MAINSTAY_HOME").filter(|home| !home.is_empty()).map(PathBuf::from),
+        refresh: config.refresh,
+        around: Around { home, env },
+    }
 }
 
 /// The servers that are to run in containers. What is left of the containers of others is swept.
@@ -353,6 +387,25 @@ async fn keep_watch(engines: &Engines, registry: &Registry) {
         }
         if resumed || count % RECONCILE == 0 {
             reconcile(engines, registry).await;
+        }
+    }
+}
+
+/// Makes the entries in clients' files what they are to be: at first, and whenever clients reach us
+/// elsewhere.
+async fn keep_entries(
+    registry: &Registry,
+    mut listen: watch::Receiver<Option<SocketAddr>>,
+    sessions_lost: bool,
+) {
+    registry.sweep_entries().await;
+    if sessions_lost {
+        registry.lose_sessions().await;
+    }
+    loop {
+        registry.register_all(Wish::Keep).await;
+        if listen.changed().await.is_err() {
+            return std::future::pending().await;
         }
     }
 }

@@ -4,6 +4,7 @@
 //! everything. Changes are made one at a time.
 
 mod change;
+mod entries;
 #[cfg(test)]
 mod tests;
 
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-use mainstay_api::{ApiError, ErrorKind};
+use mainstay_api::{ApiError, Around, ErrorKind};
 use mainstay_core::{RunId, ServerName, ServerSpec, Wanted};
 use mainstay_engine::{Found, News, StartError};
 use mainstay_proxy::{Outlook, Reason};
@@ -155,6 +156,7 @@ impl Registry {
         &self,
         mut specs: Vec<ServerSpec>,
         replace: bool,
+        around: &Around,
     ) -> Result<Vec<ServerName>, ApiError> {
         for spec in &mut specs {
             spec.validate().map_err(|e| ApiError::new(ErrorKind::Invalid, e.to_string()))?;
@@ -177,6 +179,7 @@ impl Registry {
                 })?;
             }
         }
+        self.shared.context.clients.meet(&specs, around).await?;
         let created_at = clock::wall();
         let stored: Vec<Stored> =
             specs.into_iter().map(|spec| Stored { spec, wanted: Wanted::On, created_at }).collect();
@@ -193,7 +196,9 @@ impl Registry {
                     let own = Stored { spec, ..server.clone() };
                     send(&handle, Message::Replace(Box::new(own))).await;
                 }
+                let clients = server.spec.clients.clone();
                 send(&handle, Message::Replace(Box::new(server))).await;
+                entries::show(handle, &clients).await;
             } else {
                 let last = self.forgotten().remove(&name).unwrap_or_default();
                 self.adopt(server, &Legacy { last, ..Legacy::default() });
@@ -396,7 +401,7 @@ async fn send(handle: &Handle, message: Message) {
     handle.inbox.send(message).await.ok();
 }
 
-fn refused(error: &StoreError) -> ApiError {
+pub(crate) fn refused(error: &StoreError) -> ApiError {
     let refused = ApiError::new(ErrorKind::Internal, error.to_string());
     match error.help() {
         Some(help) => refused.with_help(help),

@@ -1,6 +1,7 @@
 //! What the control API does.
 
 mod absent;
+mod describe;
 mod pull;
 mod streams;
 
@@ -10,8 +11,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use mainstay_api::{
-    ApiError, DaemonInfo, Described, ErrorKind, EventRecord, Instance, Outcome, Request,
-    ServerInfo, WhyReport,
+    ApiError, DaemonInfo, ErrorKind, EventRecord, Instance, Request, ServerInfo, WhyReport,
 };
 use mainstay_core::{Cause, ServerName, ServerSpec, Status};
 use mainstay_engine::{DockerEngine, LogRange, RunKey};
@@ -65,22 +65,11 @@ impl Service {
     /// Serves one request. The error is the client's connection failing, nothing else.
     pub(crate) async fn serve(&self, request: Request, peer: &mut Peer) -> io::Result<()> {
         match request {
-            Request::Run { spec, replace, around: _ } => {
-                let described = self.registry.describe(vec![*spec], replace).await;
-                let answer = described.and_then(|names| {
-                    Ok(Described { server: self.info(&names[0])?, clients: Vec::new() })
-                });
-                peer.answer(answer).await
+            Request::Run { spec, replace, around } => {
+                peer.answer(self.run(*spec, replace, &around).await).await
             }
-            Request::Clients { .. }
-            | Request::ChooseClients { .. }
-            | Request::DropClients { .. } => {
-                let error = ApiError::new(ErrorKind::Invalid, "not yet");
-                peer.answer::<()>(Err(error)).await
-            }
-            Request::Import { specs, replace, around: _ } => {
-                let described = self.registry.describe(specs, replace).await;
-                peer.answer(described.map(|names| self.outcomes(names))).await
+            Request::Import { specs, replace, around } => {
+                peer.answer(self.import(specs, replace, &around).await).await
             }
             Request::Pull { spec } => self.pull(&spec, peer).await,
             Request::Export { name } => {
@@ -92,8 +81,13 @@ impl Service {
                 let found = self.find(&name).await;
                 let report = found.map(|handle| {
                     let shown = handle.view.borrow();
-                    snapshot::status(&shown, self.told(shown.info()), log)
+                    let refresh = self.context.clients.mode(&shown.spec.clients);
+                    snapshot::status(&shown, self.told(shown.info()), refresh, log)
                 });
+                let report = match report {
+                    Ok(report) => Ok(self.with_clients(report).await),
+                    Err(error) => Err(error),
+                };
                 peer.answer(report).await
             }
             Request::Why { name } => peer.answer(self.why(name).await).await,
@@ -109,6 +103,15 @@ impl Service {
             Request::Tools { name } => peer.answer(self.tools(&name).await).await,
             Request::Call { name, tool, arguments } => {
                 peer.answer(self.call(&name, &tool, arguments).await).await
+            }
+            Request::Clients { around } => {
+                peer.answer(Ok(self.context.clients.list(around).await)).await
+            }
+            Request::ChooseClients { ids, around } => {
+                peer.answer(self.registry.choose_clients(ids, around).await).await
+            }
+            Request::DropClients { ids } => {
+                peer.answer(self.registry.drop_clients(ids).await).await
             }
             Request::Connect { .. } => unreachable!("the control socket serves it itself"),
             Request::Daemon => peer.answer(Ok(self.about())).await,
@@ -146,14 +149,6 @@ impl Service {
         info.sessions = hub.map_or(0, |hub| hub.session_count()).try_into().unwrap_or(u32::MAX);
         info.url = self.listen.borrow().map(|addr| format!("http://{addr}/{}/mcp", info.name));
         info
-    }
-
-    fn outcomes(&self, described: Vec<ServerName>) -> Vec<Outcome> {
-        let outcome = |name| {
-            let status = self.info(&name).ok().map(|info| info.status);
-            Outcome { name, changed: true, status, clients: Vec::new() }
-        };
-        described.into_iter().map(outcome).collect()
     }
 
     async fn why(&self, name: ServerName) -> Result<WhyReport, ApiError> {

@@ -40,6 +40,8 @@ pub(crate) struct Kept {
     pub(crate) sessions: Vec<SessionRecord>,
     /// The copies, each with its server.
     pub(crate) copies: Vec<(String, Vec<u8>)>,
+    /// Whether there was a file that could not be read, so that clients have sessions we do not know.
+    pub(crate) lost: bool,
 }
 
 impl Sessions {
@@ -53,7 +55,7 @@ impl Sessions {
                     error,
                     "sessions live in memory only: they will not outlive this daemon"
                 );
-                (Self::new(None), Kept::default())
+                (Self::new(None), Kept { lost: true, ..Kept::default() })
             }
         }
     }
@@ -191,7 +193,8 @@ fn open_or_replace(path: &Path) -> Result<(Database, Kept), OpenError> {
     match Database::open(path) {
         Err(OpenError::Damaged { .. }) => {
             set_aside(path, "file of sessions");
-            Database::open(path)
+            let (database, kept) = Database::open(path)?;
+            Ok((database, Kept { lost: true, ..kept }))
         }
         other => other,
     }

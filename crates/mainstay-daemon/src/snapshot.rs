@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use mainstay_api::{ContainerInfo, LastExit, McpInfo, ServerInfo, StatusReport};
 use mainstay_core::{
-    Cause, ContainerSpec, ServerSpec, Status, Transport, Unit, Wanted, Workload, human_duration,
+    Cause, ContainerSpec, RefreshMode, ServerSpec, Status, Transport, Unit, Wanted, Workload,
+    human_duration,
 };
 use mainstay_proxy::Run;
 
@@ -98,6 +99,7 @@ impl Snapshot {
 pub(crate) fn status(
     snapshot: &Snapshot,
     server: ServerInfo,
+    refresh: RefreshMode,
     log: std::path::PathBuf,
 ) -> StatusReport {
     let spec = &snapshot.spec;
@@ -118,7 +120,7 @@ pub(crate) fn status(
         headers: remote.map(|remote| remote.headers.keys().map(ToString::to_string).collect()),
         restart: spec.restart.clone(),
         proxy: spec.proxy.clone(),
-        refresh: spec.clients.refresh.unwrap_or_default(),
+        refresh,
         clients: Vec::new(),
         mcp: snapshot.session.as_ref().map(|session| McpInfo {
             name: session.run.hello.server_name.clone(),

@@ -1,8 +1,12 @@
 //! The store of intent: which servers there should be, and whether each should run.
 //!
 //! Nothing observed is kept here. Every change is one transaction, on disk when it is acknowledged
-//! (WAL, `synchronous=FULL`). The schema has a number; a newer one is refused, an older one would be
-//! migrated forward.
+//! (WAL, `synchronous=FULL`). The schema has a number; a newer one is refused, an older one is migrated
+//! forward.
+
+mod clients;
+
+pub(crate) use clients::StoredClient;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,13 +21,23 @@ use crate::ground::make_private_database;
 use crate::random;
 
 /// The schema that this program writes.
-const SCHEMA: i64 = 1;
+const SCHEMA: i64 = 2;
 
 /// The event log beside it.
 pub(crate) const EVENTS: &str = "events.db";
 
 /// Marks the file as ours: "main".
 const APPLICATION: i64 = 0x6d61_696e;
+
+/// The tables of the first schema.
+const FIRST: &str = "
+    CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE servers (
+        name TEXT PRIMARY KEY,
+        spec TEXT NOT NULL,
+        wanted TEXT NOT NULL,
+        created_at TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;";
 
 /// A server as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -299,16 +313,11 @@ fn set_up(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
     connection.pragma_update(None, "cache_size", -512)?;
     if found < SCHEMA {
         let tx = connection.transaction()?;
-        tx.execute_batch(
-            "CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
-             CREATE TABLE servers (
-                 name TEXT PRIMARY KEY,
-                 spec TEXT NOT NULL,
-                 wanted TEXT NOT NULL,
-                 created_at TEXT NOT NULL
-             ) STRICT, WITHOUT ROWID;",
-        )?;
-        tx.pragma_update(None, "application_id", APPLICATION)?;
+        if found < 1 {
+            tx.execute_batch(FIRST)?;
+            tx.pragma_update(None, "application_id", APPLICATION)?;
+        }
+        tx.execute_batch(clients::TABLE)?;
         tx.pragma_update(None, "user_version", SCHEMA)?;
         tx.commit()?;
     }
@@ -329,6 +338,8 @@ fn parse_wanted(text: &str) -> Option<Wanted> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use mainstay_testkit::samples::spec;
 
     use super::*;
@@ -387,6 +398,21 @@ mod tests {
         fs::write(dir.path().join(EVENTS), "").unwrap();
         let error = Store::open(&path).unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_database_of_the_first_schema_is_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.db");
+        let old = Connection::open(&path).unwrap();
+        old.execute_batch(FIRST).unwrap();
+        old.pragma_update(None, "application_id", APPLICATION).unwrap();
+        old.pragma_update(None, "user_version", 1).unwrap();
+        old.execute("INSERT INTO meta VALUES ('instance', 'abc')", []).unwrap();
+        drop(old);
+        let store = Store::open(&path).unwrap();
+        assert_eq!(store.instance().unwrap(), "abc");
+        assert_eq!(store.clients().unwrap(), BTreeMap::default());
     }
 
     #[test]

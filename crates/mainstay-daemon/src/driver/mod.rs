@@ -16,12 +16,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use mainstay_core::{Action, Event, Exit, Found, Note, RunId, ServerName, Unit, Wanted};
+use mainstay_core::{
+    Action, ClientSettings, Event, Exit, Found, Note, RunId, ServerName, ServerSpec, Unit, Wanted,
+};
 use mainstay_engine::{FoundState, News, RunKey, Started};
 use mainstay_proxy::Hubs;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
+use crate::clients::{Clients, Entries};
 use crate::clock;
 use crate::engines::{Engines, Home};
 use crate::journal::Journal;
@@ -46,6 +49,7 @@ pub(crate) struct Context {
     pub(crate) journal: Journal,
     pub(crate) memory: Memory,
     pub(crate) hubs: Arc<Hubs>,
+    pub(crate) clients: Clients,
     pub(crate) daemon: u64,
 }
 
@@ -58,6 +62,8 @@ pub(crate) enum Message {
     Restart,
     /// The server is described anew; that is stored already.
     Replace(Box<Stored>),
+    /// Other clients get an entry for the server; that is stored already.
+    Clients(ClientSettings),
     /// Something happened to a run.
     News(News),
     /// What a complete list of the engines', begun at that time, has of this server.
@@ -77,6 +83,8 @@ pub(crate) enum Message {
 pub(crate) struct Handle {
     pub(crate) inbox: mpsc::Sender<Message>,
     pub(crate) view: watch::Receiver<Snapshot>,
+    /// Its entries in clients' files; a run of a single session has none.
+    pub(crate) entries: Option<Entries>,
 }
 
 /// How a driver ended.
@@ -128,6 +136,7 @@ pub(crate) struct Driver {
     attending: Vec<AbortHandle>,
     inbox: mpsc::Receiver<Message>,
     view: watch::Sender<Snapshot>,
+    entries: Option<Entries>,
     work: JoinSet<Done>,
     /// The listener of the server's own port.
     port: Option<(u16, Listener)>,
@@ -176,6 +185,8 @@ impl Driver {
         };
         let home = Home::of(&stored.spec.workload);
         let (view, watcher) = watch::channel(snapshot);
+        let shared = !audience.is_one_session();
+        let entries = shared.then(|| context.clients.keep(name.clone(), watcher.clone()));
         let mut driver = Self {
             context,
             audience,
@@ -202,6 +213,7 @@ impl Driver {
             attending: Vec::new(),
             inbox,
             view,
+            entries: entries.clone(),
             work: JoinSet::new(),
             port: None,
         };
@@ -213,7 +225,7 @@ impl Driver {
             driver.open_session(key.run, known.map(|known| known.hello), Duration::ZERO);
         }
         driver.publish();
-        (driver, Handle { inbox: sender, view: watcher })
+        (driver, Handle { inbox: sender, view: watcher, entries })
     }
 
     /// Drives the server until it is forgotten or the daemon ends.
@@ -276,10 +288,17 @@ impl Driver {
             }
             Message::Replace(stored) => {
                 // What runs as it is described now is left alone.
-                let same = self.session.is_some() && self.stored.spec == stored.spec;
+                let clients = self.stored.spec.clients.clone();
+                let same = self.session.is_some()
+                    && self.stored.spec == ServerSpec { clients, ..stored.spec.clone() };
                 self.stored = *stored;
                 self.publish();
                 (!same).then(|| Event::Replaced(self.stored.spec.restart.clone()))
+            }
+            Message::Clients(clients) => {
+                self.stored.spec.clients = clients;
+                self.publish();
+                None
             }
             Message::News(news) if self.is_early(&news) => {
                 self.early.push_back(news);
@@ -362,6 +381,10 @@ impl Driver {
     async fn forget(&mut self) {
         self.work.shutdown().await;
         self.say_goodbye();
+        if let Some(entries) = &self.entries {
+            // What was done is in the event log.
+            entries.leave().await.await.ok();
+        }
         let name = self.name().clone();
         self.context.memory.forget(&self.key(self.unit.last_run()));
         if let Err(error) = self.context.engines.forget(&name).await {

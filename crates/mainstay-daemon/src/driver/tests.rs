@@ -48,6 +48,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("state.db")).unwrap();
         let journal = Journal::open(&dir.path().join("events.db")).unwrap();
+        let clients = Clients::of_nobody(dir.path(), &store, &journal);
         let context = Context {
             engines: Engines {
                 process: Arc::new(engine.clone()),
@@ -58,6 +59,7 @@ impl World {
             journal: journal.clone(),
             memory: Memory::open(dir.path().join("sessions")).unwrap(),
             hubs: Arc::default(),
+            clients,
             daemon: 1,
         };
         let (sessions, kept) = Sessions::open(&dir.path().join("sessions.db"));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_core::{Cause, Event, RunId};
+use mainstay_core::{Cause, Event, RefreshMode, RunId};
 use mainstay_engine::{News, StartError, Started};
 use mainstay_proxy::Hello;
 use tokio::sync::oneshot;
@@ -122,8 +122,15 @@ impl Driver {
         let spec = self.stored.spec.clone();
         self.exited = None;
         self.starting = Some(run);
+        // Clients that are to see each restart see the entry go before it.
+        let shows = self.context.clients.mode(&spec.clients) == RefreshMode::Always;
+        let entries = self.entries.clone().filter(|_| shows);
+        let revision = self.view.borrow().revision;
         self.work.spawn(async move {
             over(moving).await;
+            if let Some(entries) = entries {
+                entries.follow_up(revision).await;
+            }
             Done::Start(run, engine.start(&key, &spec).await)
         });
     }

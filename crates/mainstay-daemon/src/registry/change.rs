@@ -10,7 +10,7 @@ use super::{Registry, STOP_SLACK, refused, send};
 use crate::driver::{Handle, Message};
 
 /// How long a driver may take to act on a message.
-const ACKNOWLEDGE: Duration = Duration::from_secs(1);
+pub(super) const ACKNOWLEDGE: Duration = Duration::from_secs(1);
 
 /// A change of intent.
 #[derive(Debug, Clone, Copy)]
@@ -91,12 +91,20 @@ impl Registry {
             for (_, own) in self.isolated_of(&name) {
                 send(&own, change.message()).await;
             }
+            let leaving = match (change, &handle.entries) {
+                (Change::Remove, Some(entries)) => Some(entries.leave().await),
+                (Change::Remove | Change::Start | Change::Restart | Change::Stop, _) => None,
+            };
             send(&handle, change.message()).await;
             let mut view = handle.view.clone();
             // A driver answers at once; one that ends has nothing more to show.
             timeout(ACKNOWLEDGE, view.wait_for(|shown| shown.revision > before)).await.ok();
             let status = Some(handle.view.borrow().info().status);
-            outcomes.push((Outcome { name, changed, status, clients: Vec::new() }, handle));
+            let clients = match leaving {
+                Some(leaving) => leaving.await.unwrap_or_default(),
+                None => Vec::new(),
+            };
+            outcomes.push((Outcome { name, changed, status, clients }, handle));
         }
         Ok(outcomes)
     }

@@ -1,5 +1,7 @@
 //! The registry on a fake engine.
 
+mod entries;
+
 use mainstay_core::{Cause, ContainerSpec, Status, Workload};
 use mainstay_engine::{Engine, RemoteEngine};
 use mainstay_testkit::fake_engine::{FakeEngine, HOST};
@@ -8,6 +10,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
+use crate::clients::Clients;
 use crate::engines::Engines;
 use crate::journal::Journal;
 use crate::session::Memory;
@@ -21,18 +24,23 @@ struct World {
     engine: FakeEngine,
     registry: Registry,
     store: Store,
+    journal: Journal,
     news: tokio::task::JoinHandle<()>,
-    _dir: TempDir,
+    dir: Arc<TempDir>,
 }
 
 impl World {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let engine = FakeEngine::default();
+        Self::after(FakeEngine::default(), Arc::new(tempfile::tempdir().unwrap()))
+    }
+
+    /// The world of a daemon that comes after another one.
+    fn after(engine: FakeEngine, dir: Arc<TempDir>) -> Self {
         let store = Store::open(&dir.path().join("state.db")).unwrap();
         let journal = Journal::open(&dir.path().join("events.db")).unwrap();
         let (sessions, kept) = Sessions::open(&dir.path().join("sessions.db"));
         let gateway = Gateway::new(journal.clone(), Arc::new(sessions), kept);
+        let clients = Clients::of_nobody(dir.path(), &store, &journal);
         let context = Context {
             engines: Engines {
                 process: Arc::new(RemoteEngine::default()),
@@ -40,9 +48,10 @@ impl World {
                 remote: Arc::new(RemoteEngine::default()),
             },
             store: store.clone(),
-            journal,
+            journal: journal.clone(),
             memory: Memory::open(dir.path().join("sessions")).unwrap(),
             hubs: Arc::clone(&gateway.hubs),
+            clients,
             daemon: 1,
         };
         let registry = Registry::new(context, gateway.clone(), HashMap::new());
@@ -53,7 +62,7 @@ impl World {
                 told.news(news).await;
             }
         });
-        Self { engine, registry, store, news, _dir: dir }
+        Self { engine, registry, store, journal, news, dir }
     }
 
     async fn runs(&self, name: &ServerName) {
@@ -77,7 +86,7 @@ fn container() -> ServerSpec {
 #[tokio::test(start_paused = true)]
 async fn what_an_engine_decides_about_a_server_is_stored() {
     let world = World::new();
-    world.registry.describe(vec![container()], false).await.unwrap();
+    world.registry.describe(vec![container()], false, &Around::default()).await.unwrap();
     let stored = world.store.load().unwrap();
     let Workload::Container(stored) = &stored[0].spec.workload else { panic!("{stored:?}") };
     assert_eq!(stored.host.as_deref(), Some(HOST));
@@ -87,7 +96,8 @@ async fn what_an_engine_decides_about_a_server_is_stored() {
 async fn a_missing_image_is_an_error_of_its_own_kind() {
     let world = World::new();
     world.engine.lack_images();
-    let error = world.registry.describe(vec![container()], false).await.unwrap_err();
+    let error =
+        world.registry.describe(vec![container()], false, &Around::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoImage);
     assert_eq!(error.message, "`time`: the image `time:latest` is not there");
     assert_eq!(world.store.load().unwrap(), []);
@@ -96,7 +106,12 @@ async fn a_missing_image_is_an_error_of_its_own_kind() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_somebody_removed_is_let_go_of_with_the_runs_of_single_sessions() {
     let world = World::new();
-    let name = world.registry.describe(vec![container()], false).await.unwrap().remove(0);
+    let name = world
+        .registry
+        .describe(vec![container()], false, &Around::default())
+        .await
+        .unwrap()
+        .remove(0);
     world.runs(&name).await;
     let session = "0123456789abcdef";
     let mut told = world.registry.isolate(&name, session).unwrap();
@@ -118,7 +133,7 @@ async fn a_server_that_somebody_removed_is_let_go_of_with_the_runs_of_single_ses
     assert!(forgotten.contains(&name) && forgotten.contains(&isolated_name(&name, session)));
 
     // The same name may be used again, and no run number is.
-    world.registry.describe(vec![container()], false).await.unwrap();
+    world.registry.describe(vec![container()], false, &Around::default()).await.unwrap();
     world.runs(&name).await;
     assert_eq!(world.engine.starts().last().unwrap().0, key("time", 2));
 }

@@ -121,7 +121,7 @@ fn read(connection: &Connection) -> rusqlite::Result<Kept> {
     let sessions = select.query_map([], session)?.collect::<Result<_, _>>()?;
     let mut select = connection.prepare("SELECT server, content FROM copies ORDER BY server")?;
     let copies = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    Ok(Kept { sessions, copies: copies.collect::<Result<_, _>>()? })
+    Ok(Kept { sessions, copies: copies.collect::<Result<_, _>>()?, lost: false })
 }
 
 fn session(row: &Row<'_>) -> rusqlite::Result<SessionRecord> {

@@ -52,7 +52,7 @@ fn sessions_and_copies_are_found_again() {
     sessions.save_copy("s", b"\xff\0".to_vec());
     let (sessions, kept) = reopened(&sessions, &place.path);
     let copies = vec![("s".to_owned(), b"\xff\0".to_vec())];
-    assert_eq!(kept, Kept { sessions: vec![record("a", "s"), bare.clone()], copies });
+    assert_eq!(kept, Kept { sessions: vec![record("a", "s"), bare.clone()], copies, lost: false });
 
     sessions.touched(vec![("a".to_owned(), at(9)), ("unknown".to_owned(), at(9))]);
     sessions.remove("b");
@@ -79,7 +79,7 @@ fn a_damaged_file_is_moved_aside() {
     let place = place();
     fs::write(&place.path, "no database at all".repeat(100)).unwrap();
     let (sessions, kept) = Sessions::open(&place.path);
-    assert_eq!(kept, Kept::default());
+    assert_eq!(kept, Kept { lost: true, ..Kept::default() });
     assert!(crate::aside::place(&place.path).exists());
     sessions.save(record("a", "s"));
     let (sessions, kept) = reopened(&sessions, &place.path);
@@ -97,7 +97,7 @@ fn senseless_content_counts_as_damage() {
     connection.execute("UPDATE sessions SET subscriptions = 'x'", []).unwrap();
     drop(connection);
     let (sessions, kept) = Sessions::open(&place.path);
-    assert_eq!(kept, Kept::default());
+    assert_eq!(kept, Kept { lost: true, ..Kept::default() });
     assert!(crate::aside::place(&place.path).exists());
     sessions.close();
 }
@@ -110,7 +110,7 @@ fn a_file_of_a_later_program_is_left_alone() {
     drop(connection);
     let before = fs::read(&place.path).unwrap();
     let (sessions, kept) = Sessions::open(&place.path);
-    assert_eq!(kept, Kept::default());
+    assert_eq!(kept, Kept { lost: true, ..Kept::default() });
     sessions.save(record("a", "s"));
     sessions.close();
     assert_eq!(fs::read(&place.path).unwrap(), before);

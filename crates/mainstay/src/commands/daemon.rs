@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use jiff::Timestamp;
 use mainstay_api::{ApiError, DaemonInfo, ErrorKind, Request};
+use mainstay_core::RefreshMode;
 use mainstay_daemon::{Config, RunError};
 use serde::de::IgnoredAny;
 
@@ -102,6 +103,7 @@ fn config(ctx: &Context, foreground: bool) -> Result<Config, CliError> {
         foreground,
         env: ctx.caller.env.clone(),
         exe: ctx.exe.clone(),
+        refresh: RefreshMode::default(),
         log_filter: log_filter.map(str::to_owned),
     })
 }

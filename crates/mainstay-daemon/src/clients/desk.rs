@@ -1,0 +1,206 @@
+//! Where clients' files are worked on. Everything here blocks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use mainstay_api::{Around, ClientDone, ClientReport, EventRecord};
+use mainstay_clients::ledger::{Done, Record, State};
+use mainstay_clients::{Change, Client, ClientError, Machine, Purpose, Registrar, Target};
+use mainstay_core::ServerName;
+use mainstay_core::refresh::Why;
+
+use crate::clock;
+use crate::store::StoredClient;
+
+/// A place to work on clients' files.
+pub(super) struct Desk {
+    state_dir: PathBuf,
+    /// The clients that were chosen or named, with where they are.
+    pub(super) known: BTreeMap<String, StoredClient>,
+    /// Where the others are.
+    around: Around,
+}
+
+/// What a server's entries are to be like.
+pub(super) struct Order {
+    pub(super) server: ServerName,
+    /// The clients it is to be registered with.
+    pub(super) places: Vec<Place>,
+    /// Whether the entries are to be in the files now, or to wait for the server.
+    pub(super) present: bool,
+}
+
+/// A client that a server is to be registered with.
+pub(super) struct Place {
+    pub(super) client: String,
+    /// Where the client finds the server; nothing as long as there is no listener.
+    pub(super) target: Option<Target>,
+    /// Whether a person asks for it now, so that an entry that was changed or removed is set right.
+    pub(super) anew: bool,
+}
+
+impl Desk {
+    pub(super) fn new(
+        state_dir: PathBuf,
+        known: BTreeMap<String, StoredClient>,
+        around: Around,
+    ) -> Self {
+        Self { state_dir, known, around }
+    }
+
+    /// What works on the files of a client.
+    pub(super) fn registrar(&self, client: &str) -> Registrar {
+        let around = self.known.get(client).map_or(&self.around, |known| &known.around);
+        Registrar::new(self.state_dir.clone(), machine(around))
+    }
+
+    /// What the ledger has of a server.
+    pub(super) fn records(&self, server: &str) -> Result<Vec<Record>, ClientError> {
+        let mut records = self.ledger()?;
+        records.retain(|record| record.server == server);
+        Ok(records)
+    }
+
+    fn ledger(&self) -> Result<Vec<Record>, ClientError> {
+        Registrar::new(self.state_dir.clone(), machine(&self.around)).records()
+    }
+
+    /// Whether entries of a server were taken out, to be put back.
+    pub(super) fn is_away(&self, server: &ServerName) -> bool {
+        let away = |record: &Record| matches!(record.state, State::Away { .. });
+        self.records(server.as_str()).is_ok_and(|records| records.iter().any(away))
+    }
+
+    /// Makes the entries of a server what they are to be.
+    pub(super) fn ensure(&self, order: &Order) -> Vec<ClientReport> {
+        let server = &order.server;
+        let wanted = order.places.iter().map(|place| place.client.as_str()).collect();
+        let mut reports = self.remove_but(server, &wanted);
+        for place in &order.places {
+            let client = place.client.as_str();
+            reports.push(match &place.target {
+                Some(target) if order.present => self.add(server, place, target),
+                Some(_) => waits(client, server, "it is ready"),
+                None => waits(client, server, "Mainstay listens"),
+            });
+        }
+        reports
+    }
+
+    fn add(&self, server: &ServerName, place: &Place, target: &Target) -> ClientReport {
+        let registrar = self.registrar(&place.client);
+        let added = if place.anew {
+            registrar.add_anew(&place.client, server, target)
+        } else {
+            registrar.add(&place.client, server, target)
+        };
+        match added {
+            Ok(change) => report(&change, server),
+            Err(error) => failed(&place.client, server, &error),
+        }
+    }
+
+    /// Takes the entries of a server out, to be put back.
+    pub(super) fn take_out(&self, order: &Order, why: Why) -> Vec<ClientReport> {
+        let clients = order.places.iter().map(|place| place.client.as_str());
+        let mut reports = self.remove(&order.server, clients, Purpose::Refresh);
+        for report in reports.iter_mut().filter(|report| report.done == ClientDone::Removed) {
+            report.text = format!("{}: {why}; added again when it is ready", report.text);
+        }
+        reports
+    }
+
+    /// Takes the entries of a server out for good, but for those in the clients to `keep`.
+    pub(super) fn remove_but(
+        &self,
+        server: &ServerName,
+        keep: &BTreeSet<&str>,
+    ) -> Vec<ClientReport> {
+        let records = match self.records(server.as_str()) {
+            Ok(records) => records,
+            Err(error) => return vec![failed("", server, &error)],
+        };
+        let clients: BTreeSet<_> = records.iter().map(|record| record.client.as_str()).collect();
+        let unwanted = clients.into_iter().filter(|client| !keep.contains(client));
+        self.remove(server, unwanted, Purpose::ForGood)
+    }
+
+    /// Takes out the entries of all servers but these.
+    pub(super) fn sweep(&self, servers: &BTreeSet<ServerName>) -> Vec<ClientReport> {
+        let records = match self.ledger() {
+            Ok(records) => records,
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "the ledger of clients' entries cannot be read");
+                return Vec::new();
+            }
+        };
+        // Names come from the ledger, and every one in there was a server's.
+        let named = records.iter().filter_map(|record| record.server.parse::<ServerName>().ok());
+        let unknown: BTreeSet<_> = named.filter(|server| !servers.contains(server)).collect();
+        unknown.iter().flat_map(|server| self.remove_but(server, &BTreeSet::new())).collect()
+    }
+
+    fn remove<'a>(
+        &self,
+        server: &ServerName,
+        clients: impl Iterator<Item = &'a str>,
+        purpose: Purpose,
+    ) -> Vec<ClientReport> {
+        let remove = |client| match self.registrar(client).remove(client, server, purpose) {
+            Ok(changes) => changes.iter().map(|change| report(change, server)).collect(),
+            Err(error) => vec![failed(client, server, &error)],
+        };
+        clients.flat_map(remove).collect()
+    }
+}
+
+/// A user on this machine, by what the user's program told.
+pub(super) fn machine(around: &Around) -> Machine {
+    Machine { home: around.home.clone(), env: around.env.clone() }
+}
+
+/// A report as an event.
+pub(super) fn event(report: &ClientReport, run: Option<u64>) -> EventRecord {
+    let cause = match report.done {
+        ClientDone::Added => "added",
+        ClientDone::Updated => "updated",
+        ClientDone::Removed => "removed",
+        ClientDone::Nothing => "nothing",
+        ClientDone::Waits => "waits",
+        ClientDone::Left => "left",
+        ClientDone::Failed => "failed",
+    };
+    EventRecord {
+        at: clock::wall(),
+        server: Some(report.server.clone()),
+        run,
+        event: EventRecord::CLIENT.to_owned(),
+        cause: Some(cause.to_owned()),
+        detail: report.text.clone(),
+    }
+}
+
+fn report(change: &Change, server: &ServerName) -> ClientReport {
+    let done = match &change.done {
+        Done::Added | Done::PutBack => ClientDone::Added,
+        Done::Updated => ClientDone::Updated,
+        Done::Removed => ClientDone::Removed,
+        Done::AlreadyThere | Done::NotThere => ClientDone::Nothing,
+        Done::Left(_) => ClientDone::Left,
+    };
+    let (client, text) = (change.client.id.to_owned(), change.to_string());
+    ClientReport { client, server: server.clone(), done, text }
+}
+
+fn waits(client: &str, server: &ServerName, until: &str) -> ClientReport {
+    let product = Client::by_id(client).map_or(client, |client| client.product);
+    let text = format!("`{server}` is added to {product} once {until}");
+    let client = client.to_owned();
+    ClientReport { client, server: server.clone(), done: ClientDone::Waits, text }
+}
+
+fn failed(client: &str, server: &ServerName, error: &ClientError) -> ClientReport {
+    let (client, text) = (client.to_owned(), error.line());
+    ClientReport { client, server: server.clone(), done: ClientDone::Failed, text }
+}

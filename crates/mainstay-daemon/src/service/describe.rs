@@ -1,0 +1,42 @@
+//! Describing servers, and registering them with clients.
+
+use mainstay_api::{ApiError, Around, Described, Outcome, StatusReport};
+use mainstay_core::ServerSpec;
+
+use super::Service;
+
+impl Service {
+    pub(super) async fn run(
+        &self,
+        spec: ServerSpec,
+        replace: bool,
+        around: &Around,
+    ) -> Result<Described, ApiError> {
+        let names = self.registry.describe(vec![spec], replace, around).await?;
+        let clients = self.registry.register(&names).await;
+        Ok(Described { server: self.info(&names[0])?, clients })
+    }
+
+    pub(super) async fn import(
+        &self,
+        specs: Vec<ServerSpec>,
+        replace: bool,
+        around: &Around,
+    ) -> Result<Vec<Outcome>, ApiError> {
+        let names = self.registry.describe(specs, replace, around).await?;
+        let mut reports = self.registry.register(&names).await;
+        let outcome = |name| {
+            let status = self.info(&name).ok().map(|info| info.status);
+            let clients = reports.extract_if(.., |report| report.server == name).collect();
+            Outcome { name, changed: true, status, clients }
+        };
+        Ok(names.into_iter().map(outcome).collect())
+    }
+
+    /// A report with what only clients' files tell.
+    pub(super) async fn with_clients(&self, mut report: StatusReport) -> StatusReport {
+        let clients = &self.context.clients;
+        report.clients = clients.of(&report.server.name).await;
+        report
+    }
+}
