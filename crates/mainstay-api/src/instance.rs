@@ -3,6 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+/// The name of the config file.
+const CONFIG: &str = "config.toml";
+
 /// The directories of one instance. Paths only: nothing here touches the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
@@ -10,6 +13,9 @@ pub struct Instance {
     pub state_dir: PathBuf,
     /// What need not: sockets and the directories of runs.
     pub run_dir: PathBuf,
+    /// The file with what a user decided about the whole instance, whether it exists or not; none if
+    /// there is no place for it.
+    pub config_file: Option<PathBuf>,
 }
 
 /// Why no directories could be chosen.
@@ -34,10 +40,17 @@ impl Instance {
             if !home.is_absolute() {
                 return Err(InstanceError::Relative(home));
             }
-            return Ok(Self { state_dir: home.join("state"), run_dir: home.join("run") });
+            return Ok(Self {
+                state_dir: home.join("state"),
+                run_dir: home.join("run"),
+                config_file: Some(home.join(CONFIG)),
+            });
         }
         let absolute = |name| path(name).filter(|path| path.is_absolute());
         let home = absolute("HOME");
+        let config = absolute("XDG_CONFIG_HOME")
+            .or_else(|| home.as_ref().map(|home| home.join(".config")))
+            .map(|config| config.join("mainstay").join(CONFIG));
         let state = absolute("XDG_STATE_HOME")
             .or_else(|| home.map(|home| home.join(".local/state")))
             .ok_or(InstanceError::NoHome)?
@@ -46,7 +59,7 @@ impl Instance {
             Some(dir) => dir.join("mainstay"),
             None => state.join("run"),
         };
-        Ok(Self { state_dir: state, run_dir })
+        Ok(Self { state_dir: state, run_dir, config_file: config })
     }
 
     /// The control socket.
@@ -89,31 +102,43 @@ impl Instance {
 mod tests {
     use super::*;
 
-    fn check(env: &[(&str, &str)], expected: Result<(&str, &str), InstanceError>) {
+    fn from(env: &[(&str, &str)]) -> Result<Instance, InstanceError> {
         let get =
             |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
-        let expected =
-            expected.map(|(state, run)| Instance { state_dir: state.into(), run_dir: run.into() });
-        assert_eq!(Instance::from_env(get), expected);
+        Instance::from_env(get)
+    }
+
+    fn check(env: &[(&str, &str)], state: &str, run: &str, config: Option<&str>) {
+        let expected = Instance {
+            state_dir: state.into(),
+            run_dir: run.into(),
+            config_file: config.map(PathBuf::from),
+        };
+        assert_eq!(from(env), Ok(expected));
     }
 
     #[test]
     fn directories_come_from_the_environment() {
-        check(&[("MAINSTAY_HOME", "/m"), ("HOME", "/h")], Ok(("/m/state", "/m/run")));
-        check(&[("HOME", "/h")], Ok(("/h/.local/state/mainstay", "/h/.local/state/mainstay/run")));
         check(
-            &[("HOME", "/h"), ("XDG_STATE_HOME", "/s"), ("XDG_RUNTIME_DIR", "/r")],
-            Ok(("/s/mainstay", "/r/mainstay")),
+            &[("MAINSTAY_HOME", "/m"), ("HOME", "/h"), ("XDG_CONFIG_HOME", "/c")],
+            "/m/state",
+            "/m/run",
+            Some("/m/config.toml"),
         );
-        check(
-            &[("HOME", "/h"), ("XDG_STATE_HOME", "rel")],
-            Ok(("/h/.local/state/mainstay", "/h/.local/state/mainstay/run")),
-        );
+        let (state, run) = ("/h/.local/state/mainstay", "/h/.local/state/mainstay/run");
+        let config = Some("/h/.config/mainstay/config.toml");
+        check(&[("HOME", "/h")], state, run, config);
+        check(&[("HOME", "/h"), ("XDG_STATE_HOME", "rel")], state, run, config);
+        let xdg = [("XDG_STATE_HOME", "/s"), ("XDG_RUNTIME_DIR", "/r")];
+        check(&xdg, "/s/mainstay", "/r/mainstay", None);
+        let all = [xdg[0], xdg[1], ("HOME", "/h"), ("XDG_CONFIG_HOME", "/c")];
+        check(&all, "/s/mainstay", "/r/mainstay", Some("/c/mainstay/config.toml"));
     }
 
     #[test]
     fn what_cannot_be_a_home_is_refused() {
-        check(&[], Err(InstanceError::NoHome));
-        check(&[("MAINSTAY_HOME", "m")], Err(InstanceError::Relative("m".into())));
+        assert_eq!(from(&[]), Err(InstanceError::NoHome));
+        let relative = Err(InstanceError::Relative("m".into()));
+        assert_eq!(from(&[("MAINSTAY_HOME", "m")]), relative);
     }
 }

@@ -13,10 +13,10 @@ pub struct ListenAddr(SocketAddr);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ListenError {
     /// It cannot be read as one.
-    #[error("MAINSTAY_LISTEN is `{0}`, which is no address with a port")]
+    #[error("`{0}` is no address with a port")]
     Malformed(String),
     /// Other machines could reach it.
-    #[error("MAINSTAY_LISTEN is `{0}`, which other machines may reach")]
+    #[error("`{0}` may be reached by other machines")]
     Public(SocketAddr),
 }
 

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     fn instance(dir: &Path) -> Instance {
-        Instance { state_dir: dir.join("state"), run_dir: dir.join("run") }
+        Instance { state_dir: dir.join("state"), run_dir: dir.join("run"), config_file: None }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::CliError;
 use crate::remote::Remote;
+use crate::settings::Settings;
 use crate::ui::Ui;
 
 /// The surroundings of one command.
@@ -46,11 +47,11 @@ impl Caller {
         self.var("PATH").and_then(OsStr::to_str).map(str::to_owned)
     }
 
-    /// Where a daemon of this caller listens for MCP clients.
-    pub(crate) fn listen(&self) -> Result<ListenAddr, ListenError> {
+    /// Where a daemon of this caller listens for MCP clients, given what the config file says.
+    pub(crate) fn listen(&self, settings: &Settings) -> Result<ListenAddr, ListenError> {
         match self.var("MAINSTAY_LISTEN").filter(|value| !value.is_empty()) {
             Some(value) => value.to_string_lossy().parse(),
-            None => Ok(ListenAddr::default()),
+            None => Ok(settings.listen.unwrap_or_default()),
         }
     }
 
@@ -66,10 +67,16 @@ impl Caller {
     /// The same caller with a Mainstay of its own in `home`, at any free port.
     pub(crate) fn at_home(&self, home: &Path) -> Self {
         let ours = |key: &OsStr| key.as_encoded_bytes().starts_with(b"MAINSTAY_");
-        let mut env: Vec<_> = self.env.iter().filter(|(key, _)| !ours(key)).cloned().collect();
-        env.push(("MAINSTAY_HOME".into(), home.into()));
-        env.push(("MAINSTAY_LISTEN".into(), "127.0.0.1:0".into()));
-        Self { env, cwd: self.cwd.clone() }
+        let env = self.env.iter().filter(|(key, _)| !ours(key)).cloned().collect();
+        let stranger = Self { env, cwd: self.cwd.clone() };
+        stranger.with_var("MAINSTAY_HOME", home).with_var("MAINSTAY_LISTEN", "127.0.0.1:0")
+    }
+
+    /// The same caller with another value of one variable.
+    pub(crate) fn with_var(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.env.retain(|(key, _)| key != name);
+        self.env.push((name.into(), value.into()));
+        self
     }
 }
 
@@ -86,6 +93,12 @@ impl Context {
     /// The directories of the instance this command is about.
     pub(crate) fn instance(&self) -> Result<Instance, CliError> {
         Ok(Instance::from_env(|name| self.caller.var(name).map(OsStr::to_owned))?)
+    }
+
+    /// What the config file of that instance says; nothing if there is none.
+    pub(crate) fn settings(&self) -> Result<Option<Settings>, CliError> {
+        let file = self.instance()?.config_file;
+        Ok(file.map(|file| Settings::read(&file)).transpose()?.flatten())
     }
 
     /// Asks the daemon, which is started if need be. `what` is shown if that takes long.
@@ -140,11 +153,21 @@ mod tests {
     }
 
     #[test]
+    fn the_variable_wins_over_the_file() {
+        let file = Settings { listen: Some("127.0.0.1:7000".parse().unwrap()), refresh: None };
+        let listen = |caller: Caller, file: &Settings| caller.listen(file).unwrap().to_string();
+        assert_eq!(listen(caller(), &Settings::default()), "127.0.0.1:7433");
+        assert_eq!(listen(caller(), &file), "127.0.0.1:7000");
+        let said = caller().with_var("MAINSTAY_LISTEN", "127.0.0.1:7001");
+        assert_eq!(listen(said, &file), "127.0.0.1:7001");
+    }
+
+    #[test]
     fn another_home_shares_nothing_with_this_one() {
         let other = caller().at_home(Path::new("/tmp/x"));
         assert_eq!(other.var("MAINSTAY_HOME"), Some(OsStr::new("/tmp/x")));
         assert!(!other.has("MAINSTAY_NO_START"));
-        assert_eq!(other.listen().unwrap().socket_addr().port(), 0);
+        assert_eq!(other.listen(&Settings::default()).unwrap().socket_addr().port(), 0);
         assert!(other.has("A") && !other.has("EMPTY"));
     }
 }

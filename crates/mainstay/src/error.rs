@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use mainstay_api::{ApiError, CallError, ErrorKind, InstanceError, ListenError};
 use miette::Diagnostic;
 
+use crate::settings::SettingsError;
 use crate::ui::paint;
 
 /// The exit codes, which scripts rely on.
@@ -46,8 +47,12 @@ pub(crate) enum CliError {
     #[error(transparent)]
     #[diagnostic(help("set HOME, or MAINSTAY_HOME to an absolute path"))]
     Instance(#[from] InstanceError),
-    /// The address for clients makes no sense.
+    /// The config file cannot be used.
     #[error(transparent)]
+    #[diagnostic(help("correct it, or move it away"))]
+    Settings(#[from] SettingsError),
+    /// The address for clients makes no sense.
+    #[error("MAINSTAY_LISTEN: {0}")]
     #[diagnostic(help("{}", .0.help()))]
     Listen(#[from] ListenError),
     /// No daemon answers on the socket.
@@ -171,6 +176,7 @@ impl CliError {
                 | ErrorKind::Internal => Exit::Failed,
             },
             Self::Instance(_)
+            | Self::Settings(_)
             | Self::Listen(_)
             | Self::Garbled { .. }
             | Self::Failed { .. }
@@ -199,6 +205,7 @@ impl CliError {
             }
             Self::Usage { .. }
             | Self::Instance(_)
+            | Self::Settings(_)
             | Self::Listen(_)
             | Self::Unreachable { .. }
             | Self::NoHello { .. }

@@ -12,6 +12,7 @@ mod launch;
 mod limits;
 mod remote;
 mod servers_file;
+mod settings;
 mod text;
 mod transport;
 mod ui;

@@ -11,6 +11,7 @@ mod message;
 use std::cell::{Cell, RefCell};
 use std::future::pending;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use mainstay_api::{Grace, MAX_LINE, MAX_MESSAGE, Request, Wire};
@@ -41,9 +42,16 @@ const GONE: &str = "the Mainstay daemon ended during this request; asking again 
 pub(crate) struct Args {
     /// Name of the server
     name: ServerName,
+    /// Which Mainstay to connect to, in place of `MAINSTAY_HOME`: for clients that pass on no variables
+    #[arg(long, value_name = "DIR")]
+    home: Option<PathBuf>,
 }
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
+    if let Some(home) = &args.home {
+        let home = ctx.caller.absolute(home)?;
+        ctx.caller = ctx.caller.clone().with_var("MAINSTAY_HOME", home);
+    }
     let front = Front::new(args.name, Remote::of(ctx)?);
     let input = Lines::new(tokio::io::stdin(), MAX_MESSAGE);
     front.serve(input, tokio::io::stdout(), &mut ctx.ui).await

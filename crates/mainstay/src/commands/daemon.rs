@@ -7,7 +7,6 @@ use std::time::Duration;
 use clap::Subcommand;
 use jiff::Timestamp;
 use mainstay_api::{ApiError, DaemonInfo, ErrorKind, Request};
-use mainstay_core::RefreshMode;
 use mainstay_daemon::{Config, RunError};
 use serde::de::IgnoredAny;
 
@@ -24,7 +23,9 @@ const STOP_LIMIT: Duration = Duration::from_secs(120);
 /// Run, inspect or stop the daemon
 ///
 /// It is started on demand by every command that needs it; `MAINSTAY_NO_START=1` forbids that. It
-/// listens for MCP clients at `MAINSTAY_LISTEN`, 127.0.0.1:7433 if that is not set.
+/// listens for MCP clients at `MAINSTAY_LISTEN`, or where `listen` in its config file says, or at
+/// 127.0.0.1:7433. The config file is `~/.config/mainstay/config.toml`, or `config.toml` in
+/// `MAINSTAY_HOME` if that is set.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -97,13 +98,14 @@ pub(crate) fn run_daemon(args: &RunArgs, ctx: &Context) -> Result<(), CliError> 
 
 fn config(ctx: &Context, foreground: bool) -> Result<Config, CliError> {
     let log_filter = ctx.caller.var("MAINSTAY_LOG").and_then(|value| value.to_str());
+    let settings = ctx.settings()?.unwrap_or_default();
     Ok(Config {
         instance: ctx.instance()?,
-        listen: ctx.caller.listen()?,
+        listen: ctx.caller.listen(&settings)?,
         foreground,
         env: ctx.caller.env.clone(),
         exe: ctx.exe.clone(),
-        refresh: RefreshMode::default(),
+        refresh: settings.refresh.unwrap_or_default(),
         log_filter: log_filter.map(str::to_owned),
     })
 }

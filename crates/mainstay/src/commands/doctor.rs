@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use self::checks::{
     daemon_check, database_check, directory_check, kernel_checks, listen_check, program_checks,
-    server_check,
+    server_check, settings_check,
 };
 use self::engines::engine_check;
 use crate::context::Context;
@@ -80,7 +80,10 @@ async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
     checks.push(database_check(mainstay_daemon::inspect(&instance).err()));
     checks.push(daemon_check(&daemon));
     let running = daemon.as_ref().ok().and_then(Option::as_ref);
-    checks.push(listen_check(ctx.caller.listen(), running));
+    let settings = ctx.settings();
+    checks.extend(settings_check(instance.config_file.as_deref(), &settings));
+    let settings = settings.ok().flatten().unwrap_or_default();
+    checks.push(listen_check(ctx.caller.listen(&settings), running));
     checks.push(engine_check(&ctx.caller, &Disk));
     if let Ok(Some(_)) = daemon
         && let Some(connection) = remote.probe().await?

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -133,6 +133,20 @@ fn env() -> TestEnv {
     TestEnv::new().with_var("MAINSTAY_NO_START", "1")
 }
 
+#[test]
+fn a_client_that_passes_on_no_variables_names_the_home() {
+    let env = env();
+    let daemon = Daemon::new(&env);
+    for home in [env.mainstay_home().to_str().unwrap(), "../mainstay"] {
+        let mut command = env.command(["connect", "time", "--home", home]);
+        command.env_remove("MAINSTAY_HOME");
+        let mut client = Client::spawn(command);
+        let mut peer = daemon.accept(None, "s1");
+        open(&mut client, &mut peer);
+        assert_eq!(client.end(), (Some(0), Vec::new(), String::new()));
+    }
+}
+
 /// The handshake of a client.
 fn open(client: &mut Client, peer: &mut Peer) {
     client.say(INITIALIZE);
@@ -209,7 +223,10 @@ struct Client {
 
 impl Client {
     fn start(env: &TestEnv) -> Self {
-        let mut command = env.command(["connect", "time"]);
+        Self::spawn(env.command(["connect", "time"]))
+    }
+
+    fn spawn(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());

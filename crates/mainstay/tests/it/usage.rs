@@ -245,7 +245,7 @@ fn an_address_that_other_machines_may_reach() {
     assert_snapshot!(env.run(["ls"]), @"
     exit: 4
     --- stderr
-    error: the daemon could not be started: MAINSTAY_LISTEN is `0.0.0.0:7433`, which other machines may reach
+    error: the daemon could not be started: MAINSTAY_LISTEN: `0.0.0.0:7433` may be reached by other machines
     help: listen on a loopback address such as 127.0.0.1:7433; for other machines, put a reverse proxy that checks who they are in front of it
     ");
 }

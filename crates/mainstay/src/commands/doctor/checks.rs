@@ -15,6 +15,7 @@ use rustix::process::{PidfdFlags, child_subreaper, geteuid, getpid, pidfd_open};
 use super::{Check, Level};
 use crate::context::Caller;
 use crate::error::CliError;
+use crate::settings::Settings;
 use crate::text::reason;
 
 /// Below this, databases and logs are at risk.
@@ -153,6 +154,24 @@ pub(super) fn daemon_check(found: &Result<Option<DaemonInfo>, CliError>) -> Chec
     }
 }
 
+/// The config file, if there is one.
+pub(super) fn settings_check(
+    file: Option<&Path>,
+    found: &Result<Option<Settings>, CliError>,
+) -> Option<Check> {
+    match found {
+        Ok(None) => None,
+        Ok(Some(_)) => {
+            let file = file.unwrap_or(Path::new("")).display().to_string();
+            Some(Check::new("config file", Level::Ok, file))
+        }
+        Err(error) => {
+            let check = Check::new("config file", Level::Fail, error.to_string());
+            Some(Check { help: error.advice(), ..check })
+        }
+    }
+}
+
 /// The address for MCP clients: the daemon's, or to be had by the next one.
 pub(super) fn listen_check(
     wanted: Result<ListenAddr, ListenError>,
@@ -161,7 +180,8 @@ pub(super) fn listen_check(
     let wanted = match wanted {
         Ok(wanted) => wanted.socket_addr(),
         Err(error) => {
-            return Check::new("listener", Level::Fail, error.to_string()).help(error.help());
+            let detail = format!("MAINSTAY_LISTEN: {error}");
+            return Check::new("listener", Level::Fail, detail).help(error.help());
         }
     };
     match daemon {
@@ -195,7 +215,7 @@ fn listener_of(daemon: &DaemonInfo, wanted: SocketAddr) -> Check {
     if meant {
         Check::new("listener", Level::Ok, format!("{address} is the daemon's"))
     } else {
-        let detail = format!("the daemon listens at {address}, MAINSTAY_LISTEN means {wanted}");
+        let detail = format!("the daemon listens at {address}, but should at {wanted}");
         Check::new("listener", Level::Warn, detail).help(anew)
     }
 }

@@ -1,0 +1,130 @@
+//! What holds for a whole Mainstay, in a file: `config.toml` in its config directory.
+//!
+//! ```toml
+//! listen = "127.0.0.1:7433"
+//! refresh = "auto"
+//! ```
+//!
+//! A file that is not there says nothing. One that is there is understood to the last key or refused as a
+//! whole, with line and column. It is read when a daemon starts.
+
+use std::io::{
+    self,
+    ErrorKind::{NotADirectory, NotFound},
+};
+use std::path::{Path, PathBuf};
+
+use mainstay_api::{ListenAddr, ListenError};
+use mainstay_core::RefreshMode;
+use serde::de::{self, Deserialize, Deserializer};
+
+/// What the file says; what it does not say is left to others.
+#[derive(Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// Where the daemon listens for MCP clients.
+    #[serde(deserialize_with = "listen")]
+    pub(crate) listen: Option<ListenAddr>,
+    /// When entries in clients' files are taken out and added again.
+    pub(crate) refresh: Option<RefreshMode>,
+}
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SettingsError {
+    #[error("`{}` cannot be read: {problem}", file.display())]
+    Unreadable { file: PathBuf, problem: io::Error },
+    #[error("`{}` cannot be used: {problem}", file.display())]
+    Malformed { file: PathBuf, problem: String },
+}
+
+impl Settings {
+    /// Reads a file; none if there is none.
+    pub(crate) fn read(file: &Path) -> Result<Option<Self>, SettingsError> {
+        match std::fs::read_to_string(file) {
+            Ok(text) => Self::parse(file, &text).map(Some),
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => Ok(None),
+            Err(problem) => Err(SettingsError::Unreadable { file: file.to_owned(), problem }),
+        }
+    }
+
+    fn parse(file: &Path, text: &str) -> Result<Self, SettingsError> {
+        toml::from_str(text).map_err(|error| SettingsError::Malformed {
+            file: file.to_owned(),
+            problem: error.to_string().trim_end().to_owned(),
+        })
+    }
+}
+
+fn listen<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ListenAddr>, D::Error> {
+    let text = String::deserialize(from)?;
+    let told = |error: ListenError| de::Error::custom(format!("{error}: {}", error.help()));
+    text.parse().map(Some).map_err(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Settings, String> {
+        Settings::parse(Path::new("/c/config.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_file_says_what_it_says() {
+        assert_eq!(parse(""), Ok(Settings::default()));
+        let both = "# where\nlisten = \"[::1]:7000\"\nrefresh = \"never\"\n";
+        let expected = Settings {
+            listen: Some("[::1]:7000".parse().unwrap()),
+            refresh: Some(RefreshMode::Never),
+        };
+        assert_eq!(parse(both), Ok(expected));
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_told_with_its_place() {
+        insta::assert_snapshot!(parse("listen = '0.0.0.0:7433'").unwrap_err(), @"
+        `/c/config.toml` cannot be used: TOML parse error at line 1, column 10
+          |
+        1 | listen = '0.0.0.0:7433'
+          |          ^^^^^^^^^^^^^^
+        `0.0.0.0:7433` may be reached by other machines: listen on a loopback address such as 127.0.0.1:7433; for other machines, put a reverse proxy that checks who they are in front of it
+        ");
+        insta::assert_snapshot!(parse("\nlisten = 7433").unwrap_err(), @"
+        `/c/config.toml` cannot be used: TOML parse error at line 2, column 10
+          |
+        2 | listen = 7433
+          |          ^^^^
+        invalid type: integer `7433`, expected a string
+        ");
+        insta::assert_snapshot!(parse("refresh = 'often'").unwrap_err(), @"
+        `/c/config.toml` cannot be used: TOML parse error at line 1, column 11
+          |
+        1 | refresh = 'often'
+          |           ^^^^^^^
+        unknown variant `often`, expected one of `auto`, `always`, `never`
+        ");
+        insta::assert_snapshot!(parse("refresh = 'auto'\nlisten-at = ''").unwrap_err(), @"
+        `/c/config.toml` cannot be used: TOML parse error at line 2, column 1
+          |
+        2 | listen-at = ''
+          | ^^^^^^^^^
+        unknown field `listen-at`, expected `listen` or `refresh`
+        ");
+        insta::assert_snapshot!(parse("refresh =").unwrap_err(), @"
+        `/c/config.toml` cannot be used: TOML parse error at line 1, column 10
+          |
+        1 | refresh =
+          |          ^
+        string values must be quoted, expected literal string
+        ");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_says_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Settings::read(&dir.path().join("config.toml")).unwrap(), None);
+        let error = Settings::read(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("cannot be read: "), "{error}");
+    }
+}

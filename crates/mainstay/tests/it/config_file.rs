@@ -1,0 +1,68 @@
+//! `config.toml`, the file for what holds for a whole Mainstay.
+
+use std::fs;
+
+use insta::assert_snapshot;
+use serde_json::Value;
+
+use crate::env::{TestEnv, free_port};
+
+/// An environment whose config file says this.
+fn with_file(text: &str) -> TestEnv {
+    let env = TestEnv::new();
+    fs::create_dir(env.mainstay_home()).unwrap();
+    fs::write(env.mainstay_home().join("config.toml"), text).unwrap();
+    env
+}
+
+#[test]
+fn the_daemon_listens_where_the_file_says_unless_the_variable_does() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let env = with_file(&format!("listen = '{address}'\n")).with_var("MAINSTAY_LISTEN", "");
+    env.ok(["ls"]);
+    let listen = |env: &TestEnv| env.json(["daemon", "status", "--json"])["listen"].clone();
+    assert_eq!(listen(&env), Value::from(address.as_str()));
+    env.ok(["daemon", "stop"]);
+    let env = env.with_var("MAINSTAY_LISTEN", "127.0.0.1:0");
+    env.ok(["ls"]);
+    assert_ne!(listen(&env), Value::from(address.as_str()));
+}
+
+#[test]
+fn a_file_that_cannot_be_used_starts_no_daemon() {
+    let env = with_file("listen = '127.0.0.1:0'\nrefresh = 'often'\n");
+    assert_snapshot!(env.run(["ls"]), @"
+    exit: 4
+    --- stderr
+    error: the daemon could not be started: `[ROOT]/mainstay/config.toml` cannot be used: TOML parse error at line 2, column 11
+      |
+    2 | refresh = 'often'
+      |           ^^^^^^^
+    unknown variant `often`, expected one of `auto`, `always`, `never`
+    help: correct it, or move it away
+    ");
+    assert_snapshot!(env.run(["daemon", "run"]), @"
+    exit: 1
+    --- stderr
+    error: `[ROOT]/mainstay/config.toml` cannot be used: TOML parse error at line 2, column 11
+      |
+    2 | refresh = 'often'
+      |           ^^^^^^^
+    unknown variant `often`, expected one of `auto`, `always`, `never`
+    help: correct it, or move it away
+    ");
+    assert!(!env.mainstay_home().join("state").exists());
+}
+
+#[test]
+fn the_doctor_names_the_file() {
+    let line = |env: &TestEnv| {
+        let output = env.run(["doctor"]);
+        output.stdout.lines().find(|line| line.contains("config file")).map(str::to_owned)
+    };
+    assert_eq!(line(&TestEnv::new()), None);
+    let found = line(&with_file("refresh = 'never'\n"));
+    assert_eq!(found.as_deref(), Some("ok    config file: [ROOT]/mainstay/config.toml"));
+    let found = line(&with_file("fresh = 'never'\n")).unwrap();
+    assert!(found.starts_with("fail  config file: `[ROOT]/mainstay/config.toml`"), "{found}");
+}
