@@ -3,6 +3,7 @@
 
 mod client;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -187,13 +188,14 @@ fn demo_spec(exe: &Path) -> Result<ServerSpec, CliError> {
         workload: Workload::Process(ProcessSpec {
             command: vec![exe.to_owned(), "__demo-server".to_owned()],
             cwd: "/".into(),
-            env: std::collections::BTreeMap::new(),
+            env: BTreeMap::new(),
             path: None,
             transport: Transport::Stdio,
         }),
         restart: RestartPolicy::default(),
         proxy: ProxySettings::default(),
-        clients: ClientSettings::default(),
+        // It is over in a moment: no client of the user's shall know of it.
+        clients: ClientSettings { only: Some(BTreeSet::new()), refresh: None },
     })
 }
 

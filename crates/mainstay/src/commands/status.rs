@@ -1,9 +1,10 @@
 //! `mainstay status`
 
 use jiff::Timestamp;
-use mainstay_api::{LastExit, McpInfo, Request, StatusReport};
+use mainstay_api::{EntryStanding, LastExit, McpInfo, Registration, Request, StatusReport};
 use mainstay_core::{
-    OnStop, ProxySettings, RestartPolicy, ServerName, StableFrom, Wanted, human_duration,
+    OnStop, ProxySettings, RefreshMode, RestartPolicy, ServerName, StableFrom, Wanted,
+    human_duration,
 };
 
 use crate::context::{Context, now};
@@ -69,7 +70,8 @@ fn page(report: &StatusReport, now: Timestamp) -> String {
         ("variables", report.env.as_deref().and_then(list)),
         ("target", report.target.clone()),
         ("headers", report.headers.as_deref().and_then(list)),
-        ("clients", Some(clients(&report.proxy))),
+        ("requests", Some(requests(&report.proxy))),
+        ("clients", clients(report)),
         ("policy", Some(policy(&report.restart))),
         ("log", Some(report.log.display().to_string())),
         ("described", Some(moment(report.created_at))),
@@ -129,12 +131,12 @@ fn command_line(command: &[String]) -> String {
     command.iter().map(quote).collect::<Vec<_>>().join(" ")
 }
 
-/// How clients are treated while the server is down.
-fn clients(proxy: &ProxySettings) -> String {
+/// How clients' requests are treated while the server is down.
+fn requests(proxy: &ProxySettings) -> String {
     let mut parts = vec![if proxy.hold.is_zero() {
-        "requests never wait".to_owned()
+        "never wait".to_owned()
     } else {
-        format!("requests wait up to {}", human_duration(proxy.hold))
+        format!("wait up to {}", human_duration(proxy.hold))
     }];
     if proxy.isolate {
         parts.push("each session has a process of its own".to_owned());
@@ -148,6 +150,30 @@ fn clients(proxy: &ProxySettings) -> String {
         parts.push("no note after a restart".to_owned());
     }
     parts.join("; ")
+}
+
+/// The clients that have an entry for it, and when that is refreshed if not as usual.
+fn clients(report: &StatusReport) -> Option<String> {
+    let refresh = match report.refresh {
+        RefreshMode::Auto => None,
+        RefreshMode::Always => Some("taken out and added again around every restart"),
+        RefreshMode::Never => Some("never taken out while the server is known"),
+    };
+    let entries: Vec<String> = report.clients.iter().map(registration).collect();
+    let told = list(&entries).into_iter().chain(refresh.map(str::to_owned)).collect::<Vec<_>>();
+    (!told.is_empty()).then(|| told.join("; "))
+}
+
+fn registration(entry: &Registration) -> String {
+    let id = &entry.client;
+    match entry.standing {
+        EntryStanding::Ours => id.clone(),
+        EntryStanding::Drifted => format!("{id} (changed by hand)"),
+        EntryStanding::Away => format!("{id} (taken out until it is ready)"),
+        EntryStanding::Withdrawn => format!("{id} (taken out by hand)"),
+        EntryStanding::Missing => format!("{id} (missing)"),
+        EntryStanding::Foreign => format!("{id} (not ours)"),
+    }
 }
 
 fn policy(policy: &RestartPolicy) -> String {
@@ -178,7 +204,7 @@ fn policy(policy: &RestartPolicy) -> String {
 #[cfg(test)]
 mod tests {
     use mainstay_api::ContainerInfo;
-    use mainstay_core::{Limits, RefreshMode, Status};
+    use mainstay_core::{Limits, Status};
 
     use super::super::ls::tests::server;
     use super::*;
@@ -232,7 +258,7 @@ mod tests {
         command:    uvx 'two words' 'it'\''s'
         directory:  /home/me
         variables:  A, TOKEN
-        clients:    requests wait up to 45 s
+        requests:   wait up to 45 s
         policy:     10 restarts: at once, then after 5 s up to 1 min; stable once ready for 30 s; 2 min to start, 10 s to stop
         log:        /state/logs/time.log
         described:  1970-01-01 00:00:00 UTC, 2 min ago
@@ -279,7 +305,7 @@ mod tests {
         loosened:   host network, no memory limit
         variables:  A, TOKEN
         target:     port 8000 in the container, path /mcp
-        clients:    requests wait up to 45 s
+        requests:   wait up to 45 s
         policy:     10 restarts: at once, then after 5 s up to 1 min; stable once ready for 30 s; 2 min to start, 10 s to stop
         log:        /state/logs/time.log
         described:  1970-01-01 00:00:00 UTC, 2 min ago
@@ -297,9 +323,32 @@ mod tests {
             quiet_restart: true,
         };
         assert_eq!(
-            clients(&proxy),
-            "requests never wait; each session has a process of its own; safe to call twice: add, \
+            requests(&proxy),
+            "never wait; each session has a process of its own; safe to call twice: add, \
              convert; also on port 9000; no note after a restart"
         );
+    }
+
+    #[test]
+    fn entries_and_an_unusual_refresh_are_told() {
+        let mut report = report();
+        assert_eq!(clients(&report), None);
+        report.refresh = RefreshMode::Never;
+        let never = "never taken out while the server is known";
+        assert_eq!(clients(&report).as_deref(), Some(never));
+        let entry = |id: &str, standing| Registration {
+            client: id.to_owned(),
+            product: String::new(),
+            file: "/home/me/mcp.json".into(),
+            standing,
+        };
+        report.clients =
+            vec![entry("cursor", EntryStanding::Ours), entry("zed", EntryStanding::Away)];
+        report.refresh = RefreshMode::Auto;
+        let entries = "cursor, zed (taken out until it is ready)";
+        assert_eq!(clients(&report).as_deref(), Some(entries));
+        report.refresh = RefreshMode::Always;
+        let both = format!("{entries}; taken out and added again around every restart");
+        assert_eq!(clients(&report), Some(both));
     }
 }

@@ -3,7 +3,7 @@
 mod container;
 mod port;
 
-use mainstay_api::{LastExit, ServerInfo, WhyReport};
+use mainstay_api::{EventRecord, LastExit, ServerInfo, WhyReport};
 use mainstay_core::Status;
 
 /// The engine of servers that run elsewhere, whose logs are elsewhere too.
@@ -12,8 +12,16 @@ const REMOTE: &str = "remote";
 /// The way of speaking that has no address.
 const STDIO: &str = "stdio";
 
+/// The word for events about entries in clients' files, and for one that could not be edited.
+const CLIENT: &str = "client";
+const FAILED: &str = "failed";
+
 /// Advice, most useful first; none for a server that is well.
 pub(super) fn advice(report: &WhyReport) -> Vec<String> {
+    on_status(report).into_iter().chain(on_clients(&report.events)).collect()
+}
+
+fn on_status(report: &WhyReport) -> Vec<String> {
     let server = &report.server;
     let name = &server.name;
     let ended = server.last_exit.as_ref().map(|exit| on_exit(exit, report));
@@ -89,6 +97,16 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
     }
 }
 
+/// What to do when the last thing that was tried with a client's file failed.
+fn on_clients(events: &[EventRecord]) -> Option<String> {
+    let last = events.iter().rfind(|event| event.event == CLIENT)?;
+    (last.cause.as_deref() == Some(FAILED)).then(|| {
+        "a client's file could not be edited: put it in order, then `mainstay client add ID` tries \
+         again; `mainstay client ls` tells which one and why"
+            .to_owned()
+    })
+}
+
 /// Where to read on.
 fn on_output(report: &WhyReport) -> Option<String> {
     let name = &report.server.name;
@@ -123,7 +141,6 @@ fn on_fix(server: &ServerInfo) -> Option<String> {
 #[cfg(test)]
 pub(super) mod tests {
     use jiff::Timestamp;
-    use mainstay_api::EventRecord;
     use mainstay_core::Wanted;
 
     use super::super::super::ls::tests::server;
@@ -222,6 +239,27 @@ pub(super) mod tests {
         let mut report = report(Status::Starting, Some(exit("exited", Some(1), None)));
         report.server.next_restart_at = Some(Timestamp::UNIX_EPOCH);
         assert!(advice(&report).last().unwrap().contains("`mainstay stop time`"));
+    }
+
+    #[test]
+    fn a_file_that_could_not_be_edited_is_told_until_it_could() {
+        let mut report = report(Status::Running, None);
+        let mut then = |cause: &str, expected: bool| {
+            report.events.push(EventRecord {
+                at: Timestamp::UNIX_EPOCH,
+                server: None,
+                run: None,
+                event: CLIENT.to_owned(),
+                cause: Some(cause.to_owned()),
+                detail: String::new(),
+            });
+            let given = advice(&report);
+            let told = given.iter().any(|line| line.contains("`mainstay client add ID`"));
+            assert_eq!(told, expected, "{cause}: {given:?}");
+        };
+        then("added", false);
+        then("failed", true);
+        then("added", false);
     }
 
     #[test]
