@@ -7,6 +7,7 @@
 //! command = ["uvx", "mcp-server-time"]
 //! cwd = "/home/me"
 //! env.TOKEN = { from-env = "TOKEN" }
+//! clients = ["cursor"]
 //! proxy.replay = ["convert"]
 //! restart.max = 3
 //!
@@ -95,13 +96,13 @@ pub(crate) fn read(text: &str, caller: &Caller) -> Result<Vec<ServerSpec>, ReadE
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::path::PathBuf;
     use std::time::Duration;
 
     use mainstay_core::{
         ClientSettings, ContainerSpec, EngineKind, EnvVar, Limits, OnStop, ProcessSpec,
-        ProxySettings, RemoteSpec, RestartPolicy, StableFrom, Transport, Workload,
+        ProxySettings, RefreshMode, RemoteSpec, RestartPolicy, StableFrom, Transport, Workload,
     };
 
     use super::*;
@@ -159,7 +160,10 @@ mod tests {
                 quiet_restart: true,
                 ..ProxySettings::default()
             },
-            clients: ClientSettings::default(),
+            clients: ClientSettings {
+                only: Some(["cursor", "zed"].map(str::to_owned).into()),
+                refresh: Some(RefreshMode::Always),
+            },
         };
         let docs = ServerSpec {
             name: "docs".parse().unwrap(),
@@ -172,7 +176,7 @@ mod tests {
             }),
             restart: RestartPolicy::default(),
             proxy: ProxySettings::default(),
-            clients: ClientSettings::default(),
+            clients: ClientSettings { only: Some(BTreeSet::new()), refresh: None },
         };
         let notes = ServerSpec {
             name: "notes".parse().unwrap(),
@@ -210,6 +214,7 @@ mod tests {
         [servers.docs]
         url = "https://example.com/mcp?team=a"
         headers.authorization = { from-env = "DOCS_AUTHORIZATION" }
+        clients = []
 
         [servers.notes]
         image = "mcp/filesystem:latest"
@@ -243,6 +248,8 @@ mod tests {
         transport = "streamable-http"
         target-port = 8080
         path = "/x"
+        clients = ["cursor", "zed"]
+        refresh = "always"
         proxy.hold = "0s"
         proxy.replay = ["convert", 'say "hi"']
         proxy.port = 9000
@@ -311,7 +318,7 @@ mod tests {
           |
         4 | shape = 1
           | ^^^^^
-        unknown field `shape`, expected one of `command`, `image`, `url`, `headers`, `cwd`, `args`, `engine`, `host`, `volumes`, `network`, `user`, `limits`, `transport`, `target-port`, `path`, `env`, `proxy`, `restart`
+        unknown field `shape`, expected one of `command`, `image`, `url`, `headers`, `cwd`, `args`, `engine`, `host`, `volumes`, `network`, `user`, `limits`, `transport`, `target-port`, `path`, `env`, `proxy`, `restart`, `clients`, `refresh`
         ");
         insta::assert_snapshot!(error("version = 1\n[servers.Bad_Name]\ncommand = ['x']\n"), @"
         TOML parse error at line 2, column 10
@@ -347,6 +354,20 @@ mod tests {
         4 | volumes = ['./a:/b']
           |           ^^^^^^^^^^
         its source must be an absolute path or the name of a volume
+        ");
+        insta::assert_snapshot!(error("version = 1\n[servers.a]\ncommand = ['x']\nclients = ['curser']\n"), @"
+        TOML parse error at line 4, column 11
+          |
+        4 | clients = ['curser']
+          |           ^^^^^^^^^^
+        there is no client `curser`: `mainstay client ls -a` lists all of them
+        ");
+        insta::assert_snapshot!(error("version = 1\n[servers.a]\ncommand = ['x']\nrefresh = 'often'\n"), @"
+        TOML parse error at line 4, column 11
+          |
+        4 | refresh = 'often'
+          |           ^^^^^^^
+        unknown variant `often`, expected one of `auto`, `always`, `never`
         ");
         insta::assert_snapshot!(error("version = 1\n[servers.a\n"), @"
         TOML parse error at line 2, column 11

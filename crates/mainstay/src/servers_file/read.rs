@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use mainstay_clients::Client;
 use mainstay_core::{
     ClientSettings, ContainerSpec, EngineKind, EnvVar, HeaderName, ImageRef, OnStop, ProcessSpec,
-    ProxySettings, RemoteSpec, RemoteUrl, RestartPolicy, ServerName, ServerSpec, StableFrom,
-    Transport, Volume, Workload,
+    ProxySettings, RefreshMode, RemoteSpec, RemoteUrl, RestartPolicy, ServerName, ServerSpec,
+    StableFrom, Transport, Volume, Workload,
 };
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
@@ -61,7 +62,13 @@ pub(super) struct Server {
     proxy: Proxy,
     #[serde(default)]
     restart: Restart,
+    clients: Option<BTreeSet<ClientId>>,
+    refresh: Option<RefreshMode>,
 }
+
+/// The id of a client that we know.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct ClientId(&'static str);
 
 /// The value of a variable or a header: as it is, or where to find it.
 enum Value {
@@ -99,20 +106,19 @@ struct Time(Duration);
 impl Server {
     /// The spec. Variables that are not set are noted, so that all of them can be told at once.
     pub(super) fn into_spec(
-        self,
+        mut self,
         name: ServerName,
         caller: &Caller,
         unset: &mut Vec<String>,
     ) -> Result<ServerSpec, ReadError> {
         let (restart, proxy) = (self.restart.policy(), self.proxy.settings());
+        let only = self.clients.take();
+        let clients = ClientSettings {
+            only: only.map(|ids| ids.into_iter().map(|ClientId(id)| id.to_owned()).collect()),
+            refresh: self.refresh,
+        };
         match self.into_workload(caller, unset) {
-            Ok(workload) => Ok(ServerSpec {
-                name,
-                workload,
-                restart,
-                proxy,
-                clients: ClientSettings::default(),
-            }),
+            Ok(workload) => Ok(ServerSpec { name, workload, restart, proxy, clients }),
             Err(problem) => Err(ReadError::Server { name, problem }),
         }
     }
@@ -297,6 +303,17 @@ impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         text::duration(&text).map(Self).map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for ClientId {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let id = String::deserialize(from)?;
+        let known = Client::by_id(&id).map(|client| Self(client.id));
+        known.ok_or_else(|| {
+            let help = "`mainstay client ls -a` lists all of them";
+            de::Error::custom(format!("there is no client `{id}`: {help}"))
+        })
     }
 }
 

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use mainstay_core::{
-    ContainerSpec, EnvVar, HeaderName, OnStop, ProcessSpec, ProxySettings, RemoteSpec,
-    RestartPolicy, ServerName, ServerSpec, StableFrom, Transport, Workload,
+    ClientSettings, ContainerSpec, EnvVar, HeaderName, OnStop, ProcessSpec, ProxySettings,
+    RemoteSpec, RestartPolicy, ServerName, ServerSpec, StableFrom, Transport, Workload,
 };
 
 use super::limits::limits_lines;
@@ -26,6 +26,7 @@ pub(super) fn write_server(text: &mut String, spec: &ServerSpec) {
         Workload::Container(container) => container_lines(container),
         Workload::Remote(remote) => remote_lines(&spec.name, remote),
     };
+    lines.extend(client_lines(&spec.clients));
     let groups = [("proxy", proxy_lines(&spec.proxy)), ("restart", restart_lines(&spec.restart))];
     for (group, members) in groups {
         lines.extend(members.into_iter().map(|(name, value)| (format!("{group}.{name}"), value)));
@@ -103,6 +104,12 @@ fn remote_lines(server: &ServerName, remote: &RemoteSpec) -> Vec<Line> {
         (format!("headers.{}", key(name.as_str())), reference(&variable))
     }));
     lines
+}
+
+fn client_lines(clients: &ClientSettings) -> impl Iterator<Item = Line> {
+    let only = clients.only.as_ref().map(|ids| ("clients".to_owned(), texts(ids)));
+    let refresh = clients.refresh.map(|mode| ("refresh".to_owned(), mode.as_str().into()));
+    only.into_iter().chain(refresh)
 }
 
 pub(super) fn texts<'a>(texts: impl IntoIterator<Item = &'a String>) -> toml::Value {
