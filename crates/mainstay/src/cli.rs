@@ -6,8 +6,8 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    call, change, completions, connect, daemon, demo, doctor, events, export, import, logs, ls,
-    run, status, tools, why,
+    call, change, client, completions, connect, daemon, demo, doctor, events, export, import, logs,
+    ls, run, status, tools, why,
 };
 
 const STYLES: Styles = Styles::styled()
@@ -16,9 +16,10 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default());
 
 /// The commands as `--help` groups them, because clap lists subcommands only in one heap.
-const GROUPS: [(&str, &[&str]); 4] = [
+const GROUPS: [(&str, &[&str]); 5] = [
     ("Servers", &["run", "ls", "status", "why", "start", "stop", "restart", "rm"]),
     ("Output and tools", &["logs", "events", "tools", "call", "connect"]),
+    ("Clients", &["client"]),
     ("Files", &["export", "import"]),
     ("Mainstay itself", &["daemon", "doctor", "completions", "demo"]),
 ];
@@ -62,6 +63,7 @@ pub(crate) enum Command {
     Tools(tools::Args),
     Call(call::Args),
     Connect(connect::Args),
+    Client(client::Args),
     Export(export::Args),
     Import(import::Args),
     Daemon(daemon::Args),

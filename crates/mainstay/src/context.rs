@@ -42,6 +42,11 @@ impl Caller {
         self.var(name).is_some_and(|value| !value.is_empty())
     }
 
+    /// The caller's home directory, if there is one.
+    pub(crate) fn home(&self) -> Option<PathBuf> {
+        self.var("HOME").map(PathBuf::from).filter(|home| home.is_absolute())
+    }
+
     /// Where the caller looks for programs.
     pub(crate) fn search_path(&self) -> Option<String> {
         self.var("PATH").and_then(OsStr::to_str).map(str::to_owned)

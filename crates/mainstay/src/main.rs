@@ -1,6 +1,7 @@
 //! The `mainstay` program: arguments, output, exit codes. The work is done by the daemon.
 
 mod cli;
+mod clients;
 mod commands;
 mod context;
 mod demo_server;

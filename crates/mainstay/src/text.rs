@@ -1,5 +1,6 @@
 //! Small pure helpers that put facts into text.
 
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -62,6 +63,15 @@ pub(crate) fn tame(text: &str) -> String {
 pub(crate) fn reason(server: &ServerInfo) -> Option<String> {
     let says_more = !server.reason.is_empty() && server.reason != server.status.as_str();
     says_more.then(|| tame(&server.reason))
+}
+
+/// A path as people write it: with a tilde for their home.
+pub(crate) fn tilde(path: &Path, home: Option<&Path>) -> String {
+    let below = home.and_then(|home| path.strip_prefix(home).ok());
+    match below {
+        Some(below) => tame(&Path::new("~").join(below).display().to_string()),
+        None => tame(&path.display().to_string()),
+    }
 }
 
 /// The id of a container as engines shorten it.
@@ -155,6 +165,14 @@ mod tests {
     #[test]
     fn foreign_text_cannot_steer_the_terminal() {
         assert_eq!(tame("a\u{1b}[31mred\u{1b}[0m\u{7}b\tc\rd"), "aredb\tc\u{fffd}d");
+    }
+
+    #[test]
+    fn a_home_is_written_as_a_tilde() {
+        let home = Some(Path::new("/home/me"));
+        assert_eq!(tilde(Path::new("/home/me/.cursor/mcp.json"), home), "~/.cursor/mcp.json");
+        assert_eq!(tilde(Path::new("/home/meg/x"), home), "/home/meg/x");
+        assert_eq!(tilde(Path::new("/home/me/x"), None), "/home/me/x");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use mainstay_api::{Outcome, Request, Which};
 use mainstay_core::{ServerName, Status};
 
+use crate::clients;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::ui::paint;
@@ -55,7 +56,7 @@ pub(crate) async fn run(change: Change, args: Args, ctx: &mut Context) -> Result
     tell(change, args.json, &outcomes, ctx)
 }
 
-/// Tells what became of each server, one line each.
+/// Tells what became of each server, one line each, then what was done to clients' files.
 pub(super) fn tell(
     change: Change,
     json: bool,
@@ -67,7 +68,13 @@ pub(super) fn tell(
     }
     ctx.ui.answer(json, outcomes, |outcomes| {
         outcomes.iter().map(|outcome| line(change, outcome)).collect::<Vec<_>>().join("\n")
-    })
+    })?;
+    if !json {
+        for line in clients::lines(outcomes.iter().flat_map(|outcome| &outcome.clients)) {
+            ctx.ui.say(line);
+        }
+    }
+    Ok(())
 }
 
 /// A stop and a removal have been waited for, so the status tells. A start and a restart have only

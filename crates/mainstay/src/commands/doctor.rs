@@ -1,6 +1,7 @@
 //! `mainstay doctor`: looks for what could keep Mainstay from working, and says what to do.
 
 mod checks;
+mod clients;
 mod engines;
 
 use mainstay_api::{Request, ServerInfo};
@@ -11,6 +12,7 @@ use self::checks::{
     daemon_check, database_check, directory_check, kernel_checks, listen_check, program_checks,
     server_check, settings_check,
 };
+use self::clients::{client_checks, find_clients};
 use self::engines::engine_check;
 use crate::context::Context;
 use crate::error::{CliError, Exit};
@@ -90,6 +92,7 @@ async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
     {
         let servers: Vec<ServerInfo> = remote.finish(connection.call(&Request::List).await)?;
         checks.extend(servers.iter().map(server_check));
+        checks.extend(client_checks(&find_clients(&remote, &ctx.caller).await));
     }
     Ok(checks)
 }

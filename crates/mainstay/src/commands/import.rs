@@ -3,10 +3,11 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use mainstay_api::{Around, Request};
+use mainstay_api::{Outcome, Request};
 use mainstay_daemon::discover::Disk;
 
 use super::change::{self, Change};
+use crate::clients;
 use crate::context::Context;
 use crate::engine_host;
 use crate::error::CliError;
@@ -38,10 +39,17 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     for spec in &mut specs {
         engine_host::settle(spec, &ctx.caller, &Disk)?;
     }
-    let request =
-        Request::Import { specs: specs.clone(), replace: args.replace, around: Around::default() };
-    let outcomes = ask_with_images(ctx, "importing", &request, &specs).await?;
-    change::tell(Change::Start, args.json, &outcomes, ctx)
+    let around = clients::around(&ctx.caller);
+    let request = Request::Import { specs: specs.clone(), replace: args.replace, around };
+    let outcomes: Vec<Outcome> = ask_with_images(ctx, "importing", &request, &specs).await?;
+    change::tell(Change::Start, args.json, &outcomes, ctx)?;
+    let reports = outcomes.iter().flat_map(|outcome| &outcome.clients);
+    if !args.json
+        && let Some(hint) = clients::none_chosen(&specs, reports)
+    {
+        ctx.ui.say(hint);
+    }
+    Ok(())
 }
 
 fn read(file: &Path) -> Result<String, CliError> {

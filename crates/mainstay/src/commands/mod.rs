@@ -2,6 +2,7 @@
 
 pub(crate) mod call;
 pub(crate) mod change;
+pub(crate) mod client;
 pub(crate) mod completions;
 pub(crate) mod connect;
 pub(crate) mod daemon;
@@ -38,6 +39,7 @@ pub(crate) async fn run(command: Command, ctx: &mut Context) -> Result<(), CliEr
         Command::Tools(args) => tools::run(args, ctx).await,
         Command::Call(args) => call::run(args, ctx).await,
         Command::Connect(args) => connect::run(args, ctx).await,
+        Command::Client(args) => client::run(args, ctx).await,
         Command::Export(args) => export::run(args, ctx).await,
         Command::Import(args) => import::run(args, ctx).await,
         Command::Daemon(args) => daemon::run(args, ctx).await,

@@ -1,5 +1,6 @@
 //! `mainstay run`
 
+mod args;
 mod container;
 mod describe;
 mod progress;
@@ -7,23 +8,22 @@ mod progress;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::ValueEnum;
-use clap::builder::NonEmptyStringValueParser;
-use mainstay_api::{Around, Described, Request, ServerInfo};
-use mainstay_core::{EngineKind, ImageRef, RemoteUrl, ServerName, Status};
+use mainstay_api::{Described, Request, ServerInfo};
+use mainstay_core::{EngineKind, ServerName, Status};
 use mainstay_daemon::discover::Disk;
 
+pub(crate) use self::args::Args;
+use self::args::OnStopName;
 use self::describe::spec_from;
 use self::progress::Progress;
 use super::why;
+use crate::clients;
 use crate::context::Context;
 use crate::engine_host;
 use crate::error::CliError;
 use crate::images::ask_with_images;
-use crate::limits::{self, Most};
 use crate::remote::Remote;
-use crate::text::{duration, short_id, tame};
-use crate::transport::TransportName;
+use crate::text::{short_id, tame};
 use crate::ui::paint;
 
 /// How long a new server is watched before the prompt comes back.
@@ -32,207 +32,21 @@ const WATCH: Duration = Duration::from_secs(3);
 /// How many of the last lines of a server that failed are shown.
 const LAST_LINES: usize = 5;
 
-/// Run an MCP server, now and from now on
-///
-/// A local server, a process or a container, is started, watched, and started again when it ends. It
-/// gets a clean environment: add what it needs with `-e` and `--env-file`. A container gets no
-/// capabilities and limits that can be lifted one by one. A server that runs elsewhere is reached at
-/// its URL.
-///
-/// Examples: `mainstay run time -- uvx mcp-server-time`,
-/// `mainstay run files --image mcp/filesystem -v ~/notes:/notes:ro -- /notes`,
-/// `mainstay run docs --url https://example.com/mcp --header-env authorization=DOCS_TOKEN`
-#[derive(Debug, clap::Args)]
-#[command(override_usage = "mainstay run [OPTIONS] <NAME> -- <COMMAND>...\n       \
-                            mainstay run [OPTIONS] <NAME> --image <IMAGE> [-- <ARG>...]\n       \
-                            mainstay run [OPTIONS] <NAME> --url <URL>")]
-pub(crate) struct Args {
-    /// Name of the server: lower-case letters, digits and hyphens
-    name: ServerName,
-    /// What was meant as an image or a command, but is not given as one; see [`describe`].
-    #[arg(hide = true)]
-    stray: Vec<String>,
-    /// The program and its arguments; with --image, arguments for its entry point
-    #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<String>,
-    /// How it speaks MCP [default: stdio]
-    #[arg(long, value_enum)]
-    transport: Option<TransportName>,
-    /// The port it listens on, with streamable-http; of a container, the one inside
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    target_port: Option<u16>,
-    /// The path of its endpoint, with streamable-http [default: /mcp]
-    #[arg(long)]
-    path: Option<String>,
-    /// Give it a variable; without a value, the one of your environment
-    #[arg(short, long, value_name = "KEY[=VALUE]")]
-    env: Vec<String>,
-    /// Give it the variables of a file of KEY=VALUE lines
-    #[arg(long, value_name = "FILE")]
-    env_file: Vec<PathBuf>,
-    /// Where it runs [default: the current directory]
-    #[arg(long, value_name = "DIR")]
-    cwd: Option<PathBuf>,
-    /// Take the place of a server with the same name
-    #[arg(long)]
-    replace: bool,
-    /// Wait until it is ready or given up
-    #[arg(long)]
-    wait: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    container: ContainerArgs,
-    #[command(flatten)]
-    remote: RemoteArgs,
-    #[command(flatten)]
-    proxy: ProxyArgs,
-    #[command(flatten)]
-    restart: RestartArgs,
-}
-
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Containers")]
-struct ContainerArgs {
-    /// Run it in a container of this image, which is pulled if it is not there
-    #[arg(long, value_parser = container::image)]
-    image: Option<ImageRef>,
-    /// The engine that runs it [default: the first one that answers]
-    #[arg(long, value_enum)]
-    engine: Option<EngineName>,
-    /// Let it see a directory, a file or a named volume
-    #[arg(short, long, value_name = "SOURCE:TARGET[:ro]")]
-    volume: Vec<String>,
-    /// The network it is in: a name, `none` or `host` [default: the engine's]
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
-    network: Option<String>,
-    /// As whom it runs [default: as its image says]
-    #[arg(long, value_name = "USER", value_parser = NonEmptyStringValueParser::new())]
-    user: Option<String>,
-    /// How much memory it may use, such as `2g`, or `none` for no limit [default: 512m]
-    #[arg(long, value_name = "SIZE", value_parser = limits::memory)]
-    memory: Option<Most<u64>>,
-    /// How many processes it may have, or `none` for no limit [default: 256]
-    #[arg(long, value_name = "N", value_parser = limits::pids)]
-    pids_limit: Option<Most<u32>>,
-    /// A capability it keeps, such as `NET_ADMIN`; all others are dropped
-    #[arg(long, value_name = "CAP", value_parser = limits::capability)]
-    cap_add: Vec<String>,
-    /// Let its processes gain privileges, as by a set-uid program
-    #[arg(long)]
-    allow_new_privileges: bool,
-    /// Let it write nowhere but in its volumes and in /tmp
-    #[arg(long)]
-    read_only: bool,
-    /// Run it as the first process, without an init that passes on signals and collects orphans
-    #[arg(long)]
-    no_init: bool,
-}
-
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Servers that run elsewhere")]
-struct RemoteArgs {
-    /// Where it is reached, with streamable HTTP
-    #[arg(long)]
-    url: Option<RemoteUrl>,
-    /// Send it a header with every request; other users of this machine may see the value
-    #[arg(long, value_name = "KEY=VALUE")]
-    header: Vec<String>,
-    /// Send it a header whose value is that of a variable of your environment
-    #[arg(long, value_name = "KEY=VARIABLE")]
-    header_env: Vec<String>,
-}
-
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Clients")]
-struct ProxyArgs {
-    /// How long a request may wait while it is down; 0s for not at all
-    #[arg(long, value_name = "TIME", default_value = "45s", value_parser = duration)]
-    hold: Duration,
-    /// Give each session a process of its own, with stdio
-    #[arg(long)]
-    isolate: bool,
-    /// A tool that may be called twice: its calls are repeated if it stops in between
-    #[arg(long, value_name = "TOOL")]
-    replay: Vec<String>,
-    /// Let clients reach it on a port of its own too
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    port: Option<u16>,
-    /// Do not tell in the first result after a restart that its memory was lost
-    #[arg(long)]
-    quiet_restart: bool,
-}
-
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Restarts")]
-struct RestartArgs {
-    /// Restarts in a row before it is given up
-    #[arg(long, value_name = "N", default_value = "10")]
-    restart_max: u32,
-    /// Delay before the second restart; the first is immediate, the others double it
-    #[arg(long, value_name = "TIME", default_value = "5s",
-          value_parser = duration)]
-    restart_initial: Duration,
-    /// The longest delay
-    #[arg(long, value_name = "TIME", default_value = "60s",
-          value_parser = duration)]
-    restart_cap: Duration,
-    /// How long it must have been up for its next end to count as a first one
-    #[arg(long, value_name = "TIME", default_value = "30s",
-          value_parser = duration)]
-    stable_after: Duration,
-    /// From when on that is counted
-    #[arg(long, value_enum, default_value = "ready")]
-    stable_from: StableFromName,
-    /// Never start it again
-    #[arg(long, conflicts_with = "restart_max")]
-    no_restart: bool,
-    /// What to do when somebody else stops it; Podman does not tell that from an exit
-    #[arg(long, value_enum, default_value = "restart")]
-    on_stop: OnStopName,
-    /// How long it may take to answer `initialize`
-    #[arg(long, value_name = "TIME", default_value = "2m",
-          value_parser = duration)]
-    start_timeout: Duration,
-    /// How long it may take to end before it is killed
-    #[arg(long, value_name = "TIME", default_value = "10s",
-          value_parser = duration)]
-    stop_timeout: Duration,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum EngineName {
-    Docker,
-    Podman,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum StableFromName {
-    /// From its answer to `initialize`
-    Ready,
-    /// From its start
-    Start,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum OnStopName {
-    /// Start it again
-    Restart,
-    /// Leave it stopped
-    Respect,
-}
-
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let files = args.env_file.iter().map(|file| read_env_file(file)).collect::<Result<_, _>>()?;
     let mut spec = spec_from(&args, &ctx.caller, files)?;
     engine_host::settle(&mut spec, &ctx.caller, &Disk)?;
     let name = spec.name.clone();
     let specs = [spec.clone()];
-    let request =
-        Request::Run { spec: Box::new(spec), replace: args.replace, around: Around::default() };
-    let described: Described = ask_with_images(ctx, "asking the daemon", &request, &specs).await?;
-    let accepted = described.server;
+    let around = clients::around(&ctx.caller);
+    let request = Request::Run { spec: Box::new(spec), replace: args.replace, around };
+    let described = ask_with_images(ctx, "asking the daemon", &request, &specs).await?;
+    let Described { server: accepted, clients: reports } = described;
+    if !args.json {
+        for line in clients::lines(&reports) {
+            ctx.ui.say(line);
+        }
+    }
     if let Some(caveat) = caveat(&accepted, args.restart.on_stop) {
         ctx.ui.say(format!("{} {caveat}", paint::odd("warning:")));
     }
@@ -242,14 +56,21 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         watch(&name, accepted, ctx).await?
     };
     let verdict = verdict(&server, settled);
+    let described = Described { server, clients: reports };
     if args.json {
-        ctx.ui.answer(true, &server, |_| String::new())?;
+        ctx.ui.answer(true, &described, |_| String::new())?;
     }
     match verdict {
-        Ok(text) if !args.json => ctx.ui.print(text),
-        Ok(_) => Ok(()),
+        Ok(_) if args.json => Ok(()),
+        Ok(text) => {
+            ctx.ui.print(text)?;
+            if let Some(hint) = clients::none_chosen(&specs, &described.clients) {
+                ctx.ui.say(hint);
+            }
+            Ok(())
+        }
         Err(text) => {
-            let text = text + &last_words(&server, ctx).await;
+            let text = text + &last_words(&described.server, ctx).await;
             let help = format!(
                 "`mainstay why {name}` tells more; it stays registered: correct it with \
                  `mainstay run {name} --replace ...`, or `mainstay rm {name}`"

@@ -142,8 +142,8 @@ fn start_stop_restart_and_rm() {
     assert_eq!(
         env.json(["stop", "--all", "--json"]),
         json!([
-            {"name": "a", "changed": false, "status": "stopped"},
-            {"name": "b", "changed": true, "status": "stopped"},
+            {"name": "a", "changed": false, "status": "stopped", "clients": []},
+            {"name": "b", "changed": true, "status": "stopped", "clients": []},
         ])
     );
     let hidden = env.run(["ls"]);

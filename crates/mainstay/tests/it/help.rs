@@ -34,6 +34,9 @@ fn the_whole_help() {
       call         Call a tool of a server and print its result
       connect      Speak MCP with a server over standard input and output
 
+    Clients:
+      client       Choose the AI clients that get your servers
+
     Files:
       export       Print servers as one reviewable TOML file
       import       Run the servers of a TOML file, all or none
@@ -117,13 +120,18 @@ fn the_help_of_run() {
                                        environment
 
     Clients:
-          --hold <TIME>    How long a request may wait while it is down; 0s for not at all [default:
-                           45s]
-          --isolate        Give each session a process of its own, with stdio
-          --replay <TOOL>  A tool that may be called twice: its calls are repeated if it stops in
-                           between
-          --port <PORT>    Let clients reach it on a port of its own too
-          --quiet-restart  Do not tell in the first result after a restart that its memory was lost
+          --client <ID>     Register it with this client only (repeatable) [default: with those of
+                            `mainstay client add`]
+          --no-clients      Register it with no client
+          --refresh <WHEN>  When its entries are taken out and added again, so that clients connect anew
+                            [default: auto] [possible values: auto, always, never]
+          --hold <TIME>     How long a request may wait while it is down; 0s for not at all [default:
+                            45s]
+          --isolate         Give each session a process of its own, with stdio
+          --replay <TOOL>   A tool that may be called twice: its calls are repeated if it stops in
+                            between
+          --port <PORT>     Let clients reach it on a port of its own too
+          --quiet-restart   Do not tell in the first result after a restart that its memory was lost
 
     Restarts:
           --restart-max <N>            Restarts in a row before it is given up [default: 10]
@@ -164,6 +172,44 @@ fn the_help_of_daemon_stop_tells_what_becomes_of_the_servers() {
 }
 
 #[test]
+fn the_help_of_client() {
+    assert_snapshot!(TestEnv::new().run(["client", "--help"]), @"
+    exit: 0
+    --- stdout
+    Choose the AI clients that get your servers
+
+    A client that was added once has an entry for every server from then on: in its own config file, of
+    which nothing else is changed. An entry of yours is never touched.
+
+    Usage: mainstay client <COMMAND>
+
+    Commands:
+      ls      List the clients you have, and how many of your servers each of them has
+      add     Register all servers with clients, now and from now on
+      remove  Take all our entries out of clients' files [alias: rm]
+      show    Show one client, its file and the entries in it
+
+    Options:
+      -h, --help
+              Print help (see a summary with '-h')
+    ");
+    assert_snapshot!(TestEnv::new().run(["client", "add", "-h"]), @"
+    exit: 0
+    --- stdout
+    Register all servers with clients, now and from now on
+
+    Usage: mainstay client add [OPTIONS] <ID>...
+
+    Arguments:
+      <ID>...  Ids of clients; `mainstay client ls -a` lists all of them
+
+    Options:
+          --json  Print JSON
+      -h, --help  Print help (see more with '--help')
+    ");
+}
+
+#[test]
 fn the_version() {
     let output = TestEnv::new().run(["--version"]);
     assert_eq!(output.stdout, format!("mainstay {}\n", env!("CARGO_PKG_VERSION")));
@@ -176,5 +222,6 @@ fn completions_know_the_commands() {
         assert_eq!((output.code, output.stderr.as_str()), (0, ""));
         assert!(output.stdout.contains("restart"), "{shell}");
         assert!(!output.stdout.contains("__shim"), "{shell}");
+        assert!(output.stdout.contains("claude-desktop"), "{shell} completes the ids of clients");
     }
 }

@@ -251,6 +251,71 @@ fn an_address_that_other_machines_may_reach() {
 }
 
 #[test]
+fn a_client_that_nobody_knows() {
+    assert_snapshot!(run("client add curser"), @"
+    exit: 2
+    --- stderr
+    error: invalid value 'curser' for '<ID>...'
+      [possible values: cursor, vscode, vscode-insiders, vscode-server, cline, roo-code, claude-code, claude-desktop, codex, gemini-cli, qwen-code, opencode, zed, windsurf, devin, copilot-cli, kiro, lm-studio, factory]
+
+      tip: a similar value exists: 'cursor'
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(run("run time --client claude -- serve"), @"
+    exit: 2
+    --- stderr
+    error: invalid value 'claude' for '--client <ID>'
+      [possible values: cursor, vscode, vscode-insiders, vscode-server, cline, roo-code, claude-code, claude-desktop, codex, gemini-cli, qwen-code, opencode, zed, windsurf, devin, copilot-cli, kiro, lm-studio, factory]
+
+      tip: a similar value exists: 'claude-code'
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn clients_and_none() {
+    assert_snapshot!(run("run time --no-clients --client zed -- serve"), @"
+    exit: 2
+    --- stderr
+    error: the argument '--no-clients' cannot be used with '--client <ID>'
+
+    Usage: mainstay run [OPTIONS] <NAME> -- <COMMAND>...
+           mainstay run [OPTIONS] <NAME> --image <IMAGE> [-- <ARG>...]
+           mainstay run [OPTIONS] <NAME> --url <URL>
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn no_client_to_add() {
+    assert_snapshot!(run("client add"), @"
+    exit: 2
+    --- stderr
+    error: the following required arguments were not provided:
+      <ID>...
+
+    Usage: mainstay client add <ID>...
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn a_refresh_that_is_none() {
+    assert_snapshot!(run("run time --refresh often -- serve"), @"
+    exit: 2
+    --- stderr
+    error: invalid value 'often' for '--refresh <WHEN>'
+      [possible values: auto, always, never]
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
 fn a_duration_that_is_none() {
     assert_snapshot!(run("run time --stable-after soon -- serve"), @"
     exit: 2

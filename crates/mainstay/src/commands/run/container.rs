@@ -8,8 +8,8 @@ use mainstay_core::{
     VolumeError, human_bytes,
 };
 
+use super::args::{Args, ContainerArgs, EngineName};
 use super::describe::{misfit, no_headers};
-use super::{Args, ContainerArgs, EngineName};
 use crate::context::Caller;
 use crate::error::CliError;
 use crate::limits::{Most, memory_text};

@@ -8,8 +8,10 @@ use mainstay_core::{
     RemoteSpec, RemoteUrl, RestartPolicy, ServerSpec, SpecError, StableFrom, Transport, Workload,
 };
 
+use super::args::{
+    Args, ClientArgs, OnStopName, ProxyArgs, RemoteArgs, RestartArgs, StableFromName,
+};
 use super::container::{container_from, no_container, too_little_memory};
-use super::{Args, OnStopName, ProxyArgs, RemoteArgs, RestartArgs, StableFromName};
 use crate::context::Caller;
 use crate::environment;
 use crate::error::CliError;
@@ -49,7 +51,7 @@ pub(super) fn spec_from(
         workload,
         restart: policy_from(&args.restart),
         proxy: proxy_from(&args.proxy),
-        clients: ClientSettings::default(),
+        clients: clients_from(&args.clients),
     };
     match (spec.validate(), args.container.memory) {
         (Ok(()), _) => Ok(spec),
@@ -229,11 +231,20 @@ fn proxy_from(args: &ProxyArgs) -> ProxySettings {
     }
 }
 
+fn clients_from(args: &ClientArgs) -> ClientSettings {
+    let named = args.no_clients || !args.only.is_empty();
+    ClientSettings {
+        only: named.then(|| args.only.iter().cloned().collect()),
+        refresh: args.refresh,
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use std::time::Duration;
 
     use clap::Parser;
+    use mainstay_core::RefreshMode;
 
     use super::*;
 
@@ -328,6 +339,21 @@ pub(super) mod tests {
             quiet_restart: true,
         };
         assert_eq!(spec.proxy, expected);
+    }
+
+    #[test]
+    fn clients_are_the_chosen_ones_unless_they_are_named() {
+        let check = |flags: &str, only: Option<&[&str]>, refresh: Option<RefreshMode>| {
+            let only = only.map(|ids| ids.iter().map(|id| (*id).to_owned()).collect());
+            let spec = spec(format!("a {flags} -- x").trim()).unwrap();
+            assert_eq!(spec.clients, ClientSettings { only, refresh });
+        };
+        check("--wait", None, None);
+        check("--client zed --client cursor", Some(&["cursor", "zed"]), None);
+        check("--no-clients --refresh never", Some(&[]), Some(RefreshMode::Never));
+        check("--refresh always", None, Some(RefreshMode::Always));
+        assert!(spec("a --no-clients --client zed -- x").is_err());
+        assert!(spec("a --client word -- x").is_err());
     }
 
     #[test]

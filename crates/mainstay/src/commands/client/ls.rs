@@ -1,0 +1,150 @@
+//! `mainstay client ls`
+
+use std::path::Path;
+
+use mainstay_api::ClientInfo;
+
+use super::ask;
+use crate::clients::{flaws, is_in_file, is_ours};
+use crate::context::Context;
+use crate::error::CliError;
+use crate::text::{Cell, table, tilde};
+use crate::ui::paint;
+
+const HEAD: [&str; 6] = ["CLIENT", "PRODUCT", "INSTALLED", "CHOSEN", "SERVERS", "FILE"];
+
+/// List the clients you have, and how many of your servers each of them has
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Show clients that are not installed too
+    #[arg(short, long)]
+    all: bool,
+    /// Print all clients as a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
+    let clients = ask(ctx).await?;
+    let home = ctx.caller.home();
+    ctx.ui.answer(args.json, &clients, |clients| page(clients, args.all, home.as_deref()))?;
+    if !args.json {
+        for line in notes(&clients) {
+            ctx.ui.say(line);
+        }
+    }
+    Ok(())
+}
+
+/// The table, or nothing if there is nothing to show.
+fn page(clients: &[ClientInfo], all: bool, home: Option<&Path>) -> String {
+    let shown = clients.iter().filter(|client| all || is_of_interest(client));
+    let rows: Vec<_> = shown.map(|client| row(client, home)).collect();
+    if rows.is_empty() { String::new() } else { table(&HEAD, rows) }
+}
+
+fn is_of_interest(client: &ClientInfo) -> bool {
+    client.installed || client.chosen || client.entries.iter().any(is_ours)
+}
+
+fn row(client: &ClientInfo, home: Option<&Path>) -> Vec<Cell> {
+    let yes = |so| if so { Cell::painted("yes", paint::good) } else { Cell::new("-") };
+    let servers = client.entries.iter().filter(|entry| is_in_file(entry)).count();
+    let paint = if client.exists { str::to_owned } else { paint::faint };
+    vec![
+        Cell::painted(&client.id, paint::strong),
+        Cell::new(&client.product),
+        yes(client.installed),
+        yes(client.chosen),
+        Cell::new(servers.to_string()),
+        Cell::painted(tilde(&client.file, home), paint),
+    ]
+}
+
+/// What the table does not say: what is wrong, and what to do next.
+fn notes(clients: &[ClientInfo]) -> Vec<String> {
+    let wrong = clients.iter().flat_map(|client| {
+        let line = |flaw: &_| told(&client.id, flaw);
+        flaws(client).iter().map(line).collect::<Vec<_>>()
+    });
+    wrong.chain(next(clients)).collect()
+}
+
+fn told(id: &str, flaw: &crate::clients::Flaw) -> String {
+    format!("{} {}; {}", paint::odd(&format!("{id}:")), flaw.what, flaw.help)
+}
+
+/// What somebody does who has chosen no client yet.
+fn next(clients: &[ClientInfo]) -> Option<String> {
+    if clients.iter().any(|client| client.chosen) {
+        return None;
+    }
+    Some(match clients.iter().find(|client| client.installed) {
+        Some(ClientInfo { id, .. }) => {
+            format!("none is chosen yet: `mainstay client add {id}` registers all servers with it")
+        }
+        None => "no client was found on this machine; `mainstay client ls -a` lists those that \
+                 Mainstay knows, and where it looks for their files"
+            .to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstay_api::EntryStanding as S;
+
+    use super::*;
+    use crate::clients::tests::{client, entry};
+
+    fn clients() -> Vec<ClientInfo> {
+        let mut cursor = client(
+            "cursor",
+            vec![entry("time", S::Ours), entry("web", S::Withdrawn), entry("yours", S::Foreign)],
+        );
+        cursor.chosen = true;
+        let mut codex = client("codex", Vec::new());
+        codex.exists = false;
+        codex.file = "/etc/codex.toml".into();
+        let mut zed = client("zed", vec![entry("yours", S::Foreign)]);
+        zed.installed = false;
+        let mut kiro = client("kiro", vec![entry("time", S::Away)]);
+        kiro.installed = false;
+        vec![cursor, codex, zed, kiro]
+    }
+
+    fn shown(clients: &[ClientInfo], all: bool) -> String {
+        let page = page(clients, all, Some(Path::new("/home/me")));
+        anstream::adapter::strip_str(&page).to_string()
+    }
+
+    #[test]
+    fn the_table_shows_whom_it_concerns() {
+        insta::assert_snapshot!(shown(&clients(), false), @"
+        CLIENT  PRODUCT  INSTALLED  CHOSEN  SERVERS  FILE
+        cursor  Cursor   yes        yes     1        ~/.cursor/mcp.json
+        codex   Codex    yes        -       0        /etc/codex.toml
+        kiro    Kiro     -          -       0        ~/.kiro/mcp.json
+        ");
+        assert!(shown(&clients(), true).contains("\nzed "));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_below_the_table() {
+        let notes = notes(&clients()).join("\n");
+        insta::assert_snapshot!(anstream::adapter::strip_str(&notes), @"
+        cursor: web was taken out by hand and stays out; `mainstay client add cursor` puts it back
+        kiro: time is taken out until its server is ready; `mainstay why time` tells more
+        ");
+    }
+
+    #[test]
+    fn whoever_has_chosen_none_is_told_how() {
+        let mut clients = clients();
+        clients[0].chosen = false;
+        let line = next(&clients).unwrap();
+        assert!(line.contains("`mainstay client add cursor`"), "{line}");
+        let absent = &mut clients[2..3];
+        assert_eq!(shown(absent, false), "");
+        assert!(next(absent).unwrap().contains("`mainstay client ls -a`"));
+    }
+}

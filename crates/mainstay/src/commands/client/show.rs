@@ -1,0 +1,174 @@
+//! `mainstay client show`
+
+use std::path::Path;
+
+use mainstay_api::{ClientEntry, ClientInfo, EntryStanding};
+use serde_json::Value;
+
+use super::ask;
+use crate::clients::{self, Notice, flaws};
+use crate::context::Context;
+use crate::error::CliError;
+use crate::text::{Cell, columns, tame, tilde};
+use crate::ui::paint;
+
+/// Show one client, its file and the entries in it
+///
+/// Of entries that are not ours only the name is shown, and of your own fields in ours: what they say may
+/// be secret.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Id of the client; `mainstay client ls -a` lists all of them
+    #[arg(value_parser = clients::id_parser(), hide_possible_values = true)]
+    id: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
+    let found = ask(ctx).await?.into_iter().find(|client| client.id == args.id);
+    let client = found.ok_or_else(|| {
+        CliError::failed(
+            format!("the daemon does not know the client `{}`", args.id),
+            "it is of another version: `mainstay daemon stop --keep-servers`, then try again",
+        )
+    })?;
+    let home = ctx.caller.home();
+    ctx.ui.answer(args.json, &client, |client| page(client, home.as_deref()))
+}
+
+/// Lines of `key: value`, the entries, and what is wrong.
+fn page(client: &ClientInfo, home: Option<&Path>) -> String {
+    let mut sections = vec![columns(&facts(client, home))];
+    if !client.entries.is_empty() {
+        let rows: Vec<_> = client.entries.iter().map(entry_row).collect();
+        sections.push(format!("{}\n{}", paint::strong("Entries"), indented(&columns(&rows))));
+    }
+    let wrong: Vec<String> =
+        flaws(client).iter().map(|flaw| format!("- {}; {}", flaw.what, flaw.help)).collect();
+    if !wrong.is_empty() {
+        let title = paint::strong("What is wrong");
+        sections.push(format!("{title}\n{}", indented(&wrong.join("\n"))));
+    }
+    sections.join("\n\n")
+}
+
+fn facts(client: &ClientInfo, home: Option<&Path>) -> Vec<Vec<Cell>> {
+    let installed = match (&client.installed_because, client.installed) {
+        (Some(why), true) => format!("yes: {}", tame(why)),
+        (None, true) => "yes".to_owned(),
+        (_, false) => "no".to_owned(),
+    };
+    let chosen = if client.chosen { "yes: it gets every server" } else { "no" };
+    let file = tilde(&client.file, home);
+    let changes = Notice::of(&client.id).to_do(&client.product);
+    let lines = [
+        ("client", client.id.clone()),
+        ("product", client.product.clone()),
+        ("installed", installed),
+        ("chosen", chosen.to_owned()),
+        ("file", if client.exists { file } else { format!("{file} (not there yet)") }),
+        (
+            "changes",
+            changes.map_or("it sees them by itself".to_owned(), |how| format!("{how} to see them")),
+        ),
+    ];
+    let row = |(key, value): (&str, String)| {
+        vec![Cell::painted(format!("{key}:"), paint::faint), Cell::new(value)]
+    };
+    lines.map(row).into()
+}
+
+fn entry_row(entry: &ClientEntry) -> Vec<Cell> {
+    let (standing, paint): (_, fn(&str) -> String) = match entry.standing {
+        EntryStanding::Ours => ("ours", paint::good),
+        EntryStanding::Drifted => ("changed by hand", paint::odd),
+        EntryStanding::Away => ("away for now", paint::odd),
+        EntryStanding::Withdrawn => ("taken out by hand", paint::odd),
+        EntryStanding::Missing => ("missing", paint::odd),
+        EntryStanding::Foreign => ("not ours", paint::faint),
+    };
+    vec![
+        Cell::painted(tame(&entry.name), paint::strong),
+        Cell::painted(standing, paint),
+        Cell::new(fields(entry)),
+    ]
+}
+
+/// Our fields with what they say, then the names of the user's own.
+fn fields(entry: &ClientEntry) -> String {
+    let says = |(name, value): (&String, &Value)| match value {
+        Value::String(text) => format!("{name} {text}"),
+        other => format!("{name} {other}"),
+    };
+    let mut parts: Vec<String> = entry.says.iter().map(says).collect();
+    if !entry.own_fields.is_empty() {
+        parts.push(format!("yours: {}", entry.own_fields.join(", ")));
+    }
+    tame(&parts.join("; "))
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::clients::tests::{client, entry};
+
+    fn shown(client: &ClientInfo) -> String {
+        let page = page(client, Some(Path::new("/home/me")));
+        anstream::adapter::strip_str(&page).to_string()
+    }
+
+    #[test]
+    fn a_client_is_shown_with_its_entries() {
+        let mut time = entry("time", EntryStanding::Ours);
+        time.says = [("url".to_owned(), json!("http://127.0.0.1:7433/time/mcp"))].into();
+        time.own_fields = ["disabled", "headers"].map(str::to_owned).into();
+        let mut web = entry("web", EntryStanding::Drifted);
+        web.says = [
+            ("command".to_owned(), json!("mainstay")),
+            ("args".to_owned(), json!(["connect", "web"])),
+        ]
+        .into();
+        web.drifted = vec!["args".to_owned()];
+        let entries = vec![entry("mine", EntryStanding::Foreign), time, web];
+        let mut cursor = client("cursor", entries);
+        cursor.chosen = true;
+        insta::assert_snapshot!(shown(&cursor), @r#"
+        client:     cursor
+        product:    Cursor
+        installed:  yes: /home/me/.cursor exists
+        chosen:     yes: it gets every server
+        file:       ~/.cursor/mcp.json
+        changes:    it sees them by itself
+
+        Entries
+          mine  not ours
+          time  ours             url http://127.0.0.1:7433/time/mcp; yours: disabled, headers
+          web   changed by hand  args ["connect","web"]; command mainstay
+
+        What is wrong
+          - web was changed by hand (args); `mainstay client add cursor` sets it right
+        "#);
+    }
+
+    #[test]
+    fn a_client_that_is_not_there_has_a_short_page() {
+        let mut codex = client("codex", Vec::new());
+        (codex.installed, codex.installed_because, codex.exists) = (false, None, false);
+        insta::assert_snapshot!(shown(&codex), @"
+        client:     codex
+        product:    Codex
+        installed:  no
+        chosen:     no
+        file:       ~/.codex/mcp.json (not there yet)
+        changes:    restart Codex to see them
+        ");
+    }
+}

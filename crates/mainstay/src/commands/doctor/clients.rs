@@ -1,0 +1,89 @@
+//! Whether the clients' files can be read, and our entries in them are in order.
+
+use mainstay_api::{ClientInfo, Request};
+
+use super::{Check, Level};
+use crate::clients::{self, Flaw, flaws, is_in_file};
+use crate::context::Caller;
+use crate::error::CliError;
+use crate::remote::Remote;
+
+/// What was looked at.
+const NAME: &str = "clients";
+
+/// The clients, as the daemon that runs finds them; none if there is no daemon any more.
+pub(super) async fn find_clients(
+    remote: &Remote,
+    caller: &Caller,
+) -> Result<Vec<ClientInfo>, CliError> {
+    let request = Request::Clients { around: clients::around(caller) };
+    match remote.probe().await? {
+        Some(connection) => remote.finish(connection.call(&request).await),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// One finding if all is well, else one for each thing that is not.
+pub(super) fn client_checks(found: &Result<Vec<ClientInfo>, CliError>) -> Vec<Check> {
+    let clients = match found {
+        Ok(clients) => clients,
+        Err(error) => {
+            let check = Check::new(NAME, Level::Fail, error.to_string());
+            return vec![Check { help: error.advice(), ..check }];
+        }
+    };
+    let wrong: Vec<Check> = clients.iter().flat_map(of_client).collect();
+    if wrong.is_empty() { vec![Check::new(NAME, Level::Ok, summary(clients))] } else { wrong }
+}
+
+fn of_client(client: &ClientInfo) -> impl Iterator<Item = Check> {
+    let name = format!("client {}", client.id);
+    let check = move |Flaw { what, help }| Check::new(&name, Level::Warn, what).help(help);
+    flaws(client).into_iter().map(check)
+}
+
+fn summary(clients: &[ClientInfo]) -> String {
+    let installed: Vec<String> = clients
+        .iter()
+        .filter(|client| client.installed)
+        .map(|client| {
+            let ours = client.entries.iter().filter(|entry| is_in_file(entry)).count();
+            format!("{} ({ours} of your servers)", client.id)
+        })
+        .collect();
+    if installed.is_empty() { "none found".to_owned() } else { installed.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstay_api::EntryStanding;
+
+    use super::*;
+    use crate::clients::tests::{client, entry};
+
+    #[test]
+    fn a_finding_for_all_that_are_well_and_one_for_each_that_is_not() {
+        let tell = |clients: Vec<ClientInfo>| {
+            let checks = client_checks(&Ok(clients)).into_iter();
+            let line = |check: Check| (check.level, format!("{}: {}", check.name, check.detail));
+            checks.map(line).collect::<Vec<_>>()
+        };
+        assert_eq!(tell(Vec::new()), [(Level::Ok, "clients: none found".to_owned())]);
+        let cursor = client("cursor", vec![entry("time", EntryStanding::Ours)]);
+        let fine = "clients: cursor (1 of your servers), zed (0 of your servers)";
+        let zed = client("zed", Vec::new());
+        assert_eq!(tell(vec![cursor, zed.clone()]), [(Level::Ok, fine.to_owned())]);
+        let broken = ClientInfo { problem: Some("line 1, column 2: odd".to_owned()), ..zed };
+        let cursor = client("cursor", vec![entry("time", EntryStanding::Withdrawn)]);
+        assert_eq!(
+            tell(vec![cursor, broken]),
+            [
+                "client cursor: time was taken out by hand and stays out",
+                "client zed: line 1, column 2: odd"
+            ]
+            .map(|line| (Level::Warn, line.to_owned()))
+        );
+        let failed = client_checks(&Err(CliError::OutputClosed));
+        assert_eq!(failed[0].level, Level::Fail);
+    }
+}
