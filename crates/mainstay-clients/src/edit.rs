@@ -4,12 +4,14 @@
 //! ranges, so what lies outside of them is kept because it is never written anew. Guarantees, each with a property test:
 //!
 //! - what is not ours survives byte for byte: comments, order, white space, line ends, a byte order mark;
-//! - [`upsert`] twice equals [`upsert`] once;
-//! - [`outline`], [`upsert`], [`remove`] in this order give back the text that was there before;
+//! - [`upsert`](Reading::upsert) twice equals once;
+//! - [`outline`](Reading::outline), [`upsert`](Reading::upsert), [`remove`](Reading::remove) in this order give back the
+//!   text that was there before;
 //! - a text that cannot be read without doubt is refused with its place, and nothing is made up.
 //!
-//! The order of use: [`outline`] and [`upsert`] on the same text when an entry is added, and [`remove`] later with what
-//! the outline said. An entry is found by the literal segments of [`Place::keys`]; a dot in one is part of its name.
+//! The order of use: a text is read once ([`Reading::of`]); when an entry is added, the outline and the upsert come from
+//! the same reading, and the removal later gets what the outline said. An entry is found by the literal segments of
+//! [`Place::keys`]; a dot in one is part of its name.
 
 mod braces;
 mod error;
@@ -57,7 +59,7 @@ pub enum Shape {
     List { id: &'static str },
 }
 
-/// What an [`upsert`] has to create around its entry, and what was there instead, so that [`remove`] can take it back.
+/// What an upsert has to create around its entry, and what was there instead, so that a removal can take it back.
 ///
 /// Belongs to the upsert that adds the entry; one that only changes it creates nothing. It is kept in our ledger: unknown
 /// fields are ignored and missing ones mean "nothing", so older and newer versions read each other's.
@@ -89,8 +91,9 @@ impl Created {
     #[must_use]
     pub fn inherit(self, gone: Self) -> Self {
         Self {
+            // The gap is that of the outermost braces.
+            gap: if gone.containers > self.containers { gone.gap } else { self.gap.or(gone.gap) },
             containers: self.containers.max(gone.containers),
-            gap: self.gap.or(gone.gap),
             document: self.document.or(gone.document),
             spaced: self.spaced,
         }
@@ -102,81 +105,84 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// Puts an entry in place.
-///
-/// A new entry gets exactly `fields`. Of an existing one only the `owned` fields are set, or removed if `fields` lacks
-/// them; everything else in it stays. A field that already says the same is left as it is written.
-pub fn upsert(
-    text: &str,
-    place: &Place,
-    name: &str,
-    fields: &Fields,
-    owned: &[&str],
-) -> Result<String, EditError> {
-    edit(text, place, |body| match place.format {
-        Format::Json | Format::Jsonc => json::upsert(body, place, name, fields, owned),
-        Format::Toml => toml::upsert(body, place, name, fields, owned),
-    })
+/// A text that has been read, once for all questions and edits.
+pub struct Reading<'t> {
+    /// The byte order mark, if there is one, which no parser here needs to see.
+    mark: &'t str,
+    body: Body<'t>,
 }
 
-/// Removes an entry, if it is there, with what belongs to it: its comma, its lines, the comments on and between them.
-///
-/// `created` is what [`outline`] said before the entry was added; it goes too if it is empty now.
-#[expect(clippy::needless_pass_by_value, reason = "a removal uses the record up")]
-pub fn remove(
-    text: &str,
-    place: &Place,
-    name: &str,
-    created: Created,
-) -> Result<String, EditError> {
-    edit(text, place, |body| match place.format {
-        Format::Json | Format::Jsonc => json::remove(body, place, name, &created),
-        Format::Toml => toml::remove(body, place, name, &created),
-    })
+enum Body<'t> {
+    Json(json::Reading<'t>),
+    Toml(Box<toml::Reading<'t>>),
 }
 
-/// The entry as it is.
-pub fn find(text: &str, place: &Place, name: &str) -> Result<Option<Value>, EditError> {
-    let body = readable(text, place)?;
-    match place.format {
-        Format::Json | Format::Jsonc => json::find(body, place, name),
-        Format::Toml => toml::find(body, place, name),
+impl<'t> Reading<'t> {
+    /// Reads a text, unless it cannot be read without doubt.
+    pub fn of(text: &'t str, place: &Place<'t>) -> Result<Self, EditError> {
+        match place.shape {
+            Shape::Map => {}
+            Shape::List { .. } => return Err(EditError::List),
+        }
+        let body = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let mark = &text[..text.len() - body.len()];
+        let body = match place.format {
+            format @ (Format::Json | Format::Jsonc) => {
+                Body::Json(json::Reading::of(body, format, place.keys)?)
+            }
+            Format::Toml => Body::Toml(Box::new(toml::Reading::of(body, place.keys)?)),
+        };
+        Ok(Self { mark, body })
     }
-}
 
-/// The names of all entries, in the order of the file.
-pub fn names(text: &str, place: &Place) -> Result<Vec<String>, EditError> {
-    let body = readable(text, place)?;
-    match place.format {
-        Format::Json | Format::Jsonc => json::names(body, place),
-        Format::Toml => toml::names(body, place),
+    /// The text with an entry in place.
+    ///
+    /// A new entry gets exactly `fields`. Of an existing one only the `owned` fields are set, or removed if `fields`
+    /// lacks them; everything else in it stays. A field that already says the same is left as it is written.
+    pub fn upsert(&self, name: &str, fields: &Fields, owned: &[&str]) -> Result<String, EditError> {
+        let edited = match &self.body {
+            Body::Json(body) => body.upsert(name, fields, owned),
+            Body::Toml(body) => body.upsert(name, fields, owned),
+        };
+        edited.map(|edited| self.marked(edited))
     }
-}
 
-/// What an [`upsert`] of a new entry would have to create: nothing, containers, or the whole document.
-pub fn outline(text: &str, place: &Place) -> Result<Created, EditError> {
-    let body = readable(text, place)?;
-    match place.format {
-        Format::Json | Format::Jsonc => json::outline(body, place),
-        Format::Toml => toml::outline(body, place),
+    /// The text without an entry and what belongs to it: its comma, its lines, the comments on and between them.
+    ///
+    /// `created` is what [`Reading::outline`] said before the entry was added; it goes too if it is empty now.
+    pub fn remove(&self, name: &str, created: &Created) -> Result<String, EditError> {
+        let edited = match &self.body {
+            Body::Json(body) => body.remove(name, created),
+            Body::Toml(body) => body.remove(name, created),
+        };
+        edited.map(|edited| self.marked(edited))
     }
-}
 
-fn edit(
-    text: &str,
-    place: &Place,
-    change: impl FnOnce(&str) -> Result<String, EditError>,
-) -> Result<String, EditError> {
-    let body = readable(text, place)?;
-    let edited = change(body)?;
-    let mark = &text[..text.len() - body.len()];
-    Ok(if mark.is_empty() { edited } else { [mark, &edited].concat() })
-}
+    /// The entry as it is.
+    pub fn find(&self, name: &str) -> Result<Option<Value>, EditError> {
+        match &self.body {
+            Body::Json(body) => body.find(name),
+            Body::Toml(body) => body.find(name),
+        }
+    }
 
-/// The text without its byte order mark, which no parser here needs to see.
-fn readable<'t>(text: &'t str, place: &Place) -> Result<&'t str, EditError> {
-    match place.shape {
-        Shape::Map => Ok(text.strip_prefix('\u{feff}').unwrap_or(text)),
-        Shape::List { .. } => Err(EditError::List),
+    /// All entries by their names, in the order of the file.
+    pub fn entries(&self) -> Result<Fields, EditError> {
+        match &self.body {
+            Body::Json(body) => body.entries(),
+            Body::Toml(body) => body.entries(),
+        }
+    }
+
+    /// What has to be created around a new entry: nothing, containers, or the whole document.
+    pub fn outline(&self) -> Result<Created, EditError> {
+        match &self.body {
+            Body::Json(body) => body.outline(),
+            Body::Toml(body) => body.outline(),
+        }
+    }
+
+    fn marked(&self, edited: String) -> String {
+        if self.mark.is_empty() { edited } else { [self.mark, &edited].concat() }
     }
 }

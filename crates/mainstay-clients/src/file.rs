@@ -277,6 +277,11 @@ impl OpenFile {
     }
 }
 
+/// Whether two paths lead to one file.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+    matches!((resolve::resolve(one), resolve::resolve(other)), (Ok(one), Ok(other)) if one == other)
+}
+
 /// A short name for a path, for use in our own file names.
 fn key(path: &Path) -> String {
     digest(path.as_os_str().as_encoded_bytes())

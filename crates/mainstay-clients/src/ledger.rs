@@ -4,7 +4,7 @@
 //! else belongs to somebody else and is never overwritten or deleted. No mark is left in the files.
 //!
 //! A record is written before its file is, with what is intended, and again after it. So a crash in
-//! between leaves a record that is [unfinished](State::is_unfinished), never a file that we know nothing of.
+//! between leaves a record of what was begun, never a file that we know nothing of, and doing it again completes it.
 //!
 //! The ledger is one JSON file with a version. A build that finds a newer version refuses to go on;
 //! unknown fields of its own version it drops.
@@ -12,7 +12,6 @@
 mod book;
 mod cut;
 mod rules;
-mod value;
 
 use std::path::PathBuf;
 
@@ -25,7 +24,7 @@ pub use book::{Book, LedgerError};
 pub use cut::Cut;
 pub(crate) use rules::differing;
 pub use rules::{
-    Done, Left, Standing, Verdict, Wish, judge_add, judge_put_back, judge_remove, standing,
+    Done, Left, Purpose, Sight, Standing, Verdict, Wish, judge_add, judge_remove, standing,
 };
 
 /// One entry that we wrote, or are about to write.
@@ -38,7 +37,6 @@ pub struct Record {
     /// The server, which is the name of the entry.
     pub server: String,
     /// Our fields as we wrote them.
-    #[serde(with = "value::fields")]
     pub fields: Fields,
     /// What had to be created around the entry.
     pub created: Created,
@@ -57,7 +55,6 @@ pub enum State {
     /// It is being written. The file may not have it yet, or may have what it said before.
     Adding {
         /// What our fields said before, if it was there before.
-        #[serde(with = "value::maybe_fields")]
         former: Option<Fields>,
     },
     /// It is in the file.
@@ -65,7 +62,6 @@ pub enum State {
     /// We took it out, to put it back. The file may still have it.
     Away {
         /// Everything it said, the user's own fields too.
-        #[serde(with = "value::fields")]
         entry: Fields,
         /// How to give the file back the very bytes.
         cut: Cut,
@@ -74,14 +70,4 @@ pub enum State {
     Leaving,
     /// Somebody else took it out, so it stays out.
     Withdrawn,
-}
-
-impl State {
-    /// Whether something was begun that is not done.
-    pub fn is_unfinished(&self) -> bool {
-        match self {
-            Self::Adding { .. } | Self::Away { .. } | Self::Leaving => true,
-            Self::Present | Self::Withdrawn => false,
-        }
-    }
 }

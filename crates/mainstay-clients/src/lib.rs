@@ -6,7 +6,7 @@
 //! - [`table`]: the clients as data: where their files are, what an entry looks like, how they lock.
 //! - [`mod@file`]: brings an edited text to disk without ever leaving a damaged file behind.
 //! - [`ledger`]: what we wrote where. An entry that is not in it belongs to somebody else.
-//! - [`registrar`]: adding, removing and putting back an entry, on top of all that.
+//! - [`registrar`]: adding and removing an entry, on top of all that.
 //!
 //! Everything here blocks; an async caller runs it on a thread for blocking work.
 
@@ -17,5 +17,6 @@ pub mod ledger;
 pub mod registrar;
 pub mod table;
 
-pub use registrar::{Change, ClientError, Purpose, Registrar, Status};
-pub use table::{Client, Machine, Os, Surroundings, Target, clients};
+pub use ledger::Purpose;
+pub use registrar::{Change, ClientError, Registrar, Status};
+pub use table::{Client, Machine, Os, Surroundings, Target, clients, variables};

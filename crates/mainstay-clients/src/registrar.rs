@@ -1,22 +1,23 @@
-//! Adding, removing and putting back entries.
+//! Adding and removing entries.
 //!
 //! Each operation holds our lock on the client's file from its first look to its last record, so two of
-//! them never mix. What is intended is in the ledger before the file is touched; an operation that was
-//! broken off is [unfinished](Registrar::unfinished), and doing it again completes it.
+//! them never mix. What is intended is in the ledger before the file is touched; doing an operation that
+//! was broken off again completes it: [`Registrar::add`] for an entry that is being added or is away,
+//! [`Registrar::remove`] for one that is leaving.
 
 mod change;
 mod error;
 mod job;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mainstay_core::ServerName;
 
 use crate::clock;
-use crate::edit::{self, Value};
-use crate::file::{Observer, Writer};
-use crate::ledger::{self, Book, Record, Standing, State, Wish};
+use crate::edit::{Created, EditError, Value};
+use crate::file::{self, Observer, Writer};
+use crate::ledger::{self, Book, Purpose, Record, Sight, Standing, State, Wish};
 use crate::table::{Client, Located, Machine, Presence, Target};
 
 pub use change::Change;
@@ -28,15 +29,6 @@ pub struct Registrar {
     writer: Writer,
     book: Book,
     machine: Machine,
-}
-
-/// Why an entry is taken out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// The server is gone. What had to be created around the entry goes too.
-    ForGood,
-    /// The client shall notice. The entry will be put back as it was.
-    Refresh,
 }
 
 /// How things stand with a client.
@@ -61,26 +53,6 @@ pub struct EntryStatus {
     pub says: Option<Value>,
 }
 
-/// Something that was begun and not done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unfinished {
-    /// The client's id.
-    pub client: String,
-    /// The server.
-    pub server: String,
-    /// What completes it.
-    pub remedy: Remedy,
-}
-
-/// What completes something unfinished.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remedy {
-    /// [`Registrar::put_back`], or a new [`Registrar::add`].
-    PutBack,
-    /// [`Registrar::remove`], for good.
-    Remove,
-}
-
 impl Registrar {
     /// A registrar that keeps its ledger, locks and backups in `state`.
     pub fn new(state: PathBuf, machine: Machine) -> Self {
@@ -92,7 +64,8 @@ impl Registrar {
         Self { book: Book::new(&state), writer: Writer::observed(state, observer), machine }
     }
 
-    /// Adds an entry, or brings ours up to date. What a person changed in it or took out stays so.
+    /// Adds an entry, puts it back as it was, or brings ours up to date. What a person changed in it or
+    /// took out stays so. One that we wrote for the client into another file goes.
     pub fn add(
         &self,
         client: &str,
@@ -126,7 +99,32 @@ impl Registrar {
             return Err(ClientError::NotInstalled { product: client.product, file: located.file });
         }
         let entry = client.entry(target)?;
+        self.move_to(client, &located.file, server)?;
         self.job(client, located.file, server.as_str())?.add(&entry.fields, wish)
+    }
+
+    /// Takes our entry out of files that the client does not read any more. What cannot be taken out now
+    /// keeps its record, so that it is tried again.
+    fn move_to(
+        &self,
+        client: &'static Client,
+        file: &Path,
+        server: &ServerName,
+    ) -> Result<(), ClientError> {
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            self.records_of(client, server)?.into_iter().partition(|record| record.file == file);
+        if let ([], [old, ..]) = (here.as_slice(), elsewhere.as_slice()) {
+            let new = Some(moved(old, file));
+            self.book.set(client.id, file, server.as_str(), new)?;
+        }
+        for old in elsewhere {
+            if file::is_same(&old.file, file) {
+                self.book.set(client.id, &old.file, server.as_str(), None)?;
+            } else if let Ok(job) = self.job(client, old.file, server.as_str()) {
+                job.remove(Purpose::ForGood).ok();
+            }
+        }
+        Ok(())
     }
 
     /// Takes our entry out of every file of the client that we wrote it to. Somebody else's, and one of
@@ -138,22 +136,17 @@ impl Registrar {
         purpose: Purpose,
     ) -> Result<Vec<Change>, ClientError> {
         let client = known(client)?;
-        let files = self.files(client, server)?;
+        let records = self.records_of(client, server)?;
+        let mut files: Vec<_> = records.into_iter().map(|record| record.file).collect();
         if files.is_empty() {
-            let file = self.locate(client).file;
-            return Ok(vec![self.job(client, file, server.as_str())?.remove(purpose)?]);
+            files.push(self.locate(client).file);
         }
-        files
+        // One that fails does not keep the others from being done.
+        let done: Vec<_> = files
             .into_iter()
             .map(|file| self.job(client, file, server.as_str())?.remove(purpose))
-            .collect()
-    }
-
-    /// Puts an entry back that was removed for a refresh, as it was, with the user's own fields.
-    pub fn put_back(&self, client: &str, server: &ServerName) -> Result<Vec<Change>, ClientError> {
-        let client = known(client)?;
-        let files = self.files(client, server)?;
-        files.into_iter().map(|file| self.job(client, file, server.as_str())?.put_back()).collect()
+            .collect();
+        done.into_iter().collect()
     }
 
     /// How things stand with a client. Changes nothing.
@@ -165,7 +158,7 @@ impl Registrar {
         let file = self.writer.open(client, &located.file, false)?;
         let entries = file.read(|text| {
             let refused = |source| ClientError::Edit { file: located.file.clone(), source };
-            entries(client, text.unwrap_or_default(), &records).map_err(refused)
+            entries(client, text, &records).map_err(refused)
         })?;
         Ok(Status { client: client.id, located, entries })
     }
@@ -175,22 +168,15 @@ impl Registrar {
         Ok(self.book.records()?)
     }
 
-    /// What was begun and not done, by us or by those before us.
-    pub fn unfinished(&self) -> Result<Vec<Unfinished>, ClientError> {
-        let records = self.book.records()?.into_iter();
-        Ok(records.filter_map(unfinished).collect())
-    }
-
     /// Where a client's file is, and whether the client is installed.
     pub fn locate(&self, client: &Client) -> Located {
         self.machine.look(|around| client.locate(around))
     }
 
-    /// The client's files that we have a record of this server in.
-    fn files(&self, client: &Client, server: &ServerName) -> Result<Vec<PathBuf>, ClientError> {
+    /// What we wrote for this server into files of the client.
+    fn records_of(&self, client: &Client, server: &ServerName) -> Result<Vec<Record>, ClientError> {
         let ours = |record: &Record| record.client == client.id && record.server == server.as_str();
-        let records = self.book.records()?.into_iter();
-        Ok(records.filter(ours).map(|record| record.file).collect())
+        Ok(self.book.records()?.into_iter().filter(ours).collect())
     }
 
     fn job<'a>(
@@ -211,33 +197,41 @@ fn known(id: &str) -> Result<&'static Client, ClientError> {
     Client::by_id(id).ok_or_else(|| ClientError::Unknown { id: id.to_owned() })
 }
 
-fn entries(
-    client: &Client,
-    text: &str,
-    records: &[Record],
-) -> Result<Vec<EntryStatus>, edit::EditError> {
-    let place = client.place(text)?;
-    let mut names = edit::names(text, &place)?;
-    for record in records {
-        if !names.contains(&record.server) {
-            names.push(record.server.clone());
+/// The record of an entry that the client may have taken along into another file.
+fn moved(old: &Record, file: &Path) -> Record {
+    let state = match old.state {
+        State::Adding { .. } | State::Present | State::Away { .. } | State::Leaving => {
+            State::Adding { former: None }
         }
-    }
-    let now = clock::now();
-    let status = |name: String| {
-        let says = edit::find(text, &place, &name)?;
-        let record = records.iter().find(|record| record.server == name);
-        let standing = ledger::standing(record, says.as_ref(), client.owned, now);
-        Ok(EntryStatus { name, standing, says })
+        State::Withdrawn => State::Withdrawn,
     };
-    names.into_iter().map(status).collect()
+    let (file, created) = (file.to_owned(), Created::default());
+    Record { file, created, created_file: false, state, ..old.clone() }
 }
 
-fn unfinished(record: Record) -> Option<Unfinished> {
-    let remedy = match record.state {
-        State::Adding { .. } | State::Away { .. } => Remedy::PutBack,
-        State::Leaving => Remedy::Remove,
-        State::Present | State::Withdrawn => return None,
-    };
-    Some(Unfinished { client: record.client, server: record.server, remedy })
+/// All entries of a text, and those of ours that are not in it.
+fn entries(
+    client: &Client,
+    text: Option<&str>,
+    records: &[Record],
+) -> Result<Vec<EntryStatus>, EditError> {
+    let now = clock::now();
+    let (_, reading) = client.read(text.unwrap_or_default())?;
+    let there = reading.entries()?;
+    let record_of = |name: &str| records.iter().find(|record| record.server == name);
+    let missing: Vec<_> = records
+        .iter()
+        .filter(|record| there.iter().all(|(name, _)| *name != record.server))
+        .map(|record| {
+            let sight = if text.is_some() { Sight::Missing } else { Sight::NoFile };
+            let standing = ledger::standing(Some(record), sight, client.owned, now);
+            EntryStatus { name: record.server.clone(), standing, says: None }
+        })
+        .collect();
+    let there = there.into_iter().map(|(name, says)| {
+        let sight = Sight::There(&says);
+        let standing = ledger::standing(record_of(&name), sight, client.owned, now);
+        EntryStatus { name, standing, says: Some(says) }
+    });
+    Ok(there.chain(missing).collect())
 }

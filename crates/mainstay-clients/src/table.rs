@@ -10,6 +10,7 @@ mod machine;
 mod place;
 mod rows;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::edit::{Format, Shape};
@@ -21,6 +22,13 @@ pub use machine::Machine;
 /// Every client we know.
 pub fn clients() -> &'static [Client] {
     rows::CLIENTS
+}
+
+/// The names of all variables that the places of files depend on, each once.
+pub fn variables() -> impl Iterator<Item = &'static str> {
+    let spots = clients().iter().flat_map(Client::spots);
+    let names: BTreeSet<_> = spots.flat_map(|spot| spot.root.variables()).flatten().collect();
+    names.into_iter()
 }
 
 /// One AI client.
@@ -59,6 +67,15 @@ impl Client {
         clients().iter().find(|client| client.id == id)
     }
 
+    fn spots(&self) -> impl Iterator<Item = Spot> {
+        let files = self.files.iter().flat_map(|one| [one.file, one.applies_if]);
+        let marks = self.marks.iter().filter_map(|mark| match mark {
+            Mark::There(spot) => Some(*spot),
+            Mark::Program(_) => None,
+        });
+        self.overrides.iter().copied().chain(files).chain(marks)
+    }
+
     /// Whether an entry can only name a command, never a URL.
     pub fn speaks_only_stdio(&self) -> bool {
         self.http.is_none()
@@ -88,6 +105,18 @@ pub enum Root {
     Xdg,
     /// What a variable says. Where it is not set, or not absolute, the spot does not exist.
     Variable(&'static str),
+}
+
+impl Root {
+    /// The variables that it depends on, on any system.
+    fn variables(self) -> [Option<&'static str>; 2] {
+        match self {
+            Self::Home => [None, None],
+            Self::App => [Some("XDG_CONFIG_HOME"), Some("APPDATA")],
+            Self::Xdg => [Some("XDG_CONFIG_HOME"), None],
+            Self::Variable(name) => [Some(name), None],
+        }
+    }
 }
 
 /// A file or directory, below a root.
@@ -201,6 +230,15 @@ mod tests {
                 assert!(client.files.iter().any(for_os), "{}: no file on {os:?}", client.id);
             }
         }
+    }
+
+    #[test]
+    fn every_variable_is_named_once() {
+        let names: Vec<_> = variables().collect();
+        for name in ["APPDATA", "CLINE_MCP_SETTINGS_PATH", "CODEX_HOME", "XDG_CONFIG_HOME"] {
+            assert_eq!(names.iter().filter(|one| **one == name).count(), 1, "{names:?}");
+        }
+        assert!(!names.contains(&"PATH"));
     }
 
     #[test]

@@ -3,29 +3,49 @@
 mod tree;
 mod write;
 
-use self::tree::{Keep, Node, Object, in_document};
+use std::ops::Range;
+
+use self::tree::{Keep, Node, Object, parse};
 use super::braces::Members;
 use super::layout::{self, Layout, Style};
 use super::splice::{Splice, apply};
 use super::trivia::{Comments, Kind, pieces};
 use super::value::{Changes, Fields, Value};
-use super::{Created, EditError, Format, Place, Position};
+use super::{Created, EditError, Format, Position};
 
-pub(super) fn upsert(
-    text: &str,
-    place: &Place,
-    name: &str,
-    fields: &Fields,
-    owned: &[&str],
-) -> Result<String, EditError> {
-    let entry = || Value::Map(fields.clone());
-    let way = Keep::Way(place.keys, Some(name));
-    in_document(text, place.format, way, |root| {
-        let Some(root) = root else {
-            return Ok(new_document(text, &entry().within(&[name]).within(place.keys)));
+/// A text that has been read.
+pub(super) struct Reading<'t> {
+    text: &'t str,
+    format: Format,
+    keys: &'t [&'t str],
+    /// Nothing if the text holds no value at all.
+    root: Option<Node<'t>>,
+}
+
+impl<'t> Reading<'t> {
+    pub(super) fn of(
+        text: &'t str,
+        format: Format,
+        keys: &'t [&'t str],
+    ) -> Result<Self, EditError> {
+        let root = parse(text, format, Keep::Way(keys))?;
+        let reading = Self { text, format, keys, root };
+        reading.chain()?;
+        Ok(reading)
+    }
+
+    pub(super) fn upsert(
+        &self,
+        name: &str,
+        fields: &Fields,
+        owned: &[&str],
+    ) -> Result<String, EditError> {
+        let text = self.text;
+        let entry = || Value::Map(fields.clone());
+        let Some(chain) = self.chain()? else {
+            return Ok(new_document(text, &entry().within(&[name]).within(self.keys)));
         };
-        let chain = chain(text, root, place.keys)?;
-        let (anchor, missing) = chain.split(place.keys);
+        let (anchor, missing) = chain.split(self.keys);
         let layout = layout_of(text, chain.root());
         if let [first, rest @ ..] = missing {
             let value = entry().within(&[name]).within(rest);
@@ -41,26 +61,16 @@ pub(super) fn upsert(
                 let range = entry.range;
                 let margin = layout::margin(text, range.start);
                 let changes = Changes::of(fields, owned);
-                let edited = update(&text[range.clone()], margin, place.format, &layout, &changes)?;
+                let edited = update(&text[range.clone()], margin, self.format, &layout, &changes)?;
                 Ok(apply(text, vec![Splice::replace(range, edited)]))
             }
         }
-    })
-}
+    }
 
-pub(super) fn remove(
-    text: &str,
-    place: &Place,
-    name: &str,
-    created: &Created,
-) -> Result<String, EditError> {
-    let way = Keep::Way(place.keys, Some(name));
-    in_document(text, place.format, way, |root| {
-        let Some(root) = root else {
-            return Ok(text.to_owned());
-        };
-        let chain = chain(text, root, place.keys)?;
-        let (anchor, missing) = chain.split(place.keys);
+    pub(super) fn remove(&self, name: &str, created: &Created) -> Result<String, EditError> {
+        let text = self.text;
+        let Some(chain) = self.chain()? else { return Ok(text.to_owned()) };
+        let (anchor, missing) = chain.split(self.keys);
         let found = if missing.is_empty() { member(text, anchor, name)? } else { None };
         let Some(mut index) = found else {
             return Ok(text.to_owned());
@@ -69,7 +79,7 @@ pub(super) fn remove(
         let last = level.saturating_sub(created.containers);
         while level > last && members(text, &chain.objects[level]).holds_only(index) {
             level -= 1;
-            index = member(text, &chain.objects[level], place.keys[level])?
+            index = member(text, &chain.objects[level], self.keys[level])?
                 .expect("the chain came this way");
         }
         let members = members(text, &chain.objects[level]);
@@ -78,62 +88,50 @@ pub(super) fn remove(
         }
         if level == 0
             && let Some(document) = &created.document
-            && stands_alone(text, root, document)
+            && stands_alone(text, &chain.root().range, document)
         {
             return Ok(document.clone());
         }
         let gap = created.gap.as_deref().unwrap_or("");
         Ok(apply(text, vec![Splice::replace(members.inner, gap)]))
-    })
-}
+    }
 
-pub(super) fn find(text: &str, place: &Place, name: &str) -> Result<Option<Value>, EditError> {
-    let way = Keep::Way(place.keys, Some(name));
-    in_document(text, place.format, way, |root| {
-        let Some(root) = root else { return Ok(None) };
-        let chain = chain(text, root, place.keys)?;
-        match chain.split(place.keys) {
-            (container, []) => {
-                Ok(member(text, container, name)?
-                    .map(|index| container.members[index].value.value()))
-            }
+    pub(super) fn find(&self, name: &str) -> Result<Option<Value>, EditError> {
+        let Some(chain) = self.chain()? else { return Ok(None) };
+        match chain.split(self.keys) {
+            (container, []) => Ok(member(self.text, container, name)?
+                .map(|index| container.members[index].value.value())),
             (_, [_, ..]) => Ok(None),
         }
-    })
-}
+    }
 
-pub(super) fn names(text: &str, place: &Place) -> Result<Vec<String>, EditError> {
-    let way = Keep::Way(place.keys, None);
-    in_document(text, place.format, way, |root| {
-        let Some(root) = root else { return Ok(Vec::new()) };
-        let chain = chain(text, root, place.keys)?;
-        match chain.split(place.keys) {
-            (container, []) => {
-                Ok(container.members.iter().map(|one| one.key.to_string()).collect())
-            }
-            (_, [_, ..]) => Ok(Vec::new()),
-        }
-    })
-}
+    pub(super) fn entries(&self) -> Result<Fields, EditError> {
+        let Some(chain) = self.chain()? else { return Ok(Vec::new()) };
+        Ok(match chain.split(self.keys) {
+            (container, []) => container.fields(),
+            (_, [_, ..]) => Vec::new(),
+        })
+    }
 
-pub(super) fn outline(text: &str, place: &Place) -> Result<Created, EditError> {
-    let way = Keep::Way(place.keys, None);
-    in_document(text, place.format, way, |root| {
-        let Some(root) = root else {
+    pub(super) fn outline(&self) -> Result<Created, EditError> {
+        let Some(chain) = self.chain()? else {
             return Ok(Created {
-                containers: place.keys.len(),
-                document: Some(text.to_owned()),
+                containers: self.keys.len(),
+                document: Some(self.text.to_owned()),
                 ..Created::default()
             });
         };
-        let chain = chain(text, root, place.keys)?;
-        let (anchor, missing) = chain.split(place.keys);
+        let (anchor, missing) = chain.split(self.keys);
         Ok(Created {
             containers: missing.len(),
-            gap: members(text, anchor).gap().map(str::to_owned),
+            gap: members(self.text, anchor).gap().map(str::to_owned),
             ..Created::default()
         })
-    })
+    }
+
+    fn chain(&self) -> Result<Option<Chain<'_>>, EditError> {
+        self.root.as_ref().map(|root| chain(self.text, root, self.keys)).transpose()
+    }
 }
 
 /// The objects on the way to the container, the root first, as far as they exist.
@@ -211,29 +209,30 @@ fn update(
     let mut edited = entry.to_owned();
     let set = changes.set.iter().map(|(field, value)| (*field, Some(*value)));
     for (field, value) in set.chain(changes.unset.iter().map(|field| (*field, None))) {
-        let splices = in_document(&edited, format, Keep::All, |root| {
-            let object =
-                root.and_then(Node::as_object).expect("an entry is an object from brace to brace");
-            let mut members = members(&edited, &object);
-            margin.clone_into(&mut members.margin);
-            let index = member(&edited, &object, field)?;
-            Ok(match (index, value) {
-                (None, None) => Vec::new(),
-                (Some(index), None) => members.remove(index),
-                (None, Some(value)) => {
-                    members.append(layout, |style| write::member(field, value, style))
+        let root = parse(&edited, format, Keep::All)?;
+        let object = root
+            .as_ref()
+            .and_then(Node::as_object)
+            .expect("an entry is an object from brace to brace");
+        let mut members = members(&edited, &object);
+        margin.clone_into(&mut members.margin);
+        let index = member(&edited, &object, field)?;
+        let splices = match (index, value) {
+            (None, None) => Vec::new(),
+            (Some(index), None) => members.remove(index),
+            (None, Some(value)) => {
+                members.append(layout, |style| write::member(field, value, style))
+            }
+            (Some(index), Some(value)) => {
+                let old = &object.members[index].value;
+                if old.value().means(value) {
+                    Vec::new()
+                } else {
+                    let style = members.style_of(index, layout);
+                    vec![Splice::replace(old.range.clone(), write::value(value, &style))]
                 }
-                (Some(index), Some(value)) => {
-                    let old = &object.members[index].value;
-                    if old.value().means(value) {
-                        Vec::new()
-                    } else {
-                        let style = members.style_of(index, layout);
-                        vec![Splice::replace(old.range.clone(), write::value(value, &style))]
-                    }
-                }
-            })
-        })?;
+            }
+        };
         edited = apply(&edited, splices);
     }
     Ok(edited)
@@ -258,8 +257,8 @@ fn opening(text: &str) -> String {
 }
 
 /// Whether nothing but white space came to a document that was made around the first entry.
-fn stands_alone(text: &str, root: &Node, before: &str) -> bool {
-    text[..root.range.start] == opening(before) && text[root.range.end..].trim().is_empty()
+fn stands_alone(text: &str, root: &Range<usize>, before: &str) -> bool {
+    text[..root.start] == opening(before) && text[root.end..].trim().is_empty()
 }
 
 fn layout_of(text: &str, root: &Object) -> Layout {

@@ -9,7 +9,7 @@ mod toml_documents;
 mod toml_examples;
 mod updates;
 
-use super::{Created, Fields, Format, Place, Shape, Value, find, outline, remove, upsert};
+use super::{Created, EditError, Fields, Format, Place, Reading, Shape, Value};
 
 const JSON: Place = place(Format::Json, &["mcpServers"]);
 const JSONC: Place = place(Format::Jsonc, &["mcpServers"]);
@@ -30,6 +30,33 @@ fn text(text: &str) -> Value {
     Value::Text(text.to_owned())
 }
 
+fn upsert(
+    text: &str,
+    place: &Place,
+    name: &str,
+    fields: &Fields,
+    owned: &[&str],
+) -> Result<String, EditError> {
+    Reading::of(text, place)?.upsert(name, fields, owned)
+}
+
+fn remove(text: &str, place: &Place, name: &str, created: &Created) -> Result<String, EditError> {
+    Reading::of(text, place)?.remove(name, created)
+}
+
+fn find(text: &str, place: &Place, name: &str) -> Result<Option<Value>, EditError> {
+    Reading::of(text, place)?.find(name)
+}
+
+fn outline(text: &str, place: &Place) -> Result<Created, EditError> {
+    Reading::of(text, place)?.outline()
+}
+
+fn names(text: &str, place: &Place) -> Result<Vec<String>, EditError> {
+    let entries = Reading::of(text, place)?.entries()?;
+    Ok(entries.into_iter().map(|(name, _)| name).collect())
+}
+
 /// Adds an entry to a text that lacks it, and asserts what comes out and that all of it can be taken back.
 #[track_caller]
 fn check_add(place: &Place, name: &str, before: &str, expected: &str) {
@@ -38,16 +65,16 @@ fn check_add(place: &Place, name: &str, before: &str, expected: &str) {
     assert_eq!(after, expected, "the entry added");
     assert_eq!(upsert(&after, place, name, &fields(), OWNED).unwrap(), after, "added twice");
     assert_eq!(find(&after, place, name).unwrap(), Some(Value::Map(fields())), "read back");
-    assert_eq!(remove(&after, place, name, created).unwrap(), before, "removed again");
+    assert_eq!(remove(&after, place, name, &created).unwrap(), before, "removed again");
 }
 
 /// Removes the entry `ours` of which nothing is known.
 #[track_caller]
 fn check_remove(place: &Place, before: &str, expected: &str) {
-    let after = remove(before, place, "ours", Created::default()).unwrap();
+    let after = remove(before, place, "ours", &Created::default()).unwrap();
     assert_eq!(after, expected);
     assert_eq!(find(&after, place, "ours").unwrap(), None);
-    assert_eq!(remove(&after, place, "ours", Created::default()).unwrap(), after, "removed twice");
+    assert_eq!(remove(&after, place, "ours", &Created::default()).unwrap(), after, "removed twice");
 }
 
 /// Sets the owned fields of the entry `ours`.

@@ -7,34 +7,51 @@
 mod inline;
 mod lines;
 mod parse;
+mod scan;
 mod write;
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-use toml_edit::{Document, InlineTable, Item, Table};
+use toml_edit::{InlineTable, Item, Table};
 
-use self::lines::statements;
-use self::parse::{Node, chain, node, parse, value_of};
+use self::lines::Statement;
+use self::parse::{Node, Parsed, chain, node, parse, value_of};
 use super::layout;
 use super::splice::{Splice, apply};
 use super::value::{Changes, Fields, Value};
-use super::{Created, EditError, Place};
+use super::{Created, EditError};
 
-pub(super) fn upsert(
-    text: &str,
-    place: &Place,
-    name: &str,
-    fields: &Fields,
-    owned: &[&str],
-) -> Result<String, EditError> {
-    in_lines(text, |text| {
-        let document = parse(text)?;
-        let chain = chain(text, &document, place.keys)?;
-        let (anchor, missing) = split(&chain, place.keys);
+/// A text that has been read.
+pub(super) struct Reading<'t> {
+    /// The text, its last line with an end.
+    text: Cow<'t, str>,
+    has_end: bool,
+    keys: &'t [&'t str],
+    parsed: Parsed,
+}
+
+impl<'t> Reading<'t> {
+    pub(super) fn of(text: &'t str, keys: &'t [&'t str]) -> Result<Self, EditError> {
+        let (has_end, text) = (has_end(text), with_end(text));
+        let parsed = parse(&text, keys.first().copied())?;
+        let reading = Self { text, has_end, keys, parsed };
+        reading.chain()?;
+        Ok(reading)
+    }
+
+    pub(super) fn upsert(
+        &self,
+        name: &str,
+        fields: &Fields,
+        owned: &[&str],
+    ) -> Result<String, EditError> {
+        let text = self.text.as_ref();
+        let chain = self.chain()?;
+        let (anchor, missing) = split(&chain, self.keys);
         let found = if missing.is_empty() { anchor.get(name) } else { None };
         let splices = match (anchor, found) {
-            (Node::Table(_), None) => vec![new_table(text, &document, place.keys, name, fields)],
+            (Node::Table(_), None) => vec![self.new_table(name, fields)],
             (Node::Inline(table), None) => {
                 let way: Vec<_> = missing.iter().copied().chain([name]).collect();
                 let value = Value::Map(fields.clone()).within(&way[1..]);
@@ -44,97 +61,134 @@ pub(super) fn upsert(
                 let changes = Changes::of(fields, owned);
                 match node(text, name, item)? {
                     Node::Inline(entry) => vec![inline::update(text, entry, &changes)?],
-                    Node::Table(entry) => {
-                        let path: Vec<_> = place.keys.iter().copied().chain([name]).collect();
-                        update(text, &document, &path, entry, &changes)
-                    }
+                    Node::Table(entry) => self.update(&self.path(name), entry, &changes),
                 }
             }
         };
-        Ok(apply(text, splices))
-    })
-}
+        Ok(self.edited(splices))
+    }
 
-pub(super) fn remove(
-    text: &str,
-    place: &Place,
-    name: &str,
-    created: &Created,
-) -> Result<String, EditError> {
-    let edited = in_lines(text, |text| {
-        let document = parse(text)?;
-        let chain = chain(text, &document, place.keys)?;
-        let (anchor, missing) = split(&chain, place.keys);
+    pub(super) fn remove(&self, name: &str, created: &Created) -> Result<String, EditError> {
+        let chain = self.chain()?;
+        let (anchor, missing) = split(&chain, self.keys);
         if !missing.is_empty() || anchor.get(name).is_none() {
-            return Ok(text.to_owned());
+            return Ok(self.edited(Vec::new()));
         }
         let splices = match anchor {
             Node::Table(_) => {
-                let path: Vec<_> = place.keys.iter().copied().chain([name]).collect();
-                lines::remove(text, &statements(&document), &path, created.spaced)
+                lines::remove(&self.text, self.statements(), &self.path(name), created.spaced)
             }
             Node::Inline(_) => {
                 let tables: Vec<&InlineTable> = chain.iter().filter_map(Node::as_inline).collect();
-                inline::remove(text, &tables, place.keys, name, created)?
+                inline::remove(&self.text, &tables, self.keys, name, created)?
             }
         };
-        Ok(apply(text, splices))
-    })?;
-    match &created.document {
-        Some(document) if edited.trim().is_empty() => Ok(document.clone()),
-        Some(_) | None => Ok(edited),
-    }
-}
-
-pub(super) fn find(text: &str, place: &Place, name: &str) -> Result<Option<Value>, EditError> {
-    let document = parse(text)?;
-    let chain = chain(text, &document, place.keys)?;
-    Ok(match split(&chain, place.keys) {
-        (container, []) => container.get(name).map(|item| value_of(text, item)),
-        (_, [_, ..]) => None,
-    })
-}
-
-pub(super) fn names(text: &str, place: &Place) -> Result<Vec<String>, EditError> {
-    let document = parse(text)?;
-    let chain = chain(text, &document, place.keys)?;
-    Ok(match split(&chain, place.keys) {
-        (container, []) => container.keys(),
-        (_, [_, ..]) => Vec::new(),
-    })
-}
-
-pub(super) fn outline(text: &str, place: &Place) -> Result<Created, EditError> {
-    if text.trim().is_empty() {
-        return Ok(Created { document: Some(text.to_owned()), ..Created::default() });
-    }
-    let text = with_end(text);
-    let document = parse(&text)?;
-    let chain = chain(&text, &document, place.keys)?;
-    match split(&chain, place.keys) {
-        (Node::Inline(table), missing) => Ok(Created {
-            containers: missing.len(),
-            gap: inline::members(&text, table).gap().map(str::to_owned),
-            ..Created::default()
-        }),
-        (Node::Table(_), _) => {
-            let at = lines::place_for_table(&text, &statements(&document), place.keys);
-            Ok(Created { spaced: !lines::is_spaced(&text, at), ..Created::default() })
+        let edited = self.edited(splices);
+        match &created.document {
+            Some(document) if edited.trim().is_empty() => Ok(document.clone()),
+            Some(_) | None => Ok(edited),
         }
     }
-}
 
-/// Lets an edit see a text whose last line has an end, and takes that end away again if it was not there.
-fn in_lines(
-    text: &str,
-    edit: impl FnOnce(&str) -> Result<String, EditError>,
-) -> Result<String, EditError> {
-    let edited = edit(&with_end(text))?;
-    if has_end(text) {
-        return Ok(edited);
+    pub(super) fn find(&self, name: &str) -> Result<Option<Value>, EditError> {
+        let chain = self.chain()?;
+        Ok(match split(&chain, self.keys) {
+            (container, []) => container.get(name).map(|item| value_of(&self.text, item)),
+            (_, [_, ..]) => None,
+        })
     }
-    let line = edited.strip_suffix('\n').unwrap_or(&edited);
-    Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
+
+    pub(super) fn entries(&self) -> Result<Fields, EditError> {
+        let chain = self.chain()?;
+        Ok(match split(&chain, self.keys) {
+            (container, []) => container.values(&self.text),
+            (_, [_, ..]) => Vec::new(),
+        })
+    }
+
+    pub(super) fn outline(&self) -> Result<Created, EditError> {
+        if self.text.trim().is_empty() {
+            return Ok(Created { document: Some(self.text.to_string()), ..Created::default() });
+        }
+        let chain = self.chain()?;
+        match split(&chain, self.keys) {
+            (Node::Inline(table), missing) => Ok(Created {
+                containers: missing.len(),
+                gap: inline::members(&self.text, table).gap().map(str::to_owned),
+                ..Created::default()
+            }),
+            (Node::Table(_), _) => {
+                let at = lines::place_for_table(&self.text, self.statements(), self.keys);
+                Ok(Created { spaced: !lines::is_spaced(&self.text, at), ..Created::default() })
+            }
+        }
+    }
+
+    /// The tables on the way to the container.
+    fn chain(&self) -> Result<Vec<Node<'_>>, EditError> {
+        chain(&self.text, &self.parsed.document, self.keys)
+    }
+
+    fn statements(&self) -> &[Statement] {
+        &self.parsed.statements
+    }
+
+    fn path<'a>(&'a self, name: &'a str) -> Vec<&'a str> {
+        self.keys.iter().copied().chain([name]).collect()
+    }
+
+    /// The text after a change, its last line without an end if it had none.
+    fn edited(&self, splices: Vec<Splice>) -> String {
+        let mut edited = apply(&self.text, splices);
+        if !self.has_end && edited.ends_with('\n') {
+            edited.pop();
+            if edited.ends_with('\r') {
+                edited.pop();
+            }
+        }
+        edited
+    }
+
+    /// A table of its own for a new entry.
+    fn new_table(&self, name: &str, fields: &Fields) -> Splice {
+        let text = self.text.as_ref();
+        let newline = layout::newline_of(text).unwrap_or("\n");
+        let fields = fields.iter().map(|(key, value)| (key.as_str(), value));
+        let table = write::table(&self.path(name), fields, newline);
+        if text.trim().is_empty() {
+            return Splice::replace(0..text.len(), table);
+        }
+        let at = lines::place_for_table(text, self.statements(), self.keys);
+        let space = if lines::is_spaced(text, at) { "" } else { newline };
+        Splice::insert(at, format!("{space}{table}"))
+    }
+
+    /// Changes the fields of an entry that is not written in braces.
+    fn update(&self, path: &[&str], entry: &Table, changes: &Changes) -> Vec<Splice> {
+        let (text, statements) = (self.text.as_ref(), self.statements());
+        let mut splices = Vec::new();
+        let mut new = Vec::new();
+        for (field, value) in &changes.set {
+            match entry.get(field) {
+                None => new.push((*field, *value)),
+                Some(item) if value_of(text, item).means(value) => {}
+                Some(Item::Value(old)) => {
+                    splices.push(Splice::replace(span(old.span()), write::value(value)));
+                }
+                Some(Item::Table(_) | Item::ArrayOfTables(_) | Item::None) => {
+                    splices.extend(lines::remove_field(text, statements, path, field));
+                    new.push((*field, *value));
+                }
+            }
+        }
+        for field in &changes.unset {
+            splices.extend(lines::remove_field(text, statements, path, field));
+        }
+        if !new.is_empty() {
+            splices.push(lines::add_fields(text, statements, path, &new));
+        }
+        splices
+    }
 }
 
 fn with_end(text: &str) -> Cow<'_, str> {
@@ -154,59 +208,6 @@ fn has_end(text: &str) -> bool {
 fn split<'d, 'k>(chain: &[Node<'d>], keys: &'k [&'k str]) -> (Node<'d>, &'k [&'k str]) {
     let found = chain.len() - 1;
     (chain[found], &keys[found..])
-}
-
-/// A table of its own for a new entry.
-fn new_table(
-    text: &str,
-    document: &Document<&str>,
-    keys: &[&str],
-    name: &str,
-    fields: &Fields,
-) -> Splice {
-    let newline = layout::newline_of(text).unwrap_or("\n");
-    let path: Vec<_> = keys.iter().copied().chain([name]).collect();
-    let fields = fields.iter().map(|(key, value)| (key.as_str(), value));
-    let table = write::table(&path, fields, newline);
-    if text.trim().is_empty() {
-        return Splice::replace(0..text.len(), table);
-    }
-    let at = lines::place_for_table(text, &statements(document), keys);
-    let space = if lines::is_spaced(text, at) { "" } else { newline };
-    Splice::insert(at, format!("{space}{table}"))
-}
-
-/// Changes the fields of an entry that is not written in braces.
-fn update(
-    text: &str,
-    document: &Document<&str>,
-    path: &[&str],
-    entry: &Table,
-    changes: &Changes,
-) -> Vec<Splice> {
-    let statements = statements(document);
-    let mut splices = Vec::new();
-    let mut new = Vec::new();
-    for (field, value) in &changes.set {
-        match entry.get(field) {
-            None => new.push((*field, *value)),
-            Some(item) if value_of(text, item).means(value) => {}
-            Some(Item::Value(old)) => {
-                splices.push(Splice::replace(span(old.span()), write::value(value)));
-            }
-            Some(Item::Table(_) | Item::ArrayOfTables(_) | Item::None) => {
-                splices.extend(lines::remove_field(text, &statements, path, field));
-                new.push((*field, *value));
-            }
-        }
-    }
-    for field in &changes.unset {
-        splices.extend(lines::remove_field(text, &statements, path, field));
-    }
-    if !new.is_empty() {
-        splices.push(lines::add_fields(text, &statements, path, &new));
-    }
-    splices
 }
 
 fn span(span: Option<Range<usize>>) -> Range<usize> {

@@ -1,7 +1,10 @@
 //! What fields hold, whatever the format.
 
-/// What a field holds.
-#[derive(Debug, Clone, PartialEq)]
+use serde::{Deserialize, Serialize};
+
+/// What a field holds. It is stored with its kind, and maps in their order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Value {
     Text(String),
     Flag(bool),
@@ -16,15 +19,19 @@ pub enum Value {
 pub type Fields = Vec<(String, Value)>;
 
 impl Value {
-    /// The value as JSON, to be shown.
+    /// As JSON, to be shown. What JSON does not have, a date for one, becomes a text.
     pub fn to_json(&self) -> serde_json::Value {
+        use serde_json::Value as Json;
         match self {
-            Self::Text(text) | Self::Other(text) => text.as_str().into(),
-            Self::Flag(flag) => (*flag).into(),
-            Self::Number(number) => (*number).into(),
-            Self::List(items) => items.iter().map(Self::to_json).collect(),
+            Self::Text(text) => Json::from(text.as_str()),
+            Self::Flag(flag) => Json::from(*flag),
+            Self::Number(number) => Json::from(*number),
+            Self::List(values) => values.iter().map(Self::to_json).collect(),
             Self::Map(fields) => {
-                fields.iter().map(|(key, value)| (key.clone(), value.to_json())).collect()
+                fields.iter().map(|(name, value)| (name.clone(), value.to_json())).collect()
+            }
+            Self::Other(written) => {
+                serde_json::from_str(written).unwrap_or_else(|_| Json::from(written.as_str()))
             }
         }
     }

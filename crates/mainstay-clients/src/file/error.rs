@@ -81,7 +81,7 @@ pub enum FileError {
         source: Harm,
     },
     /// A step of writing failed.
-    #[error("{path} could not be written: to {step} failed", path = path.display())]
+    #[error("{path}: could not {step}", path = path.display())]
     Write {
         /// The file.
         path: PathBuf,

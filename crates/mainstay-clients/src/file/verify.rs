@@ -1,7 +1,9 @@
 //! Proves that an edit changed one entry only, by parsing both texts with parsers of its own.
 //!
-//! JSON is not turned into values but compared member by member as text, which is stricter (`1.0` is
-//! not `1`) and quick.
+//! Texts are not turned into values but compared member by member as they are written, which is stricter
+//! (`1.0` is not `1`) and quick.
+
+mod toml;
 
 use std::fmt;
 
@@ -32,7 +34,15 @@ pub enum Harm {
         which: &'static str,
         /// Why not.
         #[source]
-        source: Box<toml::de::Error>,
+        source: Box<::toml::de::Error>,
+    },
+    /// A text breaks the grammar of TOML.
+    #[error("the {which} text is no valid TOML: {problem}")]
+    Grammar {
+        /// Which of the two: `old` or `new`.
+        which: &'static str,
+        /// Why not.
+        problem: String,
     },
     /// Something else would have been changed too.
     #[error("something beside the entry differs")]
@@ -51,7 +61,7 @@ pub(super) fn only_entry_differs(
     let same = match place.format {
         Format::Json => same_json(skip_mark(before), skip_mark(after), &path)?,
         Format::Jsonc => same_json(&plain(skip_mark(before)), &plain(skip_mark(after)), &path)?,
-        Format::Toml => same_toml(skip_mark(before), skip_mark(after), &path)?,
+        Format::Toml => toml::same(skip_mark(before), skip_mark(after), &path)?,
     };
     if same { Ok(()) } else { Err(Harm::Beyond) }
 }
@@ -160,33 +170,6 @@ fn blank(bytes: &mut [u8], start: usize, end: &[u8]) -> usize {
     stop
 }
 
-fn same_toml(before: &str, after: &str, path: &[&str]) -> Result<bool, Harm> {
-    let parse = |text: &str, which| {
-        let table = toml::from_str::<toml::Table>(text);
-        table.map_err(|source| Harm::Toml { which, source: Box::new(source) })
-    };
-    let (mut before, mut after) = (parse(before, "old")?, parse(after, "new")?);
-    cut_out(&mut before, path);
-    cut_out(&mut after, path);
-    Ok(before == after)
-}
-
-/// Takes an entry out, with the tables on the way to it that hold nothing else.
-fn cut_out(table: &mut toml::Table, path: &[&str]) {
-    let Some((key, rest)) = path.split_first() else { return };
-    let is_needed = match table.get_mut(*key) {
-        Some(toml::Value::Table(inner)) if !rest.is_empty() => {
-            cut_out(inner, rest);
-            !inner.is_empty()
-        }
-        Some(_) => !rest.is_empty(),
-        None => return,
-    };
-    if !is_needed {
-        table.remove(*key);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,13 +240,30 @@ mod tests {
     }
 
     #[test]
-    fn toml_is_compared_as_values() {
+    fn toml_is_compared_by_statement() {
         let before = "model = \"x\"\n[mcp_servers.other]\nurl = \"o\"\n";
+        let ours = "[mcp_servers.time]\nurl = \"t\"\n";
         let place = Place { format: Format::Toml, keys: &["mcp_servers"], shape: Shape::Map };
-        let check = |after: &str| only_entry_differs(before, after, &place, "time").is_ok();
-        assert!(check(&format!("{before}[mcp_servers.time]\nurl = \"t\"\n")));
-        assert!(!check(&before.replace("\"o\"", "\"p\"")));
-        assert!(!check("model = \"x\"\n"));
-        assert!(only_entry_differs("", "[mcp_servers.time]\n", &place, "time").is_ok());
+        let check =
+            |before: &str, after: &str| only_entry_differs(before, after, &place, "time").is_ok();
+        assert!(check(before, &format!("{before}{ours}")));
+        assert!(check(&format!("{before}{ours}"), before));
+        assert!(check("", ours));
+        assert!(check(before, &before.replace("[mcp_servers.o", &format!("{ours}[mcp_servers.o"))));
+        assert!(check("mcp_servers = {}", "mcp_servers = { time = {} }"));
+        assert!(check("mcp_servers = { a = 1 }", "mcp_servers = { a = 1, time.url = 1 }"));
+        assert!(check("[mcp_servers]\na = 1", "[mcp_servers]\ntime = { url = 1 }\na = 1"));
+        // Something else is gone, changed, or below another header.
+        assert!(!check(before, &before.replace("\"o\"", "\"p\"")));
+        assert!(!check(before, "model = \"x\"\n"));
+        assert!(!check(before, &before.replace("url", &format!("{ours}url"))));
+        assert!(!check("mcp_servers = { a = 1 }", "mcp_servers = { time = {} }"));
+        assert!(!check("mcp_servers = { a = 1 }", "a = 1\nmcp_servers = { time = {} }"));
+        assert!(!check("[mcp_servers]\na = 1", "[mcp_servers]\na = 1\nb = 1"));
+        // What is left cannot be read, or not by everybody.
+        assert!(!check(before, &format!("{before}{ours}{ours}")));
+        assert!(!check(before, &format!("{before}{ours}url = 1\n")));
+        assert!(!check("mcp_servers = { a = 1 }\n", &format!("mcp_servers = {{ a = 1 }}\n{ours}")));
+        assert!(!check(before, &format!("{before}{ours}[")));
     }
 }

@@ -31,6 +31,26 @@ pub enum Standing {
     Withdrawn,
 }
 
+/// What is seen where an entry would be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Sight<'a> {
+    /// Not even a file.
+    NoFile,
+    /// A file without the entry.
+    Missing,
+    /// The entry.
+    There(&'a Value),
+}
+
+/// Why an entry is taken out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// The server is gone. What had to be created around the entry goes too.
+    ForGood,
+    /// The client shall notice. The entry will be put back as it was.
+    Refresh,
+}
+
 /// How much an addition is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
@@ -85,15 +105,17 @@ pub enum Left {
 /// Whose an entry is, by what we wrote and by what the file says.
 pub fn standing(
     record: Option<&Record>,
-    found: Option<&Value>,
+    sight: Sight<'_>,
     owned: &[&str],
     now: Timestamp,
 ) -> Standing {
-    match (record, found) {
-        (None, None) => Standing::Absent,
-        (None, Some(_)) => Standing::Foreign,
-        (Some(record), None) => missing(record, now),
-        (Some(record), Some(found)) => present(record, found, owned),
+    match (record, sight) {
+        (None, Sight::NoFile | Sight::Missing) => Standing::Absent,
+        (None, Sight::There(_)) => Standing::Foreign,
+        // Taking an entry out leaves its file, so somebody did not want the file any more.
+        (Some(Record { state: State::Away { .. }, .. }), Sight::NoFile) => Standing::Withdrawn,
+        (Some(record), Sight::NoFile | Sight::Missing) => missing(record, now),
+        (Some(record), Sight::There(found)) => present(record, found, owned),
     }
 }
 
@@ -101,11 +123,17 @@ fn missing(record: &Record, now: Timestamp) -> Standing {
     match &record.state {
         State::Adding { former: None } | State::Leaving => Standing::Absent,
         State::Away { .. } => Standing::Away,
-        State::Present if now.duration_since(record.at) < SETTLED => Standing::Overwritten,
+        State::Present if is_fresh(record, now) => Standing::Overwritten,
         State::Present | State::Adding { former: Some(_) } | State::Withdrawn => {
             Standing::Withdrawn
         }
     }
+}
+
+/// Whether we have just written. A clock that was set back does not make it so.
+fn is_fresh(record: &Record, now: Timestamp) -> bool {
+    let age = now.duration_since(record.at);
+    !age.is_negative() && age < SETTLED
 }
 
 fn present(record: &Record, found: &Value, owned: &[&str]) -> Standing {
@@ -152,21 +180,19 @@ pub fn judge_add(standing: Standing, says_it: bool, wish: Wish) -> Verdict {
 }
 
 /// What may be done when an entry is to be taken out.
-pub fn judge_remove(standing: Standing) -> Verdict {
-    match standing {
-        Standing::Ours => Verdict::Write,
-        Standing::Foreign => left(Left::Foreign),
-        Standing::Drifted { fields } => left(Left::Drifted { fields }),
-        Standing::Absent | Standing::Away | Standing::Overwritten | Standing::Withdrawn => {
-            Verdict::Keep(Done::NotThere)
-        }
+pub fn judge_remove(standing: Standing, purpose: Purpose) -> Verdict {
+    match (standing, purpose) {
+        (Standing::Foreign, _) => left(Left::Foreign),
+        (Standing::Drifted { fields }, _) => left(Left::Drifted { fields }),
+        (Standing::Ours, _)
+        // What was created around it is still there, and goes.
+        | (Standing::Away, Purpose::ForGood)
+        // It is out, but not because a person wanted it so: it is noted as out, to be put back.
+        | (Standing::Overwritten, Purpose::Refresh) => Verdict::Write,
+        (Standing::Away, Purpose::Refresh)
+        | (Standing::Overwritten, Purpose::ForGood)
+        | (Standing::Absent | Standing::Withdrawn, _) => Verdict::Keep(Done::NotThere),
     }
-}
-
-/// What may be done when an entry that we took out is to be put back.
-pub fn judge_put_back(standing: Standing) -> Verdict {
-    let says_it = standing == Standing::Ours;
-    judge_add(standing, says_it, Wish::Keep)
 }
 
 fn left(why: Left) -> Verdict {

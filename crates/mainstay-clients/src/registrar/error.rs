@@ -1,5 +1,6 @@
 //! Why an operation failed. The client's file is as it was.
 
+use std::error::Error;
 use std::path::PathBuf;
 
 use crate::edit::EditError;
@@ -11,7 +12,7 @@ use crate::table::OnlyStdio;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No such client.
-    #[error("no client is called `{id}`")]
+    #[error("no client is called `{id}`; `mainstay client ls` shows those there are")]
     Unknown {
         /// What was given.
         id: String,
@@ -45,15 +46,14 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// The error and its causes in one line.
+    /// What went wrong, with its causes, in one line for people.
     pub fn line(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
-            source = cause.source();
+        let mut line = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            line = format!("{line}: {error}");
+            cause = error.source();
         }
-        text
+        line
     }
 }

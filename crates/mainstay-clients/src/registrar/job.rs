@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 
-use super::{Change, ClientError, Purpose};
-use crate::edit::{self, Created, EditError, Fields, Place, Value};
+use super::{Change, ClientError};
+use crate::edit::{Created, EditError, Fields, Place, Reading, Value};
 use crate::file::{FileError, OpenFile};
-use crate::ledger::{self, Book, Cut, Done, Record, Standing, State, Verdict, Wish};
+use crate::ledger::{
+    self, Book, Cut, Done, Purpose, Record, Sight, Standing, State, Verdict, Wish,
+};
 use crate::table::Client;
 
 /// An entry, its file and its record.
@@ -27,6 +29,7 @@ struct View<'t> {
     /// Nothing if there is no file.
     file: Option<&'t str>,
     place: Place<'static>,
+    reading: Reading<'t>,
     found: Option<Value>,
     standing: Standing,
 }
@@ -41,9 +44,21 @@ enum Plan {
 
 /// A text to write, and the record that goes with it.
 struct Draft {
+    /// What the file said when this was drafted.
+    from: Option<String>,
     text: Option<String>,
     record: Option<Record>,
     done: Done,
+}
+
+impl View<'_> {
+    fn text(&self) -> &str {
+        self.file.unwrap_or_default()
+    }
+
+    fn owned(&self) -> Option<String> {
+        self.file.map(str::to_owned)
+    }
 }
 
 impl Job<'_> {
@@ -53,22 +68,12 @@ impl Job<'_> {
             let says_it = view.found.as_ref().is_some_and(|found| self.says(found, fields));
             ledger::judge_add(view.standing.clone(), says_it, wish)
         };
-        self.carry_out(judge, |view| self.with(view, fields, Done::Added))
-    }
-
-    /// Puts the entry back as it was.
-    pub(super) fn put_back(self) -> Result<Change, ClientError> {
-        let judge = |view: &View<'_>| match &self.record {
-            Some(Record { state: State::Leaving, .. }) | None => Verdict::Keep(Done::NotThere),
-            Some(_) => ledger::judge_put_back(view.standing.clone()),
-        };
-        let fields = self.record.as_ref().map(|record| record.fields.clone()).unwrap_or_default();
-        self.carry_out(judge, |view| self.with(view, &fields, Done::PutBack))
+        self.carry_out(judge, |view| self.with(view, fields))
     }
 
     /// Takes the entry out.
     pub(super) fn remove(self, purpose: Purpose) -> Result<Change, ClientError> {
-        let judge = |view: &View<'_>| ledger::judge_remove(view.standing.clone());
+        let judge = |view: &View<'_>| ledger::judge_remove(view.standing.clone(), purpose);
         let change = self.carry_out(judge, |view| self.without(view, purpose))?;
         if purpose == Purpose::ForGood && self.record.is_some() {
             self.finish(None)?;
@@ -94,13 +99,15 @@ impl Job<'_> {
         let begun = drafted.record.as_ref().map(|record| self.begun(record));
         self.set(begun.or_else(|| self.leaving()))?;
         let written = self.file.edit(self.server, |text| {
-            drafted = match plan(text)? {
-                Plan::Write(drafted) => drafted,
-                Plan::Keep(done, standing) => {
-                    let text = text.map(str::to_owned);
-                    Box::new(Draft { text, record: self.settled(&standing), done })
-                }
-            };
+            if text != drafted.from.as_deref() {
+                drafted = match plan(text)? {
+                    Plan::Write(drafted) => drafted,
+                    Plan::Keep(done, standing) => {
+                        let (from, text) = (text.map(str::to_owned), text.map(str::to_owned));
+                        Box::new(Draft { from, text, record: self.settled(&standing), done })
+                    }
+                };
+            }
             Ok(drafted.text.clone())
         });
         if let Err(error) = written {
@@ -140,78 +147,99 @@ impl Job<'_> {
 
     fn view<'t>(&self, file: Option<&'t str>) -> Result<View<'t>, EditError> {
         let text = file.unwrap_or_default();
-        let place = self.client.place(text)?;
-        let found = edit::find(text, &place, self.server)?;
-        let standing =
-            ledger::standing(self.record.as_ref(), found.as_ref(), self.client.owned, self.now);
-        Ok(View { file, place, found, standing })
+        let (place, reading) = self.client.read(text)?;
+        let found = reading.find(self.server)?;
+        let sight = match (&found, file) {
+            (Some(found), _) => Sight::There(found),
+            (None, Some(_)) => Sight::Missing,
+            (None, None) => Sight::NoFile,
+        };
+        let standing = ledger::standing(self.record.as_ref(), sight, self.client.owned, self.now);
+        Ok(View { file, place, reading, found, standing })
     }
 
     /// The text with the entry in it, its owned fields saying `fields`.
-    fn with(&self, view: &View<'_>, fields: &Fields, done: Done) -> Result<Draft, EditError> {
-        let text = view.file.unwrap_or_default();
+    fn with(&self, view: &View<'_>, fields: &Fields) -> Result<Draft, EditError> {
         let owned = self.client.owned;
-        let away = match &self.record {
-            Some(Record { state: State::Away { entry, cut }, .. }) => Some((entry, cut)),
-            Some(_) | None => None,
+        let reading = &view.reading;
+        let (text, created) = match &self.record {
+            // In a text that has the entry only the owned fields are set.
+            Some(Record { created, .. }) if view.found.is_some() => {
+                (reading.upsert(self.server, fields, owned)?, created.clone())
+            }
+            Some(Record { state: State::Away { entry, cut }, created, .. }) => {
+                let whole = merged(entry, fields, owned);
+                if let Some(base) = cut.undo(view.text()) {
+                    let reading = Reading::of(&base, &view.place)?;
+                    (reading.upsert(self.server, &whole, owned)?, created.clone())
+                } else {
+                    let created = reading.outline()?.inherit(created.clone());
+                    (reading.upsert(self.server, &whole, owned)?, created)
+                }
+            }
+            Some(_) | None => (reading.upsert(self.server, fields, owned)?, reading.outline()?),
         };
-        let (base, whole) = match away {
-            Some((entry, cut)) => (cut.undo(text), merged(entry, fields, owned)),
-            None => (None, fields.clone()),
+        let done = match (&view.found, &view.standing) {
+            (Some(_), _) => Done::Updated,
+            (None, Standing::Away) => Done::PutBack,
+            (None, _) => Done::Added,
         };
-        let base = base.as_deref().unwrap_or(text);
-        // In a text that has the entry only the owned fields are set, in another it gets all of them.
-        let edited = edit::upsert(base, &view.place, self.server, &whole, owned)?;
-        let done = if view.found.is_some() { Done::Updated } else { done };
-        Ok(Draft { text: Some(edited), record: Some(self.present(view, fields)?), done })
+        let record = self.present(view, fields, created);
+        Ok(Draft { from: view.owned(), text: Some(text), record: Some(record), done })
     }
 
     /// The text without the entry.
     fn without(&self, view: &View<'_>, purpose: Purpose) -> Result<Draft, EditError> {
-        let text = view.file.unwrap_or_default();
-        let record = self.record.as_ref();
-        let take_out = |created| edit::remove(text, &view.place, self.server, created);
         let (text, record) = match purpose {
-            Purpose::ForGood => {
-                let created = record.map(|record| record.created.clone()).unwrap_or_default();
-                let left = take_out(created)?;
-                let made = record.is_some_and(|record| record.created_file);
-                // A file that we made, and that holds nothing any more, is no file of the user's.
-                ((!made || !left.trim().is_empty()).then_some(left), None)
-            }
+            Purpose::ForGood => (self.without_a_trace(view)?, None),
             Purpose::Refresh => {
                 // What is around the entry stays, because a client may not take an empty file.
-                let left = take_out(Created::default())?;
-                let entry = match &view.found {
-                    Some(Value::Map(fields)) => fields.clone(),
-                    Some(_) | None => Vec::new(),
-                };
-                let state = State::Away { entry, cut: Cut::between(text, &left) };
-                (Some(left), record.map(|record| Record { state, ..record.clone() }))
+                let left = view.reading.remove(self.server, &Created::default())?;
+                let away = self.record.as_ref().map(|record| {
+                    let entry = match &view.found {
+                        Some(Value::Map(fields)) => fields.clone(),
+                        Some(_) | None => record.fields.clone(),
+                    };
+                    let state = State::Away { entry, cut: Cut::between(view.text(), &left) };
+                    Record { state, ..record.clone() }
+                });
+                (view.file.is_some().then_some(left), away)
             }
         };
-        Ok(Draft { text, record, done: Done::Removed })
+        let done = if view.file == text.as_deref() { Done::NotThere } else { Done::Removed };
+        Ok(Draft { from: view.owned(), text, record, done })
+    }
+
+    /// The text without the entry and what was created around it. That is still there if the entry is away.
+    fn without_a_trace(&self, view: &View<'_>) -> Result<Option<String>, EditError> {
+        let Some(record) = &self.record else { return Ok(view.owned()) };
+        let left = match &record.state {
+            State::Away { cut, .. } if view.found.is_none() => {
+                let whole = match cut.undo(view.text()) {
+                    Some(base) => base,
+                    None => view.reading.upsert(self.server, &record.fields, &[])?,
+                };
+                Reading::of(&whole, &view.place)?.remove(self.server, &record.created)?
+            }
+            State::Away { .. }
+            | State::Adding { .. }
+            | State::Present
+            | State::Leaving
+            | State::Withdrawn => view.reading.remove(self.server, &record.created)?,
+        };
+        // A file that we made, and that holds nothing any more, is no file of the user's.
+        let is_needed = !record.created_file || !left.trim().is_empty();
+        Ok(is_needed.then_some(left))
     }
 
     /// The record of an entry that is in the file.
-    fn present(&self, view: &View<'_>, fields: &Fields) -> Result<Record, EditError> {
-        let former = self.record.as_ref();
-        let is_kept = match &view.standing {
-            Standing::Ours | Standing::Drifted { .. } | Standing::Away => true,
-            Standing::Absent | Standing::Foreign | Standing::Overwritten | Standing::Withdrawn => {
-                false
-            }
+    fn present(&self, view: &View<'_>, fields: &Fields, created: Created) -> Record {
+        let created_file = match (&self.record, view.file) {
+            (Some(record), Some(_)) => record.created_file,
+            (None, Some(_)) => false,
+            (_, None) => true,
         };
-        let (created, created_file) = match former {
-            Some(record) if is_kept && view.file.is_some() => {
-                (record.created.clone(), record.created_file)
-            }
-            Some(_) | None => {
-                let text = view.file.unwrap_or_default();
-                (edit::outline(text, &view.place)?, view.file.is_none())
-            }
-        };
-        Ok(Record {
+        Record {
             client: self.client.id.to_owned(),
             file: self.path.clone(),
             server: self.server.to_owned(),
@@ -220,7 +248,7 @@ impl Job<'_> {
             created_file,
             at: self.now,
             state: State::Present,
-        })
+        }
     }
 
     /// What is intended, before it is done. An entry that is taken out for a while is noted as out

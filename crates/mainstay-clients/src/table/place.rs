@@ -1,26 +1,41 @@
 //! Where in a text the servers are.
 
 use super::{Client, Keys};
-use crate::edit::{self, EditError, Place, Value};
+use crate::edit::{EditError, Place, Reading, Value};
 
 impl Client {
     /// Where in this text the client's servers are, or would be.
     pub fn place(&self, text: &str) -> Result<Place<'static>, EditError> {
-        let at = |keys| Place { format: self.format, keys, shape: self.shape };
         match self.keys {
-            Keys::At(keys) => Ok(at(keys)),
+            Keys::At(keys) => Ok(self.place_at(keys)),
+            Keys::Either { .. } => self.read(text).map(|(place, _)| place),
+        }
+    }
+
+    /// Reads a text, and finds out where in it the client's servers are, or would be.
+    pub fn read<'t>(&self, text: &'t str) -> Result<(Place<'static>, Reading<'t>), EditError> {
+        let read = |keys| {
+            let place = self.place_at(keys);
+            Reading::of(text, &place).map(|reading| (place, reading))
+        };
+        match self.keys {
+            Keys::At(keys) => read(keys),
             Keys::Either { flat, nested, signs } => {
-                let newer = is_newer(text, &at(flat), signs)?;
-                Ok(at(if newer { nested } else { flat }))
+                let (place, reading) = read(flat)?;
+                if is_newer(&reading, signs)? { read(nested) } else { Ok((place, reading)) }
             }
         }
+    }
+
+    fn place_at(&self, keys: &'static [&'static str]) -> Place<'static> {
+        Place { format: self.format, keys, shape: self.shape }
     }
 }
 
 /// Whether a file is of the newer kind: beside servers there is a map that is no entry.
-fn is_newer(text: &str, flat: &Place<'_>, signs: &[&str]) -> Result<bool, EditError> {
+fn is_newer(flat: &Reading<'_>, signs: &[&str]) -> Result<bool, EditError> {
     for sign in signs {
-        if let Some(Value::Map(fields)) = edit::find(text, flat, sign)?
+        if let Some(Value::Map(fields)) = flat.find(sign)?
             && !is_entry(&fields)
         {
             return Ok(true);

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use mainstay_clients::file::{FileError, Observer, Step};
-use mainstay_clients::registrar::Remedy;
+use mainstay_clients::ledger::State;
 use mainstay_clients::{Change, Client, ClientError, Machine, Purpose, Registrar};
 use serde_json::{Value, json};
 
@@ -208,17 +208,19 @@ fn document(count: u64) -> Value {
 
 /// Completes what a dead process has begun, and removes the entry for good.
 fn complete(registrar: &Registrar, client: &str, context: &str) {
-    for unfinished in registrar.unfinished().unwrap() {
-        let done = match unfinished.remedy {
-            Remedy::PutBack => registrar.put_back(client, &server(&unfinished.server)),
-            Remedy::Remove => {
-                registrar.remove(client, &server(&unfinished.server), Purpose::ForGood)
+    let time = server("time");
+    for record in registrar.records().unwrap() {
+        let done = match record.state {
+            State::Adding { .. } | State::Away { .. } => {
+                registrar.add(client, &time, &http()).map(drop)
             }
+            State::Leaving => registrar.remove(client, &time, Purpose::ForGood).map(drop),
+            State::Present | State::Withdrawn => Ok(()),
         };
-        done.unwrap_or_else(|error| panic!("{context}: {error:?}"));
+        done.unwrap_or_else(|error| panic!("{context}: {}", error.line()));
     }
-    registrar.remove(client, &server("time"), Purpose::ForGood).unwrap();
-    assert!(registrar.unfinished().unwrap().is_empty(), "{context}");
+    registrar.remove(client, &time, Purpose::ForGood).unwrap();
+    assert!(registrar.records().unwrap().is_empty(), "{context}");
 }
 
 fn wait_for_the_first_read(output: &mut impl Read, said: &mut Vec<u8>) {
@@ -252,7 +254,7 @@ fn the_one_that_is_killed() {
     loop {
         tolerate(registrar.add_anew(client, &time, &http()).map(|change| vec![change]));
         tolerate(registrar.remove(client, &time, Purpose::Refresh));
-        tolerate(registrar.put_back(client, &time));
+        tolerate(registrar.add(client, &time, &http()).map(|change| vec![change]));
         tolerate(registrar.remove(client, &time, Purpose::ForGood));
     }
 }

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use mainstay_clients::file::{FileError, Observer, Step};
-use mainstay_clients::ledger::{Done, Left, Standing};
-use mainstay_clients::registrar::Remedy;
+use mainstay_clients::ledger::{Done, Left, Standing, State};
 use mainstay_clients::{ClientError, Purpose, Registrar, Target};
 
 use crate::home::{Home, URL, http, read, server};
@@ -44,6 +43,11 @@ fn standing(home: &Home, name: &str) -> Standing {
     entries.into_iter().find(|entry| entry.name == name).unwrap().standing
 }
 
+/// The state of the only record.
+fn state(registrar: &Registrar) -> Option<State> {
+    registrar.records().unwrap().into_iter().next().map(|record| record.state)
+}
+
 #[test]
 fn a_refresh_gives_the_file_back_to_the_last_byte() {
     let (home, file) = edited_by_hand(WITH_USERS_FIELDS);
@@ -52,11 +56,11 @@ fn a_refresh_gives_the_file_back_to_the_last_byte() {
     assert_eq!(removed[0].done, Done::Removed);
     assert!(!read(&file).contains("time"), "{}", read(&file));
     assert_eq!(standing(&home, "time"), Standing::Away);
-    let back = registrar.put_back("cursor", &server("time")).unwrap();
-    assert_eq!(back[0].done, Done::PutBack);
+    let back = registrar.add("cursor", &server("time"), &http()).unwrap();
+    assert_eq!(back.done, Done::PutBack);
     assert_eq!(read(&file), WITH_USERS_FIELDS);
     assert_eq!(standing(&home, "time"), Standing::Ours);
-    assert!(registrar.unfinished().unwrap().is_empty());
+    assert_eq!(state(&registrar), Some(State::Present));
 }
 
 #[test]
@@ -65,7 +69,7 @@ fn the_users_fields_come_back_into_a_file_that_was_changed_meanwhile() {
     let registrar = home.registrar();
     registrar.remove("cursor", &server("time"), Purpose::Refresh).unwrap();
     fs::write(&file, "{\"mcpServers\": {\"new\": {\"command\": \"new\"}}}\n").unwrap();
-    registrar.put_back("cursor", &server("time")).unwrap();
+    registrar.add("cursor", &server("time"), &http()).unwrap();
     let json: serde_json::Value = serde_json::from_str(&read(&file)).unwrap();
     let expected = serde_json::json!({"mcpServers": {
         "new": {"command": "new"},
@@ -164,7 +168,6 @@ fn what_a_person_took_out_stays_out_until_one_asks() {
     let refreshed = registrar.remove("cursor", &server("time"), Purpose::Refresh).unwrap();
     assert_eq!(refreshed[0].done, Done::NotThere);
     let withdrawn = Done::Left(Left::Withdrawn);
-    assert_eq!(registrar.put_back("cursor", &server("time")).unwrap()[0].done, withdrawn);
     let kept = registrar.add("cursor", &server("time"), &http()).unwrap();
     assert_eq!(kept.done, withdrawn);
     assert!(kept.to_string().ends_with("it was removed by hand"), "{kept}");
@@ -191,6 +194,53 @@ fn a_server_is_removed_from_the_file_it_was_written_to() {
 }
 
 #[test]
+fn an_entry_moves_with_its_client_to_another_file() {
+    let old =
+        ".config/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json";
+    let new = ".cline/data/settings/cline_mcp_settings.json";
+    let migrated = format!(
+        "{{\"mcpServers\": {{\"time\": {{\"type\": \"streamableHttp\", \"url\": \"{URL}\"}}}}}}"
+    );
+    // The extension starts with an empty file, or with what it takes along.
+    for found in ["{}\n", &migrated] {
+        let home = Home::new();
+        let old = home.write(old, "{}\n");
+        let registrar = home.registrar();
+        registrar.add("cline", &server("time"), &http()).unwrap();
+        let new = home.write(new, found);
+        let change = registrar.add("cline", &server("time"), &http()).unwrap();
+        assert_eq!(change.file, new);
+        assert!(read(&new).contains(URL));
+        assert_eq!(read(&old), "{}\n");
+        let records = registrar.records().unwrap();
+        assert_eq!((records.len(), &records[0].file), (1, &new));
+        let changes = registrar.remove("cline", &server("time"), Purpose::ForGood).unwrap();
+        assert_eq!(changes[0].done, Done::Removed);
+        assert!(!read(&new).contains(URL), "{}", read(&new));
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_left_does_not_keep_an_entry_from_the_new_one() {
+    let home = Home::new();
+    let old = home.write(".config/zed/settings.json", "{}\n");
+    home.registrar().add("zed", &server("time"), &http()).unwrap();
+    fs::write(&old, "{ oops").unwrap();
+    let mut machine = home.machine();
+    let xdg = home.path("xdg").display().to_string();
+    machine.env.insert("XDG_CONFIG_HOME".to_owned(), xdg);
+    let new = home.write("xdg/zed/settings.json", "{}\n");
+    let registrar = Registrar::new(home.state(), machine);
+    let change = registrar.add("zed", &server("time"), &http()).unwrap();
+    assert_eq!((change.done, change.file), (Done::Added, new));
+    assert_eq!(registrar.records().unwrap().len(), 2);
+    fs::write(&old, format!("{{\"context_servers\": {{\"time\": {{\"url\": \"{URL}\"}}}}}}"))
+        .unwrap();
+    registrar.add("zed", &server("time"), &http()).unwrap();
+    assert_eq!((read(&old).as_str(), registrar.records().unwrap().len()), ("{}", 1));
+}
+
+#[test]
 fn a_client_that_is_not_there_gets_no_directory() {
     let home = Home::new();
     let error = home.registrar().add("kiro", &server("time"), &http()).unwrap_err();
@@ -209,7 +259,7 @@ fn a_file_that_makes_no_sense_is_refused_with_its_place() {
         let ClientError::Edit { source, .. } = &error else { panic!("{error}") };
         assert!(source.to_string().starts_with("line "), "{source}");
         assert_eq!(read(&file), text);
-        assert!(home.registrar().unfinished().unwrap().is_empty());
+        assert!(home.registrar().records().unwrap().is_empty());
     }
 }
 
@@ -221,23 +271,73 @@ fn clients_and_transports_that_do_not_fit_are_refused() {
     let error = registrar.add("claude-desktop", &server("time"), &http()).unwrap_err();
     assert_eq!(error.to_string(), "Claude Desktop speaks only stdio");
     let error = registrar.add("emacs", &server("time"), &http()).unwrap_err();
-    assert_eq!(error.to_string(), "no client is called `emacs`");
+    assert!(error.to_string().starts_with("no client is called `emacs`"), "{error}");
 }
 
 #[test]
-fn an_entry_that_is_away_is_unfinished_until_it_is_back_or_gone() {
-    let (home, file) = cursor("{}\n");
+fn an_entry_that_is_away_can_go_for_good_without_a_trace() {
+    for (before, meanwhile, left) in [
+        (Some("{ }\n"), None, Some("{ }\n")),
+        (None, None, None),
+        (Some("{}"), Some("{\"a\": 1, \"mcpServers\": {}}"), Some("{\"a\": 1}")),
+        (Some("{}"), Some("{\"mcpServers\": {\"x\": 1}}"), Some("{\"mcpServers\": {\"x\": 1}}")),
+    ] {
+        let home = Home::new();
+        home.install("cursor");
+        let file = home.path(".cursor/mcp.json");
+        if let Some(before) = before {
+            home.write(".cursor/mcp.json", before);
+        }
+        let registrar = home.registrar();
+        registrar.add("cursor", &server("time"), &http()).unwrap();
+        registrar.remove("cursor", &server("time"), Purpose::Refresh).unwrap();
+        assert!(matches!(state(&registrar), Some(State::Away { .. })));
+        if let Some(text) = meanwhile {
+            fs::write(&file, text).unwrap();
+        }
+        registrar.remove("cursor", &server("time"), Purpose::ForGood).unwrap();
+        assert_eq!(fs::read_to_string(&file).ok().as_deref(), left);
+        assert_eq!(state(&registrar), None);
+    }
+}
+
+#[test]
+fn a_file_that_is_deleted_while_the_entry_is_away_stays_deleted_until_one_asks() {
+    let (home, file) = edited_by_hand(WITH_USERS_FIELDS);
     let registrar = home.registrar();
-    registrar.add("cursor", &server("time"), &http()).unwrap();
     registrar.remove("cursor", &server("time"), Purpose::Refresh).unwrap();
-    let unfinished = registrar.unfinished().unwrap();
-    assert_eq!((unfinished.len(), unfinished[0].remedy), (1, Remedy::PutBack));
-    // The server is removed before the entry is back.
-    let changes = registrar.remove("cursor", &server("time"), Purpose::ForGood).unwrap();
-    assert_eq!(changes[0].done, Done::NotThere);
-    assert!(registrar.unfinished().unwrap().is_empty());
-    assert!(registrar.put_back("cursor", &server("time")).unwrap().is_empty());
-    assert!(!read(&file).contains("time"));
+    fs::remove_file(&file).unwrap();
+    let kept = registrar.add("cursor", &server("time"), &http()).unwrap();
+    assert_eq!(kept.done, Done::Left(Left::Withdrawn));
+    assert!(!file.exists());
+    let asked = registrar.add_anew("cursor", &server("time"), &http()).unwrap();
+    assert_eq!(asked.done, Done::Added);
+    assert!(read(&file).contains(URL));
+}
+
+#[test]
+fn what_changed_while_the_entry_was_away_is_kept_until_one_asks() {
+    let (home, file) = edited_by_hand(WITH_USERS_FIELDS);
+    let registrar = home.registrar();
+    registrar.remove("cursor", &server("time"), Purpose::Refresh).unwrap();
+    let mine = WITH_USERS_FIELDS.replace(URL, "http://10.0.0.1/mine");
+    fs::write(&file, &mine).unwrap();
+    for _ in 0..2 {
+        let kept = registrar.add("cursor", &server("time"), &http()).unwrap();
+        assert_eq!(kept.done, Done::Left(Left::Foreign));
+        assert_eq!((read(&file), state(&registrar)), (mine.clone(), Some(State::Withdrawn)));
+    }
+}
+
+#[test]
+fn what_the_client_wrote_over_before_a_refresh_comes_back_after_it() {
+    let (home, file) = edited_by_hand("{\"mcpServers\": {}}");
+    let registrar = home.registrar();
+    registrar.remove("cursor", &server("time"), Purpose::Refresh).unwrap();
+    assert_eq!(standing(&home, "time"), Standing::Away);
+    let back = registrar.add("cursor", &server("time"), &http()).unwrap();
+    assert_eq!(back.done, Done::PutBack);
+    assert!(read(&file).contains(URL));
 }
 
 #[test]
@@ -301,7 +401,9 @@ fn after_a_failure_the_ledger_says_what_is_in_the_file() {
         let error = broken.add("cursor", &server("time"), &http()).unwrap_err();
         assert!(matches!(error, ClientError::File(FileError::Write { .. })), "{error}");
         let entries = home.registrar().status("cursor").unwrap().entries;
-        assert_eq!(entries.into_iter().next().map(|entry| entry.standing), expected, "{step:?}");
-        assert!(home.registrar().unfinished().unwrap().is_empty(), "{step:?}");
+        let standing = entries.into_iter().next().map(|entry| entry.standing);
+        assert_eq!(standing, expected, "{step:?}");
+        let expected = expected.map(|_| State::Present);
+        assert_eq!(state(&home.registrar()), expected, "{step:?}");
     }
 }

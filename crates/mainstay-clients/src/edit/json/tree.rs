@@ -1,7 +1,7 @@
 //! From text to as much of its tree as an edit looks at, with byte ranges.
 //!
 //! The whole text is checked, by the scanner of `jsonc-parser` and the grammar here, but only the way to the container
-//! and our entry are kept. Most of a settings file is neither: not building it halves the time.
+//! what is in it are kept. Most of a settings file is neither: not building it halves the time.
 
 mod surrogates;
 
@@ -12,7 +12,7 @@ use jsonc_parser::errors::{ParseError, ParseErrorKind};
 use jsonc_parser::tokens::Token;
 use jsonc_parser::{ParseStringErrorKind, Scanner, ScannerOptions};
 
-use super::super::value::Value;
+use super::super::value::{Fields, Value};
 use super::super::{EditError, Format, Position};
 
 /// Deeper than any settings file, and shallow enough for the stack.
@@ -28,7 +28,7 @@ pub(super) struct Node<'a> {
 #[derive(Debug)]
 pub(super) enum Content<'a> {
     Text(Cow<'a, str>),
-    Number(&'a str),
+    Number(Cow<'a, str>),
     Flag(bool),
     Null,
     List(Vec<Node<'a>>),
@@ -54,18 +54,17 @@ pub(super) struct Object<'v> {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Keep<'k> {
     All,
-    /// The members of the objects along these keys, and the whole value of this name at their end.
-    Way(&'k [&'k str], Option<&'k str>),
+    /// The members of the objects along these keys, and all of what is at their end.
+    Way(&'k [&'k str]),
     Nothing,
 }
 
 impl Keep<'_> {
     fn below(self, key: &str) -> Self {
         match self {
-            Self::All => Self::All,
-            Self::Way([first, rest @ ..], name) if *first == key => Self::Way(rest, name),
-            Self::Way([], Some(name)) if name == key => Self::All,
-            Self::Way(..) | Self::Nothing => Self::Nothing,
+            Self::All | Self::Way([]) => Self::All,
+            Self::Way([first, rest @ ..]) if *first == key => Self::Way(rest),
+            Self::Way(_) | Self::Nothing => Self::Nothing,
         }
     }
 
@@ -98,42 +97,67 @@ impl Node<'_> {
         }
     }
 
+    /// The same, without the text that it was read from.
+    fn into_owned<'t>(self) -> Node<'t> {
+        let owned = |text: Cow<str>| Cow::Owned(text.into_owned());
+        let content = match self.content {
+            Content::Text(text) => Content::Text(owned(text)),
+            Content::Number(number) => Content::Number(owned(number)),
+            Content::Flag(flag) => Content::Flag(flag),
+            Content::Null => Content::Null,
+            Content::List(items) => {
+                Content::List(items.into_iter().map(Node::into_owned).collect())
+            }
+            Content::Object(members) => {
+                let owned = |Member { key, range, value }: Member| Member {
+                    key: owned(key),
+                    range,
+                    value: value.into_owned(),
+                };
+                Content::Object(members.into_iter().map(owned).collect())
+            }
+        };
+        Node { range: self.range, content }
+    }
+
     /// As our own value.
     pub(super) fn value(&self) -> Value {
         match &self.content {
             Content::Text(text) => Value::Text(text.to_string()),
             Content::Number(number) => {
-                number.parse().map_or_else(|_| Value::Other((*number).to_owned()), Value::Number)
+                number.parse().map_or_else(|_| Value::Other(number.to_string()), Value::Number)
             }
             Content::Flag(flag) => Value::Flag(*flag),
             Content::Null => Value::Other("null".to_owned()),
             Content::List(items) => Value::List(items.iter().map(Node::value).collect()),
-            Content::Object(members) => Value::Map(
-                members
-                    .iter()
-                    .map(|member| (member.key.to_string(), member.value.value()))
-                    .collect(),
-            ),
+            Content::Object(members) => Value::Map(fields(members)),
         }
     }
 }
 
-/// Parses a text and looks at its root, which a text without any value lacks.
-pub(super) fn in_document<T>(
-    text: &str,
+impl Object<'_> {
+    /// The members as our own values, in their order.
+    pub(super) fn fields(&self) -> Fields {
+        fields(self.members)
+    }
+}
+
+fn fields(members: &[Member]) -> Fields {
+    members.iter().map(|member| (member.key.to_string(), member.value.value())).collect()
+}
+
+/// Parses a text to its root, which a text without any value lacks.
+pub(super) fn parse<'t>(
+    text: &'t str,
     format: Format,
     keep: Keep,
-    look: impl FnOnce(Option<&Node>) -> Result<T, EditError>,
-) -> Result<T, EditError> {
+) -> Result<Option<Node<'t>>, EditError> {
     match Parser::parse(text, format, keep) {
-        Ok(root) => look(root.as_ref()),
+        Ok(root) => Ok(root),
         Err(Fault::HalfAPair) => {
             let mended = surrogates::mend(text);
-            look(
-                Parser::parse(&mended, format, keep)
-                    .map_err(|fault| fault.into_error(text))?
-                    .as_ref(),
-            )
+            let root = Parser::parse(&mended, format, keep);
+            root.map(|root| root.map(Node::into_owned)).map_err(|fault| fault.into_error(text))
         }
         Err(fault @ Fault::Refused(_)) => Err(fault.into_error(text)),
     }
@@ -208,7 +232,7 @@ impl<'a> Parser<'a> {
             Some(Token::OpenBrace) => self.nested(|parser| parser.object(start, keep))?,
             Some(Token::OpenBracket) => self.nested(|parser| parser.list(start, keep))?,
             Some(Token::String(text)) => Content::Text(text),
-            Some(Token::Number(number)) => Content::Number(number),
+            Some(Token::Number(number)) => Content::Number(Cow::Borrowed(number)),
             Some(Token::Boolean(flag)) => Content::Flag(flag),
             Some(Token::Null) => Content::Null,
             _ => return Err(self.expected("a value")),

@@ -1,7 +1,7 @@
 //! New entries in JSON, by example: they look like the file around them.
 
-use super::{JSON, JSONC, check_add, check_remove, place};
-use crate::edit::{Format, Value, names, outline, upsert};
+use super::{JSON, JSONC, check_add, check_remove, names, outline, place, remove, upsert};
+use crate::edit::{Format, Value};
 
 #[test]
 fn a_document_is_made_from_nothing_and_goes_to_nothing() {
@@ -170,10 +170,10 @@ fn only_the_missing_containers_are_made() {
 fn what_was_created_stays_if_others_use_it_now() {
     let created = outline("{}", &JSON).unwrap();
     let shared = r#"{"mcpServers": {"ours": {}, "theirs": {}}}"#;
-    let left = crate::edit::remove(shared, &JSON, "ours", created.clone()).unwrap();
+    let left = remove(shared, &JSON, "ours", &created).unwrap();
     assert_eq!(left, r#"{"mcpServers": { "theirs": {}}}"#);
     let noted = "{\n  \"mcpServers\": {\n    // mine\n    \"ours\": {}\n  }\n}";
-    let left = crate::edit::remove(noted, &JSONC, "ours", created).unwrap();
+    let left = remove(noted, &JSONC, "ours", &created).unwrap();
     assert_eq!(left, "{\n  \"mcpServers\": {\n    // mine\n  }\n}");
 }
 

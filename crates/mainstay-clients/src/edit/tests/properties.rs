@@ -6,8 +6,10 @@ use proptest::sample::Index;
 use super::dice::Dice;
 use super::json_documents::{self, NAMES, strict};
 use super::toml_documents::Document;
-use super::{Created, Format, OWNED, TOML, fields, place, toml_documents};
-use crate::edit::{find, names, outline, remove, upsert};
+use super::{
+    Created, Format, OWNED, TOML, fields, find, names, outline, place, remove, toml_documents,
+    upsert,
+};
 
 const KEYS: &[&[&str]] =
     &[&["mcpServers"], &["mcp", "servers"], &["amp.mcpServers", "x"], &["mcpServers", "deep"]];
@@ -32,8 +34,8 @@ proptest! {
             prop_assert_eq!(tree(&after), expected, "{}", after);
             prop_assert!(holds_in_order(&after, before), "{}", after);
             let kept: Created = serde_json::from_str(&serde_json::to_string(&created).unwrap()).unwrap();
-            prop_assert_eq!(remove(&after, &place, name, kept).unwrap(), before);
-            let careless = remove(&after, &place, name, Created::default()).unwrap();
+            prop_assert_eq!(remove(&after, &place, name, &kept).unwrap(), before);
+            let careless = remove(&after, &place, name, &Created::default()).unwrap();
             prop_assert_eq!(find(&careless, &place, name).unwrap(), None);
             prop_assert!(holds_in_order(&careless, before), "{}", careless);
         }
@@ -55,7 +57,7 @@ proptest! {
         ours.insert("type".into(), "http".into());
         ours.insert("url".into(), "http://h/mcp".into());
         prop_assert_eq!(tree(&after), expected.clone(), "{}", after);
-        let removed = remove(&after, &place, name, Created::default()).unwrap();
+        let removed = remove(&after, &place, name, &Created::default()).unwrap();
         expected["mcpServers"].as_object_mut().unwrap().remove(name);
         prop_assert_eq!(tree(&removed), expected, "{}", removed);
         if !comments {
@@ -77,7 +79,7 @@ proptest! {
         toml_container(&mut expected).insert(name.to_owned(), toml::Value::Table(ours));
         prop_assert_eq!(toml_tree(&after), expected, "{}", after);
         prop_assert!(holds_in_order(&after, &document), "{}", after);
-        prop_assert_eq!(remove(&after, &TOML, name, created).unwrap(), document);
+        prop_assert_eq!(remove(&after, &TOML, name, &created).unwrap(), document);
     }
 
     #[test]
@@ -92,7 +94,7 @@ proptest! {
         ours.insert("type".into(), "http".into());
         ours.insert("url".into(), "http://h/mcp".into());
         prop_assert_eq!(toml_tree(&after), expected.clone(), "{}", after);
-        let removed = remove(&after, &TOML, name, Created::default()).unwrap();
+        let removed = remove(&after, &TOML, name, &Created::default()).unwrap();
         toml_container(&mut expected).remove(name);
         let mut left = toml_tree(&removed);
         toml_container(&mut left);
@@ -115,11 +117,11 @@ proptest! {
         let two = outline(&text, &place).unwrap();
         let text = upsert(&text, &place, "two", &fields(), OWNED).unwrap();
         let text = if dice.one_in(2) {
-            let text = remove(&text, &place, "one", one.clone()).unwrap();
-            remove(&text, &place, "two", two.inherit(one)).unwrap()
+            let text = remove(&text, &place, "one", &one).unwrap();
+            remove(&text, &place, "two", &two.inherit(one)).unwrap()
         } else {
-            let text = remove(&text, &place, "two", two.clone()).unwrap();
-            remove(&text, &place, "one", one.inherit(two)).unwrap()
+            let text = remove(&text, &place, "two", &two).unwrap();
+            remove(&text, &place, "one", &one.inherit(two)).unwrap()
         };
         prop_assert_eq!(text, before);
     }
@@ -142,7 +144,7 @@ proptest! {
             Ok(after) => {
                 prop_assert!(find(&after, &place, "ours").unwrap().is_some(), "{}", after);
                 prop_assert_eq!(&upsert(&after, &place, "ours", &fields(), OWNED).unwrap(), &after);
-                let removed = remove(&after, &place, "ours", Created::default()).unwrap();
+                let removed = remove(&after, &place, "ours", &Created::default()).unwrap();
                 prop_assert_eq!(find(&removed, &place, "ours").unwrap(), None, "{}", removed);
             }
         }

@@ -1,7 +1,7 @@
 //! Texts that are refused, and what is said about them.
 
-use super::{JSON, JSONC, OWNED, Place, TOML, fields, place};
-use crate::edit::{Created, Format, Shape, find, names, outline, remove, upsert};
+use super::{JSON, JSONC, OWNED, Place, TOML, fields, find, names, outline, place, remove, upsert};
+use crate::edit::{Created, Format, Shape};
 
 /// Asserts that every function refuses a text with the same words.
 #[track_caller]
@@ -17,7 +17,7 @@ fn check(place: &Place, text: &str, expected: &str) {
 fn check_edits(place: &Place, text: &str, expected: &str) {
     for refused in [
         upsert(text, place, "ours", &fields(), OWNED).map(drop),
-        remove(text, place, "ours", Created::default()).map(drop),
+        remove(text, place, "ours", &Created::default()).map(drop),
         find(text, place, "ours").map(drop),
     ] {
         assert_eq!(refused.unwrap_err().to_string(), expected);
@@ -161,5 +161,5 @@ fn half_an_emoji_is_no_reason_to_refuse() {
         "{\n  \"history\": \"\\ud83d\\ude00 \\\\ud83d \\udE00\\uD83D x\",\n  \"mcpServers\": {}\n}";
     let after = upsert(before, &JSON, "ours", &fields(), OWNED).unwrap();
     assert!(after.starts_with(before.split("{}").next().unwrap()));
-    assert_eq!(remove(&after, &JSON, "ours", outline(before, &JSON).unwrap()).unwrap(), before);
+    assert_eq!(remove(&after, &JSON, "ours", &outline(before, &JSON).unwrap()).unwrap(), before);
 }

@@ -1,7 +1,7 @@
 //! New entries in TOML, and entries that go, by example.
 
-use super::{TOML, check_add, check_remove, place};
-use crate::edit::{Format, names};
+use super::{TOML, check_add, check_remove, names, place};
+use crate::edit::Format;
 
 const OURS: &str = "[mcp_servers.ours]\ntype = \"http\"\nurl = \"http://h/mcp\"\n";
 

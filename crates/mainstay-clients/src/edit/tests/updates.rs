@@ -1,7 +1,7 @@
 //! Entries that are there: only owned fields change.
 
-use super::{JSON, JSONC, TOML, check_update};
-use crate::edit::{Value, find};
+use super::{JSON, JSONC, TOML, check_update, find};
+use crate::edit::Value;
 
 #[test]
 fn what_says_the_same_is_left_as_it_is_written() {

@@ -8,7 +8,7 @@ use super::super::splice::{Splice, apply};
 use super::super::trivia::{Comments, skip};
 use super::super::value::{Changes, Value};
 use super::super::{Created, EditError};
-use super::parse::{node, parse, value_of};
+use super::parse::{node, tree, value_of};
 use super::{span, write};
 
 /// What an entry is named while it is edited alone.
@@ -108,7 +108,7 @@ fn change(
     field: &str,
     value: Option<&Value>,
 ) -> Result<Vec<Splice>, EditError> {
-    let document = parse(alone)?;
+    let document = tree(alone)?;
     let (_, item) = document.iter().next().expect("an entry alone is one value");
     let table = item.as_inline_table().expect("an entry is an inline table from brace to brace");
     let mut members = members(alone, table);

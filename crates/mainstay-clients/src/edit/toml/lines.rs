@@ -2,55 +2,44 @@
 
 use std::ops::Range;
 
-use toml_edit::{Document, Item, Table};
-
 use super::super::layout::{self, line_end, line_start};
 use super::super::splice::Splice;
 use super::super::value::Value;
-use super::{span, write};
+use super::write;
 
 /// A header, or a key with its value.
 #[derive(Debug)]
-pub(super) struct Statement<'d> {
-    /// From the header or the last segment of the key to the end of the value.
-    span: Range<usize>,
-    /// The way from the root.
-    path: Vec<&'d str>,
-    kind: Kind,
+pub(super) struct Statement {
+    /// From the header or the key to the end of the value.
+    pub(super) span: Range<usize>,
+    /// The way from the root; empty if it does not lead near the container.
+    pub(super) path: Vec<String>,
+    pub(super) kind: Kind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Header,
     /// A key that names this many segments, below the header above it.
     Key(usize),
 }
 
-impl Statement<'_> {
+impl Statement {
     pub(super) fn start(&self) -> usize {
         self.span.start
     }
 
     pub(super) fn is_within(&self, path: &[&str]) -> bool {
-        self.path.starts_with(path)
+        self.path.len() >= path.len() && self.path.iter().zip(path).all(|(a, b)| a == b)
     }
 
-    fn lines(&self, text: &str) -> Range<usize> {
+    pub(super) fn lines(&self, text: &str) -> Range<usize> {
         line_start(text, self.span.start)..line_end(text, self.span.end)
     }
 }
 
-/// All statements in the order of the text.
-pub(super) fn statements<'d>(document: &'d Document<&str>) -> Vec<Statement<'d>> {
-    let mut statements = Vec::new();
-    keys(document.as_table(), &[], &mut statements);
-    tables(document.as_table(), &[], &mut statements);
-    statements.sort_by_key(|statement| statement.span.start);
-    statements
-}
-
 /// The path of the last header, if there is one.
-pub(super) fn last_header<'s, 'd>(statements: &'s [Statement<'d>]) -> &'s [&'d str] {
+pub(super) fn last_header(statements: &[Statement]) -> &[String] {
     let header = statements.iter().rfind(|statement| statement.kind == Kind::Header);
     header.map_or(&[], |header| &header.path)
 }
@@ -132,45 +121,6 @@ pub(super) fn place_for_table(text: &str, statements: &[Statement], container: &
 /// Whether a table at `at` needs no empty line above it: there is one, or there is nothing at all.
 pub(super) fn is_spaced(text: &str, at: usize) -> bool {
     at == 0 || text[line_start(text, at - 1)..at].trim().is_empty()
-}
-
-fn keys<'d>(table: &'d Table, above: &[&'d str], statements: &mut Vec<Statement<'d>>) {
-    for (keys, value) in table.get_values() {
-        let leaf = keys[keys.len() - 1];
-        statements.push(Statement {
-            span: span(leaf.span()).start..span(value.span()).end,
-            path: above.iter().copied().chain(keys.iter().map(|key| key.get())).collect(),
-            kind: Kind::Key(keys.len()),
-        });
-    }
-}
-
-fn tables<'d>(table: &'d Table, above: &[&'d str], statements: &mut Vec<Statement<'d>>) {
-    for (key, item) in table {
-        let path: Vec<_> = above.iter().copied().chain([key]).collect();
-        match item {
-            Item::Table(table) => section(table, &path, statements),
-            Item::ArrayOfTables(list) => {
-                for table in list {
-                    section(table, &path, statements);
-                }
-            }
-            Item::Value(_) | Item::None => {}
-        }
-    }
-}
-
-/// A table and what is below it. One without a header has no keys of its own, or the header above it has counted them.
-fn section<'d>(table: &'d Table, path: &[&'d str], statements: &mut Vec<Statement<'d>>) {
-    if !table.is_implicit() && !table.is_dotted() {
-        statements.push(Statement {
-            span: span(table.span()),
-            path: path.to_vec(),
-            kind: Kind::Header,
-        });
-        keys(table, path, statements);
-    }
-    tables(table, path, statements);
 }
 
 /// The last statement below a header.

@@ -1,14 +1,26 @@
 //! From text to a tree with byte ranges, and from its errors to ours.
+//!
+//! Only what is near the container gets a tree: the rest is blanked before the full parser sees it, which keeps every
+//! byte range what it is in the true text.
 
 use std::ops::Range;
 
 use toml_edit::{Document, InlineTable, Item, Key, Table, TomlError, Value as TomlValue};
 
 use super::super::layout::line_start;
-use super::super::value::Value;
+use super::super::value::{Fields, Value};
 use super::super::{EditError, Position};
-use super::lines::{last_header, statements};
+use super::lines::{Statement, last_header};
+use super::scan::scan;
 use super::span;
+
+/// A text that could be read.
+pub(super) struct Parsed {
+    /// What is near the container.
+    pub(super) document: Document<String>,
+    /// All statements, in the order of the text.
+    pub(super) statements: Vec<Statement>,
+}
 
 /// A table, whatever way it is written.
 #[derive(Debug, Clone, Copy)]
@@ -28,10 +40,14 @@ impl<'d> Node<'d> {
         .map(|(_, item)| item)
     }
 
-    pub(super) fn keys(self) -> Vec<String> {
+    /// What it holds, in the order of the text.
+    pub(super) fn values(self, text: &str) -> Fields {
         match self {
-            Self::Table(table) => table.iter().map(|(key, _)| key.to_owned()).collect(),
-            Self::Inline(table) => table.iter().map(|(key, _)| key.to_owned()).collect(),
+            Self::Table(table) => fields_of(text, table.iter()),
+            Self::Inline(table) => table
+                .iter()
+                .map(|(key, value)| (key.to_owned(), plain_value_of(text, value)))
+                .collect(),
         }
     }
 
@@ -43,8 +59,23 @@ impl<'d> Node<'d> {
     }
 }
 
-pub(super) fn parse(text: &str) -> Result<Document<&str>, EditError> {
-    Document::parse(text).map_err(|error| {
+/// Reads a text. The way to the container begins with `root`.
+pub(super) fn parse(text: &str, root: Option<&str>) -> Result<Parsed, EditError> {
+    let scan = scan(text, root);
+    if scan.as_ref().is_none_or(|scan| scan.is_doubtful) {
+        tree(text)?;
+    }
+    let scan = scan.ok_or_else(|| EditError::Unparsable {
+        at: Position::of(text, text.len()),
+        problem: "not valid TOML".to_owned(),
+    })?;
+    let document = tree(&blanked(text, &scan.statements))?;
+    Ok(Parsed { document, statements: scan.statements })
+}
+
+/// The whole text as a tree.
+pub(super) fn tree(text: &str) -> Result<Document<String>, EditError> {
+    Document::parse(text.to_owned()).map_err(|error| {
         let span = error.span().unwrap_or(text.len()..text.len());
         duplicate(text, &error, &span).unwrap_or_else(|| EditError::Unparsable {
             at: Position::of(text, span.start),
@@ -53,10 +84,22 @@ pub(super) fn parse(text: &str) -> Result<Document<&str>, EditError> {
     })
 }
 
+/// A text of the same length without the lines that are not near the container.
+fn blanked(text: &str, statements: &[Statement]) -> String {
+    let mut blanked = String::with_capacity(text.len());
+    for near in statements.iter().filter(|statement| !statement.path.is_empty()) {
+        let lines = near.lines(text);
+        blanked.extend(std::iter::repeat_n(' ', lines.start - blanked.len()));
+        blanked.push_str(&text[lines]);
+    }
+    blanked.extend(std::iter::repeat_n(' ', text.len() - blanked.len()));
+    blanked
+}
+
 /// The tables on the way to the container, the root first, as far as they exist.
 pub(super) fn chain<'d>(
     text: &str,
-    document: &'d Document<&str>,
+    document: &'d Document<String>,
     keys: &[&str],
 ) -> Result<Vec<Node<'d>>, EditError> {
     let mut nodes = vec![Node::Table(document.as_table())];
@@ -89,12 +132,11 @@ pub(super) fn node<'d>(text: &str, key: &str, item: &'d Item) -> Result<Node<'d>
 
 /// An item as our own value.
 pub(super) fn value_of(text: &str, item: &Item) -> Value {
+    let map = |table: &Table| Value::Map(fields_of(text, table.iter()));
     match item {
         Item::Value(value) => plain_value_of(text, value),
-        Item::Table(table) => map_of(text, table.iter()),
-        Item::ArrayOfTables(tables) => {
-            Value::List(tables.iter().map(|table| map_of(text, table.iter())).collect())
-        }
+        Item::Table(table) => map(table),
+        Item::ArrayOfTables(tables) => Value::List(tables.iter().map(map).collect()),
         Item::None => Value::Other(String::new()),
     }
 }
@@ -119,8 +161,8 @@ fn plain_value_of(text: &str, value: &TomlValue) -> Value {
     }
 }
 
-fn map_of<'d>(text: &str, items: impl Iterator<Item = (&'d str, &'d Item)>) -> Value {
-    Value::Map(items.map(|(key, item)| (key.to_owned(), value_of(text, item))).collect())
+fn fields_of<'d>(text: &str, items: impl Iterator<Item = (&'d str, &'d Item)>) -> Fields {
+    items.map(|(key, item)| (key.to_owned(), value_of(text, item))).collect()
 }
 
 /// Says where a key is that is there twice. `again` is where the parser stopped, at the last segment of the second one.
@@ -132,13 +174,13 @@ fn duplicate(text: &str, error: &TomlError, again: &Range<usize>) -> Option<Edit
         return None;
     }
     let line = line_start(text, again.start);
-    let before = Document::parse(&text[..line]).ok()?;
-    let statements = statements(&before);
+    let statements = scan(&text[..line], None)?.statements;
     let written = text[line..again.end].trim_start();
     let header = written.trim_start_matches('[');
-    let above: &[&str] = if header == written { last_header(&statements) } else { &[] };
+    let above: &[String] = if header == written { last_header(&statements) } else { &[] };
     let keys = Key::parse(header.trim()).ok()?;
-    let path: Vec<&str> = above.iter().copied().chain(keys.iter().map(Key::get)).collect();
+    let path: Vec<&str> =
+        above.iter().map(String::as_str).chain(keys.iter().map(Key::get)).collect();
     let first = statements.iter().find(|statement| statement.is_within(&path))?;
     Some(EditError::Duplicate {
         key: path.join("."),

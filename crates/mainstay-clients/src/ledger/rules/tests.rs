@@ -40,15 +40,15 @@ fn away() -> State {
 
 /// Checks how things stand, long after our last write.
 #[track_caller]
-fn check(state: State, found: Option<&Value>, expected: &Standing) {
+fn check(state: State, sight: Sight<'_>, expected: &Standing) {
     let record = record(state);
-    assert_eq!(standing(Some(&record), found, OWNED, at(1000)), *expected);
+    assert_eq!(standing(Some(&record), sight, OWNED, at(1000)), *expected);
 }
 
 #[test]
 fn what_is_not_in_the_ledger_is_foreign() {
-    assert_eq!(standing(None, None, OWNED, at(0)), Standing::Absent);
-    assert_eq!(standing(None, Some(&entry(URL)), OWNED, at(0)), Standing::Foreign);
+    assert_eq!(standing(None, Sight::Missing, OWNED, at(0)), Standing::Absent);
+    assert_eq!(standing(None, Sight::There(&entry(URL)), OWNED, at(0)), Standing::Foreign);
 }
 
 #[test]
@@ -56,53 +56,70 @@ fn an_entry_that_says_what_we_wrote_is_ours_in_every_state() {
     let states =
         [State::Adding { former: None }, State::Present, away(), State::Leaving, State::Withdrawn];
     for state in states {
-        check(state, Some(&entry(URL)), &Standing::Ours);
+        check(state, Sight::There(&entry(URL)), &Standing::Ours);
     }
 }
 
 #[test]
 fn a_changed_field_of_ours_is_drift_if_the_entry_was_ours() {
     let drifted = |field: &str| Standing::Drifted { fields: vec![field.to_owned()] };
-    check(State::Present, Some(&entry("http://elsewhere")), &drifted("url"));
+    check(State::Present, Sight::There(&entry("http://elsewhere")), &drifted("url"));
     let mut typed = fields(URL);
     typed.push(("type".to_owned(), Value::Text("sse".to_owned())));
-    check(State::Present, Some(&Value::Map(typed)), &drifted("type"));
+    check(State::Present, Sight::There(&Value::Map(typed)), &drifted("type"));
     let text = Value::Text("odd".to_owned());
     let both = Standing::Drifted { fields: vec!["type".to_owned(), "url".to_owned()] };
-    check(State::Present, Some(&text), &both);
+    check(State::Present, Sight::There(&text), &both);
 }
 
 #[test]
 fn what_came_while_ours_was_out_is_foreign() {
     for state in [State::Adding { former: None }, away(), State::Withdrawn] {
-        check(state, Some(&entry("http://elsewhere")), &Standing::Foreign);
+        check(state, Sight::There(&entry("http://elsewhere")), &Standing::Foreign);
     }
 }
 
 #[test]
 fn an_update_that_was_broken_off_leaves_the_entry_ours() {
     let state = State::Adding { former: Some(fields("http://old")) };
-    check(state.clone(), Some(&entry("http://old")), &Standing::Ours);
-    check(state.clone(), Some(&entry(URL)), &Standing::Ours);
+    check(state.clone(), Sight::There(&entry("http://old")), &Standing::Ours);
+    check(state.clone(), Sight::There(&entry(URL)), &Standing::Ours);
     let drifted = Standing::Drifted { fields: vec!["url".to_owned()] };
-    check(state, Some(&entry("http://elsewhere")), &drifted);
+    check(state, Sight::There(&entry("http://elsewhere")), &drifted);
 }
 
 #[test]
 fn what_is_missing_was_taken_out_by_whom_the_state_says() {
-    check(State::Present, None, &Standing::Withdrawn);
-    check(State::Withdrawn, None, &Standing::Withdrawn);
-    check(away(), None, &Standing::Away);
-    check(State::Leaving, None, &Standing::Absent);
-    check(State::Adding { former: None }, None, &Standing::Absent);
-    check(State::Adding { former: Some(fields(URL)) }, None, &Standing::Withdrawn);
+    check(State::Present, Sight::Missing, &Standing::Withdrawn);
+    check(State::Withdrawn, Sight::Missing, &Standing::Withdrawn);
+    check(away(), Sight::Missing, &Standing::Away);
+    check(State::Leaving, Sight::Missing, &Standing::Absent);
+    check(State::Adding { former: None }, Sight::Missing, &Standing::Absent);
+    check(State::Adding { former: Some(fields(URL)) }, Sight::Missing, &Standing::Withdrawn);
+}
+
+#[test]
+fn a_file_that_goes_while_the_entry_is_out_takes_it_along() {
+    check(away(), Sight::NoFile, &Standing::Withdrawn);
+    check(State::Present, Sight::NoFile, &Standing::Withdrawn);
+    check(State::Adding { former: None }, Sight::NoFile, &Standing::Absent);
+}
+
+#[test]
+fn what_is_out_already_is_noted_or_tidied_up() {
+    let verdict = judge_remove(Standing::Overwritten, Purpose::Refresh);
+    assert_eq!(verdict, Verdict::Write, "so that it comes back");
+    let verdict = judge_remove(Standing::Away, Purpose::ForGood);
+    assert_eq!(verdict, Verdict::Write, "with what was created around it");
 }
 
 #[test]
 fn what_goes_right_after_our_write_was_written_over_by_the_client() {
     let record = record(State::Present);
-    assert_eq!(standing(Some(&record), None, OWNED, at(104)), Standing::Overwritten);
-    assert_eq!(standing(Some(&record), None, OWNED, at(105)), Standing::Withdrawn);
+    assert_eq!(standing(Some(&record), Sight::Missing, OWNED, at(104)), Standing::Overwritten);
+    assert_eq!(standing(Some(&record), Sight::Missing, OWNED, at(105)), Standing::Withdrawn);
+    // The clock was set back since.
+    assert_eq!(standing(Some(&record), Sight::Missing, OWNED, at(50)), Standing::Withdrawn);
 }
 
 #[test]
@@ -112,8 +129,9 @@ fn a_foreign_entry_is_never_touched() {
         let same = judge_add(Standing::Foreign, true, wish);
         assert_eq!(same, Verdict::Keep(Done::AlreadyThere));
     }
-    assert_eq!(judge_remove(Standing::Foreign), left(Left::Foreign));
-    assert_eq!(judge_put_back(Standing::Foreign), left(Left::Foreign));
+    for purpose in [Purpose::ForGood, Purpose::Refresh] {
+        assert_eq!(judge_remove(Standing::Foreign, purpose), left(Left::Foreign));
+    }
 }
 
 #[test]
@@ -121,17 +139,20 @@ fn drift_is_kept_unless_a_person_asks() {
     let drifted = || Standing::Drifted { fields: vec!["url".to_owned()] };
     let kept = left(Left::Drifted { fields: vec!["url".to_owned()] });
     assert_eq!(judge_add(drifted(), false, Wish::Keep), kept);
-    assert_eq!(judge_put_back(drifted()), kept);
-    assert_eq!(judge_remove(drifted()), kept);
+    for purpose in [Purpose::ForGood, Purpose::Refresh] {
+        assert_eq!(judge_remove(drifted(), purpose), kept);
+    }
     assert_eq!(judge_add(drifted(), false, Wish::Anew), Verdict::Write);
 }
 
 #[test]
 fn what_a_person_took_out_stays_out_unless_one_asks() {
     assert_eq!(judge_add(Standing::Withdrawn, false, Wish::Keep), left(Left::Withdrawn));
-    assert_eq!(judge_put_back(Standing::Withdrawn), left(Left::Withdrawn));
     assert_eq!(judge_add(Standing::Withdrawn, false, Wish::Anew), Verdict::Write);
-    assert_eq!(judge_remove(Standing::Withdrawn), Verdict::Keep(Done::NotThere));
+    for purpose in [Purpose::ForGood, Purpose::Refresh] {
+        let verdict = judge_remove(Standing::Withdrawn, purpose);
+        assert_eq!(verdict, Verdict::Keep(Done::NotThere));
+    }
 }
 
 #[test]

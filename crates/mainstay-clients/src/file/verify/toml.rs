@@ -1,0 +1,176 @@
+//! TOML, compared statement by statement as it is written.
+//!
+//! A statement is a header, or a key with its value. If those outside of the entry are the same in the same
+//! order, so is what they mean, because what a statement means depends on the header above it alone. What
+//! could clash with the entry begins with the same key; that part is read as values once more.
+
+use std::borrow::Cow;
+
+use toml_parser::parser::{Event, EventKind, RecursionGuard, ValidateWhitespace, parse_document};
+use toml_parser::{ParseError, Source};
+
+use super::Harm;
+
+/// As deep as other parsers go.
+const MAX_DEPTH: u32 = 80;
+
+/// Whether two texts differ in what is within `path` only.
+pub(super) fn same(before: &str, after: &str, path: &[&str]) -> Result<bool, Harm> {
+    let (before, after) = (Sorted::of(before, "old", path)?, Sorted::of(after, "new", path)?);
+    let near = toml::from_str::<toml::Table>(&after.near);
+    near.map_err(|source| Harm::Toml { which: "new", source: Box::new(source) })?;
+    Ok(before.others == after.others)
+}
+
+/// The statements of a text.
+struct Sorted<'t> {
+    /// Those outside of the entry, as they are written.
+    others: Vec<&'t str>,
+    /// Those that begin with the same key as the entry, and the entry, as a text of their own.
+    near: String,
+}
+
+impl<'t> Sorted<'t> {
+    fn of(text: &'t str, which: &'static str, path: &[&str]) -> Result<Self, Harm> {
+        let source = Source::new(text);
+        let events = events(source).map_err(|problem| Harm::Grammar { which, problem })?;
+        let mut sorter =
+            Sorter { source, path, sorted: Self { others: vec![], near: String::new() } };
+        let mut rest = events.as_slice();
+        let mut above = Vec::new();
+        while let Some(first) = rest.first() {
+            let length = length(rest);
+            let (statement, behind) = rest.split_at(length);
+            if first.kind() == EventKind::SimpleKey {
+                sorter.sort(statement, &above);
+            } else {
+                above = sorter.keys(statement);
+                sorter.sort(statement, &[]);
+            }
+            rest = behind;
+        }
+        Ok(sorter.sorted)
+    }
+}
+
+/// The text in the parser's terms, without white space and comments.
+fn events(source: Source) -> Result<Vec<Event>, String> {
+    let tokens = source.lex().into_vec();
+    let mut events: Vec<Event> = Vec::with_capacity(tokens.len());
+    let mut wrong: Option<ParseError> = None;
+    let mut checked = ValidateWhitespace::new(&mut events, source);
+    parse_document(&tokens, &mut RecursionGuard::new(&mut checked, MAX_DEPTH), &mut wrong);
+    events.retain(|event| {
+        !matches!(event.kind(), EventKind::Whitespace | EventKind::Comment | EventKind::Newline)
+    });
+    wrong.map_or(Ok(events), |wrong| Err(wrong.description().to_owned()))
+}
+
+/// How many events the first statement, or the first member between braces, has.
+fn length(events: &[Event]) -> usize {
+    let mut depth = 0_usize;
+    let mut has_value = false;
+    for (at, event) in events.iter().enumerate() {
+        match event.kind() {
+            EventKind::StdTableClose | EventKind::ArrayTableClose => return at + 1,
+            EventKind::ArrayOpen | EventKind::InlineTableOpen => depth += 1,
+            EventKind::ArrayClose | EventKind::InlineTableClose => {
+                depth = depth.saturating_sub(1);
+                has_value = true;
+            }
+            EventKind::Scalar => has_value = true,
+            _ => {}
+        }
+        if has_value && depth == 0 {
+            return at + 1;
+        }
+    }
+    events.len()
+}
+
+struct Sorter<'t, 'p> {
+    source: Source<'t>,
+    path: &'p [&'p str],
+    sorted: Sorted<'t>,
+}
+
+impl<'t> Sorter<'t, '_> {
+    fn sort(&mut self, statement: &[Event], above: &[Cow<'t, str>]) {
+        let keys = self.keys(statement);
+        let way = || above.iter().chain(&keys);
+        let written = self.written(statement);
+        if way().next().is_some_and(|first| Some(&first.as_ref()) == self.path.first()) {
+            self.sorted.near.push_str(written);
+            self.sorted.near.push('\n');
+        }
+        let shared = way().zip(self.path).take_while(|(key, part)| key == part).count();
+        if shared == self.path.len() {
+            return;
+        }
+        let open = statement.iter().position(|event| event.kind() == EventKind::InlineTableOpen);
+        match open {
+            // Braces on the way to the entry may come and go with it; what else is in them may not.
+            Some(open) if shared == way().count() && is_whole(statement, open) => {
+                let inner = &statement[open + 1..statement.len() - 1];
+                let above: Vec<_> = way().cloned().collect();
+                self.sort_members(inner, &above, self.written(&statement[..open]));
+            }
+            Some(_) | None => self.sorted.others.push(written),
+        }
+    }
+
+    fn sort_members(&mut self, inner: &[Event], above: &[Cow<'t, str>], whose: &'t str) {
+        let near = self.sorted.near.len();
+        let count = self.sorted.others.len();
+        let mut rest = inner;
+        while let Some(first) = rest.first() {
+            if first.kind() == EventKind::ValueSep {
+                rest = &rest[1..];
+                continue;
+            }
+            let (member, behind) = rest.split_at(length(rest));
+            self.sort(member, above);
+            rest = behind;
+        }
+        if self.sorted.others.len() > count {
+            self.sorted.others.insert(count, whose);
+        }
+        // They are part of a statement that is there already.
+        self.sorted.near.truncate(near);
+    }
+
+    fn keys(&self, statement: &[Event]) -> Vec<Cow<'t, str>> {
+        let is_key = |event: &&Event| {
+            !matches!(
+                event.kind(),
+                EventKind::KeyValSep | EventKind::StdTableClose | EventKind::ArrayTableClose
+            )
+        };
+        let keys = statement.iter().take_while(is_key);
+        keys.filter(|event| event.kind() == EventKind::SimpleKey)
+            .map(|key| self.name(key))
+            .collect()
+    }
+
+    fn name(&self, key: &Event) -> Cow<'t, str> {
+        let mut name = Cow::Borrowed("");
+        if let Some(raw) = self.source.get(key) {
+            raw.decode_key(&mut name, &mut ());
+        }
+        name
+    }
+
+    fn written(&self, events: &[Event]) -> &'t str {
+        match (events.first(), events.last()) {
+            (Some(first), Some(last)) => {
+                &self.source.input()[first.span().start()..last.span().end()]
+            }
+            (None, _) | (_, None) => "",
+        }
+    }
+}
+
+/// Whether a statement's value is the one that opens here.
+fn is_whole(statement: &[Event], open: usize) -> bool {
+    statement[open - 1].kind() == EventKind::KeyValSep
+}
