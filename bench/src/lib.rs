@@ -4,13 +4,15 @@
 //! - [`load`]: a closed-loop load generator that checks every answer (binary `mcpload`);
 //! - [`supervise`]: how fast and how cheaply Mainstay keeps servers alive (binary `supervise-bench`);
 //! - [`docker`]: the same for servers in containers, beside Docker's own restarts (binary `docker-bench`);
-//! - [`proxy`]: what Mainstay costs and bears as a proxy, beside its peers (binary `proxy-bench`).
+//! - [`proxy`]: what Mainstay costs and bears as a proxy, beside its peers (binary `proxy-bench`);
+//! - [`clients`]: what an edit of a client's file takes, and that it does no harm (binary `client-bench`).
 //!
-//! Nothing here depends on Mainstay's own crates, so that a mistake in them cannot hide in here.
+//! Nothing here but [`clients`] depends on Mainstay's own crates, so that a mistake in them cannot hide in here.
 
 use std::error::Error;
 use std::fmt::Write as _;
 
+pub mod clients;
 pub mod docker;
 pub mod fixture;
 pub mod load;

@@ -1,0 +1,40 @@
+//! An edit of a text alone: pure functions, no file.
+
+use mainstay_clients::Target;
+use mainstay_clients::edit;
+use serde::Serialize;
+
+use super::{ClientBenchError, Document, Stopwatch};
+use crate::stats::Percentiles;
+
+#[derive(Debug, Serialize)]
+pub(super) struct Times {
+    /// To find out what has to be created, and to put the entry in place.
+    pub(super) add: Percentiles,
+    pub(super) remove: Percentiles,
+}
+
+/// Adds an entry and removes it, from the same text again and again.
+pub(super) fn measure(document: &Document, edits: u32) -> Result<Times, ClientBenchError> {
+    let Document { client, text, .. } = document;
+    let place = client.place(text)?;
+    let entry = client.entry(&target())?;
+    let (mut add, mut remove) = (Stopwatch::default(), Stopwatch::default());
+    for _ in 0..edits {
+        let (created, added) = add.time(|| {
+            let created = edit::outline(text, &place)?;
+            let added = edit::upsert(text, &place, "time", &entry.fields, entry.owned)?;
+            Ok::<_, ClientBenchError>((created, added))
+        })?;
+        let removed = remove.time(|| edit::remove(&added, &place, "time", created))?;
+        if removed != *text || added.len() <= text.len() {
+            return Err(ClientBenchError::Harmed { client: client.id, what: "the text changed" });
+        }
+    }
+    Ok(Times { add: add.percentiles(), remove: remove.percentiles() })
+}
+
+/// What every entry here leads to.
+pub(super) fn target() -> Target {
+    Target::Http { url: "http://127.0.0.1:7433/time/mcp".to_owned() }
+}
