@@ -4,14 +4,13 @@ use mainstay_clients::Target;
 use mainstay_clients::edit;
 use serde::Serialize;
 
-use super::{ClientBenchError, Document, Stopwatch};
-use crate::stats::Percentiles;
+use super::{ClientBenchError, Cost, Document, Stopwatch};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Times {
     /// To find out what has to be created, and to put the entry in place.
-    pub(super) add: Percentiles,
-    pub(super) remove: Percentiles,
+    pub(super) add: Cost,
+    pub(super) remove: Cost,
 }
 
 /// Adds an entry and removes it, from the same text again and again.
@@ -31,7 +30,7 @@ pub(super) fn measure(document: &Document, edits: u32) -> Result<Times, ClientBe
             return Err(ClientBenchError::Harmed { client: client.id, what: "the text changed" });
         }
     }
-    Ok(Times { add: add.percentiles(), remove: remove.percentiles() })
+    Ok(Times { add: add.cost(), remove: remove.cost() })
 }
 
 /// What every entry here leads to.

@@ -11,13 +11,16 @@ mod whole;
 use std::fmt::Write as _;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use mainstay_clients::ClientError;
 use mainstay_clients::edit::EditError;
 use mainstay_clients::table::OnlyStdio;
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+use tokio::time::Instant;
 
-use crate::rig::{self, BenchError, Table};
+use crate::rig::{self, BenchError, Table, milliseconds};
 use crate::stats::Percentiles;
 use document::Document;
 
@@ -100,16 +103,16 @@ struct Figures {
 impl Figures {
     fn tables(&self) -> String {
         let edits = self.edits;
-        let mut texts = Table::of_times(format!("the text alone, {edits} times"));
-        let mut wholes = Table::of_times(format!("the whole change, {edits} times"));
+        let mut texts = table(format!("the text alone, {edits} times"));
+        let mut wholes = table(format!("the whole change, {edits} times"));
         for file in &self.files {
             let OfFile { client, format, bytes, edit, whole } = file;
             let row = |what| format!("{what}: {format}, {bytes} bytes ({client})");
-            texts = texts.times(row("add"), edit.add).times(row("remove"), edit.remove);
+            texts = texts.row(row("add"), edit.add.cells()).row(row("remove"), edit.remove.cells());
             wholes = wholes
-                .times(row("add"), whole.add)
-                .times(row("remove"), whole.remove)
-                .times(row("the disk alone"), whole.disk);
+                .row(row("add"), whole.add.cells())
+                .row(row("remove"), whole.remove.cells())
+                .row(row("the disk alone"), whole.disk.cells());
         }
         let mut text = format!("{texts}\n\n{wholes}");
         if let Some(deaths) = &self.deaths {
@@ -146,21 +149,50 @@ fn of_file(document: &Document, edits: u32) -> Result<OfFile, ClientBenchError> 
     })
 }
 
-/// Times of one kind of change.
+/// How long one kind of change takes.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Cost {
+    /// By the clock on the wall.
+    wall: Percentiles,
+    /// Of the processor alone: it waits for no disk and for no neighbour.
+    cpu: Percentiles,
+}
+
+impl Cost {
+    /// A row for [`table`].
+    fn cells(self) -> Vec<String> {
+        let Self { wall, cpu } = self;
+        [wall.p50_us, wall.p99_us, cpu.p50_us, cpu.p99_us].map(milliseconds).to_vec()
+    }
+}
+
+fn table(title: String) -> Table {
+    Table::new(title, &["p50", "p99", "CPU p50", "CPU p99"])
+}
+
+/// Times one kind of change.
 #[derive(Debug, Default)]
 struct Stopwatch {
-    times: Vec<std::time::Duration>,
+    wall: Vec<Duration>,
+    cpu: Vec<Duration>,
 }
 
 impl Stopwatch {
     fn time<T>(&mut self, change: impl FnOnce() -> T) -> T {
-        let begun = tokio::time::Instant::now();
+        let (begun, used) = (Instant::now(), cpu_time());
         let result = change();
-        self.times.push(begun.elapsed());
+        self.wall.push(begun.elapsed());
+        self.cpu.push(cpu_time().saturating_sub(used));
         result
     }
 
-    fn percentiles(self) -> Percentiles {
-        Percentiles::of(self.times)
+    fn cost(self) -> Cost {
+        Cost { wall: Percentiles::of(self.wall), cpu: Percentiles::of(self.cpu) }
     }
+}
+
+/// What this thread has used of the processor.
+fn cpu_time() -> Duration {
+    let used = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(used).unwrap_or_default()
 }

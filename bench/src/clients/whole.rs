@@ -9,16 +9,15 @@ use mainstay_clients::{Machine, Purpose, Registrar};
 use serde::Serialize;
 
 use super::edit::target;
-use super::{ClientBenchError, Document, Stopwatch};
-use crate::stats::Percentiles;
+use super::{ClientBenchError, Cost, Document, Stopwatch};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Times {
-    pub(super) add: Percentiles,
-    pub(super) remove: Percentiles,
+    pub(super) add: Cost,
+    pub(super) remove: Cost,
     /// What the same bytes take with nothing of ours: a temporary file, brought to disk and moved into
     /// place, and the directory.
-    pub(super) disk: Percentiles,
+    pub(super) disk: Cost,
 }
 
 /// Adds an entry and removes it, in the same file again and again.
@@ -45,7 +44,7 @@ pub(super) fn measure(document: &Document, edits: u32) -> Result<Times, ClientBe
         }
         disk.time(|| replace(&file, text)).map_err(ClientBenchError::SetUp)?;
     }
-    Ok(Times { add: add.percentiles(), remove: remove.percentiles(), disk: disk.percentiles() })
+    Ok(Times { add: add.cost(), remove: remove.cost(), disk: disk.cost() })
 }
 
 fn set_up(file: &Path, text: &str) -> io::Result<()> {

@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(crate) use contract::{Event, Server};
 pub(crate) use instance::{Events, Instance, Programs, Upstream, free_address, kill, output};
 use serde::Serialize;
-pub(crate) use table::Table;
+pub(crate) use table::{Table, milliseconds};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 

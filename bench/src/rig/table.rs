@@ -36,7 +36,8 @@ impl Table {
     }
 }
 
-fn milliseconds(us: f64) -> String {
+/// A time as cells show it.
+pub(crate) fn milliseconds(us: f64) -> String {
     format!("{:.2} ms", us / 1e3)
 }
 
