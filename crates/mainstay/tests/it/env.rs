@@ -275,7 +275,8 @@ pub(crate) fn until<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
     patiently(ask).unwrap_or_else(|| panic!("not within {LIMIT:?}: {what}"))
 }
 
-fn patiently<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+/// The same, for those who have more to say about it if it never comes.
+pub(crate) fn patiently<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     for _ in 0..LIMIT.as_millis() / STEP.as_millis() {
         if let Some(answer) = ask() {
             return Some(answer);

@@ -1,0 +1,67 @@
+//! People who edit the same files.
+
+use super::scene::{CURSOR, ClientFile, Scene, done, listed};
+use crate::env::{TestEnv, fixture};
+
+#[test]
+fn an_entry_that_its_user_took_out_stays_out_until_asked_for() {
+    let scene = Scene::new(CURSOR, &["--refresh", "always"]);
+    scene.file.write(&scene.before);
+    let stamp = scene.file.stamp();
+    scene.kill();
+    scene.env.once_running("time", 2);
+    scene.once_done("left");
+    assert_eq!((scene.file.stamp(), scene.standing("cursor")), (stamp, "withdrawn".to_owned()));
+    scene.env.ok(["client", "add", "cursor"]);
+    let url = scene.env.server("time")["url"].clone();
+    assert_eq!(scene.file.json()["mcpServers"]["time"]["url"], url);
+}
+
+#[test]
+fn an_entry_that_its_user_pointed_elsewhere_stays_so() {
+    let scene = Scene::new(CURSOR, &["--refresh", "always"]);
+    let url = scene.env.server("time")["url"].as_str().unwrap().to_owned();
+    let elsewhere = scene.with.replace(&url, "http://127.0.0.1:9/elsewhere");
+    scene.file.write(&elsewhere);
+    scene.kill();
+    scene.env.once_running("time", 2);
+    scene.once_done("left");
+    assert_eq!(
+        (scene.file.text(), scene.standing("cursor")),
+        (elsewhere.clone(), "drifted".to_owned())
+    );
+    scene.env.ok(["rm", "time"]);
+    assert_eq!(scene.file.text(), elsewhere);
+}
+
+#[test]
+fn an_entry_of_the_same_name_is_left_alone_and_told() {
+    let env = TestEnv::new();
+    let file = ClientFile::install(&env, CURSOR);
+    env.ok(["client", "add", "cursor"]);
+    let output = env.run(["run", "other", "--wait", "--", &fixture()]);
+    assert_eq!(output.code, 0, "{output}");
+    assert!(output.stderr.contains("not ours"), "{output}");
+    assert!(output.stderr.contains("[ROOT]/home/.cursor/mcp.json"), "{output}");
+    assert_eq!(done(&env, "other"), ["left"]);
+    let entries = listed(&env, "cursor")["entries"].clone();
+    assert!(
+        entries.as_array().unwrap().iter().all(|entry| entry["standing"] == "foreign"),
+        "{entries}"
+    );
+    env.ok(["client", "add", "cursor"]);
+    env.ok(["rm", "other"]);
+    assert_eq!(file.text(), CURSOR.text);
+}
+
+#[test]
+fn what_a_user_changes_while_the_entry_is_out_stays_changed() {
+    let scene = Scene::new(CURSOR, &["--refresh", "always"]);
+    scene.close_gate();
+    scene.kill();
+    scene.file.once(&scene.before);
+    let changed = |text: &str| text.replace("my-server", "my-newer-server");
+    scene.file.write(&changed(&scene.before));
+    scene.open_gate();
+    scene.file.once(&changed(&scene.with));
+}

@@ -1,0 +1,146 @@
+//! What becomes of clients' files when containers exit and are removed.
+
+use std::rc::Rc;
+
+use mainstay_testkit::docker::{Engine, Options};
+use serde_json::json;
+
+use super::scene::{Rest, Wire, kill_daemon, run, server_name, stage};
+use crate::clients::scene::{CLINE, CURSOR, ClientFile, Sort, VSCODE, done};
+use crate::env::{TestEnv, until};
+
+/// A server in a container that is registered with a client.
+struct Registered {
+    env: TestEnv,
+    _rest: Rest,
+    engine: Rc<Engine>,
+    name: String,
+    file: ClientFile,
+    /// The file with our entry and what the user wrote into it.
+    with: String,
+}
+
+impl Registered {
+    fn new(engine: Engine, sort: Sort, options: &[&str], flags: &[&str]) -> Self {
+        let engine = Rc::new(engine);
+        let env = stage(&engine, &engine.host());
+        let file = ClientFile::install(&env, sort);
+        env.ok(["client", "add", sort.id]);
+        let name = server_name("fx");
+        let url = run(&env, &name, Wire::Stdio, options, flags)["url"].as_str().unwrap().to_owned();
+        until("it is registered", || file.text().contains(&url).then_some(()));
+        let with = file.add_own_fields(&url);
+        Self { env, _rest: Rest::new(&engine, &name), engine, name, file, with }
+    }
+
+    fn container(&self) -> String {
+        self.env.server(&self.name)["container_id"].as_str().unwrap().to_owned()
+    }
+
+    fn done(&self) -> Vec<String> {
+        done(&self.env, &self.name)
+    }
+}
+
+#[test]
+fn an_exit_takes_the_entry_out_and_the_restart_brings_it_back() {
+    exit(CURSOR);
+}
+
+#[test]
+fn an_exit_takes_the_entry_out_of_vs_code_and_the_restart_brings_it_back() {
+    exit(VSCODE);
+}
+
+#[test]
+fn an_exit_takes_the_entry_out_of_cline_and_the_restart_brings_it_back() {
+    exit(CLINE);
+}
+
+fn exit(sort: Sort) {
+    let options = ["--refresh", "always", "--restart-initial", "1s"];
+    // Time for a second exit before anybody could have added the entry again.
+    let server = Registered::new(Engine::shared(), sort, &options, &["--ready-after", "3000"]);
+    let container = server.container();
+    server.engine.docker(&["kill", &container]);
+    server.file.once(sort.text);
+    server.env.once(&server.name, "was up again", |found| found["generation"] == 2);
+    server.engine.docker(&["kill", &container]);
+    server.env.once(&server.name, "waited", |found| found["next_restart_at"].is_string());
+    assert_eq!(server.file.text(), sort.text);
+    server.env.once_running(&server.name, 3);
+    server.file.once(&server.with);
+    until("it is told", || (server.done() == ["added", "removed", "added"]).then_some(()));
+    let why = server.env.ok(["why", &server.name]);
+    assert!(why.contains(sort.path), "{why}");
+}
+
+#[test]
+fn a_quick_recovery_leaves_the_entry_alone() {
+    let server = Registered::new(Engine::shared(), CURSOR, &[], &[]);
+    let stamp = server.file.stamp();
+    server.engine.docker(&["kill", &server.container()]);
+    server.env.once_running(&server.name, 2);
+    assert_eq!((server.file.stamp(), server.done()), (stamp, vec!["added".to_owned()]));
+}
+
+#[test]
+fn an_outage_of_the_engine_that_outlives_the_hold_takes_the_entry_out() {
+    let engine = Engine::own(Options::default());
+    let server = Registered::new(engine, CURSOR, &["--hold", "1s"], &[]);
+    server.engine.stop();
+    server.file.once(CURSOR.text);
+    server.engine.start();
+    server.env.once_running(&server.name, 2);
+    server.file.once(&server.with);
+    assert_eq!(server.env.server(&server.name)["restarts"], 0);
+}
+
+#[test]
+fn a_removed_container_takes_its_entry_along_for_good() {
+    for mode in ["auto", "never"] {
+        let server = Registered::new(Engine::shared(), CURSOR, &["--refresh", mode], &[]);
+        server.engine.docker(&["rm", "--force", &server.container()]);
+        server.file.once(CURSOR.text);
+        until("it is forgotten", || server.env.server(&server.name).is_null().then_some(()));
+        until("it is told", || (server.done() == ["added", "removed"]).then_some(()));
+    }
+}
+
+#[test]
+fn a_container_that_is_removed_while_the_entry_is_out_never_brings_it_back() {
+    let options = ["--refresh", "always", "--restart-max", "0"];
+    let server = Registered::new(Engine::shared(), CURSOR, &options, &[]);
+    let container = server.container();
+    server.engine.docker(&["kill", &container]);
+    server.file.once(CURSOR.text);
+    server.engine.docker(&["rm", "--force", &container]);
+    until("it is forgotten", || server.env.server(&server.name).is_null().then_some(()));
+    let entries = crate::clients::scene::listed(&server.env, "cursor")["entries"].clone();
+    let foreign = entries.as_array().unwrap().iter().all(|entry| entry["standing"] == "foreign");
+    assert!(foreign, "nothing of ours is left: {entries}");
+    assert_eq!(server.file.text(), CURSOR.text);
+}
+
+#[test]
+fn a_removal_that_no_daemon_saw_takes_the_entry_along() {
+    let server = Registered::new(Engine::shared(), CURSOR, &[], &[]);
+    let (other, container) = (server_name("by"), server.container());
+    // Not all containers may go at once.
+    run(&server.env, &other, Wire::Stdio, &["--no-clients"], &[]);
+    kill_daemon(&server.env);
+    server.engine.docker(&["rm", "--force", &container]);
+    until("it is forgotten", || server.env.server(&server.name).is_null().then_some(()));
+    server.file.once(CURSOR.text);
+    server.env.ok(["rm", &other]);
+}
+
+#[test]
+fn rm_takes_the_entry_along_and_the_file_is_as_it_was() {
+    let server = Registered::new(Engine::shared(), CURSOR, &[], &[]);
+    let output = server.env.run(["rm", &server.name]);
+    assert_eq!(output.code, 0, "{output}");
+    assert!(output.stderr.contains("[ROOT]/home/.cursor/mcp.json"), "{output}");
+    assert_eq!(server.file.text(), CURSOR.text);
+    assert_eq!(json!(server.done()), json!(["added", "removed"]));
+}
