@@ -1,7 +1,7 @@
 //! An edit of a text alone: pure functions, no file.
 
 use mainstay_clients::Target;
-use mainstay_clients::edit;
+use mainstay_clients::edit::Reading;
 use serde::Serialize;
 
 use super::{ClientBenchError, Cost, Document, Stopwatch};
@@ -21,11 +21,12 @@ pub(super) fn measure(document: &Document, edits: u32) -> Result<Times, ClientBe
     let (mut add, mut remove) = (Stopwatch::default(), Stopwatch::default());
     for _ in 0..edits {
         let (created, added) = add.time(|| {
-            let created = edit::outline(text, &place)?;
-            let added = edit::upsert(text, &place, "time", &entry.fields, entry.owned)?;
+            let reading = Reading::of(text, &place)?;
+            let added = reading.upsert("time", &entry.fields, entry.owned)?;
+            let created = reading.outline()?;
             Ok::<_, ClientBenchError>((created, added))
         })?;
-        let removed = remove.time(|| edit::remove(&added, &place, "time", created))?;
+        let removed = remove.time(|| Reading::of(&added, &place)?.remove("time", &created))?;
         if removed != *text || added.len() <= text.len() {
             return Err(ClientBenchError::Harmed { client: client.id, what: "the text changed" });
         }
