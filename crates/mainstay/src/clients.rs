@@ -4,6 +4,8 @@
 mod flaw;
 mod notice;
 
+use std::collections::BTreeSet;
+
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use mainstay_api::{Around, ClientDone, ClientReport};
 use mainstay_core::ServerSpec;
@@ -49,10 +51,14 @@ pub(crate) fn around(caller: &Caller) -> Around {
     }
 }
 
-/// What was done to clients' files, a line each, then what has to be done for it to be seen.
+/// What was done to clients' files, a line each, then what has to be done for it to be seen. What is
+/// true of several servers, as that a file cannot be read, is told once.
 pub(crate) fn lines<'a>(reports: impl IntoIterator<Item = &'a ClientReport>) -> Vec<String> {
-    let told: Vec<&ClientReport> =
-        reports.into_iter().filter(|report| report.done.is_worth_telling()).collect();
+    let mut said = BTreeSet::new();
+    let told: Vec<&ClientReport> = reports
+        .into_iter()
+        .filter(|report| report.done.is_worth_telling() && said.insert(&report.text))
+        .collect();
     let changed = told.iter().filter(|report| is_change(report.done));
     let asked = notice::asked(changed.map(|report| report.client.as_str()));
     told.iter().map(|report| line(report)).chain(asked).collect()
@@ -89,8 +95,6 @@ fn is_change(done: ClientDone) -> bool {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::collections::BTreeSet;
-
     use mainstay_clients::table::{Mark, Root, Spot};
 
     pub(crate) use super::flaw::tests::{client, entry};
@@ -110,6 +114,7 @@ pub(crate) mod tests {
             report("codex", D::Added, "added time to Codex"),
             report("codex", D::Updated, "updated web in Codex"),
             report("zed", D::Nothing, "time is in Zed already"),
+            report("factory", D::Failed, "the file\u{7} cannot be edited"),
             report("factory", D::Failed, "the file\u{7} cannot be edited"),
         ];
         let told = lines(&reports).join("\n");

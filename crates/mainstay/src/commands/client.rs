@@ -9,6 +9,7 @@ use mainstay_api::{ClientDone, ClientInfo, ClientReport, Request};
 use crate::clients;
 use crate::context::Context;
 use crate::error::{CliError, Exit};
+use crate::ui::paint;
 
 /// Choose the AI clients that get your servers
 ///
@@ -77,7 +78,9 @@ async fn change(change: Change, args: ChangeArgs, ctx: &mut Context) -> Result<(
         }
         Change::Remove => Request::DropClients { ids: ids.clone() },
     };
-    let reports: Vec<ClientReport> = ctx.ask("asking the daemon", &request).await?;
+    let mut reports: Vec<ClientReport> = ctx.ask("asking the daemon", &request).await?;
+    // The daemon looks at the entries of all clients; nobody asked about the others.
+    reports.retain(|report| ids.contains(&report.client));
     if args.json {
         ctx.ui.answer(true, &reports, |_| String::new())?;
     } else {
@@ -89,11 +92,11 @@ async fn change(change: Change, args: ChangeArgs, ctx: &mut Context) -> Result<(
     if failed { Err(CliError::Answered(Exit::Failed)) } else { Ok(()) }
 }
 
-/// What was done, or that there was nothing to do.
+/// What was done and what to do where it failed, or that there was nothing to do.
 fn told(change: Change, ids: &[String], reports: &[ClientReport]) -> Vec<String> {
     let lines = clients::lines(reports);
     if !lines.is_empty() {
-        return lines;
+        return lines.into_iter().chain(help(change, reports)).collect();
     }
     let ids = ids.join(", ");
     vec![match change {
@@ -101,8 +104,24 @@ fn told(change: Change, ids: &[String], reports: &[ClientReport]) -> Vec<String>
             format!("{ids}: chosen; every server that you run from now on is registered")
         }
         Change::Add => format!("{ids}: nothing to do, every server is registered already"),
-        Change::Remove => format!("{ids}: nothing to do, no entry is ours"),
+        Change::Remove => {
+            format!("{ids}: no entry is ours, and servers are not registered from now on")
+        }
     }]
+}
+
+/// How to try again with those whose files could not be edited.
+fn help(change: Change, reports: &[ClientReport]) -> Option<String> {
+    let failed = reports.iter().filter(|report| report.done == ClientDone::Failed);
+    let failed = each_once(failed.map(|report| report.client.clone()).collect());
+    let again = match change {
+        Change::Add => "add",
+        Change::Remove => "remove",
+    };
+    (!failed.is_empty()).then(|| {
+        let (help, ids) = (paint::note("help:"), failed.join(" "));
+        format!("{help} put the file in order, then try again: `mainstay client {again} {ids}`")
+    })
 }
 
 fn each_once(mut ids: Vec<String>) -> Vec<String> {
@@ -128,7 +147,17 @@ mod tests {
         check(Change::Add, &[], chosen);
         let registered = "zed, cursor: nothing to do, every server is registered already";
         check(Change::Add, &[same], registered);
-        check(Change::Remove, &[], "zed, cursor: nothing to do, no entry is ours");
+        check(
+            Change::Remove,
+            &[],
+            "zed, cursor: no entry is ours, and servers are not registered from now on",
+        );
+        let broken = report("zed", ClientDone::Failed, "Zed's file cannot be read");
+        let lines = told(Change::Remove, &ids, &[broken.clone(), broken]).join("\n");
+        insta::assert_snapshot!(anstream::adapter::strip_str(&lines), @"
+        warning: Zed's file cannot be read
+        help: put the file in order, then try again: `mainstay client remove zed`
+        ");
         let gone = report("zed", ClientDone::Removed, "removed time from Zed");
         check(Change::Remove, &[gone], "removed time from Zed");
     }

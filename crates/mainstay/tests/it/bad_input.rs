@@ -223,7 +223,7 @@ fn a_newer_database_is_refused_and_left_alone() {
     assert_snapshot!(output, @"
     exit: 4
     --- stderr
-    error: the daemon could not be started: the database `[ROOT]/mainstay/state/state.db` has schema 7, this version of Mainstay knows 1
+    error: the daemon could not be started: the database `[ROOT]/mainstay/state/state.db` has schema 7, this version of Mainstay knows 2
     help: install the newer version again, or point MAINSTAY_HOME elsewhere
     ");
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot set its scene has failed")]
 
 mod bad_input;
+mod client_commands;
 mod clients;
 mod config_file;
 mod connect;

@@ -12,8 +12,7 @@ const REMOTE: &str = "remote";
 /// The way of speaking that has no address.
 const STDIO: &str = "stdio";
 
-/// The word for events about entries in clients' files, and for one that could not be edited.
-const CLIENT: &str = "client";
+/// Why an entry in a client's file is as it is, if that file could not be edited.
 const FAILED: &str = "failed";
 
 /// Advice, most useful first; none for a server that is well.
@@ -99,7 +98,7 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
 
 /// What to do when the last thing that was tried with a client's file failed.
 fn on_clients(events: &[EventRecord]) -> Option<String> {
-    let last = events.iter().rfind(|event| event.event == CLIENT)?;
+    let last = events.iter().rfind(|event| event.event == EventRecord::CLIENT)?;
     (last.cause.as_deref() == Some(FAILED)).then(|| {
         "a client's file could not be edited: put it in order, then `mainstay client add ID` tries \
          again; `mainstay client ls` tells which one and why"
@@ -249,7 +248,7 @@ pub(super) mod tests {
                 at: Timestamp::UNIX_EPOCH,
                 server: None,
                 run: None,
-                event: CLIENT.to_owned(),
+                event: EventRecord::CLIENT.to_owned(),
                 cause: Some(cause.to_owned()),
                 detail: String::new(),
             });

@@ -1,0 +1,162 @@
+//! What the commands about clients print.
+
+use std::fs;
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use crate::env::{TestEnv, fixture, free_port};
+
+/// A user who has Cursor and Claude Desktop, and a server at an address that is known.
+fn env() -> (TestEnv, String) {
+    let address = format!("127.0.0.1:{}", free_port());
+    let env = TestEnv::new().with_var("MAINSTAY_LISTEN", &address);
+    for dir in [".cursor", ".config/Claude"] {
+        fs::create_dir_all(env.root().join("home").join(dir)).unwrap();
+    }
+    (env, address)
+}
+
+fn shown(env: &TestEnv, address: &str, args: &[&str]) -> String {
+    env.run(args).to_string().replace(address, "[ADDRESS]")
+}
+
+#[test]
+fn a_newcomer_finds_the_way() {
+    let (env, address) = env();
+    assert_snapshot!(env.run(["client", "ls"]), @"
+    exit: 0
+    --- stdout
+    CLIENT          PRODUCT         INSTALLED  CHOSEN  SERVERS  FILE
+    cursor          Cursor          yes        -       0        ~/.cursor/mcp.json
+    claude-desktop  Claude Desktop  yes        -       0        ~/.config/Claude/claude_desktop_config.json
+    --- stderr
+    none is chosen yet: `mainstay client add cursor` registers all servers with it
+    ");
+    env.run_server("time", &[], &[&fixture()]);
+    assert_snapshot!(env.run(["client", "add", "cursor", "claude-desktop"]), @"
+    exit: 0
+    --- stderr
+    added `time` to Claude Desktop ([ROOT]/home/.config/Claude/claude_desktop_config.json)
+    added `time` to Cursor ([ROOT]/home/.cursor/mcp.json)
+    restart Claude Desktop to see it
+    ");
+    assert_snapshot!(env.run(["client", "add", "cursor"]), @"
+    exit: 0
+    --- stderr
+    cursor: nothing to do, every server is registered already
+    ");
+    assert_snapshot!(env.run(["client", "ls"]), @"
+    exit: 0
+    --- stdout
+    CLIENT          PRODUCT         INSTALLED  CHOSEN  SERVERS  FILE
+    cursor          Cursor          yes        yes     1        ~/.cursor/mcp.json
+    claude-desktop  Claude Desktop  yes        yes     1        ~/.config/Claude/claude_desktop_config.json
+    ");
+    assert_snapshot!(shown(&env, &address, &["client", "show", "cursor"]), @"
+    exit: 0
+    --- stdout
+    client:     cursor
+    product:    Cursor
+    installed:  yes: [ROOT]/home/.cursor/mcp.json exists
+    chosen:     yes: it gets every server
+    file:       ~/.cursor/mcp.json
+    changes:    it sees them by itself
+
+    Entries
+      time  ours  url http://[ADDRESS]/time/mcp
+    ");
+    let status = env.ok(["status", "time"]);
+    assert!(status.contains("\nclients:    claude-desktop, cursor\n"), "{status}");
+    assert_snapshot!(env.run(["rm", "time"]), @"
+    exit: 0
+    --- stdout
+    time is removed
+    --- stderr
+    removed `time` from Claude Desktop ([ROOT]/home/.config/Claude/claude_desktop_config.json)
+    removed `time` from Cursor ([ROOT]/home/.cursor/mcp.json)
+    restart Claude Desktop to see it
+    ");
+    assert_snapshot!(env.run(["client", "remove", "cursor"]), @"
+    exit: 0
+    --- stderr
+    cursor: no entry is ours, and servers are not registered from now on
+    ");
+}
+
+#[test]
+fn whoever_runs_a_server_is_told_which_clients_have_it() {
+    let (env, _) = env();
+    let fixture = fixture();
+    let run = |options: &[&str]| {
+        let args = [&["run", "time", "--replace", "--wait"], options, &["--", &fixture]].concat();
+        env.run(args).stderr
+    };
+    let hint = run(&[]);
+    assert!(hint.contains("`mainstay client add ID`"), "{hint}");
+    assert_eq!(run(&["--no-clients"]), "");
+    assert_snapshot!(run(&["--client", "cursor"]), @"added `time` to Cursor ([ROOT]/home/.cursor/mcp.json)");
+    let json = env.json(["run", "web", "--client", "cursor", "--json", "--", &fixture]);
+    assert_eq!((&json["name"], &json["clients"][0]["client"]), (&json!("web"), &json!("cursor")));
+}
+
+#[test]
+fn a_file_that_cannot_be_edited_is_told_with_what_to_do() {
+    let (env, _) = env();
+    let file = env.root().join("home/.cursor/mcp.json");
+    fs::write(&file, "{\n  \"mcpServers\": { oops\n").unwrap();
+    for name in ["a", "b"] {
+        env.run_server(name, &["--client", "cursor"], &[&fixture()]);
+    }
+    assert_snapshot!(env.run(["client", "add", "cursor"]), @"
+    exit: 1
+    --- stderr
+    warning: [ROOT]/home/.cursor/mcp.json was left as it is: line 2, column 19: expected a key in double quotes or `}`
+    help: put the file in order, then try again: `mainstay client add cursor`
+    ");
+    assert_snapshot!(env.run(["client", "ls"]), @"
+    exit: 0
+    --- stdout
+    CLIENT          PRODUCT         INSTALLED  CHOSEN  SERVERS  FILE
+    cursor          Cursor          yes        yes     0        ~/.cursor/mcp.json
+    claude-desktop  Claude Desktop  yes        -       0        ~/.config/Claude/claude_desktop_config.json
+    --- stderr
+    cursor: [ROOT]/home/.cursor/mcp.json was left as it is: line 2, column 19: expected a key in double quotes or `}`; correct the file, then `mainstay client add cursor` sets its entries right
+    ");
+    let why = env.ok(["why", "a"]);
+    assert!(why.contains("a client's file could not be edited"), "{why}");
+    let doctor = env.run(["doctor"]).stdout;
+    assert!(doctor.contains("warn  client cursor: "), "{doctor}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "{\n  \"mcpServers\": { oops\n");
+}
+
+#[test]
+fn clients_in_json() {
+    let (env, address) = env();
+    env.run_server("time", &["--client", "cursor"], &[&fixture()]);
+    let Value::Array(all) = env.json(["client", "ls", "--json"]) else { panic!("no array") };
+    let cursor = all.iter().find(|client| client["id"] == "cursor").unwrap();
+    assert_eq!(*cursor, env.json(["client", "show", "cursor", "--json"]));
+    assert_eq!(
+        cursor["entries"],
+        json!([{
+            "name": "time",
+            "standing": "ours",
+            "says": {"url": format!("http://{address}/time/mcp")},
+        }])
+    );
+    let reports = env.json(["client", "rm", "cursor", "--json"]);
+    assert_eq!((&reports[0]["server"], &reports[0]["done"]), (&json!("time"), &json!("removed")));
+}
+
+#[test]
+fn a_client_that_is_not_installed_is_refused() {
+    let (env, _) = env();
+    assert_snapshot!(env.run(["client", "add", "cursor", "codex"]), @"
+    exit: 1
+    --- stderr
+    error: Codex is not installed (`[ROOT]/home/.codex/config.toml` would be its file)
+    help: nothing was changed; if it is installed, start it once, so that it makes its directory
+    ");
+    assert_eq!(env.json(["client", "show", "cursor", "--json"])["chosen"], false);
+}
