@@ -159,13 +159,12 @@ pub(super) fn settings_check(
     file: Option<&Path>,
     found: &Result<Option<Settings>, CliError>,
 ) -> Option<Check> {
-    match found {
-        Ok(None) => None,
-        Ok(Some(_)) => {
-            let file = file.unwrap_or(Path::new("")).display().to_string();
-            Some(Check::new("config file", Level::Ok, file))
+    match (found, file) {
+        (Ok(Some(_)), Some(file)) => {
+            Some(Check::new("config file", Level::Ok, file.display().to_string()))
         }
-        Err(error) => {
+        (Ok(_), _) => None,
+        (Err(error), _) => {
             let check = Check::new("config file", Level::Fail, error.to_string());
             Some(Check { help: error.advice(), ..check })
         }
