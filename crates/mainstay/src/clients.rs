@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use mainstay_api::{Around, ClientDone, ClientReport};
+use mainstay_clients::table::variables;
 use mainstay_core::ServerSpec;
 
 pub(crate) use self::flaw::{Flaw, flaws, is_in_file, is_ours};
@@ -18,20 +19,6 @@ use crate::ui::paint;
 
 const NONE_CHOSEN: &str = "no client is chosen yet: `mainstay client ls` shows those you have, \
                                       `mainstay client add ID` registers all servers";
-
-/// The variables that say where clients keep their files and what is installed.
-const VARIABLES: [&str; 10] = [
-    "PATH",
-    "XDG_CONFIG_HOME",
-    "APPDATA",
-    "CLINE_MCP_SETTINGS_PATH",
-    "CLINE_DATA_DIR",
-    "CLINE_DIR",
-    "CLAUDE_CONFIG_DIR",
-    "CODEX_HOME",
-    "FLATPAK_XDG_CONFIG_HOME",
-    "COPILOT_HOME",
-];
 
 /// Reads the id of a client. It knows them all, so that shells complete them and the one that is nearest
 /// to a wrong one is suggested.
@@ -47,7 +34,7 @@ pub(crate) fn around(caller: &Caller) -> Around {
     let set = |name: &str| Some((name.to_owned(), caller.var(name)?.to_str()?.to_owned()));
     Around {
         home: caller.home().unwrap_or_default(),
-        env: VARIABLES.into_iter().filter_map(set).collect(),
+        env: variables().chain(["PATH"]).filter_map(set).collect(),
     }
 }
 
@@ -95,8 +82,6 @@ fn is_change(done: ClientDone) -> bool {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use mainstay_clients::table::{Mark, Root, Spot};
-
     pub(crate) use super::flaw::tests::{client, entry};
     use super::*;
 
@@ -155,31 +140,13 @@ pub(crate) mod tests {
 
     #[test]
     fn clients_are_looked_for_where_the_caller_has_them() {
-        let env = [("HOME", "/home/me"), ("CODEX_HOME", "/codex"), ("TOKEN", "hush")];
+        let env =
+            [("HOME", "/home/me"), ("CODEX_HOME", "/codex"), ("PATH", "/bin"), ("TOKEN", "hush")];
         let env = env.map(|(key, value)| (key.into(), value.into())).into();
         let around = around(&Caller { env, cwd: None });
-        let expected = [("CODEX_HOME".to_owned(), "/codex".to_owned())];
-        assert_eq!((around.home, around.env), ("/home/me".into(), expected.into()));
+        let expected = [("CODEX_HOME", "/codex"), ("PATH", "/bin")];
+        let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        assert_eq!((around.home, around.env), ("/home/me".into(), expected));
         assert_eq!(super::around(&Caller::default()), Around::default());
-    }
-
-    #[test]
-    fn no_variable_of_the_table_is_missing() {
-        let spots = mainstay_clients::clients().iter().flat_map(|client| {
-            let files = client.files.iter().flat_map(|file| [file.file, file.applies_if]);
-            let marks = client.marks.iter().filter_map(|mark| match mark {
-                Mark::There(spot) => Some(*spot),
-                Mark::Program(_) => None,
-            });
-            client.overrides.iter().copied().chain(files).chain(marks)
-        });
-        let named = |spot: Spot| match spot.root {
-            Root::Variable(name) => Some(name),
-            Root::Home | Root::App | Root::Xdg => None,
-        };
-        let known: BTreeSet<&str> = VARIABLES.into();
-        let missing: Vec<&str> =
-            spots.filter_map(named).filter(|name| !known.contains(name)).collect();
-        assert_eq!(missing, [""; 0]);
     }
 }

@@ -165,14 +165,14 @@ fn clients(report: &StatusReport) -> Option<String> {
 }
 
 fn registration(entry: &Registration) -> String {
-    let id = &entry.client;
+    let product = &entry.product;
     match entry.standing {
-        EntryStanding::Ours => id.clone(),
-        EntryStanding::Drifted => format!("{id} (changed by hand)"),
-        EntryStanding::Away => format!("{id} (taken out until it is ready)"),
-        EntryStanding::Withdrawn => format!("{id} (taken out by hand)"),
-        EntryStanding::Missing => format!("{id} (missing)"),
-        EntryStanding::Foreign => format!("{id} (not ours)"),
+        EntryStanding::Ours => product.clone(),
+        EntryStanding::Drifted => format!("{product} (changed by hand)"),
+        EntryStanding::Away => format!("{product} (taken out until it is ready)"),
+        EntryStanding::Withdrawn => format!("{product} (taken out by hand)"),
+        EntryStanding::Missing => format!("{product} (missing)"),
+        EntryStanding::Foreign => format!("{product} (not ours)"),
     }
 }
 
@@ -336,16 +336,16 @@ mod tests {
         report.refresh = RefreshMode::Never;
         let never = "never taken out while the server is known";
         assert_eq!(clients(&report).as_deref(), Some(never));
-        let entry = |id: &str, standing| Registration {
-            client: id.to_owned(),
-            product: String::new(),
+        let entry = |product: &str, standing| Registration {
+            client: String::new(),
+            product: product.to_owned(),
             file: "/home/me/mcp.json".into(),
             standing,
         };
         report.clients =
-            vec![entry("cursor", EntryStanding::Ours), entry("zed", EntryStanding::Away)];
+            vec![entry("Cursor", EntryStanding::Ours), entry("Zed", EntryStanding::Away)];
         report.refresh = RefreshMode::Auto;
-        let entries = "cursor, zed (taken out until it is ready)";
+        let entries = "Cursor, Zed (taken out until it is ready)";
         assert_eq!(clients(&report).as_deref(), Some(entries));
         report.refresh = RefreshMode::Always;
         let both = format!("{entries}; taken out and added again around every restart");

@@ -67,7 +67,7 @@ fn a_newcomer_finds_the_way() {
       time  ours  url http://[ADDRESS]/time/mcp
     ");
     let status = env.ok(["status", "time"]);
-    assert!(status.contains("\nclients:    claude-desktop, cursor\n"), "{status}");
+    assert!(status.contains("\nclients:    Claude Desktop, Cursor\n"), "{status}");
     assert_snapshot!(env.run(["rm", "time"]), @"
     exit: 0
     --- stdout
