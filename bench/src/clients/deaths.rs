@@ -45,7 +45,7 @@ impl fmt::Display for Figures {
         let took = Duration::from_secs_f64(self.seconds.round());
         write!(
             f,
-            "{} deaths in the middle of edits: 0 damaged files, 0 lost edits of others \
+            "{} deaths in the middle of edits: 0 damaged files, 0 lost edits of a client that locks \
              (seed {}, {took:?})",
             self.deaths, self.seed
         )

@@ -104,7 +104,7 @@ fn repeat(size: usize, between: &str, one: impl Fn(usize) -> String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mainstay_clients::edit;
+    use mainstay_clients::edit::Reading;
 
     use super::*;
 
@@ -112,8 +112,9 @@ mod tests {
     fn documents_can_be_read_and_are_as_large_as_asked() {
         for document in Document::all(100_000) {
             let Document { client, text, .. } = &document;
-            let names = edit::names(text, &client.place(text).unwrap()).unwrap();
-            assert_eq!(names[0], "other", "{}", client.id);
+            let place = client.place(text).unwrap();
+            let entries = Reading::of(text, &place).unwrap().entries().unwrap();
+            assert_eq!(entries[0].0, "other", "{}", client.id);
             assert!((100_000..102_000).contains(&text.len()), "{}: {}", client.id, text.len());
         }
     }

@@ -8,8 +8,9 @@ use super::{ClientBenchError, Cost, Document, Stopwatch};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Times {
-    /// To find out what has to be created, and to put the entry in place.
+    /// To read the text, find out what has to be created, and put the entry in place.
     pub(super) add: Cost,
+    /// To read it again and take the entry out.
     pub(super) remove: Cost,
 }
 
@@ -23,8 +24,7 @@ pub(super) fn measure(document: &Document, edits: u32) -> Result<Times, ClientBe
         let (created, added) = add.time(|| {
             let reading = Reading::of(text, &place)?;
             let added = reading.upsert("time", &entry.fields, entry.owned)?;
-            let created = reading.outline()?;
-            Ok::<_, ClientBenchError>((created, added))
+            Ok::<_, ClientBenchError>((reading.outline()?, added))
         })?;
         let removed = remove.time(|| Reading::of(&added, &place)?.remove("time", &created))?;
         if removed != *text || added.len() <= text.len() {
