@@ -142,12 +142,13 @@ impl Clients {
         self.work(move |desk| show::of_server(desk, &server)).await
     }
 
-    /// Takes entries out of servers that nobody knows any more: a daemon died before it could.
-    pub(crate) async fn sweep(&self, servers: BTreeSet<ServerName>) {
+    /// Takes entries out of servers that nobody knows any more, and tells what was done.
+    pub(crate) async fn sweep(&self, servers: BTreeSet<ServerName>) -> Vec<ClientReport> {
         let reports = self.work(move |desk| desk.sweep(&servers)).await;
-        for report in reports {
-            self.record(&report, None);
+        for report in &reports {
+            self.record(report, None);
         }
+        reports
     }
 
     async fn learn(&self, clients: BTreeMap<String, StoredClient>) -> Result<(), ApiError> {

@@ -41,7 +41,9 @@ impl Registry {
     ) -> Result<Vec<ClientReport>, ApiError> {
         let _guard = self.begin_change().await?;
         self.shared.context.clients.choose(&ids, around).await?;
-        Ok(self.register_all(Wish::Anew(ids.into_iter().collect())).await)
+        let mut reports = self.sweep_entries().await;
+        reports.extend(self.register_all(Wish::Anew(ids.into_iter().collect())).await);
+        Ok(reports)
     }
 
     /// Chooses clients no longer, also for servers that named them, and takes all entries out of their
@@ -53,7 +55,9 @@ impl Registry {
         let _guard = self.begin_change().await?;
         self.shared.context.clients.unchoose(&ids).await?;
         self.unname(&ids.into_iter().collect()).await?;
-        Ok(self.register_all(Wish::Keep).await)
+        let mut reports = self.sweep_entries().await;
+        reports.extend(self.register_all(Wish::Keep).await);
+        Ok(reports)
     }
 
     /// Clients are to connect anew to all servers: their sessions are lost.
@@ -63,10 +67,11 @@ impl Registry {
         }
     }
 
-    /// Takes entries out of servers that nobody knows any more.
-    pub(crate) async fn sweep_entries(&self) {
+    /// Takes entries out of servers that nobody knows any more: a daemon died before it could, or a
+    /// file could not be edited when its server was removed.
+    pub(crate) async fn sweep_entries(&self) -> Vec<ClientReport> {
         let servers = self.servers().keys().cloned().collect();
-        self.shared.context.clients.sweep(servers).await;
+        self.shared.context.clients.sweep(servers).await
     }
 
     /// Makes servers name these clients no longer.
