@@ -39,6 +39,17 @@ pub(super) struct Place {
     pub(super) anew: bool,
 }
 
+/// What an earlier daemon left of a server's entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Traces {
+    /// The server has none.
+    None,
+    /// It has some.
+    Some,
+    /// Some were taken out, to be put back.
+    Away,
+}
+
 impl Desk {
     pub(super) fn new(
         state_dir: PathBuf,
@@ -65,10 +76,14 @@ impl Desk {
         Registrar::new(self.state_dir.clone(), machine(&self.around)).records()
     }
 
-    /// Whether entries of a server were taken out, to be put back.
-    pub(super) fn is_away(&self, server: &ServerName) -> bool {
+    /// What is left of the entries of a server.
+    pub(super) fn traces(&self, server: &ServerName) -> Traces {
         let away = |record: &Record| matches!(record.state, State::Away { .. });
-        self.records(server.as_str()).is_ok_and(|records| records.iter().any(away))
+        match self.records(server.as_str()) {
+            Ok(records) if records.is_empty() => Traces::None,
+            Ok(records) if records.iter().any(away) => Traces::Away,
+            Ok(_) | Err(_) => Traces::Some,
+        }
     }
 
     /// Makes the entries of a server what they are to be.

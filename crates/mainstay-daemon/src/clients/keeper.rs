@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::Clients;
-use super::desk::{Order, Place};
+use super::desk::{Order, Place, Traces};
 use crate::clock;
 use crate::snapshot::Snapshot;
 
@@ -100,10 +100,15 @@ pub(super) fn keep(
 ) -> Entries {
     let (asks, inbox) = mpsc::channel(INBOX);
     let (acted, watcher) = watch::channel(0);
+    // Its driver has not begun yet, so what is not up is past.
+    let past = {
+        let unit = &view.borrow().unit;
+        if unit.run().is_some() { 0 } else { unit.last_run().generation() }
+    };
     tokio::spawn(async move {
         let asked = server.clone();
-        let away = clients.work(move |desk| desk.is_away(&asked)).await;
-        Keeper::new(clients, server, view, away).run(inbox, acted).await;
+        let traces = clients.work(move |desk| desk.traces(&asked)).await;
+        Keeper::new(clients, server, view, past, traces).run(inbox, acted).await;
     });
     Entries { asks, acted: watcher }
 }
@@ -114,6 +119,8 @@ struct Keeper {
     view: watch::Receiver<Snapshot>,
     settings: ClientSettings,
     run: u64,
+    /// Runs up to this one say nothing about the entries: they were of an earlier server of this name.
+    foreign: u64,
     refresh: Refresh,
     /// When to look at the files again, and how often in a row that may still be.
     look: Option<(Instant, u32)>,
@@ -127,15 +134,18 @@ impl Keeper {
         clients: Clients,
         server: ServerName,
         view: watch::Receiver<Snapshot>,
-        away: bool,
+        past: u64,
+        traces: Traces,
     ) -> Self {
         let (settings, hold) = {
             let shown = view.borrow();
             (shown.spec.clients.clone(), shown.spec.proxy.hold)
         };
+        let away = traces == Traces::Away;
         let refresh = Refresh::new(clock::now(), clients.mode(&settings), hold, away);
-        let troubles = BTreeMap::new();
-        Self { clients, server, view, settings, run: 0, refresh, look: None, troubles, left: false }
+        let foreign = if traces == Traces::None { past } else { 0 };
+        let (run, look, troubles, left) = (0, None, BTreeMap::new(), false);
+        Self { clients, server, view, settings, run, foreign, refresh, look, troubles, left }
     }
 
     async fn run(mut self, mut inbox: mpsc::Receiver<Ask>, acted: watch::Sender<u64>) {
@@ -166,17 +176,24 @@ impl Keeper {
         }
         self.run = shown.unit.last_run().generation();
         self.refresh.set(self.clients.mode(&self.settings), shown.spec.proxy.hold);
-        self.refresh.look(clock::now(), serving(&shown), self.run);
+        let run = if self.run > self.foreign { self.run } else { 0 };
+        self.refresh.look(clock::now(), serving(&shown), run);
         shown.revision
     }
 
     /// Does what is due.
     async fn act(&mut self) {
         while let Some(step) = self.refresh.due(clock::now()).filter(|_| !self.left) {
-            self.refresh.done(clock::now(), step);
             match step {
-                Step::Remove(why) => self.take_out(why).await,
-                Step::Add => drop(self.ensure(&Wish::Keep).await),
+                // Clients see the entry go when it is written, so the time it stays out begins then.
+                Step::Remove(why) => {
+                    self.take_out(why).await;
+                    self.refresh.done(clock::now(), step);
+                }
+                Step::Add => {
+                    self.refresh.done(clock::now(), step);
+                    self.ensure(&Wish::Keep).await;
+                }
             }
         }
         if self.look.is_some_and(|(at, _)| at <= clock::now()) {
