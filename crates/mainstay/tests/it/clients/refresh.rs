@@ -5,7 +5,7 @@ use std::fs;
 use jiff::SignedDuration;
 use rustix::process::Signal;
 
-use super::scene::{CLINE, CURSOR, Scene, Sort, VSCODE, between, last_done};
+use super::scene::{CLINE, CURSOR, Scene, Sort, VSCODE, between, last_done, run_gated};
 use crate::env::{kill, until_dead};
 
 /// Restarts that a story need not wait for.
@@ -75,7 +75,7 @@ fn auto_takes_the_entry_out_when_an_outage_outlives_the_hold() {
 
 #[test]
 fn a_server_that_is_given_up_is_taken_out_and_a_restart_brings_it_back() {
-    let scene = Scene::new(CURSOR, &["--restart-max", "1", "--hold", "1h"]);
+    let scene = Scene::new(CURSOR, &["--restart-max", "1", "--hold", "10m"]);
     scene.kill();
     scene.env.once_running("time", 2);
     assert_eq!(scene.file.text(), scene.with);
@@ -108,7 +108,7 @@ fn never_leaves_the_entry_alone_whatever_comes() {
 
 #[test]
 fn a_server_that_its_user_stops_keeps_its_entry() {
-    let scene = Scene::new(CURSOR, &["--hold", "0s"]);
+    let scene = Scene::new(CURSOR, &["--refresh", "auto"]);
     let stamp = scene.file.stamp();
     scene.env.ok(["stop", "time"]);
     scene.env.ok(["start", "time"]);
@@ -149,12 +149,21 @@ fn a_restart_of_the_daemon_touches_no_file() {
 
 #[test]
 fn a_file_that_we_made_goes_with_the_last_entry() {
-    let scene = Scene::new(CURSOR, &["--refresh", "always"]);
+    let scene = Scene::new(CURSOR, &[]);
     scene.env.ok(["rm", "time"]);
     fs::remove_file(&scene.file.path).unwrap();
-    super::scene::run_gated(&scene.env, "time", &["--refresh", "always"]);
+    run_gated(&scene.env, "time", &[]);
     assert_eq!(scene.file.json()["mcpServers"].as_object().unwrap().len(), 1);
     scene.env.ok(["rm", "time"]);
     assert!(!scene.file.path.exists());
     assert!(scene.file.path.parent().unwrap().exists(), "the client's directory is the client's");
+}
+
+#[test]
+fn the_first_run_of_a_server_with_a_used_name_is_no_restart() {
+    let scene = Scene::new(CURSOR, &["--refresh", "always"]);
+    scene.env.ok(["rm", "time"]);
+    run_gated(&scene.env, "time", &["--refresh", "always"]);
+    assert_eq!(scene.done(), ["added", "removed", "added"]);
+    assert!(scene.file.text().contains("/time/mcp"));
 }

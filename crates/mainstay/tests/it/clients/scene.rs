@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::env::{TestEnv, fixture, kill, patiently, pid_of, until};
+use crate::env::{TestEnv, fixture, free_port, kill, patiently, pid_of, until};
 
 /// A client, and the file that its user has.
 #[derive(Clone, Copy)]
@@ -139,7 +139,9 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) fn new(sort: Sort, options: &[&str]) -> Self {
-        let env = TestEnv::new();
+        // The next daemon listens where this one did, so that URLs stay.
+        let listen = format!("127.0.0.1:{}", free_port());
+        let env = TestEnv::new().with_var("MAINSTAY_LISTEN", &listen);
         let file = ClientFile::install(&env, sort);
         env.ok(["client", "add", sort.id]);
         open_gate(&env);

@@ -5,7 +5,7 @@ use std::fs;
 use super::scene::{CLINE, CURSOR, ClientFile, Scene, listed};
 use crate::env::{TestEnv, fixture};
 
-/// A comma is missing at its end.
+/// A comma is missing at the end of the third line.
 const BROKEN: &str = "{\n  \"mcpServers\": {\n    \"other\": {}\n    \"more\": {}\n  }\n}\n";
 
 #[test]
@@ -17,11 +17,11 @@ fn a_file_that_cannot_be_read_is_told_with_the_place_and_left_alone() {
     let stamp = file.stamp();
     let output = env.run(["run", "time", "--wait", "--", &fixture()]);
     assert_eq!(output.code, 0, "{output}");
-    for part in ["[ROOT]/home/.cursor/mcp.json", "line 4, column 5"] {
+    for part in ["[ROOT]/home/.cursor/mcp.json", "line 3, column 16"] {
         assert!(output.stderr.contains(part), "{part} is missing in {output}");
     }
     let client = listed(&env, "cursor");
-    assert!(client["problem"].as_str().unwrap().contains("line 4, column 5"), "{client}");
+    assert!(client["problem"].as_str().unwrap().contains("line 3, column 16"), "{client}");
     assert_eq!((file.stamp(), file.text()), (stamp, BROKEN.to_owned()));
     let failed = env.run(["client", "add", "cursor"]);
     assert_eq!(failed.code, 1, "{failed}");
@@ -37,7 +37,7 @@ fn an_entry_cannot_be_taken_out_of_a_broken_file_and_goes_when_it_is_repaired() 
     scene.file.write(BROKEN);
     let output = scene.env.run(["rm", "time"]);
     assert_eq!(output.code, 0, "{output}");
-    assert!(output.stderr.contains("line 4, column 5"), "{output}");
+    assert!(output.stderr.contains("line 3, column 16"), "{output}");
     assert_eq!(scene.file.text(), BROKEN);
     scene.file.write(&scene.with);
     scene.env.ok(["client", "remove", "cursor"]);
