@@ -59,6 +59,8 @@ struct Shared {
     known: Mutex<BTreeMap<String, StoredClient>>,
     listen: OnceLock<watch::Receiver<Option<SocketAddr>>>,
     seats: Semaphore,
+    /// What the last sweep could not do, which is told once.
+    unswept: Mutex<BTreeSet<String>>,
 }
 
 impl Clients {
@@ -69,8 +71,15 @@ impl Clients {
         journal: Journal,
     ) -> Result<Self, StoreError> {
         let known = Mutex::new(store.clients()?);
-        let (listen, seats) = (OnceLock::new(), Semaphore::new(SEATS));
-        let shared = Shared { surroundings, store, journal, known, listen, seats };
+        let shared = Shared {
+            surroundings,
+            store,
+            journal,
+            known,
+            listen: OnceLock::new(),
+            seats: Semaphore::new(SEATS),
+            unswept: Mutex::default(),
+        };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -142,12 +151,23 @@ impl Clients {
         self.work(move |desk| show::of_server(desk, &server)).await
     }
 
-    /// Takes entries out of servers that nobody knows any more, and tells what was done.
-    pub(crate) async fn sweep(&self, servers: BTreeSet<ServerName>) -> Vec<ClientReport> {
-        let reports = self.work(move |desk| desk.sweep(&servers)).await;
+    /// Takes out the entries of servers that nobody knows any more, and tells what was done.
+    pub(crate) async fn sweep(
+        &self,
+        is_known: impl Fn(&ServerName) -> bool + Send + 'static,
+    ) -> Vec<ClientReport> {
+        let reports = self.work(move |desk| desk.sweep(is_known)).await;
+        let mut failed = self.shared.unswept.lock().expect("no code panics with this lock");
+        let before = std::mem::take(&mut *failed);
         for report in &reports {
-            self.record(report, None);
+            if report.done == ClientDone::Failed {
+                failed.insert(report.text.clone());
+            }
+            if !before.contains(&report.text) {
+                self.record(report, None);
+            }
         }
+        drop(failed);
         reports
     }
 

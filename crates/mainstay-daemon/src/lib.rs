@@ -77,6 +77,9 @@ const CLIENTS_DIR: &str = "clients";
 /// How often sessions are looked over that nobody uses any more.
 const SWEEP: Duration = Duration::from_secs(600);
 
+/// How often entries are looked for that belong to no server.
+const SWEEP_ENTRIES: Duration = Duration::from_secs(30);
+
 /// How often the clocks are compared; a jump between them is a host that slept.
 const PULSE: Duration = Duration::from_secs(2);
 
@@ -392,20 +395,24 @@ async fn keep_watch(engines: &Engines, registry: &Registry) {
 }
 
 /// Makes the entries in clients' files what they are to be: at first, and whenever clients reach us
-/// elsewhere.
+/// elsewhere. What could not be taken out of a file is tried for again.
 async fn keep_entries(
     registry: &Registry,
     mut listen: watch::Receiver<Option<SocketAddr>>,
     sessions_lost: bool,
 ) {
-    registry.sweep_entries().await;
     if sessions_lost {
         registry.lose_sessions().await;
     }
+    registry.register_all(Wish::Keep).await;
+    let mut pulse = interval(SWEEP_ENTRIES);
     loop {
-        registry.register_all(Wish::Keep).await;
-        if listen.changed().await.is_err() {
-            return std::future::pending().await;
+        tokio::select! {
+            _ = pulse.tick() => drop(registry.sweep_entries().await),
+            changed = listen.changed() => match changed {
+                Ok(()) => drop(registry.register_all(Wish::Keep).await),
+                Err(_) => return std::future::pending().await,
+            },
         }
     }
 }

@@ -140,8 +140,9 @@ impl Desk {
         self.remove(server, unwanted, Purpose::ForGood)
     }
 
-    /// Takes out the entries of all servers but these.
-    pub(super) fn sweep(&self, servers: &BTreeSet<ServerName>) -> Vec<ClientReport> {
+    /// Takes out the entries of all servers that are not known. A server is known before it has
+    /// entries, so it is asked for after they were found.
+    pub(super) fn sweep(&self, is_known: impl Fn(&ServerName) -> bool) -> Vec<ClientReport> {
         let records = match self.ledger() {
             Ok(records) => records,
             Err(error) => {
@@ -152,7 +153,7 @@ impl Desk {
         };
         // Names come from the ledger, and every one in there was a server's.
         let named = records.iter().filter_map(|record| record.server.parse::<ServerName>().ok());
-        let unknown: BTreeSet<_> = named.filter(|server| !servers.contains(server)).collect();
+        let unknown: BTreeSet<_> = named.filter(|server| !is_known(server)).collect();
         unknown.iter().flat_map(|server| self.remove_but(server, &BTreeSet::new())).collect()
     }
 

@@ -290,7 +290,7 @@ impl Keeper {
                 }
             };
             if news {
-                self.clients.record(report, Some(self.run));
+                self.clients.record(report, (self.run > 0).then_some(self.run));
             }
         }
     }

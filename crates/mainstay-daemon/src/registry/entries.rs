@@ -67,11 +67,12 @@ impl Registry {
         }
     }
 
-    /// Takes entries out of servers that nobody knows any more: a daemon died before it could, or a
-    /// file could not be edited when its server was removed.
+    /// Takes out the entries of servers that nobody knows any more: a daemon died before it could, or
+    /// a file could not be edited when its server was removed.
     pub(crate) async fn sweep_entries(&self) -> Vec<ClientReport> {
-        let servers = self.servers().keys().cloned().collect();
-        self.shared.context.clients.sweep(servers).await
+        let registry = self.clone();
+        let is_known = move |server: &ServerName| registry.servers().contains_key(server);
+        self.shared.context.clients.sweep(is_known).await
     }
 
     /// Makes servers name these clients no longer.

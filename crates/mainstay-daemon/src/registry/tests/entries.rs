@@ -313,3 +313,21 @@ async fn only_clients_that_exist_and_are_installed_can_be_chosen() {
     let error = choose("zed").await.unwrap_err();
     assert!(error.message.starts_with("Zed is not installed ("), "{}", error.message);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_swept_is_told_once_and_swept_when_it_can_be() {
+    let world = World::with_cursor().await;
+    world.describe(RefreshMode::Auto, RestartPolicy::default()).await;
+    let with_entry = world.text();
+    let dir = Arc::clone(&world.dir);
+    drop(world);
+    let next = World::after(FakeEngine::default(), dir);
+    fs::write(next.file(), "{").unwrap();
+    for _ in 0..3 {
+        assert_eq!(next.registry.sweep_entries().await[0].done, ClientDone::Failed);
+    }
+    fs::write(next.file(), with_entry).unwrap();
+    next.registry.sweep_entries().await;
+    assert_eq!(next.text(), BEFORE);
+    assert_eq!(next.told(&[EventRecord::CLIENT]).await, ["added", "failed", "removed"]);
+}
