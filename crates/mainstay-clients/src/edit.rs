@@ -18,7 +18,7 @@ mod error;
 mod json;
 mod layout;
 mod splice;
-mod toml;
+pub(crate) mod toml;
 mod trivia;
 mod value;
 

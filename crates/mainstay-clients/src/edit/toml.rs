@@ -4,6 +4,7 @@
 //! of its sub-tables is. Outside of braces the unit of change is a line, inside of them a member ([`super::braces`]). A
 //! new entry gets a header of its own wherever TOML allows one, which is everywhere but inside of an inline table.
 
+pub(crate) mod events;
 mod inline;
 mod lines;
 mod parse;

@@ -108,7 +108,7 @@ fn change(
     field: &str,
     value: Option<&Value>,
 ) -> Result<Vec<Splice>, EditError> {
-    let document = tree(alone)?;
+    let document = tree(alone.to_owned(), alone)?;
     let (_, item) = document.iter().next().expect("an entry alone is one value");
     let table = item.as_inline_table().expect("an entry is an inline table from brace to brace");
     let mut members = members(alone, table);

@@ -63,19 +63,19 @@ impl<'d> Node<'d> {
 pub(super) fn parse(text: &str, root: Option<&str>) -> Result<Parsed, EditError> {
     let scan = scan(text, root);
     if scan.as_ref().is_none_or(|scan| scan.is_doubtful) {
-        tree(text)?;
+        tree(text.to_owned(), text)?;
     }
     let scan = scan.ok_or_else(|| EditError::Unparsable {
         at: Position::of(text, text.len()),
         problem: "not valid TOML".to_owned(),
     })?;
-    let document = tree(&blanked(text, &scan.statements))?;
+    let document = tree(blanked(text, &scan.statements), text)?;
     Ok(Parsed { document, statements: scan.statements })
 }
 
-/// The whole text as a tree.
-pub(super) fn tree(text: &str) -> Result<Document<String>, EditError> {
-    Document::parse(text.to_owned()).map_err(|error| {
+/// The tree of `source`, which is `text` or a part of it in its place.
+pub(super) fn tree(source: String, text: &str) -> Result<Document<String>, EditError> {
+    Document::parse(source).map_err(|error| {
         let span = error.span().unwrap_or(text.len()..text.len());
         duplicate(text, &error, &span).unwrap_or_else(|| EditError::Unparsable {
             at: Position::of(text, span.start),
@@ -86,14 +86,14 @@ pub(super) fn tree(text: &str) -> Result<Document<String>, EditError> {
 
 /// A text of the same length without the lines that are not near the container.
 fn blanked(text: &str, statements: &[Statement]) -> String {
-    let mut blanked = String::with_capacity(text.len());
+    let mut blanked = Vec::with_capacity(text.len());
     for near in statements.iter().filter(|statement| !statement.path.is_empty()) {
         let lines = near.lines(text);
-        blanked.extend(std::iter::repeat_n(' ', lines.start - blanked.len()));
-        blanked.push_str(&text[lines]);
+        blanked.resize(lines.start, b' ');
+        blanked.extend_from_slice(text[lines].as_bytes());
     }
-    blanked.extend(std::iter::repeat_n(' ', text.len() - blanked.len()));
-    blanked
+    blanked.resize(text.len(), b' ');
+    String::from_utf8(blanked).expect("lines of a text and spaces are a text")
 }
 
 /// The tables on the way to the container, the root first, as far as they exist.

@@ -11,14 +11,12 @@ use std::ops::Range;
 
 use toml_edit::Datetime;
 use toml_parser::decoder::ScalarKind;
-use toml_parser::parser::{Event, EventKind, RecursionGuard, ValidateWhitespace, parse_document};
+use toml_parser::parser::{Event, EventKind};
 use toml_parser::{ParseError, Source};
 
 use self::names::{Names, Scope};
+use super::events::events;
 use super::lines::{Kind, Statement};
-
-/// As deep as the full parser goes.
-const MAX_DEPTH: u32 = 80;
 
 /// What a pass over a text has found.
 pub(super) struct Scan {
@@ -32,69 +30,73 @@ pub(super) struct Scan {
 /// `root`, the first key of their path, or of all of them.
 pub(super) fn scan(text: &str, root: Option<&str>) -> Option<Scan> {
     let source = Source::new(text);
-    let events = events(source)?;
-    let mut scanner = Scanner {
-        source,
-        events: events.iter(),
-        root,
-        names: Names::with_room_for(events.len() / 8),
-        statements: Vec::new(),
+    let mut state = State {
+        names: Names::with_room_for(text.len() / 32),
+        scope: Some(Scope::ROOT),
+        above: Vec::new(),
+        scan: Scan { statements: Vec::new(), is_doubtful: false },
     };
-    let is_sound = scanner.document()?;
-    Some(Scan { statements: scanner.statements, is_doubtful: !is_sound })
-}
-
-/// The text in the parser's terms, without white space and comments, if nothing is wrong with it.
-fn events(source: Source) -> Option<Vec<Event>> {
-    let tokens = source.lex().into_vec();
-    let mut events: Vec<Event> = Vec::with_capacity(tokens.len());
-    let mut wrong: Option<ParseError> = None;
-    let mut checked = ValidateWhitespace::new(&mut events, source);
-    parse_document(&tokens, &mut RecursionGuard::new(&mut checked, MAX_DEPTH), &mut wrong);
-    events.retain(|event| {
-        !matches!(event.kind(), EventKind::Whitespace | EventKind::Comment | EventKind::Newline)
+    let mut is_whole = true;
+    let read = events(source, |events| {
+        let mut scanner = Scanner { source, events: events.iter(), root, state: &mut state };
+        is_whole = is_whole && scanner.statements().is_some();
     });
-    wrong.is_none().then_some(events)
+    (read.is_ok() && is_whole).then_some(state.scan)
 }
 
-struct Scanner<'t, 'e> {
+/// What is known at the end of some statements.
+struct State<'t> {
+    names: Names,
+    /// That of the last header, unless it may be there twice.
+    scope: Option<Scope>,
+    /// The keys of the last header.
+    above: Vec<Cow<'t, str>>,
+    scan: Scan,
+}
+
+struct Scanner<'t, 's> {
     source: Source<'t>,
-    events: std::slice::Iter<'e, Event>,
-    root: Option<&'e str>,
-    names: Names<'t>,
-    statements: Vec<Statement>,
+    events: std::slice::Iter<'s, Event>,
+    root: Option<&'s str>,
+    state: &'s mut State<'t>,
 }
 
-/// Of all methods, nothing means that the text breaks the grammar, and false that something may be there twice.
+/// Of all methods, nothing means that the text breaks the grammar.
 impl<'t> Scanner<'t, '_> {
-    fn document(&mut self) -> Option<bool> {
-        let mut is_sound = true;
-        let mut scope = Some(Scope::ROOT);
-        let mut above = Vec::new();
+    fn statements(&mut self) -> Option<()> {
         while let Some(event) = self.events.next() {
             match event.kind() {
                 EventKind::StdTableOpen | EventKind::ArrayTableOpen => {
                     let (keys, end) = self.header()?;
-                    let is_list = event.kind() == EventKind::ArrayTableOpen;
                     self.push(event.span().start()..end, Kind::Header, &[], &keys);
-                    scope = self.names.header(&keys, is_list);
-                    above = keys;
+                    let is_list = event.kind() == EventKind::ArrayTableOpen;
+                    self.state.scope = self.state.names.header(&keys, is_list);
+                    self.doubt_unless(self.state.scope.is_some());
+                    self.state.above = keys;
                 }
                 EventKind::SimpleKey => {
                     let keys = self.keys(event)?;
-                    let at = self.statements.len();
-                    let start = event.span().start();
-                    self.push(start..start, Kind::Key(keys.len()), &above, &keys);
-                    is_sound &= scope.is_some_and(|scope| self.names.key(scope, &keys));
-                    let (end, sound) = self.value()?;
-                    is_sound &= sound;
-                    self.statements[at].span.end = end;
+                    if let Some(scope) = self.state.scope {
+                        self.define(scope, &keys);
+                    }
+                    let end = self.value()?;
+                    let above = std::mem::take(&mut self.state.above);
+                    self.push(event.span().start()..end, Kind::Key(keys.len()), &above, &keys);
+                    self.state.above = above;
                 }
                 _ => return None,
             }
-            is_sound &= scope.is_some();
         }
-        Some(is_sound)
+        Some(())
+    }
+
+    fn define(&mut self, scope: Scope, keys: &[Cow<str>]) {
+        let is_new = self.state.names.key(scope, keys);
+        self.doubt_unless(is_new);
+    }
+
+    fn doubt_unless(&mut self, is_sound: bool) {
+        self.state.scan.is_doubtful |= !is_sound;
     }
 
     fn push(&mut self, span: Range<usize>, kind: Kind, above: &[Cow<str>], keys: &[Cow<str>]) {
@@ -106,7 +108,7 @@ impl<'t> Scanner<'t, '_> {
         } else {
             Vec::new()
         };
-        self.statements.push(Statement { span, path, kind });
+        self.state.scan.statements.push(Statement { span, path, kind });
     }
 
     /// The keys of a header that has been opened, and where it ends.
@@ -146,40 +148,42 @@ impl<'t> Scanner<'t, '_> {
         wrong.is_none().then_some(name)
     }
 
-    /// Goes behind a value: where it ends, and whether it is sound.
-    fn value(&mut self) -> Option<(usize, bool)> {
+    /// Goes behind a value, to where it ends.
+    fn value(&mut self) -> Option<usize> {
         let event = self.events.next()?;
         match event.kind() {
-            EventKind::Scalar => Some((event.span().end(), self.is_scalar(event)?)),
+            EventKind::Scalar => {
+                let is_sound = self.means_something(event)?;
+                self.doubt_unless(is_sound);
+                Some(event.span().end())
+            }
             EventKind::ArrayOpen => self.list(),
             EventKind::InlineTableOpen => self.table(),
             _ => None,
         }
     }
 
-    fn list(&mut self) -> Option<(usize, bool)> {
-        let mut is_sound = true;
+    fn list(&mut self) -> Option<usize> {
         loop {
             match self.events.as_slice().first()?.kind() {
-                EventKind::ArrayClose => return Some((self.events.next()?.span().end(), is_sound)),
+                EventKind::ArrayClose => return Some(self.events.next()?.span().end()),
                 EventKind::ValueSep => drop(self.events.next()),
-                _ => is_sound &= self.value()?.1,
+                _ => drop(self.value()?),
             }
         }
     }
 
-    fn table(&mut self) -> Option<(usize, bool)> {
-        let mut is_sound = true;
-        let scope = self.names.nameless();
+    fn table(&mut self) -> Option<usize> {
+        let scope = self.state.names.nameless();
         loop {
             let event = self.events.next()?;
             match event.kind() {
-                EventKind::InlineTableClose => return Some((event.span().end(), is_sound)),
+                EventKind::InlineTableClose => return Some(event.span().end()),
                 EventKind::ValueSep => {}
                 EventKind::SimpleKey => {
                     let keys = self.keys(event)?;
-                    is_sound &= self.names.key(scope, &keys);
-                    is_sound &= self.value()?.1;
+                    self.define(scope, &keys);
+                    self.value()?;
                 }
                 _ => return None,
             }
@@ -187,16 +191,16 @@ impl<'t> Scanner<'t, '_> {
     }
 
     /// Whether a plain value means something. What it means is not kept.
-    fn is_scalar(&self, event: &Event) -> Option<bool> {
+    fn means_something(&self, event: &Event) -> Option<bool> {
         let mut text = Cow::Borrowed("");
         let mut wrong: Option<ParseError> = None;
         let kind = self.source.get(event)?.decode_scalar(&mut text, &mut wrong);
-        let means_something = match kind {
+        let is_sound = match kind {
             ScalarKind::String | ScalarKind::Boolean(_) => true,
             ScalarKind::Integer(radix) => i64::from_str_radix(&text, radix.value()).is_ok(),
             ScalarKind::Float => text.parse::<f64>().is_ok_and(f64::is_finite),
             ScalarKind::DateTime => text.parse::<Datetime>().is_ok(),
         };
-        wrong.is_none().then_some(means_something)
+        wrong.is_none().then_some(is_sound)
     }
 }

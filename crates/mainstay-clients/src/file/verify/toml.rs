@@ -6,13 +6,11 @@
 
 use std::borrow::Cow;
 
-use toml_parser::parser::{Event, EventKind, RecursionGuard, ValidateWhitespace, parse_document};
+use toml_parser::parser::{Event, EventKind};
 use toml_parser::{ParseError, Source};
 
 use super::Harm;
-
-/// As deep as other parsers go.
-const MAX_DEPTH: u32 = 80;
+use crate::edit::toml::events::events;
 
 /// Whether two texts differ in what is within `path` only.
 pub(super) fn same(before: &str, after: &str, path: &[&str]) -> Result<bool, Harm> {
@@ -33,37 +31,17 @@ struct Sorted<'t> {
 impl<'t> Sorted<'t> {
     fn of(text: &'t str, which: &'static str, path: &[&str]) -> Result<Self, Harm> {
         let source = Source::new(text);
-        let events = events(source).map_err(|problem| Harm::Grammar { which, problem })?;
-        let mut sorter =
-            Sorter { source, path, sorted: Self { others: vec![], near: String::new() } };
-        let mut rest = events.as_slice();
-        let mut above = Vec::new();
-        while let Some(first) = rest.first() {
-            let length = length(rest);
-            let (statement, behind) = rest.split_at(length);
-            if first.kind() == EventKind::SimpleKey {
-                sorter.sort(statement, &above);
-            } else {
-                above = sorter.keys(statement);
-                sorter.sort(statement, &[]);
-            }
-            rest = behind;
-        }
+        let broken =
+            |error: ParseError| Harm::Grammar { which, problem: error.description().to_owned() };
+        let mut sorter = Sorter {
+            source,
+            path,
+            above: Vec::new(),
+            sorted: Self { others: vec![], near: String::new() },
+        };
+        events(source, |events| sorter.take(events)).map_err(broken)?;
         Ok(sorter.sorted)
     }
-}
-
-/// The text in the parser's terms, without white space and comments.
-fn events(source: Source) -> Result<Vec<Event>, String> {
-    let tokens = source.lex().into_vec();
-    let mut events: Vec<Event> = Vec::with_capacity(tokens.len());
-    let mut wrong: Option<ParseError> = None;
-    let mut checked = ValidateWhitespace::new(&mut events, source);
-    parse_document(&tokens, &mut RecursionGuard::new(&mut checked, MAX_DEPTH), &mut wrong);
-    events.retain(|event| {
-        !matches!(event.kind(), EventKind::Whitespace | EventKind::Comment | EventKind::Newline)
-    });
-    wrong.map_or(Ok(events), |wrong| Err(wrong.description().to_owned()))
 }
 
 /// How many events the first statement, or the first member between braces, has.
@@ -91,18 +69,37 @@ fn length(events: &[Event]) -> usize {
 struct Sorter<'t, 'p> {
     source: Source<'t>,
     path: &'p [&'p str],
+    /// The keys of the last header.
+    above: Vec<Cow<'t, str>>,
     sorted: Sorted<'t>,
 }
 
 impl<'t> Sorter<'t, '_> {
+    fn take(&mut self, events: &[Event]) {
+        let mut rest = events;
+        while let Some(first) = rest.first() {
+            let (statement, behind) = rest.split_at(length(rest));
+            if first.kind() == EventKind::SimpleKey {
+                let above = std::mem::take(&mut self.above);
+                self.sort(statement, &above);
+                self.above = above;
+            } else {
+                self.above = self.keys(statement);
+                self.sort(statement, &[]);
+            }
+            rest = behind;
+        }
+    }
+
     fn sort(&mut self, statement: &[Event], above: &[Cow<'t, str>]) {
+        let written = self.written(statement);
+        if !self.is_near(statement, above) {
+            return self.sorted.others.push(written);
+        }
+        self.sorted.near.push_str(written);
+        self.sorted.near.push('\n');
         let keys = self.keys(statement);
         let way = || above.iter().chain(&keys);
-        let written = self.written(statement);
-        if way().next().is_some_and(|first| Some(&first.as_ref()) == self.path.first()) {
-            self.sorted.near.push_str(written);
-            self.sorted.near.push('\n');
-        }
         let shared = way().zip(self.path).take_while(|(key, part)| key == part).count();
         if shared == self.path.len() {
             return;
@@ -117,6 +114,13 @@ impl<'t> Sorter<'t, '_> {
             }
             Some(_) | None => self.sorted.others.push(written),
         }
+    }
+
+    /// Whether a statement begins with the same key as the entry.
+    fn is_near(&self, statement: &[Event], above: &[Cow<'t, str>]) -> bool {
+        let own = || statement.iter().find(|event| event.kind() == EventKind::SimpleKey);
+        let first = above.first().cloned().or_else(|| own().map(|key| self.name(key)));
+        first.as_deref() == self.path.first().copied()
     }
 
     fn sort_members(&mut self, inner: &[Event], above: &[Cow<'t, str>], whose: &'t str) {
