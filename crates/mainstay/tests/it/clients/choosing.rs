@@ -88,5 +88,5 @@ fn status_tells_where_a_server_is_registered() {
     );
     assert_eq!(registration["file"], "[ROOT]/home/.cursor/mcp.json");
     let text = scene.env.ok(["status", "time"]);
-    assert!(text.contains("clients:    cursor"), "{text}");
+    assert!(text.contains("clients:    Cursor"), "{text}");
 }
