@@ -66,6 +66,16 @@ impl fmt::Display for Why {
     }
 }
 
+/// What there was before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Past {
+    /// Whether the entries were taken out, to be put back.
+    pub out: bool,
+    /// The last run that says nothing about the entries: an earlier server of this name had it, so the
+    /// run after it is no restart.
+    pub run: u64,
+}
+
 /// Decides over the entries of one server.
 #[derive(Debug, Clone)]
 pub struct Refresh {
@@ -76,7 +86,9 @@ pub struct Refresh {
     down: Option<Instant>,
     /// The number of its present or last run.
     run: u64,
-    /// The run that was the present one when the entries were put where they are; 0 before the first.
+    /// The last run of the past.
+    past: u64,
+    /// The run that was the present one when the entries were put where they are.
     known: u64,
     /// Whether it has been ready since then.
     was_ready: bool,
@@ -87,18 +99,19 @@ pub struct Refresh {
 }
 
 impl Refresh {
-    /// Decides over the entries of a server from now on. They may be `out` since an earlier daemon.
-    pub fn new(now: Instant, mode: RefreshMode, hold: Duration, out: bool) -> Self {
+    /// Decides over the entries of a server from now on.
+    pub fn new(now: Instant, mode: RefreshMode, hold: Duration, past: Past) -> Self {
         Self {
             mode,
             hold,
             serving: Serving::Down,
             down: Some(now),
-            run: 0,
-            known: 0,
+            run: past.run,
+            past: past.run,
+            known: past.run,
             was_ready: false,
             sessions_lost: false,
-            out: out.then_some(now),
+            out: past.out.then_some(now),
             added: None,
         }
     }
@@ -118,8 +131,8 @@ impl Refresh {
         self.serving = serving;
         self.was_ready |= serving == Serving::Ready;
         self.run = run;
-        // The first run of all is no restart.
-        if self.known == 0 {
+        // The first run is no restart.
+        if self.known <= self.past {
             self.known = run;
         }
     }

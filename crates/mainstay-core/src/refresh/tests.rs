@@ -22,7 +22,7 @@ struct World {
 impl World {
     fn new(mode: RefreshMode) -> Self {
         let now = any_moment();
-        let refresh = Refresh::new(now, mode, HOLD, false);
+        let refresh = Refresh::new(now, mode, HOLD, Past::default());
         Self { now, refresh, done: Vec::new(), begun: now }
     }
 
@@ -108,6 +108,16 @@ fn always_refreshes_around_each_restart() {
 }
 
 #[test]
+fn the_first_run_of_a_server_with_a_used_name_is_no_restart() {
+    let mut world = World::new(RefreshMode::Always);
+    world.refresh = Refresh::new(world.now, RefreshMode::Always, HOLD, Past { out: false, run: 3 });
+    world.see(Down, 3).see(Down, 4).pass(1).see(Ready, 4).pass(1);
+    assert_eq!(world.story(), "");
+    world.see(Ready, 5);
+    assert_eq!(world.story(), "2: out, the server is restarted");
+}
+
+#[test]
 fn always_refreshes_a_server_that_dies_before_it_is_ready() {
     let mut world = World::new(RefreshMode::Always);
     world.see(Down, 1).pass(1).see(Down, 2).pass(1).see(Ready, 2).pass(2);
@@ -163,7 +173,7 @@ fn lost_sessions_are_a_reason_once_the_server_is_ready() {
 #[test]
 fn what_an_earlier_daemon_took_out_comes_back_when_the_server_is_ready() {
     let now = any_moment();
-    let mut refresh = Refresh::new(now, RefreshMode::Auto, HOLD, true);
+    let mut refresh = Refresh::new(now, RefreshMode::Auto, HOLD, Past { out: true, run: 0 });
     refresh.look(now, Down, 1);
     assert_eq!(refresh.deadline(), None);
     refresh.look(now, Ready, 1);

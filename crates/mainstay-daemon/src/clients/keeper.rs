@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use mainstay_api::{ClientDone, ClientReport};
 use mainstay_clients::Client;
-use mainstay_core::refresh::{Refresh, Serving, Step, Why};
+use mainstay_core::refresh::{Past, Refresh, Serving, Step, Why};
 use mainstay_core::{ClientSettings, ServerName, Status, Wanted};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -100,15 +100,19 @@ pub(super) fn keep(
 ) -> Entries {
     let (asks, inbox) = mpsc::channel(INBOX);
     let (acted, watcher) = watch::channel(0);
-    // Its driver has not begun yet, so what is not up is past.
-    let past = {
+    // Its driver has not begun yet, so a run that is not up is past.
+    let former = {
         let unit = &view.borrow().unit;
         if unit.run().is_some() { 0 } else { unit.last_run().generation() }
     };
     tokio::spawn(async move {
         let asked = server.clone();
-        let traces = clients.work(move |desk| desk.traces(&asked)).await;
-        Keeper::new(clients, server, view, past, traces).run(inbox, acted).await;
+        let past = match clients.work(move |desk| desk.traces(&asked)).await {
+            Traces::None => Past { out: false, run: former },
+            Traces::Some => Past::default(),
+            Traces::Away => Past { out: true, run: 0 },
+        };
+        Keeper::new(clients, server, view, past).run(inbox, acted).await;
     });
     Entries { asks, acted: watcher }
 }
@@ -119,8 +123,6 @@ struct Keeper {
     view: watch::Receiver<Snapshot>,
     settings: ClientSettings,
     run: u64,
-    /// Runs up to this one say nothing about the entries: they were of an earlier server of this name.
-    foreign: u64,
     refresh: Refresh,
     /// When to look at the files again, and how often in a row that may still be.
     look: Option<(Instant, u32)>,
@@ -134,18 +136,15 @@ impl Keeper {
         clients: Clients,
         server: ServerName,
         view: watch::Receiver<Snapshot>,
-        past: u64,
-        traces: Traces,
+        past: Past,
     ) -> Self {
         let (settings, hold) = {
             let shown = view.borrow();
             (shown.spec.clients.clone(), shown.spec.proxy.hold)
         };
-        let away = traces == Traces::Away;
-        let refresh = Refresh::new(clock::now(), clients.mode(&settings), hold, away);
-        let foreign = if traces == Traces::None { past } else { 0 };
-        let (run, look, troubles, left) = (0, None, BTreeMap::new(), false);
-        Self { clients, server, view, settings, run, foreign, refresh, look, troubles, left }
+        let refresh = Refresh::new(clock::now(), clients.mode(&settings), hold, past);
+        let troubles = BTreeMap::new();
+        Self { clients, server, view, settings, run: 0, refresh, look: None, troubles, left: false }
     }
 
     async fn run(mut self, mut inbox: mpsc::Receiver<Ask>, acted: watch::Sender<u64>) {
@@ -176,8 +175,7 @@ impl Keeper {
         }
         self.run = shown.unit.last_run().generation();
         self.refresh.set(self.clients.mode(&self.settings), shown.spec.proxy.hold);
-        let run = if self.run > self.foreign { self.run } else { 0 };
-        self.refresh.look(clock::now(), serving(&shown), run);
+        self.refresh.look(clock::now(), serving(&shown), self.run);
         shown.revision
     }
 

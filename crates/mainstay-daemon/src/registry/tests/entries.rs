@@ -320,6 +320,7 @@ async fn what_cannot_be_swept_is_told_once_and_swept_when_it_can_be() {
     world.describe(RefreshMode::Auto, RestartPolicy::default()).await;
     let with_entry = world.text();
     let dir = Arc::clone(&world.dir);
+    world.journal.close();
     drop(world);
     let next = World::after(FakeEngine::default(), dir);
     fs::write(next.file(), "{").unwrap();
