@@ -1,5 +1,8 @@
 //! People who edit the same files.
 
+use std::fs;
+use std::os::unix::fs::symlink;
+
 use serde_json::Value;
 
 use super::scene::{CURSOR, ClientFile, Scene, done, listed};
@@ -74,4 +77,32 @@ fn what_a_user_changes_while_the_entry_is_out_stays_changed() {
     scene.once_done("added");
     let expected: Value = serde_json::from_str(&changed(&scene.with)).unwrap();
     assert_eq!(scene.file.json(), expected);
+}
+
+#[test]
+fn a_second_mainstay_of_the_same_user_leaves_the_entries_of_the_first_alone() {
+    let scene = Scene::new(CURSOR, &["--refresh", "always"]);
+    let home = scene.env.root().join("home");
+    let other = TestEnv::new().with_var("HOME", home.to_str().unwrap());
+    other.ok(["client", "add", "cursor"]);
+    let output = other.run(["run", "time", "--refresh", "always", "--wait", "--", &fixture()]);
+    assert!(output.code == 0 && output.stderr.contains("not ours"), "{output}");
+    other.ok(["rm", "time"]);
+    other.ok(["client", "remove", "cursor"]);
+    assert_eq!(scene.file.text(), scene.with);
+    assert_eq!(scene.standing("cursor"), "ours");
+}
+
+#[test]
+fn a_file_that_is_a_link_stays_one() {
+    let scene = Scene::new(CURSOR, &["--refresh", "always"]);
+    let target = scene.env.work().join("dotfiles.json");
+    fs::rename(&scene.file.path, &target).unwrap();
+    symlink(&target, &scene.file.path).unwrap();
+    scene.close_gate();
+    scene.kill();
+    scene.file.once(&scene.before);
+    scene.open_gate();
+    scene.file.once(&scene.with);
+    assert_eq!(fs::read_link(&scene.file.path).unwrap(), target);
 }

@@ -45,6 +45,15 @@ fn always(sort: Sort) {
 }
 
 #[test]
+fn always_holds_for_a_restart_by_hand_and_may_hold_for_all_servers() {
+    let scene = Scene::with_config(CURSOR, "refresh = \"always\"\n", &[]);
+    scene.env.ok(["restart", "time"]);
+    scene.file.once(&scene.before);
+    scene.env.once_running("time", 2);
+    scene.file.once(&scene.with);
+}
+
+#[test]
 fn auto_leaves_the_entry_alone_when_recovery_is_quick() {
     let scene = Scene::new(CURSOR, &QUICK);
     let stamp = scene.file.stamp();

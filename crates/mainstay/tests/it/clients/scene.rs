@@ -139,9 +139,16 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) fn new(sort: Sort, options: &[&str]) -> Self {
+        Self::with_config(sort, "", options)
+    }
+
+    /// The same, with a config file of Mainstay's own.
+    pub(crate) fn with_config(sort: Sort, config: &str, options: &[&str]) -> Self {
         // The next daemon listens where this one did, so that URLs stay.
         let listen = format!("127.0.0.1:{}", free_port());
         let env = TestEnv::new().with_var("MAINSTAY_LISTEN", &listen);
+        fs::create_dir_all(env.mainstay_home()).unwrap();
+        fs::write(env.mainstay_home().join("config.toml"), config).unwrap();
         let file = ClientFile::install(&env, sort);
         env.ok(["client", "add", sort.id]);
         open_gate(&env);
