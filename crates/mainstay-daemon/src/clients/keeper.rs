@@ -126,6 +126,8 @@ struct Keeper {
     refresh: Refresh,
     /// When to look at the files again, and how often in a row that may still be.
     look: Option<(Instant, u32)>,
+    /// Why entries are to be out, if some could not be taken out yet.
+    undone: Option<Why>,
     /// What was last told about clients that did not get what they should.
     troubles: BTreeMap<String, String>,
     left: bool,
@@ -143,8 +145,18 @@ impl Keeper {
             (shown.spec.clients.clone(), shown.spec.proxy.hold)
         };
         let refresh = Refresh::new(clock::now(), clients.mode(&settings), hold, past);
-        let troubles = BTreeMap::new();
-        Self { clients, server, view, settings, run: 0, refresh, look: None, troubles, left: false }
+        Self {
+            clients,
+            server,
+            view,
+            settings,
+            run: 0,
+            refresh,
+            look: None,
+            undone: None,
+            troubles: BTreeMap::new(),
+            left: false,
+        }
     }
 
     async fn run(mut self, mut inbox: mpsc::Receiver<Ask>, acted: watch::Sender<u64>) {
@@ -195,7 +207,13 @@ impl Keeper {
             }
         }
         if self.look.is_some_and(|(at, _)| at <= clock::now()) {
-            self.ensure(&Wish::Keep).await;
+            match self.undone.filter(|_| !self.refresh.is_in()) {
+                Some(why) => {
+                    self.take_out(why).await;
+                    self.refresh.done(clock::now(), Step::Remove(why));
+                }
+                None => drop(self.ensure(&Wish::Keep).await),
+            }
         }
     }
 
@@ -216,15 +234,18 @@ impl Keeper {
 
     async fn take_out(&mut self, why: Why) {
         let order = self.order(&Wish::Keep);
-        self.look = None;
         let reports = self.clients.work(move |desk| desk.take_out(&order, why)).await;
         self.tell(&reports);
+        let failed = reports.iter().any(|report| report.done == ClientDone::Failed);
+        self.undone = failed.then_some(why);
+        self.look = failed.then(|| (clock::now() + TRY_AGAIN, LOOKS));
     }
 
     async fn ensure(&mut self, wish: &Wish) -> Vec<ClientReport> {
         if self.left {
             return Vec::new();
         }
+        self.undone = self.undone.filter(|_| !self.refresh.is_in());
         let order = self.order(wish);
         let reports = self.clients.work(move |desk| desk.ensure(&order)).await;
         self.tell(&reports);
@@ -263,7 +284,7 @@ impl Keeper {
         let now = clock::now();
         self.look = if any(&[ClientDone::Added, ClientDone::Updated]) && left > 0 {
             Some((now + LOOK_AGAIN, left))
-        } else if any(&[ClientDone::Failed]) {
+        } else if any(&[ClientDone::Failed]) || self.undone.is_some() {
             Some((now + TRY_AGAIN, LOOKS))
         } else {
             None

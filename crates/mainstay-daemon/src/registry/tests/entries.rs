@@ -174,6 +174,26 @@ async fn a_server_that_is_given_up_loses_its_entry_until_it_is_ready_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_cannot_be_taken_out_is_tried_again() {
+    let world = World::with_cursor().await;
+    let restart = RestartPolicy { max: 0, ..RestartPolicy::default() };
+    world.describe(RefreshMode::Auto, restart).await;
+    let with_entry = world.text();
+    fs::write(world.file(), "{").unwrap();
+    world.engine.die(&key("time", 1), Exit::UNKNOWN);
+    let told = async {
+        while world.told(&[EventRecord::CLIENT]).await != ["added", "failed"] {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(LIMIT, told).await.expect("it is told");
+    fs::write(world.file(), with_entry).unwrap();
+    world.until("entry out", |world| world.text() == BEFORE).await;
+    world.registry.restart(mainstay_api::Which::All).await.unwrap();
+    world.until("entry in", World::has_entry).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn never_means_never() {
     let world = World::with_cursor().await;
     let restart = RestartPolicy { max: 0, ..RestartPolicy::default() };
