@@ -193,7 +193,8 @@ impl<'t> Reading<'t> {
 }
 
 fn with_end(text: &str) -> Cow<'_, str> {
-    if has_end(text) {
+    // Half a line end is for the parser to refuse, not for us to complete.
+    if has_end(text) || text.ends_with('\r') {
         Cow::Borrowed(text)
     } else {
         Cow::Owned(format!("{text}{}", layout::newline_of(text).unwrap_or("\n")))

@@ -214,7 +214,9 @@ impl<'a> Parser<'a> {
 
     fn advance(&mut self) -> Result<(), Fault> {
         loop {
+            let behind = self.scanner.token_end();
             self.token = self.scanner.scan().map_err(|error| self.refused(&error))?;
+            self.check_bytes(behind)?;
             match self.token {
                 Some(Token::CommentLine(_) | Token::CommentBlock(_)) if self.relaxed => {}
                 Some(Token::CommentLine(_) | Token::CommentBlock(_)) => {
@@ -223,6 +225,30 @@ impl<'a> Parser<'a> {
                 }
                 _ => return Ok(()),
             }
+        }
+    }
+
+    /// Refuses bytes that the scanner takes and a client may not: other white space than that of JSON, and control
+    /// characters in a text.
+    fn check_bytes(&self, behind: usize) -> Result<(), Fault> {
+        let (start, end) = match self.token {
+            Some(_) => (self.scanner.token_start(), self.scanner.token_end()),
+            None => (self.text.len(), self.text.len()),
+        };
+        let is_odd = |byte: u8| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
+        if let Some(odd) = self.text[behind..start].bytes().position(is_odd) {
+            return Err(self.problem(behind + odd, "unexpected character"));
+        }
+        let is_control = |byte: u8| byte < 0x20;
+        match &self.token {
+            Some(Token::String(_)) => match self.text[start..end].bytes().position(is_control) {
+                Some(control) => Err(self.problem(
+                    start + control,
+                    "a control character in a text; write it as an escape",
+                )),
+                None => Ok(()),
+            },
+            Some(_) | None => Ok(()),
         }
     }
 

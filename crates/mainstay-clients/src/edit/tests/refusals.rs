@@ -40,6 +40,14 @@ fn json_that_cannot_be_read() {
     check(&JSON, "\n{\"a\": [1", "line 2, column 7: `[` without its end, expected `]`");
     check(&JSON, "{\"a\": 'x'}", "line 1, column 7: single-quoted strings are not allowed");
     check(&JSONC, "{ /* ", "line 1, column 3: `/*` without its end, expected `*/`");
+    for odd in ["\u{b}", "\u{c}", "\u{a0}", "\u{2028}", "\u{feff}", "\0"] {
+        check(&JSONC, &format!("{{{odd}}}"), "line 1, column 2: unexpected character");
+        check(&JSONC, &format!("{{}} {odd}"), "line 1, column 4: unexpected character");
+    }
+    let escape = "line 1, column 4: a control character in a text; write it as an escape";
+    for control in ["\0", "\t", "\n", "\r", "\u{1f}"] {
+        check(&JSON, &format!("{{\"a{control}\": 1}}"), escape);
+    }
     check(&JSONC, "{,}", "line 1, column 2: expected a key in double quotes or `}`");
 }
 
@@ -60,6 +68,10 @@ fn toml_that_cannot_be_read() {
         "a = 1\nb = \n",
         "line 2, column 5: string values must be quoted, expected literal string",
     );
+    for text in ["a = 1\r", "a = 1\rb = 2\n", "\r"] {
+        let refused = upsert(text, &TOML, "ours", &fields(), OWNED).unwrap_err();
+        assert!(refused.to_string().contains("carriage return"), "{refused}");
+    }
     check(&TOML, "\u{feff}[a", "line 1, column 3: unclosed table, expected `]`");
 }
 
@@ -147,6 +159,30 @@ fn foreign_keys_may_be_there_twice() {
 fn dots_in_braces() {
     let expected = "line 1, column 17: `ours` is written with dots inside of braces; write it as a table of its own";
     check_upsert(&TOML, "mcp_servers = { ours.url = 1 }", expected);
+}
+
+#[test]
+fn nesting_has_a_limit_that_no_stack_reaches() {
+    for depth in [100, 511, 512, 100_000] {
+        for (format, open, close) in [
+            (Format::Json, "[", "]"),
+            (Format::Jsonc, "{\"a\": ", "}"),
+            (Format::Toml, "[", "]"),
+            (Format::Toml, "{a = ", "}"),
+        ] {
+            let nested = format!("{}1{}", open.repeat(depth), close.repeat(depth));
+            let (text, keys) = if format == Format::Toml {
+                (format!("a = {nested}\n"), ["mcp_servers"])
+            } else {
+                (format!("{{\"mcpServers\": {{\"x\": {nested}}}}}"), ["mcpServers"])
+            };
+            let place = place(format, &keys);
+            match upsert(&text, &place, "ours", &fields(), OWNED) {
+                Ok(after) => assert!(depth < 512 && after.contains(&nested)),
+                Err(error) => assert!(depth >= 80 && error.to_string().starts_with("line 1")),
+            }
+        }
+    }
 }
 
 #[test]
