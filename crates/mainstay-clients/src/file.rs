@@ -27,7 +27,7 @@ mod snapshot;
 mod step;
 mod verify;
 
-use std::fs::DirBuilder;
+use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub use own::{Held, hold};
 use replace::Outcome;
 use snapshot::Snapshot;
 pub use step::{Observer, Step};
-pub use verify::Harm;
+pub use verify::{Harm, only_entry_differs};
 
 /// How often an edit is tried when others keep writing.
 const TRIES: u32 = 5;
@@ -268,6 +268,9 @@ impl OpenFile {
 
     fn make_directory(&self) -> Result<(), FileError> {
         let dir = self.directory();
+        if fs::symlink_metadata(&self.path).is_ok() {
+            return Err(FileError::LinkToNowhere { path: self.path.clone(), dir: dir.to_owned() });
+        }
         if !self.installed {
             return Err(FileError::NoDirectory { dir: dir.to_owned() });
         }

@@ -4,7 +4,7 @@ use std::fs::{File, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 
-use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
+use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr};
 
 /// Gives a new file what the old one has. An owner that cannot be given is an error; an attribute that
 /// the system keeps to itself is not, because it gives the new file its own.
@@ -20,7 +20,9 @@ pub(super) fn copy(old: &File, metadata: &Metadata, new: &File) -> io::Result<()
 }
 
 fn copy_extended(old: &File, new: &File) {
-    let mut names = Vec::with_capacity(4096);
+    // One that the new file has from its directory would let others in whom the old one kept out.
+    fremovexattr(new, "system.posix_acl_access").ok();
+    let mut names = Vec::with_capacity(64 * 1024);
     if flistxattr(old, rustix::buffer::spare_capacity(&mut names)).is_err() {
         return;
     }

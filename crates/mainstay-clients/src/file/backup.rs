@@ -13,16 +13,23 @@ use crate::clock;
 /// How many states of a file are kept.
 const KEPT: usize = 5;
 
+/// What the name of a backup ends with.
+const KIND: &str = "bak";
+
 /// Keeps what a file says, at `backups/<client>/<unix ms>-<key of the file>.bak`.
 pub(super) fn keep(file: &OpenFile, text: &str) -> Result<(), FileError> {
     let dir = file.writer.state.join("backups").join(file.client.id);
     file.writer.before(Step::BackUp, &dir)?;
-    let name = format!("{:013}-{}.bak", clock::now().as_millisecond(), file.key);
+    let name = format!("{:013}-{}.{KIND}", clock::now().as_millisecond(), file.key);
     add(&dir, &name, &file.key, text).map_err(|error| FileError::write(Step::BackUp, &dir, error))
 }
 
 fn add(dir: &Path, name: &str, key: &str, text: &str) -> io::Result<()> {
-    let mut kept = list(dir, key)?;
+    // One that was broken off, by a writer that died.
+    for half in list(dir, key, own::TEMPORARY)? {
+        own::drop_if_there(&half)?;
+    }
+    let mut kept = list(dir, key, KIND)?;
     for path in &kept {
         if fs::metadata(path)?.len() == text.len() as u64 && fs::read(path)? == text.as_bytes() {
             return Ok(());
@@ -36,13 +43,13 @@ fn add(dir: &Path, name: &str, key: &str, text: &str) -> io::Result<()> {
 }
 
 /// The backups of a file, oldest first.
-fn list(dir: &Path, key: &str) -> io::Result<Vec<PathBuf>> {
+fn list(dir: &Path, key: &str, kind: &str) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let ending = format!("-{key}.bak");
+    let ending = format!("-{key}.{kind}");
     let mut paths = entries
         .map(|entry| Ok(entry?.path()))
         .filter(|path: &io::Result<PathBuf>| {
@@ -64,13 +71,15 @@ mod tests {
         for at in 0..7 {
             add(&dir, &format!("{at:013}-k.bak"), "k", &format!("state {at}")).unwrap();
         }
+        fs::write(dir.join("0000000000007-k.tmp"), "half").unwrap();
         add(&dir, "0000000000099-other.bak", "other", "state").unwrap();
         add(&dir, "0000000000098-k.bak", "k", "state 3").unwrap();
         let texts = |key| {
-            let paths = list(&dir, key).unwrap();
+            let paths = list(&dir, key, KIND).unwrap();
             paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(texts("k"), ["state 2", "state 3", "state 4", "state 5", "state 6"]);
         assert_eq!(texts("other"), ["state"]);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 6);
     }
 }

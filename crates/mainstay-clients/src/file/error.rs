@@ -50,6 +50,14 @@ pub enum FileError {
         /// The directory.
         dir: PathBuf,
     },
+    /// A link leads to a directory that is missing, as if a disk were not there.
+    #[error("{path} leads into {dir}, which does not exist; make it, or remove the link", path = path.display(), dir = dir.display())]
+    LinkToNowhere {
+        /// The link.
+        path: PathBuf,
+        /// The directory.
+        dir: PathBuf,
+    },
     /// Somebody else holds a lock, and does not let go of it.
     #[error(
         "{lock} has been held by another program for {waited:?}; if none is running, remove it",

@@ -19,6 +19,9 @@ pub(super) const POLL: Duration = Duration::from_millis(25);
 /// How long a note is, in bytes.
 const NOTE: usize = 192;
 
+/// What a file of ours is called until it is whole.
+pub(super) const TEMPORARY: &str = "tmp";
+
 /// A lock of ours, held until this is dropped or its process ends.
 pub struct Held {
     file: File,
@@ -61,13 +64,21 @@ impl Held {
 /// Puts a file of ours in place, whole.
 pub(crate) fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     make_parent(path)?;
-    let temporary = path.with_extension("tmp");
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
+    let temporary = path.with_extension(TEMPORARY);
+    let moved = fill(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+    if moved.is_err() {
+        // A full disk shall not be filled further by what nobody needs.
+        drop_if_there(&temporary).ok();
+    }
+    moved?;
     sync_parent(path)
+}
+
+fn fill(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
 }
 
 /// Removes a file of ours, if it is there.
@@ -89,9 +100,23 @@ pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
 /// Moves a file or directory to a name that nobody has.
 pub(super) fn rename_unless_there(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // The file system cannot promise it; the look right before has to do.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::rename(from, to),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => rename_in_two_steps(from, to),
         result => Ok(result?),
+    }
+}
+
+/// The same for file systems that cannot do it at once. A directory takes the place of an empty one, which nobody else
+/// can have made; a file gets its second name only if nobody has it.
+fn rename_in_two_steps(from: &Path, to: &Path) -> io::Result<()> {
+    if from.is_dir() {
+        fs::create_dir(to)?;
+        return fs::rename(from, to);
+    }
+    match fs::hard_link(from, to) {
+        Ok(()) => fs::remove_file(from),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(error),
+        // Not even this is known there; the look right before has to do.
+        Err(_) => fs::rename(from, to),
     }
 }
 
@@ -99,5 +124,42 @@ fn make_parent(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(dir) => DirBuilder::new().recursive(true).mode(0o700).create(dir),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_put_in_place_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("clients.json");
+        fs::create_dir_all(path.join("in the way")).unwrap();
+        put(&path, b"{}").unwrap_err();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_name_that_is_taken_stays_so() {
+        for rename in [rename_unless_there, rename_in_two_steps] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = |name: &str| dir.path().join(name);
+            for name in ["new dir", "old dir"] {
+                fs::create_dir(path(name)).unwrap();
+            }
+            for name in ["new file", "old file"] {
+                fs::write(path(name), name).unwrap();
+            }
+            for kind in ["dir", "file"] {
+                let (new, old) = (path(&format!("new {kind}")), path(&format!("old {kind}")));
+                let error = rename(&new, &old).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{kind}");
+                rename(&new, &path(kind)).unwrap();
+                assert!(!new.exists() && path(kind).exists(), "{kind}");
+            }
+            assert_eq!(fs::read_to_string(path("old file")).unwrap(), "old file");
+            assert_eq!(fs::read_to_string(path("file")).unwrap(), "new file");
+        }
     }
 }

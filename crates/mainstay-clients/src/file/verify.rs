@@ -51,7 +51,7 @@ pub enum Harm {
 
 /// Whether two texts differ in the entry `name` at `place` only. Maps on the way to it may come and go
 /// with it; an empty text is an empty map.
-pub(super) fn only_entry_differs(
+pub fn only_entry_differs(
     before: &str,
     after: &str,
     place: &Place<'_>,
@@ -82,8 +82,8 @@ fn same_json(before: &str, after: &str, path: &[&str]) -> Result<bool, Harm> {
     same_json(before.get(key), after.get(key), rest)
 }
 
-/// The members of a JSON map, as text.
-struct Members<'a>(Vec<(String, &'a str)>);
+/// The members of a JSON map: keys and values as they are written.
+struct Members<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Members<'a> {
     fn of(text: &'a str, which: &'static str) -> Result<Self, Harm> {
@@ -93,12 +93,20 @@ impl<'a> Members<'a> {
         serde_json::from_str(text).map_err(|source| Harm::Json { which, source })
     }
 
-    fn others(&self, key: &str) -> impl Iterator<Item = &(String, &'a str)> {
-        self.0.iter().filter(move |(name, _)| name != key)
+    fn others(&self, key: &str) -> impl Iterator<Item = &(&'a str, &'a str)> {
+        self.0.iter().filter(move |(written, _)| !is_key(written, key))
     }
 
     fn get(&self, key: &str) -> &'a str {
-        self.0.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value)
+        self.0.iter().find(|(written, _)| is_key(written, key)).map_or("", |(_, value)| value)
+    }
+}
+
+/// Whether a key that is written so is this one. One with half of a surrogate pair is none of ours.
+fn is_key(written: &str, key: &str) -> bool {
+    match written.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
+        Some(plain) if !plain.contains('\\') => plain == key,
+        Some(_) | None => serde_json::from_str::<String>(written).is_ok_and(|name| name == key),
     }
 }
 
@@ -115,8 +123,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members = Vec::new();
-                while let Some((name, value)) = map.next_entry::<String, &'de RawValue>()? {
-                    members.push((name, value.get()));
+                while let Some((name, value)) = map.next_entry::<&'de RawValue, &'de RawValue>()? {
+                    members.push((name.get(), value.get()));
                 }
                 Ok(Members(members))
             }
@@ -134,8 +142,8 @@ fn plain(text: &str) -> String {
     while at < bytes.len() {
         let end = match (bytes[at], bytes.get(at + 1)) {
             (b'"', _) => end_of_string(&bytes, at),
-            (b'/', Some(b'/')) => blank(&mut bytes, at, b"\n"),
-            (b'/', Some(b'*')) => blank(&mut bytes, at, b"*/"),
+            (b'/', Some(b'/')) => blank_line(&mut bytes, at),
+            (b'/', Some(b'*')) => blank_block(&mut bytes, at),
             _ => at + 1,
         };
         match bytes[at] {
@@ -161,11 +169,19 @@ fn end_of_string(bytes: &[u8], start: usize) -> usize {
     (at + 1).min(bytes.len())
 }
 
+/// Blanks a comment up to the end of its line.
+fn blank_line(bytes: &mut [u8], start: usize) -> usize {
+    let length = bytes[start..].iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+    let stop = length.map_or(bytes.len(), |length| start + length);
+    bytes[start..stop].fill(b' ');
+    stop
+}
+
 /// Blanks a comment, up to and with its end.
-fn blank(bytes: &mut [u8], start: usize, end: &[u8]) -> usize {
+fn blank_block(bytes: &mut [u8], start: usize) -> usize {
     let body = start + 2;
-    let length = bytes[body..].windows(end.len()).position(|window| window == end);
-    let stop = length.map_or(bytes.len(), |length| body + length + end.len());
+    let length = bytes[body..].windows(2).position(|window| window == b"*/");
+    let stop = length.map_or(bytes.len(), |length| body + length + 2);
     bytes[start..stop].fill(b' ');
     stop
 }
@@ -193,6 +209,7 @@ mod tests {
             (r#"{"mcpServers": {"time": 1, "b": 2}}"#, r#"{"mcpServers": {"b": 2, "time": {}}}"#),
             ("\u{feff}{}", "\u{feff}{\"mcpServers\": {\"time\": {}}}"),
             (r#"{"cut": "\ud83d"}"#, r#"{"cut": "\ud83d", "mcpServers": {"time": 1}}"#),
+            (r#"{"cut\ud83d": 1}"#, r#"{"cut\ud83d": 1, "mcpServers": {"\u0074ime": 1}}"#),
         ] {
             assert!(is_sound(Format::Json, before, after), "{before} {after}");
             assert!(is_sound(Format::Jsonc, before, after), "{before} {after}");

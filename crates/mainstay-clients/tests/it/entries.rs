@@ -257,6 +257,8 @@ fn a_file_that_makes_no_sense_is_refused_with_its_place() {
         let (home, file) = cursor(text);
         let error = home.registrar().add("cursor", &server("time"), &http()).unwrap_err();
         let ClientError::Edit { source, .. } = &error else { panic!("{error}") };
+        let line = format!("{} was left as it is: {source}", file.display());
+        assert_eq!(error.line(), line);
         assert!(source.to_string().starts_with("line "), "{source}");
         assert_eq!(read(&file), text);
         assert!(home.registrar().records().unwrap().is_empty());

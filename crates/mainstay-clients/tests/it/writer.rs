@@ -121,6 +121,16 @@ fn a_link_to_nowhere_gets_its_file() {
 }
 
 #[test]
+fn a_link_into_a_directory_that_is_missing_is_refused() {
+    let (home, file) = scene();
+    fs::remove_file(&file).unwrap();
+    symlink(home.path("mnt/dotfiles/mcp.json"), &file).unwrap();
+    let error = add(&Writer::new(home.state()), &file).unwrap_err();
+    assert!(matches!(error, FileError::LinkToNowhere { .. }), "{error}");
+    assert!(!home.path("mnt").exists());
+}
+
+#[test]
 fn all_names_of_a_file_say_the_same_afterwards() {
     let (home, file) = scene();
     let other = home.path(".cursor/other.json");
