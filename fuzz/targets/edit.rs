@@ -18,6 +18,10 @@ fuzz_target!(|input: &[u8]| {
     let format = [Format::Json, Format::Jsonc, Format::Toml][choice % 3];
     let place = Place { format, keys: PLACES[choice / 3 % PLACES.len()], shape: Shape::Map };
     let Ok(reading) = Reading::of(text, &place) else { return };
+    if format == Format::Toml {
+        let whole = toml::from_str::<toml::Table>(text.trim_start_matches('\u{feff}'));
+        assert!(whole.is_ok(), "read, but not sound: {whole:?}");
+    }
     let found = reading.find(NAME);
     let Ok(added) = reading.upsert(NAME, &fields(), OWNED) else { return };
     check_added(text, &added, &place);
