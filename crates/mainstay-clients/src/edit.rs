@@ -81,11 +81,6 @@ pub struct Created {
 }
 
 impl Created {
-    /// Whether the entry can be taken out alone.
-    pub fn is_nothing(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Takes over what was created for another entry of the same place, which goes while this one stays: whichever goes
     /// last takes all of it back.
     #[must_use]

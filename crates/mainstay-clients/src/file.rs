@@ -39,8 +39,8 @@ use crate::clock;
 use crate::table::Client;
 
 pub use error::FileError;
-pub(crate) use own::put as put_own;
-pub use own::{Held, hold};
+use own::Held;
+pub(crate) use own::{hold, put as put_own};
 use replace::Outcome;
 use snapshot::Snapshot;
 pub use step::{Observer, Step};
@@ -140,11 +140,6 @@ impl Writer {
 }
 
 impl OpenFile {
-    /// The file itself, behind all links.
-    pub fn target(&self) -> &Path {
-        &self.target
-    }
-
     /// Reads the file. `understand` gets what it says (nothing: no such file). What cannot be understood
     /// is read again, if somebody is just writing it.
     pub fn read<T, E: From<FileError>>(

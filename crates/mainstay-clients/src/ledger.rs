@@ -20,12 +20,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::edit::{Created, Fields};
 
-pub use book::{Book, LedgerError};
+pub(crate) use book::Book;
+pub use book::LedgerError;
 pub use cut::Cut;
-pub(crate) use rules::differing;
-pub use rules::{
-    Done, Left, Purpose, Sight, Standing, Verdict, Wish, judge_add, judge_remove, standing,
-};
+pub use rules::{Done, Left, Purpose, Standing};
+pub(crate) use rules::{Sight, Verdict, Wish, differing, judge_add, judge_remove, standing};
 
 /// One entry that we wrote, or are about to write.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

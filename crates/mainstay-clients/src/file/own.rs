@@ -23,13 +23,13 @@ const NOTE: usize = 192;
 pub(super) const TEMPORARY: &str = "tmp";
 
 /// A lock of ours, held until this is dropped or its process ends.
-pub struct Held {
+pub(crate) struct Held {
     file: File,
 }
 
 /// Takes a lock of ours, which is a file of this name. It is never removed, because whoever waits for
 /// it would then wait for a file that nobody else knows.
-pub fn hold(path: &Path, patience: Duration) -> Result<Held, FileError> {
+pub(crate) fn hold(path: &Path, patience: Duration) -> Result<Held, FileError> {
     let fail = |source| FileError::write(Step::Lock, path, source);
     make_parent(path).map_err(fail)?;
     let mut options = OpenOptions::new();

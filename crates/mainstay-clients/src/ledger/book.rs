@@ -16,7 +16,7 @@ const VERSION: u32 = 1;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The file that the ledger is kept in. Each call reads or replaces it whole, under a lock.
-pub struct Book {
+pub(crate) struct Book {
     path: PathBuf,
 }
 
@@ -77,12 +77,12 @@ struct Cover {
 
 impl Book {
     /// The ledger in this state directory.
-    pub fn new(state: &Path) -> Self {
+    pub(crate) fn new(state: &Path) -> Self {
         Self { path: state.join("clients.json") }
     }
 
     /// All records.
-    pub fn records(&self) -> Result<Vec<Record>, LedgerError> {
+    pub(crate) fn records(&self) -> Result<Vec<Record>, LedgerError> {
         let bytes = match fs::read(&self.path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -97,7 +97,7 @@ impl Book {
     }
 
     /// The record of an entry.
-    pub fn find(
+    pub(crate) fn find(
         &self,
         client: &str,
         file: &Path,
@@ -108,7 +108,7 @@ impl Book {
     }
 
     /// Makes this the record of an entry, or takes its record back.
-    pub fn set(
+    pub(crate) fn set(
         &self,
         client: &str,
         file: &Path,
@@ -123,7 +123,12 @@ impl Book {
 
     /// Forgets an entry that is gone for good. What had to be created for it passes on to the others in
     /// the same file, so that the last one takes it along.
-    pub fn forget(&self, client: &str, file: &Path, server: &str) -> Result<(), LedgerError> {
+    pub(crate) fn forget(
+        &self,
+        client: &str,
+        file: &Path,
+        server: &str,
+    ) -> Result<(), LedgerError> {
         self.change(|records| {
             let gone = records.iter().position(|record| is_of(record, client, file, server));
             let Some(gone) = gone.map(|at| records.remove(at)) else { return };

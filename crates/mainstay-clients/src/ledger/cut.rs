@@ -20,7 +20,7 @@ pub struct Cut {
 
 impl Cut {
     /// What was cut out of `before` to make it `after`.
-    pub fn between(before: &str, after: &str) -> Self {
+    pub(crate) fn between(before: &str, after: &str) -> Self {
         let same = |(a, b): &(u8, u8)| a == b;
         let mut head = before.bytes().zip(after.bytes()).take_while(same).count();
         // What both share begins and ends with a whole character in both or in neither.
@@ -42,7 +42,7 @@ impl Cut {
     }
 
     /// The text as it was before the cut, if nobody touched it since.
-    pub fn undo(&self, text: &str) -> Option<String> {
+    pub(crate) fn undo(&self, text: &str) -> Option<String> {
         if digest(text.as_bytes()) != self.digest {
             return None;
         }

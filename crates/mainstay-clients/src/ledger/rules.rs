@@ -33,7 +33,7 @@ pub enum Standing {
 
 /// What is seen where an entry would be.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Sight<'a> {
+pub(crate) enum Sight<'a> {
     /// Not even a file.
     NoFile,
     /// A file without the entry.
@@ -53,7 +53,7 @@ pub enum Purpose {
 
 /// How much an addition is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub(crate) enum Wish {
     /// As things stand: what a person changed or took out stays so.
     Keep,
     /// A person asks for it now: what was changed is set right, what was taken out comes back.
@@ -62,7 +62,7 @@ pub enum Wish {
 
 /// What may be done to an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// The file is to be changed.
     Write,
     /// The file stays, and this is what there is to say.
@@ -103,7 +103,7 @@ pub enum Left {
 }
 
 /// Whose an entry is, by what we wrote and by what the file says.
-pub fn standing(
+pub(crate) fn standing(
     record: Option<&Record>,
     sight: Sight<'_>,
     owned: &[&str],
@@ -166,7 +166,7 @@ pub(crate) fn differing(fields: &Fields, found: &Value, owned: &[&str]) -> Vec<S
 }
 
 /// What may be done when an entry is to be added. `says_it`: what is there says what it shall.
-pub fn judge_add(standing: Standing, says_it: bool, wish: Wish) -> Verdict {
+pub(crate) fn judge_add(standing: Standing, says_it: bool, wish: Wish) -> Verdict {
     match (standing, wish) {
         (Standing::Ours | Standing::Foreign | Standing::Drifted { .. }, _) if says_it => {
             Verdict::Keep(Done::AlreadyThere)
@@ -180,7 +180,7 @@ pub fn judge_add(standing: Standing, says_it: bool, wish: Wish) -> Verdict {
 }
 
 /// What may be done when an entry is to be taken out.
-pub fn judge_remove(standing: Standing, purpose: Purpose) -> Verdict {
+pub(crate) fn judge_remove(standing: Standing, purpose: Purpose) -> Verdict {
     match (standing, purpose) {
         (Standing::Foreign, _) => left(Left::Foreign),
         (Standing::Drifted { fields }, _) => left(Left::Drifted { fields }),

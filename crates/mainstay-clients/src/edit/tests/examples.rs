@@ -1,7 +1,7 @@
 //! New entries in JSON, by example: they look like the file around them.
 
 use super::{JSON, JSONC, check_add, check_remove, names, outline, place, remove, upsert};
-use crate::edit::{Format, Value};
+use crate::edit::{Created, Format, Value};
 
 #[test]
 fn a_document_is_made_from_nothing_and_goes_to_nothing() {
@@ -162,8 +162,9 @@ fn only_the_missing_containers_are_made() {
 }
 "#,
     );
-    assert!(outline(r#"{"mcp": {"servers": {"a": 1}}}"#, &place).unwrap().is_nothing());
-    assert!(!outline(r#"{"mcp": {}}"#, &place).unwrap().is_nothing());
+    let created = |text| outline(text, &place).unwrap();
+    assert_eq!(created(r#"{"mcp": {"servers": {"a": 1}}}"#), Created::default());
+    assert_ne!(created(r#"{"mcp": {}}"#), Created::default());
 }
 
 #[test]

@@ -76,6 +76,39 @@ fn toml_that_cannot_be_read() {
 }
 
 #[test]
+fn toml_that_no_client_would_read_is_refused_wherever_it_is() {
+    for text in [
+        "a = 1\na = 2\n",
+        "a = 1\na.b = 2\n",
+        "a.b = 1\n[a]\n",
+        "a = { b = 1 }\n[a.c]\n",
+        "a = [1]\n[[a]]\n",
+        "x = [{ a = 1, a.b = 2 }]\n",
+        "[a]\n[b]\n[a]\n",
+        "[a.b]\n[a]\nb.c = 1\n",
+        "[[a]]\n[a]\n",
+        "[a]\n[[a]]\n",
+        "a = 99999999999999999999\n",
+        "a = 1e999\n",
+        "a = 2020-13-45\n",
+        "a = \"\\q\"\n",
+    ] {
+        let refused = upsert(text, &TOML, "ours", &fields(), OWNED).unwrap_err();
+        let place = refused.to_string();
+        assert!(place.contains("line "), "{text}: {place}");
+    }
+    for text in [
+        "[a.b]\n[a]\n",
+        "[[a]]\n[a.b]\n[[a]]\n[a.b]\n",
+        "a.b = 1\na.c = inf\n",
+        "[a]\nb.c = 1\n[a.b.d]\n",
+        "x = [{ a.b = 1, a.c = 2 }, { a = 1 }]\n",
+    ] {
+        assert!(upsert(text, &TOML, "ours", &fields(), OWNED).is_ok(), "{text}");
+    }
+}
+
+#[test]
 fn containers_of_the_wrong_type() {
     let wrong = |found| {
         format!("line 1, column 16: `mcpServers` is {found}, not a table of keys and values")
