@@ -14,34 +14,17 @@ use crate::edit::toml::events::events;
 
 /// Whether two texts differ in what is within `path` only.
 pub(super) fn same(before: &str, after: &str, path: &[&str]) -> Result<bool, Harm> {
-    let (before, after) = (Sorted::of(before, "old", path)?, Sorted::of(after, "new", path)?);
-    let near = toml::from_str::<toml::Table>(&after.near);
+    let (shared, start) = Sorter::of_shared(before, after, path);
+    let (mut old, mut new) = (start.clone(), start);
+    old.read(&before[shared..]).map_err(|error| broken("old", &error))?;
+    new.read(&after[shared..]).map_err(|error| broken("new", &error))?;
+    let near = toml::from_str::<toml::Table>(&new.near);
     near.map_err(|source| Harm::Toml { which: "new", source: Box::new(source) })?;
-    Ok(before.others == after.others)
+    Ok(old.others == new.others)
 }
 
-/// The statements of a text.
-struct Sorted<'t> {
-    /// Those outside of the entry, as they are written.
-    others: Vec<&'t str>,
-    /// Those that begin with the same key as the entry, and the entry, as a text of their own.
-    near: String,
-}
-
-impl<'t> Sorted<'t> {
-    fn of(text: &'t str, which: &'static str, path: &[&str]) -> Result<Self, Harm> {
-        let source = Source::new(text);
-        let broken =
-            |error: ParseError| Harm::Grammar { which, problem: error.description().to_owned() };
-        let mut sorter = Sorter {
-            source,
-            path,
-            above: Vec::new(),
-            sorted: Self { others: vec![], near: String::new() },
-        };
-        events(source, |events| sorter.take(events)).map_err(broken)?;
-        Ok(sorter.sorted)
-    }
+fn broken(which: &'static str, error: &ParseError) -> Harm {
+    Harm::Grammar { which, problem: error.description().to_owned() }
 }
 
 /// How many events the first statement, or the first member between braces, has.
@@ -66,15 +49,45 @@ fn length(events: &[Event]) -> usize {
     events.len()
 }
 
+/// Tells statements of a text apart.
+#[derive(Clone)]
 struct Sorter<'t, 'p> {
     source: Source<'t>,
     path: &'p [&'p str],
     /// The keys of the last header.
     above: Vec<Cow<'t, str>>,
-    sorted: Sorted<'t>,
+    /// Statements outside of the entry, as they are written.
+    others: Vec<&'t str>,
+    /// Statements that begin with the same key as the entry, and the entry, as a text of their own.
+    near: String,
 }
 
-impl<'t> Sorter<'t, '_> {
+impl<'t, 'p> Sorter<'t, 'p> {
+    fn new(path: &'p [&'p str]) -> Self {
+        let (above, others) = (Vec::new(), Vec::new());
+        Self { source: Source::new(""), path, above, others, near: String::new() }
+    }
+
+    /// Reads the lines that two texts begin with, once for both, and answers with their length. Lines that are no whole
+    /// statements are not read.
+    fn of_shared(before: &'t str, after: &'t str, path: &'p [&'p str]) -> (usize, Self) {
+        let same = before.bytes().zip(after.bytes()).take_while(|(old, new)| old == new).count();
+        let end = before.as_bytes()[..same].iter().rposition(|byte| *byte == b'\n');
+        let lines = end.map_or(0, |end| end + 1);
+        let mut sorter = Self::new(path);
+        if sorter.read(&before[..lines]).is_err() {
+            return (0, Self::new(path));
+        }
+        sorter.others.clear();
+        (lines, sorter)
+    }
+
+    /// Goes on with a text.
+    fn read(&mut self, text: &'t str) -> Result<(), ParseError> {
+        self.source = Source::new(text);
+        events(self.source, |events| self.take(events))
+    }
+
     fn take(&mut self, events: &[Event]) {
         let mut rest = events;
         while let Some(first) = rest.first() {
@@ -94,10 +107,10 @@ impl<'t> Sorter<'t, '_> {
     fn sort(&mut self, statement: &[Event], above: &[Cow<'t, str>]) {
         let written = self.written(statement);
         if !self.is_near(statement, above) {
-            return self.sorted.others.push(written);
+            return self.others.push(written);
         }
-        self.sorted.near.push_str(written);
-        self.sorted.near.push('\n');
+        self.near.push_str(written);
+        self.near.push('\n');
         let keys = self.keys(statement);
         let way = || above.iter().chain(&keys);
         let shared = way().zip(self.path).take_while(|(key, part)| key == part).count();
@@ -112,7 +125,7 @@ impl<'t> Sorter<'t, '_> {
                 let above: Vec<_> = way().cloned().collect();
                 self.sort_members(inner, &above, self.written(&statement[..open]));
             }
-            Some(_) | None => self.sorted.others.push(written),
+            Some(_) | None => self.others.push(written),
         }
     }
 
@@ -124,8 +137,8 @@ impl<'t> Sorter<'t, '_> {
     }
 
     fn sort_members(&mut self, inner: &[Event], above: &[Cow<'t, str>], whose: &'t str) {
-        let near = self.sorted.near.len();
-        let count = self.sorted.others.len();
+        let near = self.near.len();
+        let count = self.others.len();
         let mut rest = inner;
         while let Some(first) = rest.first() {
             if first.kind() == EventKind::ValueSep {
@@ -136,11 +149,11 @@ impl<'t> Sorter<'t, '_> {
             self.sort(member, above);
             rest = behind;
         }
-        if self.sorted.others.len() > count {
-            self.sorted.others.insert(count, whose);
+        if self.others.len() > count {
+            self.others.insert(count, whose);
         }
         // They are part of a statement that is there already.
-        self.sorted.near.truncate(near);
+        self.near.truncate(near);
     }
 
     fn keys(&self, statement: &[Event]) -> Vec<Cow<'t, str>> {
