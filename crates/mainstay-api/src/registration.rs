@@ -27,7 +27,7 @@ pub struct ClientInfo {
     pub exists: bool,
     /// The entries in its file; then those of ours that are not in it.
     pub entries: Vec<ClientEntry>,
-    /// Why its file cannot be read, if it cannot.
+    /// Why its file cannot be read, or not be written although entries are to be in it.
     pub problem: Option<String>,
 }
 
@@ -38,6 +38,9 @@ pub struct ClientEntry {
     pub name: String,
     /// Whose it is, and how it stands.
     pub standing: EntryStanding,
+    /// Whether one of our servers is to have an entry of this name here.
+    #[serde(default)]
+    pub wanted: bool,
     /// Those of our fields that say something else than what we wrote.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drifted: Vec<String>,
@@ -57,7 +60,8 @@ pub enum EntryStanding {
     Ours,
     /// It is ours, but somebody changed some of our fields.
     Drifted,
-    /// It is ours, and taken out until the server is ready.
+    /// It is ours, and taken out for a refresh: it is added again when the server is ready, and at most
+    /// once a minute.
     Away,
     /// It was ours, and somebody took it out.
     Withdrawn,

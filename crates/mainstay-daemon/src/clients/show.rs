@@ -73,6 +73,7 @@ fn entry(client: &Client, found: EntryStatus) -> ClientEntry {
     ClientEntry {
         name: found.name,
         standing,
+        wanted: false,
         drifted,
         says: says.into_iter().map(|(field, value)| (field, value.to_json())).collect(),
         own_fields: own.into_iter().map(|(field, _)| field).collect(),

@@ -91,6 +91,7 @@ pub(crate) mod tests {
         ClientEntry {
             name: name.to_owned(),
             standing,
+            wanted: true,
             drifted: Vec::new(),
             says: std::collections::BTreeMap::new(),
             own_fields: Vec::new(),
