@@ -339,6 +339,8 @@ async fn what_cannot_be_swept_is_told_once_and_swept_when_it_can_be() {
     let world = World::with_cursor().await;
     world.describe(RefreshMode::Auto, RestartPolicy::default()).await;
     let with_entry = world.text();
+    // What it has told is written by now.
+    assert_eq!(world.told(&[EventRecord::CLIENT]).await, ["added"]);
     let dir = Arc::clone(&world.dir);
     world.journal.close();
     drop(world);
