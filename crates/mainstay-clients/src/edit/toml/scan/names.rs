@@ -97,16 +97,17 @@ impl Names {
 }
 
 fn hash(scope: Scope, key: &str) -> u64 {
-    let mix =
-        |hash: u64, part: u64| (hash.rotate_left(5) ^ part).wrapping_mul(0x517c_c1b7_2722_0a95);
+    let mix = |hash: u64, part: u64| {
+        let product = (hash.rotate_left(5) ^ part).wrapping_mul(0x517c_c1b7_2722_0a95);
+        // A product carries differences upward only: those of the last byte of one part would meet those of the next.
+        product ^ product >> 32
+    };
     let start = mix(key.len() as u64, u64::from(scope.0));
-    let hash = key.as_bytes().chunks(8).fold(start, |hash, chunk| {
+    key.as_bytes().chunks(8).fold(start, |hash, chunk| {
         let mut part = [0; 8];
         part[..chunk.len()].copy_from_slice(chunk);
         mix(hash, u64::from_le_bytes(part))
-    });
-    // The table takes its index from the low bits, which a product leaves the least mixed.
-    hash ^ hash >> 32
+    })
 }
 
 /// Takes a hash for what it is.
@@ -124,5 +125,26 @@ impl Hasher for AsItIs {
 
     fn write_u64(&mut self, hash: u64) {
         self.0 = hash;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_that_differ_in_digits_are_told_apart() {
+        let names = ["", "p", "/home/ann/work/project-", "C:\\work\\p", "service.eu-west-1.host-"];
+        let mut seen = HashSet::new();
+        for scope in [0, 1, 4711] {
+            for name in names {
+                for number in 0..10_000 {
+                    let key = format!("{name}{number}");
+                    assert!(seen.insert(hash(Scope(scope), &key)), "{scope} {key}");
+                }
+            }
+        }
     }
 }
