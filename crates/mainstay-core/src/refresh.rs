@@ -169,6 +169,15 @@ impl Refresh {
         self.sessions_lost = false;
     }
 
+    /// A person wants the entries back: they are, if the server is ready and they have been out for
+    /// long enough that clients have noticed.
+    pub fn hurry(&mut self, now: Instant) {
+        let noticed = self.out.is_some_and(|since| since + GAP <= now);
+        if noticed && self.may_return() {
+            self.done(now, Step::Add);
+        }
+    }
+
     /// When time alone will make something due.
     pub fn deadline(&self) -> Option<Instant> {
         match (self.out, self.down, self.mode) {
@@ -202,8 +211,12 @@ impl Refresh {
     }
 
     fn return_at(&self, since: Instant) -> Instant {
-        let cycle = self.added.map(|added| added + CYCLE);
-        (since + GAP).max(cycle.unwrap_or(since))
+        let noticed = since + GAP;
+        match (self.mode, self.added) {
+            // It was taken out before its user decided that; what comes back stays.
+            (RefreshMode::Never, _) | (_, None) => noticed,
+            (RefreshMode::Auto | RefreshMode::Always, Some(added)) => noticed.max(added + CYCLE),
+        }
     }
 }
 

@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use mainstay_api::{
     ApiError, Around, ClientDone, ClientInfo, ClientReport, ErrorKind, Registration,
 };
-use mainstay_clients::table::Presence;
 use mainstay_clients::{Client, Target};
 use mainstay_core::{ClientSettings, RefreshMode, ServerName, ServerSpec};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 
 use crate::journal::Journal;
 use crate::snapshot::Snapshot;
@@ -28,8 +28,10 @@ use crate::store::{Store, StoreError, StoredClient};
 use desk::Desk;
 pub(crate) use keeper::{Entries, Wish};
 
-/// Files that are worked on at the same time. There are more threads, so the store never waits.
+/// Files that are worked on at the same time, and that are looked at. There are more threads, so the
+/// store never waits, and nobody who looks waits for a client that holds its lock.
 const SEATS: usize = 2;
+const LOOKERS: usize = 1;
 
 /// What is known about clients. Clones share it.
 #[derive(Clone)]
@@ -59,6 +61,8 @@ struct Shared {
     known: Mutex<BTreeMap<String, StoredClient>>,
     listen: OnceLock<watch::Receiver<Option<SocketAddr>>>,
     seats: Semaphore,
+    lookers: Semaphore,
+    keepers: Mutex<JoinSet<()>>,
     /// What the last sweep could not do, which is told once.
     unswept: Mutex<BTreeSet<String>>,
 }
@@ -78,6 +82,8 @@ impl Clients {
             known,
             listen: OnceLock::new(),
             seats: Semaphore::new(SEATS),
+            lookers: Semaphore::new(LOOKERS),
+            keepers: Mutex::default(),
             unswept: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -91,7 +97,17 @@ impl Clients {
 
     /// Follows a server and keeps its entries, until its driver ends.
     pub(crate) fn keep(&self, server: ServerName, view: watch::Receiver<Snapshot>) -> Entries {
-        keeper::keep(self.clone(), server, view)
+        let (entries, keeping) = keeper::keep(self.clone(), server, view);
+        let mut keepers = self.keepers();
+        keepers.spawn(keeping);
+        while keepers.try_join_next().is_some() {}
+        entries
+    }
+
+    /// Ends all keepers. What one is about to do to a file is done, and the rest is the next daemon's.
+    pub(crate) async fn end(&self) {
+        let mut keepers = std::mem::take(&mut *self.keepers());
+        keepers.shutdown().await;
     }
 
     /// When the entries of a server are refreshed.
@@ -101,14 +117,7 @@ impl Clients {
 
     /// Chooses clients, if all of them are there.
     pub(crate) async fn choose(&self, ids: &[String], around: Around) -> Result<(), ApiError> {
-        check(ids)?;
-        let (looked_for, at) = (ids.to_vec(), around.clone());
-        let missing = self.work(move |_| missing(&looked_for, &at)).await;
-        if let Some(message) = missing {
-            let help = "nothing was changed; if it is installed, start it once, so that it makes \
-                        its directory";
-            return Err(ApiError::new(ErrorKind::Unavailable, message).with_help(help));
-        }
+        self.need(ids, &around).await?;
         let chosen = StoredClient { chosen: true, around };
         self.learn(ids.iter().map(|id| (id.clone(), chosen.clone())).collect()).await
     }
@@ -124,31 +133,58 @@ impl Clients {
         self.learn(dropped.collect()).await
     }
 
-    /// Takes in where clients are that servers name, if that is not known yet.
+    /// Whether all of these clients are there.
+    pub(crate) async fn need(&self, ids: &[String], around: &Around) -> Result<(), ApiError> {
+        check(ids)?;
+        let (ids, around) = (ids.to_vec(), around.clone());
+        let missing = self.look(around, move |desk| desk::missing(desk, &ids)).await;
+        match missing {
+            None => Ok(()),
+            Some(message) => Err(ApiError::new(ErrorKind::Unavailable, message).with_help(
+                "nothing was changed; if it is installed, start it once, so that it makes its \
+                 directory",
+            )),
+        }
+    }
+
+    /// Takes in where clients are that servers name. Where those are that were chosen was said then.
     pub(crate) async fn meet(&self, specs: &[ServerSpec], around: &Around) -> Result<(), ApiError> {
         let named: BTreeSet<_> =
-            specs.iter().filter_map(|spec| spec.clients.only.as_ref()).flatten().collect();
-        for id in &named {
-            check(std::slice::from_ref(*id))?;
-        }
-        let new: BTreeMap<_, _> = {
+            specs.iter().filter_map(|spec| spec.clients.only.clone()).flatten().collect();
+        let named = Vec::from_iter(named);
+        check(&named)?;
+        let found = self.look(around.clone(), move |desk| desk::present(desk, named)).await;
+        let met: BTreeMap<_, _> = {
             let known = self.known();
-            let new = named.into_iter().filter(|id| !known.contains_key(*id));
+            let new =
+                found.into_iter().filter(|id| !known.get(id).is_some_and(|known| known.chosen));
             let client = StoredClient { chosen: false, around: around.clone() };
-            new.map(|id| (id.clone(), client.clone())).collect()
+            new.map(|id| (id, client.clone())).collect()
         };
-        self.learn(new).await
+        self.learn(met).await
     }
 
     /// All clients, as `client ls` shows them.
-    pub(crate) async fn list(&self, around: Around) -> Vec<ClientInfo> {
-        self.work_at(around, show::all).await
+    /// `servers` are those there are, each with its settings.
+    pub(crate) async fn list(
+        &self,
+        around: Around,
+        servers: Vec<(ServerName, ClientSettings)>,
+    ) -> Vec<ClientInfo> {
+        let mut wanted: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (server, settings) in servers {
+            for client in self.wanted(&settings) {
+                wanted.entry(client).or_default().insert(server.to_string());
+            }
+        }
+        self.look(around, move |desk| show::all(desk, &wanted)).await
     }
 
     /// The entries of a server, as `status` shows them.
     pub(crate) async fn of(&self, server: &ServerName) -> Vec<Registration> {
         let server = server.clone();
-        self.work(move |desk| show::of_server(desk, &server)).await
+        let around = self.shared.surroundings.around.clone();
+        self.look(around, move |desk| show::of_server(desk, &server)).await
     }
 
     /// Takes out the entries of servers that nobody knows any more, and tells what was done.
@@ -207,23 +243,39 @@ impl Clients {
         listen.map(|addr| Target::Http { url: format!("http://{addr}/{server}/mcp") })
     }
 
-    /// Has something done at a desk, on a thread for blocking work.
-    async fn work<T: Send + 'static>(&self, work: impl FnOnce(&Desk) -> T + Send + 'static) -> T {
-        self.work_at(self.shared.surroundings.around.clone(), work).await
+    /// Has something done to files.
+    async fn work<T: Default + Send + 'static>(
+        &self,
+        work: impl FnOnce(&Desk) -> T + Send + 'static,
+    ) -> T {
+        let _seat = self.shared.seats.acquire().await;
+        self.at_desk(self.shared.surroundings.around.clone(), work).await
     }
 
-    /// The same, with clients that nobody chose or named looked for elsewhere.
-    async fn work_at<T: Send + 'static>(
+    /// Has a look at files. Clients that nobody chose or named are looked for `around` there.
+    async fn look<T: Default + Send + 'static>(
+        &self,
+        around: Around,
+        look: impl FnOnce(&Desk) -> T + Send + 'static,
+    ) -> T {
+        let _seat = self.shared.lookers.acquire().await;
+        self.at_desk(around, look).await
+    }
+
+    /// Calls something on a thread for blocking work. Files are other people's: should one of them lead
+    /// to a panic, the log tells, and everything else goes on.
+    async fn at_desk<T: Default + Send + 'static>(
         &self,
         around: Around,
         work: impl FnOnce(&Desk) -> T + Send + 'static,
     ) -> T {
-        let seat = self.shared.seats.acquire().await;
         let state_dir = self.shared.surroundings.state_dir.clone();
         let desk = Desk::new(state_dir, self.known().clone(), around);
         let done = tokio::task::spawn_blocking(move || work(&desk)).await;
-        drop(seat);
-        done.expect("no code at a desk panics")
+        done.unwrap_or_else(|error| {
+            tracing::error!(%error, "work on a client's file was broken off");
+            T::default()
+        })
     }
 
     /// Writes to the event log what was done to a file, and why.
@@ -237,26 +289,16 @@ impl Clients {
         self.shared.journal.record(desk::event(report, run));
     }
 
+    fn keepers(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.shared.keepers.lock().expect("no code panics with this lock")
+    }
+
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, StoredClient>> {
         self.shared.known.lock().expect("no code panics with this lock")
     }
 }
 
-/// Why the first of these clients that is not there is not.
-fn missing(ids: &[String], around: &Around) -> Option<String> {
-    ids.iter().find_map(|id| {
-        let client = Client::by_id(id)?;
-        let located = desk::machine(around).look(|around| client.locate(around));
-        match located.presence {
-            Presence::Installed { .. } => None,
-            Presence::NotInstalled => {
-                let file = located.file.display();
-                Some(format!("{} is not installed (`{file}` would be its file)", client.product))
-            }
-        }
-    })
-}
-
+/// Refuses ids that are no client's.
 fn check(ids: &[String]) -> Result<(), ApiError> {
     match ids.iter().find(|id| Client::by_id(id).is_none()) {
         None => Ok(()),
@@ -270,6 +312,11 @@ fn check(ids: &[String]) -> Result<(), ApiError> {
 
 #[cfg(test)]
 impl Clients {
+    /// Whether a file is being worked on.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.shared.seats.available_permits() < SEATS
+    }
+
     /// The clients of a user who has none, with a home in this directory.
     pub(crate) fn of_nobody(dir: &std::path::Path, store: &Store, journal: &Journal) -> Self {
         let surroundings = Surroundings {

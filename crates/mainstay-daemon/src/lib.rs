@@ -78,7 +78,7 @@ const CLIENTS_DIR: &str = "clients";
 const SWEEP: Duration = Duration::from_secs(600);
 
 /// How often entries are looked for that belong to no server.
-const SWEEP_ENTRIES: Duration = Duration::from_secs(30);
+const SWEEP_ENTRIES: Duration = Duration::from_secs(10);
 
 /// How often the clocks are compared; a jump between them is a host that slept.
 const PULSE: Duration = Duration::from_secs(2);
@@ -182,6 +182,7 @@ async fn live(
     if timeout(DRAIN, drained).await.is_err() {
         tracing::debug!("some clients were still listening");
     }
+    service.context.clients.end().await;
     service.context.journal.close();
     service.gateway.note_use();
     sessions.close();

@@ -105,7 +105,7 @@ impl Service {
                 peer.answer(self.call(&name, &tool, arguments).await).await
             }
             Request::Clients { around } => {
-                peer.answer(Ok(self.context.clients.list(around).await)).await
+                peer.answer(Ok(self.registry.clients(around).await)).await
             }
             Request::ChooseClients { ids, around } => {
                 peer.answer(self.registry.choose_clients(ids, around).await).await

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use jiff::Timestamp;
 use mainstay_core::{ServerName, ServerSpec, Wanted};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, params};
+use serde::Serialize;
 use tokio::task::spawn_blocking;
 
 use crate::ground::make_private_database;
@@ -230,14 +231,25 @@ impl Store {
                  VALUES (?1, ?2, ?3, ?4)",
             )?;
             for server in servers {
-                let spec = serde_json::to_string(&server.spec)
-                    .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+                let spec = json(&server.spec)?;
                 put.execute(params![
                     server.spec.name.as_str(),
                     spec,
                     wanted_text(server.wanted),
                     server.created_at.to_string(),
                 ])?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Describes servers anew that are still there: all of them or none. Intent stays.
+    pub(crate) async fn describe(&self, specs: Vec<ServerSpec>) -> Result<(), StoreError> {
+        self.change(move |tx| {
+            let mut update = tx.prepare("UPDATE servers SET spec = ?2 WHERE name = ?1")?;
+            for spec in specs {
+                update.execute(params![spec.name.as_str(), json(&spec)?])?;
             }
             Ok(())
         })
@@ -322,6 +334,12 @@ fn set_up(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
         tx.commit()?;
     }
     Ok(())
+}
+
+/// A value as it is stored.
+fn json(value: &impl Serialize) -> rusqlite::Result<String> {
+    serde_json::to_string(value)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
 fn wanted_text(wanted: Wanted) -> &'static str {

@@ -136,6 +136,16 @@ fn the_limit_delays_additions_and_never_removals() {
 }
 
 #[test]
+fn a_person_need_not_wait_for_the_end_of_a_cycle() {
+    let mut world = World::new(RefreshMode::Always);
+    world.see(Ready, 1).see(Ready, 2).pass(3).see(Ready, 3);
+    world.refresh.hurry(world.now + Duration::from_millis(1_999));
+    assert!(!world.refresh.is_in());
+    world.refresh.hurry(world.now + GAP);
+    assert!(world.refresh.is_in());
+}
+
+#[test]
 fn never_means_never_but_what_is_out_comes_back() {
     let mut world = World::new(RefreshMode::Never);
     world.see(Ready, 1).see(Down, 1).pass(100).see(Ready, 2).see(Failed, 2).pass(100);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use mainstay_api::{Around, ClientDone, ClientReport, EventRecord};
 use mainstay_clients::ledger::{Done, Record, State};
+use mainstay_clients::table::Presence;
 use mainstay_clients::{Change, Client, ClientError, Machine, Purpose, Registrar, Target};
 use mainstay_core::ServerName;
 use mainstay_core::refresh::Why;
@@ -40,9 +41,10 @@ pub(super) struct Place {
 }
 
 /// What an earlier daemon left of a server's entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Traces {
     /// The server has none.
+    #[default]
     None,
     /// It has some.
     Some,
@@ -153,8 +155,9 @@ impl Desk {
         };
         // Names come from the ledger, and every one in there was a server's.
         let named = records.iter().filter_map(|record| record.server.parse::<ServerName>().ok());
-        let unknown: BTreeSet<_> = named.filter(|server| !is_known(server)).collect();
-        unknown.iter().flat_map(|server| self.remove_but(server, &BTreeSet::new())).collect()
+        let servers: BTreeSet<_> = named.collect();
+        let unknown = servers.iter().filter(|server| !is_known(server));
+        unknown.flat_map(|server| self.remove_but(server, &BTreeSet::new())).collect()
     }
 
     fn remove<'a>(
@@ -169,6 +172,32 @@ impl Desk {
         };
         clients.flat_map(remove).collect()
     }
+}
+
+/// Why the first of these clients that is not there is not.
+pub(super) fn missing(desk: &Desk, ids: &[String]) -> Option<String> {
+    if !desk.around.home.is_absolute() {
+        return Some(
+            "there is no home directory to look for clients in: HOME is not set".to_owned(),
+        );
+    }
+    ids.iter().find_map(|id| {
+        let client = Client::by_id(id)?;
+        let located = machine(&desk.around).look(|around| client.locate(around));
+        match located.presence {
+            Presence::Installed { .. } => None,
+            Presence::NotInstalled => {
+                let file = located.file.display();
+                Some(format!("{} is not installed (`{file}` would be its file)", client.product))
+            }
+        }
+    })
+}
+
+/// Those of these clients that are there.
+pub(super) fn present(desk: &Desk, mut ids: Vec<String>) -> Vec<String> {
+    ids.retain(|id| missing(desk, std::slice::from_ref(id)).is_none());
+    ids
 }
 
 /// A user on this machine, by what the user's program told.

@@ -61,11 +61,11 @@ enum Ask {
 }
 
 impl Entries {
-    /// Has the entries made what they are to be, and tells what was done.
-    pub(crate) async fn ensure(&self, wish: Wish) -> Vec<ClientReport> {
+    /// Asks for the entries to be made what they are to be. What was done is told once it is.
+    pub(crate) async fn ensure(&self, wish: Wish) -> oneshot::Receiver<Vec<ClientReport>> {
         let (to, done) = oneshot::channel();
         self.ask(Ask::Ensure(wish, to)).await;
-        done.await.unwrap_or_default()
+        done
     }
 
     /// Asks for the entries to be taken out for good; none is added after that. What was done is told
@@ -93,11 +93,12 @@ impl Entries {
     }
 }
 
+/// A way to a keeper, and what it does until its server's driver ends.
 pub(super) fn keep(
     clients: Clients,
     server: ServerName,
     view: watch::Receiver<Snapshot>,
-) -> Entries {
+) -> (Entries, impl Future<Output = ()> + Send + 'static) {
     let (asks, inbox) = mpsc::channel(INBOX);
     let (acted, watcher) = watch::channel(0);
     // Its driver has not begun yet, so a run that is not up is past.
@@ -105,7 +106,7 @@ pub(super) fn keep(
         let unit = &view.borrow().unit;
         if unit.run().is_some() { 0 } else { unit.last_run().generation() }
     };
-    tokio::spawn(async move {
+    let keeping = async move {
         let asked = server.clone();
         let past = match clients.work(move |desk| desk.traces(&asked)).await {
             Traces::None => Past { out: false, run: former },
@@ -113,8 +114,8 @@ pub(super) fn keep(
             Traces::Away => Past { out: true, run: 0 },
         };
         Keeper::new(clients, server, view, past).run(inbox, acted).await;
-    });
-    Entries { asks, acted: watcher }
+    };
+    (Entries { asks, acted: watcher }, keeping)
 }
 
 struct Keeper {
@@ -226,10 +227,20 @@ impl Keeper {
         self.take_in();
         // Whoever asked may have gone; what was asked for is done all the same.
         match ask {
-            Ask::Ensure(wish, to) => drop(to.send(self.ensure(&wish).await)),
+            Ask::Ensure(wish, to) => drop(to.send(self.obey(&wish).await)),
             Ask::Leave(to) => drop(to.send(self.leave().await)),
             Ask::SessionsLost => self.refresh.lose_sessions(),
         }
+    }
+
+    /// Does what a person or the daemon asks for. What is due comes first, so that no entry is added
+    /// only to be removed; and what a person asks for does not wait for the end of a cycle.
+    async fn obey(&mut self, wish: &Wish) -> Vec<ClientReport> {
+        self.act().await;
+        if matches!(wish, Wish::Anew(ids) if !ids.is_empty()) {
+            self.refresh.hurry(clock::now());
+        }
+        self.ensure(wish).await
     }
 
     async fn take_out(&mut self, why: Why) {
@@ -254,7 +265,9 @@ impl Keeper {
     }
 
     async fn leave(&mut self) -> Vec<ClientReport> {
-        self.left = true;
+        if std::mem::replace(&mut self.left, true) {
+            return Vec::new();
+        }
         self.look = None;
         let server = self.server.clone();
         let reports =

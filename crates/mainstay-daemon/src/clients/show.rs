@@ -1,6 +1,6 @@
 //! Clients and entries as the control API shows them. Reads files and changes none.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mainstay_api::{ClientEntry, ClientInfo, EntryStanding, Registration};
 use mainstay_clients::edit::Value;
@@ -12,9 +12,11 @@ use mainstay_core::ServerName;
 
 use super::desk::Desk;
 
-/// All clients, as `client ls` shows them.
-pub(super) fn all(desk: &Desk) -> Vec<ClientInfo> {
-    clients().iter().map(|client| info(desk, client)).collect()
+/// All clients, as `client ls` shows them. `wanted` are the servers that are to be in each.
+pub(super) fn all(desk: &Desk, wanted: &BTreeMap<String, BTreeSet<String>>) -> Vec<ClientInfo> {
+    let none = BTreeSet::new();
+    let info = |client: &'static Client| info(desk, client, wanted.get(client.id).unwrap_or(&none));
+    clients().iter().map(info).collect()
 }
 
 /// The entries of a server, as `status` shows them. A file that cannot be read is `client ls`'s to
@@ -29,14 +31,14 @@ pub(super) fn of_server(desk: &Desk, server: &ServerName) -> Vec<Registration> {
         Some(Registration {
             product: client.product.to_owned(),
             file: status.located.file,
-            standing: standing(&entry.standing).0,
+            standing: standing(&entry.standing)?.0,
             client: id,
         })
     };
     ids.into_iter().filter_map(registration).collect()
 }
 
-fn info(desk: &Desk, client: &'static Client) -> ClientInfo {
+fn info(desk: &Desk, client: &'static Client, wanted: &BTreeSet<String>) -> ClientInfo {
     let registrar = desk.registrar(client.id);
     let Located { file, exists, presence } = registrar.locate(client);
     let because = match presence {
@@ -45,7 +47,8 @@ fn info(desk: &Desk, client: &'static Client) -> ClientInfo {
     };
     let (entries, problem) = match registrar.status(client.id) {
         Ok(status) => {
-            (status.entries.into_iter().map(|found| entry(client, found)).collect(), None)
+            let found = status.entries.into_iter();
+            (with_missing(found.filter_map(|found| entry(client, found, wanted)), wanted), None)
         }
         Err(error) => (Vec::new(), Some(error.line())),
     };
@@ -62,32 +65,56 @@ fn info(desk: &Desk, client: &'static Client) -> ClientInfo {
     }
 }
 
-fn entry(client: &Client, found: EntryStatus) -> ClientEntry {
-    let (standing, drifted) = standing(&found.standing);
+/// Entries, and those that are to be there but never came to be.
+fn with_missing(
+    found: impl Iterator<Item = ClientEntry>,
+    wanted: &BTreeSet<String>,
+) -> Vec<ClientEntry> {
+    let mut entries: Vec<_> = found.collect();
+    let missing = wanted.iter().filter(|name| entries.iter().all(|entry| entry.name != **name));
+    let missing: Vec<_> = missing
+        .map(|name| ClientEntry {
+            name: name.clone(),
+            standing: EntryStanding::Missing,
+            wanted: true,
+            drifted: Vec::new(),
+            says: BTreeMap::new(),
+            own_fields: Vec::new(),
+        })
+        .collect();
+    entries.extend(missing);
+    entries
+}
+
+fn entry(client: &Client, found: EntryStatus, wanted: &BTreeSet<String>) -> Option<ClientEntry> {
+    let (standing, drifted) = standing(&found.standing)?;
     let fields = match found.says {
         Some(Value::Map(fields)) if standing != EntryStanding::Foreign => fields,
         Some(_) | None => Vec::new(),
     };
     let (says, own): (Vec<_>, Vec<_>) =
         fields.into_iter().partition(|(field, _)| client.owned.contains(&field.as_str()));
-    ClientEntry {
+    Some(ClientEntry {
+        wanted: wanted.contains(&found.name),
         name: found.name,
         standing,
-        wanted: false,
         drifted,
         says: says.into_iter().map(|(field, value)| (field, value.to_json())).collect(),
         own_fields: own.into_iter().map(|(field, _)| field).collect(),
-    }
+    })
 }
 
-fn standing(found: &Standing) -> (EntryStanding, Vec<String>) {
+/// How an entry stands, and which of its fields were changed; nothing if there is none, and none is
+/// meant to be there.
+fn standing(found: &Standing) -> Option<(EntryStanding, Vec<String>)> {
     let standing = match found {
         Standing::Ours => EntryStanding::Ours,
         Standing::Foreign => EntryStanding::Foreign,
-        Standing::Drifted { fields } => return (EntryStanding::Drifted, fields.clone()),
+        Standing::Drifted { fields } => return Some((EntryStanding::Drifted, fields.clone())),
         Standing::Away => EntryStanding::Away,
         Standing::Withdrawn => EntryStanding::Withdrawn,
-        Standing::Absent | Standing::Overwritten => EntryStanding::Missing,
+        Standing::Overwritten => EntryStanding::Missing,
+        Standing::Absent => return None,
     };
-    (standing, Vec::new())
+    Some((standing, Vec::new()))
 }

@@ -23,6 +23,7 @@ use mainstay_engine::{FoundState, News, RunKey, Started};
 use mainstay_proxy::Hubs;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
 
 use crate::clients::{Clients, Entries};
 use crate::clock;
@@ -40,6 +41,9 @@ use work::Done;
 
 /// Messages on their way to a driver.
 const INBOX: usize = 64;
+
+/// How long the end of a server waits for its entries to be taken out of clients' files.
+const LEAVING: Duration = Duration::from_secs(8);
 
 /// What every driver shares.
 #[derive(Clone)]
@@ -382,8 +386,9 @@ impl Driver {
         self.work.shutdown().await;
         self.say_goodbye();
         if let Some(entries) = &self.entries {
-            // What was done is in the event log.
-            entries.leave().await.await.ok();
+            // What was done is in the event log. A client that holds its file for long is not waited
+            // for: the entry goes when it lets go.
+            timeout(LEAVING, entries.leave().await).await.ok();
         }
         let name = self.name().clone();
         self.context.memory.forget(&self.key(self.unit.last_run()));

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use mainstay_api::{ApiError, Outcome, ServerInfo, Which};
+use mainstay_api::{ApiError, ClientReport, Outcome, ServerInfo, Which};
 use mainstay_core::{ServerName, Status, Wanted};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{Registry, STOP_SLACK, refused, send};
+use super::{Registry, STOP_SLACK, entries, refused, send};
 use crate::driver::{Handle, Message};
 
 /// How long a driver may take to act on a message.
@@ -46,17 +47,23 @@ impl Change {
     }
 }
 
+/// A server whose intent was changed.
+struct Changed {
+    outcome: Outcome,
+    handle: Handle,
+    /// What becomes of its entries in clients' files, if it goes.
+    leaving: Option<oneshot::Receiver<Vec<ClientReport>>>,
+}
+
 impl Registry {
     /// Turns servers on.
     pub(crate) async fn start(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
-        let changed = self.change(which, Change::Start).await?;
-        Ok(changed.into_iter().map(|(outcome, _)| outcome).collect())
+        Ok(outcomes(self.change(which, Change::Start).await?))
     }
 
     /// Starts servers anew.
     pub(crate) async fn restart(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
-        let changed = self.change(which, Change::Restart).await?;
-        Ok(changed.into_iter().map(|(outcome, _)| outcome).collect())
+        Ok(outcomes(self.change(which, Change::Restart).await?))
     }
 
     /// Turns servers off and waits until they are.
@@ -67,22 +74,27 @@ impl Registry {
 
     /// Ends servers and forgets them.
     pub(crate) async fn remove(&self, which: Which) -> Result<Vec<Outcome>, ApiError> {
-        let changed = self.change(which, Change::Remove).await?;
-        Ok(settle(changed, |_| false).await)
+        let mut changed = self.change(which, Change::Remove).await?;
+        let leaving = changed
+            .iter_mut()
+            .filter_map(|changed| Some((changed.outcome.name.clone(), changed.leaving.take()?)));
+        let mut reports = entries::collect(leaving.collect()).await;
+        let mut outcomes = settle(changed, |_| false).await;
+        for outcome in &mut outcomes {
+            let own = reports.extract_if(.., |report| report.server == outcome.name);
+            outcome.clients = own.collect();
+        }
+        Ok(outcomes)
     }
 
     /// Stores an intent and tells the drivers.
-    async fn change(
-        &self,
-        which: Which,
-        change: Change,
-    ) -> Result<Vec<(Outcome, Handle)>, ApiError> {
+    async fn change(&self, which: Which, change: Change) -> Result<Vec<Changed>, ApiError> {
         let _guard = self.begin_change().await?;
         let chosen = self.choose(which)?;
         let names = chosen.iter().map(|(name, _)| name.clone()).collect();
         let stored = self.shared.context.store.want(names, change.wanted()).await;
         stored.map_err(|error| refused(&error))?;
-        let mut outcomes = Vec::new();
+        let mut done = Vec::new();
         for (name, handle) in chosen {
             let (changed, before) = {
                 let shown = handle.view.borrow();
@@ -100,13 +112,10 @@ impl Registry {
             // A driver answers at once; one that ends has nothing more to show.
             timeout(ACKNOWLEDGE, view.wait_for(|shown| shown.revision > before)).await.ok();
             let status = Some(handle.view.borrow().info().status);
-            let clients = match leaving {
-                Some(leaving) => leaving.await.unwrap_or_default(),
-                None => Vec::new(),
-            };
-            outcomes.push((Outcome { name, changed, status, clients }, handle));
+            let outcome = Outcome { name, changed, status, clients: Vec::new() };
+            done.push(Changed { outcome, handle, leaving });
         }
-        Ok(outcomes)
+        Ok(done)
     }
 
     fn choose(&self, which: Which) -> Result<Vec<(ServerName, Handle)>, ApiError> {
@@ -119,13 +128,14 @@ impl Registry {
     }
 }
 
+fn outcomes(changed: Vec<Changed>) -> Vec<Outcome> {
+    changed.into_iter().map(|changed| changed.outcome).collect()
+}
+
 /// Waits, not for ever, until servers are as wanted, and tells their status then; none if gone.
-async fn settle(
-    changed: Vec<(Outcome, Handle)>,
-    done: impl Fn(&ServerInfo) -> bool,
-) -> Vec<Outcome> {
+async fn settle(changed: Vec<Changed>, done: impl Fn(&ServerInfo) -> bool) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
-    for (mut outcome, mut handle) in changed {
+    for Changed { mut outcome, mut handle, .. } in changed {
         let limit = handle.view.borrow().spec.restart.stop_timeout.saturating_add(STOP_SLACK);
         let waiting = timeout(limit, handle.view.wait_for(|shown| done(&shown.info()))).await;
         let gone = matches!(waiting, Ok(Err(_)));

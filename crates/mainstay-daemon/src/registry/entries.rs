@@ -1,36 +1,48 @@
 //! What is done to the entries of all servers, or of several, in clients' files.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
 
-use mainstay_api::{ApiError, Around, ClientReport};
+use mainstay_api::{ApiError, Around, ClientDone, ClientInfo, ClientReport};
 use mainstay_core::{ClientSettings, ServerName, ServerSpec};
-use tokio::time::timeout;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::change::ACKNOWLEDGE;
 use super::{Registry, refused, send};
 use crate::clients::Wish;
 use crate::driver::{Handle, Message};
-use crate::store::Stored;
+
+/// So long somebody who changes something waits to hear what was done to files: longer than it takes
+/// to wait once for a client's lock.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 impl Registry {
     /// Makes the entries of servers that were just described what they are to be. Clients that a server
     /// names are asked for now.
     pub(crate) async fn register(&self, servers: &[ServerName]) -> Vec<ClientReport> {
-        let mut reports = Vec::new();
-        for handle in servers.iter().filter_map(|name| self.get(name).ok()) {
+        let described = servers.iter().filter_map(|name| self.get(name).ok());
+        let wish = |handle: Handle| {
             let named = handle.view.borrow().spec.clients.only.clone();
-            reports.extend(ensure(&handle, Wish::Anew(named.unwrap_or_default())).await);
-        }
-        reports
+            (handle, Wish::Anew(named.unwrap_or_default()))
+        };
+        ensure(described.map(wish)).await
     }
 
     /// Makes the entries of all servers what they are to be.
     pub(crate) async fn register_all(&self, wish: Wish) -> Vec<ClientReport> {
-        let mut reports = Vec::new();
-        for handle in self.all() {
-            reports.extend(ensure(&handle, wish.clone()).await);
-        }
-        reports
+        ensure(self.all().into_iter().map(|handle| (handle, wish.clone()))).await
+    }
+
+    /// All clients, as `client ls` shows them.
+    pub(crate) async fn clients(&self, around: Around) -> Vec<ClientInfo> {
+        let settings = |handle: &Handle| {
+            let spec = &handle.view.borrow().spec;
+            (spec.name.clone(), spec.clients.clone())
+        };
+        let servers = self.all().iter().map(settings).collect();
+        self.shared.context.clients.list(around, servers).await
     }
 
     /// Chooses clients, and registers every server with them that names no clients of its own.
@@ -39,8 +51,9 @@ impl Registry {
         ids: Vec<String>,
         around: Around,
     ) -> Result<Vec<ClientReport>, ApiError> {
-        let _guard = self.begin_change().await?;
+        let guard = self.begin_change().await?;
         self.shared.context.clients.choose(&ids, around).await?;
+        drop(guard);
         let mut reports = self.sweep_entries().await;
         reports.extend(self.register_all(Wish::Anew(ids.into_iter().collect())).await);
         Ok(reports)
@@ -52,11 +65,17 @@ impl Registry {
         &self,
         ids: Vec<String>,
     ) -> Result<Vec<ClientReport>, ApiError> {
-        let _guard = self.begin_change().await?;
+        let guard = self.begin_change().await?;
         self.shared.context.clients.unchoose(&ids).await?;
-        self.unname(&ids.into_iter().collect()).await?;
+        let unnamed = self.unname(&ids.into_iter().collect()).await?;
+        drop(guard);
         let mut reports = self.sweep_entries().await;
         reports.extend(self.register_all(Wish::Keep).await);
+        for report in &mut reports {
+            if report.done == ClientDone::Removed && unnamed.contains(&report.server) {
+                report.text.push_str("; it no longer names that client");
+            }
+        }
         Ok(reports)
     }
 
@@ -75,23 +94,23 @@ impl Registry {
         self.shared.context.clients.sweep(is_known).await
     }
 
-    /// Makes servers name these clients no longer.
-    async fn unname(&self, ids: &BTreeSet<String>) -> Result<(), ApiError> {
+    /// Makes servers name these clients no longer, and tells which did.
+    async fn unname(&self, ids: &BTreeSet<String>) -> Result<BTreeSet<ServerName>, ApiError> {
         let mut changed = Vec::new();
         let mut told = Vec::new();
         for handle in self.all() {
-            let shown = handle.view.borrow().clone();
-            let Some(clients) = without(&shown.spec.clients, ids) else { continue };
-            let spec = ServerSpec { clients: clients.clone(), ..ServerSpec::clone(&shown.spec) };
-            changed.push(Stored { spec, wanted: shown.wanted, created_at: shown.created_at });
+            let spec = Arc::clone(&handle.view.borrow().spec);
+            let Some(clients) = without(&spec.clients, ids) else { continue };
+            changed.push(ServerSpec { clients: clients.clone(), ..ServerSpec::clone(&spec) });
             told.push((handle, clients));
         }
-        self.shared.context.store.put(changed).await.map_err(|error| refused(&error))?;
+        let names = changed.iter().map(|spec| spec.name.clone()).collect();
+        self.shared.context.store.describe(changed).await.map_err(|error| refused(&error))?;
         for (handle, clients) in told {
             send(&handle, Message::Clients(clients.clone())).await;
             show(handle, &clients).await;
         }
-        Ok(())
+        Ok(names)
     }
 }
 
@@ -109,11 +128,37 @@ fn without(settings: &ClientSettings, ids: &BTreeSet<String>) -> Option<ClientSe
     (left.len() < only.len()).then(|| ClientSettings { only: Some(left), ..settings.clone() })
 }
 
-async fn ensure(handle: &Handle, wish: Wish) -> Vec<ClientReport> {
-    match &handle.entries {
-        Some(entries) => entries.ensure(wish).await,
-        None => Vec::new(),
+/// Has the entries of servers made what they are to be, side by side. A client that holds its file for
+/// long is not waited for: the rest is done when it lets go.
+async fn ensure(servers: impl Iterator<Item = (Handle, Wish)>) -> Vec<ClientReport> {
+    let mut asked = Vec::new();
+    for (handle, wish) in servers {
+        if let Some(entries) = handle.entries {
+            let server = handle.view.borrow().spec.name.clone();
+            asked.push((server, entries.ensure(wish).await));
+        }
     }
+    collect(asked).await
+}
+
+/// What was done for each server, as far as it is done soon.
+pub(super) async fn collect(
+    asked: Vec<(ServerName, oneshot::Receiver<Vec<ClientReport>>)>,
+) -> Vec<ClientReport> {
+    let limit = Instant::now() + PATIENCE;
+    let mut reports = Vec::new();
+    for (server, done) in asked {
+        match timeout_at(limit, done).await {
+            Ok(done) => reports.extend(done.unwrap_or_default()),
+            Err(_) => reports.push(ClientReport {
+                client: String::new(),
+                done: ClientDone::Waits,
+                text: format!("a client holds its file: the entries of `{server}` follow"),
+                server,
+            }),
+        }
+    }
+    reports
 }
 
 #[cfg(test)]

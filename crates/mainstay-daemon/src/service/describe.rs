@@ -12,6 +12,9 @@ impl Service {
         replace: bool,
         around: &Around,
     ) -> Result<Described, ApiError> {
+        if let Some(named) = &spec.clients.only {
+            self.context.clients.need(&Vec::from_iter(named.clone()), around).await?;
+        }
         let names = self.registry.describe(vec![spec], replace, around).await?;
         let clients = self.registry.register(&names).await;
         Ok(Described { server: self.info(&names[0])?, clients })

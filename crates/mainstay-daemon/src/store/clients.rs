@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use mainstay_api::Around;
 use rusqlite::params;
-use serde_json::{from_str, to_string};
+use serde_json::from_str;
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, json};
 
 pub(super) const TABLE: &str = "
     CREATE TABLE clients (
@@ -53,9 +53,7 @@ impl Store {
                 "INSERT OR REPLACE INTO clients (id, chosen, around) VALUES (?1, ?2, ?3)",
             )?;
             for (id, client) in clients {
-                let around = to_string(&client.around)
-                    .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
-                put.execute(params![id, client.chosen, around])?;
+                put.execute(params![id, client.chosen, json(&client.around)?])?;
             }
             Ok(())
         })

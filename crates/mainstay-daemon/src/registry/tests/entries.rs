@@ -287,6 +287,7 @@ async fn a_client_that_is_dropped_is_dropped_for_servers_that_name_it_too() {
     assert_eq!(reports.iter().map(|report| report.done).collect::<Vec<_>>(), [ClientDone::Removed]);
     assert_eq!(world.text(), BEFORE);
     assert_eq!(world.store.load().unwrap()[0].spec.clients.only, Some(BTreeSet::new()));
+    assert!(reports[0].text.ends_with("; it no longer names that client"), "{}", reports[0].text);
     // The server itself has not noticed.
     assert_eq!(world.engine.starts().len(), 1);
 }
@@ -310,7 +311,7 @@ async fn clients_are_shown_with_their_entries() {
     world.describe(RefreshMode::Auto, RestartPolicy::default()).await;
     world.make_it_ones_own();
     let clients = &world.registry.shared.context.clients;
-    let all = clients.list(Around::default()).await;
+    let all = world.registry.clients(Around::default()).await;
     let cursor = all.iter().find(|client| client.id == "cursor").unwrap();
     assert!(cursor.installed && cursor.chosen && cursor.exists);
     let of = |name: &str| cursor.entries.iter().find(|entry| entry.name == name).unwrap();
@@ -332,6 +333,70 @@ async fn only_clients_that_exist_and_are_installed_can_be_chosen() {
     assert_eq!(error.message, "no client is called `cursed`");
     let error = choose("zed").await.unwrap_err();
     assert!(error.message.starts_with("Zed is not installed ("), "{}", error.message);
+    let homeless = world.registry.choose_clients(vec!["cursor".to_owned()], Around::default());
+    let error = homeless.await.unwrap_err();
+    assert!(error.message.contains("HOME is not set"), "{}", error.message);
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_that_are_wanted_and_not_there_are_shown() {
+    let world = World::with_cursor().await;
+    let taken = BEFORE.replace("other", "time");
+    fs::write(world.file(), &taken).unwrap();
+    let reports = world.describe(RefreshMode::Auto, RestartPolicy::default()).await;
+    assert_eq!(reports[0].done, ClientDone::Left);
+    let entries = || async {
+        let all = world.registry.clients(Around::default()).await;
+        let cursor = all.into_iter().find(|client| client.id == "cursor").unwrap();
+        cursor.entries.into_iter().map(|entry| (entry.name, entry.standing, entry.wanted)).collect()
+    };
+    let shown: Vec<_> = entries().await;
+    assert_eq!(shown, [("time".to_owned(), EntryStanding::Foreign, true)]);
+    fs::write(world.file(), BEFORE).unwrap();
+    let shown: Vec<_> = entries().await;
+    let expected = [
+        ("other".to_owned(), EntryStanding::Foreign, false),
+        ("time".to_owned(), EntryStanding::Missing, true),
+    ];
+    assert_eq!(shown, expected);
+}
+
+/// In real time: time that is paused stands still while a file is waited for.
+#[tokio::test]
+async fn a_client_that_holds_its_file_holds_up_nobody() {
+    let world = World::with_cursor().await;
+    let name = "time".parse().unwrap();
+    world.describe(RefreshMode::Auto, RestartPolicy::default()).await;
+    let lock = world.home().join(".claude.json.lock");
+    fs::write(world.home().join(".claude.json"), "{}").unwrap();
+    fs::create_dir(&lock).unwrap();
+    let (registry, around) = (world.registry.clone(), world.around());
+    let choosing = tokio::spawn(async move {
+        registry.choose_clients(vec!["claude-code".to_owned()], around).await
+    });
+    let clients = &world.registry.shared.context.clients;
+    world.until("work", |_| clients.is_at_work()).await;
+    world.registry.stop(mainstay_api::Which::Names(vec![name])).await.unwrap();
+    assert!(!world.registry.clients(world.around()).await.is_empty());
+    assert!(!choosing.is_finished());
+    fs::remove_dir(&lock).unwrap();
+    let reports = choosing.await.unwrap().unwrap();
+    assert!(reports.iter().any(|report| report.done == ClientDone::Added), "{reports:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_has_failed_is_not_added() {
+    let world = World::with_cursor().await;
+    world.engine.refuse_starts("no such device");
+    let names = world.registry.describe(vec![container()], false, &world.around()).await.unwrap();
+    let mut view = world.registry.get(&names[0]).unwrap().view;
+    drop(view.wait_for(|shown| shown.info().status == Status::Error).await.unwrap());
+    let reports = world.registry.register(&names).await;
+    assert_eq!(reports[0].done, ClientDone::Waits);
+    assert_eq!(world.text(), BEFORE);
+    world.engine.allow_starts();
+    world.registry.restart(mainstay_api::Which::All).await.unwrap();
+    world.until("entry in", World::has_entry).await;
 }
 
 #[tokio::test(start_paused = true)]
