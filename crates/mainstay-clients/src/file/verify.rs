@@ -270,7 +270,10 @@ mod tests {
         assert!(check("mcp_servers = {}", "mcp_servers = { time = {} }"));
         assert!(check("mcp_servers = { a = 1 }", "mcp_servers = { a = 1, time.url = 1 }"));
         assert!(check("[mcp_servers]\na = 1", "[mcp_servers]\ntime = { url = 1 }\na = 1"));
+        let long = "a = \"\"\"\n[mcp_servers.time]\n";
+        assert!(check(&format!("{long}x\"\"\""), &format!("{long}x\"\"\"\n{ours}")));
         // Something else is gone, changed, or below another header.
+        assert!(!check(&format!("{long}x\"\"\""), &format!("{long}y\"\"\"\n{ours}")));
         assert!(!check(before, &before.replace("\"o\"", "\"p\"")));
         assert!(!check(before, "model = \"x\"\n"));
         assert!(!check(before, &before.replace("url", &format!("{ours}url"))));

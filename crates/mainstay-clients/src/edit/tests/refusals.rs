@@ -97,6 +97,11 @@ fn toml_that_no_client_would_read_is_refused_wherever_it_is() {
         let place = refused.to_string();
         assert!(place.contains("line "), "{text}: {place}");
     }
+    let deep = vec!["a"; 100].join(".");
+    for text in [format!("{deep} = 1\n"), format!("[{deep}]\n"), format!("x = {{ {deep} = 1 }}\n")]
+    {
+        assert!(upsert(&text, &TOML, "ours", &fields(), OWNED).is_err());
+    }
     for text in [
         "[a.b]\n[a]\n",
         "[[a]]\n[a.b]\n[[a]]\n[a.b]\n",

@@ -5,7 +5,7 @@ use toml_parser::parser::{Event, EventKind, RecursionGuard, ValidateWhitespace, 
 use toml_parser::{ParseError, Source};
 
 /// As deep as the full parser goes.
-const MAX_DEPTH: u32 = 80;
+pub(super) const MAX_DEPTH: u32 = 80;
 
 /// How many tokens are parsed at once, at least: few enough to stay close to the processor.
 const BATCH: usize = 4096;

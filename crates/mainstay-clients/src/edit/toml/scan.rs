@@ -15,7 +15,7 @@ use toml_parser::parser::{Event, EventKind};
 use toml_parser::{ParseError, Source};
 
 use self::names::{Names, Scope};
-use super::events::events;
+use super::events::{MAX_DEPTH, events};
 use super::lines::{Kind, Statement};
 
 /// What a pass over a text has found.
@@ -71,7 +71,7 @@ impl<'t> Scanner<'t, '_> {
                     self.push(event.span().start()..end, Kind::Header, &[], &keys);
                     let is_list = event.kind() == EventKind::ArrayTableOpen;
                     self.state.scope = self.state.names.header(&keys, is_list);
-                    self.doubt_unless(self.state.scope.is_some());
+                    self.doubt_unless(self.state.scope.is_some() && !is_deep(&keys));
                     self.state.above = keys;
                 }
                 EventKind::SimpleKey => {
@@ -92,7 +92,7 @@ impl<'t> Scanner<'t, '_> {
 
     fn define(&mut self, scope: Scope, keys: &[Cow<str>]) {
         let is_new = self.state.names.key(scope, keys);
-        self.doubt_unless(is_new);
+        self.doubt_unless(is_new && !is_deep(keys));
     }
 
     fn doubt_unless(&mut self, is_sound: bool) {
@@ -203,4 +203,9 @@ impl<'t> Scanner<'t, '_> {
         };
         wrong.is_none().then_some(is_sound)
     }
+}
+
+/// Whether a path may be longer than the full parser takes.
+fn is_deep(path: &[Cow<str>]) -> bool {
+    path.len() >= MAX_DEPTH as usize
 }

@@ -56,6 +56,8 @@ struct Sorter<'t, 'p> {
     path: &'p [&'p str],
     /// The keys of the last header.
     above: Vec<Cow<'t, str>>,
+    /// The last plain value, if it is the last of all.
+    last: Option<Event>,
     /// Statements outside of the entry, as they are written.
     others: Vec<&'t str>,
     /// Statements that begin with the same key as the entry, and the entry, as a text of their own.
@@ -65,7 +67,7 @@ struct Sorter<'t, 'p> {
 impl<'t, 'p> Sorter<'t, 'p> {
     fn new(path: &'p [&'p str]) -> Self {
         let (above, others) = (Vec::new(), Vec::new());
-        Self { source: Source::new(""), path, above, others, near: String::new() }
+        Self { source: Source::new(""), path, above, last: None, others, near: String::new() }
     }
 
     /// Reads the lines that two texts begin with, once for both, and answers with their length. Lines that are no whole
@@ -75,11 +77,20 @@ impl<'t, 'p> Sorter<'t, 'p> {
         let end = before.as_bytes()[..same].iter().rposition(|byte| *byte == b'\n');
         let lines = end.map_or(0, |end| end + 1);
         let mut sorter = Self::new(path);
-        if sorter.read(&before[..lines]).is_err() {
+        if sorter.read(&before[..lines]).is_err() || !sorter.is_closed() {
             return (0, Self::new(path));
         }
         sorter.others.clear();
         (lines, sorter)
+    }
+
+    /// Whether the last value that was read is a whole one. A text over several lines that has no end is seen only when it
+    /// is decoded.
+    fn is_closed(&self) -> bool {
+        let mut wrong: Option<ParseError> = None;
+        let last = self.last.and_then(|last| self.source.get(last));
+        last.map(|value| value.decode_scalar(&mut (), &mut wrong));
+        wrong.is_none()
     }
 
     /// Goes on with a text.
@@ -89,6 +100,9 @@ impl<'t, 'p> Sorter<'t, 'p> {
     }
 
     fn take(&mut self, events: &[Event]) {
+        if let Some(last) = events.last() {
+            self.last = Some(*last).filter(|last| last.kind() == EventKind::Scalar);
+        }
         let mut rest = events;
         while let Some(first) = rest.first() {
             let (statement, behind) = rest.split_at(length(rest));
