@@ -84,17 +84,19 @@ fn auto_takes_the_entry_out_when_an_outage_outlives_the_hold() {
 
 #[test]
 fn a_server_that_is_given_up_is_taken_out_and_a_restart_brings_it_back() {
-    let scene = Scene::new(CURSOR, &["--restart-max", "1", "--hold", "10m"]);
-    scene.kill();
-    scene.env.once_running("time", 2);
-    assert_eq!(scene.file.text(), scene.with);
-    scene.kill();
-    scene.file.once(&scene.before);
-    let removed = scene.once_done("removed");
-    assert!(removed["detail"].as_str().unwrap().contains("failed"), "{removed}");
-    assert_eq!(scene.env.server("time")["status"], "error");
-    scene.env.ok(["restart", "time"]);
-    scene.file.once(&scene.with);
+    for sort in [CURSOR, VSCODE, CLINE] {
+        let scene = Scene::new(sort, &["--restart-max", "1", "--hold", "10m"]);
+        scene.kill();
+        scene.env.once_running("time", 2);
+        assert_eq!(scene.file.text(), scene.with);
+        scene.kill();
+        scene.file.once(&scene.before);
+        let removed = scene.once_done("removed");
+        assert!(removed["detail"].as_str().unwrap().contains("failed"), "{removed}");
+        assert_eq!(scene.env.server("time")["status"], "error");
+        scene.env.ok(["restart", "time"]);
+        scene.file.once(&scene.with);
+    }
 }
 
 #[test]

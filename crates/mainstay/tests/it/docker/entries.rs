@@ -9,6 +9,9 @@ use super::scene::{Rest, Wire, kill_daemon, run, server_name, stage};
 use crate::clients::scene::{CLINE, CURSOR, ClientFile, Sort, VSCODE, done};
 use crate::env::{TestEnv, until};
 
+/// Clients with three kinds of files.
+const SORTS: [Sort; 3] = [CURSOR, VSCODE, CLINE];
+
 /// A server in a container that is registered with a client.
 struct Registered {
     env: TestEnv,
@@ -77,31 +80,44 @@ fn exit(sort: Sort) {
 
 #[test]
 fn a_quick_recovery_leaves_the_entry_alone() {
-    let server = Registered::new(Engine::shared(), CURSOR, &[], &[]);
-    let stamp = server.file.stamp();
-    server.engine.docker(&["kill", &server.container()]);
-    server.env.once_running(&server.name, 2);
-    assert_eq!((server.file.stamp(), server.done()), (stamp, vec!["added".to_owned()]));
+    for sort in SORTS {
+        let server = Registered::new(Engine::shared(), sort, &[], &[]);
+        let stamp = server.file.stamp();
+        server.engine.docker(&["kill", &server.container()]);
+        server.env.once_running(&server.name, 2);
+        assert_eq!((server.file.stamp(), server.done()), (stamp, vec!["added".to_owned()]));
+    }
 }
 
 #[test]
 fn an_outage_of_the_engine_that_outlives_the_hold_takes_the_entry_out() {
     let engine = Engine::own(Options::default());
     let server = Registered::new(engine, CURSOR, &["--hold", "1s"], &[]);
+    let others = [VSCODE, CLINE].map(|sort| {
+        let file = ClientFile::install(&server.env, sort);
+        server.env.ok(["client", "add", sort.id]);
+        (file.text(), file, sort)
+    });
     server.engine.stop();
     server.file.once(CURSOR.text);
+    for (_, file, sort) in &others {
+        file.once(sort.text);
+    }
     server.engine.start();
     server.env.once_running(&server.name, 2);
     server.file.once(&server.with);
+    for (with, file, _) in &others {
+        file.once(with);
+    }
     assert_eq!(server.env.server(&server.name)["restarts"], 0);
 }
 
 #[test]
 fn a_removed_container_takes_its_entry_along_for_good() {
-    for mode in ["auto", "never"] {
-        let server = Registered::new(Engine::shared(), CURSOR, &["--refresh", mode], &[]);
+    for (sort, mode) in SORTS.into_iter().zip(["auto", "never", "always"]) {
+        let server = Registered::new(Engine::shared(), sort, &["--refresh", mode], &[]);
         server.engine.docker(&["rm", "--force", &server.container()]);
-        server.file.once(CURSOR.text);
+        server.file.once(sort.text);
         until("it is forgotten", || server.env.server(&server.name).is_null().then_some(()));
         until("it is told", || (server.done() == ["added", "removed"]).then_some(()));
     }
@@ -137,10 +153,12 @@ fn a_removal_that_no_daemon_saw_takes_the_entry_along() {
 
 #[test]
 fn rm_takes_the_entry_along_and_the_file_is_as_it_was() {
-    let server = Registered::new(Engine::shared(), CURSOR, &[], &[]);
-    let output = server.env.run(["rm", &server.name]);
-    assert_eq!(output.code, 0, "{output}");
-    assert!(output.stderr.contains("[ROOT]/home/.cursor/mcp.json"), "{output}");
-    assert_eq!(server.file.text(), CURSOR.text);
-    assert_eq!(json!(server.done()), json!(["added", "removed"]));
+    for sort in SORTS {
+        let server = Registered::new(Engine::shared(), sort, &[], &[]);
+        let output = server.env.run(["rm", &server.name]);
+        assert_eq!(output.code, 0, "{output}");
+        assert!(output.stderr.contains(sort.path), "{output}");
+        assert_eq!(server.file.text(), sort.text);
+        assert_eq!(json!(server.done()), json!(["added", "removed"]));
+    }
 }
