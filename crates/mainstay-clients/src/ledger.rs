@@ -24,7 +24,9 @@ pub(crate) use book::Book;
 pub use book::LedgerError;
 pub use cut::Cut;
 pub use rules::{Done, Left, Purpose, Standing};
-pub(crate) use rules::{Sight, Verdict, Wish, differing, judge_add, judge_remove, standing};
+pub(crate) use rules::{
+    Sight, Verdict, Wish, differing, is_fresh, judge_add, judge_remove, standing,
+};
 
 /// One entry that we wrote, or are about to write.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -37,11 +39,14 @@ pub struct Record {
     pub server: String,
     /// Our fields as we wrote them.
     pub fields: Fields,
+    /// What they said before our last update. A client may have that in memory, and write it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former: Option<Fields>,
     /// What had to be created around the entry.
     pub created: Created,
     /// Whether there was no file before.
     pub created_file: bool,
-    /// When this was last written to the file.
+    /// When we last wrote to the file what this tells.
     pub at: Timestamp,
     /// How things stand.
     pub state: State,
@@ -65,7 +70,8 @@ pub enum State {
         /// How to give the file back the very bytes.
         cut: Cut,
     },
-    /// It is being removed for good. The file may still have it.
+    /// It is removed for good, or about to be. The file may still have it, and a client may write it
+    /// back from memory, so this is kept until nothing is to be expected any more.
     Leaving,
     /// Somebody else took it out, so it stays out.
     Withdrawn,

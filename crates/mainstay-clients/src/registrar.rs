@@ -3,7 +3,8 @@
 //! Each operation holds our lock on the client's file from its first look to its last record, so two of
 //! them never mix. What is intended is in the ledger before the file is touched; doing an operation that
 //! was broken off again completes it: [`Registrar::add`] for an entry that is being added or is away,
-//! [`Registrar::remove`] for one that is leaving.
+//! [`Registrar::remove`] for one that is leaving. An entry that has left is remembered until no client can
+//! write it back any more.
 
 mod change;
 mod error;
@@ -22,7 +23,7 @@ use crate::table::{Client, Located, Machine, Presence, Target};
 
 pub use change::Change;
 pub use error::ClientError;
-use job::Job;
+use job::{Errand, Job};
 
 /// Keeps entries in clients' files.
 pub struct Registrar {
@@ -100,7 +101,8 @@ impl Registrar {
         }
         let entry = client.entry(target)?;
         self.move_to(client, &located.file, server)?;
-        self.job(client, located.file, server.as_str())?.add(&entry.fields, wish)
+        let errand = Errand::Add { fields: &entry.fields, wish };
+        self.job(client, located.file, server.as_str())?.run(errand)
     }
 
     /// Takes our entry out of files that the client does not read any more. What cannot be taken out now
@@ -121,32 +123,46 @@ impl Registrar {
             if file::is_same(&old.file, file) {
                 self.book.set(client.id, &old.file, server.as_str(), None)?;
             } else if let Ok(job) = self.job(client, old.file, server.as_str()) {
-                job.remove(Purpose::ForGood).ok();
+                job.run(Errand::Remove(Purpose::ForGood)).ok();
             }
         }
         Ok(())
     }
 
-    /// Takes our entry out of every file of the client that we wrote it to. Somebody else's, and one of
-    /// ours that a person pointed elsewhere, stay.
+    /// Takes our entry out of every file of the client that we wrote it to, and tells of each what was
+    /// done or why not. Somebody else's, and one of ours that a person pointed elsewhere, stay.
+    ///
+    /// A client may write an entry that was removed for good back from memory. So its record stays for a
+    /// while ([`State::Leaving`]), and this is to be called again until it is gone.
     pub fn remove(
         &self,
         client: &str,
         server: &ServerName,
         purpose: Purpose,
-    ) -> Result<Vec<Change>, ClientError> {
+    ) -> Vec<Result<Change, ClientError>> {
+        match self.files_of(client, server) {
+            Ok((client, files)) => {
+                let remove =
+                    |file| self.job(client, file, server.as_str())?.run(Errand::Remove(purpose));
+                files.into_iter().map(remove).collect()
+            }
+            Err(error) => vec![Err(error)],
+        }
+    }
+
+    /// The files that have our entry, or would have it.
+    fn files_of(
+        &self,
+        client: &str,
+        server: &ServerName,
+    ) -> Result<(&'static Client, Vec<PathBuf>), ClientError> {
         let client = known(client)?;
         let records = self.records_of(client, server)?;
         let mut files: Vec<_> = records.into_iter().map(|record| record.file).collect();
         if files.is_empty() {
             files.push(self.locate(client).file);
         }
-        // One that fails does not keep the others from being done.
-        let done: Vec<_> = files
-            .into_iter()
-            .map(|file| self.job(client, file, server.as_str())?.remove(purpose))
-            .collect();
-        done.into_iter().collect()
+        Ok((client, files))
     }
 
     /// How things stand with a client. Changes nothing.
@@ -221,6 +237,7 @@ fn entries(
     let record_of = |name: &str| records.iter().find(|record| record.server == name);
     let missing: Vec<_> = records
         .iter()
+        .filter(|record| record.state != State::Leaving)
         .filter(|record| there.iter().all(|(name, _)| *name != record.server))
         .map(|record| {
             let sight = if text.is_some() { Sight::Missing } else { Sight::NoFile };

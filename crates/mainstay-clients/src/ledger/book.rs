@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Record;
+use super::{Record, State};
 use crate::file::{self, FileError};
 
 const VERSION: u32 = 1;
@@ -121,8 +121,18 @@ impl Book {
         })
     }
 
-    /// Forgets an entry that is gone for good. What had to be created for it passes on to the others in
-    /// the same file, so that the last one takes it along.
+    /// Notes that an entry leaves for good. What had to be created for it passes on to the others in the
+    /// same file, so that the last one takes it along.
+    pub(crate) fn leave(&self, record: Record) -> Result<(), LedgerError> {
+        self.change(|records| {
+            records.retain(|other| !is_of(other, &record.client, &record.file, &record.server));
+            bequeath(&record, records);
+            records.push(record);
+        })
+    }
+
+    /// Forgets an entry that is out of our hands. What had to be created for it passes on as when it
+    /// leaves.
     pub(crate) fn forget(
         &self,
         client: &str,
@@ -132,10 +142,12 @@ impl Book {
         self.change(|records| {
             let gone = records.iter().position(|record| is_of(record, client, file, server));
             let Some(gone) = gone.map(|at| records.remove(at)) else { return };
-            for heir in records.iter_mut().filter(|heir| heir.client == client && heir.file == file)
-            {
-                heir.created = heir.created.clone().inherit(gone.created.clone());
-                heir.created_file |= gone.created_file;
+            match gone.state {
+                // It has passed on already, and who came later has made what they needed.
+                State::Leaving => {}
+                State::Adding { .. } | State::Present | State::Away { .. } | State::Withdrawn => {
+                    bequeath(&gone, records);
+                }
             }
         })
     }
@@ -151,6 +163,15 @@ impl Book {
     }
 }
 
+/// Passes what was created for one entry on to the others of its file.
+fn bequeath(gone: &Record, records: &mut [Record]) {
+    let is_heir = |heir: &&mut Record| heir.client == gone.client && heir.file == gone.file;
+    for heir in records.iter_mut().filter(is_heir) {
+        heir.created = heir.created.clone().inherit(gone.created.clone());
+        heir.created_file |= gone.created_file;
+    }
+}
+
 fn is_of(record: &Record, client: &str, file: &Path, server: &str) -> bool {
     record.client == client && record.file == file && record.server == server
 }
@@ -163,7 +184,7 @@ mod tests {
 
     use super::*;
     use crate::edit::{Created, Value};
-    use crate::ledger::{Cut, State};
+    use crate::ledger::Cut;
 
     fn record(server: &str, state: State) -> Record {
         let text = |text: &str| Value::Text(text.to_owned());
@@ -172,6 +193,7 @@ mod tests {
             file: PathBuf::from("/home/ann/.cursor/mcp.json"),
             server: server.to_owned(),
             fields: vec![("url".to_owned(), text("http://x"))],
+            former: Some(vec![("url".to_owned(), text("http://w"))]),
             created: Created::default(),
             created_file: true,
             at: Timestamp::from_millisecond(1_700_000_000_123).unwrap(),

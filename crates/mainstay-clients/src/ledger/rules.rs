@@ -6,7 +6,7 @@ use super::{Record, State};
 use crate::edit::{Fields, Value};
 
 /// A client that has its settings in memory writes them over ours within this time. An entry that goes
-/// so soon was not taken out by a person.
+/// so soon was not taken out by a person, and one that comes back so soon not put back by one.
 const SETTLED: SignedDuration = SignedDuration::from_secs(5);
 
 /// Whose an entry is.
@@ -25,7 +25,7 @@ pub enum Standing {
     },
     /// It is ours, and we took it out to put it back.
     Away,
-    /// It is ours, and the client has just written over it.
+    /// It is ours, and the client has just written over it: it is gone, or says what it said before.
     Overwritten,
     /// It was ours, and somebody took it out.
     Withdrawn,
@@ -115,7 +115,7 @@ pub(crate) fn standing(
         // Taking an entry out leaves its file, so somebody did not want the file any more.
         (Some(Record { state: State::Away { .. }, .. }), Sight::NoFile) => Standing::Withdrawn,
         (Some(record), Sight::NoFile | Sight::Missing) => missing(record, now),
-        (Some(record), Sight::There(found)) => present(record, found, owned),
+        (Some(record), Sight::There(found)) => present(record, found, owned, now),
     }
 }
 
@@ -131,19 +131,23 @@ fn missing(record: &Record, now: Timestamp) -> Standing {
 }
 
 /// Whether we have just written. A clock that was set back does not make it so.
-fn is_fresh(record: &Record, now: Timestamp) -> bool {
+pub(crate) fn is_fresh(record: &Record, now: Timestamp) -> bool {
     let age = now.duration_since(record.at);
     !age.is_negative() && age < SETTLED
 }
 
-fn present(record: &Record, found: &Value, owned: &[&str]) -> Standing {
+fn present(record: &Record, found: &Value, owned: &[&str], now: Timestamp) -> Standing {
     let drifted = differing(&record.fields, found, owned);
     if drifted.is_empty() {
         return Standing::Ours;
     }
+    let says = |fields: &Option<Fields>| {
+        fields.as_ref().is_some_and(|fields| differing(fields, found, owned).is_empty())
+    };
     match &record.state {
-        State::Adding { former: Some(former) } if differing(former, found, owned).is_empty() => {
-            Standing::Ours
+        State::Adding { former } if says(former) => Standing::Ours,
+        State::Present | State::Leaving if is_fresh(record, now) && says(&record.former) => {
+            Standing::Overwritten
         }
         State::Present | State::Adding { former: Some(_) } | State::Leaving => {
             Standing::Drifted { fields: drifted }
@@ -184,13 +188,11 @@ pub(crate) fn judge_remove(standing: Standing, purpose: Purpose) -> Verdict {
     match (standing, purpose) {
         (Standing::Foreign, _) => left(Left::Foreign),
         (Standing::Drifted { fields }, _) => left(Left::Drifted { fields }),
-        (Standing::Ours, _)
+        // One that the client wrote over may be out, but not because a person wanted it so: it is noted.
+        (Standing::Ours | Standing::Overwritten, _)
         // What was created around it is still there, and goes.
-        | (Standing::Away, Purpose::ForGood)
-        // It is out, but not because a person wanted it so: it is noted as out, to be put back.
-        | (Standing::Overwritten, Purpose::Refresh) => Verdict::Write,
+        | (Standing::Away, Purpose::ForGood) => Verdict::Write,
         (Standing::Away, Purpose::Refresh)
-        | (Standing::Overwritten, Purpose::ForGood)
         | (Standing::Absent | Standing::Withdrawn, _) => Verdict::Keep(Done::NotThere),
     }
 }

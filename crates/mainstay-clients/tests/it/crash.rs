@@ -13,7 +13,7 @@
 //! - the count is not less than it was when the process began its last read of the file, so nothing that
 //!   was there before that read is lost; if the client takes its own lock, no count is lost at all;
 //! - the process died of the kill, so no edit of it failed but for the client's writing;
-//! - the next process completes what was begun, and leaves no temporary file, and no entry unless a client
+//! - the next process completes what was begun, and leaves no temporary file and no entry, even if a client
 //!   without a lock has written back what it had read before the entry was removed.
 //!
 //! A file with two names is written in place, which a death can break off: there the client rests
@@ -31,11 +31,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use mainstay_clients::file::{FileError, Observer, Step};
-use mainstay_clients::ledger::State;
+use mainstay_clients::ledger::{Record, State};
 use mainstay_clients::{Change, Client, ClientError, Machine, Purpose, Registrar};
 use serde_json::{Value, json};
 
-use crate::home::{Home, URL, http, server, switch};
+use crate::home::{Home, URL, http, remove, server, switch};
 
 /// Tells the process that it is one: home, state and client, and the step before which it dies.
 const PART: &str = "MAINSTAY_EDIT_PART";
@@ -173,10 +173,8 @@ impl Scene {
         assert!(play != Play::Locked || count == written, "{context}: {count} of {written}");
         complete(&registrar, self.client.id, context);
         assert_eq!(self.check_file(context), count, "{context}");
-        if fs::read_to_string(&self.file).unwrap().contains(URL) {
-            assert!(play == Play::Unlocked, "{context}: the entry is still there");
-            fs::write(&self.file, document(count).to_string()).unwrap();
-        }
+        let is_there = fs::read_to_string(&self.file).unwrap().contains(URL);
+        assert!(!is_there, "{context}: the entry is still there");
         let beside = fs::read_dir(self.file.parent().unwrap()).unwrap();
         let mut names = beside.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         assert!(!names.any(|name| name.contains("mainstay-")), "{context}");
@@ -208,19 +206,18 @@ fn document(count: u64) -> Value {
 
 /// Completes what a dead process has begun, and removes the entry for good.
 fn complete(registrar: &Registrar, client: &str, context: &str) {
-    let time = server("time");
     for record in registrar.records().unwrap() {
-        let done = match record.state {
+        match record.state {
             State::Adding { .. } | State::Away { .. } => {
-                registrar.add(client, &time, &http()).map(drop)
+                let added = registrar.add(client, &server("time"), &http());
+                added.unwrap_or_else(|error| panic!("{context}: {}", error.line()));
             }
-            State::Leaving => registrar.remove(client, &time, Purpose::ForGood).map(drop),
-            State::Present | State::Withdrawn => Ok(()),
-        };
-        done.unwrap_or_else(|error| panic!("{context}: {}", error.line()));
+            State::Leaving | State::Present | State::Withdrawn => {}
+        }
     }
-    registrar.remove(client, &time, Purpose::ForGood).unwrap();
-    assert!(registrar.records().unwrap().is_empty(), "{context}");
+    remove(registrar, client, "time", Purpose::ForGood);
+    let is_gone = |record: &Record| record.state == State::Leaving;
+    assert!(registrar.records().unwrap().iter().all(is_gone), "{context}");
 }
 
 fn wait_for_the_first_read(output: &mut impl Read, said: &mut Vec<u8>) {
@@ -252,18 +249,21 @@ fn the_one_that_is_killed() {
         Registrar::observed(home.parent().unwrap().join("state"), machine, Arc::new(doomed));
     let time = server("time");
     loop {
-        tolerate(registrar.add_anew(client, &time, &http()).map(|change| vec![change]));
+        tolerate([registrar.add_anew(client, &time, &http())]);
         tolerate(registrar.remove(client, &time, Purpose::Refresh));
-        tolerate(registrar.add(client, &time, &http()).map(|change| vec![change]));
+        tolerate([registrar.add(client, &time, &http())]);
         tolerate(registrar.remove(client, &time, Purpose::ForGood));
     }
 }
 
 /// Only a client that keeps writing may keep us from an edit.
-fn tolerate(result: Result<Vec<Change>, ClientError>) {
-    match result {
-        Ok(_) | Err(ClientError::File(FileError::Overtaken { .. } | FileError::Locked { .. })) => {}
-        Err(error) => panic!("{error:?}"),
+fn tolerate(results: impl IntoIterator<Item = Result<Change, ClientError>>) {
+    for result in results {
+        match result {
+            Ok(_)
+            | Err(ClientError::File(FileError::Overtaken { .. } | FileError::Locked { .. })) => {}
+            Err(error) => panic!("{error:?}"),
+        }
     }
 }
 

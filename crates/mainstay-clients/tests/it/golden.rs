@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use mainstay_clients::ledger::Done;
 use mainstay_clients::{Client, Purpose, Target, clients};
 
-use crate::home::{Home, http, read, server, stdio, switch};
+use crate::home::{Home, http, read, remove, server, stdio, switch};
 
 /// A client, its golden files, and where in the home directory its file is.
 struct Case {
@@ -75,7 +75,7 @@ fn an_entry_is_added_and_removed_without_a_trace() {
         let again = registrar.add(case.id, &server("time"), &target).unwrap();
         assert_eq!(again.done, Done::AlreadyThere, "{}", case.dir);
         case.check("added", &read(&file));
-        let changes = registrar.remove(case.id, &server("time"), Purpose::ForGood).unwrap();
+        let changes = remove(&registrar, case.id, "time", Purpose::ForGood);
         assert_eq!(changes[0].done, Done::Removed, "{}", case.dir);
         case.check("removed", &read(&file));
         assert_eq!(read(&file), before, "{}", case.dir);
@@ -93,7 +93,7 @@ fn a_missing_file_is_made_and_removed_again() {
             let change = registrar.add(case.id, &server("time"), &target).unwrap();
             assert_eq!(change.file, file, "{}", case.dir);
             case.check(golden, &read(&file));
-            registrar.remove(case.id, &server("time"), Purpose::ForGood).unwrap();
+            remove(&registrar, case.id, "time", Purpose::ForGood);
             assert!(!file.exists(), "{}", case.dir);
         }
     }

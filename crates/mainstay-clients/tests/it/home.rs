@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use mainstay_clients::{Machine, Registrar, Target};
+use mainstay_clients::{Change, Machine, Purpose, Registrar, Target};
 use mainstay_core::ServerName;
 use tempfile::TempDir;
 
@@ -65,6 +65,27 @@ pub(crate) fn switch(name: &str) -> Option<String> {
 
 pub(crate) fn server(name: &str) -> ServerName {
     name.parse().unwrap()
+}
+
+/// Takes an entry out of all files of a client.
+pub(crate) fn remove(
+    registrar: &Registrar,
+    client: &str,
+    name: &str,
+    purpose: Purpose,
+) -> Vec<Change> {
+    let done = registrar.remove(client, &server(name), purpose).into_iter();
+    done.collect::<Result<_, _>>().unwrap()
+}
+
+/// Makes everything in the ledger look as if it had been written long ago.
+pub(crate) fn age(home: &Home) {
+    let ledger = home.state().join("clients.json");
+    let mut json: serde_json::Value = serde_json::from_str(&read(&ledger)).unwrap();
+    for record in json["records"].as_array_mut().unwrap() {
+        record["at"] = "2020-01-01T00:00:00Z".into();
+    }
+    fs::write(&ledger, json.to_string()).unwrap();
 }
 
 pub(crate) fn http() -> Target {

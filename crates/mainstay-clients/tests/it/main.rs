@@ -9,3 +9,4 @@ mod golden;
 mod home;
 mod locks;
 mod writer;
+mod written_back;

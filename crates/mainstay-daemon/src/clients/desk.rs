@@ -81,8 +81,9 @@ impl Desk {
     /// What is left of the entries of a server.
     pub(super) fn traces(&self, server: &ServerName) -> Traces {
         let away = |record: &Record| matches!(record.state, State::Away { .. });
+        let left = |record: &Record| record.state == State::Leaving;
         match self.records(server.as_str()) {
-            Ok(records) if records.is_empty() => Traces::None,
+            Ok(records) if records.iter().all(left) => Traces::None,
             Ok(records) if records.iter().any(away) => Traces::Away,
             Ok(_) | Err(_) => Traces::Some,
         }
@@ -139,7 +140,13 @@ impl Desk {
         };
         let clients: BTreeSet<_> = records.iter().map(|record| record.client.as_str()).collect();
         let unwanted = clients.into_iter().filter(|client| !keep.contains(client));
-        self.remove(server, unwanted, Purpose::ForGood)
+        let mut reports = self.remove(server, unwanted, Purpose::ForGood);
+        // That an entry which has left did not come back is no news.
+        let left = |client: &str| {
+            records.iter().all(|record| record.client != client || record.state == State::Leaving)
+        };
+        reports.retain(|report| report.done != ClientDone::Nothing || !left(&report.client));
+        reports
     }
 
     /// Takes out the entries of all servers that are not known. A server is known before it has
@@ -166,11 +173,15 @@ impl Desk {
         clients: impl Iterator<Item = &'a str>,
         purpose: Purpose,
     ) -> Vec<ClientReport> {
-        let remove = |client| match self.registrar(client).remove(client, server, purpose) {
-            Ok(changes) => changes.iter().map(|change| report(change, server)).collect(),
-            Err(error) => vec![failed(client, server, &error)],
-        };
-        clients.flat_map(remove).collect()
+        let mut reports = Vec::new();
+        for client in clients {
+            let done = self.registrar(client).remove(client, server, purpose);
+            reports.extend(done.into_iter().map(|done| match done {
+                Ok(change) => report(&change, server),
+                Err(error) => failed(client, server, &error),
+            }));
+        }
+        reports
     }
 }
 

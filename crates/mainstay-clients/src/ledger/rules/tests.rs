@@ -27,6 +27,7 @@ fn record(state: State) -> Record {
         file: PathBuf::from("/home/ann/.cursor/mcp.json"),
         server: "time".to_owned(),
         fields: fields(URL),
+        former: None,
         created: Created::default(),
         created_file: false,
         at: at(100),
@@ -107,8 +108,9 @@ fn a_file_that_goes_while_the_entry_is_out_takes_it_along() {
 
 #[test]
 fn what_is_out_already_is_noted_or_tidied_up() {
-    let verdict = judge_remove(Standing::Overwritten, Purpose::Refresh);
-    assert_eq!(verdict, Verdict::Write, "so that it comes back");
+    for purpose in [Purpose::Refresh, Purpose::ForGood] {
+        assert_eq!(judge_remove(Standing::Overwritten, purpose), Verdict::Write);
+    }
     let verdict = judge_remove(Standing::Away, Purpose::ForGood);
     assert_eq!(verdict, Verdict::Write, "with what was created around it");
 }
@@ -120,6 +122,21 @@ fn what_goes_right_after_our_write_was_written_over_by_the_client() {
     assert_eq!(standing(Some(&record), Sight::Missing, OWNED, at(105)), Standing::Withdrawn);
     // The clock was set back since.
     assert_eq!(standing(Some(&record), Sight::Missing, OWNED, at(50)), Standing::Withdrawn);
+}
+
+#[test]
+fn what_says_again_what_it_said_before_our_update_was_written_back_by_the_client() {
+    let old = entry("http://old");
+    let sight = Sight::There(&old);
+    let drifted = Standing::Drifted { fields: vec!["url".to_owned()] };
+    for state in [State::Present, State::Leaving] {
+        let record = Record { former: Some(fields("http://old")), ..record(state) };
+        assert_eq!(standing(Some(&record), sight, OWNED, at(104)), Standing::Overwritten);
+        assert_eq!(standing(Some(&record), sight, OWNED, at(105)), drifted);
+        let mine = entry("http://mine");
+        let changed = standing(Some(&record), Sight::There(&mine), OWNED, at(104));
+        assert_eq!(changed, drifted, "this is no text of ours");
+    }
 }
 
 #[test]

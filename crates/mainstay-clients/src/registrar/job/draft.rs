@@ -1,0 +1,258 @@
+//! What a file and the record of an entry in it shall say. Reads and writes nothing.
+
+use super::{Errand, Job};
+use crate::edit::{Created, EditError, Fields, Place, Reading, Value};
+use crate::ledger::{
+    self, Cut, Done, Purpose, Record, Sight, Standing, State, Verdict, differing, is_fresh,
+};
+
+/// A text to write, and the record that goes with it.
+pub(super) struct Draft {
+    /// What the file said when this was drafted; nothing if there was none.
+    pub(super) from: Option<String>,
+    /// What it shall say; nothing if there shall be none.
+    pub(super) text: Option<String>,
+    /// What the ledger shall have afterwards.
+    pub(super) record: Option<Record>,
+    /// What this is for people.
+    pub(super) done: Done,
+}
+
+impl Draft {
+    /// Whether the file has to be written.
+    pub(super) fn is_change(&self) -> bool {
+        self.from != self.text
+    }
+}
+
+/// A text, and the entry in it.
+struct View<'t> {
+    /// Nothing if there is no file.
+    file: Option<&'t str>,
+    place: Place<'static>,
+    reading: Reading<'t>,
+    found: Option<Value>,
+    standing: Standing,
+    /// The record, unless what it tells of is over.
+    record: Option<&'t Record>,
+}
+
+impl View<'_> {
+    fn text(&self) -> &str {
+        self.file.unwrap_or_default()
+    }
+
+    fn owned(&self) -> Option<String> {
+        self.file.map(str::to_owned)
+    }
+}
+
+impl Job<'_> {
+    /// What comes of an errand, given what the file says.
+    pub(super) fn draft(&self, text: Option<&str>, errand: Errand<'_>) -> Result<Draft, EditError> {
+        let view = self.view(text)?;
+        let verdict = match errand {
+            Errand::Add { fields, wish } => {
+                let says_it = view.found.as_ref().is_some_and(|found| self.says(found, fields));
+                ledger::judge_add(view.standing.clone(), says_it, wish)
+            }
+            Errand::Remove(purpose) => ledger::judge_remove(view.standing.clone(), purpose),
+        };
+        match (verdict, errand) {
+            (Verdict::Keep(done), _) => {
+                let record = self.kept(&view.standing, errand);
+                Ok(Draft { from: view.owned(), text: view.owned(), record, done })
+            }
+            (Verdict::Write, Errand::Add { fields, .. }) => self.with(&view, fields),
+            (Verdict::Write, Errand::Remove(purpose)) => self.without(&view, purpose),
+        }
+    }
+
+    fn view<'t>(&'t self, file: Option<&'t str>) -> Result<View<'t>, EditError> {
+        let (place, reading) = self.client.read(file.unwrap_or_default())?;
+        let found = reading.find(self.server)?;
+        let sight = match (&found, file) {
+            (Some(found), _) => Sight::There(found),
+            (None, Some(_)) => Sight::Missing,
+            (None, None) => Sight::NoFile,
+        };
+        let standing = ledger::standing(self.record.as_ref(), sight, self.client.owned, self.now);
+        let is_over = |record: &&Record| {
+            found.is_none() && record.state == State::Leaving && !is_fresh(record, self.now)
+        };
+        let record = self.record.as_ref().filter(|record| !is_over(record));
+        Ok(View { file, place, reading, found, standing, record })
+    }
+
+    /// The record of an entry that is left as it is.
+    fn kept(&self, standing: &Standing, errand: Errand<'_>) -> Option<Record> {
+        let record = self.record.clone()?;
+        match errand {
+            Errand::Add { .. } | Errand::Remove(Purpose::Refresh) => {
+                let state = settled(record.state, standing);
+                Some(Record { state, ..record })
+            }
+            // One that has just gone may be written back; all others are out of our hands.
+            Errand::Remove(Purpose::ForGood) => {
+                let lingers = record.state == State::Leaving && *standing == Standing::Absent;
+                (lingers && is_fresh(&record, self.now)).then_some(record)
+            }
+        }
+    }
+
+    /// The text with the entry in it, its owned fields saying `fields`.
+    fn with(&self, view: &View<'_>, fields: &Fields) -> Result<Draft, EditError> {
+        let owned = self.client.owned;
+        let reading = &view.reading;
+        let (text, created) = match view.record {
+            // In a text that has the entry only the owned fields are set.
+            Some(record) if view.found.is_some() => {
+                (reading.upsert(self.server, fields, owned)?, record.created.clone())
+            }
+            Some(Record { state: State::Away { entry, cut }, created, .. }) => {
+                let whole = merged(entry, fields, owned);
+                if let Some(base) = cut.undo(view.text()) {
+                    let reading = Reading::of(&base, &view.place)?;
+                    (reading.upsert(self.server, &whole, owned)?, created.clone())
+                } else {
+                    let created = reading.outline()?.inherit(created.clone());
+                    (reading.upsert(self.server, &whole, owned)?, created)
+                }
+            }
+            // What we created a moment ago may still be there, or be there again.
+            Some(record) if is_fresh(record, self.now) => {
+                let created = reading.outline()?.inherit(record.created.clone());
+                (reading.upsert(self.server, fields, owned)?, created)
+            }
+            Some(_) | None => (reading.upsert(self.server, fields, owned)?, reading.outline()?),
+        };
+        let done = match (&view.found, &view.standing) {
+            (Some(_), _) if text == view.text() => Done::AlreadyThere,
+            (Some(_), _) => Done::Updated,
+            (None, Standing::Away) => Done::PutBack,
+            (None, _) => Done::Added,
+        };
+        let record = self.present(view, fields, created);
+        Ok(Draft { from: view.owned(), text: Some(text), record: Some(record), done })
+    }
+
+    /// The text without the entry.
+    fn without(&self, view: &View<'_>, purpose: Purpose) -> Result<Draft, EditError> {
+        let (text, state) = match purpose {
+            Purpose::ForGood => (self.without_a_trace(view)?, State::Leaving),
+            Purpose::Refresh => {
+                // What is around the entry stays, because a client may not take an empty file.
+                let left = view.reading.remove(self.server, &Created::default())?;
+                let entry = match (&view.found, &self.record) {
+                    (Some(Value::Map(fields)), _) => fields.clone(),
+                    (_, Some(record)) => record.fields.clone(),
+                    (_, None) => Fields::new(),
+                };
+                let cut = Cut::between(view.text(), &left);
+                (view.file.is_some().then_some(left), State::Away { entry, cut })
+            }
+        };
+        let record = self.record.clone().map(|record| Record { state, at: self.now, ..record });
+        let done = if view.file == text.as_deref() { Done::NotThere } else { Done::Removed };
+        Ok(Draft { from: view.owned(), text, record, done })
+    }
+
+    /// The text without the entry and what was created around it. That is still there if the entry is away.
+    fn without_a_trace(&self, view: &View<'_>) -> Result<Option<String>, EditError> {
+        let (Some(record), Some(_)) = (&self.record, view.file) else { return Ok(view.owned()) };
+        let left = match &record.state {
+            State::Away { cut, .. } if view.found.is_none() => {
+                let whole = match cut.undo(view.text()) {
+                    Some(base) => base,
+                    None => view.reading.upsert(self.server, &record.fields, &[])?,
+                };
+                Reading::of(&whole, &view.place)?.remove(self.server, &record.created)?
+            }
+            State::Away { .. }
+            | State::Adding { .. }
+            | State::Present
+            | State::Leaving
+            | State::Withdrawn => view.reading.remove(self.server, &record.created)?,
+        };
+        // A file that we made, and that holds nothing any more, is no file of the user's.
+        let is_needed = !record.created_file || !left.trim().is_empty();
+        Ok(is_needed.then_some(left))
+    }
+
+    /// The record of an entry that is in the file.
+    fn present(&self, view: &View<'_>, fields: &Fields, created: Created) -> Record {
+        let created_file = match (view.record, view.file) {
+            (Some(record), Some(_)) => record.created_file,
+            (None, Some(_)) => false,
+            (_, None) => true,
+        };
+        let former = view.record.and_then(|record| {
+            let is_update = record.fields != *fields;
+            if is_update { Some(record.fields.clone()) } else { record.former.clone() }
+        });
+        Record {
+            client: self.client.id.to_owned(),
+            file: self.path.clone(),
+            server: self.server.to_owned(),
+            fields: fields.clone(),
+            former,
+            created,
+            created_file,
+            at: self.now,
+            state: State::Present,
+        }
+    }
+
+    fn says(&self, found: &Value, fields: &Fields) -> bool {
+        differing(fields, found, self.client.owned).is_empty()
+    }
+}
+
+/// The state of an entry as a look at the file shows it to be.
+fn settled(state: State, standing: &Standing) -> State {
+    match standing {
+        Standing::Ours => State::Present,
+        // An entry of somebody else's in the place of ours means that ours was not wanted.
+        Standing::Withdrawn | Standing::Foreign => State::Withdrawn,
+        Standing::Absent | Standing::Drifted { .. } | Standing::Away | Standing::Overwritten => {
+            state
+        }
+    }
+}
+
+/// An entry with its owned fields set to `fields`, and the rest in its order.
+fn merged(entry: &Fields, fields: &Fields, owned: &[&str]) -> Fields {
+    let ours = |name: &str| fields.iter().find(|(field, _)| field == name);
+    let kept = entry.iter().filter_map(|(name, value)| match ours(name) {
+        Some(set) => Some(set.clone()),
+        None if owned.contains(&name.as_str()) => None,
+        None => Some((name.clone(), value.clone())),
+    });
+    let is_new = |(name, _): &&(String, Value)| entry.iter().all(|(field, _)| field != name);
+    kept.chain(fields.iter().filter(is_new).cloned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_comes_back_with_the_users_fields_in_their_order() {
+        let text = |text: &str| Value::Text(text.to_owned());
+        let field = |name: &str, value: Value| (name.to_owned(), value);
+        let entry = vec![
+            field("disabled", Value::Flag(false)),
+            field("url", text("http://old")),
+            field("command", text("old")),
+            field("timeout", Value::Number(60)),
+        ];
+        let fields = vec![field("type", text("http")), field("url", text("http://new"))];
+        let expected = vec![
+            field("disabled", Value::Flag(false)),
+            field("url", text("http://new")),
+            field("timeout", Value::Number(60)),
+            field("type", text("http")),
+        ];
+        assert_eq!(merged(&entry, &fields, &["type", "url", "command"]), expected);
+    }
+}
