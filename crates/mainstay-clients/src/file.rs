@@ -20,6 +20,7 @@ mod backup;
 mod error;
 mod in_place;
 mod lock;
+mod look;
 mod own;
 mod replace;
 mod resolve;
@@ -39,19 +40,15 @@ use crate::clock;
 use crate::table::Client;
 
 pub use error::FileError;
+use look::Spot;
 use own::Held;
 pub(crate) use own::{hold, put as put_own};
 use replace::Outcome;
-use snapshot::Snapshot;
 pub use step::{Observer, Step};
 pub use verify::{Harm, only_entry_differs};
 
 /// How often an edit is tried when others keep writing.
 const TRIES: u32 = 5;
-
-/// A client that writes in place shows an empty file, or half of one, for a moment. Such a file is
-/// believed if it is the same after this.
-const SETTLES: Duration = Duration::from_millis(250);
 
 /// Writes clients' files, and keeps its locks and backups in our state directory.
 #[derive(Clone)]
@@ -133,6 +130,16 @@ impl Writer {
         Ok(file)
     }
 
+    /// Reads a file as it is, without a lock, and changes nothing. Otherwise as [`OpenFile::read`].
+    pub fn read<T, E: From<FileError>>(
+        &self,
+        path: &Path,
+        understand: impl Fn(Option<&str>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let target = resolve::resolve(path)?;
+        Spot { writer: self, path, target: &target }.read(understand)
+    }
+
     fn before(&self, step: Step, path: &Path) -> Result<(), FileError> {
         let refused = |source| FileError::write(step, path, source);
         self.observer.before(step).map_err(refused)
@@ -146,14 +153,7 @@ impl OpenFile {
         &self,
         understand: impl Fn(Option<&str>) -> Result<T, E>,
     ) -> Result<T, E> {
-        let mut tries = 1;
-        loop {
-            let old = self.look()?;
-            match understand(old.as_ref().map(|old| old.text.as_str())) {
-                Err(_) if tries < TRIES && self.is_unsettled(old.as_ref())? => tries += 1,
-                result => return result,
-            }
-        }
+        self.spot().read(understand)
     }
 
     /// Edits the file. `change` gets what it says and answers with what it shall say (nothing: no such
@@ -186,12 +186,12 @@ impl OpenFile {
         change: &mut impl FnMut(Option<&str>) -> Result<Option<String>, E>,
     ) -> Result<Option<Written>, E> {
         let _theirs = lock::take(self)?;
-        let old = self.look()?;
+        let old = self.spot().look()?;
         let before = old.as_ref().map(|old| old.text.as_str());
         let after = match change(before) {
             Ok(after) => after,
             // Half a file of one that is being written cannot be understood, and is no reason to fail.
-            Err(_) if self.is_unsettled(old.as_ref())? => return Ok(None),
+            Err(_) if self.spot().is_unsettled(old.as_ref())? => return Ok(None),
             Err(error) => return Err(error),
         };
         if before == after.as_deref() {
@@ -211,30 +211,8 @@ impl OpenFile {
         }
     }
 
-    /// The file as it is, once it is known not to be one that is about to be filled.
-    fn look(&self) -> Result<Option<Snapshot>, FileError> {
-        self.writer.before(Step::Read, &self.target)?;
-        let snapshot = Snapshot::take(&self.target)?;
-        if snapshot.as_ref().is_some_and(|snapshot| snapshot.text.is_empty()) {
-            clock::pause(SETTLES, SETTLES);
-            return Snapshot::take(&self.target);
-        }
-        Ok(snapshot)
-    }
-
-    /// Whether somebody is just writing the file.
-    fn is_unsettled(&self, old: Option<&Snapshot>) -> Result<bool, FileError> {
-        clock::pause(SETTLES, SETTLES);
-        self.is_overtaken(old)
-    }
-
-    /// Whether the file is another one than it was.
-    fn is_overtaken(&self, old: Option<&Snapshot>) -> Result<bool, FileError> {
-        if resolve::resolve(&self.path)? != self.target {
-            return Ok(true);
-        }
-        let now = Snapshot::take(&self.target)?;
-        Ok(now.map(|now| now.text) != old.map(|old| old.text.clone()))
+    fn spot(&self) -> Spot<'_> {
+        Spot { writer: &self.writer, path: &self.path, target: &self.target }
     }
 
     fn verify(
@@ -273,6 +251,11 @@ impl OpenFile {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         made.map_err(|source| FileError::write(Step::MakeDirectory, dir, source))
     }
+}
+
+/// Whether there is a file that nobody may write.
+pub(crate) fn is_read_only(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| snapshot::is_read_only(&metadata))
 }
 
 /// Whether two paths lead to one file.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use mainstay_core::ServerName;
 
 use crate::clock;
-use crate::edit::{Created, EditError, Value};
+use crate::edit::{Created, EditError, Fields, Value};
 use crate::file::{self, Observer, Writer};
 use crate::ledger::{self, Book, Purpose, Record, Sight, Standing, State, Wish};
 use crate::table::{Client, Located, Machine, Presence, Target};
@@ -39,6 +39,8 @@ pub struct Status {
     pub client: &'static str,
     /// Where its file is, and whether it is installed.
     pub located: Located,
+    /// Whether the file is there, and nobody may write it.
+    pub read_only: bool,
     /// The entries in its file, in the order of the file; then ours that are not in it.
     pub entries: Vec<EntryStatus>,
 }
@@ -100,33 +102,64 @@ impl Registrar {
             return Err(ClientError::NotInstalled { product: client.product, file: located.file });
         }
         let entry = client.entry(target)?;
-        self.move_to(client, &located.file, server)?;
-        let errand = Errand::Add { fields: &entry.fields, wish };
-        self.job(client, located.file, server.as_str())?.run(errand)
+        let elsewhere = self.follow(client, &located.file, server)?;
+        let brought = elsewhere.iter().find_map(|old| self.says(client, old)).unwrap_or_default();
+        let errand = Errand::Add { fields: &entry.fields, brought: &brought, wish };
+        let change = self.job(client, located.file, server.as_str())?.run(errand)?;
+        for old in elsewhere {
+            // What cannot be taken out now keeps its record, so that it is tried again.
+            if let Ok(job) = self.job(client, old.file, server.as_str()) {
+                job.run(Errand::Remove(Purpose::ForGood)).ok();
+            }
+        }
+        Ok(change)
     }
 
-    /// Takes our entry out of files that the client does not read any more. What cannot be taken out now
-    /// keeps its record, so that it is tried again.
-    fn move_to(
+    /// Sees to it that there is a record for the file that the client reads now, and answers with those
+    /// of files that it does not read any more.
+    fn follow(
         &self,
         client: &'static Client,
         file: &Path,
         server: &ServerName,
-    ) -> Result<(), ClientError> {
-        let (here, elsewhere): (Vec<_>, Vec<_>) =
+    ) -> Result<Vec<Record>, ClientError> {
+        let (mut here, mut elsewhere): (Vec<_>, Vec<_>) =
             self.records_of(client, server)?.into_iter().partition(|record| record.file == file);
-        if let ([], [old, ..]) = (here.as_slice(), elsewhere.as_slice()) {
-            let new = Some(moved(old, file));
-            self.book.set(client.id, file, server.as_str(), new)?;
-        }
-        for old in elsewhere {
-            if file::is_same(&old.file, file) {
-                self.book.set(client.id, &old.file, server.as_str(), None)?;
-            } else if let Ok(job) = self.job(client, old.file, server.as_str()) {
-                job.run(Errand::Remove(Purpose::ForGood)).ok();
+        // Another name of the same file.
+        for old in elsewhere.extract_if(.., |old| file::is_same(&old.file, file)) {
+            if here.is_empty() {
+                let new = Record { file: file.to_owned(), ..old.clone() };
+                self.book.set(client.id, file, server.as_str(), Some(new.clone()))?;
+                here.push(new);
             }
+            self.book.set(client.id, &old.file, server.as_str(), None)?;
         }
-        Ok(())
+        if let ([], [old, ..]) = (here.as_slice(), elsewhere.as_slice()) {
+            self.book.set(client.id, file, server.as_str(), Some(moved(old, file)))?;
+        }
+        Ok(elsewhere)
+    }
+
+    /// Everything that an entry of ours says, the user's own fields too, or said when it was taken out.
+    fn says(&self, client: &'static Client, record: &Record) -> Option<Fields> {
+        let understand = |text: Option<&str>| {
+            let refused = |source| ClientError::Edit { file: record.file.clone(), source };
+            let (_, reading) = client.read(text.unwrap_or_default()).map_err(refused)?;
+            reading.find(&record.server).map_err(refused)
+        };
+        let Some(found) = self.writer.read(&record.file, understand).ok()? else {
+            return match &record.state {
+                State::Away { entry, .. } => Some(entry.clone()),
+                State::Adding { .. } | State::Present | State::Leaving | State::Withdrawn => None,
+            };
+        };
+        let sight = Sight::There(&found);
+        let standing = ledger::standing(Some(record), sight, client.owned, clock::now());
+        if let (Value::Map(fields), true) = (found, standing != Standing::Foreign) {
+            Some(fields)
+        } else {
+            None
+        }
     }
 
     /// Takes our entry out of every file of the client that we wrote it to, and tells of each what was
@@ -165,18 +198,18 @@ impl Registrar {
         Ok((client, files))
     }
 
-    /// How things stand with a client. Changes nothing.
+    /// How things stand with a client. Takes no lock and changes nothing.
     pub fn status(&self, client: &str) -> Result<Status, ClientError> {
         let client = known(client)?;
         let located = self.locate(client);
         let of_file = |record: &Record| record.client == client.id && record.file == located.file;
         let records: Vec<_> = self.book.records()?.into_iter().filter(of_file).collect();
-        let file = self.writer.open(client, &located.file, false)?;
-        let entries = file.read(|text| {
+        let entries = self.writer.read(&located.file, |text| {
             let refused = |source| ClientError::Edit { file: located.file.clone(), source };
             entries(client, text, &records).map_err(refused)
         })?;
-        Ok(Status { client: client.id, located, entries })
+        let read_only = file::is_read_only(&located.file);
+        Ok(Status { client: client.id, located, read_only, entries })
     }
 
     /// Everything that the ledger has.

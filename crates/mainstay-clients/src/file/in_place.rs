@@ -32,7 +32,7 @@ pub(super) fn write(file: &OpenFile, old: &Snapshot, new: &str) -> Result<Outcom
     let note = Note { version: VERSION, old: old.text.clone(), new: new.to_owned() };
     leave_note(file, &note)?;
     file.writer.before(Step::Compare, &file.target)?;
-    if file.is_overtaken(Some(old))? {
+    if file.spot().is_overtaken(Some(old))? {
         take_note_away(file)?;
         return Ok(Outcome::Overtaken);
     }

@@ -68,7 +68,7 @@ fn by_rename(file: &OpenFile, old: Option<&Snapshot>, new: &str) -> Result<Outco
     prepare(file, &temporary.path, old, new)?;
     let writer = &file.writer;
     writer.before(Step::Compare, &file.target)?;
-    if file.is_overtaken(old)? {
+    if file.spot().is_overtaken(old)? {
         return Ok(Outcome::Overtaken);
     }
     writer.before(Step::Rename, &file.target)?;
@@ -111,7 +111,7 @@ fn prepare(
 
 fn remove(file: &OpenFile, old: &Snapshot) -> Result<Outcome, FileError> {
     file.writer.before(Step::Compare, &file.target)?;
-    if file.is_overtaken(Some(old))? {
+    if file.spot().is_overtaken(Some(old))? {
         return Ok(Outcome::Overtaken);
     }
     file.writer.before(Step::Remove, &file.target)?;

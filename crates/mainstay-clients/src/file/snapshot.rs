@@ -41,9 +41,13 @@ impl Snapshot {
 
     /// A file without a write bit is meant to stay as it is, even where we could replace it.
     pub(super) fn refuse_if_read_only(&self, path: &Path) -> Result<(), FileError> {
-        if self.metadata.mode() & 0o222 == 0 {
+        if is_read_only(&self.metadata) {
             return Err(FileError::ReadOnly { path: path.to_owned() });
         }
         Ok(())
     }
+}
+
+pub(super) fn is_read_only(metadata: &Metadata) -> bool {
+    metadata.mode() & 0o222 == 0
 }

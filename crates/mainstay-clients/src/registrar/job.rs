@@ -37,6 +37,8 @@ pub(super) enum Errand<'a> {
     Add {
         /// Our fields.
         fields: &'a Fields,
+        /// What it said in another file that the client has left.
+        brought: &'a Fields,
         /// How much it is wanted.
         wish: Wish,
     },

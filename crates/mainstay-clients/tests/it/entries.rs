@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -174,71 +175,6 @@ fn what_a_person_took_out_stays_out_until_one_asks() {
 }
 
 #[test]
-fn a_server_is_removed_from_the_file_it_was_written_to() {
-    let home = Home::new();
-    let legacy =
-        ".config/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json";
-    let legacy = home.write(legacy, "{}\n");
-    let registrar = home.registrar();
-    let change = registrar.add("cline", &server("time"), &http()).unwrap();
-    assert_eq!(change.file, legacy);
-    // The extension is updated and moves to another file.
-    home.write(".cline/data/settings/cline_mcp_settings.json", "{}\n");
-    let changes = remove(&registrar, "cline", "time", Purpose::ForGood);
-    assert_eq!((changes.len(), &changes[0].file, &changes[0].done), (1, &legacy, &Done::Removed));
-    assert_eq!(read(&legacy), "{}\n");
-}
-
-#[test]
-fn an_entry_moves_with_its_client_to_another_file() {
-    let old =
-        ".config/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json";
-    let new = ".cline/data/settings/cline_mcp_settings.json";
-    let migrated = format!(
-        "{{\"mcpServers\": {{\"time\": {{\"type\": \"streamableHttp\", \"url\": \"{URL}\"}}}}}}"
-    );
-    // The extension starts with an empty file, or with what it takes along.
-    for found in ["{}\n", &migrated] {
-        let home = Home::new();
-        let old = home.write(old, "{}\n");
-        let registrar = home.registrar();
-        registrar.add("cline", &server("time"), &http()).unwrap();
-        let new = home.write(new, found);
-        let change = registrar.add("cline", &server("time"), &http()).unwrap();
-        assert_eq!(change.file, new);
-        assert!(read(&new).contains(URL));
-        assert_eq!(read(&old), "{}\n");
-        age(&home);
-        registrar.add("cline", &server("time"), &http()).unwrap();
-        let records = registrar.records().unwrap();
-        assert_eq!((records.len(), &records[0].file), (1, &new));
-        let changes = remove(&registrar, "cline", "time", Purpose::ForGood);
-        assert_eq!(changes[0].done, Done::Removed);
-        assert!(!read(&new).contains(URL), "{}", read(&new));
-    }
-}
-
-#[test]
-fn a_file_that_cannot_be_left_does_not_keep_an_entry_from_the_new_one() {
-    let home = Home::new();
-    let old = home.write(".config/zed/settings.json", "{}\n");
-    home.registrar().add("zed", &server("time"), &http()).unwrap();
-    fs::write(&old, "{ oops").unwrap();
-    let mut machine = home.machine();
-    let xdg = home.path("xdg").display().to_string();
-    machine.env.insert("XDG_CONFIG_HOME".to_owned(), xdg);
-    let new = home.write("xdg/zed/settings.json", "{}\n");
-    let registrar = Registrar::new(home.state(), machine);
-    let change = registrar.add("zed", &server("time"), &http()).unwrap();
-    assert_eq!((change.done, change.file), (Done::Added, new));
-    assert_eq!(registrar.records().unwrap().len(), 2);
-    fs::write(&old, format!("{{\"context_servers\": {{\"time\": {{\"url\": \"{URL}\"}}}}}}"))
-        .unwrap();
-    registrar.add("zed", &server("time"), &http()).unwrap();
-    assert_eq!(read(&old), "{}");
-}
-
-#[test]
 fn a_client_that_is_not_there_gets_no_directory() {
     let home = Home::new();
     let error = home.registrar().add("kiro", &server("time"), &http()).unwrap_err();
@@ -354,6 +290,18 @@ fn status_tells_of_every_entry_whose_it_is() {
     let expected =
         [("mine", &Standing::Foreign), ("time", &Standing::Ours), ("git", &Standing::Away)];
     assert_eq!(told, expected);
+}
+
+#[test]
+fn a_look_changes_nothing() {
+    let (home, file) = cursor("{}\n");
+    let left_behind = home.write(".cursor/.mcp.json.mainstay-1-0123456789abcdef.tmp", "{");
+    let status = home.registrar().status("cursor").unwrap();
+    assert!(status.entries.is_empty() && !status.read_only);
+    assert!(left_behind.exists());
+    assert!(!home.state().exists());
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).unwrap();
+    assert!(home.registrar().status("cursor").unwrap().read_only);
 }
 
 #[test]

@@ -8,5 +8,6 @@ mod entries;
 mod golden;
 mod home;
 mod locks;
+mod moves;
 mod writer;
 mod written_back;

@@ -52,7 +52,7 @@ impl Job<'_> {
     pub(super) fn draft(&self, text: Option<&str>, errand: Errand<'_>) -> Result<Draft, EditError> {
         let view = self.view(text)?;
         let verdict = match errand {
-            Errand::Add { fields, wish } => {
+            Errand::Add { fields, wish, .. } => {
                 let says_it = view.found.as_ref().is_some_and(|found| self.says(found, fields));
                 ledger::judge_add(view.standing.clone(), says_it, wish)
             }
@@ -63,7 +63,9 @@ impl Job<'_> {
                 let record = self.kept(&view.standing, errand);
                 Ok(Draft { from: view.owned(), text: view.owned(), record, done })
             }
-            (Verdict::Write, Errand::Add { fields, .. }) => self.with(&view, fields),
+            (Verdict::Write, Errand::Add { fields, brought, .. }) => {
+                self.with(&view, fields, brought)
+            }
             (Verdict::Write, Errand::Remove(purpose)) => self.without(&view, purpose),
         }
     }
@@ -100,10 +102,12 @@ impl Job<'_> {
         }
     }
 
-    /// The text with the entry in it, its owned fields saying `fields`.
-    fn with(&self, view: &View<'_>, fields: &Fields) -> Result<Draft, EditError> {
+    /// The text with the entry in it, its owned fields saying `fields`. A new one gets the others that it
+    /// had elsewhere.
+    fn with(&self, view: &View<'_>, fields: &Fields, brought: &Fields) -> Result<Draft, EditError> {
         let owned = self.client.owned;
         let reading = &view.reading;
+        let new = || reading.upsert(self.server, &merged(brought, fields, owned), owned);
         let (text, created) = match view.record {
             // In a text that has the entry only the owned fields are set.
             Some(record) if view.found.is_some() => {
@@ -121,10 +125,9 @@ impl Job<'_> {
             }
             // What we created a moment ago may still be there, or be there again.
             Some(record) if is_fresh(record, self.now) => {
-                let created = reading.outline()?.inherit(record.created.clone());
-                (reading.upsert(self.server, fields, owned)?, created)
+                (new()?, reading.outline()?.inherit(record.created.clone()))
             }
-            Some(_) | None => (reading.upsert(self.server, fields, owned)?, reading.outline()?),
+            Some(_) | None => (new()?, reading.outline()?),
         };
         let done = match (&view.found, &view.standing) {
             (Some(_), _) if text == view.text() => Done::AlreadyThere,
