@@ -11,7 +11,10 @@
 //! - Nothing is written unless it is proven by parsing that only our entry differs.
 //! - Links, mode, owner and extended attributes stay. The old bytes are in our state directory first.
 //!
-//! Order of an edit: our lock, their lock, read, edit, verify, backup, temporary file beside the target,
+//! Our lock is in our state directory, so a second one, on the client's directory itself, keeps out other
+//! Mainstays of the same user. Where a directory cannot be locked, the look before the rename has to do.
+//!
+//! Order of an edit: our locks, their lock, read, edit, verify, backup, temporary file beside the target,
 //! fsync, read again and compare, rename, fsync of the directory. If somebody wrote meanwhile, it begins
 //! again with their lock.
 
@@ -26,6 +29,7 @@ mod replace;
 mod resolve;
 mod snapshot;
 mod step;
+mod temporary;
 mod verify;
 
 use std::fs::{self, DirBuilder};
@@ -68,6 +72,8 @@ pub struct OpenFile {
     target: PathBuf,
     key: String,
     lock: Held,
+    /// Keeps out other Mainstays of the same user, which have their own state directory.
+    _shared: Option<Held>,
     /// Whether the directory may be made.
     installed: bool,
 }
@@ -116,6 +122,7 @@ impl Writer {
         let target = resolve::resolve(path)?;
         let key = key(&target);
         let lock = hold(&self.state.join("locks").join(&key), self.patience)?;
+        let shared = target.parent().and_then(|dir| own::hold_directory(dir, self.patience));
         let file = OpenFile {
             writer: self.clone(),
             client,
@@ -123,9 +130,10 @@ impl Writer {
             target,
             key,
             lock,
+            _shared: shared,
             installed,
         };
-        replace::sweep(&file.target);
+        temporary::sweep(&file.target);
         in_place::repair(&file)?;
         Ok(file)
     }

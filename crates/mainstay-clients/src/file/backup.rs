@@ -1,7 +1,8 @@
 //! The old bytes, kept in our state directory before a file is changed.
 //!
-//! A state that is kept already is not kept twice, so an entry that comes and goes does not push out
-//! what the file was before.
+//! The first state ever seen, which is the user's file from before Mainstay, is kept for ever, and the
+//! newest few. A state that is seen again becomes the newest and is not kept twice, so an entry that comes
+//! and goes does not push out the others.
 
 use std::fs;
 use std::io;
@@ -10,8 +11,8 @@ use std::path::{Path, PathBuf};
 use super::{FileError, OpenFile, Step, own};
 use crate::clock;
 
-/// How many states of a file are kept.
-const KEPT: usize = 5;
+/// How many states of a file are kept beside the first.
+const NEWEST: usize = 4;
 
 /// What the name of a backup ends with.
 const KIND: &str = "bak";
@@ -20,26 +21,43 @@ const KIND: &str = "bak";
 pub(super) fn keep(file: &OpenFile, text: &str) -> Result<(), FileError> {
     let dir = file.writer.state.join("backups").join(file.client.id);
     file.writer.before(Step::BackUp, &dir)?;
-    let name = format!("{:013}-{}.{KIND}", clock::now().as_millisecond(), file.key);
-    add(&dir, &name, &file.key, text).map_err(|error| FileError::write(Step::BackUp, &dir, error))
+    let kept = add(&dir, clock::now().as_millisecond(), &file.key, text);
+    kept.map_err(|error| FileError::write(Step::BackUp, &dir, error))
 }
 
-fn add(dir: &Path, name: &str, key: &str, text: &str) -> io::Result<()> {
+fn add(dir: &Path, now: i64, key: &str, text: &str) -> io::Result<()> {
     // One that was broken off, by a writer that died.
     for half in list(dir, key, own::TEMPORARY)? {
         own::drop_if_there(&half)?;
     }
     let mut kept = list(dir, key, KIND)?;
-    for path in &kept {
+    // Names tell the order, whatever the clock does.
+    let at = kept.last().map_or(now, |last| now.max(time_of(last).saturating_add(1)));
+    let path = dir.join(format!("{at:013}-{key}.{KIND}"));
+    match find(&kept, text)? {
+        Some(0) => return Ok(()),
+        Some(again) => fs::rename(kept.remove(again), &path)?,
+        None => own::put(&path, text.as_bytes())?,
+    }
+    kept.push(path);
+    let old = kept.len().saturating_sub(NEWEST);
+    kept.iter().take(old).skip(1).try_for_each(|old| own::drop_if_there(old))
+}
+
+/// Which backup says this.
+fn find(kept: &[PathBuf], text: &str) -> io::Result<Option<usize>> {
+    for (at, path) in kept.iter().enumerate() {
         if fs::metadata(path)?.len() == text.len() as u64 && fs::read(path)? == text.as_bytes() {
-            return Ok(());
+            return Ok(Some(at));
         }
     }
-    let path = dir.join(name);
-    own::put(&path, text.as_bytes())?;
-    kept.push(path);
-    kept.dedup();
-    kept.iter().rev().skip(KEPT).try_for_each(|old| own::drop_if_there(old))
+    Ok(None)
+}
+
+/// When a backup was made, by its name.
+fn time_of(path: &Path) -> i64 {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.split('-').next().and_then(|time| time.parse().ok()).unwrap_or_default()
 }
 
 /// The backups of a file, oldest first.
@@ -64,22 +82,35 @@ fn list(dir: &Path, key: &str, kind: &str) -> io::Result<Vec<PathBuf>> {
 mod tests {
     use super::*;
 
+    fn texts(dir: &Path, key: &str) -> Vec<String> {
+        let paths = list(dir, key, KIND).unwrap();
+        paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect()
+    }
+
     #[test]
-    fn the_last_states_are_kept_once_each() {
+    fn the_first_state_and_the_last_ones_are_kept_once_each() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("cursor");
-        for at in 0..7 {
-            add(&dir, &format!("{at:013}-k.bak"), "k", &format!("state {at}")).unwrap();
+        for at in 0..8 {
+            add(&dir, at, "k", &format!("state {at}")).unwrap();
         }
         fs::write(dir.join("0000000000007-k.tmp"), "half").unwrap();
-        add(&dir, "0000000000099-other.bak", "other", "state").unwrap();
-        add(&dir, "0000000000098-k.bak", "k", "state 3").unwrap();
-        let texts = |key| {
-            let paths = list(&dir, key, KIND).unwrap();
-            paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect::<Vec<_>>()
-        };
-        assert_eq!(texts("k"), ["state 2", "state 3", "state 4", "state 5", "state 6"]);
-        assert_eq!(texts("other"), ["state"]);
+        add(&dir, 99, "other", "state").unwrap();
+        assert_eq!(texts(&dir, "k"), ["state 0", "state 4", "state 5", "state 6", "state 7"]);
+        assert_eq!(texts(&dir, "other"), ["state"]);
+        add(&dir, 98, "k", "state 5").unwrap();
+        assert_eq!(texts(&dir, "k"), ["state 0", "state 4", "state 6", "state 7", "state 5"]);
+        add(&dir, 99, "k", "state 0").unwrap();
+        assert_eq!(texts(&dir, "k"), ["state 0", "state 4", "state 6", "state 7", "state 5"]);
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 6);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_does_not_change_the_order() {
+        let dir = tempfile::tempdir().unwrap();
+        for (at, now) in [500, 500, 3, 501].into_iter().enumerate() {
+            add(dir.path(), now, "k", &format!("state {at}")).unwrap();
+        }
+        assert_eq!(texts(dir.path(), "k"), ["state 0", "state 1", "state 2", "state 3"]);
     }
 }

@@ -35,14 +35,30 @@ pub(crate) fn hold(path: &Path, patience: Duration) -> Result<Held, FileError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let file = options.open(path).map_err(fail)?;
+    match wait_for(&file, patience) {
+        Ok(true) => Ok(Held { file }),
+        Ok(false) => Err(FileError::Locked { lock: path.to_owned(), waited: patience }),
+        Err(error) => Err(fail(error)),
+    }
+}
+
+/// Takes a lock on a directory, which leaves nothing in it. Nothing if there is no such directory, if it
+/// cannot be locked, as on some network file systems, or if somebody does not let go of it.
+pub(super) fn hold_directory(dir: &Path, patience: Duration) -> Option<Held> {
+    let file = File::open(dir).ok()?;
+    wait_for(&file, patience).ok()?.then_some(Held { file })
+}
+
+/// Waits for a lock, and tells whether it is ours now.
+fn wait_for(file: &File, patience: Duration) -> io::Result<bool> {
     for _ in 0..=patience.as_millis() / POLL.as_millis() {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(Held { file }),
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(true),
             Err(Errno::WOULDBLOCK | Errno::INTR) => clock::pause(POLL / 2, POLL + POLL / 2),
-            Err(error) => return Err(fail(error.into())),
+            Err(error) => return Err(error.into()),
         }
     }
-    Err(FileError::Locked { lock: path.to_owned(), waited: patience })
+    Ok(false)
 }
 
 impl Held {

@@ -7,13 +7,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::io::Errno;
 
 use super::snapshot::Snapshot;
+use super::temporary::Temporary;
 use super::{FileError, OpenFile, Step, attributes, in_place, own};
-use crate::clock;
 
 /// How replacing a file ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,30 +41,8 @@ pub(super) fn replace(
     }
 }
 
-/// Removes temporary files that a writer left behind when it was killed. Our lock is held, so no living
-/// writer of ours has one.
-pub(super) fn sweep(target: &Path) {
-    let (Some(dir), prefix) = (target.parent(), temporary_prefix(target)) else { return };
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with(&prefix) && name.ends_with(TEMPORARY_END) {
-            // What cannot be removed harms nobody; the next one tries again.
-            fs::remove_file(entry.path()).ok();
-        }
-    }
-}
-
-const TEMPORARY_END: &str = ".tmp";
-
-fn temporary_prefix(target: &Path) -> String {
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    format!(".{name}.mainstay-")
-}
-
 fn by_rename(file: &OpenFile, old: Option<&Snapshot>, new: &str) -> Result<Outcome, FileError> {
-    let name = format!("{}{:016x}{TEMPORARY_END}", temporary_prefix(&file.target), clock::random());
-    let temporary = Temporary { path: file.directory().join(name) };
+    let temporary = Temporary::beside(&file.target);
     prepare(file, &temporary.path, old, new)?;
     let writer = &file.writer;
     writer.before(Step::Compare, &file.target)?;
@@ -77,10 +55,8 @@ fn by_rename(file: &OpenFile, old: Option<&Snapshot>, new: &str) -> Result<Outco
         None => own::rename_unless_there(&temporary.path, &file.target),
     };
     match moved {
-        Ok(()) => std::mem::forget(temporary),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            return Ok(Outcome::Overtaken);
-        }
+        Ok(()) => temporary.has_moved(),
+        Err(error) if is_interference(&error) => return Ok(Outcome::Overtaken),
         Err(error) => return Err(FileError::write(Step::Rename, &file.target, error)),
     }
     sync_directory(file)?;
@@ -139,16 +115,10 @@ fn forbids_rename(error: &FileError) -> bool {
     )
 }
 
-/// A temporary file, removed when it is not needed any more.
-struct Temporary {
-    path: PathBuf,
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // It may not have been created; and what cannot be removed is swept by the next writer.
-        fs::remove_file(&self.path).ok();
-    }
+/// Whether a move failed because somebody else was there first: with the file itself, or, as another
+/// machine does that shares the directory, with a sweep that took ours for a dead writer's.
+fn is_interference(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound)
 }
 
 /// Opens a file for writing in place.

@@ -7,6 +7,7 @@ mod crash;
 mod entries;
 mod golden;
 mod home;
+mod instances;
 mod locks;
 mod moves;
 mod writer;

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use mainstay_clients::Client;
@@ -334,10 +335,34 @@ fn a_file_that_appears_meanwhile_is_not_replaced() {
 #[test]
 fn what_a_killed_writer_left_beside_the_file_is_swept() {
     let (home, file) = scene();
-    home.write(".cursor/.mcp.json.mainstay-0123456789abcdef.tmp", "{");
+    let mut dead = Command::new("true").spawn().unwrap();
+    dead.wait().unwrap();
+    let name = |process: u32| format!(".mcp.json.mainstay-{process}-0123456789abcdef.tmp");
+    home.write(&format!(".cursor/{}", name(dead.id())), "{");
+    let living = name(std::process::id());
+    home.write(&format!(".cursor/{living}"), "{");
     home.write(".cursor/.mcp.json.tmp", "not ours");
     add(&Writer::new(home.state()), &file).unwrap();
-    assert_eq!(beside(&file), [".mcp.json.tmp", "mcp.json"]);
+    assert_eq!(beside(&file), [living.as_str(), ".mcp.json.tmp", "mcp.json"]);
+}
+
+#[test]
+fn a_temporary_file_that_somebody_else_swept_is_made_again() {
+    let (home, file) = scene();
+    let (dir, left) = (file.parent().unwrap().to_owned(), Mutex::new(2));
+    let sweep = move || {
+        let mut left = left.lock().unwrap();
+        for entry in fs::read_dir(&dir)?.flatten().filter(|_| *left > 0) {
+            if entry.file_name().to_string_lossy().contains("mainstay-") {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        *left = i32::max(*left - 1, 0);
+        Ok(())
+    };
+    let writer = Writer::observed(home.state(), Arc::new(At(Step::Rename, sweep)));
+    add(&writer, &file).unwrap();
+    assert_eq!((read(&file).as_str(), beside(&file)), (AFTER, vec!["mcp.json".to_owned()]));
 }
 
 #[test]
