@@ -2,32 +2,22 @@
 //! their files.
 
 mod flaw;
+mod id;
 mod notice;
+mod told;
 
-use std::collections::BTreeSet;
-
-use clap::builder::{PossibleValue, PossibleValuesParser};
-use mainstay_api::{Around, ClientDone, ClientReport};
+use mainstay_api::{Around, ClientReport};
 use mainstay_clients::table::variables;
 use mainstay_core::ServerSpec;
 
 pub(crate) use self::flaw::{Flaw, flaws, is_in_file, is_ours};
+pub(crate) use self::id::IdParser;
 pub(crate) use self::notice::Notice;
+pub(crate) use self::told::lines;
 use crate::context::Caller;
-use crate::text::tame;
-use crate::ui::paint;
 
 const NONE_CHOSEN: &str = "no client is chosen yet: `mainstay client ls` shows those you have, \
                                       `mainstay client add ID` registers all servers";
-
-/// Reads the id of a client. It knows them all, so that shells complete them and the one that is nearest
-/// to a wrong one is suggested.
-pub(crate) fn id_parser() -> PossibleValuesParser {
-    let known = mainstay_clients::clients().iter();
-    PossibleValuesParser::new(
-        known.map(|client| PossibleValue::new(client.id).help(client.product)),
-    )
-}
 
 /// Where the caller's clients are looked for.
 pub(crate) fn around(caller: &Caller) -> Around {
@@ -36,19 +26,6 @@ pub(crate) fn around(caller: &Caller) -> Around {
         home: caller.home().unwrap_or_default(),
         env: variables().chain(["PATH"]).filter_map(set).collect(),
     }
-}
-
-/// What was done to clients' files, a line each, then what has to be done for it to be seen. What is
-/// true of several servers, as that a file cannot be read, is told once.
-pub(crate) fn lines<'a>(reports: impl IntoIterator<Item = &'a ClientReport>) -> Vec<String> {
-    let mut said = BTreeSet::new();
-    let told: Vec<&ClientReport> = reports
-        .into_iter()
-        .filter(|report| report.done.is_worth_telling() && said.insert(&report.text))
-        .collect();
-    let changed = told.iter().filter(|report| is_change(report.done));
-    let asked = notice::asked(changed.map(|report| report.client.as_str()));
-    told.iter().map(|report| line(report)).chain(asked).collect()
 }
 
 /// What is said to somebody whose servers are for the chosen clients, when there are none.
@@ -60,28 +37,10 @@ pub(crate) fn none_chosen<'a>(
     (for_the_chosen && reports.into_iter().next().is_none()).then_some(NONE_CHOSEN)
 }
 
-fn line(report: &ClientReport) -> String {
-    let text = tame(&report.text);
-    match report.done {
-        ClientDone::Failed | ClientDone::Left => format!("{} {text}", paint::odd("warning:")),
-        ClientDone::Added
-        | ClientDone::Updated
-        | ClientDone::Removed
-        | ClientDone::Nothing
-        | ClientDone::Waits => text,
-    }
-}
-
-/// Whether a file says something else than before.
-fn is_change(done: ClientDone) -> bool {
-    match done {
-        ClientDone::Added | ClientDone::Updated | ClientDone::Removed => true,
-        ClientDone::Nothing | ClientDone::Waits | ClientDone::Left | ClientDone::Failed => false,
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
+    use mainstay_api::ClientDone;
+
     pub(crate) use super::flaw::tests::{client, entry};
     use super::*;
 
@@ -89,28 +48,6 @@ pub(crate) mod tests {
     pub(crate) fn report(client: &str, done: ClientDone, text: &str) -> ClientReport {
         let server = "time".parse().unwrap();
         ClientReport { client: client.to_owned(), server, done, text: text.to_owned() }
-    }
-
-    #[test]
-    fn what_was_done_is_told_and_what_is_left_to_do_once() {
-        use ClientDone as D;
-        let reports = [
-            report("cursor", D::Added, "added time to Cursor"),
-            report("codex", D::Added, "added time to Codex"),
-            report("codex", D::Updated, "updated web in Codex"),
-            report("zed", D::Nothing, "time is in Zed already"),
-            report("factory", D::Failed, "the file\u{7} cannot be edited"),
-            report("factory", D::Failed, "the file\u{7} cannot be edited"),
-        ];
-        let told = lines(&reports).join("\n");
-        insta::assert_snapshot!(anstream::adapter::strip_str(&told), @"
-        added time to Cursor
-        added time to Codex
-        updated web in Codex
-        warning: the file cannot be edited
-        restart Codex to see it
-        ");
-        assert_eq!(lines(&reports[3..4]), [""; 0]);
     }
 
     #[test]

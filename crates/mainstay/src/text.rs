@@ -74,6 +74,34 @@ pub(crate) fn tilde(path: &Path, home: Option<&Path>) -> String {
     }
 }
 
+/// Text that names files, each of them as people write it. A path ends what stands before it with a blank,
+/// a bracket or a quote.
+pub(crate) fn home_as_tilde(text: &str, home: Option<&Path>) -> String {
+    let Some(home) = home.and_then(Path::to_str).filter(|home| *home != "/") else {
+        return text.to_owned();
+    };
+    let (mut short, mut rest) = (String::new(), text);
+    while let Some((before, after)) = rest.split_once(home) {
+        short.push_str(before);
+        let begins = short.is_empty() || short.ends_with([' ', '(', '`', '\'']);
+        short.push_str(if begins && after.starts_with('/') { "~" } else { home });
+        rest = after;
+    }
+    short + rest
+}
+
+/// "a", "a and b", "a, b and c"
+pub(crate) fn and(items: &[impl AsRef<str>]) -> String {
+    match items {
+        [] => String::new(),
+        [one] => one.as_ref().to_owned(),
+        [others @ .., last] => {
+            let others: Vec<&str> = others.iter().map(AsRef::as_ref).collect();
+            format!("{} and {}", others.join(", "), last.as_ref())
+        }
+    }
+}
+
 /// The id of a container as engines shorten it.
 pub(crate) fn short_id(id: &str) -> &str {
     id.get(..12).unwrap_or(id)
@@ -173,6 +201,21 @@ mod tests {
         assert_eq!(tilde(Path::new("/home/me/.cursor/mcp.json"), home), "~/.cursor/mcp.json");
         assert_eq!(tilde(Path::new("/home/meg/x"), home), "/home/meg/x");
         assert_eq!(tilde(Path::new("/home/me/x"), None), "/home/me/x");
+        let text = "`/home/me/x` (/home/me/y): not /home/meg, /mnt/home/me/x or /home/me";
+        let short = "`~/x` (~/y): not /home/meg, /mnt/home/me/x or /home/me";
+        assert_eq!(home_as_tilde(text, home), short);
+        assert_eq!(home_as_tilde(text, None), text);
+        assert_eq!(home_as_tilde("/home/me/x", home), "~/x");
+        assert_eq!(home_as_tilde("/etc/x", Some(Path::new("/"))), "/etc/x");
+    }
+
+    #[test]
+    fn a_list_is_read_as_people_say_it() {
+        let check = |items: &[&str], expected: &str| assert_eq!(and(items), expected);
+        check(&[], "");
+        check(&["a"], "a");
+        check(&["a", "b"], "a and b");
+        check(&["a", "b", "c"], "a, b and c");
     }
 
     #[test]

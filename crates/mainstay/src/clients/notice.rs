@@ -1,8 +1,8 @@
 //! What it takes for a client to see that its file has changed.
 
-use std::collections::BTreeSet;
-
 use mainstay_clients::Client;
+
+use crate::text::and;
 
 /// Those that watch their file.
 const WATCHFUL: [&str; 8] =
@@ -32,26 +32,36 @@ impl Notice {
         }
     }
 
-    /// What a person has to do with a product, if anything.
-    pub(crate) fn to_do(self, product: &str) -> Option<String> {
+    /// What a person has to do with a product, or with several, if anything.
+    pub(crate) fn to_do(self, products: &str) -> Option<String> {
         match self {
             Self::ByItself => None,
-            Self::Refresh => Some(format!("press Refresh in {product}'s list of MCP servers")),
-            Self::Reload => Some(format!("enter `/mcp reload` in {product}")),
-            Self::Restart => Some(format!("restart {product}")),
+            Self::Refresh => {
+                Some(format!("press Refresh in the list of MCP servers of {products}"))
+            }
+            Self::Reload => Some(format!("enter `/mcp reload` in {products}")),
+            Self::Restart => Some(format!("restart {products}")),
         }
     }
 }
 
-/// What has to be done for changes in these clients' files to be seen, each client once.
-pub(super) fn asked<'a>(ids: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let mut seen = BTreeSet::new();
-    let to_do = ids.into_iter().filter(|id| seen.insert(*id)).filter_map(|id| {
-        let product = Client::by_id(id).map_or(id, |client| client.product);
-        Notice::of(id).to_do(product)
+/// What has to be done for changes in these clients' files to be seen, each client once. `to` tells what
+/// for.
+pub(super) fn asked<'a>(ids: impl IntoIterator<Item = &'a str>, to: &str) -> Option<String> {
+    let ids: Vec<&str> = ids.into_iter().collect();
+    let kinds = [Notice::Restart, Notice::Refresh, Notice::Reload, Notice::ByItself];
+    let to_do = kinds.into_iter().filter_map(|kind| {
+        let mut products: Vec<&str> = Vec::new();
+        for id in ids.iter().filter(|id| Notice::of(id) == kind) {
+            let product = Client::by_id(id).map_or(*id, |client| client.product);
+            if !products.contains(&product) {
+                products.push(product);
+            }
+        }
+        if products.is_empty() { None } else { kind.to_do(&and(&products)) }
     });
     let to_do: Vec<String> = to_do.collect();
-    (!to_do.is_empty()).then(|| format!("{} to see it", to_do.join(" and ")))
+    (!to_do.is_empty()).then(|| format!("{} to {to}", to_do.join(", and ")))
 }
 
 #[cfg(test)]
@@ -76,17 +86,20 @@ mod tests {
 
     #[test]
     fn nobody_is_told_twice_or_without_need() {
-        assert_eq!(asked(["cursor", "zed"]), None);
-        assert_eq!(
-            asked(["claude-desktop", "cursor", "claude-desktop"]).as_deref(),
-            Some("restart Claude Desktop to see it")
+        let check = |ids: &[&str], expected: Option<&str>| {
+            assert_eq!(asked(ids.iter().copied(), "see it").as_deref(), expected);
+        };
+        check(&["cursor", "zed"], None);
+        check(
+            &["claude-desktop", "cursor", "codex", "claude-desktop"],
+            Some("restart Claude Desktop and Codex to see it"),
         );
-        assert_eq!(
-            asked(["windsurf", "gemini-cli", "new-one"]).as_deref(),
+        check(
+            &["windsurf", "gemini-cli", "devin", "new-one"],
             Some(
-                "press Refresh in Windsurf's list of MCP servers and enter `/mcp reload` in Gemini \
-                 CLI and restart new-one to see it"
-            )
+                "restart new-one, and press Refresh in the list of MCP servers of Windsurf and \
+                 Devin Desktop, and enter `/mcp reload` in Gemini CLI to see it",
+            ),
         );
     }
 }

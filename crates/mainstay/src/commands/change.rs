@@ -1,6 +1,6 @@
 //! `mainstay start`, `stop`, `restart` and `rm`: which servers, and what became of each.
 
-use mainstay_api::{Outcome, Request, Which};
+use mainstay_api::{ClientReport, Outcome, Request, Which};
 use mainstay_core::{ServerName, Status};
 
 use crate::clients;
@@ -70,7 +70,9 @@ pub(super) fn tell(
         outcomes.iter().map(|outcome| line(change, outcome)).collect::<Vec<_>>().join("\n")
     })?;
     if !json {
-        for line in clients::lines(outcomes.iter().flat_map(|outcome| &outcome.clients)) {
+        let reports = outcomes.iter().flat_map(|outcome| &outcome.clients);
+        let is_wanted = |_: &ClientReport| change != Change::Remove;
+        for line in clients::lines(reports, is_wanted, ctx.caller.home().as_deref()) {
             ctx.ui.say(line);
         }
     }

@@ -3,10 +3,12 @@
 mod ls;
 mod show;
 
+use std::path::Path;
+
 use clap::Subcommand;
 use mainstay_api::{ClientDone, ClientInfo, ClientReport, Request};
 
-use crate::clients;
+use crate::clients::{self, IdParser, is_ours};
 use crate::context::Context;
 use crate::error::{CliError, Exit};
 use crate::ui::paint;
@@ -23,28 +25,58 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    #[command(visible_alias = "list")]
     Ls(ls::Args),
     /// Register all servers with clients, now and from now on
     ///
     /// Entries of ours that were changed or taken out by hand are set right.
-    Add(ChangeArgs),
+    Add(AddArgs),
     /// Take all our entries out of clients' files
     ///
     /// Servers that are run from now on are not registered with them.
     #[command(visible_alias = "rm")]
-    Remove(ChangeArgs),
+    Remove(RemoveArgs),
     Show(show::Args),
 }
 
 #[derive(Debug, clap::Args)]
-struct ChangeArgs {
-    /// Ids of clients; `mainstay client ls -a` lists all of them
-    #[arg(value_name = "ID", required = true, value_parser = clients::id_parser(),
-          hide_possible_values = true)]
-    ids: Vec<String>,
+struct AddArgs {
+    #[command(flatten)]
+    which: AddWhich,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct AddWhich {
+    /// Ids of clients; `mainstay client ls -a` lists all of them
+    #[arg(value_name = "ID", value_parser = IdParser, hide_possible_values = true)]
+    ids: Vec<String>,
+    /// All clients that are installed
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct RemoveArgs {
+    #[command(flatten)]
+    which: RemoveWhich,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct RemoveWhich {
+    /// Ids of clients; `mainstay client ls` lists those you have
+    #[arg(value_name = "ID", value_parser = IdParser, hide_possible_values = true)]
+    ids: Vec<String>,
+    /// All clients that were added, or have an entry of ours
+    #[arg(long)]
+    all: bool,
 }
 
 /// What is asked for.
@@ -57,8 +89,14 @@ enum Change {
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     match args.action {
         Action::Ls(args) => ls::run(args, ctx).await,
-        Action::Add(args) => change(Change::Add, args, ctx).await,
-        Action::Remove(args) => change(Change::Remove, args, ctx).await,
+        Action::Add(AddArgs { which, json }) => {
+            let named = (!which.all).then_some(which.ids);
+            change(Change::Add, named, json, ctx).await
+        }
+        Action::Remove(RemoveArgs { which, json }) => {
+            let named = (!which.all).then_some(which.ids);
+            change(Change::Remove, named, json, ctx).await
+        }
         Action::Show(args) => show::run(args, ctx).await,
     }
 }
@@ -69,48 +107,86 @@ async fn ask(ctx: &Context) -> Result<Vec<ClientInfo>, CliError> {
     ctx.ask("asking the daemon", &request).await
 }
 
-async fn change(change: Change, args: ChangeArgs, ctx: &mut Context) -> Result<(), CliError> {
-    let ids = each_once(args.ids);
-    let request = match change {
-        Change::Add => {
-            let around = clients::around(&ctx.caller);
-            Request::ChooseClients { ids: ids.clone(), around }
-        }
-        Change::Remove => Request::DropClients { ids: ids.clone() },
+/// Carries out a change for the clients that are named, or else for all that it makes sense for.
+async fn change(
+    change: Change,
+    named: Option<Vec<String>>,
+    json: bool,
+    ctx: &mut Context,
+) -> Result<(), CliError> {
+    let ids = match named {
+        Some(ids) => each_once(ids),
+        None => all(change, &ask(ctx).await?),
     };
-    let mut reports: Vec<ClientReport> = ctx.ask("asking the daemon", &request).await?;
-    // The daemon looks at the entries of all clients; nobody asked about the others.
-    reports.retain(|report| ids.contains(&report.client));
-    if args.json {
+    let reports = if ids.is_empty() { Vec::new() } else { carry_out(change, &ids, ctx).await? };
+    if json {
         ctx.ui.answer(true, &reports, |_| String::new())?;
     } else {
-        for line in told(change, &ids, &reports) {
+        for line in told(change, &ids, &reports, ctx.caller.home().as_deref()) {
             ctx.ui.say(line);
         }
     }
     let failed = reports.iter().any(|report| report.done == ClientDone::Failed);
-    if failed { Err(CliError::Answered(Exit::Failed)) } else { Ok(()) }
+    let in_vain = ids.is_empty() && change == Change::Add;
+    if failed || in_vain { Err(CliError::Answered(Exit::Failed)) } else { Ok(()) }
+}
+
+/// The clients that `--all` means.
+fn all(change: Change, clients: &[ClientInfo]) -> Vec<String> {
+    let is_meant = |client: &&ClientInfo| match change {
+        Change::Add => client.installed,
+        Change::Remove => client.chosen || client.entries.iter().any(is_ours),
+    };
+    clients.iter().filter(is_meant).map(|client| client.id.clone()).collect()
+}
+
+async fn carry_out(
+    change: Change,
+    ids: &[String],
+    ctx: &Context,
+) -> Result<Vec<ClientReport>, CliError> {
+    let request = match change {
+        Change::Add => {
+            let around = clients::around(&ctx.caller);
+            Request::ChooseClients { ids: ids.to_vec(), around }
+        }
+        Change::Remove => Request::DropClients { ids: ids.to_vec() },
+    };
+    let mut reports: Vec<ClientReport> = ctx.ask("asking the daemon", &request).await?;
+    // The daemon looks at the entries of all clients; nobody asked about the others. Trouble that is no
+    // client's concerns everybody.
+    reports.retain(|report| ids.contains(&report.client) || report.client.is_empty());
+    Ok(reports)
 }
 
 /// What was done and what to do where it failed, or that there was nothing to do.
-fn told(change: Change, ids: &[String], reports: &[ClientReport]) -> Vec<String> {
-    let lines = clients::lines(reports);
+fn told(
+    change: Change,
+    ids: &[String],
+    reports: &[ClientReport],
+    home: Option<&Path>,
+) -> Vec<String> {
+    let lines = clients::lines(reports, |_| change == Change::Add, home);
     if !lines.is_empty() {
         return lines.into_iter().chain(help(change, reports)).collect();
     }
-    let ids = ids.join(", ");
+    let all = ids.join(", ");
     vec![match change {
-        Change::Add if reports.is_empty() => {
-            format!("{ids}: chosen; every server that you run from now on is registered")
+        Change::Add if ids.is_empty() => ls::NONE_FOUND.to_owned(),
+        Change::Remove if ids.is_empty() => {
+            "nothing to do: no client was added, and no entry is ours".to_owned()
         }
-        Change::Add => format!("{ids}: nothing to do, every server is registered already"),
+        Change::Add if reports.is_empty() => {
+            format!("{all}: chosen; every server that you run from now on is registered")
+        }
+        Change::Add => format!("{all}: nothing to do, every server is registered already"),
         Change::Remove => {
-            format!("{ids}: no entry is ours, and servers are not registered from now on")
+            format!("{all}: no entry is ours, and servers are not registered from now on")
         }
     }]
 }
 
-/// How to try again with those whose files could not be edited.
+/// What becomes of those whose files could not be edited.
 fn help(change: Change, reports: &[ClientReport]) -> Option<String> {
     let failed = reports.iter().filter(|report| report.done == ClientDone::Failed);
     let failed = each_once(failed.map(|report| report.client.clone()).collect());
@@ -120,7 +196,12 @@ fn help(change: Change, reports: &[ClientReport]) -> Option<String> {
     };
     (!failed.is_empty()).then(|| {
         let (help, ids) = (paint::note("help:"), failed.join(" "));
-        format!("{help} put the file in order, then try again: `mainstay client {again} {ids}`")
+        let (what, when) =
+            if failed.len() > 1 { ("the files", "they are") } else { ("the file", "it is") };
+        format!(
+            "{help} put {what} in order; {when} tried again within a minute, and at once with \
+             `mainstay client {again} {ids}`"
+        )
     })
 }
 
@@ -132,15 +213,17 @@ fn each_once(mut ids: Vec<String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use mainstay_api::EntryStanding;
+
     use super::*;
-    use crate::clients::tests::report;
+    use crate::clients::tests::{client, entry, report};
 
     #[test]
     fn nothing_to_do_is_told_too() {
         let ids = each_once(["zed", "cursor", "zed"].map(str::to_owned).into());
         assert_eq!(ids, ["zed", "cursor"]);
         let check = |change, reports: &[ClientReport], expected: &str| {
-            assert_eq!(told(change, &ids, reports), [expected]);
+            assert_eq!(told(change, &ids, reports, None), [expected]);
         };
         let same = report("zed", ClientDone::Nothing, "time is there already");
         let chosen = "zed, cursor: chosen; every server that you run from now on is registered";
@@ -152,13 +235,31 @@ mod tests {
             &[],
             "zed, cursor: no entry is ours, and servers are not registered from now on",
         );
-        let broken = report("zed", ClientDone::Failed, "Zed's file cannot be read");
-        let lines = told(Change::Remove, &ids, &[broken.clone(), broken]).join("\n");
+        let gone = report("zed", ClientDone::Removed, "removed `time` from Zed (/its/file)");
+        check(Change::Remove, &[gone], "removed `time` from Zed (/its/file)");
+        assert_eq!(told(Change::Add, &[], &[], None), [ls::NONE_FOUND]);
+        let none = "nothing to do: no client was added, and no entry is ours";
+        assert_eq!(told(Change::Remove, &[], &[], None), [none]);
+    }
+
+    #[test]
+    fn whoever_fails_is_told_when_it_is_tried_again() {
+        let broken = report("zed", ClientDone::Failed, "/its/file cannot be read");
+        let lines = told(Change::Remove, &["zed".to_owned()], &[broken], None).join("\n");
         insta::assert_snapshot!(anstream::adapter::strip_str(&lines), @"
-        warning: Zed's file cannot be read
-        help: put the file in order, then try again: `mainstay client remove zed`
+        warning: `time` is still in Zed: /its/file cannot be read
+        help: put the file in order; it is tried again within a minute, and at once with `mainstay client remove zed`
         ");
-        let gone = report("zed", ClientDone::Removed, "removed time from Zed");
-        check(Change::Remove, &[gone], "removed time from Zed");
+    }
+
+    #[test]
+    fn all_are_those_that_a_change_makes_sense_for() {
+        let mut added = client("cursor", Vec::new());
+        (added.chosen, added.installed) = (true, false);
+        let named = client("zed", vec![entry("time", EntryStanding::Ours)]);
+        let other = client("kiro", vec![entry("mine", EntryStanding::Foreign)]);
+        let clients = [added, named, other];
+        assert_eq!(all(Change::Add, &clients), ["zed", "kiro"]);
+        assert_eq!(all(Change::Remove, &clients), ["cursor", "zed"]);
     }
 }

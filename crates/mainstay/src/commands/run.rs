@@ -8,7 +8,7 @@ mod progress;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mainstay_api::{Described, Request, ServerInfo};
+use mainstay_api::{ClientReport, Described, Request, ServerInfo};
 use mainstay_core::{EngineKind, ServerName, Status};
 use mainstay_daemon::discover::Disk;
 
@@ -39,11 +39,15 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let name = spec.name.clone();
     let specs = [spec.clone()];
     let around = clients::around(&ctx.caller);
+    let only = spec.clients.only.clone();
     let request = Request::Run { spec: Box::new(spec), replace: args.replace, around };
     let described = ask_with_images(ctx, "asking the daemon", &request, &specs).await?;
     let Described { server: accepted, clients: reports } = described;
     if !args.json {
-        for line in clients::lines(&reports) {
+        // A client that the server names no longer loses its entry.
+        let is_wanted =
+            |report: &ClientReport| only.as_ref().is_none_or(|only| only.contains(&report.client));
+        for line in clients::lines(&reports, is_wanted, ctx.caller.home().as_deref()) {
             ctx.ui.say(line);
         }
     }
@@ -72,7 +76,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         Err(text) => {
             let text = text + &last_words(&described.server, ctx).await;
             let help = format!(
-                "`mainstay why {name}` tells more; it stays registered: correct it with \
+                "`mainstay why {name}` tells more; Mainstay keeps it: correct it with \
                  `mainstay run {name} --replace ...`, or `mainstay rm {name}`"
             );
             Err(CliError::failed(text, help))

@@ -58,7 +58,7 @@ fn a_script_without_its_interpreter_is_down_at_once_and_comes_up_after_the_fix()
     exit: 1
     --- stderr
     error: time is down: cannot start: `[ROOT]/project/./script` cannot be executed: the interpreter that its first line names does not exist
-    help: `mainstay why time` tells more; it stays registered: correct it with `mainstay run time --replace ...`, or `mainstay rm time`
+    help: `mainstay why time` tells more; Mainstay keeps it: correct it with `mainstay run time --replace ...`, or `mainstay rm time`
     ");
     let down = env.server("time");
     assert_eq!((&down["status"], &down["restarts"]), (&json!("error"), &json!(0)), "{down}");

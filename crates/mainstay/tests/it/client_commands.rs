@@ -37,8 +37,7 @@ fn a_newcomer_finds_the_way() {
     assert_snapshot!(env.run(["client", "add", "cursor", "claude-desktop"]), @"
     exit: 0
     --- stderr
-    added `time` to Claude Desktop ([ROOT]/home/.config/Claude/claude_desktop_config.json)
-    added `time` to Cursor ([ROOT]/home/.cursor/mcp.json)
+    added `time` to Claude Desktop and Cursor
     restart Claude Desktop to see it
     ");
     assert_snapshot!(env.run(["client", "add", "cursor"]), @"
@@ -73,9 +72,8 @@ fn a_newcomer_finds_the_way() {
     --- stdout
     time is removed
     --- stderr
-    removed `time` from Claude Desktop ([ROOT]/home/.config/Claude/claude_desktop_config.json)
-    removed `time` from Cursor ([ROOT]/home/.cursor/mcp.json)
-    restart Claude Desktop to see it
+    removed `time` from Claude Desktop and Cursor
+    restart Claude Desktop to see that it is gone
     ");
     assert_snapshot!(env.run(["client", "remove", "cursor"]), @"
     exit: 0
@@ -95,7 +93,7 @@ fn whoever_runs_a_server_is_told_which_clients_have_it() {
     let hint = run(&[]);
     assert!(hint.contains("`mainstay client add ID`"), "{hint}");
     assert_eq!(run(&["--no-clients"]), "");
-    assert_snapshot!(run(&["--client", "cursor"]), @"added `time` to Cursor ([ROOT]/home/.cursor/mcp.json)");
+    assert_snapshot!(run(&["--client", "cursor"]), @"added `time` to Cursor (~/.cursor/mcp.json)");
     let json = env.json(["run", "web", "--client", "cursor", "--json", "--", &fixture]);
     assert_eq!((&json["name"], &json["clients"][0]["client"]), (&json!("web"), &json!("cursor")));
 }
@@ -111,8 +109,8 @@ fn a_file_that_cannot_be_edited_is_told_with_what_to_do() {
     assert_snapshot!(env.run(["client", "add", "cursor"]), @"
     exit: 1
     --- stderr
-    warning: [ROOT]/home/.cursor/mcp.json was left as it is: line 2, column 19: expected a key in double quotes or `}`
-    help: put the file in order, then try again: `mainstay client add cursor`
+    warning: `a` and `b` are not in Cursor yet: ~/.cursor/mcp.json was left as it is: line 2, column 19: expected a key in double quotes or `}`
+    help: put the file in order; it is tried again within a minute, and at once with `mainstay client add cursor`
     ");
     assert_snapshot!(env.run(["client", "ls"]), @"
     exit: 0
@@ -128,6 +126,34 @@ fn a_file_that_cannot_be_edited_is_told_with_what_to_do() {
     let doctor = env.run(["doctor"]).stdout;
     assert!(doctor.contains("warn  client cursor: "), "{doctor}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "{\n  \"mcpServers\": { oops\n");
+}
+
+#[test]
+fn all_clients_at_once() {
+    let (env, _) = env();
+    env.run_server("time", &[], &[&fixture()]);
+    assert_snapshot!(env.run(["client", "add", "--all"]), @"
+    exit: 0
+    --- stderr
+    added `time` to Claude Desktop and Cursor
+    restart Claude Desktop to see it
+    ");
+    assert_snapshot!(env.run(["client", "remove", "--all"]), @"
+    exit: 0
+    --- stderr
+    removed `time` from Claude Desktop and Cursor
+    restart Claude Desktop to see that it is gone
+    ");
+    assert_snapshot!(env.run(["client", "remove", "--all"]), @"
+    exit: 0
+    --- stderr
+    nothing to do: no client was added, and no entry is ours
+    ");
+    assert_snapshot!(TestEnv::new().run(["client", "add", "--all"]), @"
+    exit: 1
+    --- stderr
+    no client was found on this machine; `mainstay client ls -a` lists those that Mainstay knows, and where it looks for their files
+    ");
 }
 
 #[test]

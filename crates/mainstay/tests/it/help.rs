@@ -184,7 +184,7 @@ fn the_help_of_client() {
     Usage: mainstay client <COMMAND>
 
     Commands:
-      ls      List the clients you have, and how many of your servers each of them has
+      ls      List the clients you have, and how many of your servers each of them has [alias: list]
       add     Register all servers with clients, now and from now on
       remove  Take all our entries out of clients' files [alias: rm]
       show    Show one client, its file and the entries in it
@@ -198,12 +198,13 @@ fn the_help_of_client() {
     --- stdout
     Register all servers with clients, now and from now on
 
-    Usage: mainstay client add [OPTIONS] <ID>...
+    Usage: mainstay client add [OPTIONS] <ID|--all>
 
     Arguments:
-      <ID>...  Ids of clients; `mainstay client ls -a` lists all of them
+      [ID]...  Ids of clients; `mainstay client ls -a` lists all of them
 
     Options:
+          --all   All clients that are installed
           --json  Print JSON
       -h, --help  Print help (see more with '--help')
     ");

@@ -255,7 +255,7 @@ fn a_client_that_nobody_knows() {
     assert_snapshot!(run("client add curser"), @"
     exit: 2
     --- stderr
-    error: invalid value 'curser' for '<ID>...'
+    error: invalid value 'curser' for '[ID]...'
       [possible values: cursor, vscode, vscode-insiders, vscode-server, cline, roo-code, claude-code, claude-desktop, codex, gemini-cli, qwen-code, opencode, zed, windsurf, devin, copilot-cli, kiro, lm-studio, factory]
 
       tip: a similar value exists: 'cursor'
@@ -268,10 +268,23 @@ fn a_client_that_nobody_knows() {
     error: invalid value 'claude' for '--client <ID>'
       [possible values: cursor, vscode, vscode-insiders, vscode-server, cline, roo-code, claude-code, claude-desktop, codex, gemini-cli, qwen-code, opencode, zed, windsurf, devin, copilot-cli, kiro, lm-studio, factory]
 
-      tip: a similar value exists: 'claude-code'
+      tip: some similar values exist: 'claude-code', 'claude-desktop'
 
     For more information, try '--help'.
     ");
+}
+
+#[test]
+fn a_client_by_another_name() {
+    let tip = |id: &str| {
+        let output = TestEnv::new().run(["client", "show", id]);
+        assert_eq!(output.code, 2, "{output}");
+        let tip = output.stderr.lines().find(|line| line.contains("tip: ")).map(str::trim);
+        tip.unwrap_or_default().to_owned()
+    };
+    assert_eq!(tip("zde"), "tip: a similar value exists: 'zed'");
+    assert_eq!(tip("VS Code"), "tip: a similar value exists: 'vscode'");
+    assert_eq!(tip("emacs"), "");
 }
 
 #[test]
@@ -295,9 +308,9 @@ fn no_client_to_add() {
     exit: 2
     --- stderr
     error: the following required arguments were not provided:
-      <ID>...
+      <ID|--all>
 
-    Usage: mainstay client add <ID>...
+    Usage: mainstay client add <ID|--all>
 
     For more information, try '--help'.
     ");

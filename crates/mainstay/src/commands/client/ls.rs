@@ -13,6 +13,11 @@ use crate::ui::paint;
 
 const HEAD: [&str; 6] = ["CLIENT", "PRODUCT", "INSTALLED", "CHOSEN", "SERVERS", "FILE"];
 
+/// What is said where no client is.
+pub(super) const NONE_FOUND: &str = "no client was found on this machine; `mainstay client ls -a` \
+                                     lists those that Mainstay knows, and where it looks for their \
+                                     files";
+
 /// List the clients you have, and how many of your servers each of them has
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -83,9 +88,7 @@ fn next(clients: &[ClientInfo]) -> Option<String> {
         Some(ClientInfo { id, .. }) => {
             format!("none is chosen yet: `mainstay client add {id}` registers all servers with it")
         }
-        None => "no client was found on this machine; `mainstay client ls -a` lists those that \
-                 Mainstay knows, and where it looks for their files"
-            .to_owned(),
+        None => NONE_FOUND.to_owned(),
     })
 }
 

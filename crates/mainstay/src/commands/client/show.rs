@@ -19,7 +19,7 @@ use crate::ui::paint;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Id of the client; `mainstay client ls -a` lists all of them
-    #[arg(value_parser = clients::id_parser(), hide_possible_values = true)]
+    #[arg(value_parser = clients::IdParser, hide_possible_values = true)]
     id: String,
     /// Print JSON
     #[arg(long)]

@@ -151,7 +151,7 @@ pub(super) struct ProxyArgs {
 #[command(next_help_heading = "Clients")]
 pub(super) struct ClientArgs {
     /// Register it with this client only (repeatable) [default: with those of `mainstay client add`]
-    #[arg(long = "client", value_name = "ID", value_parser = clients::id_parser(),
+    #[arg(long = "client", value_name = "ID", value_parser = clients::IdParser,
           hide_possible_values = true)]
     pub(super) only: Vec<String>,
     /// Register it with no client

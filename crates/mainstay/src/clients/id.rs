@@ -1,0 +1,105 @@
+//! Reading the id of a client.
+
+use std::ffi::OsStr;
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command, Error};
+use mainstay_clients::{Client, clients};
+
+/// Shorter words are part of too many names.
+const SHORTEST_PART: usize = 3;
+
+/// Reads the id of a client. It knows them all, so that shells complete them and whoever gives another
+/// word hears which one may be meant.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IdParser;
+
+impl TypedValueParser for IdParser {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<String, Error> {
+        let word = value.to_string_lossy();
+        match Client::by_id(&word) {
+            Some(client) => Ok(client.id.to_owned()),
+            None => Err(refusal(command, arg, &word)),
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let value = |client: &'static Client| PossibleValue::new(client.id).help(client.product);
+        Some(Box::new(clients().iter().map(value)))
+    }
+}
+
+/// The error that clap itself has for a value that is none of the possible ones.
+fn refusal(command: &Command, arg: Option<&Arg>, word: &str) -> Error {
+    let words =
+        |ids: Vec<&str>| ContextValue::Strings(ids.into_iter().map(str::to_owned).collect());
+    let mut error = Error::new(ErrorKind::InvalidValue).with_cmd(command);
+    if let Some(arg) = arg {
+        error.insert(ContextKind::InvalidArg, ContextValue::String(arg.to_string()));
+    }
+    error.insert(ContextKind::InvalidValue, ContextValue::String(word.to_owned()));
+    let all = clients().iter().map(|client| client.id).collect();
+    error.insert(ContextKind::ValidValue, words(all));
+    let meant = nearest(word);
+    if !meant.is_empty() {
+        error.insert(ContextKind::SuggestedValue, words(meant));
+    }
+    error
+}
+
+/// The ids of the clients that are called most like this, by their ids or by their makers.
+fn nearest(word: &str) -> Vec<&'static str> {
+    let word = plain(word);
+    let near = |client: &'static Client| {
+        let names = [plain(client.id), plain(client.product)];
+        Some((names.iter().filter_map(|name| distance(&word, name)).min()?, client.id))
+    };
+    let found: Vec<(usize, &str)> = clients().iter().filter_map(near).collect();
+    let least = found.iter().map(|(far, _)| *far).min();
+    found.into_iter().filter(|(far, _)| Some(*far) == least).map(|(_, id)| id).collect()
+}
+
+/// How far two names are apart, unless they have nothing to do with each other.
+fn distance(word: &str, name: &str) -> Option<usize> {
+    if word == name {
+        return Some(0);
+    }
+    if word.len() >= SHORTEST_PART && name.contains(word) {
+        return Some(1);
+    }
+    // Every third letter may be wrong.
+    let most = word.chars().count().div_ceil(3);
+    Some(strsim::osa_distance(word, name)).filter(|far| *far <= most)
+}
+
+/// A name by its letters and digits alone.
+fn plain(name: &str) -> String {
+    name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_and_a_products_name_lead_to_the_id() {
+        let check = |word: &str, expected: &[&str]| assert_eq!(nearest(word), expected, "{word}");
+        check("zde", &["zed"]);
+        check("curser", &["cursor"]);
+        check("VS Code", &["vscode"]);
+        check("Visual Studio Code", &[]);
+        check("claude", &["claude-code", "claude-desktop"]);
+        check("GitHub Copilot", &["copilot-cli"]);
+        check("droid", &["factory"]);
+        check("q", &[]);
+        check("", &[]);
+    }
+}

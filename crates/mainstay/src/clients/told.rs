@@ -1,0 +1,208 @@
+//! What was done to clients' files, in lines for people.
+//!
+//! First what was done, one line for all the clients that a server was added to or removed from; what
+//! could not be done stands among it as a warning, one line for all the servers that a file is closed to.
+//! Last what has to be done for the changes to be seen.
+
+use std::path::Path;
+
+use mainstay_api::{ClientDone, ClientReport};
+use mainstay_clients::Client;
+use mainstay_core::ServerName;
+
+use super::notice;
+use crate::text::{and, home_as_tilde, tame};
+use crate::ui::paint;
+
+/// What was done to clients' files, then what has to be done for it to be seen. `is_wanted` tells
+/// whether the entry that a report is about was to be there, or was to go.
+pub(crate) fn lines<'a>(
+    reports: impl IntoIterator<Item = &'a ClientReport>,
+    is_wanted: impl Fn(&ClientReport) -> bool,
+    home: Option<&Path>,
+) -> Vec<String> {
+    let told: Vec<_> =
+        reports.into_iter().filter(|report| report.done.is_worth_telling()).collect();
+    let line = |group: &Vec<&ClientReport>| line(group, is_wanted(group[0]), home);
+    grouped(&told).iter().map(line).chain(asked(&told)).collect()
+}
+
+/// What the reports of one line have in common.
+#[derive(PartialEq, Eq)]
+enum Subject<'a> {
+    /// The same was done for one server, in one client or several.
+    Change(&'a ServerName, ClientDone),
+    /// One server waits for the same, in one client or several.
+    Wait(&'a ServerName, String),
+    /// One client does not get the entries of one server or several.
+    Trouble(&'a str, &'a str),
+}
+
+impl<'a> Subject<'a> {
+    fn of(report: &'a ClientReport) -> Self {
+        let ClientReport { client, server, done, text } = report;
+        match done {
+            ClientDone::Added | ClientDone::Updated | ClientDone::Removed | ClientDone::Nothing => {
+                Self::Change(server, *done)
+            }
+            ClientDone::Waits => Self::Wait(server, text.replacen(product(client), "", 1)),
+            ClientDone::Left | ClientDone::Failed => Self::Trouble(client, text),
+        }
+    }
+}
+
+/// Reports by what is told in one line, in the order in which they came. No group is empty.
+fn grouped<'a>(reports: &[&'a ClientReport]) -> Vec<Vec<&'a ClientReport>> {
+    let mut groups: Vec<(Subject, Vec<&ClientReport>)> = Vec::new();
+    for report in reports {
+        let subject = Subject::of(report);
+        match groups.iter_mut().find(|(other, _)| *other == subject) {
+            Some((_, group)) => group.push(report),
+            None => groups.push((subject, vec![report])),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+fn line(group: &[&ClientReport], is_wanted: bool, home: Option<&Path>) -> String {
+    let ClientReport { client, server, done, text } = group[0];
+    let products: Vec<&str> = group.iter().map(|report| product(&report.client)).collect();
+    let products = and(&products);
+    let text = home_as_tilde(&tame(text), home);
+    let warning = paint::odd("warning:");
+    match done {
+        ClientDone::Added if group.len() > 1 => format!("added `{server}` to {products}"),
+        ClientDone::Updated if group.len() > 1 => {
+            format!("brought `{server}` up to date in {products}")
+        }
+        ClientDone::Removed if group.len() > 1 => format!("removed `{server}` from {products}"),
+        ClientDone::Waits => text.replacen(product(client), &products, 1),
+        ClientDone::Added | ClientDone::Updated | ClientDone::Removed | ClientDone::Nothing => text,
+        ClientDone::Left if is_wanted => {
+            format!("{warning} {text}; `mainstay client show {client}` tells what to do")
+        }
+        ClientDone::Left => format!("{warning} {text}"),
+        ClientDone::Failed => format!("{warning} {}{text}", consequence(group, is_wanted)),
+    }
+}
+
+/// What follows from a file that could not be edited.
+fn consequence(group: &[&ClientReport], is_wanted: bool) -> String {
+    let servers: Vec<String> = group.iter().map(|report| format!("`{}`", report.server)).collect();
+    let (names, are) = (and(&servers), if servers.len() > 1 { "are" } else { "is" });
+    // If the trouble is not a client's, it says itself whose it is.
+    match Client::by_id(&group[0].client) {
+        Some(client) if is_wanted => format!("{names} {are} not in {} yet: ", client.product),
+        Some(client) => format!("{names} {are} still in {}: ", client.product),
+        None => format!("{names}: "),
+    }
+}
+
+/// What has to be done for the changes to be seen, each client once.
+fn asked(reports: &[&ClientReport]) -> Vec<String> {
+    let (there, gone): (Vec<&ClientReport>, Vec<_>) = reports
+        .iter()
+        .filter(|report| is_change(report.done))
+        .partition(|report| report.done != ClientDone::Removed);
+    let has_more = |report: &&ClientReport| there.iter().any(|one| one.client == report.client);
+    let gone: Vec<&ClientReport> = gone.into_iter().filter(|report| !has_more(report)).collect();
+    let see = if is_of_one_server(&there) { "see it" } else { "see them" };
+    let see_gone =
+        if is_of_one_server(&gone) { "see that it is gone" } else { "see that they are gone" };
+    [(there, see), (gone, see_gone)]
+        .into_iter()
+        .filter_map(|(changed, to)| {
+            notice::asked(changed.iter().map(|report| report.client.as_str()), to)
+        })
+        .collect()
+}
+
+fn is_of_one_server(reports: &[&ClientReport]) -> bool {
+    reports.windows(2).all(|pair| pair[0].server == pair[1].server)
+}
+
+/// Whether a file says something else than before.
+fn is_change(done: ClientDone) -> bool {
+    match done {
+        ClientDone::Added | ClientDone::Updated | ClientDone::Removed => true,
+        ClientDone::Nothing | ClientDone::Waits | ClientDone::Left | ClientDone::Failed => false,
+    }
+}
+
+/// What a client is called by its makers.
+fn product(id: &str) -> &str {
+    Client::by_id(id).map_or(id, |client| client.product)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::report;
+    use super::*;
+
+    fn told(reports: &[ClientReport], is_wanted: bool) -> String {
+        let lines = lines(reports, |_| is_wanted, Some(Path::new("/home/me"))).join("\n");
+        anstream::adapter::strip_str(&lines).to_string()
+    }
+
+    /// A report about another server.
+    fn about(server: &str, report: ClientReport) -> ClientReport {
+        ClientReport { server: server.parse().unwrap(), ..report }
+    }
+
+    #[test]
+    fn several_clients_are_told_in_one_line_and_one_with_its_file() {
+        use ClientDone as D;
+        let mut reports: Vec<_> = ["claude-desktop", "cursor", "codex"]
+            .map(|id| report(id, D::Added, "added `time` to it (/home/me/its/file)"))
+            .into();
+        let in_zed = "added `web` to Zed (/home/me/.config/zed/settings.json)";
+        reports.push(about("web", report("zed", D::Added, in_zed)));
+        reports.push(report("kiro", D::Nothing, "`time` is already in Kiro (/home/me/.kiro)"));
+        insta::assert_snapshot!(told(&reports, true), @"
+        added `time` to Claude Desktop, Cursor and Codex
+        added `web` to Zed (~/.config/zed/settings.json)
+        restart Claude Desktop and Codex to see them
+        ");
+        assert_eq!(told(&reports[4..], true), "");
+    }
+
+    #[test]
+    fn whoever_removes_a_server_is_told_how_to_see_it_go() {
+        let gone = |id: &str| report(id, ClientDone::Removed, "removed `time` from it (/its/file)");
+        insta::assert_snapshot!(told(&["codex", "claude-code"].map(gone), false), @"
+        removed `time` from Codex and Claude Code
+        restart Codex and Claude Code to see that it is gone
+        ");
+        let both = [gone("codex"), about("web", gone("codex"))];
+        assert!(told(&both, false).ends_with("restart Codex to see that they are gone"));
+        let moved = [gone("codex"), about("web", report("codex", ClientDone::Added, "added"))];
+        assert!(told(&moved, true).ends_with("\nrestart Codex to see it"));
+    }
+
+    #[test]
+    fn nobody_restarts_a_client_for_nothing() {
+        use ClientDone as D;
+        let waits = |id: &str| {
+            report(id, D::Waits, &format!("`time` is added to {} once it is ready", product(id)))
+        };
+        let left =
+            "left `time` in Codex (/home/me/.codex/config.toml) alone: the entry is not ours";
+        let reports =
+            [waits("codex"), waits("zed"), report("codex", D::Left, left), waits("claude-code")];
+        insta::assert_snapshot!(told(&reports, true), @"
+        `time` is added to Codex, Zed and Claude Code once it is ready
+        warning: left `time` in Codex (~/.codex/config.toml) alone: the entry is not ours; `mainstay client show codex` tells what to do
+        ");
+    }
+
+    #[test]
+    fn a_warning_names_client_and_servers_and_what_follows() {
+        let text = "/home/me/.factory/mcp.json was left as it is: line 1\u{7}";
+        let closed = report("factory", ClientDone::Failed, text);
+        let both = [closed.clone(), about("web", closed.clone())];
+        insta::assert_snapshot!(told(&both, true), @"warning: `time` and `web` are not in Factory Droid yet: ~/.factory/mcp.json was left as it is: line 1");
+        insta::assert_snapshot!(told(&both[..1], false), @"warning: `time` is still in Factory Droid: ~/.factory/mcp.json was left as it is: line 1");
+        let ledger = ClientReport { client: String::new(), ..closed };
+        insta::assert_snapshot!(told(&[ledger], true), @"warning: `time`: ~/.factory/mcp.json was left as it is: line 1");
+    }
+}
