@@ -37,7 +37,8 @@ pub(super) fn measure(document: &Document, edits: u32) -> Result<Times, ClientBe
         if !change.wrote() {
             return Err(ClientBenchError::Harmed { client: client.id, what: "nothing was added" });
         }
-        remove.time(|| registrar.remove(client.id, &server, Purpose::ForGood))?;
+        let removed = remove.time(|| registrar.remove(client.id, &server, Purpose::ForGood));
+        removed.into_iter().collect::<Result<Vec<_>, _>>()?;
         let left = fs::read_to_string(&file).map_err(ClientBenchError::SetUp)?;
         if left != *text {
             return Err(ClientBenchError::Harmed { client: client.id, what: "its bytes changed" });
