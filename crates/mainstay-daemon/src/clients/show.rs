@@ -47,8 +47,11 @@ fn info(desk: &Desk, client: &'static Client, wanted: &BTreeSet<String>) -> Clie
     };
     let (entries, problem) = match registrar.status(client.id) {
         Ok(status) => {
+            let ours = !wanted.is_empty() || status.entries.iter().any(is_ours);
+            let read_only = format!("{} is read-only", file.display());
+            let problem = (status.read_only && ours).then_some(read_only);
             let found = status.entries.into_iter();
-            (with_missing(found.filter_map(|found| entry(client, found, wanted)), wanted), None)
+            (with_missing(found.filter_map(|found| entry(client, found, wanted)), wanted), problem)
         }
         Err(error) => (Vec::new(), Some(error.line())),
     };
@@ -63,6 +66,10 @@ fn info(desk: &Desk, client: &'static Client, wanted: &BTreeSet<String>) -> Clie
         entries,
         problem,
     }
+}
+
+fn is_ours(entry: &EntryStatus) -> bool {
+    !matches!(entry.standing, Standing::Foreign | Standing::Absent)
 }
 
 /// Entries, and those that are to be there but never came to be.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use mainstay_api::{ClientDone, ClientReport, EntryStanding, EventRecord};
@@ -359,6 +360,20 @@ async fn entries_that_are_wanted_and_not_there_are_shown() {
         ("time".to_owned(), EntryStanding::Missing, true),
     ];
     assert_eq!(shown, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_cannot_be_written_is_shown() {
+    let world = World::with_cursor().await;
+    let read_only = fs::Permissions::from_mode(0o444);
+    fs::set_permissions(world.file(), read_only).unwrap();
+    let reports = world.describe(RefreshMode::Auto, RestartPolicy::default()).await;
+    assert_eq!(reports[0].done, ClientDone::Failed);
+    let all = world.registry.clients(Around::default()).await;
+    let cursor = all.into_iter().find(|client| client.id == "cursor").unwrap();
+    assert_eq!(cursor.problem, Some(format!("{} is read-only", world.file().display())));
+    let standings = cursor.entries.iter().map(|entry| entry.standing).collect::<Vec<_>>();
+    assert_eq!(standings, [EntryStanding::Foreign, EntryStanding::Missing]);
 }
 
 /// In real time: time that is paused stands still while a file is waited for.

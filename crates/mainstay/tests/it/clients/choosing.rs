@@ -19,7 +19,7 @@ fn with_no_client_chosen_it_is_told_how() {
 
     let output = env.run(["client", "add", "cursor"]);
     assert_eq!(output.code, 0, "{output}");
-    assert!(output.stderr.contains("[ROOT]/home/.cursor/mcp.json"), "{output}");
+    assert!(output.stderr.contains("~/.cursor/mcp.json"), "{output}");
     assert_eq!(file.json()["mcpServers"]["time"]["url"], env.server("time")["url"]);
     let output = env.run(["run", "web", "--wait", "--", &fixture()]);
     assert!(output.stderr.contains("added `web` to Cursor"), "{output}");

@@ -53,7 +53,7 @@ fn an_entry_of_the_same_name_is_left_alone_and_told() {
     let output = env.run(["run", "other", "--wait", "--", &fixture()]);
     assert_eq!(output.code, 0, "{output}");
     assert!(output.stderr.contains("not ours"), "{output}");
-    assert!(output.stderr.contains("[ROOT]/home/.cursor/mcp.json"), "{output}");
+    assert!(output.stderr.contains("~/.cursor/mcp.json"), "{output}");
     assert_eq!(done(&env, "other"), ["left"]);
     let entries = listed(&env, "cursor")["entries"].clone();
     assert!(

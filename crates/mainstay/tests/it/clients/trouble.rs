@@ -17,7 +17,7 @@ fn a_file_that_cannot_be_read_is_told_with_the_place_and_left_alone() {
     let stamp = file.stamp();
     let output = env.run(["run", "time", "--wait", "--", &fixture()]);
     assert_eq!(output.code, 0, "{output}");
-    for part in ["[ROOT]/home/.cursor/mcp.json", "line 3, column 16"] {
+    for part in ["~/.cursor/mcp.json", "line 3, column 16"] {
         assert!(output.stderr.contains(part), "{part} is missing in {output}");
     }
     let client = listed(&env, "cursor");
