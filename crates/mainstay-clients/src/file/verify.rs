@@ -28,20 +28,11 @@ pub enum Harm {
         source: serde_json::Error,
     },
     /// A text is no valid TOML.
-    #[error("the {which} text is no valid TOML")]
+    #[error("the {which} text is no valid TOML: {problem}")]
     Toml {
         /// Which of the two: `old` or `new`.
         which: &'static str,
-        /// Why not.
-        #[source]
-        source: Box<::toml::de::Error>,
-    },
-    /// A text breaks the grammar of TOML.
-    #[error("the {which} text is no valid TOML: {problem}")]
-    Grammar {
-        /// Which of the two: `old` or `new`.
-        which: &'static str,
-        /// Why not.
+        /// Why not, without the line, which may hold a secret.
         problem: String,
     },
     /// Something else would have been changed too.
@@ -285,5 +276,18 @@ mod tests {
         assert!(!check(before, &format!("{before}{ours}url = 1\n")));
         assert!(!check("mcp_servers = { a = 1 }\n", &format!("mcp_servers = {{ a = 1 }}\n{ours}")));
         assert!(!check(before, &format!("{before}{ours}[")));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_without_what_is_in_the_file() {
+        let place = Place { format: Format::Toml, keys: &["mcp_servers"], shape: Shape::Map };
+        for after in [
+            "[mcp_servers.time]\nkey = \"s3cret\" oops\n",
+            "[mcp_servers.time]\nkey = \"s3cret\"\nkey = \"s3cret\"\n",
+        ] {
+            let harm = only_entry_differs("", after, &place, "time").unwrap_err();
+            assert!(harm.to_string().starts_with("the new text is no valid TOML: "), "{harm}");
+            assert!(!format!("{harm:?} {harm}").contains("s3cret"), "{harm}");
+        }
     }
 }

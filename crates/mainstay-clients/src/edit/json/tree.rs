@@ -1,7 +1,7 @@
 //! From text to as much of its tree as an edit looks at, with byte ranges.
 //!
 //! The whole text is checked, by the scanner of `jsonc-parser` and the grammar here, but only the way to the container
-//! what is in it are kept. Most of a settings file is neither: not building it halves the time.
+//! and what is in it are kept. Most of a settings file is neither: not building it halves the time.
 
 mod surrogates;
 

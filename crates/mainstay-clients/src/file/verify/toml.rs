@@ -19,12 +19,12 @@ pub(super) fn same(before: &str, after: &str, path: &[&str]) -> Result<bool, Har
     old.read(&before[shared..]).map_err(|error| broken("old", &error))?;
     new.read(&after[shared..]).map_err(|error| broken("new", &error))?;
     let near = toml::from_str::<toml::Table>(&new.near);
-    near.map_err(|source| Harm::Toml { which: "new", source: Box::new(source) })?;
+    near.map_err(|error| Harm::Toml { which: "new", problem: error.message().to_owned() })?;
     Ok(old.others == new.others)
 }
 
 fn broken(which: &'static str, error: &ParseError) -> Harm {
-    Harm::Grammar { which, problem: error.description().to_owned() }
+    Harm::Toml { which, problem: error.description().to_owned() }
 }
 
 /// How many events the first statement, or the first member between braces, has.
