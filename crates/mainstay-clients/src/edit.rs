@@ -93,6 +93,13 @@ impl Created {
             spaced: self.spaced,
         }
     }
+
+    /// What of it goes with an entry that is taken out for a while: white space, but no containers.
+    #[must_use]
+    pub fn layout(&self) -> Self {
+        let gap = self.gap.clone().filter(|_| self.containers == 0);
+        Self { gap, spaced: self.spaced, ..Self::default() }
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

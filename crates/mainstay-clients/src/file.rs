@@ -33,6 +33,7 @@ mod temporary;
 mod verify;
 
 use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -76,6 +77,8 @@ pub struct OpenFile {
     _shared: Option<Held>,
     /// Whether the directory may be made.
     installed: bool,
+    /// The topmost directory that is missing.
+    missing: Option<PathBuf>,
 }
 
 /// What an edit did to a file.
@@ -121,6 +124,8 @@ impl Writer {
     ) -> Result<OpenFile, FileError> {
         let target = resolve::resolve(path)?;
         let key = key(&target);
+        let missing = target.ancestors().skip(1).take_while(|dir| !dir.exists()).last();
+        let missing = missing.map(Path::to_owned);
         let lock = hold(&self.state.join("locks").join(&key), self.patience)?;
         let shared = target.parent().and_then(|dir| own::hold_directory(dir, self.patience));
         let file = OpenFile {
@@ -132,6 +137,7 @@ impl Writer {
             lock,
             _shared: shared,
             installed,
+            missing,
         };
         temporary::sweep(&file.target);
         in_place::repair(&file)?;
@@ -172,14 +178,25 @@ impl OpenFile {
         name: &str,
         mut change: impl FnMut(Option<&str>) -> Result<Option<String>, E>,
     ) -> Result<Written, E> {
-        if self.needs_directory() {
-            if change(None)?.is_none() {
-                return Ok(Written { before: None, after: None });
-            }
-            self.make_directory()?;
+        let Some(top) = &self.missing else { return self.try_to_edit(name, &mut change) };
+        if change(None)?.is_none() {
+            return Ok(Written { before: None, after: None });
         }
+        self.make_directory()?;
+        let written = self.try_to_edit(name, &mut change);
+        if written.is_err() {
+            self.remove_directories(top);
+        }
+        written
+    }
+
+    fn try_to_edit<E: From<FileError>>(
+        &self,
+        name: &str,
+        change: &mut impl FnMut(Option<&str>) -> Result<Option<String>, E>,
+    ) -> Result<Written, E> {
         for attempt in 1..=TRIES {
-            match self.attempt(name, &mut change)? {
+            match self.attempt(name, change)? {
                 Some(written) => return Ok(written),
                 None => clock::pause(Duration::ZERO, Duration::from_millis(20) * attempt),
             }
@@ -243,8 +260,27 @@ impl OpenFile {
         self.target.parent().expect("the path of a file has a parent")
     }
 
-    fn needs_directory(&self) -> bool {
-        !self.directory().exists()
+    /// The topmost directory that has to be made for the file, if there is one.
+    pub fn missing_directory(&self) -> Option<&Path> {
+        self.missing.as_deref()
+    }
+
+    /// Removes the directories of the file up to this one, as far as they are empty.
+    pub(crate) fn remove_directories(&self, top: &Path) {
+        // A directory may have been made before its name could be resolved.
+        let canonical = |dir: &Path| fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+        let (dir, top) = (canonical(self.directory()), canonical(top));
+        for dir in dir.ancestors().take_while(|dir| dir.starts_with(&top)) {
+            match fs::remove_dir(dir) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return,
+                Ok(()) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Whether a write in place was broken off, which the next [`Writer::open`] completes.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        in_place::is_noted(self)
     }
 
     fn make_directory(&self) -> Result<(), FileError> {

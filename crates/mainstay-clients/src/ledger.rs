@@ -46,6 +46,9 @@ pub struct Record {
     pub created: Created,
     /// Whether there was no file before.
     pub created_file: bool,
+    /// The topmost directory that had to be made for the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_dir: Option<PathBuf>,
     /// When we last wrote to the file what this tells.
     pub at: Timestamp,
     /// How things stand.

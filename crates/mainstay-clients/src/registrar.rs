@@ -255,7 +255,7 @@ fn moved(old: &Record, file: &Path) -> Record {
         State::Withdrawn => State::Withdrawn,
     };
     let (file, created) = (file.to_owned(), Created::default());
-    Record { file, created, created_file: false, state, ..old.clone() }
+    Record { file, created, created_file: false, created_dir: None, state, ..old.clone() }
 }
 
 /// All entries of a text, and those of ours that are not in it.

@@ -38,7 +38,10 @@ pub(super) fn write(file: &OpenFile, old: &Snapshot, new: &str) -> Result<Outcom
     }
     if let Err(error) = overwrite(file, &writable, new) {
         // A disk that has no room for more has room for what was there.
-        put_back(&writable, &old.text).ok();
+        if put_back(&writable, &old.text).is_ok() {
+            // Otherwise the next one finds it, and nothing to do.
+            take_note_away(file).ok();
+        }
         return Err(error);
     }
     take_note_away(file)?;
@@ -68,14 +71,27 @@ pub(super) fn repair(file: &OpenFile) -> Result<(), FileError> {
     take_note_away(file)
 }
 
-/// Whether these bytes are what is left when overwriting `old` by `new` is broken off: the beginning of
-/// the new and the rest of the old, neither being empty.
+/// Whether a write is noted, and so not known to be complete.
+pub(super) fn is_noted(file: &OpenFile) -> bool {
+    note_path(file).exists()
+}
+
+/// Whether these bytes are what is left when overwriting `old` by `new` is broken off, or putting back
+/// `old` after that: a beginning of the old, then of the new, then the rest of the old, each of which may
+/// be empty; or the old instead of the new up to some point, where the rest was cut off already.
 fn is_torn(old: &[u8], new: &[u8], now: &[u8]) -> bool {
-    let written = new.iter().zip(now).take_while(|(new, now)| new == now).count();
-    let rest = |at: usize| old.get(at..).unwrap_or_default();
-    // Where old and new agree, any point in the common part describes the same bytes.
-    let mixed = now.len() >= written && now.get(written..) == Some(rest(written));
-    mixed && now != old && now != new
+    if now == old || now == new || now.len() > old.len().max(new.len()) {
+        return false;
+    }
+    // In which of the three parts the last byte may be.
+    let (mut back, mut forth, mut rest) = (true, true, true);
+    for (at, byte) in now.iter().enumerate() {
+        let (is_old, is_new) = (old.get(at) == Some(byte), new.get(at) == Some(byte));
+        (back, forth, rest) =
+            (back && is_old, (back || forth) && is_new, (back || forth || rest) && is_old);
+    }
+    let is_cut = now.len() >= new.len() && (back || forth);
+    is_cut || (now.len() >= old.len() && (back || forth || rest))
 }
 
 fn overwrite(file: &OpenFile, target: &File, new: &str) -> Result<(), FileError> {
@@ -114,19 +130,43 @@ fn note_path(file: &OpenFile) -> PathBuf {
 mod tests {
     use super::*;
 
+    const TEXTS: [(&str, &str); 5] = [
+        ("{\"a\": 1}\n", "{\"a\": 1, \"b\": 2}\n"),
+        ("{\"a\": 1, \"b\": 2}\n", "{\"a\": 1}\n"),
+        ("aaaa", "aaaaaaa"),
+        ("abab", "ab"),
+        ("abcd", "efgh"),
+    ];
+
+    /// A file whose beginning was overwritten.
+    fn overwritten(now: &[u8], by: &[u8]) -> Vec<u8> {
+        [by, now.get(by.len()..).unwrap_or_default()].concat()
+    }
+
+    #[track_caller]
+    fn check(old: &[u8], new: &[u8], now: &[u8]) {
+        let shown = String::from_utf8_lossy(now);
+        assert_eq!(is_torn(old, new, now), now != old && now != new, "{shown}");
+    }
+
     #[test]
     fn every_point_at_which_a_write_can_break_off_is_known() {
-        for (old, new) in [
-            ("{\"a\": 1}\n", "{\"a\": 1, \"b\": 2}\n"),
-            ("{\"a\": 1, \"b\": 2}\n", "{\"a\": 1}\n"),
-            ("aaaa", "aaaaaaa"),
-            ("abab", "ab"),
-        ] {
-            let (old, new) = (old.as_bytes(), new.as_bytes());
+        for (old, new) in TEXTS.map(|(old, new)| (old.as_bytes(), new.as_bytes())) {
             for at in 0..=new.len() {
-                let mut now = new[..at].to_vec();
-                now.extend_from_slice(old.get(at..).unwrap_or_default());
-                assert_eq!(is_torn(old, new, &now), now != old && now != new, "{at}: {now:?}");
+                check(old, new, &overwritten(old, &new[..at]));
+            }
+        }
+    }
+
+    #[test]
+    fn every_point_at_which_putting_back_can_break_off_is_known() {
+        for (old, new) in TEXTS.map(|(old, new)| (old.as_bytes(), new.as_bytes())) {
+            for back in 0..=old.len() {
+                for at in 0..=new.len() {
+                    check(old, new, &overwritten(&overwritten(old, &new[..at]), &old[..back]));
+                }
+                // The rest of the old had been cut off already.
+                check(old, new, &overwritten(new, &old[..back]));
             }
         }
     }
@@ -134,8 +174,9 @@ mod tests {
     #[test]
     fn what_somebody_else_wrote_is_no_broken_off_write() {
         let (old, new) = (b"{\"a\": 1}", b"{\"a\": 1, \"b\": 2}");
-        for foreign in [&b""[..], b"{}", b"{\"c\": 1}", b"{\"a\": 1} "] {
+        for foreign in [&b""[..], b"{}", b"{\"c\": 1}", b"{\"a\": 1}\n", b"{\"a\": 1, \"b\": 3}"] {
             assert!(!is_torn(old, new, foreign), "{foreign:?}");
+            assert!(!is_torn(new, old, foreign), "{foreign:?}");
         }
     }
 }

@@ -169,6 +169,7 @@ fn bequeath(gone: &Record, records: &mut [Record]) {
     for heir in records.iter_mut().filter(is_heir) {
         heir.created = heir.created.clone().inherit(gone.created.clone());
         heir.created_file |= gone.created_file;
+        heir.created_dir = heir.created_dir.take().or_else(|| gone.created_dir.clone());
     }
 }
 
@@ -196,6 +197,7 @@ mod tests {
             former: Some(vec![("url".to_owned(), text("http://w"))]),
             created: Created::default(),
             created_file: true,
+            created_dir: Some(PathBuf::from("/home/ann/.cursor")),
             at: Timestamp::from_millisecond(1_700_000_000_123).unwrap(),
             state,
         }

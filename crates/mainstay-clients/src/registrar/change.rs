@@ -17,6 +17,8 @@ pub struct Change {
     pub server: String,
     /// What was done.
     pub done: Done,
+    /// The user's own fields in an entry that was removed for good.
+    pub own_fields: Vec<String>,
 }
 
 impl Change {
@@ -37,7 +39,17 @@ impl fmt::Display for Change {
         match &self.done {
             Done::Added => write!(f, "added `{server}` to {place}"),
             Done::Updated => write!(f, "brought `{server}` up to date in {place}"),
-            Done::Removed => write!(f, "removed `{server}` from {place}"),
+            Done::Removed => {
+                write!(f, "removed `{server}` from {place}")?;
+                match self.own_fields.as_slice() {
+                    [] => Ok(()),
+                    [one] => write!(f, ", with `{one}`, which was yours"),
+                    [several @ .., last] => {
+                        let several = several.join("`, `");
+                        write!(f, ", with `{several}` and `{last}`, which were yours")
+                    }
+                }
+            }
             Done::PutBack => write!(f, "put `{server}` back into {place}"),
             Done::AlreadyThere => write!(f, "`{server}` is already in {place}"),
             Done::NotThere => write!(f, "`{server}` is not in {place}"),

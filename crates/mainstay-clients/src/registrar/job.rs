@@ -68,19 +68,35 @@ impl Job<'_> {
         } else if drafted.record != self.record {
             self.finish(drafted.record)?;
         }
+        if let (Errand::Remove(Purpose::ForGood), None) = (errand, drafted.text) {
+            self.remove_directories();
+        }
+        let Draft { done, own_fields, .. } = drafted;
         let (file, server) = (self.path, self.server.to_owned());
-        Ok(Change { client: self.client, file, server, done: drafted.done })
+        Ok(Change { client: self.client, file, server, done, own_fields })
     }
 
     /// Writes down how things stand after an edit that failed: as before, unless it failed after the
     /// file had been replaced.
     fn after_failure(&self, drafted: Draft) -> Result<(), ClientError> {
+        if self.file.is_unfinished() {
+            // The next one to open the file completes it.
+            return Ok(());
+        }
         let is_written = |text: Option<&str>| Ok::<_, FileError>(text == drafted.text.as_deref());
         match self.file.read(is_written) {
             Ok(true) => self.finish(drafted.record),
             Ok(false) => self.set(self.record.clone()),
             // Then what was intended stays written down, and can be completed.
             Err(_) => Ok(()),
+        }
+    }
+
+    /// Directories that were made for a file which is gone go too, lest they make the client look
+    /// installed.
+    fn remove_directories(&self) {
+        if let Some(Record { created_dir: Some(top), .. }) = &self.record {
+            self.file.remove_directories(top);
         }
     }
 

@@ -10,5 +10,6 @@ mod home;
 mod instances;
 mod locks;
 mod moves;
+mod traces;
 mod writer;
 mod written_back;

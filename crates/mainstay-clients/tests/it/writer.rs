@@ -207,8 +207,12 @@ fn a_write_in_place_that_was_broken_off_is_completed_by_the_next_one() {
     add(&Writer::observed(home.state(), Arc::new(At(Step::Overwrite, look))), &file).unwrap();
     let (note, bytes) = kept.lock().unwrap().take().unwrap();
     let torn = format!("{}{}", &AFTER[..60], &BEFORE[60..]);
+    // It failed, and so did putting back what was there.
+    let back = format!("{}{}", &BEFORE[..60], &AFTER[60..]);
     let theirs = "{\"mcpServers\": {}}";
-    for (found, left) in [(torn.as_str(), AFTER), (BEFORE, BEFORE), (theirs, theirs)] {
+    for (found, left) in
+        [(torn.as_str(), AFTER), (back.as_str(), AFTER), (BEFORE, BEFORE), (theirs, theirs)]
+    {
         fs::write(&note, &bytes).unwrap();
         fs::write(&file, found).unwrap();
         let client = Client::by_id("cursor").unwrap();

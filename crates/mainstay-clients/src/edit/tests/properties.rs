@@ -127,6 +127,28 @@ proptest! {
     }
 
     #[test]
+    fn an_entry_that_comes_and_goes_in_a_text_that_others_edit_leaves_nothing_behind(mut dice in Dice::strategy(), rounds in 1..4_usize) {
+        let format = [Format::Json, Format::Jsonc, Format::Toml][dice.below(3)];
+        let place = if format == Format::Toml { TOML } else { place(format, KEYS[dice.below(2)]) };
+        let mut expected = match format {
+            Format::Toml => toml_documents::document(&mut dice, None).text,
+            Format::Json | Format::Jsonc => json_documents::document(&mut dice, format == Format::Jsonc, None).text,
+        };
+        // A text without anything in it becomes a document, and then an edit beside it is one of a document.
+        if !strict(&expected).trim().is_empty() {
+            let mut created = outline(&expected, &place).unwrap();
+            let mut text = upsert(&expected, &place, "ours", &fields(), OWNED).unwrap();
+            for _ in 0..rounds {
+                text = edited_by_others(format, &remove(&text, &place, "ours", &created.layout()).unwrap());
+                expected = edited_by_others(format, &expected);
+                created = outline(&text, &place).unwrap().inherit(created);
+                text = upsert(&text, &place, "ours", &fields(), OWNED).unwrap();
+            }
+            prop_assert_eq!(remove(&text, &place, "ours", &created).unwrap(), expected);
+        }
+    }
+
+    #[test]
     fn a_damaged_text_is_refused_or_edited_but_never_made_worse(mut dice in Dice::strategy(), at: Index) {
         let format = [Format::Json, Format::Jsonc, Format::Toml][dice.below(3)];
         let place = if format == Format::Toml { TOML } else { place(format, &["mcpServers"]) };
@@ -149,6 +171,19 @@ proptest! {
             }
         }
     }
+}
+
+/// A text with a new first line.
+fn edited_by_others(format: Format, text: &str) -> String {
+    let line = match format {
+        Format::Json => " ",
+        Format::Jsonc => "// new",
+        Format::Toml => "# new",
+    };
+    let body = text.trim_start_matches('\u{feff}');
+    let (mark, newline) =
+        (&text[..text.len() - body.len()], if text.contains("\r\n") { "\r\n" } else { "\n" });
+    format!("{mark}{line}{newline}{body}")
 }
 
 fn format_of(comments: bool) -> Format {

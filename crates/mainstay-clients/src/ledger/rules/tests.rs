@@ -30,6 +30,7 @@ fn record(state: State) -> Record {
         former: None,
         created: Created::default(),
         created_file: false,
+        created_dir: None,
         at: at(100),
         state,
     }

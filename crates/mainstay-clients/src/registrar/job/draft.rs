@@ -1,5 +1,7 @@
 //! What a file and the record of an entry in it shall say. Reads and writes nothing.
 
+use std::path::Path;
+
 use super::{Errand, Job};
 use crate::edit::{Created, EditError, Fields, Place, Reading, Value};
 use crate::ledger::{
@@ -16,6 +18,8 @@ pub(super) struct Draft {
     pub(super) record: Option<Record>,
     /// What this is for people.
     pub(super) done: Done,
+    /// The user's own fields that are gone afterwards.
+    pub(super) own_fields: Vec<String>,
 }
 
 impl Draft {
@@ -61,7 +65,8 @@ impl Job<'_> {
         match (verdict, errand) {
             (Verdict::Keep(done), _) => {
                 let record = self.kept(&view.standing, errand);
-                Ok(Draft { from: view.owned(), text: view.owned(), record, done })
+                let (from, text) = (view.owned(), view.owned());
+                Ok(Draft { from, text, record, done, own_fields: Vec::new() })
             }
             (Verdict::Write, Errand::Add { fields, brought, .. }) => {
                 self.with(&view, fields, brought)
@@ -135,29 +140,33 @@ impl Job<'_> {
             (None, Standing::Away) => Done::PutBack,
             (None, _) => Done::Added,
         };
-        let record = self.present(view, fields, created);
-        Ok(Draft { from: view.owned(), text: Some(text), record: Some(record), done })
+        let (text, record) = (Some(text), Some(self.present(view, fields, created)));
+        Ok(Draft { from: view.owned(), text, record, done, own_fields: Vec::new() })
     }
 
     /// The text without the entry.
     fn without(&self, view: &View<'_>, purpose: Purpose) -> Result<Draft, EditError> {
-        let (text, state) = match purpose {
-            Purpose::ForGood => (self.without_a_trace(view)?, State::Leaving),
+        let (text, state, own_fields) = match purpose {
+            Purpose::ForGood => {
+                (self.without_a_trace(view)?, State::Leaving, self.own_fields(view))
+            }
             Purpose::Refresh => {
                 // What is around the entry stays, because a client may not take an empty file.
-                let left = view.reading.remove(self.server, &Created::default())?;
+                let created = self.record.as_ref().map(|record| record.created.layout());
+                let left = view.reading.remove(self.server, &created.unwrap_or_default())?;
                 let entry = match (&view.found, &self.record) {
                     (Some(Value::Map(fields)), _) => fields.clone(),
                     (_, Some(record)) => record.fields.clone(),
                     (_, None) => Fields::new(),
                 };
                 let cut = Cut::between(view.text(), &left);
-                (view.file.is_some().then_some(left), State::Away { entry, cut })
+                let text = view.file.is_some().then_some(left);
+                (text, State::Away { entry, cut }, Vec::new())
             }
         };
         let record = self.record.clone().map(|record| Record { state, at: self.now, ..record });
         let done = if view.file == text.as_deref() { Done::NotThere } else { Done::Removed };
-        Ok(Draft { from: view.owned(), text, record, done })
+        Ok(Draft { from: view.owned(), text, record, done, own_fields })
     }
 
     /// The text without the entry and what was created around it. That is still there if the entry is away.
@@ -165,11 +174,13 @@ impl Job<'_> {
         let (Some(record), Some(_)) = (&self.record, view.file) else { return Ok(view.owned()) };
         let left = match &record.state {
             State::Away { cut, .. } if view.found.is_none() => {
-                let whole = match cut.undo(view.text()) {
-                    Some(base) => base,
-                    None => view.reading.upsert(self.server, &record.fields, &[])?,
+                let (whole, created) = if let Some(base) = cut.undo(view.text()) {
+                    (base, record.created.clone())
+                } else {
+                    let created = view.reading.outline()?.inherit(record.created.clone());
+                    (view.reading.upsert(self.server, &record.fields, &[])?, created)
                 };
-                Reading::of(&whole, &view.place)?.remove(self.server, &record.created)?
+                Reading::of(&whole, &view.place)?.remove(self.server, &created)?
             }
             State::Away { .. }
             | State::Adding { .. }
@@ -182,12 +193,24 @@ impl Job<'_> {
         Ok(is_needed.then_some(left))
     }
 
+    /// The fields of the entry that are not ours.
+    fn own_fields(&self, view: &View<'_>) -> Vec<String> {
+        let Some(Value::Map(fields)) = &view.found else { return Vec::new() };
+        let names = fields.iter().map(|(name, _)| name);
+        names.filter(|name| !self.client.owned.contains(&name.as_str())).cloned().collect()
+    }
+
     /// The record of an entry that is in the file.
     fn present(&self, view: &View<'_>, fields: &Fields, created: Created) -> Record {
         let created_file = match (view.record, view.file) {
             (Some(record), Some(_)) => record.created_file,
             (None, Some(_)) => false,
             (_, None) => true,
+        };
+        let made = view.record.and_then(|record| record.created_dir.clone());
+        let created_dir = match view.file {
+            Some(_) => made,
+            None => self.file.missing_directory().map(Path::to_owned).or(made),
         };
         let former = view.record.and_then(|record| {
             let is_update = record.fields != *fields;
@@ -201,6 +224,7 @@ impl Job<'_> {
             former,
             created,
             created_file,
+            created_dir,
             at: self.now,
             state: State::Present,
         }
