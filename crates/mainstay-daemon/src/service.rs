@@ -28,10 +28,12 @@ use crate::journal::Part;
 use crate::registry::Registry;
 use crate::snapshot::{self, Snapshot};
 
-/// How many events `why` looks at, and how many of the server's life and of requests it shows.
+/// How many events `why` looks at, and how many of the server's life, of requests and of clients' files
+/// it shows. What is done to all clients at once is shown as a whole, so those are more.
 const WHY_READ: usize = 500;
 const WHY_EVENTS: usize = 20;
 const WHY_REQUESTS: usize = 5;
+const WHY_CLIENTS: usize = 80;
 
 /// How many lines of standard error `why` shows.
 const WHY_LINES: usize = 20;
@@ -308,16 +310,17 @@ fn has_failed_since_described(shown: &Snapshot) -> bool {
     ended.is_some_and(|(cause, _, at)| *at >= shown.created_at && *cause != Cause::Asked)
 }
 
-/// The last events of a server's life and the last of its requests, in order: neither crowds out the
-/// other.
+/// The last events of a server's life, of its requests and of its entries in clients' files, in order:
+/// none crowd out the others.
 fn telling(mut events: Vec<EventRecord>) -> Vec<EventRecord> {
-    let (mut lives, mut requests) = (0, 0);
+    let (mut lives, mut requests, mut clients) = (0, 0, 0);
     let mut keep: Vec<bool> = events
         .iter()
         .rev()
         .map(|event| {
             let (count, most) = match event.event.as_str() {
                 EventRecord::REQUEST => (&mut requests, WHY_REQUESTS),
+                EventRecord::CLIENT => (&mut clients, WHY_CLIENTS),
                 _ => (&mut lives, WHY_EVENTS),
             };
             *count += 1;
@@ -333,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_do_not_crowd_out_what_happened() {
+    fn neither_requests_nor_clients_crowd_out_what_happened() {
         let event = |event: &str, detail: String| EventRecord {
             at: Timestamp::UNIX_EPOCH,
             server: None,
@@ -344,8 +347,10 @@ mod tests {
         };
         let mut events = vec![event("ended", "first".to_owned())];
         events.extend((0..100).map(|n| event(EventRecord::REQUEST, n.to_string())));
+        events.extend((0..100).map(|n| event(EventRecord::CLIENT, format!("file {n}"))));
         events.push(event("ready", "last".to_owned()));
         let told: Vec<String> = telling(events).into_iter().map(|event| event.detail).collect();
-        assert_eq!(told, ["first", "95", "96", "97", "98", "99", "last"]);
+        assert_eq!(told[..7], ["first", "95", "96", "97", "98", "99", "file 20"]);
+        assert_eq!(told[6 + WHY_CLIENTS..], ["last"]);
     }
 }

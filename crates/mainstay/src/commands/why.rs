@@ -1,19 +1,18 @@
 //! `mainstay why`: the page a user opens when a tool is dead.
 
 mod advice;
+mod steps;
 
 use jiff::Timestamp;
 use mainstay_api::{EventRecord, LastExit, Request, ServerInfo, WhyReport};
 use mainstay_core::{ServerName, Status};
 
 use self::advice::advice;
+use self::steps::{Step, steps};
 use crate::context::{Context, now};
 use crate::error::CliError;
 use crate::text::{Cell, ago, clock, columns, due, reason, tame};
 use crate::ui::paint;
-
-/// The timeline shows so many of the last events.
-const EVENTS: usize = 12;
 
 /// Tell what happened to a server, why, and what happens next
 #[derive(Debug, clap::Args)]
@@ -89,18 +88,18 @@ fn is_down(server: &ServerInfo) -> bool {
 }
 
 fn timeline(events: &[EventRecord], now: Timestamp) -> String {
-    let recent = &events[events.len().saturating_sub(EVENTS)..];
-    let row = |event: &EventRecord| {
-        let run = event.run.map(|run| format!("run {run}")).unwrap_or_default();
+    let row = |step: &Step| {
+        let EventRecord { at, run, event, .. } = step.first;
+        let run = run.map(|run| format!("run {run}")).unwrap_or_default();
         vec![
-            Cell::painted(format!("{} UTC", clock(event.at)), paint::faint),
-            Cell::painted(ago(event.at, now), paint::faint),
+            Cell::painted(format!("{} UTC", clock(*at)), paint::faint),
+            Cell::painted(ago(*at, now), paint::faint),
             Cell::new(run),
-            Cell::new(&event.event),
-            Cell::new(tame(&event.detail)),
+            Cell::new(event),
+            Cell::new(step.detail()),
         ]
     };
-    columns(&recent.iter().map(row).collect::<Vec<_>>())
+    columns(&steps(events).iter().map(row).collect::<Vec<_>>())
 }
 
 fn last_end(exit: &LastExit, now: Timestamp) -> String {

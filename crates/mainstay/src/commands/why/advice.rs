@@ -1,9 +1,10 @@
 //! What a user can do about a server, from what is known of it.
 
+mod clients;
 mod container;
 mod port;
 
-use mainstay_api::{EventRecord, LastExit, ServerInfo, WhyReport};
+use mainstay_api::{LastExit, ServerInfo, WhyReport};
 use mainstay_core::Status;
 
 /// The engine of servers that run elsewhere, whose logs are elsewhere too.
@@ -12,12 +13,9 @@ const REMOTE: &str = "remote";
 /// The way of speaking that has no address.
 const STDIO: &str = "stdio";
 
-/// Why an entry in a client's file is as it is, if that file could not be edited.
-const FAILED: &str = "failed";
-
 /// Advice, most useful first; none for a server that is well.
 pub(super) fn advice(report: &WhyReport) -> Vec<String> {
-    on_status(report).into_iter().chain(on_clients(&report.events)).collect()
+    on_status(report).into_iter().chain(clients::on_events(&report.events)).collect()
 }
 
 fn on_status(report: &WhyReport) -> Vec<String> {
@@ -96,16 +94,6 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
     }
 }
 
-/// What to do when the last thing that was tried with a client's file failed.
-fn on_clients(events: &[EventRecord]) -> Option<String> {
-    let last = events.iter().rfind(|event| event.event == EventRecord::CLIENT)?;
-    (last.cause.as_deref() == Some(FAILED)).then(|| {
-        "a client's file could not be edited: put it in order, then `mainstay client add ID` tries \
-         again; `mainstay client ls` tells which one and why"
-            .to_owned()
-    })
-}
-
 /// Where to read on.
 fn on_output(report: &WhyReport) -> Option<String> {
     let name = &report.server.name;
@@ -140,6 +128,7 @@ fn on_fix(server: &ServerInfo) -> Option<String> {
 #[cfg(test)]
 pub(super) mod tests {
     use jiff::Timestamp;
+    use mainstay_api::EventRecord;
     use mainstay_core::Wanted;
 
     use super::super::super::ls::tests::server;
@@ -238,27 +227,6 @@ pub(super) mod tests {
         let mut report = report(Status::Starting, Some(exit("exited", Some(1), None)));
         report.server.next_restart_at = Some(Timestamp::UNIX_EPOCH);
         assert!(advice(&report).last().unwrap().contains("`mainstay stop time`"));
-    }
-
-    #[test]
-    fn a_file_that_could_not_be_edited_is_told_until_it_could() {
-        let mut report = report(Status::Running, None);
-        let mut then = |cause: &str, expected: bool| {
-            report.events.push(EventRecord {
-                at: Timestamp::UNIX_EPOCH,
-                server: None,
-                run: None,
-                event: EventRecord::CLIENT.to_owned(),
-                cause: Some(cause.to_owned()),
-                detail: String::new(),
-            });
-            let given = advice(&report);
-            let told = given.iter().any(|line| line.contains("`mainstay client add ID`"));
-            assert_eq!(told, expected, "{cause}: {given:?}");
-        };
-        then("added", false);
-        then("failed", true);
-        then("added", false);
     }
 
     #[test]

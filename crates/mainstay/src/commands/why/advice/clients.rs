@@ -1,0 +1,71 @@
+//! What a user can do about entries in clients' files.
+
+use mainstay_api::EventRecord;
+
+use super::super::steps::{client_of, file_of};
+
+/// What to do about the last entry that is not as it should be, if no later event tells that it is.
+pub(super) fn on_events(events: &[EventRecord]) -> Option<String> {
+    let of_clients: Vec<&EventRecord> =
+        events.iter().filter(|event| event.event == EventRecord::CLIENT).collect();
+    let open = |at: &usize| {
+        let (event, later) = (of_clients[*at], &of_clients[at + 1..]);
+        !later.iter().any(|later| settles(later, event))
+    };
+    (0..of_clients.len()).rev().filter(open).find_map(|at| on_event(of_clients[at]))
+}
+
+fn on_event(event: &EventRecord) -> Option<String> {
+    match (event.cause.as_deref()?, client_of(event)) {
+        ("left", Some(client)) => Some(format!(
+            "its entry in {} was left as somebody made it: `mainstay client add {id}` sets it right \
+             if it is ours; `mainstay client show {id}` tells more",
+            client.product,
+            id = client.id
+        )),
+        ("left", None) => Some(
+            "its entry in a client's file was left as somebody made it: `mainstay client ls` tells \
+             in which one, and what to do"
+                .to_owned(),
+        ),
+        ("failed", _) => Some(
+            "a client's file could not be edited: put it in order; it is tried again within a \
+             minute, and at once with `mainstay client add ID`; `mainstay client ls` tells which one \
+             and why"
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+/// Whether the entry that `event` is about is as it should be since `later`.
+fn settles(later: &EventRecord, event: &EventRecord) -> bool {
+    let done = matches!(later.cause.as_deref(), Some("added" | "updated" | "removed"));
+    done && file_of(later).is_some_and(|file| event.detail.contains(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::steps::tests::client_event;
+    use super::*;
+
+    #[test]
+    fn trouble_is_told_until_it_is_over() {
+        let mut events = Vec::new();
+        let mut then = |cause: &str, detail: &str, expected: &str| {
+            events.push(client_event(0, cause, detail));
+            let given = on_events(&events).unwrap_or_default();
+            assert!(given.contains(expected), "{detail}: {given}");
+            assert_eq!(given.is_empty(), expected.is_empty(), "{detail}: {given}");
+        };
+        then("added", "added `a` to Zed (/zed)", "");
+        then("failed", "/zed was left as it is: line 1", "`mainstay client add ID`");
+        then("added", "added `a` to Kiro (/kiro)", "`mainstay client add ID`");
+        then("updated", "brought `a` up to date in Zed (/zed)", "");
+        let left = "left `a` in Cursor (/cursor) alone: `url` was changed by hand";
+        then("left", left, "`mainstay client add cursor` sets it right");
+        then("added", "put `a` back into Kiro (/kiro)", "`mainstay client add cursor`");
+        then("removed", "removed `a` from Cursor (/cursor)", "");
+        then("left", "left alone", "`mainstay client ls`");
+    }
+}

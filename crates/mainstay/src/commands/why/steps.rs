@@ -1,0 +1,185 @@
+//! What happened, one step after another: events, with what was done to several clients' files at once
+//! told as one step.
+
+use std::time::Duration;
+
+use mainstay_api::EventRecord;
+use mainstay_clients::{Client, clients};
+
+use crate::text::{and, since, tame};
+
+/// So much of the past is told, and so much of that about clients' files: who reads this wants to know
+/// about the server first.
+const STEPS: usize = 12;
+const CLIENT_STEPS: usize = 4;
+
+/// What is done to several files at once is done within this time, from one file to the next.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+/// An event, or several that are one step to a person.
+#[derive(Debug)]
+pub(super) struct Step<'a> {
+    pub(super) first: &'a EventRecord,
+    /// The same for other clients.
+    more: Vec<&'a EventRecord>,
+}
+
+/// The last steps, oldest first.
+pub(super) fn steps(events: &[EventRecord]) -> Vec<Step<'_>> {
+    let mut steps: Vec<Step> = Vec::new();
+    for event in events {
+        match steps.iter_mut().rev().find(|step| step.goes_on_with(event)) {
+            Some(step) => step.more.push(event),
+            None => steps.push(Step { first: event, more: Vec::new() }),
+        }
+    }
+    last(steps)
+}
+
+/// The client that an event is about, if its text says so.
+pub(super) fn client_of(event: &EventRecord) -> Option<&'static Client> {
+    clients().iter().find(|client| event.detail.contains(&format!(" {} (", client.product)))
+}
+
+/// The file that an event about a client tells of.
+pub(super) fn file_of(event: &EventRecord) -> Option<&str> {
+    Some(event.detail.split_once(" (")?.1.rsplit_once(')')?.0)
+}
+
+impl Step<'_> {
+    /// What happened, as a sentence.
+    pub(super) fn detail(&self) -> String {
+        let Some(verb) = verb(self.first).filter(|_| !self.more.is_empty()) else {
+            return tame(&self.first.detail);
+        };
+        let all = || std::iter::once(&self.first).chain(&self.more);
+        let products: Option<Vec<&str>> =
+            all().map(|event| client_of(event).map(|client| client.product)).collect();
+        let names = products.map(|products| format!(" ({})", and(&products))).unwrap_or_default();
+        format!("{verb} {} clients{names}{}", all().count(), tame(reason(self.first)))
+    }
+
+    /// Whether an event tells the same of another client.
+    fn goes_on_with(&self, event: &EventRecord) -> bool {
+        let last = self.more.last().copied().unwrap_or(self.first);
+        verb(event).is_some_and(|verb_of| verb(last) == Some(verb_of))
+            && reason(last) == reason(event)
+            && file_of(last) != file_of(event)
+            && since(last.at, event.at) <= AT_ONCE
+    }
+
+    fn is_about_clients(&self) -> bool {
+        self.first.event == EventRecord::CLIENT
+    }
+}
+
+/// What was done to a client's file, if the same may be done to several at once. Trouble is told one by
+/// one.
+fn verb(event: &EventRecord) -> Option<&'static str> {
+    match event.cause.as_deref().filter(|_| event.event == EventRecord::CLIENT)? {
+        "added" => Some("added to"),
+        "updated" => Some("brought up to date in"),
+        "removed" => Some("removed from"),
+        _ => None,
+    }
+}
+
+/// What an event says after the file that it is about.
+fn reason(event: &EventRecord) -> &str {
+    event.detail.rsplit_once(')').map_or("", |(_, reason)| reason)
+}
+
+fn last(mut steps: Vec<Step<'_>>) -> Vec<Step<'_>> {
+    let (mut all, mut about_clients) = (0, 0);
+    let mut keep: Vec<bool> = Vec::new();
+    for step in steps.iter().rev() {
+        let fits = all < STEPS && (!step.is_about_clients() || about_clients < CLIENT_STEPS);
+        if fits {
+            all += 1;
+            about_clients += usize::from(step.is_about_clients());
+        }
+        keep.push(fits);
+    }
+    steps.retain(|_| keep.pop().unwrap_or(false));
+    steps
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    /// An event about a client's file.
+    pub(in super::super) fn client_event(second: i64, cause: &str, detail: &str) -> EventRecord {
+        EventRecord {
+            at: Timestamp::from_second(second).unwrap(),
+            server: None,
+            run: None,
+            event: EventRecord::CLIENT.to_owned(),
+            cause: Some(cause.to_owned()),
+            detail: detail.to_owned(),
+        }
+    }
+
+    fn other(second: i64) -> EventRecord {
+        let event = "ended".to_owned();
+        EventRecord { event, ..client_event(second, "exited", &format!("end {second}")) }
+    }
+
+    fn told(events: &[EventRecord]) -> Vec<String> {
+        steps(events).iter().map(Step::detail).collect()
+    }
+
+    #[test]
+    fn what_is_done_to_many_files_at_once_is_one_step() {
+        let why = ": the server has failed; added again when it is ready";
+        let removed = |second, product: &str| {
+            let detail =
+                format!("removed `bad` from {product} (/home/me/{product} (x)/mcp.json){why}");
+            client_event(second, "removed", &detail)
+        };
+        let mut events = vec![removed(10, "Cline"), other(11), removed(13, "VS Code")];
+        events.push(removed(15, "Zed"));
+        events.push(client_event(15, "removed", "removed `bad` from Codex (/home/me/.codex)"));
+        events.push(client_event(16, "added", "added `bad` to Cursor (/home/me/.cursor)"));
+        events.push(client_event(60, "added", "put `bad` back into Zed (/home/me/zed)"));
+        assert_eq!(
+            told(&events),
+            [
+                &format!("removed from 3 clients (Cline, VS Code and Zed){why}"),
+                "end 11",
+                "removed `bad` from Codex (/home/me/.codex)",
+                "added `bad` to Cursor (/home/me/.cursor)",
+                "put `bad` back into Zed (/home/me/zed)",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_same_file_twice_is_two_steps_and_trouble_is_told_one_by_one() {
+        let events = [
+            client_event(1, "added", "added `a` to Zed (/zed)"),
+            client_event(2, "added", "added `a` to Zed (/zed)"),
+            client_event(2, "failed", "/zed is read-only"),
+            client_event(2, "failed", "/kiro is read-only"),
+        ];
+        assert_eq!(told(&events).len(), 4);
+        let unknown = [
+            client_event(1, "added", "added `a` to Novelty (/new)"),
+            client_event(1, "added", "added `a` to Zed (/zed)"),
+        ];
+        assert_eq!(told(&unknown), ["added to 2 clients"]);
+    }
+
+    #[test]
+    fn clients_do_not_crowd_out_the_server() {
+        let mut events: Vec<_> = (0..20).map(other).collect();
+        let trouble = |n: i64| client_event(20 + n, "left", &format!("trouble {n}"));
+        events.extend((0..20).map(trouble));
+        let told = told(&events);
+        assert_eq!(told.len(), STEPS);
+        assert_eq!((told[0].as_str(), told[7].as_str()), ("end 12", "end 19"));
+        assert_eq!(told[8..], ["trouble 16", "trouble 17", "trouble 18", "trouble 19"]);
+    }
+}
