@@ -35,7 +35,25 @@ pub(crate) enum SettingsError {
     #[error("`{}` cannot be read: {problem}", file.display())]
     Unreadable { file: PathBuf, problem: io::Error },
     #[error("`{}` cannot be used: {problem}", file.display())]
-    Malformed { file: PathBuf, problem: String },
+    Malformed {
+        file: PathBuf,
+        /// What is wrong, with the line it is in.
+        problem: String,
+        /// The same in one line.
+        brief: String,
+    },
+}
+
+impl SettingsError {
+    /// The error in one line.
+    pub(crate) fn line(&self) -> String {
+        match self {
+            Self::Unreadable { .. } => self.to_string(),
+            Self::Malformed { file, brief, .. } => {
+                format!("`{}` cannot be used: {brief}", file.display())
+            }
+        }
+    }
 }
 
 impl Settings {
@@ -52,8 +70,18 @@ impl Settings {
         toml::from_str(text).map_err(|error| SettingsError::Malformed {
             file: file.to_owned(),
             problem: error.to_string().trim_end().to_owned(),
+            brief: brief(text, &error),
         })
     }
+}
+
+/// What is wrong with a text, and where, in one line.
+fn brief(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message().lines().collect::<Vec<_>>().join(", ");
+    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else { return message };
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+    format!("line {line}, column {column}: {message}")
 }
 
 fn listen<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ListenAddr>, D::Error> {
@@ -118,6 +146,19 @@ mod tests {
           |          ^
         string values must be quoted, expected literal string
         ");
+    }
+
+    #[test]
+    fn an_error_fits_into_one_line() {
+        let line = |text| Settings::parse(Path::new("/c"), text).unwrap_err().line();
+        assert_eq!(
+            line("\nlisten = 7433"),
+            "`/c` cannot be used: line 2, column 10: invalid type: integer `7433`, expected a string"
+        );
+        assert!(line("a = 'ü").starts_with("`/c` cannot be used: line 1, column "));
+        let dir = tempfile::tempdir().unwrap();
+        let unreadable = Settings::read(dir.path()).unwrap_err();
+        assert_eq!(unreadable.line(), unreadable.to_string());
     }
 
     #[test]

@@ -15,7 +15,11 @@ pub(crate) struct Flaw {
 
 /// Everything that is not as it should be with a client.
 pub(crate) fn flaws(client: &ClientInfo) -> Vec<Flaw> {
-    let entries = client.entries.iter().filter_map(|entry| of_entry(&client.id, entry));
+    // What is missing from a file with a problem is missing because of it.
+    let follows =
+        |entry: &&ClientEntry| client.problem.is_some() && entry.standing == EntryStanding::Missing;
+    let entries = client.entries.iter().filter(|entry| !follows(entry));
+    let entries = entries.filter_map(|entry| of_entry(&client.id, entry));
     of_file(client).into_iter().chain(absence(client)).chain(entries).collect()
 }
 
@@ -45,7 +49,11 @@ pub(crate) fn is_in_file(entry: &ClientEntry) -> bool {
 fn of_file(client: &ClientInfo) -> Option<Flaw> {
     let what = tame(client.problem.as_deref()?);
     let help = if client.chosen || client.entries.iter().any(is_ours) {
-        format!("correct the file, then `mainstay client add {}` sets its entries right", client.id)
+        format!(
+            "correct the file or make it writable; it is tried again within a minute, and at once \
+             with `mainstay client add {}`",
+            client.id
+        )
     } else {
         "correct the file; until then nothing can be added to it".to_owned()
     };
@@ -63,19 +71,31 @@ fn of_entry(id: &str, entry: &ClientEntry) -> Option<Flaw> {
     let name = tame(&entry.name);
     let anew = |does: &str| format!("`mainstay client add {id}` {does}");
     let (what, help) = match entry.standing {
-        EntryStanding::Ours | EntryStanding::Foreign => return None,
+        EntryStanding::Ours => return None,
+        EntryStanding::Foreign | EntryStanding::Missing if !entry.wanted => return None,
+        EntryStanding::Foreign => (
+            format!("`{name}` there is not ours, so our server `{name}` has no entry"),
+            format!("rename or delete it, then `mainstay client add {id}`"),
+        ),
+        EntryStanding::Missing => (
+            format!("`{name}` should be there and is not"),
+            format!(
+                "it is added when its server is ready (`mainstay why {name}`); if that is so, {}",
+                anew("adds it")
+            ),
+        ),
         EntryStanding::Drifted => {
             let fields = tame(&entry.drifted.join(", "));
-            (format!("{name} was changed by hand ({fields})"), anew("sets it right"))
+            (format!("`{name}` was changed by hand ({fields})"), anew("sets it right"))
         }
         EntryStanding::Withdrawn => {
-            (format!("{name} was taken out by hand and stays out"), anew("puts it back"))
-        }
-        EntryStanding::Missing => {
-            (format!("{name} should be there and is not"), anew("puts it back"))
+            (format!("`{name}` was taken out by hand and stays out"), anew("puts it back"))
         }
         EntryStanding::Away => (
-            format!("{name} is taken out until its server is ready"),
+            format!(
+                "`{name}` is taken out for a refresh: added again when its server is ready, at most \
+                 once a minute"
+            ),
             format!("`mainstay why {name}` tells more"),
         ),
     };
@@ -86,12 +106,12 @@ fn of_entry(id: &str, entry: &ClientEntry) -> Option<Flaw> {
 pub(crate) mod tests {
     use super::*;
 
-    /// An entry that stands like that.
+    /// An entry that stands like that, and is wanted if it is ours.
     pub(crate) fn entry(name: &str, standing: EntryStanding) -> ClientEntry {
         ClientEntry {
             name: name.to_owned(),
             standing,
-            wanted: true,
+            wanted: standing != EntryStanding::Foreign,
             drifted: Vec::new(),
             says: std::collections::BTreeMap::new(),
             own_fields: Vec::new(),
@@ -114,6 +134,11 @@ pub(crate) mod tests {
         }
     }
 
+    fn told(client: &ClientInfo) -> String {
+        let line = |flaw: &Flaw| format!("{}; {}", flaw.what, flaw.help);
+        flaws(client).iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+
     #[test]
     fn every_flaw_says_what_to_do() {
         use EntryStanding as S;
@@ -121,6 +146,8 @@ pub(crate) mod tests {
         let entries = vec![
             entry("fine", S::Ours),
             entry("yours", S::Foreign),
+            ClientEntry { wanted: false, ..entry("former", S::Missing) },
+            ClientEntry { wanted: true, ..entry("github", S::Foreign) },
             drifted,
             entry("web", S::Withdrawn),
             entry("fs", S::Missing),
@@ -128,17 +155,22 @@ pub(crate) mod tests {
         ];
         let mut cursor = client("cursor", entries);
         (cursor.chosen, cursor.installed) = (true, false);
-        cursor.problem = Some("line 3, column 5: expected `,`".to_owned());
-        let told: Vec<String> =
-            flaws(&cursor).iter().map(|flaw| format!("{}; {}", flaw.what, flaw.help)).collect();
-        insta::assert_snapshot!(told.join("\n"), @"
-        line 3, column 5: expected `,`; correct the file, then `mainstay client add cursor` sets its entries right
+        insta::assert_snapshot!(told(&cursor), @"
         it is chosen, but not installed any more; `mainstay client remove cursor` forgets it
-        time was changed by hand (url); `mainstay client add cursor` sets it right
-        web was taken out by hand and stays out; `mainstay client add cursor` puts it back
-        fs should be there and is not; `mainstay client add cursor` puts it back
-        docs is taken out until its server is ready; `mainstay why docs` tells more
+        `github` there is not ours, so our server `github` has no entry; rename or delete it, then `mainstay client add cursor`
+        `time` was changed by hand (url); `mainstay client add cursor` sets it right
+        `web` was taken out by hand and stays out; `mainstay client add cursor` puts it back
+        `fs` should be there and is not; it is added when its server is ready (`mainstay why fs`); if that is so, `mainstay client add cursor` adds it
+        `docs` is taken out for a refresh: added again when its server is ready, at most once a minute; `mainstay why docs` tells more
         ");
+    }
+
+    #[test]
+    fn a_file_with_a_problem_is_one_flaw() {
+        let missing = ["a", "b"].map(|name| entry(name, EntryStanding::Missing));
+        let mut zed = client("zed", missing.into());
+        zed.problem = Some("/home/me/.zed/mcp.json is read-only; it was left as it is".to_owned());
+        insta::assert_snapshot!(told(&zed), @"/home/me/.zed/mcp.json is read-only; it was left as it is; correct the file or make it writable; it is tried again within a minute, and at once with `mainstay client add zed`");
     }
 
     #[test]

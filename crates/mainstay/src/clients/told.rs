@@ -34,19 +34,26 @@ enum Subject<'a> {
     Change(&'a ServerName, ClientDone),
     /// One server waits for the same, in one client or several.
     Wait(&'a ServerName, String),
-    /// One client does not get the entries of one server or several.
-    Trouble(&'a str, &'a str),
+    /// Something is to be said of one client, for one server or several.
+    Special(&'a str, &'a str),
 }
 
 impl<'a> Subject<'a> {
     fn of(report: &'a ClientReport) -> Self {
         let ClientReport { client, server, done, text } = report;
+        // A text that does not end with its file says something else than which one that is.
+        let is_usual = text.ends_with(')');
         match done {
-            ClientDone::Added | ClientDone::Updated | ClientDone::Removed | ClientDone::Nothing => {
+            ClientDone::Added | ClientDone::Updated | ClientDone::Removed if is_usual => {
                 Self::Change(server, *done)
             }
             ClientDone::Waits => Self::Wait(server, text.replacen(product(client), "", 1)),
-            ClientDone::Left | ClientDone::Failed => Self::Trouble(client, text),
+            ClientDone::Added
+            | ClientDone::Updated
+            | ClientDone::Removed
+            | ClientDone::Nothing
+            | ClientDone::Left
+            | ClientDone::Failed => Self::Special(client, text),
         }
     }
 }
@@ -175,6 +182,10 @@ mod tests {
         ");
         let both = [gone("codex"), about("web", gone("codex"))];
         assert!(told(&both, false).ends_with("restart Codex to see that they are gone"));
+        let mut unnamed = gone("codex");
+        unnamed.text.push_str("; it no longer names that client");
+        let told_more = told(&[unnamed, gone("zed")], false);
+        assert!(told_more.starts_with("removed `time` from it (/its/file); it no"), "{told_more}");
         let moved = [gone("codex"), about("web", report("codex", ClientDone::Added, "added"))];
         assert!(told(&moved, true).ends_with("\nrestart Codex to see it"));
     }

@@ -50,6 +50,13 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     if let Some(home) = &args.home {
         let home = ctx.caller.absolute(home)?;
+        // Whoever connects wants a Mainstay that is there; a wrong directory must not become one.
+        if !home.is_dir() {
+            return Err(CliError::Usage {
+                message: format!("--home: there is no directory `{}`", home.display()),
+                help: Some("give the MAINSTAY_HOME of the Mainstay that has the server".to_owned()),
+            });
+        }
         ctx.caller = ctx.caller.clone().with_var("MAINSTAY_HOME", home);
     }
     let front = Front::new(args.name, Remote::of(ctx)?);

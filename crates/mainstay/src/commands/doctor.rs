@@ -17,6 +17,7 @@ use self::engines::engine_check;
 use crate::context::Context;
 use crate::error::{CliError, Exit};
 use crate::remote::Remote;
+use crate::settings::Settings;
 use crate::text::tame;
 use crate::ui::paint;
 
@@ -80,12 +81,14 @@ async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
     let remote = Remote::of(ctx)?;
     let daemon = ctx.ui.waiting("looking for the daemon", remote.inspect()).await;
     checks.push(database_check(mainstay_daemon::inspect(&instance).err()));
-    checks.push(daemon_check(&daemon));
     let running = daemon.as_ref().ok().and_then(Option::as_ref);
     let settings = ctx.settings();
+    let usual = Settings::default();
+    let said = settings.as_ref().ok().and_then(Option::as_ref).unwrap_or(&usual);
+    let listen = ctx.caller.listen(said);
+    checks.push(daemon_check(&daemon, settings.is_ok() && listen.is_ok()));
     checks.extend(settings_check(instance.config_file.as_deref(), &settings));
-    let settings = settings.ok().flatten().unwrap_or_default();
-    checks.push(listen_check(ctx.caller.listen(&settings), running));
+    checks.push(listen_check(listen, running));
     checks.push(engine_check(&ctx.caller, &Disk));
     if let Ok(Some(_)) = daemon
         && let Some(connection) = remote.probe().await?

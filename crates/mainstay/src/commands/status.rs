@@ -1,9 +1,11 @@
 //! `mainstay status`
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use mainstay_api::{EntryStanding, LastExit, McpInfo, Registration, Request, StatusReport};
 use mainstay_core::{
-    OnStop, ProxySettings, RefreshMode, RestartPolicy, ServerName, StableFrom, Wanted,
+    OnStop, ProxySettings, RefreshMode, RestartPolicy, ServerName, ServerSpec, StableFrom, Wanted,
     human_duration,
 };
 
@@ -12,6 +14,10 @@ use crate::error::CliError;
 use crate::limits::in_words;
 use crate::text::{Cell, ago, columns, date_and_clock, due, reason, short_id, tame};
 use crate::ui::paint;
+
+/// What it means that an entry is away.
+const AWAY: &str =
+    "away: taken out for a refresh, added again when it is ready, at most once a minute";
 
 /// Show everything about one server
 #[derive(Debug, clap::Args)]
@@ -26,12 +32,21 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let request = Request::Status { name: args.name };
     let report: StatusReport = ctx.ask("asking the daemon", &request).await?;
+    let is_for_none = !args.json && report.clients.is_empty() && names_none(&report, ctx).await;
     let now = now();
-    ctx.ui.answer(args.json, &report, |report| page(report, now))
+    ctx.ui.answer(args.json, &report, |report| page(report, is_for_none, now))
+}
+
+/// Whether a server is to be registered with no client at all, which only its description tells.
+async fn names_none(report: &StatusReport, ctx: &Context) -> bool {
+    let request = Request::Export { name: Some(report.server.name.clone()) };
+    // A server that is gone by now is nobody's.
+    let specs: Vec<ServerSpec> = ctx.ask("asking the daemon", &request).await.unwrap_or_default();
+    specs.iter().any(|spec| spec.clients.only.as_ref().is_some_and(BTreeSet::is_empty))
 }
 
 /// Lines of `key: value`; what is not known is left out.
-fn page(report: &StatusReport, now: Timestamp) -> String {
+fn page(report: &StatusReport, is_for_none: bool, now: Timestamp) -> String {
     let server = &report.server;
     let moment = |at: Timestamp| format!("{} UTC, {}", date_and_clock(at), ago(at, now));
     let wanted = match report.wanted {
@@ -71,7 +86,7 @@ fn page(report: &StatusReport, now: Timestamp) -> String {
         ("target", report.target.clone()),
         ("headers", report.headers.as_deref().and_then(list)),
         ("requests", Some(requests(&report.proxy))),
-        ("clients", clients(report)),
+        ("clients", clients(report, is_for_none)),
         ("policy", Some(policy(&report.restart))),
         ("log", Some(report.log.display().to_string())),
         ("described", Some(moment(report.created_at))),
@@ -153,14 +168,20 @@ fn requests(proxy: &ProxySettings) -> String {
 }
 
 /// The clients that have an entry for it, and when that is refreshed if not as usual.
-fn clients(report: &StatusReport) -> Option<String> {
+fn clients(report: &StatusReport, is_for_none: bool) -> Option<String> {
+    if is_for_none && report.clients.is_empty() {
+        return Some("none (--no-clients)".to_owned());
+    }
+    let is_away = |entry: &Registration| entry.standing == EntryStanding::Away;
+    let away = report.clients.iter().any(is_away).then_some(AWAY);
     let refresh = match report.refresh {
         RefreshMode::Auto => None,
         RefreshMode::Always => Some("taken out and added again around every restart"),
         RefreshMode::Never => Some("never taken out while the server is known"),
     };
     let entries: Vec<String> = report.clients.iter().map(registration).collect();
-    let told = list(&entries).into_iter().chain(refresh.map(str::to_owned)).collect::<Vec<_>>();
+    let notes = away.into_iter().chain(refresh).map(str::to_owned);
+    let told: Vec<String> = list(&entries).into_iter().chain(notes).collect();
     (!told.is_empty()).then(|| told.join("; "))
 }
 
@@ -169,7 +190,7 @@ fn registration(entry: &Registration) -> String {
     match entry.standing {
         EntryStanding::Ours => product.clone(),
         EntryStanding::Drifted => format!("{product} (changed by hand)"),
-        EntryStanding::Away => format!("{product} (taken out until it is ready)"),
+        EntryStanding::Away => format!("{product} (away)"),
         EntryStanding::Withdrawn => format!("{product} (taken out by hand)"),
         EntryStanding::Missing => format!("{product} (missing)"),
         EntryStanding::Foreign => format!("{product} (not ours)"),
@@ -242,7 +263,7 @@ mod tests {
 
     #[test]
     fn the_page_lists_what_is_known() {
-        let page = page(&report(), at(120));
+        let page = page(&report(), false, at(120));
         insta::assert_snapshot!(anstream::adapter::strip_str(&page), @r"
         name:       time
         status:     running
@@ -284,7 +305,7 @@ mod tests {
             limits,
         });
         report.target = Some("port 8000 in the container, path /mcp".to_owned());
-        let page = page(&report, at(120));
+        let page = page(&report, false, at(120));
         insta::assert_snapshot!(anstream::adapter::strip_str(&page), @"
         name:       time
         status:     running
@@ -331,24 +352,30 @@ mod tests {
 
     #[test]
     fn entries_and_an_unusual_refresh_are_told() {
+        let check = |report: &StatusReport, is_for_none, expected: Option<&str>| {
+            assert_eq!(clients(report, is_for_none).as_deref(), expected);
+        };
         let mut report = report();
-        assert_eq!(clients(&report), None);
+        check(&report, false, None);
+        check(&report, true, Some("none (--no-clients)"));
         report.refresh = RefreshMode::Never;
-        let never = "never taken out while the server is known";
-        assert_eq!(clients(&report).as_deref(), Some(never));
+        check(&report, false, Some("never taken out while the server is known"));
         let entry = |product: &str, standing| Registration {
             client: String::new(),
             product: product.to_owned(),
             file: "/home/me/mcp.json".into(),
             standing,
         };
-        report.clients =
-            vec![entry("Cursor", EntryStanding::Ours), entry("Zed", EntryStanding::Away)];
+        report.clients = vec![
+            entry("Cursor", EntryStanding::Ours),
+            entry("Kiro", EntryStanding::Away),
+            entry("Zed", EntryStanding::Away),
+        ];
         report.refresh = RefreshMode::Auto;
-        let entries = "Cursor, Zed (taken out until it is ready)";
-        assert_eq!(clients(&report).as_deref(), Some(entries));
+        let entries = format!("Cursor, Kiro (away), Zed (away); {AWAY}");
+        check(&report, false, Some(&entries));
         report.refresh = RefreshMode::Always;
         let both = format!("{entries}; taken out and added again around every restart");
-        assert_eq!(clients(&report), Some(both));
+        check(&report, false, Some(&both));
     }
 }

@@ -57,7 +57,7 @@ fn a_newcomer_finds_the_way() {
     --- stdout
     client:     cursor
     product:    Cursor
-    installed:  yes: [ROOT]/home/.cursor/mcp.json exists
+    installed:  yes: ~/.cursor/mcp.json exists
     chosen:     yes: it gets every server
     file:       ~/.cursor/mcp.json
     changes:    it sees them by itself
@@ -92,7 +92,13 @@ fn whoever_runs_a_server_is_told_which_clients_have_it() {
     };
     let hint = run(&[]);
     assert!(hint.contains("`mainstay client add ID`"), "{hint}");
+    let clients = || {
+        let status = env.ok(["status", "time"]);
+        status.lines().find(|line| line.starts_with("clients:")).map(str::to_owned)
+    };
+    assert_eq!(clients(), None);
     assert_eq!(run(&["--no-clients"]), "");
+    assert_eq!(clients().as_deref(), Some("clients:    none (--no-clients)"));
     assert_snapshot!(run(&["--client", "cursor"]), @"added `time` to Cursor (~/.cursor/mcp.json)");
     let json = env.json(["run", "web", "--client", "cursor", "--json", "--", &fixture]);
     assert_eq!((&json["name"], &json["clients"][0]["client"]), (&json!("web"), &json!("cursor")));
@@ -119,13 +125,32 @@ fn a_file_that_cannot_be_edited_is_told_with_what_to_do() {
     cursor          Cursor          yes        yes     0        ~/.cursor/mcp.json
     claude-desktop  Claude Desktop  yes        -       0        ~/.config/Claude/claude_desktop_config.json
     --- stderr
-    cursor: [ROOT]/home/.cursor/mcp.json was left as it is: line 2, column 19: expected a key in double quotes or `}`; correct the file, then `mainstay client add cursor` sets its entries right
+    cursor: ~/.cursor/mcp.json was left as it is: line 2, column 19: expected a key in double quotes or `}`; correct the file or make it writable; it is tried again within a minute, and at once with `mainstay client add cursor`
     ");
     let why = env.ok(["why", "a"]);
     assert!(why.contains("a client's file could not be edited"), "{why}");
     let doctor = env.run(["doctor"]).stdout;
     assert!(doctor.contains("warn  client cursor: "), "{doctor}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "{\n  \"mcpServers\": { oops\n");
+}
+
+#[test]
+fn an_entry_in_the_way_is_told_with_what_to_do() {
+    let (env, _) = env();
+    let file = env.root().join("home/.cursor/mcp.json");
+    fs::write(&file, "{\"mcpServers\": {\"time\": {\"url\": \"http://127.0.0.1:1/\"}}}").unwrap();
+    env.run_server("time", &[], &[&fixture()]);
+    assert_snapshot!(env.run(["client", "add", "cursor"]), @"
+    exit: 0
+    --- stderr
+    warning: left `time` in Cursor (~/.cursor/mcp.json) alone: the entry is not ours; `mainstay client show cursor` tells what to do
+    ");
+    let show = env.ok(["client", "list"]) + &env.ok(["client", "show", "cursor"]);
+    let told = "- `time` there is not ours, so our server `time` has no entry; rename or delete it, \
+                then `mainstay client add cursor`";
+    assert!(show.contains(told), "{show}");
+    let why = env.ok(["why", "time"]);
+    assert!(why.contains("its entry in Cursor was left as somebody made it"), "{why}");
 }
 
 #[test]
@@ -138,6 +163,8 @@ fn all_clients_at_once() {
     added `time` to Claude Desktop and Cursor
     restart Claude Desktop to see it
     ");
+    let why = env.ok(["why", "time"]);
+    assert!(why.contains(" client    added to 2 clients (Claude Desktop and Cursor)\n"), "{why}");
     assert_snapshot!(env.run(["client", "remove", "--all"]), @"
     exit: 0
     --- stderr
@@ -168,6 +195,7 @@ fn clients_in_json() {
         json!([{
             "name": "time",
             "standing": "ours",
+            "wanted": true,
             "says": {"url": format!("http://{address}/time/mcp")},
         }])
     );

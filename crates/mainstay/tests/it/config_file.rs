@@ -56,13 +56,15 @@ fn a_file_that_cannot_be_used_starts_no_daemon() {
 
 #[test]
 fn the_doctor_names_the_file() {
-    let line = |env: &TestEnv| {
+    let line = |env: &TestEnv, start: &str| {
         let output = env.run(["doctor"]);
-        output.stdout.lines().find(|line| line.contains("config file")).map(str::to_owned)
+        output.stdout.lines().find(|line| line[6..].starts_with(start)).map(str::to_owned)
     };
-    assert_eq!(line(&TestEnv::new()), None);
-    let found = line(&with_file("refresh = 'never'\n"));
+    assert_eq!(line(&TestEnv::new(), "config file"), None);
+    let found = line(&with_file("refresh = 'never'\n"), "config file");
     assert_eq!(found.as_deref(), Some("ok    config file: [ROOT]/mainstay/config.toml"));
-    let found = line(&with_file("fresh = 'never'\n")).unwrap();
-    assert!(found.starts_with("fail  config file: `[ROOT]/mainstay/config.toml`"), "{found}");
+    let bad = with_file("\nfresh = 'never'\n");
+    assert_snapshot!(line(&bad, "config file").unwrap(), @"fail  config file: `[ROOT]/mainstay/config.toml` cannot be used: line 2, column 1: unknown field `fresh`, expected `listen` or `refresh`");
+    let daemon = line(&bad, "daemon").unwrap();
+    assert_eq!(daemon, "fail  daemon: not running, and cannot be started like this");
 }

@@ -288,6 +288,18 @@ fn a_client_by_another_name() {
 }
 
 #[test]
+fn a_home_that_is_not_there_stays_away() {
+    let env = TestEnv::new();
+    assert_snapshot!(env.run(["connect", "time", "--home", "elsewhere"]), @"
+    exit: 2
+    --- stderr
+    error: --home: there is no directory `[ROOT]/project/elsewhere`
+    help: give the MAINSTAY_HOME of the Mainstay that has the server
+    ");
+    assert!(!env.work().join("elsewhere").exists());
+}
+
+#[test]
 fn clients_and_none() {
     assert_snapshot!(run("run time --no-clients --client zed -- serve"), @"
     exit: 2

@@ -8,7 +8,7 @@ use super::ask;
 use crate::clients::{flaws, is_in_file, is_ours};
 use crate::context::Context;
 use crate::error::CliError;
-use crate::text::{Cell, table, tilde};
+use crate::text::{Cell, home_as_tilde, table, tilde};
 use crate::ui::paint;
 
 const HEAD: [&str; 6] = ["CLIENT", "PRODUCT", "INSTALLED", "CHOSEN", "SERVERS", "FILE"];
@@ -34,7 +34,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let home = ctx.caller.home();
     ctx.ui.answer(args.json, &clients, |clients| page(clients, args.all, home.as_deref()))?;
     if !args.json {
-        for line in notes(&clients) {
+        for line in notes(&clients, home.as_deref()) {
             ctx.ui.say(line);
         }
     }
@@ -67,9 +67,9 @@ fn row(client: &ClientInfo, home: Option<&Path>) -> Vec<Cell> {
 }
 
 /// What the table does not say: what is wrong, and what to do next.
-fn notes(clients: &[ClientInfo]) -> Vec<String> {
+fn notes(clients: &[ClientInfo], home: Option<&Path>) -> Vec<String> {
     let wrong = clients.iter().flat_map(|client| {
-        let line = |flaw: &_| told(&client.id, flaw);
+        let line = |flaw: &_| home_as_tilde(&told(&client.id, flaw), home);
         flaws(client).iter().map(line).collect::<Vec<_>>()
     });
     wrong.chain(next(clients)).collect()
@@ -133,10 +133,10 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_below_the_table() {
-        let notes = notes(&clients()).join("\n");
+        let notes = notes(&clients(), None).join("\n");
         insta::assert_snapshot!(anstream::adapter::strip_str(&notes), @"
-        cursor: web was taken out by hand and stays out; `mainstay client add cursor` puts it back
-        kiro: time is taken out until its server is ready; `mainstay why time` tells more
+        cursor: `web` was taken out by hand and stays out; `mainstay client add cursor` puts it back
+        kiro: `time` is taken out for a refresh: added again when its server is ready, at most once a minute; `mainstay why time` tells more
         ");
     }
 

@@ -6,10 +6,10 @@ use mainstay_api::{ClientEntry, ClientInfo, EntryStanding};
 use serde_json::Value;
 
 use super::ask;
-use crate::clients::{self, Notice, flaws};
+use crate::clients::{Flaw, IdParser, Notice, flaws};
 use crate::context::Context;
 use crate::error::CliError;
-use crate::text::{Cell, columns, tame, tilde};
+use crate::text::{Cell, columns, home_as_tilde, tame, tilde};
 use crate::ui::paint;
 
 /// Show one client, its file and the entries in it
@@ -19,7 +19,7 @@ use crate::ui::paint;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Id of the client; `mainstay client ls -a` lists all of them
-    #[arg(value_parser = clients::IdParser, hide_possible_values = true)]
+    #[arg(value_parser = IdParser, hide_possible_values = true)]
     id: String,
     /// Print JSON
     #[arg(long)]
@@ -45,8 +45,8 @@ fn page(client: &ClientInfo, home: Option<&Path>) -> String {
         let rows: Vec<_> = client.entries.iter().map(entry_row).collect();
         sections.push(format!("{}\n{}", paint::strong("Entries"), indented(&columns(&rows))));
     }
-    let wrong: Vec<String> =
-        flaws(client).iter().map(|flaw| format!("- {}; {}", flaw.what, flaw.help)).collect();
+    let line = |flaw: &Flaw| home_as_tilde(&format!("- {}; {}", flaw.what, flaw.help), home);
+    let wrong: Vec<String> = flaws(client).iter().map(line).collect();
     if !wrong.is_empty() {
         let title = paint::strong("What is wrong");
         sections.push(format!("{title}\n{}", indented(&wrong.join("\n"))));
@@ -56,7 +56,7 @@ fn page(client: &ClientInfo, home: Option<&Path>) -> String {
 
 fn facts(client: &ClientInfo, home: Option<&Path>) -> Vec<Vec<Cell>> {
     let installed = match (&client.installed_because, client.installed) {
-        (Some(why), true) => format!("yes: {}", tame(why)),
+        (Some(why), true) => format!("yes: {}", home_as_tilde(&tame(why), home)),
         (None, true) => "yes".to_owned(),
         (_, false) => "no".to_owned(),
     };
@@ -87,6 +87,7 @@ fn entry_row(entry: &ClientEntry) -> Vec<Cell> {
         EntryStanding::Away => ("away for now", paint::odd),
         EntryStanding::Withdrawn => ("taken out by hand", paint::odd),
         EntryStanding::Missing => ("missing", paint::odd),
+        EntryStanding::Foreign if entry.wanted => ("not ours", paint::odd),
         EntryStanding::Foreign => ("not ours", paint::faint),
     };
     vec![
@@ -143,7 +144,7 @@ mod tests {
         insta::assert_snapshot!(shown(&cursor), @r#"
         client:     cursor
         product:    Cursor
-        installed:  yes: /home/me/.cursor exists
+        installed:  yes: ~/.cursor exists
         chosen:     yes: it gets every server
         file:       ~/.cursor/mcp.json
         changes:    it sees them by itself
@@ -154,7 +155,7 @@ mod tests {
           web   changed by hand  args ["connect","web"]; command mainstay
 
         What is wrong
-          - web was changed by hand (args); `mainstay client add cursor` sets it right
+          - `web` was changed by hand (args); `mainstay client add cursor` sets it right
         "#);
     }
 

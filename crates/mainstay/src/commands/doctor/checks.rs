@@ -131,8 +131,8 @@ fn free(stat: &StatVfs) -> u64 {
     stat.f_bavail.saturating_mul(stat.f_frsize)
 }
 
-/// The daemon: there, and of our version.
-pub(super) fn daemon_check(found: &Result<Option<DaemonInfo>, CliError>) -> Check {
+/// The daemon: there, and of our version. `can_start` tells whether what it reads makes sense.
+pub(super) fn daemon_check(found: &Result<Option<DaemonInfo>, CliError>, can_start: bool) -> Check {
     let ours = env!("CARGO_PKG_VERSION");
     match found {
         Ok(Some(daemon)) if daemon.version == ours => {
@@ -144,8 +144,12 @@ pub(super) fn daemon_check(found: &Result<Option<DaemonInfo>, CliError>) -> Chec
             Check::new("daemon", Level::Warn, format!("version {theirs}, this program is {ours}"))
                 .help("`mainstay daemon stop --keep-servers`, then any command starts the new one")
         }
-        Ok(None) => {
+        Ok(None) if can_start => {
             Check::new("daemon", Level::Ok, "not running; the next command that needs it starts it")
+        }
+        Ok(None) => {
+            Check::new("daemon", Level::Fail, "not running, and cannot be started like this")
+                .help("correct what is told below; the next command that needs it starts it then")
         }
         Err(error) => {
             let check = Check::new("daemon", Level::Fail, error.to_string());
@@ -165,7 +169,11 @@ pub(super) fn settings_check(
         }
         (Ok(_), _) => None,
         (Err(error), _) => {
-            let check = Check::new("config file", Level::Fail, error.to_string());
+            let detail = match error {
+                CliError::Settings(error) => error.line(),
+                error => error.to_string(),
+            };
+            let check = Check::new("config file", Level::Fail, detail);
             Some(Check { help: error.advice(), ..check })
         }
     }
@@ -335,7 +343,8 @@ mod tests {
 
     #[test]
     fn an_absent_daemon_is_no_problem() {
-        assert_eq!(daemon_check(&Ok(None)).level, Level::Ok);
-        assert_eq!(daemon_check(&Err(CliError::OutputClosed)).level, Level::Fail);
+        assert_eq!(daemon_check(&Ok(None), true).level, Level::Ok);
+        assert_eq!(daemon_check(&Ok(None), false).level, Level::Fail);
+        assert_eq!(daemon_check(&Err(CliError::OutputClosed), true).level, Level::Fail);
     }
 }

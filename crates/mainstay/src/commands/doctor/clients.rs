@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(
             tell(vec![cursor, broken]),
             [
-                "client cursor: time was taken out by hand and stays out",
+                "client cursor: `time` was taken out by hand and stays out",
                 "client zed: line 1, column 2: odd"
             ]
             .map(|line| (Level::Warn, line.to_owned()))
