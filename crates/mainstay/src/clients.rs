@@ -10,10 +10,10 @@ use mainstay_api::{Around, ClientReport};
 use mainstay_clients::table::variables;
 use mainstay_core::ServerSpec;
 
-pub(crate) use self::flaw::{Flaw, flaws, is_in_file, is_ours};
+pub(crate) use self::flaw::{Flaw, flaws, flaws_of_all, is_in_file, is_ours};
 pub(crate) use self::id::IdParser;
 pub(crate) use self::notice::Notice;
-pub(crate) use self::told::lines;
+pub(crate) use self::told::{lines, outlook};
 use crate::context::Caller;
 
 const NONE_CHOSEN: &str = "no client is chosen yet: `mainstay client ls` shows those you have, \

@@ -23,6 +23,20 @@ pub(crate) fn flaws(client: &ClientInfo) -> Vec<Flaw> {
     of_file(client).into_iter().chain(absence(client)).chain(entries).collect()
 }
 
+/// Everything that is not as it should be with clients, each with the ids of those it is true of.
+pub(crate) fn flaws_of_all(clients: &[ClientInfo]) -> Vec<(Vec<&str>, Flaw)> {
+    let mut found: Vec<(Vec<&str>, Flaw)> = Vec::new();
+    for client in clients {
+        for flaw in flaws(client) {
+            match found.iter_mut().find(|(_, other)| *other == flaw) {
+                Some((ids, _)) => ids.push(&client.id),
+                None => found.push((vec![&client.id], flaw)),
+            }
+        }
+    }
+    found
+}
+
 /// Whether an entry is ours, in the file or not.
 pub(crate) fn is_ours(entry: &ClientEntry) -> bool {
     match entry.standing {
@@ -171,6 +185,16 @@ pub(crate) mod tests {
         let mut zed = client("zed", missing.into());
         zed.problem = Some("/home/me/.zed/mcp.json is read-only; it was left as it is".to_owned());
         insta::assert_snapshot!(told(&zed), @"/home/me/.zed/mcp.json is read-only; it was left as it is; correct the file or make it writable; it is tried again within a minute, and at once with `mainstay client add zed`");
+    }
+
+    #[test]
+    fn what_is_true_of_several_clients_is_one_flaw() {
+        let away = || vec![entry("time", EntryStanding::Away)];
+        let zed = client("zed", vec![entry("web", EntryStanding::Withdrawn)]);
+        let clients = [client("cursor", away()), zed, client("kiro", away())];
+        let found = flaws_of_all(&clients);
+        let ids: Vec<&[&str]> = found.iter().map(|(ids, _)| ids.as_slice()).collect();
+        assert_eq!(ids, [["cursor", "kiro"].as_slice(), &["zed"]]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! could not be done stands among it as a warning, one line for all the servers that a file is closed to.
 //! Last what has to be done for the changes to be seen.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use mainstay_api::{ClientDone, ClientReport};
@@ -25,6 +26,29 @@ pub(crate) fn lines<'a>(
         reports.into_iter().filter(|report| report.done.is_worth_telling()).collect();
     let line = |group: &Vec<&ClientReport>| line(group, is_wanted(group[0]), home);
     grouped(&told).iter().map(line).chain(asked(&told)).collect()
+}
+
+/// What becomes of files that could not be edited, if there are any; `again` is the command that tries
+/// again at once.
+pub(crate) fn outlook<'a>(
+    reports: impl IntoIterator<Item = &'a ClientReport>,
+    again: Option<&str>,
+) -> Option<String> {
+    let failed = reports.into_iter().filter(|report| report.done == ClientDone::Failed);
+    let ids = failed.map(|report| report.client.as_str()).filter(|id| !id.is_empty());
+    let ids: BTreeSet<&str> = ids.collect();
+    let (what, is) = match ids.len() {
+        0 => return None,
+        1 => ("the file", "it is"),
+        _ => ("the files", "they are"),
+    };
+    let help = paint::note("help:");
+    let line = format!("{help} put {what} in order; {is} tried again within a minute");
+    let ids = ids.into_iter().collect::<Vec<_>>().join(" ");
+    Some(match again {
+        Some(again) => format!("{line}, and at once with `{again} {ids}`"),
+        None => line,
+    })
 }
 
 /// What the reports of one line have in common.
@@ -213,6 +237,11 @@ mod tests {
         let both = [closed.clone(), about("web", closed.clone())];
         insta::assert_snapshot!(told(&both, true), @"warning: `time` and `web` are not in Factory Droid yet: ~/.factory/mcp.json was left as it is: line 1");
         insta::assert_snapshot!(told(&both[..1], false), @"warning: `time` is still in Factory Droid: ~/.factory/mcp.json was left as it is: line 1");
+        let helped = |again| outlook(&both, again).unwrap_or_default();
+        let plain = |text: &str| anstream::adapter::strip_str(text).to_string();
+        insta::assert_snapshot!(plain(&helped(None)), @"help: put the file in order; it is tried again within a minute");
+        insta::assert_snapshot!(plain(&helped(Some("mainstay client add"))), @"help: put the file in order; it is tried again within a minute, and at once with `mainstay client add factory`");
+        assert_eq!(outlook(&[], None), None);
         let ledger = ClientReport { client: String::new(), ..closed };
         insta::assert_snapshot!(told(&[ledger], true), @"warning: `time`: ~/.factory/mcp.json was left as it is: line 1");
     }

@@ -72,7 +72,8 @@ pub(super) fn tell(
     if !json {
         let reports = outcomes.iter().flat_map(|outcome| &outcome.clients);
         let is_wanted = |_: &ClientReport| change != Change::Remove;
-        for line in clients::lines(reports, is_wanted, ctx.caller.home().as_deref()) {
+        let lines = clients::lines(reports.clone(), is_wanted, ctx.caller.home().as_deref());
+        for line in lines.into_iter().chain(clients::outlook(reports, None)) {
             ctx.ui.say(line);
         }
     }

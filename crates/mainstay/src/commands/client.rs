@@ -11,7 +11,6 @@ use mainstay_api::{ClientDone, ClientInfo, ClientReport, Request};
 use crate::clients::{self, IdParser, is_ours};
 use crate::context::Context;
 use crate::error::{CliError, Exit};
-use crate::ui::paint;
 
 /// Choose the AI clients that get your servers
 ///
@@ -168,7 +167,11 @@ fn told(
 ) -> Vec<String> {
     let lines = clients::lines(reports, |_| change == Change::Add, home);
     if !lines.is_empty() {
-        return lines.into_iter().chain(help(change, reports)).collect();
+        let again = match change {
+            Change::Add => "mainstay client add",
+            Change::Remove => "mainstay client remove",
+        };
+        return lines.into_iter().chain(clients::outlook(reports, Some(again))).collect();
     }
     let all = ids.join(", ");
     vec![match change {
@@ -184,25 +187,6 @@ fn told(
             format!("{all}: no entry is ours, and servers are not registered from now on")
         }
     }]
-}
-
-/// What becomes of those whose files could not be edited.
-fn help(change: Change, reports: &[ClientReport]) -> Option<String> {
-    let failed = reports.iter().filter(|report| report.done == ClientDone::Failed);
-    let failed = each_once(failed.map(|report| report.client.clone()).collect());
-    let again = match change {
-        Change::Add => "add",
-        Change::Remove => "remove",
-    };
-    (!failed.is_empty()).then(|| {
-        let (help, ids) = (paint::note("help:"), failed.join(" "));
-        let (what, when) =
-            if failed.len() > 1 { ("the files", "they are") } else { ("the file", "it is") };
-        format!(
-            "{help} put {what} in order; {when} tried again within a minute, and at once with \
-             `mainstay client {again} {ids}`"
-        )
-    })
 }
 
 fn each_once(mut ids: Vec<String>) -> Vec<String> {

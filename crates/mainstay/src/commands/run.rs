@@ -47,7 +47,8 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         // A client that the server names no longer loses its entry.
         let is_wanted =
             |report: &ClientReport| only.as_ref().is_none_or(|only| only.contains(&report.client));
-        for line in clients::lines(&reports, is_wanted, ctx.caller.home().as_deref()) {
+        let lines = clients::lines(&reports, is_wanted, ctx.caller.home().as_deref());
+        for line in lines.into_iter().chain(clients::outlook(&reports, None)) {
             ctx.ui.say(line);
         }
     }

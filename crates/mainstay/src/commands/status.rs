@@ -15,9 +15,9 @@ use crate::limits::in_words;
 use crate::text::{Cell, ago, columns, date_and_clock, due, reason, short_id, tame};
 use crate::ui::paint;
 
-/// What it means that an entry is away.
+/// What is said of entries that are away.
 const AWAY: &str =
-    "away: taken out for a refresh, added again when it is ready, at most once a minute";
+    "taken out for a refresh and added again when it is ready, at most once a minute";
 
 /// Show everything about one server
 #[derive(Debug, clap::Args)]
@@ -172,25 +172,25 @@ fn clients(report: &StatusReport, is_for_none: bool) -> Option<String> {
     if is_for_none && report.clients.is_empty() {
         return Some("none (--no-clients)".to_owned());
     }
-    let is_away = |entry: &Registration| entry.standing == EntryStanding::Away;
-    let away = report.clients.iter().any(is_away).then_some(AWAY);
+    let (away, here): (Vec<&Registration>, Vec<_>) =
+        report.clients.iter().partition(|entry| entry.standing == EntryStanding::Away);
+    let here: Vec<String> = here.into_iter().map(registration).collect();
+    let away: Vec<String> = away.into_iter().map(registration).collect();
     let refresh = match report.refresh {
         RefreshMode::Auto => None,
-        RefreshMode::Always => Some("taken out and added again around every restart"),
-        RefreshMode::Never => Some("never taken out while the server is known"),
+        RefreshMode::Always => Some("taken out and added again around every restart".to_owned()),
+        RefreshMode::Never => Some("never taken out while the server is known".to_owned()),
     };
-    let entries: Vec<String> = report.clients.iter().map(registration).collect();
-    let notes = away.into_iter().chain(refresh).map(str::to_owned);
-    let told: Vec<String> = list(&entries).into_iter().chain(notes).collect();
+    let away = list(&away).map(|away| format!("{AWAY}: {away}"));
+    let told: Vec<String> = [list(&here), away, refresh].into_iter().flatten().collect();
     (!told.is_empty()).then(|| told.join("; "))
 }
 
 fn registration(entry: &Registration) -> String {
     let product = &entry.product;
     match entry.standing {
-        EntryStanding::Ours => product.clone(),
+        EntryStanding::Ours | EntryStanding::Away => product.clone(),
         EntryStanding::Drifted => format!("{product} (changed by hand)"),
-        EntryStanding::Away => format!("{product} (away)"),
         EntryStanding::Withdrawn => format!("{product} (taken out by hand)"),
         EntryStanding::Missing => format!("{product} (missing)"),
         EntryStanding::Foreign => format!("{product} (not ours)"),
@@ -372,7 +372,7 @@ mod tests {
             entry("Zed", EntryStanding::Away),
         ];
         report.refresh = RefreshMode::Auto;
-        let entries = format!("Cursor, Kiro (away), Zed (away); {AWAY}");
+        let entries = format!("Cursor; {AWAY}: Kiro, Zed");
         check(&report, false, Some(&entries));
         report.refresh = RefreshMode::Always;
         let both = format!("{entries}; taken out and added again around every restart");

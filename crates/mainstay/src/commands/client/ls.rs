@@ -5,7 +5,7 @@ use std::path::Path;
 use mainstay_api::ClientInfo;
 
 use super::ask;
-use crate::clients::{flaws, is_in_file, is_ours};
+use crate::clients::{Flaw, flaws_of_all, is_in_file, is_ours};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::text::{Cell, home_as_tilde, table, tilde};
@@ -68,15 +68,11 @@ fn row(client: &ClientInfo, home: Option<&Path>) -> Vec<Cell> {
 
 /// What the table does not say: what is wrong, and what to do next.
 fn notes(clients: &[ClientInfo], home: Option<&Path>) -> Vec<String> {
-    let wrong = clients.iter().flat_map(|client| {
-        let line = |flaw: &_| home_as_tilde(&told(&client.id, flaw), home);
-        flaws(client).iter().map(line).collect::<Vec<_>>()
-    });
-    wrong.chain(next(clients)).collect()
-}
-
-fn told(id: &str, flaw: &crate::clients::Flaw) -> String {
-    format!("{} {}; {}", paint::odd(&format!("{id}:")), flaw.what, flaw.help)
+    let line = |(ids, flaw): (Vec<&str>, Flaw)| {
+        let ids = paint::odd(&format!("{}:", ids.join(", ")));
+        home_as_tilde(&format!("{ids} {}; {}", flaw.what, flaw.help), home)
+    };
+    flaws_of_all(clients).into_iter().map(line).chain(next(clients)).collect()
 }
 
 /// What somebody does who has chosen no client yet.

@@ -3,7 +3,7 @@
 use mainstay_api::{ClientInfo, Request};
 
 use super::{Check, Level};
-use crate::clients::{self, Flaw, flaws, is_in_file};
+use crate::clients::{self, Flaw, flaws_of_all, is_in_file};
 use crate::context::Caller;
 use crate::error::CliError;
 use crate::remote::Remote;
@@ -32,14 +32,12 @@ pub(super) fn client_checks(found: &Result<Vec<ClientInfo>, CliError>) -> Vec<Ch
             return vec![Check { help: error.advice(), ..check }];
         }
     };
-    let wrong: Vec<Check> = clients.iter().flat_map(of_client).collect();
+    let wrong: Vec<Check> = flaws_of_all(clients).into_iter().map(check).collect();
     if wrong.is_empty() { vec![Check::new(NAME, Level::Ok, summary(clients))] } else { wrong }
 }
 
-fn of_client(client: &ClientInfo) -> impl Iterator<Item = Check> {
-    let name = format!("client {}", client.id);
-    let check = move |Flaw { what, help }| Check::new(&name, Level::Warn, what).help(help);
-    flaws(client).into_iter().map(check)
+fn check((ids, Flaw { what, help }): (Vec<&str>, Flaw)) -> Check {
+    Check::new(format!("client {}", ids.join(", ")), Level::Warn, what).help(help)
 }
 
 fn summary(clients: &[ClientInfo]) -> String {
