@@ -280,7 +280,7 @@ impl OpenFile {
 
     /// Whether a write in place was broken off, which the next [`Writer::open`] completes.
     pub(crate) fn is_unfinished(&self) -> bool {
-        in_place::is_noted(self)
+        in_place::is_broken_off(self)
     }
 
     fn make_directory(&self) -> Result<(), FileError> {

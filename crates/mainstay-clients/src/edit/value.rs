@@ -15,7 +15,7 @@ pub enum Value {
     Other(String),
 }
 
-/// Fields of an entry that are ours, in the order in which they are written.
+/// Fields of an entry, in the order in which they are written.
 pub type Fields = Vec<(String, Value)>;
 
 impl Value {

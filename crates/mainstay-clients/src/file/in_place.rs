@@ -50,30 +50,24 @@ pub(super) fn write(file: &OpenFile, old: &Snapshot, new: &str) -> Result<Outcom
 
 /// Completes a write that was broken off.
 pub(super) fn repair(file: &OpenFile) -> Result<(), FileError> {
-    let path = note_path(file);
-    let bytes = match fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(FileError::read(&path, error)),
-    };
-    let note = match serde_json::from_slice::<Note>(&bytes) {
-        Ok(note) if note.version == VERSION => note,
-        // Written by a build that we cannot follow: leave everything to it.
-        Ok(_) | Err(_) => return Ok(()),
-    };
-    let torn = match fs::read(&file.target) {
-        Ok(now) => is_torn(note.old.as_bytes(), note.new.as_bytes(), &now),
-        Err(_) => false,
-    };
-    if torn {
+    let Some(note) = read_note(file)? else { return Ok(()) };
+    if note.tells_of_torn(file) {
         overwrite(file, &open_for_overwrite(&file.target)?, &note.new)?;
     }
     take_note_away(file)
 }
 
-/// Whether a write is noted, and so not known to be complete.
-pub(super) fn is_noted(file: &OpenFile) -> bool {
-    note_path(file).exists()
+/// Whether a write was broken off that can be completed.
+pub(super) fn is_broken_off(file: &OpenFile) -> bool {
+    read_note(file).is_ok_and(|note| note.is_some_and(|note| note.tells_of_torn(file)))
+}
+
+impl Note {
+    /// Whether the file is what is left of the write that this is about.
+    fn tells_of_torn(&self, file: &OpenFile) -> bool {
+        let now = fs::read(&file.target);
+        now.is_ok_and(|now| is_torn(self.old.as_bytes(), self.new.as_bytes(), &now))
+    }
 }
 
 /// Whether these bytes are what is left when overwriting `old` by `new` is broken off, or putting back
@@ -115,6 +109,19 @@ fn leave_note(file: &OpenFile, note: &Note) -> Result<(), FileError> {
     file.writer.before(Step::Note, &path)?;
     let bytes = serde_json::to_vec(note).expect("texts can be written as JSON");
     own::put(&path, &bytes).map_err(|error| FileError::write(Step::Note, &path, error))
+}
+
+/// The note, if there is one. One of a build that we cannot follow is left to it, with the file.
+fn read_note(file: &OpenFile) -> Result<Option<Note>, FileError> {
+    let path = note_path(file);
+    match fs::read(&path) {
+        Ok(bytes) => {
+            let note = serde_json::from_slice::<Note>(&bytes).ok();
+            Ok(note.filter(|note| note.version == VERSION))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(FileError::read(&path, error)),
+    }
 }
 
 fn take_note_away(file: &OpenFile) -> Result<(), FileError> {

@@ -149,11 +149,11 @@ fn present(record: &Record, found: &Value, owned: &[&str], now: Timestamp) -> St
         State::Present | State::Leaving if is_fresh(record, now) && says(&record.former) => {
             Standing::Overwritten
         }
-        State::Present | State::Adding { former: Some(_) } | State::Leaving => {
-            Standing::Drifted { fields: drifted }
-        }
+        State::Present | State::Adding { former: Some(_) } => Standing::Drifted { fields: drifted },
         // It was not there when we last looked, so it is not ours that was changed.
-        State::Adding { former: None } | State::Away { .. } | State::Withdrawn => Standing::Foreign,
+        State::Adding { former: None } | State::Away { .. } | State::Leaving | State::Withdrawn => {
+            Standing::Foreign
+        }
     }
 }
 

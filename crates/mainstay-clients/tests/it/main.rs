@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and so do its helpers")]
 
 mod crash;
+mod depth;
 mod entries;
 mod golden;
 mod home;

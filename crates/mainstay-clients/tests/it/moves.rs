@@ -130,3 +130,25 @@ fn a_file_that_cannot_be_left_does_not_keep_an_entry_from_the_new_one() {
     registrar.add("zed", &server("time"), &http()).unwrap();
     assert_eq!(read(&old), "{}");
 }
+
+#[test]
+fn a_removal_tells_of_each_file_what_was_done() {
+    let home = Home::new();
+    let old = home.write(".config/opencode/opencode.json", "{}\n");
+    let registrar = home.registrar();
+    registrar.add("opencode", &server("time"), &http()).unwrap();
+    fs::write(&old, "{ oops").unwrap();
+    let new = home.write(".config/opencode/opencode.jsonc", "{}\n");
+    registrar.add("opencode", &server("time"), &http()).unwrap();
+    let done = registrar.remove("opencode", &server("time"), Purpose::ForGood);
+    let told: Vec<_> = done
+        .into_iter()
+        .map(|done| done.map(|change| (change.file, change.done)).map_err(|error| error.line()))
+        .collect();
+    assert_eq!(told.len(), 2);
+    assert!(told.contains(&Ok((new.clone(), Done::Removed))), "{told:?}");
+    let refused = format!("{} was left as it is: line 1, column 3", old.display());
+    let is_refused = |line: &String| line.starts_with(&refused);
+    assert!(told.iter().any(|told| told.as_ref().is_err_and(is_refused)), "{told:?}");
+    assert_eq!(read(&new), "{}\n");
+}

@@ -94,6 +94,21 @@ fn what_the_user_makes_long_after_a_removal_is_the_users() {
 }
 
 #[test]
+fn an_entry_that_the_user_makes_after_a_removal_is_the_users() {
+    let (home, file, with_entry) = scene();
+    let registrar = home.registrar();
+    remove_for_good(&registrar);
+    let mine = with_entry.replace("127.0.0.1:1", "10.0.0.1");
+    fs::write(&file, &mine).unwrap();
+    let anew = registrar.add_anew("cursor", &server("time"), &target(1)).unwrap();
+    assert_eq!(anew.done, Done::Left(Left::Foreign));
+    assert_eq!(remove_for_good(&registrar), Done::Left(Left::Foreign));
+    assert_eq!(read(&file), mine);
+    fs::write(&file, BEFORE).unwrap();
+    assert_eq!(add(&registrar, 1), Done::Added);
+}
+
+#[test]
 fn entries_that_are_written_back_together_leave_nothing_behind() {
     for order in [["time", "git"], ["git", "time"]] {
         let (home, file, _) = scene();

@@ -76,7 +76,7 @@ fn a_changed_field_of_ours_is_drift_if_the_entry_was_ours() {
 
 #[test]
 fn what_came_while_ours_was_out_is_foreign() {
-    for state in [State::Adding { former: None }, away(), State::Withdrawn] {
+    for state in [State::Adding { former: None }, away(), State::Leaving, State::Withdrawn] {
         check(state, Sight::There(&entry("http://elsewhere")), &Standing::Foreign);
     }
 }
@@ -130,13 +130,13 @@ fn what_says_again_what_it_said_before_our_update_was_written_back_by_the_client
     let old = entry("http://old");
     let sight = Sight::There(&old);
     let drifted = Standing::Drifted { fields: vec!["url".to_owned()] };
-    for state in [State::Present, State::Leaving] {
+    for (state, otherwise) in [(State::Present, drifted), (State::Leaving, Standing::Foreign)] {
         let record = Record { former: Some(fields("http://old")), ..record(state) };
         assert_eq!(standing(Some(&record), sight, OWNED, at(104)), Standing::Overwritten);
-        assert_eq!(standing(Some(&record), sight, OWNED, at(105)), drifted);
+        assert_eq!(standing(Some(&record), sight, OWNED, at(105)), otherwise);
         let mine = entry("http://mine");
         let changed = standing(Some(&record), Sight::There(&mine), OWNED, at(104));
-        assert_eq!(changed, drifted, "this is no text of ours");
+        assert_eq!(changed, otherwise, "this is no text of ours");
     }
 }
 

@@ -94,6 +94,11 @@ impl Job<'_> {
     /// The record of an entry that is left as it is.
     fn kept(&self, standing: &Standing, errand: Errand<'_>) -> Option<Record> {
         let record = self.record.clone()?;
+        let has_left = record.state == State::Leaving;
+        if has_left && *standing == Standing::Foreign {
+            // Ours had left before somebody else's came, so there is nothing to remember.
+            return None;
+        }
         match errand {
             Errand::Add { .. } | Errand::Remove(Purpose::Refresh) => {
                 let state = settled(record.state, standing);
@@ -101,7 +106,7 @@ impl Job<'_> {
             }
             // One that has just gone may be written back; all others are out of our hands.
             Errand::Remove(Purpose::ForGood) => {
-                let lingers = record.state == State::Leaving && *standing == Standing::Absent;
+                let lingers = has_left && *standing == Standing::Absent;
                 (lingers && is_fresh(&record, self.now)).then_some(record)
             }
         }
