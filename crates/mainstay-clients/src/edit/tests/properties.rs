@@ -138,9 +138,10 @@ proptest! {
         if !strict(&expected).trim().is_empty() {
             let mut created = outline(&expected, &place).unwrap();
             let mut text = upsert(&expected, &place, "ours", &fields(), OWNED).unwrap();
+            let line = line_of(format, if expected.contains("\r\n") { "\r\n" } else { "\n" });
             for _ in 0..rounds {
-                text = edited_by_others(format, &remove(&text, &place, "ours", &created.layout()).unwrap());
-                expected = edited_by_others(format, &expected);
+                text = below(&line, &remove(&text, &place, "ours", &created.layout()).unwrap());
+                expected = below(&line, &expected);
                 created = outline(&text, &place).unwrap().inherit(created);
                 text = upsert(&text, &place, "ours", &fields(), OWNED).unwrap();
             }
@@ -173,17 +174,21 @@ proptest! {
     }
 }
 
-/// A text with a new first line.
-fn edited_by_others(format: Format, text: &str) -> String {
+/// A line that may stand above everything else.
+fn line_of(format: Format, newline: &str) -> String {
     let line = match format {
         Format::Json => " ",
         Format::Jsonc => "// new",
         Format::Toml => "# new",
     };
+    format!("{line}{newline}")
+}
+
+/// A text with a new first line.
+fn below(line: &str, text: &str) -> String {
     let body = text.trim_start_matches('\u{feff}');
-    let (mark, newline) =
-        (&text[..text.len() - body.len()], if text.contains("\r\n") { "\r\n" } else { "\n" });
-    format!("{mark}{line}{newline}{body}")
+    let mark = &text[..text.len() - body.len()];
+    format!("{mark}{line}{body}")
 }
 
 fn format_of(comments: bool) -> Format {
