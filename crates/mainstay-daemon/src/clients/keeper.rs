@@ -19,8 +19,8 @@ use super::desk::{Order, Place, Traces};
 use crate::clock;
 use crate::snapshot::Snapshot;
 
-/// A client that had its settings in memory may write them over ours: so long after each addition it
-/// is looked whether one did, and so often in a row.
+/// A client that had its settings in memory may write them over ours: so long after each change it is
+/// looked whether one did, and so often in a row.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const LOOKS: u32 = 3;
 
@@ -295,13 +295,14 @@ impl Keeper {
         let any = |done: &[ClientDone]| reports.iter().any(|report| done.contains(&report.done));
         let left = self.look.map_or(LOOKS, |(_, left)| left.saturating_sub(1));
         let now = clock::now();
-        self.look = if any(&[ClientDone::Added, ClientDone::Updated]) && left > 0 {
-            Some((now + LOOK_AGAIN, left))
-        } else if any(&[ClientDone::Failed]) || self.undone.is_some() {
-            Some((now + TRY_AGAIN, LOOKS))
-        } else {
-            None
-        };
+        self.look =
+            if any(&[ClientDone::Added, ClientDone::Updated, ClientDone::Removed]) && left > 0 {
+                Some((now + LOOK_AGAIN, left))
+            } else if any(&[ClientDone::Failed]) || self.undone.is_some() {
+                Some((now + TRY_AGAIN, LOOKS))
+            } else {
+                None
+            };
     }
 
     /// Tells what was done. Trouble that lasts is told once.

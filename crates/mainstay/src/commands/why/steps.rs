@@ -28,9 +28,10 @@ pub(super) struct Step<'a> {
 pub(super) fn steps(events: &[EventRecord]) -> Vec<Step<'_>> {
     let mut steps: Vec<Step> = Vec::new();
     for event in events {
-        match steps.iter_mut().rev().find(|step| step.goes_on_with(event)) {
-            Some(step) => step.more.push(event),
-            None => steps.push(Step { first: event, more: Vec::new() }),
+        // What happened to the server meanwhile does not divide a step, but another one about clients does.
+        match steps.iter_mut().rfind(|step| step.is_about_clients()) {
+            Some(step) if step.goes_on_with(event) => step.more.push(event),
+            Some(_) | None => steps.push(Step { first: event, more: Vec::new() }),
         }
     }
     last(steps)
@@ -152,6 +153,26 @@ pub(super) mod tests {
                 "removed `bad` from Codex (/home/me/.codex)",
                 "added `bad` to Cursor (/home/me/.cursor)",
                 "put `bad` back into Zed (/home/me/zed)",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_added_again_is_told_after_what_was_removed() {
+        let step = |second, cause: &str, detail: &str| {
+            ["Cline", "Zed"].map(|product| {
+                client_event(second, cause, &format!("{detail} {product} (/{product})"))
+            })
+        };
+        let added = step(1, "added", "added `a` to");
+        let removed = step(2, "removed", "removed `a` from");
+        let back = step(4, "added", "put `a` back into");
+        assert_eq!(
+            told(&[added, removed, back].concat()),
+            [
+                "added to 2 clients (Cline and Zed)",
+                "removed from 2 clients (Cline and Zed)",
+                "added to 2 clients (Cline and Zed)",
             ]
         );
     }
