@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 use crate::journal::Journal;
 use crate::snapshot::Snapshot;
 use crate::store::{Store, StoreError, StoredClient};
-use desk::Desk;
+use desk::{Desk, Traces};
 pub(crate) use keeper::{Entries, Wish};
 
 /// Files that are worked on at the same time, and that are looked at. There are more threads, so the
@@ -185,6 +185,12 @@ impl Clients {
         let server = server.clone();
         let around = self.shared.surroundings.around.clone();
         self.look(around, move |desk| show::of_server(desk, &server)).await
+    }
+
+    /// What is left of the entries of a server.
+    async fn traces(&self, server: ServerName) -> Traces {
+        let around = self.shared.surroundings.around.clone();
+        self.look(around, move |desk| desk.traces(&server)).await
     }
 
     /// Takes out the entries of servers that nobody knows any more, and tells what was done.

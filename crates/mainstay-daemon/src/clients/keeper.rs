@@ -107,8 +107,7 @@ pub(super) fn keep(
         if unit.run().is_some() { 0 } else { unit.last_run().generation() }
     };
     let keeping = async move {
-        let asked = server.clone();
-        let past = match clients.work(move |desk| desk.traces(&asked)).await {
+        let past = match clients.traces(server.clone()).await {
             Traces::None => Past { out: false, run: former },
             Traces::Some => Past::default(),
             Traces::Away => Past { out: true, run: 0 },
