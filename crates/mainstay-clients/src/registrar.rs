@@ -12,6 +12,7 @@ mod job;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use mainstay_core::ServerName;
 
@@ -24,6 +25,11 @@ use crate::table::{Client, Located, Machine, Presence, Target};
 pub use change::Change;
 pub use error::ClientError;
 use job::{Errand, Job};
+
+/// A look without a lock is taken again after this time if a change was under way, so often. A change that
+/// takes longer was broken off.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const LOOKS: u32 = 20;
 
 /// Keeps entries in clients' files.
 pub struct Registrar {
@@ -202,14 +208,23 @@ impl Registrar {
     pub fn status(&self, client: &str) -> Result<Status, ClientError> {
         let client = known(client)?;
         let located = self.locate(client);
-        let of_file = |record: &Record| record.client == client.id && record.file == located.file;
-        let records: Vec<_> = self.book.records()?.into_iter().filter(of_file).collect();
-        let entries = self.writer.read(&located.file, |text| {
-            let refused = |source| ClientError::Edit { file: located.file.clone(), source };
-            entries(client, text, &records).map_err(refused)
-        })?;
-        let read_only = file::is_read_only(&located.file);
-        Ok(Status { client: client.id, located, read_only, entries })
+        let mut records = self.records_in(client, &located.file)?;
+        let mut looks = 1;
+        loop {
+            let entries = self.writer.read(&located.file, |text| {
+                let refused = |source| ClientError::Edit { file: located.file.clone(), source };
+                entries(client, text, &records).map_err(refused)
+            })?;
+            // Without a lock, ledger and file are of one moment only if nothing was under way.
+            let after = self.records_in(client, &located.file)?;
+            let is_still = after == records && !after.iter().any(is_under_way);
+            if is_still || looks == LOOKS {
+                let read_only = file::is_read_only(&located.file);
+                return Ok(Status { client: client.id, located, read_only, entries });
+            }
+            (records, looks) = (after, looks + 1);
+            clock::pause(LOOK_AGAIN, LOOK_AGAIN * 2);
+        }
     }
 
     /// Everything that the ledger has.
@@ -220,6 +235,12 @@ impl Registrar {
     /// Where a client's file is, and whether the client is installed.
     pub fn locate(&self, client: &Client) -> Located {
         self.machine.look(|around| client.locate(around))
+    }
+
+    /// What we wrote into a file of the client.
+    fn records_in(&self, client: &Client, file: &Path) -> Result<Vec<Record>, ClientError> {
+        let ours = |record: &Record| record.client == client.id && record.file == file;
+        Ok(self.book.records()?.into_iter().filter(ours).collect())
     }
 
     /// What we wrote for this server into files of the client.
@@ -239,6 +260,14 @@ impl Registrar {
         // Read under the lock, so that it says what the last one left.
         let record = self.book.find(client.id, &path, server)?;
         Ok(Job { book: &self.book, client, path, file, server, record, now: clock::now() })
+    }
+}
+
+/// Whether an entry is just being written, or its writing was broken off.
+fn is_under_way(record: &Record) -> bool {
+    match record.state {
+        State::Adding { .. } => true,
+        State::Present | State::Away { .. } | State::Leaving | State::Withdrawn => false,
     }
 }
 
