@@ -1,7 +1,7 @@
 //! Kills a process of ours at random points of its edits, over and over, while a client writes the same
 //! file.
 //!
-//! The process is this very test program, called to be [`the_one_that_is_killed`]. It adds an entry, takes
+//! The process is this very test program, called to be one of these tests. It adds an entry, takes
 //! it out for a refresh, puts it back and removes it for good, until it dies: in every second round by its
 //! own hand right before a step drawn by lot, in the others by ours at any moment. The client reads the
 //! file, counts one up and writes it, by turns in place and by rename.
@@ -40,6 +40,9 @@ use crate::home::{Home, URL, http, remove, server, switch};
 /// Tells the process that it is one: home, state and client, and the step before which it dies.
 const PART: &str = "MAINSTAY_EDIT_PART";
 
+/// The test that such a process is called to be; any of them would do.
+const KILLED: &str = "crash::no_death_damages_a_file_that_its_client_locks";
+
 /// One turn of all operations takes fewer steps.
 const STEPS: u64 = 60;
 
@@ -76,6 +79,9 @@ struct Scene {
 
 impl Scene {
     fn new(client: &str, file: &str) -> Self {
+        if let Some(part) = switch(PART) {
+            edit_until_killed(&part);
+        }
         let home = Home::new();
         let file = home.write(file, &serde_json::to_string_pretty(&document(0)).unwrap());
         Self { home, client: Client::by_id(client).unwrap(), file }
@@ -106,7 +112,7 @@ impl Scene {
         let own_hand = round.is_multiple_of(2);
         let step = if own_hand { dice.below(STEPS) } else { u64::MAX };
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["crash::the_one_that_is_killed", "--exact", "--ignored", "--nocapture"])
+            .args([KILLED, "--exact", "--nocapture"])
             .env(PART, format!("{}\n{}\n{step}", self.home.path("").display(), self.client.id))
             .stdout(Stdio::piped())
             .spawn()
@@ -237,10 +243,8 @@ fn last_seen(said: &[u8]) -> u64 {
     seen.map_or(0, |seen| seen.parse().unwrap())
 }
 
-#[test]
-#[ignore = "not a test: the process that the tests above kill"]
-fn the_one_that_is_killed() {
-    let Some(part) = switch(PART) else { return };
+/// What the process does that is killed.
+fn edit_until_killed(part: &str) -> ! {
     let [home, client, step] = part.split('\n').collect::<Vec<_>>()[..] else { panic!("{part}") };
     let home = Path::new(home);
     let machine = Machine { home: home.to_owned(), env: std::iter::empty().collect() };
