@@ -1,5 +1,6 @@
 //! What the daemon tells about itself and its servers. These are the shapes that `--json` prints.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
@@ -102,6 +103,10 @@ pub struct StatusReport {
     /// When its entries in clients' files are removed and added again.
     #[serde(default)]
     pub refresh: RefreshMode,
+    /// The ids of the clients that it names itself; null if it has entries in those that were chosen
+    /// for all servers.
+    #[serde(default)]
+    pub named_clients: Option<BTreeSet<String>>,
     /// Its entries in clients' files.
     #[serde(default)]
     pub clients: Vec<Registration>,

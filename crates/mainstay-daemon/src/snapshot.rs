@@ -121,6 +121,7 @@ pub(crate) fn status(
         restart: spec.restart.clone(),
         proxy: spec.proxy.clone(),
         refresh,
+        named_clients: spec.clients.only.clone(),
         clients: Vec::new(),
         mcp: snapshot.session.as_ref().map(|session| McpInfo {
             name: session.run.hello.server_name.clone(),

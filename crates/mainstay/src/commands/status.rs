@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use mainstay_api::{EntryStanding, LastExit, McpInfo, Registration, Request, StatusReport};
 use mainstay_core::{
-    OnStop, ProxySettings, RefreshMode, RestartPolicy, ServerName, ServerSpec, StableFrom, Wanted,
+    OnStop, ProxySettings, RefreshMode, RestartPolicy, ServerName, StableFrom, Wanted,
     human_duration,
 };
 
@@ -32,21 +32,12 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let request = Request::Status { name: args.name };
     let report: StatusReport = ctx.ask("asking the daemon", &request).await?;
-    let is_for_none = !args.json && report.clients.is_empty() && names_none(&report, ctx).await;
     let now = now();
-    ctx.ui.answer(args.json, &report, |report| page(report, is_for_none, now))
-}
-
-/// Whether a server is to be registered with no client at all, which only its description tells.
-async fn names_none(report: &StatusReport, ctx: &Context) -> bool {
-    let request = Request::Export { name: Some(report.server.name.clone()) };
-    // A server that is gone by now is nobody's.
-    let specs: Vec<ServerSpec> = ctx.ask("asking the daemon", &request).await.unwrap_or_default();
-    specs.iter().any(|spec| spec.clients.only.as_ref().is_some_and(BTreeSet::is_empty))
+    ctx.ui.answer(args.json, &report, |report| page(report, now))
 }
 
 /// Lines of `key: value`; what is not known is left out.
-fn page(report: &StatusReport, is_for_none: bool, now: Timestamp) -> String {
+fn page(report: &StatusReport, now: Timestamp) -> String {
     let server = &report.server;
     let moment = |at: Timestamp| format!("{} UTC, {}", date_and_clock(at), ago(at, now));
     let wanted = match report.wanted {
@@ -86,7 +77,7 @@ fn page(report: &StatusReport, is_for_none: bool, now: Timestamp) -> String {
         ("target", report.target.clone()),
         ("headers", report.headers.as_deref().and_then(list)),
         ("requests", Some(requests(&report.proxy))),
-        ("clients", clients(report, is_for_none)),
+        ("clients", clients(report)),
         ("policy", Some(policy(&report.restart))),
         ("log", Some(report.log.display().to_string())),
         ("described", Some(moment(report.created_at))),
@@ -168,8 +159,9 @@ fn requests(proxy: &ProxySettings) -> String {
 }
 
 /// The clients that have an entry for it, and when that is refreshed if not as usual.
-fn clients(report: &StatusReport, is_for_none: bool) -> Option<String> {
-    if is_for_none && report.clients.is_empty() {
+fn clients(report: &StatusReport) -> Option<String> {
+    let names_none = report.named_clients.as_ref().is_some_and(BTreeSet::is_empty);
+    if names_none && report.clients.is_empty() {
         return Some("none (--no-clients)".to_owned());
     }
     let (away, here): (Vec<&Registration>, Vec<_>) =
@@ -250,6 +242,7 @@ mod tests {
             restart: RestartPolicy::default(),
             proxy: ProxySettings::default(),
             refresh: RefreshMode::default(),
+            named_clients: None,
             clients: Vec::new(),
             mcp: Some(McpInfo {
                 name: Some("time".to_owned()),
@@ -263,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_page_lists_what_is_known() {
-        let page = page(&report(), false, at(120));
+        let page = page(&report(), at(120));
         insta::assert_snapshot!(anstream::adapter::strip_str(&page), @r"
         name:       time
         status:     running
@@ -305,7 +298,7 @@ mod tests {
             limits,
         });
         report.target = Some("port 8000 in the container, path /mcp".to_owned());
-        let page = page(&report, false, at(120));
+        let page = page(&report, at(120));
         insta::assert_snapshot!(anstream::adapter::strip_str(&page), @"
         name:       time
         status:     running
@@ -352,14 +345,16 @@ mod tests {
 
     #[test]
     fn entries_and_an_unusual_refresh_are_told() {
-        let check = |report: &StatusReport, is_for_none, expected: Option<&str>| {
-            assert_eq!(clients(report, is_for_none).as_deref(), expected);
+        let check = |report: &StatusReport, expected: Option<&str>| {
+            assert_eq!(clients(report).as_deref(), expected);
         };
         let mut report = report();
-        check(&report, false, None);
-        check(&report, true, Some("none (--no-clients)"));
+        check(&report, None);
+        report.named_clients = Some(BTreeSet::new());
+        check(&report, Some("none (--no-clients)"));
+        report.named_clients = None;
         report.refresh = RefreshMode::Never;
-        check(&report, false, Some("never taken out while the server is known"));
+        check(&report, Some("never taken out while the server is known"));
         let entry = |product: &str, standing| Registration {
             client: String::new(),
             product: product.to_owned(),
@@ -373,9 +368,9 @@ mod tests {
         ];
         report.refresh = RefreshMode::Auto;
         let entries = format!("Cursor; {AWAY}: Kiro, Zed");
-        check(&report, false, Some(&entries));
+        check(&report, Some(&entries));
         report.refresh = RefreshMode::Always;
         let both = format!("{entries}; taken out and added again around every restart");
-        check(&report, false, Some(&both));
+        check(&report, Some(&both));
     }
 }
