@@ -34,7 +34,7 @@ impl Document {
 fn json(size: usize) -> String {
     let project = |number: usize| {
         format!(
-            "    \"/home/ann/work/project-{number}\": {{\n      \"allowedTools\": [],\n      \
+            "    \"/home/ann/code/project-{number}\": {{\n      \"allowedTools\": [],\n      \
              \"history\": [\n        {{\"display\": \"why does test {number} fail?\", \"at\": {number}}},\n        \
              {{\"display\": \"say \\\"caf\\u00e9\\\" — then stop\", \"at\": 1.5e3}}\n      ],\n      \
              \"hasTrustDialogAccepted\": true,\n      \"lastCost\": 0.25\n    }}"
@@ -71,7 +71,7 @@ fn jsonc(size: usize) -> String {
 fn toml(size: usize) -> String {
     let project = |number: usize| {
         format!(
-            "[projects.\"/home/ann/work/project-{number}\"]\n# since {number}\ntrust_level = \"trusted\"\n\
+            "[projects.\"/home/ann/code/project-{number}\"]\n# since {number}\ntrust_level = \"trusted\"\n\
              notes = [\"why does test {number} fail?\", 'C:\\path', \"\"\"\nlong\n\"\"\"]\nlimits = {{ cpu = {number}, share = 0.5 }}\n"
         )
     };

@@ -26,5 +26,5 @@ pub use spec::{
     VolumeError, Wanted, Workload,
 };
 pub use status::Status;
-pub use text::{human_bytes, human_duration};
+pub use text::{human_bytes, human_duration, with_causes};
 pub use unit::{Action, Ended, Event, Found, Note, Unit, View};

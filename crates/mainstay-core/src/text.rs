@@ -1,6 +1,19 @@
-//! Durations and sizes as people write and read them.
+//! Durations, sizes and errors as people write and read them.
 
+use std::error::Error;
 use std::time::Duration;
+
+/// An error with all that caused it, in one line.
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
 
 /// A duration for people: two significant parts at most.
 ///

@@ -1,12 +1,12 @@
 //! What can go wrong for the user of the command line, and the exit code that says so.
 
-use std::error::Error as _;
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use mainstay_api::{ApiError, CallError, ErrorKind, InstanceError, ListenError};
+use mainstay_core::with_causes;
 use miette::Diagnostic;
 
 use crate::settings::SettingsError;
@@ -227,12 +227,7 @@ impl CliError {
         if matches!(self, Self::OutputClosed | Self::Answered(_)) {
             return None;
         }
-        let mut text = format!("{} {self}", paint::bad("error:"));
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            let _infallible = write!(text, ": {error}");
-            cause = error.source();
-        }
+        let mut text = format!("{} {}", paint::bad("error:"), with_causes(self));
         if let Some(help) = self.advice() {
             let _infallible = write!(text, "\n{} {help}", paint::note("help:"));
         }

@@ -1,7 +1,8 @@
 //! Why an operation failed. The client's file is as it was.
 
-use std::error::Error;
 use std::path::PathBuf;
+
+use mainstay_core::with_causes;
 
 use crate::edit::EditError;
 use crate::file::FileError;
@@ -48,12 +49,6 @@ pub enum ClientError {
 impl ClientError {
     /// What went wrong, with its causes, in one line for people.
     pub fn line(&self) -> String {
-        let mut line = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            line = format!("{line}: {error}");
-            cause = error.source();
-        }
-        line
+        with_causes(self)
     }
 }

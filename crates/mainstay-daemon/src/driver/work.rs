@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_core::{Cause, Event, RefreshMode, RunId};
+use mainstay_core::{Cause, Event, RefreshMode, RunId, with_causes};
 use mainstay_engine::{News, StartError, Started};
 use mainstay_proxy::Hello;
 use tokio::sync::oneshot;
@@ -251,16 +251,4 @@ async fn over(moving: Option<oneshot::Receiver<()>>) {
 async fn still_there(run: RunId) -> Done {
     sleep(CLOSED_GRACE).await;
     Done::StillThere(run)
-}
-
-/// An error with all that caused it, in one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

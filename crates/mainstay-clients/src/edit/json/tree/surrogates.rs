@@ -23,7 +23,7 @@ pub(super) fn mend(text: &str) -> String {
     mended + rest
 }
 
-/// The code unit of a `\uXXXX` that a text begins with.
+/// The code unit of the escape (`\u` and four digits) that a text begins with.
 fn unit(text: &str) -> Option<u16> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     u16::from_str_radix(digits, 16).ok()

@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn names_that_differ_in_digits_are_told_apart() {
-        let names = ["", "p", "/home/ann/work/project-", "C:\\work\\p", "service.eu-west-1.host-"];
+        let names = ["", "p", "/home/ann/code/project-", "C:\\work\\p", "service.eu-west-1.host-"];
         let mut seen = HashSet::new();
         for scope in [0, 1, 4711] {
             for name in names {
