@@ -187,7 +187,7 @@ impl Desk {
 
 /// Why the first of these clients that is not there is not.
 pub(super) fn missing(desk: &Desk, ids: &[String]) -> Option<String> {
-    if !desk.around.home.is_absolute() {
+    if !ids.is_empty() && !desk.around.home.is_absolute() {
         return Some(
             "there is no home directory to look for clients in: HOME is not set".to_owned(),
         );

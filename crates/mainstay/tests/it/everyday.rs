@@ -389,3 +389,11 @@ fn exit_codes_tell_what_kind_of_failure_it_was() {
     assert_eq!(env.run(["run"]).code, 2, "usage");
     assert_eq!(env.run(["status", "time"]).code, 3, "no such server");
 }
+
+#[test]
+fn the_demo_shows_a_session_that_goes_on() {
+    let env = TestEnv::new();
+    let shown = env.ok(["demo"]);
+    assert!(shown.contains("20 + 22 = 42"), "{shown}");
+    assert!(shown.contains("still: no error"), "{shown}");
+}

@@ -337,6 +337,8 @@ async fn only_clients_that_exist_and_are_installed_can_be_chosen() {
     let homeless = world.registry.choose_clients(vec!["cursor".to_owned()], Around::default());
     let error = homeless.await.unwrap_err();
     assert!(error.message.contains("HOME is not set"), "{}", error.message);
+    // Who wants none needs none.
+    world.registry.shared.context.clients.need(&[], &Around::default()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
