@@ -322,7 +322,10 @@ mod tests {
         let request = Request::Connect { name, session: Some("s1".to_owned()) };
         let (connected, mut wire) = connection.attach(&request).await.unwrap();
         assert!(connected.resumes(Some("s1")) && !connected.resumes(Some("s2")));
-        assert!(!connected.resumes(None) && !Connected { session: None }.resumes(None));
+        assert!(
+            !connected.resumes(None)
+                && !Connected { session: None, pending: Vec::new() }.resumes(None)
+        );
         let mut theirs = peer.lock().unwrap().take().unwrap();
         theirs.write_all(b"ond\n").unwrap();
         let mut text = [0; 13];

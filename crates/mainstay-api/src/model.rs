@@ -259,6 +259,15 @@ pub struct DaemonInfo {
     pub log: PathBuf,
     /// Which instance it is: the label on everything it starts.
     pub instance: String,
+    /// How many daemons this instance has had, this one included.
+    #[serde(default)]
+    pub number: u64,
+    /// The process that holds its listeners.
+    #[serde(default)]
+    pub holder: Option<u32>,
+    /// Why the daemon that was to take its place could not, if one was.
+    #[serde(default)]
+    pub replacement_failed: Option<String>,
 }
 
 /// The answer to [`crate::Request::Connect`]. From the next line on, the connection carries JSON-RPC.
@@ -268,6 +277,9 @@ pub struct Connected {
     /// the one that was asked for if the daemon still knows it, else a new one, which its client has
     /// to initialize.
     pub session: Option<String>,
+    /// The ids, as JSON, of requests that the session has open: their answers come on this connection.
+    #[serde(default)]
+    pub pending: Vec<String>,
 }
 
 impl Connected {

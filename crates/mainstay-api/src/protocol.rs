@@ -140,6 +140,16 @@ pub enum Request {
         /// A session that an earlier connection carried, to go on with.
         session: Option<String>,
     },
+    /// Has another daemon take this one's place, with no connection refused in between. Answered with
+    /// `null` when the other one is prepared and this one gives way, which is before the other one serves; or
+    /// with an error, if it cannot be, and this one goes on. Whether the other one came up is told by
+    /// [`crate::DaemonInfo`]: its `number`, and `replacement_failed`.
+    Reload {
+        /// Its program; none means the same as this one's.
+        exe: Option<PathBuf>,
+        /// What is moved to the place of `exe`, and started, if that does not come up in time.
+        fallback: Option<PathBuf>,
+    },
     /// All clients that Mainstay knows. Answer: [`crate::ClientInfo`] for each.
     Clients {
         /// Where those are looked for that were never chosen.
@@ -183,6 +193,7 @@ impl Request {
             | Self::Remove { .. }
             | Self::ChooseClients { .. }
             | Self::DropClients { .. }
+            | Self::Reload { .. }
             | Self::Shutdown { .. } => true,
             Self::Pull { .. }
             | Self::Export { .. }

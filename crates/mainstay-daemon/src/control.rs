@@ -94,7 +94,8 @@ async fn connect(
         Ok(session) => session,
         Err(error) => return peer.fail(error).await,
     };
-    let told = peer.answer(Ok(Connected { session: Some(session.clone()) })).await;
+    let told =
+        peer.answer(Ok(Connected { session: Some(session.clone()), pending: Vec::new() })).await;
     if told.is_err() {
         service.gateway.close(name, &session);
         return told;

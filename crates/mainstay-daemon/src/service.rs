@@ -115,6 +115,10 @@ impl Service {
             Request::DropClients { ids } => {
                 peer.answer(self.registry.drop_clients(ids).await).await
             }
+            Request::Reload { .. } => {
+                let message = "this daemon has no holder that could start another one";
+                peer.answer::<()>(Err(ApiError::new(ErrorKind::Unavailable, message))).await
+            }
             Request::Connect { .. } => unreachable!("the control socket serves it itself"),
             Request::Daemon => peer.answer(Ok(self.about())).await,
             Request::Shutdown { keep_servers } => {
@@ -286,6 +290,9 @@ impl Service {
             socket: self.instance.socket(),
             log: self.instance.daemon_log(),
             instance: self.instance_id.clone(),
+            number: self.context.daemon,
+            holder: None,
+            replacement_failed: None,
         }
     }
 }

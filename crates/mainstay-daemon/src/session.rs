@@ -186,6 +186,8 @@ pub(crate) async fn establish(
                 from_server: stdio.from_server,
                 junk: stdio.junk,
                 written: stdio.written,
+                heard: stdio.heard,
+                past: stdio.past,
             })
         }
         Transport::StreamableHttp { port, path } => {

@@ -18,7 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-use mainstay_proxy::{Keeper, SessionRecord};
+use mainstay_proxy::{Keeper, SessionRecord, StreamKey, StreamNews};
 
 use self::database::{Database, OpenError};
 use self::pending::{Change, Full, Pending};
@@ -89,7 +89,7 @@ impl Sessions {
         Self { shared }
     }
 
-    fn note(&self, change: impl FnOnce(&mut Pending) -> Result<(), Full>) {
+    fn change(&self, change: impl FnOnce(&mut Pending) -> Result<(), Full>) {
         let mut state = self.shared.lock();
         if state.closed {
             return;
@@ -104,28 +104,30 @@ impl Sessions {
 
 impl Keeper for Sessions {
     fn save(&self, record: SessionRecord) {
-        self.note(|pending| pending.change(record.id.clone(), Change::Save(Box::new(record))));
+        self.change(|pending| pending.change(record.id.clone(), Change::Save(Box::new(record))));
     }
 
     fn touched(&self, used: Vec<(String, SystemTime)>) {
-        self.note(|pending| {
+        self.change(|pending| {
             used.into_iter().try_for_each(|(id, at)| pending.change(id, Change::Touch(at)))
         });
     }
 
     fn remove(&self, id: &str) {
-        self.note(|pending| pending.change(id.to_owned(), Change::Remove));
+        self.change(|pending| pending.change(id.to_owned(), Change::Remove));
     }
 
     fn save_copy(&self, server: &str, copy: Vec<u8>) {
-        self.note(|pending| {
+        self.change(|pending| {
             pending.save_copy(server.to_owned(), copy);
             Ok(())
         });
     }
 
+    fn note(&self, _stream: &StreamKey, _news: StreamNews) {}
+
     fn remove_server(&self, server: &str) {
-        self.note(|pending| {
+        self.change(|pending| {
             pending.remove_server(server.to_owned());
             Ok(())
         });

@@ -196,6 +196,12 @@ pub struct Stdio {
     /// How many lines have been written whole to the server, since its start; more than were handed
     /// over if that cannot be known any more.
     pub written: watch::Receiver<u64>,
+    /// Takes in how many lines of `from_server` have been dealt with. What was not is told again to the
+    /// daemon that attaches next.
+    pub heard: watch::Sender<u64>,
+    /// What the server may have written while nobody was attached, for whoever waits for an answer;
+    /// some of it may have been told before.
+    pub past: Vec<Bytes>,
 }
 
 /// Which part of a log is wanted.

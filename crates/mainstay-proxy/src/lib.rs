@@ -25,5 +25,5 @@ pub use hub::{
     Witness,
 };
 pub use loss::is_session_lost;
-pub use record::{Keeper, SessionRecord};
+pub use record::{Keeper, Sent, SessionRecord, StreamKey, StreamNews, StreamRecord};
 pub use upstream::{Fault, Hello, Identity, LineLink, Link, UpstreamError};

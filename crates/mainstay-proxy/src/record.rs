@@ -1,6 +1,7 @@
 //! What is kept of sessions beyond the life of a daemon, and who keeps it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -22,10 +23,64 @@ pub struct SessionRecord {
     pub level: Option<String>,
     /// The resources that it has subscribed to.
     pub subscriptions: Vec<String>,
+    /// The newest run of the server that it has met, if it has met one.
+    pub run: Option<u64>,
     /// When it was opened.
     pub created_at: SystemTime,
     /// When it was last used.
     pub used_at: SystemTime,
+}
+
+/// One stream of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct StreamKey {
+    /// The id of the session.
+    pub session: Arc<str>,
+    /// The number of the stream in it.
+    pub number: u64,
+}
+
+/// Where a request is being worked on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    /// The run that has it.
+    pub generation: u64,
+    /// The id that it bears there, if the run speaks over lines: its answer can still come, also to
+    /// another daemon.
+    pub line: Option<u64>,
+}
+
+/// What became of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StreamNews {
+    /// It is the stream of this request, as its client wrote it. Without this it is the general
+    /// stream of its session.
+    Begun(Bytes),
+    /// The request was sent to a run.
+    Sent(Sent),
+    /// A message was added.
+    Said(u64, Bytes),
+    /// The answer was added, and ends the stream.
+    Answered(u64, Bytes),
+    /// Nobody needs the stream any more.
+    Over,
+}
+
+/// A stream that a later daemon takes up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamRecord {
+    /// Which one.
+    pub key: StreamKey,
+    /// The request that it belongs to; none for the general stream of its session.
+    pub request: Option<Bytes>,
+    /// Where the request was sent last.
+    pub sent: Option<Sent>,
+    /// How often it was sent.
+    pub attempts: u32,
+    /// The newest messages with their numbers, oldest first.
+    pub said: Vec<(u64, Bytes)>,
+    /// The answer with its number.
+    pub answer: Option<(u64, Bytes)>,
 }
 
 /// Keeps sessions and copies. No call waits for a disk, so all may be made from the hot path and
@@ -46,4 +101,9 @@ pub trait Keeper: fmt::Debug + Send + Sync {
 
     /// Forgets a server's copy and all its sessions.
     fn remove_server(&self, server: &str);
+
+    /// Takes note of what became of a stream. Unlike all else, it is in the hands of the system when
+    /// this returns: it outlives this process, though not the machine. It costs a write, so it is for
+    /// requests that take long, and for what servers say unasked.
+    fn note(&self, stream: &StreamKey, news: StreamNews);
 }

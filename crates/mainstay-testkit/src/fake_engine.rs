@@ -414,7 +414,14 @@ impl Engine for FakeEngine {
                 }
             }
         });
-        Ok(Stdio { to_server, from_server, junk, written: watch::channel(0).1 })
+        Ok(Stdio {
+            to_server,
+            from_server,
+            junk,
+            written: watch::channel(0).1,
+            heard: watch::channel(0).0,
+            past: Vec::new(),
+        })
     }
 
     async fn endpoint(&self, _key: &RunKey, port: u16) -> Result<Vec<SocketAddr>, EngineError> {

@@ -137,6 +137,7 @@ fn session(row: &Row<'_>) -> rusqlite::Result<SessionRecord> {
         initialized: row.get(4)?,
         level: row.get(5)?,
         subscriptions,
+        run: None,
         created_at: time(row.get(7)?),
         used_at: time(row.get(8)?),
     })

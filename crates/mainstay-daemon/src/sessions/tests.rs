@@ -29,6 +29,7 @@ fn record(id: &str, server: &str) -> SessionRecord {
         initialized: true,
         level: Some("debug".to_owned()),
         subscriptions: vec!["a://b".to_owned(), "\"".to_owned()],
+        run: None,
         created_at: at(1),
         used_at: at(2),
     }

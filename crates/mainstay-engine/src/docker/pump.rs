@@ -171,7 +171,8 @@ impl Pump {
         let consumer = Consumer { lines, outgoing, junk: to_log };
         let taken = self.orders.send(Order::Consume(consumer)).await;
         taken.map_err(|_| EngineError::NoSuchRun(key.clone()))?;
-        Ok(Stdio { to_server, from_server, junk, written: self.written.clone() })
+        let (written, heard) = (self.written.clone(), watch::channel(0).0);
+        Ok(Stdio { to_server, from_server, junk, written, heard, past: Vec::new() })
     }
 
     /// The run is over: waits, not longer than that, until all it said has been read. What nobody has

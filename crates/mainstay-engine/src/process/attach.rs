@@ -47,7 +47,8 @@ pub(crate) async fn attach(
     let (acknowledged, written) = watch::channel(greeting.written);
     tasks.spawn(receive(link.reader, incoming, junk.clone(), consumed, acknowledged));
     tasks.spawn(send(link.writer, greeting.written, outgoing, to_log, confirm, written.clone()));
-    Ok(Stdio { to_server, from_server, junk, written })
+    let heard = watch::channel(0).0;
+    Ok(Stdio { to_server, from_server, junk, written, heard, past: Vec::new() })
 }
 
 /// Ends when the shim hangs up or nobody wants the lines any more; the sender ends with it.

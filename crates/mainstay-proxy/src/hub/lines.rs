@@ -95,7 +95,7 @@ impl LineLane {
     /// Takes over the lines of a run. Ids begin at `first_id`. What the server says of itself goes to
     /// the ear.
     pub(super) fn spawn(link: LineLink, generation: u64, first_id: u64, ear: Ear) -> Arc<Self> {
-        let LineLink { to_server, from_server, junk, written } = link;
+        let LineLink { to_server, from_server, junk, written, .. } = link;
         let (end, ended) = watch::channel(false);
         let router = Router {
             next_id: first_id,

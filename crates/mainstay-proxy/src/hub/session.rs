@@ -328,6 +328,7 @@ impl Session {
             initialized: state.initialized,
             level: state.terms.level.map(|level| level.as_str().to_owned()),
             subscriptions: state.terms.subscriptions.iter().cloned().collect(),
+            run: None,
             created_at: self.inner.created,
             used_at: self.last_use().1,
         })

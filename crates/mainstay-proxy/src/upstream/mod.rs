@@ -33,6 +33,12 @@ pub struct LineLink {
     pub junk: mpsc::Sender<Bytes>,
     /// How many lines have been written whole to the server since its start.
     pub written: watch::Receiver<u64>,
+    /// Tells how many lines of `from_server` have been taken in, so that those before need not be kept
+    /// for another daemon.
+    pub heard: watch::Sender<u64>,
+    /// What the server may have written while nobody listened; some of it may have been heard by an
+    /// earlier daemon. Only answers to requests that are still open count.
+    pub past: Vec<Bytes>,
 }
 
 /// The way to a server.

@@ -24,7 +24,7 @@ use std::time::{Duration, SystemTime};
 use mainstay_proxy::front::Core as _;
 use mainstay_proxy::{
     Arrival, Decision, Hub, Hubs, Identity, Isolation, Keeper, Link, Outlook, Ports, Reason, Run,
-    SessionRecord, Settings, Witness,
+    SessionRecord, Settings, StreamKey, StreamNews, Witness,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -181,6 +181,8 @@ impl Keeper for Notes {
     fn remove_server(&self, _server: &str) {
         self.records.lock().unwrap().clear();
     }
+
+    fn note(&self, _stream: &StreamKey, _news: StreamNews) {}
 }
 
 impl Witness for Notes {

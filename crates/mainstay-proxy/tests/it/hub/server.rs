@@ -26,7 +26,15 @@ impl Server {
         let (stdout, from_server) = mpsc::channel(64);
         let (junk_in, junk) = mpsc::channel(64);
         let (written, progress) = watch::channel(0);
-        let link = LineLink { to_server, from_server, junk: junk_in, written: progress };
+        let heard = watch::channel(0).0;
+        let link = LineLink {
+            to_server,
+            from_server,
+            junk: junk_in,
+            written: progress,
+            heard,
+            past: Vec::new(),
+        };
         (Self { stdin, stdout, junk, written, run: None }, link)
     }
 

@@ -315,6 +315,9 @@ mod tests {
             socket: "/run/daemon.sock".into(),
             log: "/state/daemon.log".into(),
             instance: String::new(),
+            number: 1,
+            holder: None,
+            replacement_failed: None,
         }
     }
 

@@ -38,7 +38,7 @@ fn texts(lines: &[Vec<u8>]) -> Vec<String> {
 }
 
 fn connect(exchange: &mut Exchange, session: &str) {
-    exchange.connected(&Connected { session: Some(session.to_owned()) });
+    exchange.connected(&Connected { session: Some(session.to_owned()), pending: Vec::new() });
 }
 
 /// An exchange with an open session `s1`.
