@@ -13,6 +13,7 @@ mod codec;
 mod procfs;
 
 pub mod descriptors;
+pub mod holder;
 pub mod launch;
 pub mod log;
 pub mod record;
