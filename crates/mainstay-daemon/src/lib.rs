@@ -1,8 +1,9 @@
 //! Wires it together: the driver of each server, the store of intent, the control API.
 //!
-//! Order at start: directories, lock, log, store, engine, then every server with both facts at once
+//! Order at start: what the holder holds, log, store, engine, then every server with both facts at once
 //! (what is wanted, what still runs), and only then the socket, so whoever gets through finds a
-//! daemon that knows everything. Order at the end: stop accepting and give up the socket, then drain.
+//! daemon that knows everything. Order at the end: stop accepting and give up the socket, then drain;
+//! or, for a daemon that takes our place, stop accepting, let go of everything, and say so.
 
 mod aside;
 mod clients;
@@ -13,6 +14,7 @@ mod engines;
 mod flood;
 mod gateway;
 mod ground;
+mod held;
 mod journal;
 mod legacy;
 mod listen;
@@ -24,41 +26,46 @@ mod session;
 mod sessions;
 mod snapshot;
 mod store;
+mod succession;
+mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_api::{Around, Instance, ListenAddr};
-use mainstay_core::{RefreshMode, ServerName};
+use mainstay_core::{RefreshMode, ServerName, Wanted};
 use mainstay_engine::{
     DockerConfig, DockerEngine, EngineError, News, ProcessConfig, ProcessEngine, RemoteEngine,
     RunKey,
 };
+use mainstay_hold::holder::Order;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, broadcast, mpsc, watch};
+use tokio::sync::{Semaphore, broadcast, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 
-use clients::{Clients, Wish};
+use clients::Clients;
 use driver::Context;
 use engines::{Engines, Home};
 use gateway::Gateway;
-use ground::Ground;
 use journal::Journal;
-use listen::Listener;
+use listen::{Listener, Sockets, own_addr};
 use registry::Registry;
-use service::{Service, Stop};
+use service::Service;
 use session::Memory;
 use sessions::Sessions;
 use store::{Store, Stored};
+use succession::{End, Succession, Wish};
+use upkeep::{keep_entries, keep_watch, pass_on_news, sweep};
 
-pub use ground::RunError;
+pub use ground::{RunError, prepare};
+pub use held::{Held, Orders, TAKE_OVER};
 pub use mainstay_engine::discover;
 pub use store::StoreError;
 
@@ -73,22 +80,6 @@ const CONTAINERS: &str = "containers";
 
 /// What we wrote into clients' files, in the state directory.
 const CLIENTS_DIR: &str = "clients";
-
-/// How often sessions are looked over that nobody uses any more.
-const SWEEP: Duration = Duration::from_secs(600);
-
-/// How often entries are looked for that belong to no server.
-const SWEEP_ENTRIES: Duration = Duration::from_secs(10);
-
-/// How often the clocks are compared; a jump between them is a host that slept.
-const PULSE: Duration = Duration::from_secs(2);
-
-/// After so many pulses everything is compared with what the engine lists, so that what no event told
-/// is noticed within 10 seconds, the time of the list included.
-const RECONCILE: u32 = 4;
-
-/// The host slept if the clocks moved apart by more than this.
-const SLEPT: Duration = Duration::from_secs(1);
 
 /// How many tasks are run at most before the sockets are looked at again: with many busy sessions all
 /// of them, so that one look finds what came for any of them meanwhile.
@@ -128,9 +119,8 @@ pub fn inspect(instance: &Instance) -> Result<(), RunError> {
     Ok(Store::inspect(&instance.state_dir.join(STATE))?)
 }
 
-/// Runs a daemon until it is told to end. `announce` is called when it listens.
-pub fn run(config: Config, announce: impl FnOnce() + Send) -> Result<(), RunError> {
-    let ground = Ground::take(&config.instance)?;
+/// Runs a daemon until it is told to end, or to give way to another one.
+pub fn run(config: Config, held: Held, orders: Orders) -> Result<(), RunError> {
     log::set_up(&config).map_err(RunError::Log)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -139,45 +129,58 @@ pub fn run(config: Config, announce: impl FnOnce() + Send) -> Result<(), RunErro
         .event_interval(EVENT_INTERVAL)
         .build()
         .map_err(RunError::Runtime)?;
-    let ended = runtime.block_on(live(config, &ground, announce));
+    let ended = runtime.block_on(live(config, held, orders));
     runtime.shutdown_timeout(DRAIN);
     ended
 }
 
-async fn live(
-    config: Config,
-    ground: &Ground,
-    announce: impl FnOnce() + Send,
-) -> Result<(), RunError> {
-    let (stop, mut stops) = mpsc::channel(1);
+async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunError> {
+    if held.circumstances().standby && !await_turn(&config.instance, &held, &mut orders).await? {
+        return Ok(());
+    }
+    tell_of_the_last(&held);
+    let (exe, run_dir) = (config.exe.clone(), config.instance.run_dir.clone());
+    let (tell, mut wishes) = mpsc::channel(1);
     let Awake { service, engines, news, sessions, sessions_lost, front } =
-        wake(config, stop).await?;
+        wake(config, held.clone(), tell).await?;
     let registry = service.registry.clone();
     let mut messengers = JoinSet::new();
     for news in news {
         messengers.spawn(pass_on_news(engines.clone(), news, registry.clone()));
     }
-    let listener = ground.listen()?;
-    announce();
+    let listener = held
+        .listen_for_commands(&run_dir)
+        .await
+        .map_err(|source| RunError::Socket { path: service.instance.socket(), source })?;
+    held.ready().map_err(RunError::Holder)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "daemon ready");
     let mut clients = JoinSet::new();
     let how = tokio::select! {
-        how = until_told(&mut stops) => how,
-        () = accept(&listener, &service, &mut clients) => Stop::KeepServers,
-        () = keep_watch(&engines, &registry) => Stop::KeepServers,
-        () = sweep(&service.gateway) => Stop::KeepServers,
-        () = keep_entries(&registry, service.listen.clone(), sessions_lost) => Stop::KeepServers,
+        how = until_told(&mut wishes, &mut orders, &held, &exe) => how,
+        () = accept(&listener, &service, &mut clients) => End::KeepServers,
+        () = keep_watch(&engines, &registry) => End::KeepServers,
+        () = sweep(&service.gateway) => End::KeepServers,
+        () = keep_entries(&registry, service.listen.clone(), sessions_lost) => End::KeepServers,
+        () = held.pulse() => End::KeepServers,
     };
     drop(listener);
-    ground.give_up_socket();
-    front.close().await;
+    match how {
+        End::KeepServers | End::EndServers => {
+            held.ending().await;
+            front.close().await;
+        }
+        End::GiveWay => front.hand_over().await,
+    }
     registry.close().await;
-    tracing::info!(servers_stay = (how == Stop::KeepServers), "daemon ends");
-    if how == Stop::EndServers {
+    tracing::info!(?how, "daemon ends");
+    if how == End::EndServers {
         registry.retire().await;
     }
     messengers.abort_all();
-    drop(stops);
+    drop(wishes);
+    if how == End::GiveWay {
+        clients.abort_all();
+    }
     let drained = async { while clients.join_next().await.is_some() {} };
     if timeout(DRAIN, drained).await.is_err() {
         tracing::debug!("some clients were still listening");
@@ -186,7 +189,40 @@ async fn live(
     service.context.journal.close();
     service.gateway.note_use();
     sessions.close();
+    if how == End::GiveWay {
+        held.yielded().map_err(RunError::Holder)?;
+    }
     Ok(())
+}
+
+/// Prepares to take the place of the daemon that serves, and waits until it has given way. False if
+/// it goes on instead.
+async fn await_turn(
+    instance: &Instance,
+    held: &Held,
+    orders: &mut Orders,
+) -> Result<bool, RunError> {
+    inspect(instance)?;
+    held.prepared().map_err(RunError::Holder)?;
+    loop {
+        match orders.next().await {
+            Order::Go => return Ok(true),
+            // The daemon that serves looks after that, and there is nobody to ask for our turn.
+            Order::HolderGone => return Ok(false),
+            Order::GiveWay | Order::NotReplaced(_) => {}
+        }
+    }
+}
+
+/// Tells in the log why there is a new daemon at all.
+fn tell_of_the_last(held: &Held) {
+    let told = held.circumstances();
+    if let Some(why) = &told.replacement_failed {
+        tracing::error!(why, "another daemon was to take over, and could not");
+    }
+    if let Some(words) = &told.last_words {
+        tracing::error!(words, "the last daemon died");
+    }
 }
 
 /// What a daemon lives by.
@@ -202,12 +238,13 @@ struct Awake {
 }
 
 /// Opens everything and takes up every server.
-async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunError> {
+async fn wake(config: Config, held: Held, wishes: mpsc::Sender<Wish>) -> Result<Awake, RunError> {
     let instance = config.instance.clone();
     let store = Store::open(&instance.state_dir.join(STATE))?;
     let instance_id = store.instance()?;
     let daemon = store.next_daemon()?;
     let stored = store.load()?;
+    let listens = addresses(&config, &stored);
     let events = instance.state_dir.join(store::EVENTS);
     let journal = Journal::open(&events)?;
     let last_runs = journal::last_runs(&events);
@@ -247,8 +284,17 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
     let sessions_lost = kept.lost;
     let gateway = Gateway::new(journal.clone(), Arc::new(sessions.clone()), kept);
     let hubs = Arc::clone(&gateway.hubs);
-    let context =
-        Context { engines: engines.clone(), store, journal, memory, hubs, clients, daemon };
+    let sockets = Sockets::Held(held.clone());
+    let context = Context {
+        engines: engines.clone(),
+        store,
+        journal,
+        memory,
+        hubs,
+        clients,
+        sockets,
+        daemon,
+    };
     // Before the list, so that no end falls between the two.
     let news = engines.watch();
     let (mut legacies, mut unwanted) = legacy::sort_out(last_runs, engines.list().await?);
@@ -270,7 +316,9 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
         sweep_run(&context, home, &key, registry.get(&key.server).is_ok()).await;
     }
     gateway.restore();
-    let mut front = Listener::for_all(config.listen.socket_addr(), Arc::clone(&gateway.hubs));
+    held.release_others(&listens).await;
+    let (addr, hubs) = (config.listen.socket_addr(), Arc::clone(&gateway.hubs));
+    let mut front = Listener::for_all(addr, context.sockets.clone(), hubs);
     front.settle().await;
     let listen = front.watch();
     context.clients.listen_at(listen.clone());
@@ -285,10 +333,18 @@ async fn wake(config: Config, stop: mpsc::Sender<Stop>) -> Result<Awake, RunErro
         gateway,
         listen,
         connected: control::seats(),
-        stop,
+        held,
+        wishes,
     };
     let service = Arc::new(service);
     Ok(Awake { service, engines, news, sessions, sessions_lost, front })
+}
+
+/// Where this daemon listens for MCP clients.
+fn addresses(config: &Config, stored: &[Stored]) -> Vec<SocketAddr> {
+    let on = stored.iter().filter(|server| server.wanted == Wanted::On);
+    let own = on.filter_map(|server| server.spec.proxy.port).map(own_addr);
+    own.chain([config.listen.socket_addr()]).collect()
 }
 
 /// What clients' entries depend on.
@@ -331,15 +387,57 @@ async fn sweep_run(context: &Context, home: Home, key: &RunKey, known: bool) {
     context.memory.forget(key);
 }
 
-/// Ends when a signal or a client says so. A signal leaves the servers up: whoever sends it (a
-/// service manager, a shutdown) starts us again or ends them too.
-async fn until_told(stops: &mut mpsc::Receiver<Stop>) -> Stop {
+/// Ends when a signal, a client or the holder says so. A signal leaves the servers up: whoever sends it
+/// (a service manager, a shutdown) starts us again or ends them too.
+async fn until_told(
+    wishes: &mut mpsc::Receiver<Wish>,
+    orders: &mut Orders,
+    held: &Held,
+    exe: &Path,
+) -> End {
     let listen = |kind| signal(kind).expect("the runtime handles signals");
     let (mut term, mut int) = (listen(SignalKind::terminate()), listen(SignalKind::interrupt()));
-    tokio::select! {
-        stop = stops.recv() => stop.unwrap_or(Stop::KeepServers),
-        _ = term.recv() => Stop::KeepServers,
-        _ = int.recv() => Stop::KeepServers,
+    let mut asked: Option<Succession> = None;
+    loop {
+        tokio::select! {
+            wish = wishes.recv() => match wish {
+                None => return End::KeepServers,
+                Some(Wish::End { keep_servers: true }) => return End::KeepServers,
+                Some(Wish::End { keep_servers: false }) => return End::EndServers,
+                Some(Wish::Succeed(succession)) => {
+                    let exe = succession.exe.as_deref().unwrap_or(exe);
+                    match held.replace(exe, succession.fallback.as_deref()) {
+                        Ok(()) => asked = Some(succession),
+                        Err(error) => succession.refuse(&error.to_string()),
+                    }
+                }
+            },
+            order = orders.next() => match order {
+                Order::Go => {}
+                Order::GiveWay => {
+                    if let Some(asked) = asked {
+                        asked.grant().await;
+                    }
+                    return End::GiveWay;
+                }
+                Order::NotReplaced(why) => {
+                    tracing::error!(why, "another daemon was to take over, and could not");
+                    if let Some(asked) = asked.take() {
+                        asked.refuse(&why);
+                    }
+                }
+                Order::HolderGone => {
+                    if let Some(asked) = asked.take() {
+                        asked.refuse("the holder of the listeners died meanwhile");
+                    }
+                    let (held, exe) = (held.clone(), exe.to_owned());
+                    // It ends by itself, at the latest with this daemon.
+                    drop(tokio::spawn(async move { held.replace_holder(&exe).await }));
+                }
+            },
+            _ = term.recv() => return End::KeepServers,
+            _ = int.recv() => return End::KeepServers,
+        }
     }
 }
 
@@ -360,78 +458,6 @@ async fn accept(listener: &UnixListener, service: &Arc<Service>, clients: &mut J
             }
         }
         while clients.try_join_next().is_some() {}
-    }
-}
-
-/// Passes on the engine's news. A reader that fell behind compares with a list instead.
-async fn pass_on_news(engines: Engines, mut news: broadcast::Receiver<News>, registry: Registry) {
-    loop {
-        match news.recv().await {
-            Ok(news) => registry.news(news).await,
-            Err(broadcast::error::RecvError::Lagged(_)) => reconcile(&engines, &registry).await,
-            Err(broadcast::error::RecvError::Closed) => return,
-        }
-    }
-}
-
-/// Compares with what the engine lists now and then, and at once when the host has slept.
-async fn keep_watch(engines: &Engines, registry: &Registry) {
-    let mut pulse = interval(PULSE);
-    pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut slept = clock::slept();
-    let mut count = 0;
-    loop {
-        pulse.tick().await;
-        count += 1;
-        let resumed = clock::slept().saturating_sub(slept) > SLEPT;
-        if resumed {
-            slept = clock::slept();
-            tracing::info!("the host slept");
-            registry.host_resumed().await;
-        }
-        if resumed || count % RECONCILE == 0 {
-            reconcile(engines, registry).await;
-        }
-    }
-}
-
-/// Makes the entries in clients' files what they are to be: at first, and whenever clients reach us
-/// elsewhere. What could not be taken out of a file is tried for again.
-async fn keep_entries(
-    registry: &Registry,
-    mut listen: watch::Receiver<Option<SocketAddr>>,
-    sessions_lost: bool,
-) {
-    if sessions_lost {
-        registry.lose_sessions().await;
-    }
-    registry.register_all(Wish::Keep).await;
-    let mut pulse = interval(SWEEP_ENTRIES);
-    loop {
-        tokio::select! {
-            _ = pulse.tick() => drop(registry.sweep_entries().await),
-            changed = listen.changed() => match changed {
-                Ok(()) => drop(registry.register_all(Wish::Keep).await),
-                Err(_) => return std::future::pending().await,
-            },
-        }
-    }
-}
-
-/// Ends sessions that nobody uses any more, and notes of the others when they were used.
-async fn sweep(gateway: &Gateway) {
-    loop {
-        tokio::time::sleep(SWEEP).await;
-        gateway.sweep();
-        gateway.note_use();
-    }
-}
-
-async fn reconcile(engines: &Engines, registry: &Registry) {
-    let begun = clock::now();
-    match engines.list().await {
-        Ok(found) => registry.listed(begun, found).await,
-        Err(error) => tracing::error!(%error, "cannot list the runs"),
     }
 }
 

@@ -1,12 +1,15 @@
 //! The listeners for MCP clients: one for all servers, and one for each server that has a port of
 //! its own.
 //!
-//! An address that is taken keeps nothing else from working: it is tried again until it is free.
+//! An address that is taken keeps nothing else from working: it is tried again until it is free. The
+//! sockets are the holder's, so that they outlive this daemon.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::held::Held;
 use mainstay_proxy::Hubs;
 use mainstay_proxy::front::http::{self, Allowed, Config, Limits, Scope};
 use tokio::net::TcpListener;
@@ -16,6 +19,34 @@ use tokio::time::{sleep, timeout};
 
 /// How often a taken address is tried.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// Where listeners come from.
+#[derive(Clone)]
+pub(crate) enum Sockets {
+    /// From the holder, with whom they stay when this daemon dies.
+    Held(Held),
+    /// From the system.
+    #[cfg(test)]
+    Own,
+}
+
+impl Sockets {
+    async fn listen(&self, addr: SocketAddr) -> io::Result<TcpListener> {
+        match self {
+            Self::Held(held) => held.listen(addr).await,
+            #[cfg(test)]
+            Self::Own => TcpListener::bind(addr).await,
+        }
+    }
+
+    async fn release(&self, addr: SocketAddr) {
+        match self {
+            Self::Held(held) => held.release(addr).await,
+            #[cfg(test)]
+            Self::Own => {}
+        }
+    }
+}
 
 /// A listener that lives as long as this value, and drains when it is closed.
 #[derive(Debug)]
@@ -27,21 +58,21 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// Listens for all servers.
-    pub(crate) fn for_all(addr: SocketAddr, hubs: Arc<Hubs>) -> Self {
-        Self::spawn(addr, Scope::AllServers, hubs)
+    pub(crate) fn for_all(addr: SocketAddr, sockets: Sockets, hubs: Arc<Hubs>) -> Self {
+        Self::spawn(addr, Scope::AllServers, sockets, hubs)
     }
 
     /// Listens for one server.
-    pub(crate) fn for_one(port: u16, server: &str, hubs: Arc<Hubs>) -> Self {
-        Self::spawn((Ipv4Addr::LOCALHOST, port).into(), Scope::One(server.to_owned()), hubs)
+    pub(crate) fn for_one(port: u16, server: &str, sockets: Sockets, hubs: Arc<Hubs>) -> Self {
+        Self::spawn(own_addr(port), Scope::One(server.to_owned()), sockets, hubs)
     }
 
-    fn spawn(addr: SocketAddr, scope: Scope, hubs: Arc<Hubs>) -> Self {
+    fn spawn(addr: SocketAddr, scope: Scope, sockets: Sockets, hubs: Arc<Hubs>) -> Self {
         let (told, told_to) = watch::channel(None);
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let listener = tokio::select! {
-                listener = bind(addr) => listener,
+                listener = bind(addr, &sockets) => listener,
                 _ = &mut stopped => return,
             };
             told.send_replace(listener.local_addr().ok());
@@ -52,7 +83,10 @@ impl Listener {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             };
             // A sender that is gone stops it too.
-            let stop = async { drop(stopped.await) };
+            let stop = async {
+                drop(stopped.await);
+                sockets.release(addr).await;
+            };
             http::serve(listener, hubs, config, stop).await;
         });
         Self { addr: told_to, stop, task }
@@ -70,6 +104,13 @@ impl Listener {
         drop(timeout(MOMENT, self.addr.wait_for(Option::is_some)).await);
     }
 
+    /// Stops accepting, for another daemon to go on.
+    pub(crate) async fn hand_over(self) {
+        self.task.abort();
+        // It is cancelled, which is what we want.
+        drop(self.task.await);
+    }
+
     /// Stops accepting, and lets what is being answered finish.
     pub(crate) async fn close(self) {
         self.stop.send(()).ok();
@@ -79,15 +120,20 @@ impl Listener {
     }
 }
 
-/// Whether a server could have this port now.
-pub(crate) fn check(port: u16) -> std::io::Result<()> {
-    std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map(drop)
+/// The address of a server's own port.
+pub(crate) fn own_addr(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
 }
 
-async fn bind(addr: SocketAddr) -> TcpListener {
+/// Whether a server could have this port now.
+pub(crate) fn check(port: u16) -> io::Result<()> {
+    std::net::TcpListener::bind(own_addr(port)).map(drop)
+}
+
+async fn bind(addr: SocketAddr, sockets: &Sockets) -> TcpListener {
     let mut told = false;
     loop {
-        match TcpListener::bind(addr).await {
+        match sockets.listen(addr).await {
             Ok(listener) => return listener,
             Err(error) if told => tracing::debug!(%addr, %error, "still cannot listen"),
             Err(error) => {

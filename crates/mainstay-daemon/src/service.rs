@@ -24,9 +24,11 @@ use self::absent::just_removed;
 use crate::control::Peer;
 use crate::driver::{Context, Handle, Message};
 use crate::gateway::{self, Gateway};
+use crate::held::Held;
 use crate::journal::Part;
 use crate::registry::Registry;
 use crate::snapshot::{self, Snapshot};
+use crate::succession::{Succession, Wish};
 
 /// How many events `why` looks at, and how many of the server's life, of requests and of clients' files
 /// it shows. What is done to all clients at once is shown as a whole, so those are more.
@@ -37,15 +39,6 @@ const WHY_CLIENTS: usize = 80;
 
 /// How many lines of standard error `why` shows.
 const WHY_LINES: usize = 20;
-
-/// How a daemon is asked to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// Servers stay up, for the next daemon.
-    KeepServers,
-    /// Servers end too.
-    EndServers,
-}
 
 /// The daemon, as its clients see it.
 pub(crate) struct Service {
@@ -60,7 +53,8 @@ pub(crate) struct Service {
     pub(crate) listen: watch::Receiver<Option<SocketAddr>>,
     /// Leaves for MCP clients over lines.
     pub(crate) connected: Semaphore,
-    pub(crate) stop: mpsc::Sender<Stop>,
+    pub(crate) held: Held,
+    pub(crate) wishes: mpsc::Sender<Wish>,
 }
 
 impl Service {
@@ -115,18 +109,17 @@ impl Service {
             Request::DropClients { ids } => {
                 peer.answer(self.registry.drop_clients(ids).await).await
             }
-            Request::Reload { .. } => {
-                let message = "this daemon has no holder that could start another one";
-                peer.answer::<()>(Err(ApiError::new(ErrorKind::Unavailable, message))).await
+            Request::Reload { exe, fallback } => {
+                let tell = async |answer| peer.answer(answer).await;
+                Succession::ask(&self.wishes, exe, fallback, tell).await
             }
             Request::Connect { .. } => unreachable!("the control socket serves it itself"),
             Request::Daemon => peer.answer(Ok(self.about())).await,
             Request::Shutdown { keep_servers } => {
-                let stop = if keep_servers { Stop::KeepServers } else { Stop::EndServers };
-                // If the channel is full or closed, the daemon is ending already.
-                self.stop.try_send(stop).ok();
+                // If the channel is closed, the daemon is ending already.
+                self.wishes.send(Wish::End { keep_servers }).await.ok();
                 // The connection closes when the daemon has ended, which is the answer's end.
-                self.stop.closed().await;
+                self.wishes.closed().await;
                 peer.answer(Ok(())).await
             }
         }
@@ -291,8 +284,8 @@ impl Service {
             log: self.instance.daemon_log(),
             instance: self.instance_id.clone(),
             number: self.context.daemon,
-            holder: None,
-            replacement_failed: None,
+            holder: Some(self.held.holder()),
+            replacement_failed: self.held.circumstances().replacement_failed.clone(),
         }
     }
 }

@@ -23,6 +23,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use mainstay_daemon::TAKE_OVER;
 
 use crate::cli::{Cli, Command};
 use crate::commands::daemon;
@@ -31,11 +32,14 @@ use crate::error::{CliError, Exit};
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
-    // The two programs inside this one come first: there may be hundreds of shims, and nothing of
+    // The programs inside this one come first: there may be hundreds of shims, and nothing of
     // the command line should take up memory in them.
     match (args.get(1).and_then(|word| word.to_str()), args.get(2)) {
         (Some("__shim"), Some(run_dir)) => return mainstay_hold::shim::main(Path::new(run_dir)),
         (Some("__demo-server"), None) => return demo_server::main(),
+        (Some(TAKE_OVER), None) => {
+            return finish(Context::of_this_process().and_then(|ctx| daemon::take_over(&ctx)));
+        }
         _ => {}
     }
     match Cli::try_parse_from(args) {

@@ -30,7 +30,7 @@ use crate::clock;
 use crate::engines::{Engines, Home};
 use crate::journal::Journal;
 use crate::legacy::Legacy;
-use crate::listen::Listener;
+use crate::listen::{Listener, Sockets};
 use crate::random;
 use crate::session::Memory;
 use crate::snapshot::{Session, Snapshot, Times};
@@ -54,6 +54,7 @@ pub(crate) struct Context {
     pub(crate) memory: Memory,
     pub(crate) hubs: Arc<Hubs>,
     pub(crate) clients: Clients,
+    pub(crate) sockets: Sockets,
     pub(crate) daemon: u64,
 }
 
@@ -432,8 +433,9 @@ impl Driver {
         let port = self.stored.spec.proxy.port.filter(|_| wanted && shared);
         if self.port.as_ref().map(|(port, _)| *port) != port {
             let listen = |port| {
-                let hubs = Arc::clone(&self.context.hubs);
-                (port, Listener::for_one(port, self.stored.spec.name.as_str(), hubs))
+                let (hubs, sockets) =
+                    (Arc::clone(&self.context.hubs), self.context.sockets.clone());
+                (port, Listener::for_one(port, self.stored.spec.name.as_str(), sockets, hubs))
             };
             self.port = port.map(listen);
         }

@@ -18,6 +18,7 @@ use super::*;
 use crate::gateway::Gateway;
 use crate::journal::Part;
 use crate::legacy::Survivor;
+use crate::listen::Sockets;
 use crate::sessions::Sessions;
 
 /// Longer than anything here takes in the test's time.
@@ -60,6 +61,7 @@ impl World {
             memory: Memory::open(dir.path().join("sessions")).unwrap(),
             hubs: Arc::default(),
             clients,
+            sockets: Sockets::Own,
             daemon: 1,
         };
         let (sessions, kept) = Sessions::open(&dir.path().join("sessions.db"));

@@ -13,6 +13,7 @@ use super::*;
 use crate::clients::Clients;
 use crate::engines::Engines;
 use crate::journal::Journal;
+use crate::listen::Sockets;
 use crate::session::Memory;
 use crate::sessions::Sessions;
 use crate::store::Store;
@@ -52,6 +53,7 @@ impl World {
             memory: Memory::open(dir.path().join("sessions")).unwrap(),
             hubs: Arc::clone(&gateway.hubs),
             clients,
+            sockets: Sockets::Own,
             daemon: 1,
         };
         let registry = Registry::new(context, gateway.clone(), HashMap::new());

@@ -40,7 +40,7 @@ impl Service {
             let count = tokio::select! {
                 biased;
                 count = lines.recv_many(&mut batch, BATCH) => count,
-                () = self.stop.closed(), if range.follow => 0,
+                () = self.wishes.closed(), if range.follow => 0,
             };
             if count == 0 {
                 return peer.answer(Ok(())).await;
@@ -82,7 +82,7 @@ impl Service {
             let event = tokio::select! {
                 biased;
                 event = coming.recv() => event,
-                () = self.stop.closed() => Err(broadcast::error::RecvError::Closed),
+                () = self.wishes.closed() => Err(broadcast::error::RecvError::Closed),
             };
             match event {
                 Ok((number, event)) if number > last => {

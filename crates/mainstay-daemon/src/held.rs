@@ -1,0 +1,249 @@
+//! The holder, as its daemon sees it: it keeps the listeners and the lock of the instance through the
+//! deaths of daemons, and starts the next one.
+//!
+//! A daemon has a descriptor of everything that its holder holds, so if the holder dies it starts
+//! another one and hands all of it over. Nothing is refused in between: who connects waits in the
+//! listeners' queues, which live as long as either of the two.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mainstay_api::Instance;
+use mainstay_hold::holder::{Link, Order, Place};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+/// How long to wait before another holder is started, when one could not be.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// What is held for this daemon; clones share it.
+#[derive(Clone)]
+pub struct Held {
+    shared: Arc<Shared>,
+}
+
+/// What a daemon is told by its holder.
+pub struct Orders(mpsc::UnboundedReceiver<Order>);
+
+/// How a daemon was started.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Circumstances {
+    /// Another daemon still serves; it gives way when this one is prepared.
+    pub(crate) standby: bool,
+    /// Why the daemon that was to take the last one's place could not.
+    pub(crate) replacement_failed: Option<String>,
+    /// What the last daemon said when it died.
+    pub(crate) last_words: Option<String>,
+    /// How often the holder wants to hear that this daemon lives.
+    pub(crate) watchdog: Option<Duration>,
+}
+
+struct Shared {
+    link: Mutex<Link>,
+    holder: AtomicU32,
+    lock: OwnedFd,
+    /// Every listener, under the name that it was asked for by.
+    listeners: Mutex<HashMap<Place, OwnedFd>>,
+    circumstances: Circumstances,
+    obey: mpsc::UnboundedSender<Order>,
+}
+
+impl Held {
+    /// Takes up what the holder at the other end of this socket holds.
+    pub fn take_up(socket: OwnedFd) -> io::Result<(Self, Orders)> {
+        let (obey, orders) = mpsc::unbounded_channel();
+        let (link, welcome) = Link::take_up(socket, obeying(&obey))?;
+        let circumstances = Circumstances {
+            standby: welcome.standby,
+            replacement_failed: welcome.replacement_failed,
+            last_words: welcome.last_words,
+            watchdog: welcome.watchdog,
+        };
+        let shared = Shared {
+            link: Mutex::new(link),
+            holder: AtomicU32::new(welcome.holder_pid),
+            lock: welcome.lock,
+            listeners: Mutex::new(welcome.listeners.into_iter().collect()),
+            circumstances,
+            obey,
+        };
+        Ok((Self { shared: Arc::new(shared) }, Orders(orders)))
+    }
+
+    /// Tells why this daemon cannot start, to whoever started it.
+    pub fn failed(&self, word: &[u8]) -> io::Result<()> {
+        self.link().failed(word)
+    }
+
+    pub(crate) fn circumstances(&self) -> &Circumstances {
+        &self.shared.circumstances
+    }
+
+    /// The holder's process.
+    pub(crate) fn holder(&self) -> u32 {
+        self.shared.holder.load(Ordering::Relaxed)
+    }
+
+    /// A listener at this address. Whoever connected since the last daemon accepted is in its queue.
+    pub(crate) async fn listen(&self, addr: SocketAddr) -> io::Result<TcpListener> {
+        let listener = std::net::TcpListener::from(self.have(Place::Tcp(addr)).await?);
+        listener.set_nonblocking(true)?;
+        TcpListener::from_std(listener)
+    }
+
+    /// The control socket.
+    pub(crate) async fn listen_for_commands(&self, dir: &Path) -> io::Result<UnixListener> {
+        let place = Place::Unix { dir: dir.to_owned(), name: Instance::SOCKET.to_owned() };
+        let listener = std::os::unix::net::UnixListener::from(self.have(place).await?);
+        listener.set_nonblocking(true)?;
+        UnixListener::from_std(listener)
+    }
+
+    /// Nobody is to be listened to at this address any more.
+    pub(crate) async fn release(&self, addr: SocketAddr) {
+        self.let_go(Place::Tcp(addr)).await;
+    }
+
+    /// Lets go of what the last daemon listened at and this one does not.
+    pub(crate) async fn release_others(&self, used: &[SocketAddr]) {
+        let unused = |place: &Place| match place {
+            Place::Tcp(addr) => !used.contains(addr),
+            Place::Unix { .. } => false,
+        };
+        let unused: Vec<Place> =
+            self.listeners().keys().filter(|place| unused(place)).cloned().collect();
+        for place in unused {
+            self.let_go(place).await;
+        }
+    }
+
+    /// This daemon could serve as soon as the present one gives way.
+    pub(crate) fn prepared(&self) -> io::Result<()> {
+        self.link().prepared()
+    }
+
+    /// This daemon serves.
+    pub(crate) fn ready(&self) -> io::Result<()> {
+        self.link().ready()
+    }
+
+    /// Asks for a daemon that takes this one's place.
+    pub(crate) fn replace(&self, exe: &Path, fallback: Option<&Path>) -> io::Result<()> {
+        self.link().replace(exe, fallback)
+    }
+
+    /// This daemon has let go of everything, so that the next one may begin.
+    pub(crate) fn yielded(&self) -> io::Result<()> {
+        self.link().yielded()
+    }
+
+    /// This daemon ends for good. Comes back when nobody can connect any more.
+    pub(crate) async fn ending(&self) {
+        self.listeners().clear();
+        let link = self.link();
+        report(spawn_blocking(move || link.ending()).await, "the listeners stay with the holder");
+    }
+
+    /// Starts another holder in place of one that has died, and tries until there is one.
+    pub(crate) async fn replace_holder(&self, exe: &Path) {
+        loop {
+            let (held, exe) = (self.clone(), exe.to_owned());
+            match spawn_blocking(move || held.start_holder(&exe)).await {
+                Ok(Ok(pid)) => return tracing::warn!(pid, "the holder had died; this is another"),
+                Ok(Err(error)) => {
+                    tracing::error!(%error, "the holder has died, and no other can be started");
+                }
+                Err(error) => tracing::error!(%error, "starting a holder failed"),
+            }
+            sleep(TRY_AGAIN).await;
+        }
+    }
+
+    /// Tells the holder now and then that this daemon lives, if it wants to know. Never ends.
+    pub(crate) async fn pulse(&self) {
+        let Some(period) = self.circumstances().watchdog else {
+            return std::future::pending().await;
+        };
+        let mut pulse = interval(period);
+        pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            pulse.tick().await;
+            if let Err(error) = self.link().pulse() {
+                tracing::debug!(%error, "the holder does not hear us");
+            }
+        }
+    }
+
+    async fn have(&self, place: Place) -> io::Result<OwnedFd> {
+        if let Some(listener) = self.listeners().get(&place) {
+            return listener.try_clone();
+        }
+        let (link, wanted) = (self.link(), place.clone());
+        let listener = spawn_blocking(move || link.bind(&wanted)).await??;
+        let ours = listener.try_clone()?;
+        self.listeners().insert(place, listener);
+        Ok(ours)
+    }
+
+    async fn let_go(&self, place: Place) {
+        self.listeners().remove(&place);
+        let link = self.link();
+        let released = spawn_blocking(move || link.release(&place)).await;
+        report(released, "a listener stays with the holder");
+    }
+
+    fn start_holder(&self, exe: &Path) -> io::Result<u32> {
+        let listeners = self.listeners();
+        let held: Vec<_> =
+            listeners.iter().map(|(place, fd)| (place.clone(), fd.as_fd())).collect();
+        let lock = self.shared.lock.as_fd();
+        let args = [OsString::from(TAKE_OVER)];
+        let (link, pid) =
+            Link::replace_holder(exe, &args, lock, &held, obeying(&self.shared.obey))?;
+        *self.shared.link.lock().unwrap_or_else(PoisonError::into_inner) = link;
+        self.shared.holder.store(pid, Ordering::Relaxed);
+        Ok(pid)
+    }
+
+    fn link(&self) -> Link {
+        self.shared.link.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, HashMap<Place, OwnedFd>> {
+        self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Orders {
+    /// The next order. There is always another one: the last holder's end is one.
+    pub(crate) async fn next(&mut self) -> Order {
+        self.0.recv().await.unwrap_or(Order::HolderGone)
+    }
+}
+
+/// The word by which this program becomes a holder in place of one that died.
+pub const TAKE_OVER: &str = "__take-over";
+
+/// Passes orders on; a daemon that has ended obeys none.
+fn obeying(obey: &mpsc::UnboundedSender<Order>) -> impl FnMut(Order) + Send + 'static {
+    let obey = obey.clone();
+    move |order| drop(obey.send(order))
+}
+
+fn report(done: Result<io::Result<()>, tokio::task::JoinError>, what: &str) {
+    let error = match done {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error,
+        Err(error) => error.into(),
+    };
+    tracing::warn!(%error, "{what}");
+}
