@@ -74,11 +74,9 @@ fn a_daemon_that_dies_during_a_start_is_no_harm() {
 fn a_server_that_died_while_no_daemon_was_there_is_started_again() {
     let env = TestEnv::new();
     let server = env.run_server("time", &[], &[&fixture()]);
-    let old = env.daemon();
-    for pid in [old, pid_of(&server)] {
-        kill(pid, Signal::KILL);
-        until_dead(pid);
-    }
+    env.kill_mainstay();
+    kill(pid_of(&server), Signal::KILL);
+    until_dead(pid_of(&server));
 
     let next = env.once_running("time", 2);
     assert_eq!(env.call("time", "pid", "{}"), next["pid"].to_string());
@@ -158,10 +156,11 @@ fn a_second_daemon_says_so_and_ends() {
     let env = TestEnv::new();
     env.ok(["ls"]);
     let daemon = env.daemon();
+    let holder = &env.json(["daemon", "status", "--json"])["holder"];
     let second = env.run(["daemon", "run"]);
     assert_eq!(second.code, 1, "{second}");
     let expected =
-        format!("a daemon is running already (pid {daemon}) for `[ROOT]/mainstay/state`");
+        format!("a daemon is running already (pid {holder}) for `[ROOT]/mainstay/state`");
     assert!(second.stderr.contains(&expected), "{second}");
     assert_eq!(env.daemon(), daemon, "the first is not disturbed");
 }
@@ -192,8 +191,7 @@ fn a_dead_daemons_socket_is_replaced() {
     let env = TestEnv::new();
     env.ok(["ls"]);
     let old = env.daemon();
-    kill(old, Signal::KILL);
-    until_dead(old);
+    env.kill_mainstay();
     assert!(socket(&env).exists());
     env.ok(["ls"]);
     assert_ne!(env.daemon(), old);
@@ -206,9 +204,7 @@ fn after_a_reboot_all_is_as_it_was_wanted() {
     env.run_server("off", &[], &[&fixture()]);
     env.ok(["stop", "off"]);
     // The daemon first: it must not see the others go.
-    let daemon = env.daemon();
-    kill(daemon, Signal::KILL);
-    until_dead(daemon);
+    env.kill_mainstay();
     for pid in env.processes() {
         kill(pid, Signal::KILL);
     }
@@ -243,11 +239,10 @@ fn a_shim_killed_while_no_daemon_was_there_leaves_nothing_either() {
     let env = TestEnv::new();
     let flags = [&fixture(), "--ignore-stdin-eof"];
     let first = env.run_server("time", &[], &flags);
-    let (daemon, shim) = (env.daemon(), shim_of(&first));
-    for pid in [daemon, shim] {
-        kill(pid, Signal::KILL);
-        until_dead(pid);
-    }
+    let shim = shim_of(&first);
+    env.kill_mainstay();
+    kill(shim, Signal::KILL);
+    until_dead(shim);
     let second = env.once_running("time", 2);
     until_dead(pid_of(&first));
     assert_eq!(env.call("time", "pid", "{}"), second["pid"].to_string());
@@ -286,8 +281,8 @@ fn many_commands_at_once_start_one_daemon() {
         assert_eq!(output.status.code(), Some(0));
         assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), "[]");
     }
-    let daemon = env.daemon();
-    until("only one daemon is left", || (env.processes() == [daemon]).then_some(()));
+    let mainstays = env.mainstays();
+    until("only one daemon is left", || (env.processes() == mainstays).then_some(()));
 }
 
 #[test]

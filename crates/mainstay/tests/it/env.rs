@@ -226,6 +226,28 @@ impl TestEnv {
         pid_of(&self.json(["daemon", "status", "--json"]))
     }
 
+    /// The daemon's and its holder's processes, in order.
+    pub(crate) fn mainstays(&self) -> Vec<u32> {
+        let about = self.json(["daemon", "status", "--json"]);
+        let holder = u32::try_from(about["holder"].as_u64().unwrap()).unwrap();
+        let mut both = vec![pid_of(&about), holder];
+        both.sort_unstable();
+        both
+    }
+
+    /// Kills the daemon and its holder, so that no daemon is there until the next command.
+    pub(crate) fn kill_mainstay(&self) {
+        let about = self.json(["daemon", "status", "--json"]);
+        let (daemon, holder) =
+            (pid_of(&about), u32::try_from(about["holder"].as_u64().unwrap()).unwrap());
+        // Neither of the two can start the other again.
+        kill(holder, Signal::STOP);
+        kill(daemon, Signal::KILL);
+        until_dead(daemon);
+        kill(holder, Signal::KILL);
+        until_dead(holder);
+    }
+
     /// Starts a command and hands over its lines as they come.
     pub(crate) fn follow<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Follower {
         let mut command = self.command(args);

@@ -29,7 +29,8 @@ fn cycles_leave_no_process_descriptor_or_file() {
 
     assert_eq!(env.json(["ls", "-a", "--json"]), json!([]));
     // A shim tells that nothing of its server is left, and ends right after it.
-    until("only the daemon is left", || (env.processes() == [daemon]).then_some(()));
+    let mainstays = env.mainstays();
+    until("only the daemon is left", || (env.processes() == mainstays).then_some(()));
     until("no zombie, no stray", || children_or_marked(daemon, &mark).is_empty().then_some(()));
     until("the daemon holds no more than before", || {
         let now = Footprint::of(daemon);

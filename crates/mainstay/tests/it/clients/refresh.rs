@@ -133,9 +133,7 @@ fn what_a_dead_daemon_took_out_is_added_by_the_next() {
     scene.close_gate();
     scene.kill();
     scene.file.once(&scene.before);
-    let daemon = scene.env.daemon();
-    kill(daemon, Signal::KILL);
-    until_dead(daemon);
+    scene.env.kill_mainstay();
     assert_eq!(scene.standing("cursor"), "away");
     scene.open_gate();
     scene.file.once(&scene.with);
@@ -145,9 +143,7 @@ fn what_a_dead_daemon_took_out_is_added_by_the_next() {
 fn a_restart_of_the_daemon_touches_no_file() {
     let scene = Scene::new(CURSOR, &["--refresh", "always"]);
     let stamp = scene.file.stamp();
-    let daemon = scene.env.daemon();
-    kill(daemon, Signal::KILL);
-    until_dead(daemon);
+    scene.env.kill_mainstay();
     scene.env.once_running("time", 1);
     assert_eq!(scene.standing("cursor"), "ours");
     scene.env.ok(["rm", "time"]);

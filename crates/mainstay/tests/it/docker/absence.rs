@@ -3,7 +3,7 @@
 use mainstay_testkit::docker::Options;
 use serde_json::json;
 
-use super::scene::{Scene, Wire, assert_works, kill_daemon, run, server_name};
+use super::scene::{Scene, Wire, assert_works, run, server_name};
 use crate::env::{fixture, until};
 
 /// A second server of the same Mainstay, so that not all containers go at once.
@@ -18,7 +18,7 @@ fn a_removal_that_no_daemon_saw_is_found() {
     let scene = Scene::new(Wire::Stdio, &[], &[]);
     let other = bystander(&scene);
     let container = scene.container();
-    kill_daemon(&scene.env);
+    scene.env.kill_mainstay();
     scene.engine.docker(&["rm", "--force", &container]);
     let listed = || scene.env.json(["ls", "-a", "--json"]).as_array().unwrap().clone();
     until("it is forgotten", || {
@@ -34,7 +34,7 @@ fn an_end_that_no_daemon_saw_is_told_and_not_charged() {
     let scene = Scene::new(Wire::Stdio, &[], &[]);
     let session = scene.raw();
     let container = scene.container();
-    kill_daemon(&scene.env);
+    scene.env.kill_mainstay();
     scene.engine.docker(&["kill", &container]);
     let server = scene.back(2);
     assert_eq!(server["restarts"], 0, "{server:#}");
@@ -51,7 +51,7 @@ fn an_end_that_no_daemon_saw_is_told_and_not_charged() {
 fn a_pause_that_no_daemon_saw_is_found_and_nothing_is_killed() {
     let scene = Scene::new(Wire::Stdio, &[], &[]);
     let container = scene.container();
-    kill_daemon(&scene.env);
+    scene.env.kill_mainstay();
     scene.engine.docker(&["pause", &container]);
     scene.status("waiting");
     scene.engine.docker(&["unpause", &container]);
@@ -79,7 +79,7 @@ fn a_container_is_removed_with_its_server_even_if_its_engine_was_away() {
     scene.engine.stop();
     scene.status("waiting");
     scene.env.ok(["rm", &scene.name]);
-    kill_daemon(&scene.env);
+    scene.env.kill_mainstay();
     scene.engine.start();
     scene.env.once_running(&other, 2);
     until("its container is gone", || scene.engine.labelled(&label).is_empty().then_some(()));

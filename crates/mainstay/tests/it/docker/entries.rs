@@ -5,7 +5,7 @@ use std::rc::Rc;
 use mainstay_testkit::docker::{Engine, Options};
 use serde_json::json;
 
-use super::scene::{Rest, Wire, kill_daemon, run, server_name, stage};
+use super::scene::{Rest, Wire, run, server_name, stage};
 use crate::clients::scene::{CLINE, CURSOR, ClientFile, Sort, VSCODE, done};
 use crate::env::{TestEnv, until};
 
@@ -144,7 +144,7 @@ fn a_removal_that_no_daemon_saw_takes_the_entry_along() {
     let (other, container) = (server_name("by"), server.container());
     // Not all containers may go at once.
     run(&server.env, &other, Wire::Stdio, &["--no-clients"], &[]);
-    kill_daemon(&server.env);
+    server.env.kill_mainstay();
     server.engine.docker(&["rm", "--force", &container]);
     until("it is forgotten", || server.env.server(&server.name).is_null().then_some(()));
     server.file.once(CURSOR.text);

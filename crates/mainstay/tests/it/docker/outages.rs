@@ -7,7 +7,7 @@ use mainstay_testkit::docker::{Engine, FaultProxy, IMAGE, Options};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::scene::{Rest, Scene, Wire, kill_daemon, run, server_name, stage};
+use super::scene::{Rest, Scene, Wire, run, server_name, stage};
 use crate::env::{kill, until};
 use crate::proxy::client::{Client, Sdk, text_of};
 use crate::proxy::raw::{BOTH, call};
@@ -117,7 +117,7 @@ fn an_engine_that_is_absent_when_the_daemon_starts_is_waited_for() {
     let session = scene.raw();
     let container = scene.container();
     scene.engine.stop();
-    kill_daemon(&scene.env);
+    scene.env.kill_mainstay();
     scene.status("waiting");
     let held = session.post(BOTH, &call(1, "echo", &json!({"text": "held"})));
     scene.engine.start();

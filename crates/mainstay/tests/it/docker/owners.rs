@@ -5,7 +5,7 @@ use std::rc::Rc;
 use mainstay_testkit::docker::{Engine, IMAGE};
 use serde_json::json;
 
-use super::scene::{Rest, Scene, Wire, assert_works, kill_daemon, run, server_name, stage};
+use super::scene::{Rest, Scene, Wire, assert_works, run, server_name, stage};
 use crate::env::until;
 
 #[test]
@@ -41,7 +41,7 @@ fn orphans_are_swept_when_the_daemon_starts_and_nothing_else_is() {
         &format!("mainstay-test={}", scene.name),
         IMAGE,
     ]);
-    kill_daemon(&scene.env);
+    scene.env.kill_mainstay();
     let server = scene.back(1);
     let exists = |id: &str| scene.engine.try_docker(&["inspect", id]).status.success();
     until("the orphan is swept", || (!exists(&orphan)).then_some(()));
@@ -59,7 +59,7 @@ fn a_new_daemon_takes_up_what_the_old_one_left() {
         let scene = Scene::new(wire, &[], &[]);
         let session = scene.raw();
         let (container, pid) = (scene.container(), scene.engine.pid(&scene.container()));
-        kill_daemon(&scene.env);
+        scene.env.kill_mainstay();
         let server = scene.back(1);
         assert_eq!(server["container_id"], json!(container));
         assert_eq!(scene.engine.pid(&container), pid);
@@ -78,7 +78,7 @@ fn two_mainstays_on_one_engine_leave_each_other_alone() {
     let first = run(&one, &name, Wire::Stdio, &[], &[]);
     let second = run(&two, &name, Wire::Stdio, &[], &[]);
     assert_ne!(first["container_id"], second["container_id"]);
-    kill_daemon(&one);
+    one.kill_mainstay();
     one.once_running(&name, 1);
     engine.docker(&["kill", first["container_id"].as_str().unwrap()]);
     one.once_running(&name, 2);

@@ -162,13 +162,6 @@ pub(super) fn stage(engine: &Engine, host: &str) -> TestEnv {
     environment().with_var("DOCKER_HOST", host).with_var("MAINSTAY_LISTEN", &listen)
 }
 
-/// Kills the daemon. Whatever is asked next starts another, which listens where this one did.
-pub(super) fn kill_daemon(env: &TestEnv) {
-    let daemon = env.daemon();
-    kill(daemon, Signal::KILL);
-    until_dead(daemon);
-}
-
 /// A name that no other test uses, though their servers share an engine.
 pub(super) fn server_name(prefix: &str) -> String {
     format!("{prefix}-{}", process::id())
