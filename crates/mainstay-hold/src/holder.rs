@@ -1,15 +1,62 @@
 //! The holder: the small process that keeps listeners and lock while daemons come and go.
+//!
+//! It owns every listening socket, the instance lock and one daemon, with which it talks over a socket
+//! that is the daemon's standard input ([`Link`] is the daemon's end). What it guarantees:
+//!
+//! - A listener that was asked for stays open until it is released, whatever daemons do: connections
+//!   wait for the next daemon and none is refused.
+//! - A daemon that dies is started again, at once at first, then ever later while they live less than a
+//!   second. After five such deaths in a row the holder gives up, closes the listeners and leaves the
+//!   last words in the run directory.
+//! - A daemon is replaced without a gap: its successor prepares beside it and serves when the old one has
+//!   yielded. A successor that is no good is undone, in the end by the program that was there before.
+//! - An end on purpose closes the listeners first, so a late client is refused rather than left waiting,
+//!   and then waits for the daemon.
+//! - The instance is locked while the holder or any of its daemons lives. If the holder dies, the daemon
+//!   starts another one with all that it holds ([`Link::replace_holder`]).
+//!
+//! What happens next is decided in `plan`, which is pure; `run` carries it out. An idle holder sleeps in
+//! `poll` without a time limit. Nothing leaks into a daemon but its three streams: everything else is
+//! closed on exec.
 
+mod daemon;
+mod last_words;
 mod link;
+mod listeners;
+mod lock;
+mod message;
+mod notify;
+mod packet;
 mod place;
+mod plan;
+mod process;
+mod run;
+mod signals;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 
+use self::daemon::Daemon;
+pub use self::last_words::FILE as LAST_WORDS;
 pub use self::link::{Link, Order, Welcome};
+use self::listeners::Listeners;
+use self::lock::Attempt;
+use self::message::{ToDaemon, ToHolder, VERSION};
+use self::notify::Notify;
+use self::packet::{Buffer, Packet};
 pub use self::place::Place;
+use self::plan::{Outcome, Plan};
+use self::process::{Process, Spawned};
+use self::run::Holder;
+use self::signals::Signals;
+use crate::clock;
 
 /// What a holder must know.
 #[derive(Debug, Clone)]
@@ -81,21 +128,159 @@ impl std::error::Error for HoldError {
     }
 }
 
-/// Lives until its daemon has ended for good. `tell` is told once how the first start went.
+/// Lives until its daemon has ended for good. `tell` is told once how the first start went, when a
+/// failed start has left nothing behind.
 pub fn run(config: Config, tell: impl FnOnce(First)) -> Result<(), HoldError> {
-    let _ = (config, tell);
-    todo!()
+    match lock::attempt(&config.state_dir).map_err(io_error("take the lock"))? {
+        Attempt::Ours(lock) => hold(config, lock, Notify::from_env(), tell),
+        Attempt::Taken(_, pid) => Err(HoldError::Taken { pid }),
+    }
 }
 
-/// As [`run`], for a service manager: waits until the lock is free instead of failing.
+/// As [`run`], for a service manager: waits until the lock is free instead of failing, and tells the
+/// manager meanwhile that all is well, because somebody serves. A signal ends the wait as it ends any
+/// process.
 pub fn run_when_free(config: Config, tell: impl FnOnce(First)) -> Result<(), HoldError> {
-    let _ = (config, tell);
-    todo!()
+    let notify = Notify::from_env();
+    let lock = match lock::attempt(&config.state_dir).map_err(io_error("take the lock"))? {
+        Attempt::Ours(lock) => lock,
+        Attempt::Taken(lock, pid) => {
+            notify.waiting(pid);
+            let lock = wait_for(lock, &notify).map_err(io_error("wait for the lock"))?;
+            notify.starting();
+            lock
+        }
+    };
+    hold(config, lock, notify, tell)
 }
 
 /// The holder that replaces a dead one. Its standard input is the socket that
 /// [`Link::replace_holder`] gave it; it comes back when the daemon has ended for good.
 pub fn take_over(config: Config) -> Result<(), HoldError> {
-    let _ = config;
-    todo!()
+    let taken = take_stdio(config.foreground).and_then(receive);
+    let (spawned, mut lock, listeners) = taken.map_err(io_error("take over"))?;
+    lock::sign(&mut lock).map_err(io_error("write into the lock"))?;
+    let signals = Signals::listen(config.foreground).map_err(io_error("listen to signals"))?;
+    let (plan, id) = Plan::adopt(clock::now(), config.exe.clone());
+    let mut daemon = Daemon::new(id, spawned);
+    let holder_pid = std::process::id();
+    daemon.tell(&ToDaemon::TakenOver { version: VERSION, holder_pid }, Vec::new());
+    finish(Holder {
+        config,
+        plan,
+        lock: Rc::new(lock.into()),
+        listeners,
+        daemons: vec![daemon],
+        signals,
+        notify: Notify::from_env(),
+        buffer: Buffer::new(),
+        tell: Some(|_| ()),
+        outcome: None,
+    })
+}
+
+fn hold(
+    config: Config,
+    lock: File,
+    notify: Notify,
+    tell: impl FnOnce(First),
+) -> Result<(), HoldError> {
+    finish(Holder {
+        plan: Plan::begin(clock::now(), config.exe.clone()),
+        lock: Rc::new(lock.into()),
+        listeners: Listeners::default(),
+        daemons: Vec::new(),
+        signals: Signals::listen(config.foreground).map_err(io_error("listen to signals"))?,
+        notify,
+        buffer: Buffer::new(),
+        tell: Some(tell),
+        outcome: None,
+        config,
+    })
+}
+
+fn finish<T: FnOnce(First)>(holder: Holder<T>) -> Result<(), HoldError> {
+    let run_dir = holder.config.run_dir.clone();
+    let (outcome, tell) = holder.live().map_err(io_error("wait for the daemon"))?;
+    match outcome {
+        Outcome::Done => Ok(()),
+        Outcome::NotStarted(word) => {
+            if let Some(tell) = tell {
+                tell(First::Failed(word));
+            }
+            Err(HoldError::NotStarted)
+        }
+        Outcome::GaveUp(last_words) => {
+            // They are in the error too; a full disk must not hide it.
+            let _no_space = last_words::leave(&run_dir, &last_words);
+            Err(HoldError::GaveUp { last_words })
+        }
+    }
+}
+
+/// Waits for the lock on a thread of its own, because the manager wants to hear from us.
+fn wait_for(lock: File, notify: &Notify) -> io::Result<File> {
+    let (sender, taken) = mpsc::channel();
+    let wait = move || {
+        let _nobody_waits = sender.send(lock::wait(lock));
+    };
+    thread::Builder::new().name("lock".into()).spawn(wait)?;
+    let Some(every) = notify.watchdog() else {
+        return taken.recv().expect("the thread sends once");
+    };
+    loop {
+        match taken.recv_timeout(every) {
+            Ok(lock) => return lock,
+            Err(RecvTimeoutError::Timeout) => notify.pulse(),
+            Err(RecvTimeoutError::Disconnected) => unreachable!("the thread sends once"),
+        }
+    }
+}
+
+/// The socket, moved out of the way of daemons to be started. In the background output and error lead
+/// nowhere from here on: they are the daemon's, which must be able to end without us.
+fn take_stdio(foreground: bool) -> io::Result<OwnedFd> {
+    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    if !foreground {
+        rustix::stdio::dup2_stdout(&null)?;
+        rustix::stdio::dup2_stderr(&null)?;
+    }
+    Ok(socket)
+}
+
+/// Receives what a daemon hands over.
+fn receive(socket: OwnedFd) -> io::Result<(Spawned, File, Listeners)> {
+    let mut buffer = Buffer::new();
+    let Packet { bytes, descriptors } = link::next(socket.as_fd(), &mut buffer)?;
+    let Some(ToHolder::Handover { version: 1.., stderr: has_stderr, listeners, .. }) =
+        ToHolder::decode(bytes).map_err(link::unexpected)?
+    else {
+        return Err(link::unexpected("nothing was handed over"));
+    };
+    let mut descriptors = descriptors.into_iter();
+    let (Some(lock), Some(pidfd)) = (descriptors.next(), descriptors.next()) else {
+        return Err(link::unexpected("no lock or no process came"));
+    };
+    let stderr = descriptors.next().filter(|_| has_stderr);
+    if let Some(pipe) = &stderr {
+        rustix::io::ioctl_fionbio(pipe, true)?;
+    }
+    let held =
+        link::read_listeners(
+            socket.as_fd(),
+            &mut buffer,
+            listeners,
+            |bytes| match ToHolder::decode(bytes).map_err(link::unexpected)? {
+                Some(ToHolder::Listeners(places)) => Ok(places),
+                _ => Err(link::unexpected("no listeners came")),
+            },
+        )?;
+    let spawned = Spawned { process: Process::adopt(pidfd), socket, stderr };
+    Ok((spawned, lock.into(), Listeners::adopt(held)))
+}
+
+fn io_error(attempt: &'static str) -> impl Fn(io::Error) -> HoldError {
+    move |source| HoldError::Io { attempt, source }
 }

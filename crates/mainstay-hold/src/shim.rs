@@ -25,7 +25,7 @@ mod life;
 
 mod oom;
 mod reaper;
-mod ring;
+pub(crate) mod ring;
 mod run;
 mod server;
 mod spawn;

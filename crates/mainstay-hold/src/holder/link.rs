@@ -1,12 +1,33 @@
-//! The daemon's end.
+//! The daemon's end of the socket that it shares with its holder.
+//!
+//! Orders come in the order in which the holder gave them, on one thread. Requests are answered when
+//! they have taken effect; all else is said and not waited for.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
 use super::Place;
+use super::message::{self, ToDaemon, ToHolder, VERSION};
+use super::packet::{self, Buffer, Packet};
+use crate::codec::length;
+
+/// How long a new holder may take to take over.
+const HANDOVER: Duration = Duration::from_secs(10);
 
 /// What a daemon starts with.
 #[derive(Debug)]
@@ -44,7 +65,23 @@ pub enum Order {
 
 /// The daemon's way to its holder.
 #[derive(Debug, Clone)]
-pub struct Link {}
+pub struct Link(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    socket: OwnedFd,
+    pending: Mutex<Pending>,
+}
+
+/// The requests that are not answered yet.
+#[derive(Debug, Default)]
+struct Pending {
+    last: u64,
+    holder_gone: bool,
+    answers: HashMap<u64, SyncSender<Answer>>,
+}
+
+type Answer = io::Result<Option<OwnedFd>>;
 
 impl Link {
     /// Reads the welcome; a thread of its own then hands every order to `obey`, the last of which is
@@ -53,60 +90,63 @@ impl Link {
         socket: OwnedFd,
         obey: impl FnMut(Order) + Send + 'static,
     ) -> io::Result<(Self, Welcome)> {
-        let _ = (socket, obey);
-        todo!()
+        let mut buffer = Buffer::new();
+        let welcome = read_welcome(socket.as_fd(), &mut buffer)?;
+        Ok((Self::begin(socket, buffer, obey, || ())?, welcome))
     }
 
-    /// Opens a listener, or gives the one again that is open there.
+    /// Opens a listener, or gives the one that is open at this place already.
     pub fn bind(&self, place: &Place) -> io::Result<OwnedFd> {
-        let _ = place;
-        todo!()
+        let place = place.clone();
+        let answer = self.ask(|request| ToHolder::Bind { request, place })?;
+        answer.ok_or_else(|| unexpected("no listener came"))
     }
 
-    /// Closes a listener.
+    /// Closes a listener. It is closed, and a unix socket's file removed, when this returns.
     pub fn release(&self, place: &Place) -> io::Result<()> {
-        let _ = place;
-        todo!()
+        let place = place.clone();
+        self.ask(|request| ToHolder::Release { request, place }).map(drop)
     }
 
     /// A standby could serve now; it then waits for [`Order::Go`].
     pub fn prepared(&self) -> io::Result<()> {
-        todo!()
+        self.say(&ToHolder::Prepared)
     }
 
-    /// The daemon serves.
+    /// The daemon serves. The holder knows it when this returns.
     pub fn ready(&self) -> io::Result<()> {
-        todo!()
+        self.ask(|request| ToHolder::Ready { request }).map(drop)
     }
 
     /// The daemon cannot start, and why. It is not tried again.
     pub fn failed(&self, word: &[u8]) -> io::Result<()> {
-        let _ = word;
-        todo!()
+        self.say(&ToHolder::Failed { word: word.to_vec() })
     }
 
-    /// The daemon ends on purpose. The listeners are released when this returns.
+    /// The daemon ends on purpose. All listeners are released when this returns.
     pub fn ending(&self) -> io::Result<()> {
-        todo!()
+        self.ask(|request| ToHolder::Ending { request }).map(drop)
     }
 
-    /// Asks for a successor; what became of it comes as an [`Order`].
+    /// Asks for a successor that runs `exe`. What became of it comes as an [`Order`]. If it was told to
+    /// go and is no good, `fallback` is renamed over `exe`.
     pub fn replace(&self, exe: &Path, fallback: Option<&Path>) -> io::Result<()> {
-        let _ = (exe, fallback);
-        todo!()
+        let (exe, fallback) = (exe.to_path_buf(), fallback.map(Path::to_path_buf));
+        self.say(&ToHolder::Replace { exe, fallback })
     }
 
-    /// Accepts nothing more, state and shims are let go: the successor may go.
+    /// Accepts nothing more, state and shims are let go: the successor may go. There is no way back.
     pub fn yielded(&self) -> io::Result<()> {
-        todo!()
+        self.say(&ToHolder::Yielded)
     }
 
     /// Tells the watchdog that this daemon is well.
     pub fn pulse(&self) -> io::Result<()> {
-        todo!()
+        self.say(&ToHolder::Pulse)
     }
 
-    /// The holder is gone: starts another one, `exe args`, with all that this daemon holds.
+    /// The holder is gone: starts another one, `exe args`, with all that this daemon holds. The new one
+    /// calls [`take_over`](super::take_over). Also gives its pid.
     pub fn replace_holder(
         exe: &Path,
         args: &[OsString],
@@ -114,7 +154,214 @@ impl Link {
         held: &[(Place, BorrowedFd<'_>)],
         obey: impl FnMut(Order) + Send + 'static,
     ) -> io::Result<(Self, u32)> {
-        let _ = (exe, args, lock, held, obey);
-        todo!()
+        let (socket, theirs) = packet::pair()?;
+        let mut holder =
+            Command::new(exe).args(args).process_group(0).stdin(Stdio::from(theirs)).spawn()?;
+        let mut buffer = Buffer::new();
+        match hand_over(socket.as_fd(), &mut buffer, lock, held) {
+            Ok(pid) => {
+                let link = Self::begin(socket, buffer, obey, move || reap(&mut holder))?;
+                Ok((link, pid))
+            }
+            Err(error) => {
+                holder.kill()?;
+                reap(&mut holder);
+                Err(error)
+            }
+        }
     }
+
+    /// Starts to listen. `after` is called when the holder is gone and that was told.
+    fn begin(
+        socket: OwnedFd,
+        buffer: Buffer,
+        obey: impl FnMut(Order) + Send + 'static,
+        after: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared { socket, pending: Mutex::default() });
+        let listener = Arc::clone(&shared);
+        let listen = move || {
+            listener.listen(buffer, obey);
+            after();
+        };
+        thread::Builder::new().name("holder".into()).spawn(listen)?;
+        Ok(Self(shared))
+    }
+
+    fn say(&self, word: &ToHolder) -> io::Result<()> {
+        packet::send(self.0.socket.as_fd(), &word.encode(), &[], SendFlags::empty())
+    }
+
+    fn ask(&self, request: impl FnOnce(u64) -> ToHolder) -> Answer {
+        let (sender, answer) = sync_channel(1);
+        let number = self.0.pending().add(sender)?;
+        if let Err(error) = self.say(&request(number)) {
+            self.0.pending().answers.remove(&number);
+            return Err(error);
+        }
+        answer.recv().unwrap_or_else(|_| Err(holder_gone()))
+    }
+}
+
+impl Shared {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Comes back when the holder is gone. A holder that talks nonsense is as good as gone.
+    fn listen(&self, mut buffer: Buffer, mut obey: impl FnMut(Order)) {
+        while let Ok(Some(packet)) = buffer.receive(self.socket.as_fd(), RecvFlags::empty()) {
+            match ToDaemon::decode(packet.bytes) {
+                Ok(Some(ToDaemon::Go)) => obey(Order::Go),
+                Ok(Some(ToDaemon::GiveWay)) => obey(Order::GiveWay),
+                Ok(Some(ToDaemon::NotReplaced { why })) => obey(Order::NotReplaced(why)),
+                Ok(Some(ToDaemon::Done { request, result })) => {
+                    let listener = packet.descriptors.into_iter().next();
+                    self.answer(request, result.map(|()| listener).map_err(io::Error::from));
+                }
+                Ok(
+                    None
+                    | Some(
+                        ToDaemon::Welcome { .. }
+                        | ToDaemon::Listeners(_)
+                        | ToDaemon::TakenOver { .. },
+                    ),
+                ) => {}
+                Err(_) => break,
+            }
+        }
+        let mut pending = self.pending();
+        pending.holder_gone = true;
+        pending.answers.clear();
+        drop(pending);
+        obey(Order::HolderGone);
+    }
+
+    fn answer(&self, request: u64, answer: Answer) {
+        let asker = self.pending().answers.remove(&request);
+        // An asker waits until it is answered, so there is one, and it has room for one answer.
+        asker.map(|asker| asker.send(answer));
+    }
+}
+
+impl Pending {
+    fn add(&mut self, asker: SyncSender<Answer>) -> io::Result<u64> {
+        if self.holder_gone {
+            return Err(holder_gone());
+        }
+        self.last += 1;
+        self.answers.insert(self.last, asker);
+        Ok(self.last)
+    }
+}
+
+fn read_welcome(socket: BorrowedFd<'_>, buffer: &mut Buffer) -> io::Result<Welcome> {
+    let Packet { bytes, descriptors } = next(socket, buffer)?;
+    let Some(ToDaemon::Welcome {
+        version: 1..,
+        holder_pid,
+        standby,
+        replacement_failed,
+        last_words,
+        watchdog,
+        listeners,
+    }) = ToDaemon::decode(bytes).map_err(unexpected)?
+    else {
+        return Err(unexpected("no welcome came"));
+    };
+    let lock = descriptors.into_iter().next().ok_or_else(|| unexpected("no lock came"))?;
+    let listeners = read_listeners(socket, buffer, listeners, |bytes| {
+        match ToDaemon::decode(bytes).map_err(unexpected)? {
+            Some(ToDaemon::Listeners(places)) => Ok(places),
+            _ => Err(unexpected("no listeners came")),
+        }
+    })?;
+    Ok(Welcome { holder_pid, lock, listeners, standby, replacement_failed, last_words, watchdog })
+}
+
+/// Reads as many listeners as were announced.
+pub(super) fn read_listeners(
+    socket: BorrowedFd<'_>,
+    buffer: &mut Buffer,
+    count: u32,
+    decode: impl Fn(&[u8]) -> io::Result<Vec<Place>>,
+) -> io::Result<Vec<(Place, OwnedFd)>> {
+    let mut listeners = Vec::new();
+    while listeners.len() < count as usize {
+        let Packet { bytes, descriptors } = next(socket, buffer)?;
+        let places = decode(bytes)?;
+        if places.is_empty() || places.len() != descriptors.len() {
+            return Err(unexpected("places and listeners differ in number"));
+        }
+        listeners.extend(places.into_iter().zip(descriptors));
+    }
+    Ok(listeners)
+}
+
+/// The next packet, which must come.
+pub(super) fn next<'a>(socket: BorrowedFd<'_>, buffer: &'a mut Buffer) -> io::Result<Packet<'a>> {
+    buffer.receive(socket, RecvFlags::empty())?.ok_or_else(|| ErrorKind::UnexpectedEof.into())
+}
+
+/// Gives a new holder everything and waits for its answer: its pid.
+fn hand_over(
+    socket: BorrowedFd<'_>,
+    buffer: &mut Buffer,
+    lock: BorrowedFd<'_>,
+    held: &[(Place, BorrowedFd<'_>)],
+) -> io::Result<u32> {
+    set_socket_timeout(socket, Timeout::Send, Some(HANDOVER))?;
+    set_socket_timeout(socket, Timeout::Recv, Some(HANDOVER))?;
+    let process = pidfd_open(getpid(), PidfdFlags::empty())?;
+    let stderr = renew_stderr()?;
+    let handover = ToHolder::Handover {
+        version: VERSION,
+        stderr: stderr.is_some(),
+        listeners: length(held.len()),
+    };
+    let mut descriptors = vec![lock, process.as_fd()];
+    descriptors.extend(stderr.as_ref().map(AsFd::as_fd));
+    packet::send(socket, &handover.encode(), &descriptors, SendFlags::empty())?;
+    for list in message::lists(held) {
+        let places = list.iter().map(|(place, _)| place.clone()).collect();
+        let descriptors: Vec<_> = list.iter().map(|(_, listener)| *listener).collect();
+        let listeners = ToHolder::Listeners(places).encode();
+        packet::send(socket, &listeners, &descriptors, SendFlags::empty())?;
+    }
+    let Some(ToDaemon::TakenOver { version: 1.., holder_pid }) =
+        ToDaemon::decode(next(socket, buffer)?.bytes).map_err(unexpected)?
+    else {
+        return Err(unexpected("the holder did not take over"));
+    };
+    set_socket_timeout(socket, Timeout::Send, None)?;
+    set_socket_timeout(socket, Timeout::Recv, None)?;
+    Ok(holder_pid)
+}
+
+/// If nobody reads our standard error any more, because that was the holder, it becomes a new pipe,
+/// whose other end is returned.
+fn renew_stderr() -> io::Result<Option<OwnedFd>> {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let stderr = rustix::stdio::stderr();
+    let mut state = [PollFd::from_borrowed_fd(stderr, PollFlags::empty())];
+    poll(&mut state, Some(&now))?;
+    if !state[0].revents().contains(PollFlags::ERR) {
+        return Ok(None);
+    }
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::stdio::dup2_stderr(&write)?;
+    Ok(Some(read))
+}
+
+fn reap(holder: &mut Child) {
+    let _was_reaped = holder.wait();
+}
+
+fn holder_gone() -> io::Error {
+    io::Error::new(ErrorKind::BrokenPipe, "the holder is gone")
+}
+
+/// What the other end said makes no sense.
+pub(super) fn unexpected(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what)
 }

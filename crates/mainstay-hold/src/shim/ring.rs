@@ -54,24 +54,24 @@ impl Ring {
 }
 
 /// The last bytes of a stream.
-pub(super) struct Tail {
+pub(crate) struct Tail {
     bytes: VecDeque<u8>,
     limit: usize,
 }
 
 impl Tail {
-    pub(super) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self { bytes: VecDeque::new(), limit }
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(self.limit)..];
         let excess = (self.bytes.len() + bytes.len()).saturating_sub(self.limit);
         self.bytes.drain(..excess);
         extend(&mut self.bytes, bytes, self.limit);
     }
 
-    pub(super) fn to_vec(&self) -> Vec<u8> {
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
         self.bytes.iter().copied().collect()
     }
 }

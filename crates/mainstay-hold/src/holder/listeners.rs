@@ -1,0 +1,149 @@
+//! The listening sockets, each under the place that was asked for.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
+
+use super::Place;
+use crate::socket;
+
+/// How many connections may wait for a daemon: as many as the system lets, at a busy time.
+const BACKLOG: i32 = 4096;
+
+/// What is held.
+#[derive(Debug, Default)]
+pub(super) struct Listeners(Vec<(Place, Rc<OwnedFd>)>);
+
+impl Listeners {
+    /// Those that a daemon hands over.
+    pub(super) fn adopt(held: Vec<(Place, OwnedFd)>) -> Self {
+        Self(held.into_iter().map(|(place, listener)| (place, Rc::new(listener))).collect())
+    }
+
+    pub(super) fn held(&self) -> &[(Place, Rc<OwnedFd>)] {
+        &self.0
+    }
+
+    /// Opens a listener, or gives the one that is open.
+    pub(super) fn bind(&mut self, place: Place) -> io::Result<Rc<OwnedFd>> {
+        if let Some((_, held)) = self.0.iter().find(|(held, _)| *held == place) {
+            return Ok(Rc::clone(held));
+        }
+        let listener = Rc::new(match &place {
+            Place::Tcp(address) => bind_tcp(*address)?,
+            Place::Unix { dir, name } => bind_unix(dir, name)?,
+        });
+        self.0.push((place, Rc::clone(&listener)));
+        Ok(listener)
+    }
+
+    /// Closes a listener for everybody who has it. What is not held need not be closed.
+    pub(super) fn release(&mut self, place: &Place) -> io::Result<()> {
+        match self.0.iter().position(|(held, _)| held == place) {
+            Some(index) => {
+                let (place, listener) = self.0.swap_remove(index);
+                close(&place, &listener)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Closes all of them.
+    pub(super) fn release_all(&mut self) {
+        for (place, listener) in self.0.drain(..) {
+            // The next holder replaces a file that stays behind.
+            let _stays_behind = close(&place, &listener);
+        }
+    }
+}
+
+/// As std does it, but with a longer queue.
+fn bind_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let listener =
+        rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&listener, true)?;
+    rustix::net::bind(&listener, &address)?;
+    rustix::net::listen(&listener, BACKLOG)?;
+    Ok(listener)
+}
+
+/// A file that is in the way is a leftover, because the lock is ours.
+fn bind_unix(dir: &Path, name: &str) -> io::Result<OwnedFd> {
+    remove(dir, name)?;
+    let listener = socket::bind(dir, name)?;
+    rustix::net::listen(&listener, BACKLOG)?;
+    Ok(listener.into())
+}
+
+/// First the name, so that a late client finds none. Then the socket itself is shut down: a daemon may
+/// still have it open, and whoever connects must not wait for somebody who accepts nothing.
+fn close(place: &Place, listener: &OwnedFd) -> io::Result<()> {
+    let removed = match place {
+        Place::Tcp(_) => Ok(()),
+        Place::Unix { dir, name } => remove(dir, name),
+    };
+    let _has_no_connection = rustix::net::shutdown(listener, Shutdown::Both);
+    removed
+}
+
+fn remove(dir: &Path, name: &str) -> io::Result<()> {
+    match fs::remove_file(dir.join(name)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    use super::*;
+
+    fn any_port() -> Place {
+        Place::Tcp((Ipv4Addr::LOCALHOST, 0).into())
+    }
+
+    fn address(listener: &OwnedFd) -> SocketAddr {
+        TcpListener::from(listener.try_clone().unwrap()).local_addr().unwrap()
+    }
+
+    #[test]
+    fn a_place_keeps_its_listener_until_it_is_released() {
+        let mut listeners = Listeners::default();
+        let first = listeners.bind(any_port()).unwrap();
+        let address = address(&first);
+        assert!(Rc::ptr_eq(&first, &listeners.bind(any_port()).unwrap()));
+        TcpStream::connect(address).unwrap();
+
+        let taken = listeners.bind(Place::Tcp(address)).unwrap_err();
+        assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+        listeners.release(&any_port()).unwrap();
+        let refused = TcpStream::connect(address).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "although `first` is open");
+        listeners.bind(Place::Tcp(address)).unwrap();
+        TcpStream::connect(address).unwrap();
+        listeners.release(&any_port()).unwrap();
+    }
+
+    #[test]
+    fn a_leftover_socket_is_replaced_and_none_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::Unix { dir: dir.path().into(), name: "s".into() };
+        drop(socket::bind(dir.path(), "s").unwrap());
+        let mut listeners = Listeners::default();
+        let _copy = listeners.bind(place.clone()).unwrap();
+        socket::connect(dir.path(), "s").unwrap();
+        listeners.release_all();
+        assert_eq!(socket::connect(dir.path(), "s").unwrap_err().kind(), ErrorKind::NotFound);
+        assert!(listeners.held().is_empty());
+    }
+}

@@ -1,0 +1,366 @@
+//! The protocol between a holder and its daemons.
+//!
+//! A message is one packet: a `u8` type, a payload, and for some types descriptors beside it. A holder
+//! speaks first to a daemon that it has started, with a [`ToDaemon::Welcome`]; a daemon speaks first to
+//! a holder that it has started, with a [`ToHolder::Handover`]. Both carry a version and are followed
+//! by as many [`ToDaemon::Listeners`] or [`ToHolder::Listeners`] as it takes.
+//!
+//! # How it grows
+//!
+//! A holder outlives its daemons, so the two are often of different age. As in [`wire`](crate::wire):
+//! a field may be appended to a payload, a message that may be missed gets a type of 128 or more and
+//! is skipped by whoever does not know it, and one that must not be missed gets a new version.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Place;
+use super::packet::{MAX_BYTES, MAX_DESCRIPTORS};
+use crate::codec::{DecodeError, Put, Reader, length};
+
+/// The version of the protocol that this build speaks.
+pub(super) const VERSION: u32 = 1;
+
+/// What a daemon says to a holder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ToHolder {
+    /// With the lock, a descriptor of the process and, if so said, the readable end of its standard
+    /// error.
+    Handover {
+        version: u32,
+        stderr: bool,
+        listeners: u32,
+    },
+    /// With as many descriptors.
+    Listeners(Vec<Place>),
+    Bind {
+        request: u64,
+        place: Place,
+    },
+    Release {
+        request: u64,
+        place: Place,
+    },
+    Ready {
+        request: u64,
+    },
+    Ending {
+        request: u64,
+    },
+    Prepared,
+    Failed {
+        word: Vec<u8>,
+    },
+    Replace {
+        exe: PathBuf,
+        fallback: Option<PathBuf>,
+    },
+    Yielded,
+    Pulse,
+}
+
+/// What a holder says to a daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ToDaemon {
+    /// With the lock.
+    Welcome {
+        version: u32,
+        holder_pid: u32,
+        standby: bool,
+        replacement_failed: Option<String>,
+        last_words: Option<String>,
+        watchdog: Option<Duration>,
+        listeners: u32,
+    },
+    /// With as many descriptors.
+    Listeners(Vec<Place>),
+    /// The answer to a handover.
+    TakenOver {
+        version: u32,
+        holder_pid: u32,
+    },
+    /// The answer to a request, with the listener if that was asked for.
+    Done {
+        request: u64,
+        result: Result<(), Refusal>,
+    },
+    Go,
+    GiveWay,
+    NotReplaced {
+        why: String,
+    },
+}
+
+/// Why a request was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// The error number of the system, or 0.
+    errno: i32,
+    text: String,
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        Self { errno: error.raw_os_error().unwrap_or(0), text: error.to_string() }
+    }
+}
+
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal.errno {
+            0 => Self::other(refusal.text),
+            errno => Self::from_raw_os_error(errno),
+        }
+    }
+}
+
+/// Cuts what is held into lists that fit one [`Listeners`](ToDaemon::Listeners) each.
+pub(super) fn lists<D>(held: &[(Place, D)]) -> Vec<&[(Place, D)]> {
+    let mut lists = Vec::new();
+    let mut rest = held;
+    while !rest.is_empty() {
+        let mut bytes = 8;
+        let fitting = rest.iter().take(MAX_DESCRIPTORS).take_while(|(place, _)| {
+            bytes += encoded_len(place);
+            bytes <= MAX_BYTES
+        });
+        // One place alone always fits: its path is no longer than the kernel takes.
+        let (list, more) = rest.split_at(fitting.count().max(1));
+        lists.push(list);
+        rest = more;
+    }
+    lists
+}
+
+mod kind {
+    pub(super) const HANDOVER: u8 = 1;
+    pub(super) const BIND: u8 = 2;
+    pub(super) const RELEASE: u8 = 3;
+    pub(super) const READY: u8 = 4;
+    pub(super) const ENDING: u8 = 5;
+    pub(super) const PREPARED: u8 = 6;
+    pub(super) const FAILED: u8 = 7;
+    pub(super) const REPLACE: u8 = 8;
+    pub(super) const YIELDED: u8 = 9;
+    pub(super) const PULSE: u8 = 10;
+
+    pub(super) const LISTENERS: u8 = 64;
+
+    pub(super) const WELCOME: u8 = 65;
+    pub(super) const TAKEN_OVER: u8 = 66;
+    pub(super) const DONE: u8 = 67;
+    pub(super) const GO: u8 = 68;
+    pub(super) const GIVE_WAY: u8 = 69;
+    pub(super) const NOT_REPLACED: u8 = 70;
+
+    /// From here on, a type that is unknown is skipped.
+    pub(super) const SKIPPED: u8 = 128;
+}
+
+impl ToHolder {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Handover { version, stderr, listeners } => message(kind::HANDOVER, |out| {
+                out.put_u32(*version);
+                out.put_u8(u8::from(*stderr));
+                out.put_u32(*listeners);
+            }),
+            Self::Listeners(places) => listeners(places),
+            Self::Bind { request, place } => message(kind::BIND, |out| {
+                out.put_u64(*request);
+                put_place(out, place);
+            }),
+            Self::Release { request, place } => message(kind::RELEASE, |out| {
+                out.put_u64(*request);
+                put_place(out, place);
+            }),
+            Self::Ready { request } => message(kind::READY, |out| out.put_u64(*request)),
+            Self::Ending { request } => message(kind::ENDING, |out| out.put_u64(*request)),
+            Self::Prepared => message(kind::PREPARED, |_| ()),
+            Self::Failed { word } => message(kind::FAILED, |out| out.put_bytes(word)),
+            Self::Replace { exe, fallback } => message(kind::REPLACE, |out| {
+                out.put_bytes(exe.as_os_str().as_bytes());
+                put_maybe(out, fallback.as_ref().map(|path| path.as_os_str().as_bytes()));
+            }),
+            Self::Yielded => message(kind::YIELDED, |_| ()),
+            Self::Pulse => message(kind::PULSE, |_| ()),
+        }
+    }
+
+    /// The message, or `None` if it is to be skipped.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Option<Self>, DecodeError> {
+        let mut from = Reader::new(bytes);
+        Ok(Some(match from.u8()? {
+            kind::HANDOVER => Self::Handover {
+                version: from.u32()?,
+                stderr: from.bool("stderr")?,
+                listeners: from.u32()?,
+            },
+            kind::LISTENERS => Self::Listeners(places(&mut from)?),
+            kind::BIND => Self::Bind { request: from.u64()?, place: place(&mut from)? },
+            kind::RELEASE => Self::Release { request: from.u64()?, place: place(&mut from)? },
+            kind::READY => Self::Ready { request: from.u64()? },
+            kind::ENDING => Self::Ending { request: from.u64()? },
+            kind::PREPARED => Self::Prepared,
+            kind::FAILED => Self::Failed { word: from.bytes()?.to_vec() },
+            kind::REPLACE => Self::Replace {
+                exe: path(from.bytes()?),
+                fallback: maybe(&mut from, "fallback")?.map(path),
+            },
+            kind::YIELDED => Self::Yielded,
+            kind::PULSE => Self::Pulse,
+            kind::SKIPPED.. => return Ok(None),
+            _ => return Err(DecodeError::Invalid("type")),
+        }))
+    }
+}
+
+impl ToDaemon {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Welcome {
+                version,
+                holder_pid,
+                standby,
+                replacement_failed,
+                last_words,
+                watchdog,
+                listeners,
+            } => message(kind::WELCOME, |out| {
+                out.put_u32(*version);
+                out.put_u32(*holder_pid);
+                out.put_u8(u8::from(*standby));
+                put_maybe(out, replacement_failed.as_ref().map(String::as_bytes));
+                put_maybe(out, last_words.as_ref().map(String::as_bytes));
+                let micros = watchdog.map_or(0, |every| every.as_micros());
+                out.put_u64(u64::try_from(micros).unwrap_or(u64::MAX));
+                out.put_u32(*listeners);
+            }),
+            Self::Listeners(places) => listeners(places),
+            Self::TakenOver { version, holder_pid } => message(kind::TAKEN_OVER, |out| {
+                out.put_u32(*version);
+                out.put_u32(*holder_pid);
+            }),
+            Self::Done { request, result } => message(kind::DONE, |out| {
+                out.put_u64(*request);
+                out.put_u8(u8::from(result.is_ok()));
+                if let Err(refusal) = result {
+                    out.put_i32(refusal.errno);
+                    out.put_bytes(refusal.text.as_bytes());
+                }
+            }),
+            Self::Go => message(kind::GO, |_| ()),
+            Self::GiveWay => message(kind::GIVE_WAY, |_| ()),
+            Self::NotReplaced { why } => {
+                message(kind::NOT_REPLACED, |out| out.put_bytes(why.as_bytes()))
+            }
+        }
+    }
+
+    /// The message, or `None` if it is to be skipped.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Option<Self>, DecodeError> {
+        let mut from = Reader::new(bytes);
+        Ok(Some(match from.u8()? {
+            kind::WELCOME => Self::Welcome {
+                version: from.u32()?,
+                holder_pid: from.u32()?,
+                standby: from.bool("standby")?,
+                replacement_failed: maybe_text(&mut from, "replacement_failed")?,
+                last_words: maybe_text(&mut from, "last_words")?,
+                watchdog: Some(Duration::from_micros(from.u64()?)).filter(|every| !every.is_zero()),
+                listeners: from.u32()?,
+            },
+            kind::LISTENERS => Self::Listeners(places(&mut from)?),
+            kind::TAKEN_OVER => Self::TakenOver { version: from.u32()?, holder_pid: from.u32()? },
+            kind::DONE => Self::Done { request: from.u64()?, result: result(&mut from)? },
+            kind::GO => Self::Go,
+            kind::GIVE_WAY => Self::GiveWay,
+            kind::NOT_REPLACED => Self::NotReplaced { why: from.text("why")? },
+            kind::SKIPPED.. => return Ok(None),
+            _ => return Err(DecodeError::Invalid("type")),
+        }))
+    }
+}
+
+fn message(kind: u8, payload: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = vec![kind];
+    payload(&mut out);
+    out
+}
+
+fn listeners(places: &[Place]) -> Vec<u8> {
+    message(kind::LISTENERS, |out| {
+        out.put_u32(length(places.len()));
+        places.iter().for_each(|place| put_place(out, place));
+    })
+}
+
+fn places(from: &mut Reader<'_>) -> Result<Vec<Place>, DecodeError> {
+    (0..from.u32()?).map(|_| place(from)).collect()
+}
+
+const TCP: u8 = 0;
+const UNIX: u8 = 1;
+
+fn put_place(out: &mut Vec<u8>, place: &Place) {
+    match place {
+        Place::Tcp(address) => {
+            out.put_u8(TCP);
+            out.put_bytes(address.to_string().as_bytes());
+        }
+        Place::Unix { dir, name } => {
+            out.put_u8(UNIX);
+            out.put_bytes(dir.as_os_str().as_bytes());
+            out.put_bytes(name.as_bytes());
+        }
+    }
+}
+
+fn place(from: &mut Reader<'_>) -> Result<Place, DecodeError> {
+    match from.u8()? {
+        TCP => {
+            let address = from.text("address")?.parse();
+            Ok(Place::Tcp(address.map_err(|_| DecodeError::Invalid("address"))?))
+        }
+        UNIX => Ok(Place::Unix { dir: path(from.bytes()?), name: from.text("name")? }),
+        _ => Err(DecodeError::Invalid("place")),
+    }
+}
+
+fn encoded_len(place: &Place) -> usize {
+    let mut bytes = Vec::new();
+    put_place(&mut bytes, place);
+    bytes.len()
+}
+
+fn result(from: &mut Reader<'_>) -> Result<Result<(), Refusal>, DecodeError> {
+    if from.bool("done")? {
+        return Ok(Ok(()));
+    }
+    Ok(Err(Refusal { errno: from.i32()?, text: from.text("refusal")? }))
+}
+
+fn put_maybe(out: &mut Vec<u8>, field: Option<&[u8]>) {
+    out.put_u8(u8::from(field.is_some()));
+    if let Some(field) = field {
+        out.put_bytes(field);
+    }
+}
+
+fn maybe<'a>(from: &mut Reader<'a>, what: &'static str) -> Result<Option<&'a [u8]>, DecodeError> {
+    from.bool(what)?.then(|| from.bytes()).transpose()
+}
+
+fn maybe_text(from: &mut Reader<'_>, what: &'static str) -> Result<Option<String>, DecodeError> {
+    from.bool(what)?.then(|| from.text(what)).transpose()
+}
+
+fn path(bytes: &[u8]) -> PathBuf {
+    Path::new(OsStr::from_bytes(bytes)).to_path_buf()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn a_place() -> impl Strategy<Value = Place> {
+    prop_oneof![
+        any::<std::net::SocketAddrV4>().prop_map(|address| Place::Tcp(address.into())),
+        ("[a-z/]{1,200}", "[a-z.]{1,20}")
+            .prop_map(|(dir, name)| Place::Unix { dir: dir.into(), name }),
+    ]
+}
+
+fn a_word() -> impl Strategy<Value = ToHolder> {
+    prop_oneof![
+        any::<(u32, bool, u32)>().prop_map(|(version, stderr, listeners)| {
+            ToHolder::Handover { version, stderr, listeners }
+        }),
+        prop::collection::vec(a_place(), 0..20).prop_map(ToHolder::Listeners),
+        (any(), a_place()).prop_map(|(request, place)| ToHolder::Bind { request, place }),
+        (any(), a_place()).prop_map(|(request, place)| ToHolder::Release { request, place }),
+        any().prop_map(|request| ToHolder::Ready { request }),
+        any().prop_map(|request| ToHolder::Ending { request }),
+        any().prop_map(|word| ToHolder::Failed { word }),
+        ("[a-z/]{1,30}", any::<bool>()).prop_map(|(exe, fallback)| ToHolder::Replace {
+            fallback: fallback.then(|| format!("{exe}.old").into()),
+            exe: exe.into(),
+        }),
+        Just(ToHolder::Prepared),
+        Just(ToHolder::Yielded),
+        Just(ToHolder::Pulse),
+    ]
+}
+
+fn an_order() -> impl Strategy<Value = ToDaemon> {
+    let text = || prop::option::of(".{0,40}");
+    prop_oneof![
+        (any::<(u32, u32, bool, u32)>(), text(), text(), prop::option::of(1..1_000_000_u64))
+            .prop_map(|((version, holder_pid, standby, listeners), failed, words, every)| {
+                ToDaemon::Welcome {
+                    version,
+                    holder_pid,
+                    standby,
+                    replacement_failed: failed,
+                    last_words: words,
+                    watchdog: every.map(Duration::from_micros),
+                    listeners,
+                }
+            }),
+        prop::collection::vec(a_place(), 0..20).prop_map(ToDaemon::Listeners),
+        any::<(u32, u32)>()
+            .prop_map(|(version, holder_pid)| ToDaemon::TakenOver { version, holder_pid }),
+        any().prop_map(|request| ToDaemon::Done { request, result: Ok(()) }),
+        (any(), any(), ".{0,40}").prop_map(|(request, errno, text)| ToDaemon::Done {
+            request,
+            result: Err(Refusal { errno, text }),
+        }),
+        ".{0,40}".prop_map(|why| ToDaemon::NotReplaced { why }),
+        Just(ToDaemon::Go),
+        Just(ToDaemon::GiveWay),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn messages_are_read_as_they_were_written(word in a_word(), order in an_order()) {
+        let longer = |mut bytes: Vec<u8>| { bytes.extend(b"from the future"); bytes };
+        prop_assert_eq!(ToHolder::decode(&longer(word.encode())), Ok(Some(word)));
+        prop_assert_eq!(ToDaemon::decode(&longer(order.encode())), Ok(Some(order)));
+    }
+
+    #[test]
+    fn no_bytes_are_a_reason_to_panic(bytes: Vec<u8>) {
+        let (_word, _order) = (ToHolder::decode(&bytes), ToDaemon::decode(&bytes));
+    }
+
+    #[test]
+    fn lists_hold_everything_in_order(
+        held in prop::collection::vec((a_place(), any::<u16>()), 0..600)
+    ) {
+        let lists = lists(&held);
+        prop_assert_eq!(lists.concat(), held);
+        for list in lists {
+            prop_assert!(list.len() <= MAX_DESCRIPTORS);
+            let places = list.iter().map(|(place, _)| place.clone()).collect();
+            prop_assert!(ToDaemon::Listeners(places).encode().len() <= MAX_BYTES);
+        }
+    }
+}
+
+#[test]
+fn what_may_be_missed_is_skipped() {
+    assert_eq!(ToHolder::decode(&[200, 1, 2]), Ok(None));
+    assert_eq!(ToDaemon::decode(&[128]), Ok(None));
+    assert_eq!(ToHolder::decode(&[127]), Err(DecodeError::Invalid("type")));
+    assert_eq!(ToDaemon::decode(&[]), Err(DecodeError::Short));
+}
+
+#[test]
+fn an_error_keeps_its_kind() {
+    let taken = io::Error::from_raw_os_error(rustix::io::Errno::ADDRINUSE.raw_os_error());
+    assert_eq!(io::Error::from(Refusal::from(taken)).kind(), io::ErrorKind::AddrInUse);
+    let other = io::Error::from(Refusal::from(io::Error::other("no such place")));
+    assert_eq!(other.to_string(), "no such place");
+}

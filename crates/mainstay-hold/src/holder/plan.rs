@@ -1,0 +1,397 @@
+//! What a holder does next, decided: facts and the time come in, actions go out.
+//!
+//! One daemon serves. When it dies, the next one is started, at once at first and ever later while none
+//! of them lives for long, until the holder gives up. When it asks for a successor, one is started in
+//! standby; it is told to go when the old one has yielded or ended, never before. A successor that is
+//! no good before that costs nothing; one that is no good afterwards is killed and undone.
+//!
+//! What always holds:
+//!
+//! - No daemon is told to serve while another one serves: it waits for a yield or an end, and a kill
+//!   is no end before the process is gone.
+//! - After the listeners are released nothing is started. The holder ends when every daemon has.
+//! - Every wait has a limit, and [`Plan::deadline`] is the next of them. A daemon that serves has none.
+
+mod daemon;
+mod news;
+mod replacing;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use self::daemon::{Daemon, END, WITHOUT_SOCKET};
+pub(super) use self::news::{Action, End, Event, Outcome, Start, Word};
+use self::replacing::{Stage, Successor, Trial};
+
+/// How long a daemon must serve for its death to be a first one.
+const STABLE: Duration = Duration::from_secs(1);
+
+/// How long to wait before the next start, by the number of daemons in a row that were not stable.
+const WAITS: [Duration; 5] = [
+    Duration::ZERO,
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+];
+
+/// Names one daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Id(u32);
+
+/// The decisions of one holder.
+#[derive(Debug)]
+pub(super) struct Plan {
+    exe: PathBuf,
+    phase: Phase,
+    successor: Option<Successor>,
+    /// Those that yielded or were killed, and have not ended yet.
+    leaving: Vec<Daemon>,
+    /// How many daemons in a row were not stable.
+    unstable: usize,
+    /// Whether any daemon was ready.
+    proven: bool,
+    replacement_failed: Option<String>,
+    last_words: Option<String>,
+    started: u32,
+    actions: Vec<Action>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// No daemon serves, until the next is started.
+    Resting {
+        until: Instant,
+    },
+    /// No daemon serves, until a program is put back.
+    Restoring {
+        from: PathBuf,
+        to: PathBuf,
+    },
+    /// One daemon serves, or is about to.
+    Serving(Serving),
+    /// The end was asked for or cannot be helped.
+    Ending {
+        daemon: Option<Daemon>,
+        outcome: Outcome,
+    },
+    Over,
+}
+
+#[derive(Debug)]
+struct Serving {
+    daemon: Daemon,
+    ready: Option<Instant>,
+    /// Of a successor that was told to go and has to prove itself.
+    trial: Option<Trial>,
+}
+
+impl Plan {
+    /// A holder that has no daemon yet. The first tick starts one.
+    pub(super) fn begin(now: Instant, exe: PathBuf) -> Self {
+        Self {
+            exe,
+            phase: Phase::Resting { until: now },
+            successor: None,
+            leaving: Vec::new(),
+            unstable: 0,
+            proven: false,
+            replacement_failed: None,
+            last_words: None,
+            started: 0,
+            actions: Vec::new(),
+        }
+    }
+
+    /// A holder that was given a daemon that serves already.
+    pub(super) fn adopt(now: Instant, exe: PathBuf) -> (Self, Id) {
+        let mut plan = Self { proven: true, ..Self::begin(now, exe) };
+        let id = plan.next_id();
+        let serving = Serving { daemon: Daemon::new(id), ready: Some(now), trial: None };
+        plan.phase = Phase::Serving(serving);
+        (plan, id)
+    }
+
+    /// Takes in one fact and answers with what to do, in this order.
+    pub(super) fn handle(&mut self, now: Instant, event: Event) -> Vec<Action> {
+        match event {
+            Event::Said(id, word) => self.hear(now, id, word),
+            Event::Closed(id) => self.lose(now, id),
+            Event::Gone(id, end) => self.bury(now, id, &end),
+            Event::Restored(done) => self.restored(now, done),
+            Event::Signal => self.signal(now),
+            Event::Tick => {}
+        }
+        self.keep_limits(now);
+        self.proceed(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When [`Event::Tick`] is due next, if ever.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let of_phase = match &self.phase {
+            Phase::Resting { until } => Some(*until),
+            Phase::Serving(serving) => serving.daemon.deadline(),
+            Phase::Ending { daemon, .. } => daemon.as_ref().and_then(Daemon::deadline),
+            Phase::Restoring { .. } | Phase::Over => None,
+        };
+        let of_successor = self.successor.as_ref().and_then(|next| next.daemon.deadline());
+        let of_leaving = self.leaving.iter().filter_map(Daemon::deadline);
+        of_phase.into_iter().chain(of_successor).chain(of_leaving).min()
+    }
+
+    /// Whether this daemon is the one that serves, or did so last and is ending.
+    pub(super) fn serves(&self, id: Id) -> bool {
+        match &self.phase {
+            Phase::Serving(Serving { daemon, .. }) | Phase::Ending { daemon: Some(daemon), .. } => {
+                daemon.id == id
+            }
+            Phase::Resting { .. }
+            | Phase::Restoring { .. }
+            | Phase::Ending { daemon: None, .. }
+            | Phase::Over => false,
+        }
+    }
+
+    fn hear(&mut self, now: Instant, id: Id, word: Word) {
+        let serves = self.serves(id);
+        match word {
+            Word::Prepared => self.prepared(now, id),
+            Word::Ready if serves => self.ready(now),
+            Word::Yielded if serves => self.yielded(now),
+            Word::Failed(word) if serves => self.failed(word),
+            Word::Failed(word) => self.withdraw(id, &text_of(&word)),
+            Word::Ending => self.ending(now, id),
+            Word::Replace { exe, fallback } => self.replace(now, id, exe, fallback),
+            // Said too early, or too late to matter.
+            Word::Ready | Word::Yielded => {}
+        }
+    }
+
+    fn ready(&mut self, now: Instant) {
+        let Phase::Serving(serving) = &mut self.phase else { return };
+        // One that is killed already may have been late by a hair; it stays killed.
+        if serving.ready.is_some() || serving.daemon.is_killed() {
+            return;
+        }
+        serving.ready = Some(now);
+        if let Some(trial) = serving.trial.take() {
+            serving.daemon.unlimit();
+            self.exe = trial.exe;
+        }
+        (self.replacement_failed, self.last_words) = (None, None);
+        if !self.proven {
+            self.proven = true;
+            self.actions.push(Action::First);
+        }
+    }
+
+    fn failed(&mut self, word: Vec<u8>) {
+        let Phase::Serving(serving) = &mut self.phase else { return };
+        self.actions.extend(serving.daemon.kill());
+        if let Some(trial) = &mut serving.trial {
+            trial.fault.get_or_insert_with(|| text_of(&word));
+        } else if self.proven {
+            self.end(Outcome::GaveUp(text_of(&word)));
+        } else {
+            self.end(Outcome::NotStarted(word));
+        }
+    }
+
+    fn ending(&mut self, now: Instant, id: Id) {
+        match &mut self.phase {
+            Phase::Serving(serving) if serving.daemon.id == id => {
+                serving.daemon.limit(END, now);
+                self.actions.push(Action::Release);
+                self.end_on_purpose();
+            }
+            Phase::Ending { daemon: Some(daemon), .. } if daemon.id == id => {
+                self.actions.push(Action::Release);
+            }
+            Phase::Resting { .. }
+            | Phase::Restoring { .. }
+            | Phase::Serving(_)
+            | Phase::Ending { .. }
+            | Phase::Over => self.withdraw(id, "it ended"),
+        }
+    }
+
+    fn lose(&mut self, now: Instant, id: Id) {
+        if let Phase::Serving(serving) = &mut self.phase {
+            let next = self.successor.as_mut().map(|next| &mut next.daemon);
+            let mut both = [Some(&mut serving.daemon), next].into_iter().flatten();
+            if let Some(daemon) = both.find(|daemon| daemon.id == id) {
+                daemon.limit_closed(WITHOUT_SOCKET, now);
+            }
+        }
+    }
+
+    fn bury(&mut self, now: Instant, id: Id, end: &End) {
+        self.leaving.retain(|daemon| daemon.id != id);
+        if self.successor.as_ref().is_some_and(|next| next.daemon.id == id) {
+            return self.bury_successor(end);
+        }
+        match &mut self.phase {
+            Phase::Ending { daemon, .. } if daemon.as_ref().is_some_and(|it| it.id == id) => {
+                *daemon = None;
+            }
+            Phase::Serving(serving) if serving.daemon.id == id => {
+                let (ready, trial) = (serving.ready, serving.trial.take());
+                self.phase = Phase::Resting { until: now };
+                match trial {
+                    Some(trial) => self.undo(trial, end),
+                    None => self.succeed(now, ready, end),
+                }
+            }
+            Phase::Resting { .. }
+            | Phase::Restoring { .. }
+            | Phase::Serving(_)
+            | Phase::Ending { .. }
+            | Phase::Over => {}
+        }
+    }
+
+    /// The daemon that served is gone: it is followed by its successor if that is prepared, and else
+    /// by another one like itself.
+    fn succeed(&mut self, now: Instant, ready: Option<Instant>, end: &End) {
+        match self.successor.take() {
+            Some(Successor { daemon, trial, stage: Stage::Waiting }) => {
+                return self.go(now, daemon, trial);
+            }
+            Some(next) => self.drop_successor(next, "the daemon died before it could be replaced"),
+            None => {}
+        }
+        let text = with_words(&end.how, &end.words);
+        if !self.proven {
+            return self.end(Outcome::NotStarted(text.into_bytes()));
+        }
+        let stable = ready.is_some_and(|ready| now.saturating_duration_since(ready) >= STABLE);
+        self.unstable = if stable { 0 } else { self.unstable + 1 };
+        match WAITS.get(self.unstable) {
+            Some(wait) => {
+                self.last_words = Some(text);
+                self.phase = Phase::Resting { until: now + *wait };
+            }
+            None => self.end(Outcome::GaveUp(text)),
+        }
+    }
+
+    fn signal(&mut self, now: Instant) {
+        match &mut self.phase {
+            Phase::Serving(serving) => {
+                serving.daemon.limit(END, now);
+                self.actions.push(Action::Term(serving.daemon.id));
+                self.end_on_purpose();
+            }
+            Phase::Resting { .. } | Phase::Restoring { .. } => self.end_on_purpose(),
+            Phase::Ending { daemon: Some(daemon), .. } => self.actions.extend(daemon.kill()),
+            Phase::Ending { daemon: None, .. } | Phase::Over => {}
+        }
+    }
+
+    /// Kills whoever had its time.
+    fn keep_limits(&mut self, now: Instant) {
+        match &mut self.phase {
+            Phase::Serving(serving) => {
+                if let Some(fault) = serving.daemon.overdue(now) {
+                    self.actions.extend(serving.daemon.kill());
+                    if let Some(trial) = &mut serving.trial {
+                        trial.fault.get_or_insert_with(|| fault.into());
+                    }
+                }
+            }
+            Phase::Ending { daemon: Some(daemon), .. } if daemon.overdue(now).is_some() => {
+                self.actions.extend(daemon.kill());
+            }
+            Phase::Resting { .. }
+            | Phase::Restoring { .. }
+            | Phase::Ending { .. }
+            | Phase::Over => {}
+        }
+        let overdue = self
+            .successor
+            .as_ref()
+            .and_then(|next| next.daemon.overdue(now).map(|fault| (next.daemon.id, fault)));
+        if let Some((id, fault)) = overdue {
+            self.withdraw(id, fault);
+        }
+        for daemon in &mut self.leaving {
+            if daemon.overdue(now).is_some() {
+                self.actions.extend(daemon.kill());
+            }
+        }
+    }
+
+    /// Does what only waited for its time, or for everybody's end.
+    fn proceed(&mut self, now: Instant) {
+        match &self.phase {
+            Phase::Resting { until } if now >= *until => self.start(),
+            Phase::Ending { daemon: None, outcome } => {
+                let outcome = outcome.clone();
+                for daemon in &mut self.leaving {
+                    self.actions.extend(daemon.kill());
+                }
+                if self.leaving.is_empty() {
+                    self.actions.push(Action::End(outcome));
+                    self.phase = Phase::Over;
+                }
+            }
+            Phase::Resting { .. }
+            | Phase::Restoring { .. }
+            | Phase::Serving(_)
+            | Phase::Ending { .. }
+            | Phase::Over => {}
+        }
+    }
+
+    fn start(&mut self) {
+        let id = self.next_id();
+        self.actions.push(Action::Start(Start {
+            id,
+            exe: self.exe.clone(),
+            standby: false,
+            replacement_failed: self.replacement_failed.clone(),
+            last_words: self.last_words.clone(),
+        }));
+        let serving = Serving { daemon: Daemon::new(id), ready: None, trial: None };
+        self.phase = Phase::Serving(serving);
+    }
+
+    fn end_on_purpose(&mut self) {
+        self.end(if self.proven {
+            Outcome::Done
+        } else {
+            Outcome::NotStarted(b"it was ended before it was ready".into())
+        });
+    }
+
+    /// From here on nothing is started.
+    fn end(&mut self, outcome: Outcome) {
+        if let Some(next) = self.successor.take() {
+            self.drop_successor(next, "the daemon is ending");
+        }
+        let daemon = match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Serving(serving) => Some(serving.daemon),
+            Phase::Resting { .. }
+            | Phase::Restoring { .. }
+            | Phase::Ending { .. }
+            | Phase::Over => None,
+        };
+        self.phase = Phase::Ending { daemon, outcome };
+    }
+
+    fn next_id(&mut self) -> Id {
+        self.started += 1;
+        Id(self.started)
+    }
+}
+
+fn text_of(word: &[u8]) -> String {
+    String::from_utf8_lossy(word).into_owned()
+}
+
+fn with_words(reason: &str, words: &str) -> String {
+    if words.is_empty() { reason.into() } else { format!("{reason}:\n{words}") }
+}

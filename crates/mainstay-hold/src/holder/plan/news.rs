@@ -1,0 +1,81 @@
+//! What the plan is told, and what it answers.
+
+use std::path::PathBuf;
+
+use super::Id;
+use crate::holder::Order;
+
+/// What has happened.
+#[derive(Debug, Clone)]
+pub(in crate::holder) enum Event {
+    /// A daemon has said something.
+    Said(Id, Word),
+    /// The socket of a daemon has ended. Nothing more will be said.
+    Closed(Id),
+    /// The process of a daemon has ended, or could not be started.
+    Gone(Id, End),
+    /// Whether [`Action::Restore`] could be done.
+    Restored(bool),
+    /// Somebody wants the holder to end.
+    Signal,
+    /// Time has passed.
+    Tick,
+}
+
+/// What a daemon says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::holder) enum Word {
+    Prepared,
+    Ready,
+    Failed(Vec<u8>),
+    Ending,
+    Replace { exe: PathBuf, fallback: Option<PathBuf> },
+    Yielded,
+}
+
+/// How a process has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::holder) struct End {
+    /// Such as `it exited with 1`.
+    pub(in crate::holder) how: String,
+    /// The end of what it wrote to standard error.
+    pub(in crate::holder) words: String,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::holder) enum Action {
+    Start(Start),
+    Tell(Id, Order),
+    Term(Id),
+    Kill(Id),
+    /// Rename a program over the one that replaced it, and say whether that was possible.
+    Restore {
+        from: PathBuf,
+        to: PathBuf,
+    },
+    /// The first daemon is ready.
+    First,
+    /// Close all listeners.
+    Release,
+    /// The holder is done.
+    End(Outcome),
+}
+
+/// A daemon to be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::holder) struct Start {
+    pub(in crate::holder) id: Id,
+    pub(in crate::holder) exe: PathBuf,
+    pub(in crate::holder) standby: bool,
+    pub(in crate::holder) replacement_failed: Option<String>,
+    pub(in crate::holder) last_words: Option<String>,
+}
+
+/// How it all ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::holder) enum Outcome {
+    Done,
+    NotStarted(Vec<u8>),
+    GaveUp(String),
+}

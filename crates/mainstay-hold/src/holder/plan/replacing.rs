@@ -1,0 +1,168 @@
+//! One daemon after another, without a gap.
+//!
+//! Asked, prepared, give way, yielded, go, ready: until `go` the old daemon can go on as if nothing
+//! had been; from `go` on there is only the way back to the program that was there before.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use super::daemon::{BE_READY, Daemon, LEAVE, PREPARE, YIELD};
+use super::{Action, End, Id, Phase, Plan, Serving, Start, with_words};
+use crate::holder::Order;
+
+/// What a successor is tried for.
+#[derive(Debug)]
+pub(super) struct Trial {
+    /// The program that becomes the daemon's.
+    pub(super) exe: PathBuf,
+    /// What is renamed over it if it is no good.
+    pub(super) fallback: Option<PathBuf>,
+    /// Why it is no good, if that is known before its end.
+    pub(super) fault: Option<String>,
+}
+
+/// A daemon that was not told to go yet.
+#[derive(Debug)]
+pub(super) struct Successor {
+    pub(super) daemon: Daemon,
+    pub(super) trial: Trial,
+    pub(super) stage: Stage,
+}
+
+/// How far a successor is.
+#[derive(Debug)]
+pub(super) enum Stage {
+    Preparing,
+    /// It is prepared; the old one was told to give way.
+    Waiting,
+    /// It was killed and has not ended yet.
+    Withdrawn,
+}
+
+impl Plan {
+    pub(super) fn replace(
+        &mut self,
+        now: Instant,
+        id: Id,
+        exe: PathBuf,
+        fallback: Option<PathBuf>,
+    ) {
+        let refusal = match &self.phase {
+            Phase::Ending { .. } | Phase::Over => Some("the daemon is ending"),
+            Phase::Serving(Serving { daemon, trial: None, .. })
+                if daemon.id == id && self.successor.is_none() =>
+            {
+                None
+            }
+            Phase::Serving(_) | Phase::Resting { .. } | Phase::Restoring { .. } => {
+                Some("another one is under way")
+            }
+        };
+        if let Some(refusal) = refusal {
+            return self.actions.push(Action::Tell(id, Order::NotReplaced(refusal.into())));
+        }
+        let mut daemon = Daemon::new(self.next_id());
+        daemon.limit(PREPARE, now);
+        self.actions.push(Action::Start(Start {
+            id: daemon.id,
+            exe: exe.clone(),
+            standby: true,
+            replacement_failed: None,
+            last_words: None,
+        }));
+        let trial = Trial { exe, fallback, fault: None };
+        self.successor = Some(Successor { daemon, trial, stage: Stage::Preparing });
+    }
+
+    pub(super) fn prepared(&mut self, now: Instant, id: Id) {
+        let (Some(next), Phase::Serving(serving)) = (&mut self.successor, &mut self.phase) else {
+            return;
+        };
+        if next.daemon.id == id && matches!(next.stage, Stage::Preparing) {
+            next.stage = Stage::Waiting;
+            next.daemon.unlimit();
+            serving.daemon.limit(YIELD, now);
+            self.actions.push(Action::Tell(serving.daemon.id, Order::GiveWay));
+        }
+    }
+
+    /// Whoever yields is out, asked or not: the order to go on may have crossed its word.
+    pub(super) fn yielded(&mut self, now: Instant) {
+        self.leave(now);
+        match self.successor.take() {
+            Some(Successor { daemon, trial, stage: Stage::Waiting }) => self.go(now, daemon, trial),
+            Some(next) => self.drop_successor(next, "the daemon gave way too early"),
+            None => self.replacement_failed = Some("the daemon gave way too late".into()),
+        }
+    }
+
+    /// The successor has ended before it was told to go.
+    pub(super) fn bury_successor(&mut self, end: &End) {
+        let (Some(next), Phase::Serving(serving)) = (self.successor.take(), &mut self.phase) else {
+            return;
+        };
+        let reason = next.trial.fault.unwrap_or_else(|| end.how.clone());
+        let why = with_words(&reason, &end.words);
+        if serving.daemon.is_killed() {
+            self.replacement_failed = Some(why);
+        } else {
+            serving.daemon.unlimit();
+            self.actions.push(Action::Tell(serving.daemon.id, Order::NotReplaced(why)));
+        }
+    }
+
+    /// A successor that was told to go was no good, and is gone: back to what was before it.
+    pub(super) fn undo(&mut self, trial: Trial, end: &End) {
+        let reason = trial.fault.unwrap_or_else(|| end.how.clone());
+        self.replacement_failed = Some(with_words(&reason, &end.words));
+        if let Some(from) = trial.fallback {
+            self.actions.push(Action::Restore { from: from.clone(), to: trial.exe.clone() });
+            self.phase = Phase::Restoring { from, to: trial.exe };
+        }
+    }
+
+    pub(super) fn restored(&mut self, now: Instant, done: bool) {
+        if let Phase::Restoring { from, to } = &mut self.phase {
+            self.exe = std::mem::take(if done { to } else { from });
+            self.phase = Phase::Resting { until: now };
+        }
+    }
+
+    /// Nobody serves any more: the successor may.
+    pub(super) fn go(&mut self, now: Instant, mut daemon: Daemon, trial: Trial) {
+        daemon.limit(BE_READY, now);
+        self.actions.push(Action::Tell(daemon.id, Order::Go));
+        self.phase = Phase::Serving(Serving { daemon, ready: None, trial: Some(trial) });
+    }
+
+    /// The daemon that serves does so no more, and may finish what it has begun.
+    fn leave(&mut self, now: Instant) {
+        let resting = Phase::Resting { until: now };
+        if let Phase::Serving(serving) = std::mem::replace(&mut self.phase, resting) {
+            let mut daemon = serving.daemon;
+            daemon.limit(LEAVE, now);
+            self.leaving.push(daemon);
+        }
+    }
+
+    /// A successor that is no good before it was told to go. What becomes of that is told when it has
+    /// ended, with its last words.
+    pub(super) fn withdraw(&mut self, id: Id, reason: &str) {
+        let Some(next) = self.successor.as_mut().filter(|next| next.daemon.id == id) else {
+            return;
+        };
+        next.trial.fault.get_or_insert_with(|| reason.into());
+        next.stage = Stage::Withdrawn;
+        self.actions.extend(next.daemon.kill());
+        if let Phase::Serving(serving) = &mut self.phase {
+            serving.daemon.unlimit();
+        }
+    }
+
+    /// A successor that is not wanted any more.
+    pub(super) fn drop_successor(&mut self, mut next: Successor, reason: &str) {
+        self.replacement_failed = Some(next.trial.fault.unwrap_or_else(|| reason.into()));
+        self.actions.extend(next.daemon.kill());
+        self.leaving.push(next.daemon);
+    }
+}

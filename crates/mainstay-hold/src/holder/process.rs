@@ -1,0 +1,89 @@
+//! A daemon's process, be it our child or not.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::{notify, packet};
+
+/// A process that is waited for and signalled by descriptor, so that no other can be meant.
+#[derive(Debug)]
+pub(super) struct Process {
+    pidfd: OwnedFd,
+    /// `None` if it is not ours to reap.
+    child: Option<Child>,
+}
+
+/// A daemon that was started, and our ends.
+#[derive(Debug)]
+pub(super) struct Spawned {
+    pub(super) process: Process,
+    pub(super) socket: OwnedFd,
+    /// Its standard error, in the background.
+    pub(super) stderr: Option<OwnedFd>,
+}
+
+/// Starts a daemon whose standard input is a socket to us. It has a process group of its own: what a
+/// terminal sends reaches the holder, which passes it on in its own way.
+pub(super) fn spawn(exe: &Path, args: &[OsString], foreground: bool) -> io::Result<Spawned> {
+    let (socket, theirs) = packet::pair()?;
+    let mut command = Command::new(exe);
+    command.args(args).process_group(0).stdin(Stdio::from(theirs));
+    for name in notify::VARIABLES {
+        command.env_remove(name);
+    }
+    if !foreground {
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+    }
+    let mut child = command.spawn()?;
+    let stderr = child.stderr.take().map(OwnedFd::from);
+    let set_up = stderr.as_ref().map_or(Ok(()), |pipe| rustix::io::ioctl_fionbio(pipe, true));
+    match set_up.and_then(|()| pidfd_open(Pid::from_child(&child), PidfdFlags::empty())) {
+        Ok(pidfd) => Ok(Spawned { process: Process { pidfd, child: Some(child) }, socket, stderr }),
+        Err(errno) => {
+            child.kill()?;
+            child.wait()?;
+            Err(errno.into())
+        }
+    }
+}
+
+impl Process {
+    /// One that somebody else has started.
+    pub(super) fn adopt(pidfd: OwnedFd) -> Self {
+        Self { pidfd, child: None }
+    }
+
+    /// What has ended need not be told anything.
+    pub(super) fn signal(&self, signal: Signal) {
+        let _has_ended = pidfd_send_signal(&self.pidfd, signal);
+    }
+
+    /// How it has ended. To be asked when it has.
+    pub(super) fn reap(&mut self) -> String {
+        match self.child.as_mut().map(Child::wait) {
+            Some(Ok(status)) => how(status),
+            Some(Err(_)) | None => "it ended".into(),
+        }
+    }
+}
+
+impl AsFd for Process {
+    /// Readable when the process has ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+fn how(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("it exited with {code}"),
+        (None, Some(signal)) => format!("it was killed by signal {signal}"),
+        (None, None) => "it ended".into(),
+    }
+}

@@ -1,0 +1,281 @@
+//! The loop: waits for whatever happens first, has the plan decide, and does what it says.
+//!
+//! What a daemon said before it died is heard before its death: the plan must know an end on purpose
+//! from a crash. Without a time limit pending, the loop sleeps until something happens.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use super::daemon::{Daemon, Heard, no_start};
+use super::listeners::Listeners;
+use super::message::{self, ToDaemon, ToHolder, VERSION};
+use super::notify::Notify;
+use super::packet::Buffer;
+use super::plan::{Action, Event, Id, Outcome, Plan, Start, Word};
+use super::process;
+use super::signals::Signals;
+use super::{Config, First, Order, last_words};
+use crate::clock;
+use crate::codec::length;
+
+/// How many words of one daemon are heard before the others are listened to again.
+const WORDS_AT_ONCE: usize = 64;
+
+/// The longest text about a daemon's end that is passed on. The rest of its packet is shorter.
+const MAX_TEXT: usize = 12 * 1024;
+
+pub(super) struct Holder<T> {
+    pub(super) config: Config,
+    pub(super) plan: Plan,
+    pub(super) lock: Rc<OwnedFd>,
+    pub(super) listeners: Listeners,
+    pub(super) daemons: Vec<Daemon>,
+    pub(super) signals: Signals,
+    pub(super) notify: Notify,
+    pub(super) buffer: Buffer,
+    /// Whom to tell how the first start went, if that was not told yet.
+    pub(super) tell: Option<T>,
+    pub(super) outcome: Option<Outcome>,
+}
+
+/// What can become ready.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Signals,
+    Socket(Id),
+    Stderr(Id),
+    Process(Id),
+}
+
+impl<T: FnOnce(First)> Holder<T> {
+    /// Lives until the plan is done. Then no listener and no daemon is left, and the lock is let go.
+    /// Also gives back whom to tell, if nobody was told.
+    pub(super) fn live(mut self) -> io::Result<(Outcome, Option<T>)> {
+        self.take_in(Event::Tick);
+        loop {
+            if let Some(outcome) = self.outcome.take() {
+                return Ok((outcome, self.tell.take()));
+            }
+            for source in self.wait()? {
+                self.serve(source);
+            }
+            self.take_in(Event::Tick);
+        }
+    }
+
+    fn wait(&self) -> io::Result<Vec<Source>> {
+        let timeout = self.plan.deadline().map(|at| {
+            let left = at.saturating_duration_since(clock::now());
+            Timespec::try_from(left).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })
+        });
+        let (sources, mut fds) = self.sources();
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let ready = sources.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
+        Ok(ready.map(|(source, _)| source).collect())
+    }
+
+    fn sources(&self) -> (Vec<Source>, Vec<PollFd<'_>>) {
+        let mut all = vec![(Source::Signals, self.signals.as_fd(), PollFlags::IN)];
+        for daemon in &self.daemons {
+            if let Some(socket) = daemon.socket() {
+                let mut flags = PollFlags::IN;
+                flags.set(PollFlags::OUT, daemon.owes());
+                all.push((Source::Socket(daemon.id), socket, flags));
+            }
+            if let Some(stderr) = daemon.stderr() {
+                all.push((Source::Stderr(daemon.id), stderr, PollFlags::IN));
+            }
+            all.push((Source::Process(daemon.id), daemon.process.as_fd(), PollFlags::IN));
+        }
+        all.into_iter()
+            .map(|(source, fd, flags)| (source, PollFd::from_borrowed_fd(fd, flags)))
+            .unzip()
+    }
+
+    fn serve(&mut self, source: Source) {
+        match source {
+            Source::Signals => {
+                for _ in 0..self.signals.count() {
+                    self.take_in(Event::Signal);
+                }
+            }
+            Source::Socket(id) => {
+                if let Some(daemon) = self.daemon(id) {
+                    daemon.flush();
+                }
+                self.listen(id);
+            }
+            Source::Stderr(id) => {
+                if let Some(daemon) = self.daemon(id) {
+                    daemon.read_stderr();
+                }
+            }
+            Source::Process(id) => {
+                self.listen(id);
+                let found = self.daemons.iter().position(|daemon| daemon.id == id);
+                if let Some(index) = found {
+                    let (id, end) = self.daemons.swap_remove(index).bury();
+                    self.take_in(Event::Gone(id, end));
+                }
+            }
+        }
+    }
+
+    fn listen(&mut self, id: Id) {
+        for _ in 0..WORDS_AT_ONCE {
+            let found = self.daemons.iter_mut().find(|daemon| daemon.id == id);
+            match found.map(|daemon| daemon.hear(&mut self.buffer)) {
+                Some(Heard::Word(word)) => self.obey(id, word),
+                Some(Heard::Closed) => self.take_in(Event::Closed(id)),
+                Some(Heard::Nothing) | None => return,
+            }
+        }
+    }
+
+    fn obey(&mut self, id: Id, word: ToHolder) {
+        match word {
+            ToHolder::Bind { request, place } => {
+                let bound = self.listeners.bind(place);
+                self.answer(id, request, bound.map(|listener| vec![listener]));
+            }
+            ToHolder::Release { request, place } => {
+                // A daemon that was replaced lets go of what is its successor's now.
+                let serves = self.plan.serves(id);
+                let released = if serves { self.listeners.release(&place) } else { Ok(()) };
+                self.answer(id, request, released.map(|()| Vec::new()));
+            }
+            ToHolder::Ready { request } => {
+                self.take_in(Event::Said(id, Word::Ready));
+                self.answer(id, request, Ok(Vec::new()));
+            }
+            ToHolder::Ending { request } => {
+                self.take_in(Event::Said(id, Word::Ending));
+                self.answer(id, request, Ok(Vec::new()));
+            }
+            ToHolder::Prepared => self.take_in(Event::Said(id, Word::Prepared)),
+            ToHolder::Failed { word } => self.take_in(Event::Said(id, Word::Failed(word))),
+            ToHolder::Replace { exe, fallback } => {
+                self.take_in(Event::Said(id, Word::Replace { exe, fallback }));
+            }
+            ToHolder::Yielded => self.take_in(Event::Said(id, Word::Yielded)),
+            ToHolder::Pulse if self.plan.serves(id) => self.notify.pulse(),
+            // Nothing to do for one that does not serve, nor with what only a new holder is told.
+            ToHolder::Pulse | ToHolder::Handover { .. } | ToHolder::Listeners(_) => {}
+        }
+    }
+
+    fn answer(&mut self, id: Id, request: u64, result: io::Result<Vec<Rc<OwnedFd>>>) {
+        let (result, descriptors) = match result {
+            Ok(descriptors) => (Ok(()), descriptors),
+            Err(error) => (Err(error.into()), Vec::new()),
+        };
+        if let Some(daemon) = self.daemon(id) {
+            daemon.tell(&ToDaemon::Done { request, result }, descriptors);
+        }
+    }
+
+    /// Has the plan decide and does what it says, until nothing follows from that.
+    fn take_in(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for action in self.plan.handle(clock::now(), event) {
+                events.extend(self.act(action));
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) -> Option<Event> {
+        match action {
+            Action::Start(start) => return self.start(start),
+            Action::Tell(id, order) => self.order(id, order),
+            Action::Term(id) => {
+                self.notify.stopping();
+                self.signal(id, Signal::TERM);
+            }
+            Action::Kill(id) => self.signal(id, Signal::KILL),
+            Action::Restore { from, to } => {
+                return Some(Event::Restored(fs::rename(from, to).is_ok()));
+            }
+            Action::First => {
+                last_words::forget(&self.config.run_dir);
+                self.notify.ready();
+                if let Some(tell) = self.tell.take() {
+                    tell(First::Ready);
+                }
+            }
+            Action::Release => {
+                self.notify.stopping();
+                self.listeners.release_all();
+            }
+            Action::End(outcome) => {
+                self.notify.stopping();
+                self.listeners.release_all();
+                self.outcome = Some(outcome);
+            }
+        }
+        None
+    }
+
+    fn start(&mut self, start: Start) -> Option<Event> {
+        let Config { args, foreground, .. } = &self.config;
+        let spawned = match process::spawn(&start.exe, args, *foreground) {
+            Ok(spawned) => spawned,
+            Err(error) => return Some(Event::Gone(start.id, no_start(&error, &start.exe))),
+        };
+        let mut daemon = Daemon::new(start.id, spawned);
+        let welcome = ToDaemon::Welcome {
+            version: VERSION,
+            holder_pid: std::process::id(),
+            standby: start.standby,
+            replacement_failed: start.replacement_failed.map(clip),
+            last_words: start.last_words.map(clip),
+            watchdog: self.notify.watchdog(),
+            listeners: length(self.listeners.held().len()),
+        };
+        daemon.tell(&welcome, vec![Rc::clone(&self.lock)]);
+        for list in message::lists(self.listeners.held()) {
+            let (places, listeners) = list.iter().cloned().unzip();
+            daemon.tell(&ToDaemon::Listeners(places), listeners);
+        }
+        self.daemons.push(daemon);
+        None
+    }
+
+    fn order(&mut self, id: Id, order: Order) {
+        let message = match order {
+            Order::Go => ToDaemon::Go,
+            Order::GiveWay => ToDaemon::GiveWay,
+            Order::NotReplaced(why) => ToDaemon::NotReplaced { why: clip(why) },
+            Order::HolderGone => unreachable!("nobody lives to say so"),
+        };
+        if let Some(daemon) = self.daemon(id) {
+            daemon.tell(&message, Vec::new());
+        }
+    }
+
+    fn signal(&mut self, id: Id, signal: Signal) {
+        if let Some(daemon) = self.daemon(id) {
+            daemon.process.signal(signal);
+        }
+    }
+
+    fn daemon(&mut self, id: Id) -> Option<&mut Daemon> {
+        self.daemons.iter_mut().find(|daemon| daemon.id == id)
+    }
+}
+
+fn clip(mut text: String) -> String {
+    let whole = (0..=MAX_TEXT.min(text.len())).rfind(|at| text.is_char_boundary(*at));
+    text.truncate(whole.expect("the start is a boundary"));
+    text
+}
