@@ -27,4 +27,4 @@ pub use spec::{
 };
 pub use status::Status;
 pub use text::{human_bytes, human_duration, with_causes};
-pub use unit::{Action, Ended, Event, Found, Note, Unit, View};
+pub use unit::{Action, Ended, Event, Found, Note, Past, Standing, Unit, View};

@@ -21,6 +21,11 @@ pub(super) struct Budget {
 }
 
 impl Budget {
+    /// Failures that an earlier daemon has seen. None of them is refunded any more.
+    pub(super) fn of_old(failures: u32) -> Self {
+        Self { failures, recent: Vec::new() }
+    }
+
     pub(super) fn failures(&self) -> u32 {
         self.failures
     }

@@ -13,13 +13,15 @@
 //! - no action is asked of an engine that is away, and the clocks of delay, start and stability
 //!   stand still meanwhile;
 //! - what turns out later about the last end is made good: a charge that nobody deserved is taken
-//!   back, with all that it led to.
+//!   back, with all that it led to;
+//! - failures outlive the daemon: [`Unit::past`] says what the next one has to know.
 
 mod budget;
 mod end;
 mod event;
 mod hindsight;
 mod note;
+mod past;
 mod phase;
 mod reason;
 #[cfg(test)]
@@ -33,6 +35,7 @@ use phase::{Again, Ending, Failure, Fault, Phase, Run, after};
 
 pub use event::{Action, Event, Found};
 pub use note::Note;
+pub use past::{Past, Standing};
 pub use view::{Ended, View};
 
 use crate::{Cause, RestartPolicy, RunId, Wanted};
@@ -85,26 +88,6 @@ impl Unit {
             excused_until: None,
             unasked_since: None,
             notes: Vec::new(),
-        }
-    }
-
-    /// A unit as the daemon finds it at its start, from intent and observation at once: on half
-    /// the facts it would stop a healthy server or start a second. Its first deadline is now.
-    pub fn resume(
-        now: Instant,
-        policy: RestartPolicy,
-        seed: u64,
-        wanted: Wanted,
-        last: RunId,
-        found: Option<Found>,
-    ) -> Self {
-        let run = found.map(|found| Run::found(now, found.run, found.age, found.ready_for));
-        Self {
-            wanted,
-            last: run.as_ref().map_or(last, |run| last.max(run.id)),
-            phase: run.map_or(Phase::Idle, Phase::Up),
-            unasked_since: Some(now),
-            ..Self::new(policy, seed)
         }
     }
 

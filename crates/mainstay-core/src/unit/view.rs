@@ -17,8 +17,8 @@ pub struct View {
     pub run: Option<RunId>,
     /// The charged restarts since the last reset, one that is due included.
     pub restarts: u32,
-    /// All restarts that were decided on without being asked for, charged or not, since this unit
-    /// was built: those that were made, one that is due, and those that a request forestalled.
+    /// All restarts that were decided on without being asked for, charged or not, as far as the past is
+    /// known: those that were made, one that is due, and those that a request forestalled.
     pub restarts_total: u64,
     /// How many charged restarts are allowed.
     pub restart_max: u32,

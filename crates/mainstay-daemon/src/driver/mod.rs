@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use mainstay_core::{
-    Action, ClientSettings, Event, Exit, Found, Note, RunId, ServerName, ServerSpec, Unit, Wanted,
+    Action, ClientSettings, Event, Exit, Found, Note, Past, RunId, ServerName, ServerSpec, Unit,
+    Wanted,
 };
 use mainstay_engine::{FoundState, News, RunKey, Started};
 use mainstay_proxy::Hubs;
@@ -167,7 +168,8 @@ impl Driver {
         });
         let policy = stored.spec.restart.clone();
         let (now, seed) = (clock::now(), random::seed());
-        let unit = Unit::resume(now, policy, seed, stored.wanted, legacy.last, found);
+        let past = Past { last: legacy.last, ..Past::default() };
+        let unit = Unit::resume(now, policy, seed, stored.wanted, found, past);
         let known_alive = survivor.filter(|found| !found.unknown);
         let times = Times {
             started_at: known_alive.map(|found| clock::wall_before(found.age)),

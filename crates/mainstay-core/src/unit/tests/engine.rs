@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::super::budget::Jitter;
-use super::super::{Action, Event, Found, Note, Unit};
+use super::super::{Action, Event, Found, Note, Past, Unit};
 use super::world::{origin, secs};
 use crate::{Cause, Exit, RestartPolicy, RunId, Status, Wanted};
 
@@ -47,6 +47,8 @@ pub(super) enum Step {
     /// Why the last run ended turns out to be this.
     Amended(Cause),
     RestartedBySomeone,
+    /// The daemon dies, and the next one takes up what is left.
+    NewDaemon,
     /// Old news once more.
     Again(usize),
 }
@@ -93,7 +95,8 @@ impl Engine {
         found: Option<Found>,
     ) -> Self {
         let engine = Self::new(policy.clone(), seed);
-        let unit = Unit::resume(engine.now, policy, seed, wanted, RunId::new(4), found);
+        let past = Past { last: RunId::new(4), ..Past::default() };
+        let unit = Unit::resume(engine.now, policy, seed, wanted, found, past);
         assert_eq!(unit.deadline(), Some(engine.now));
         Self { unit, alive: found.map(|found| found.run), ..engine }
     }
@@ -123,6 +126,7 @@ impl Engine {
                 }
             }
             Step::RestartedBySomeone => self.restarted_by_someone(),
+            Step::NewDaemon => self.new_daemon(),
             Step::Again(which) => {
                 if !self.delivered.is_empty() {
                     let event = self.delivered[which % self.delivered.len()].clone();
@@ -141,6 +145,24 @@ impl Engine {
             self.alive = Some(new);
             self.tell(Event::Adopted { old: last, new });
         }
+    }
+
+    /// Failures are not forgotten, and nothing is known of the run but that it is there.
+    fn new_daemon(&mut self) {
+        if self.forgotten {
+            return;
+        }
+        let found = self.alive.map(|run| Found { run, age: Duration::ZERO, ready_for: None });
+        let (policy, past) = (self.policy.clone(), self.unit.past());
+        let failures = past.failures;
+        self.unit = Unit::resume(self.now, policy, 1, self.unit.wanted(), found, past);
+        assert_eq!(self.unit.past().failures, failures);
+        self.exited = None;
+        self.tell(if self.away {
+            Event::EngineAway { why: "its engine does not answer".to_owned() }
+        } else {
+            Event::Tick
+        });
     }
 
     /// With a kind engine and a slow reconcile, the world comes to match the intent.

@@ -5,6 +5,7 @@ mod exits;
 mod hindsight;
 mod notes;
 mod outages;
+mod past;
 mod properties;
 mod requests;
 mod runs;

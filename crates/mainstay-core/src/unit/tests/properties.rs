@@ -56,6 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (cause(), prop::option::weighted(0.8, millis(0..12_000)))
             .prop_map(|(cause, lingers)| Step::Exits(cause, lingers)),
         2 => Just(Step::RestartedBySomeone),
+        2 => Just(Step::NewDaemon),
         2 => amended().prop_map(Step::Amended),
         3 => any::<usize>().prop_map(Step::Again),
     ]

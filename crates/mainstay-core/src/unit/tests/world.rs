@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::{Action, Event, Found, Note, Unit};
+use super::super::{Action, Event, Found, Note, Past, Unit};
 use crate::{Cause, Exit, RestartPolicy, RunId, Status, Wanted};
 
 pub(super) const FOREVER: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -53,7 +53,21 @@ pub(super) fn world_with(change: impl FnOnce(&mut RestartPolicy)) -> World {
 pub(super) fn resumed(wanted: Wanted, found: Option<Found>) -> (World, Option<Action>) {
     let now = origin();
     let policy = RestartPolicy::default();
-    let unit = Unit::resume(now, policy, 7, wanted, RunId::new(4), found);
+    let past = Past { last: RunId::new(4), ..Past::default() };
+    first_tick(now, Unit::resume(now, policy, 7, wanted, found, past))
+}
+
+/// The world of a daemon that takes up a unit where another left it, after the first tick.
+pub(super) fn taken_up(
+    left: World,
+    policy: RestartPolicy,
+    found: Option<Found>,
+) -> (World, Option<Action>) {
+    let World { now, unit } = left;
+    first_tick(now, Unit::resume(now, policy, 8, unit.wanted(), found, unit.past()))
+}
+
+fn first_tick(now: Instant, unit: Unit) -> (World, Option<Action>) {
     assert_eq!(unit.deadline(), Some(now));
     let mut world = World { now, unit };
     let action = world.tell(Event::Tick);

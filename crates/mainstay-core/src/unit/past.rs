@@ -1,0 +1,122 @@
+//! What of a unit outlives the daemon that drives it.
+//!
+//! What runs is what the engine lists, but no engine knows how often a server has failed. Without that, a
+//! server that crashes over and over would have its whole budget again after every death of a daemon, and
+//! one that was given up would be started again.
+
+use std::time::Instant;
+
+use super::budget::Budget;
+use super::phase::{Again, Failure, Phase, Rest, Run, after};
+use super::{Ended, Found, Unit};
+use crate::{RestartPolicy, RunId, Wanted};
+
+/// What is known of the earlier life of a unit. That of a server that never ran is the default.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Past {
+    /// The newest run there ever was.
+    pub last: RunId,
+    /// The charged failures since the last reset.
+    pub failures: u32,
+    /// All restarts that were decided on without being asked for.
+    pub restarts_total: u64,
+    /// What the failures have led to.
+    pub standing: Standing,
+    /// How the last run ended.
+    pub last_end: Option<Ended>,
+}
+
+/// What failures have led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Standing {
+    /// Nothing that would keep a run from being started.
+    #[default]
+    Free,
+    /// A charged restart is due at a certain time.
+    Due {
+        /// Its number.
+        attempt: u32,
+        /// When.
+        at: Instant,
+    },
+    /// No restart is left.
+    GivenUp {
+        /// Since when.
+        since: Instant,
+    },
+}
+
+impl Unit {
+    /// A unit as the daemon finds it at its start, from intent and observation at once: on half
+    /// the facts it would stop a healthy server or start a second. Its first deadline is now.
+    ///
+    /// The past matters only where nothing is observed: a run that was found is there, whatever was due.
+    pub fn resume(
+        now: Instant,
+        policy: RestartPolicy,
+        seed: u64,
+        wanted: Wanted,
+        found: Option<Found>,
+        past: Past,
+    ) -> Self {
+        let run = found.map(|found| Run::found(now, found.run, found.age, found.ready_for));
+        let last = run.as_ref().map_or(past.last, |run| past.last.max(run.id));
+        let phase = match run {
+            Some(run) => Phase::Up(run),
+            None if wanted == Wanted::On => waiting(now, &policy, past.standing),
+            None => Phase::Idle,
+        };
+        Self {
+            wanted,
+            phase,
+            last,
+            last_end: past.last_end,
+            budget: Budget::of_old(past.failures),
+            restarts_total: past.restarts_total,
+            unasked_since: Some(now),
+            ..Self::new(policy, seed)
+        }
+    }
+
+    /// What the next daemon has to know. It changes only when something happens, not with time.
+    pub fn past(&self) -> Past {
+        Past {
+            last: self.last,
+            failures: self.budget.failures(),
+            restarts_total: self.restarts_total,
+            standing: standing(&self.phase),
+            last_end: self.last_end.clone(),
+        }
+    }
+}
+
+fn standing(phase: &Phase) -> Standing {
+    match phase {
+        Phase::Resting(Rest { until, again: Again::Charged { attempt } }) => {
+            Standing::Due { attempt: *attempt, at: *until }
+        }
+        Phase::Failed(Failure::GivenUp { since }) => Standing::GivenUp { since: *since },
+        // Whoever comes next may find that the reason is gone.
+        Phase::Failed(Failure::CannotStart { .. })
+        | Phase::Resting(_)
+        | Phase::Idle
+        | Phase::Up(_)
+        | Phase::Stopping { .. }
+        | Phase::Removed
+        | Phase::Finished => Standing::Free,
+    }
+}
+
+/// The phase of a unit without a run. A clock that was set meanwhile makes no delay longer than it
+/// can be.
+fn waiting(now: Instant, policy: &RestartPolicy, standing: Standing) -> Phase {
+    match standing {
+        Standing::Free => Phase::Idle,
+        Standing::Due { attempt, at } => {
+            let nominal = policy.delay(attempt);
+            let latest = after(now, nominal.saturating_add(nominal / 10));
+            Phase::Resting(Rest { until: at.min(latest), again: Again::Charged { attempt } })
+        }
+        Standing::GivenUp { since } => Phase::Failed(Failure::GivenUp { since: since.min(now) }),
+    }
+}
