@@ -1,4 +1,9 @@
 //! The client's end of the control socket.
+//!
+//! The daemon speaks first. Until its hello has come no byte of a request is written, so that whatever
+//! goes wrong before it can be tried again without harm; whatever goes wrong after it cannot. With
+//! the listeners in the holder's hands a connection may stand while no daemon is there: then the
+//! hello is late, and waited for as long as the socket itself would be.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
@@ -65,17 +70,33 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether it means that no daemon is there at this moment, so that one may come.
+    /// Whether it means that nobody holds the socket at this moment, so that somebody may come.
     pub fn is_absence(&self) -> bool {
         match self {
-            Self::Unreachable(error) => {
-                matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
-            }
+            Self::Unreachable(error) => is_transient(error.kind()),
             Self::NoHello | Self::Skew { .. } | Self::Cut(_) | Self::Garbled(_) | Self::Api(_) => {
                 false
             }
         }
     }
+
+    /// Whether somebody holds the socket but no daemon has said hello, so that one may.
+    fn is_silence(&self) -> bool {
+        match self {
+            Self::NoHello => true,
+            Self::Unreachable(_)
+            | Self::Skew { .. }
+            | Self::Cut(_)
+            | Self::Garbled(_)
+            | Self::Api(_) => false,
+        }
+    }
+}
+
+/// Whether a socket that cannot be connected to for this reason may soon be one that can: its file is
+/// not there, or nobody listens.
+fn is_transient(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
 /// Connects and waits for the hello. A daemon that is not there and one that closes the connection
@@ -86,22 +107,44 @@ pub async fn connect_with_restart_grace(
     dial: Dial<'_>,
     grace: Grace,
 ) -> Result<Connection, CallError> {
+    connect_while(dial, grace, |error| error.is_absence() || error.is_silence()).await
+}
+
+/// The same, for those who know what to do when nobody holds the socket: only the hello is waited
+/// for, and an absence is told at once.
+pub async fn connect_if_present(dial: Dial<'_>, grace: Grace) -> Result<Connection, CallError> {
+    connect_while(dial, grace, CallError::is_silence).await
+}
+
+/// Tries again as long as the grace lasts and the error is one that passes.
+async fn connect_while(
+    dial: Dial<'_>,
+    grace: Grace,
+    passes: impl Fn(&CallError) -> bool,
+) -> Result<Connection, CallError> {
     let deadline = Instant::now() + grace.total;
     loop {
         let next_try = Instant::now() + grace.every;
-        let greeted = match dial().map_err(CallError::Unreachable) {
-            Ok(stream) => Connection::greet(stream, deadline).await,
-            Err(error) => Err(error),
+        let greeted = match dial() {
+            // Whoever is met at the last moment gets the time to say it.
+            Ok(stream) => Connection::greet(stream, deadline.max(next_try)).await,
+            Err(error) => Err(undialled(error)),
         };
         match greeted {
-            Err(error) if error.is_absence() || matches!(error, CallError::NoHello) => {
-                if next_try >= deadline {
-                    return Err(error);
-                }
+            Err(error) if passes(&error) && Instant::now() < deadline => {
+                sleep_until(next_try.min(deadline)).await;
             }
             Ok(_) | Err(_) => return greeted,
         }
-        sleep_until(next_try).await;
+    }
+}
+
+/// What it means that the socket could not be connected to. A queue that is full of connections
+/// shows that somebody holds the socket and nobody serves it: what is missing is the hello.
+fn undialled(error: io::Error) -> CallError {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => CallError::NoHello,
+        _ => CallError::Unreachable(error),
     }
 }
 
@@ -221,128 +264,4 @@ async fn read_line(stream: &mut BufReader<UnixStream>) -> io::Result<Option<Vec<
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write;
-    use std::sync::Mutex;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::*;
-
-    const QUICK: Grace =
-        Grace { every: Duration::from_millis(1), total: Duration::from_millis(500) };
-
-    fn hello_line(protocol: u32) -> Vec<u8> {
-        let hello = Hello { mainstay: "0.0.0".to_owned(), protocol };
-        let mut line = serde_json::to_vec(&hello).unwrap();
-        line.push(b'\n');
-        line
-    }
-
-    #[tokio::test]
-    async fn only_an_absent_daemon_is_waited_for() {
-        for (kind, tries) in
-            [(io::ErrorKind::NotFound, 2..), (io::ErrorKind::ConnectionRefused, 2..)]
-        {
-            let count = AtomicUsize::new(0);
-            let dial = || {
-                count.fetch_add(1, Ordering::Relaxed);
-                Err(kind.into())
-            };
-            let error = connect_with_restart_grace(&dial, QUICK).await.unwrap_err();
-            assert!(matches!(error, CallError::Unreachable(error) if error.kind() == kind));
-            assert!(tries.contains(&count.load(Ordering::Relaxed)));
-        }
-        let count = AtomicUsize::new(0);
-        let dial = || {
-            count.fetch_add(1, Ordering::Relaxed);
-            Err(io::ErrorKind::PermissionDenied.into())
-        };
-        let error = connect_with_restart_grace(&dial, QUICK).await.unwrap_err();
-        assert!(matches!(error, CallError::Unreachable(_)));
-        assert_eq!(count.load(Ordering::Relaxed), 1);
-    }
-
-    #[tokio::test]
-    async fn a_connection_closed_before_the_hello_is_tried_again() {
-        let tries = AtomicUsize::new(0);
-        let held = Mutex::new(Vec::new());
-        let dial = || {
-            let (ours, mut theirs) = StdStream::pair()?;
-            if tries.fetch_add(1, Ordering::Relaxed) >= 2 {
-                theirs.write_all(&hello_line(PROTOCOL))?;
-                held.lock().unwrap().push(theirs);
-            }
-            Ok(ours)
-        };
-        let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
-        assert_eq!(connection.hello().mainstay, "0.0.0");
-        assert_eq!(tries.load(Ordering::Relaxed), 3);
-    }
-
-    #[tokio::test]
-    async fn a_refusal_in_place_of_the_hello_is_final() {
-        let refusal = ApiError::new(ErrorKind::Invalid, "it serves another user").with_help("go");
-        let tries = AtomicUsize::new(0);
-        let dial = || {
-            tries.fetch_add(1, Ordering::Relaxed);
-            let (ours, mut theirs) = StdStream::pair()?;
-            let mut line = serde_json::to_vec(&Frame::Error(refusal.clone()))?;
-            line.push(b'\n');
-            theirs.write_all(&line)?;
-            Ok(ours)
-        };
-        let error = connect_with_restart_grace(&dial, QUICK).await.unwrap_err();
-        assert!(matches!(&error, CallError::Api(error) if *error == refusal), "{error:?}");
-        assert_eq!(tries.load(Ordering::Relaxed), 1);
-    }
-
-    #[tokio::test]
-    async fn another_protocol_is_told_apart() {
-        let dial = || {
-            let (ours, mut theirs) = StdStream::pair()?;
-            theirs.write_all(&hello_line(PROTOCOL + 1))?;
-            Ok(ours)
-        };
-        let error = connect_with_restart_grace(&dial, QUICK).await.unwrap_err();
-        assert!(matches!(error, CallError::Skew { theirs, .. } if theirs == PROTOCOL + 1));
-    }
-
-    #[tokio::test]
-    async fn what_comes_with_the_answer_belongs_to_the_wire() {
-        let peer = Mutex::new(None);
-        let dial = || {
-            let (ours, mut theirs) = StdStream::pair()?;
-            theirs.write_all(&hello_line(PROTOCOL))?;
-            theirs.write_all(b"{\"ok\":{\"session\":\"s1\"}}\nfirst\nsec")?;
-            *peer.lock().unwrap() = Some(theirs);
-            Ok(ours)
-        };
-        let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
-        let name = "time".parse().unwrap();
-        let request = Request::Connect { name, session: Some("s1".to_owned()) };
-        let (connected, mut wire) = connection.attach(&request).await.unwrap();
-        assert!(connected.resumes(Some("s1")) && !connected.resumes(Some("s2")));
-        assert!(
-            !connected.resumes(None)
-                && !Connected { session: None, pending: Vec::new() }.resumes(None)
-        );
-        let mut theirs = peer.lock().unwrap().take().unwrap();
-        theirs.write_all(b"ond\n").unwrap();
-        let mut text = [0; 13];
-        wire.reader.read_exact(&mut text).await.unwrap();
-        assert_eq!(&text, b"first\nsecond\n");
-    }
-
-    #[tokio::test]
-    async fn an_answer_that_breaks_off_is_a_cut() {
-        let dial = || {
-            let (ours, mut theirs) = StdStream::pair()?;
-            theirs.write_all(&hello_line(PROTOCOL))?;
-            theirs.write_all(b"{\"ok\":[")?;
-            Ok(ours)
-        };
-        let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
-        let error = connection.call::<Vec<u8>>(&Request::List).await.unwrap_err();
-        assert!(matches!(error, CallError::Cut(_)), "{error:?}");
-    }
-}
+mod tests;

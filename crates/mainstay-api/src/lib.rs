@@ -20,7 +20,9 @@ mod model;
 mod protocol;
 mod registration;
 
-pub use client::{CallError, Connection, Dial, Grace, Wire, connect_with_restart_grace};
+pub use client::{
+    CallError, Connection, Dial, Grace, Wire, connect_if_present, connect_with_restart_grace,
+};
 pub use error::{ApiError, ErrorKind};
 pub use instance::{Instance, InstanceError};
 pub use listen::{ListenAddr, ListenError};

@@ -1,0 +1,213 @@
+//! What is waited for, what is final, and what a connection carries.
+
+use std::io::{Read as _, Write as _};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+
+const QUICK: Grace = Grace { every: Duration::from_millis(1), total: Duration::from_millis(500) };
+
+fn hello_line(protocol: u32) -> Vec<u8> {
+    let hello = Hello { mainstay: "0.0.0".to_owned(), protocol };
+    let mut line = serde_json::to_vec(&hello).unwrap();
+    line.push(b'\n');
+    line
+}
+
+#[test]
+fn two_kinds_of_errors_pass() {
+    use io::ErrorKind as K;
+    let table = [
+        (K::NotFound, true),
+        (K::ConnectionRefused, true),
+        (K::PermissionDenied, false),
+        (K::NotADirectory, false),
+        (K::AddrNotAvailable, false),
+        (K::ConnectionReset, false),
+        (K::ConnectionAborted, false),
+        (K::BrokenPipe, false),
+        (K::TimedOut, false),
+        (K::WouldBlock, false),
+        (K::Interrupted, false),
+        (K::OutOfMemory, false),
+        (K::InvalidInput, false),
+        (K::Other, false),
+    ];
+    for (kind, passes) in table {
+        assert_eq!(is_transient(kind), passes, "{kind:?}");
+        assert_eq!(CallError::Unreachable(kind.into()).is_absence(), passes, "{kind:?}");
+    }
+}
+
+/// How long it takes to fail with such an error, and how many tries.
+async fn failing(kind: io::ErrorKind, connect: Connect) -> (Duration, usize, CallError) {
+    let tries = AtomicUsize::new(0);
+    let dial = || {
+        tries.fetch_add(1, Ordering::Relaxed);
+        Err(kind.into())
+    };
+    let begun = Instant::now();
+    let error = match connect {
+        Connect::WithGrace => connect_with_restart_grace(&dial, Grace::default()).await,
+        Connect::IfPresent => connect_if_present(&dial, Grace::default()).await,
+    };
+    (begun.elapsed(), tries.into_inner(), error.unwrap_err())
+}
+
+#[derive(Clone, Copy)]
+enum Connect {
+    WithGrace,
+    IfPresent,
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_never_comes_is_missed_after_eight_seconds() {
+    for kind in [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused] {
+        let (took, tries, error) = failing(kind, Connect::WithGrace).await;
+        assert!(matches!(error, CallError::Unreachable(error) if error.kind() == kind));
+        assert_eq!((took, tries), (Duration::from_secs(8), 41), "a try every 200 ms");
+        let (took, tries, error) = failing(kind, Connect::IfPresent).await;
+        assert!(error.is_absence(), "{error:?}");
+        assert_eq!((took, tries), (Duration::ZERO, 1), "who asks only for one that is there");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_other_error_is_final_at_once() {
+    for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::NotADirectory] {
+        for connect in [Connect::WithGrace, Connect::IfPresent] {
+            let (took, tries, error) = failing(kind, connect).await;
+            assert!(matches!(error, CallError::Unreachable(error) if error.kind() == kind));
+            assert_eq!((took, tries), (Duration::ZERO, 1));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_is_full_is_a_missing_hello() {
+    for connect in [Connect::WithGrace, Connect::IfPresent] {
+        let (took, tries, error) = failing(io::ErrorKind::WouldBlock, connect).await;
+        assert!(matches!(error, CallError::NoHello), "{error:?}");
+        assert_eq!((took, tries), (Duration::from_secs(8), 41));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_comes_late_is_not_missed() {
+    let begun = Instant::now();
+    let held = Mutex::new(Vec::new());
+    let dial = || {
+        if begun.elapsed() < Duration::from_millis(7900) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let (ours, mut theirs) = StdStream::pair()?;
+        theirs.write_all(&hello_line(PROTOCOL))?;
+        held.lock().unwrap().push(theirs);
+        Ok(ours)
+    };
+    connect_with_restart_grace(&dial, Grace::default()).await.unwrap();
+    assert_eq!(begun.elapsed(), Duration::from_secs(8));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_nobody_serves_gets_the_whole_grace_and_no_byte() {
+    let begun = Instant::now();
+    let held = Mutex::new(Vec::new());
+    let dial = || {
+        let (ours, theirs) = StdStream::pair()?;
+        held.lock().unwrap().push(theirs);
+        Ok(ours)
+    };
+    let error = connect_if_present(&dial, Grace::default()).await.unwrap_err();
+    assert!(matches!(error, CallError::NoHello), "{error:?}");
+    assert_eq!(begun.elapsed(), Duration::from_secs(8));
+    let mut held = held.into_inner().unwrap();
+    assert_eq!(held.len(), 1, "the connection that is queued is the one to wait on");
+    let mut said = Vec::new();
+    held[0].read_to_end(&mut said).unwrap();
+    assert_eq!(said, b"", "no byte is written before the hello");
+}
+
+#[tokio::test]
+async fn a_connection_closed_before_the_hello_is_tried_again() {
+    let tries = AtomicUsize::new(0);
+    let held = Mutex::new(Vec::new());
+    let dial = || {
+        let (ours, mut theirs) = StdStream::pair()?;
+        if tries.fetch_add(1, Ordering::Relaxed) >= 2 {
+            theirs.write_all(&hello_line(PROTOCOL))?;
+            held.lock().unwrap().push(theirs);
+        }
+        Ok(ours)
+    };
+    let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
+    assert_eq!(connection.hello().mainstay, "0.0.0");
+    assert_eq!(tries.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test]
+async fn a_refusal_in_place_of_the_hello_is_final() {
+    let refusal = ApiError::new(ErrorKind::Invalid, "it serves another user").with_help("go");
+    let tries = AtomicUsize::new(0);
+    let dial = || {
+        tries.fetch_add(1, Ordering::Relaxed);
+        let (ours, mut theirs) = StdStream::pair()?;
+        let mut line = serde_json::to_vec(&Frame::Error(refusal.clone()))?;
+        line.push(b'\n');
+        theirs.write_all(&line)?;
+        Ok(ours)
+    };
+    let error = connect_with_restart_grace(&dial, QUICK).await.unwrap_err();
+    assert!(matches!(&error, CallError::Api(error) if *error == refusal), "{error:?}");
+    assert_eq!(tries.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn another_protocol_is_told_apart() {
+    let dial = || {
+        let (ours, mut theirs) = StdStream::pair()?;
+        theirs.write_all(&hello_line(PROTOCOL + 1))?;
+        Ok(ours)
+    };
+    let error = connect_with_restart_grace(&dial, QUICK).await.unwrap_err();
+    assert!(matches!(error, CallError::Skew { theirs, .. } if theirs == PROTOCOL + 1));
+}
+
+#[tokio::test]
+async fn what_comes_with_the_answer_belongs_to_the_wire() {
+    let peer = Mutex::new(None);
+    let dial = || {
+        let (ours, mut theirs) = StdStream::pair()?;
+        theirs.write_all(&hello_line(PROTOCOL))?;
+        theirs.write_all(b"{\"ok\":{\"session\":\"s1\"}}\nfirst\nsec")?;
+        *peer.lock().unwrap() = Some(theirs);
+        Ok(ours)
+    };
+    let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
+    let name = "time".parse().unwrap();
+    let request = Request::Connect { name, session: Some("s1".to_owned()) };
+    let (connected, mut wire) = connection.attach(&request).await.unwrap();
+    assert!(connected.resumes(Some("s1")) && !connected.resumes(Some("s2")));
+    assert!(
+        !connected.resumes(None) && !Connected { session: None, pending: Vec::new() }.resumes(None)
+    );
+    let mut theirs = peer.lock().unwrap().take().unwrap();
+    theirs.write_all(b"ond\n").unwrap();
+    let mut text = [0; 13];
+    wire.reader.read_exact(&mut text).await.unwrap();
+    assert_eq!(&text, b"first\nsecond\n");
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_a_cut() {
+    let dial = || {
+        let (ours, mut theirs) = StdStream::pair()?;
+        theirs.write_all(&hello_line(PROTOCOL))?;
+        theirs.write_all(b"{\"ok\":[")?;
+        Ok(ours)
+    };
+    let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
+    let error = connection.call::<Vec<u8>>(&Request::List).await.unwrap_err();
+    assert!(matches!(error, CallError::Cut(_)), "{error:?}");
+}
