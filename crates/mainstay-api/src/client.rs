@@ -95,7 +95,7 @@ impl CallError {
 
 /// Whether a socket that cannot be connected to for this reason may soon be one that can: its file is
 /// not there, or nobody listens.
-fn is_transient(kind: io::ErrorKind) -> bool {
+pub fn is_transient(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 

@@ -22,6 +22,7 @@ mod registration;
 
 pub use client::{
     CallError, Connection, Dial, Grace, Wire, connect_if_present, connect_with_restart_grace,
+    is_transient,
 };
 pub use error::{ApiError, ErrorKind};
 pub use instance::{Instance, InstanceError};

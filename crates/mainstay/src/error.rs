@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use mainstay_api::{ApiError, CallError, ErrorKind, InstanceError, ListenError};
+use mainstay_api::{ApiError, CallError, ErrorKind, InstanceError, ListenError, is_transient};
 use mainstay_core::with_causes;
 use miette::Diagnostic;
 
@@ -85,8 +85,9 @@ pub(crate) enum CliError {
         "the daemon is version {daemon} and speaks protocol {theirs}, this program speaks {ours}"
     )]
     #[diagnostic(help(
-        "stop that daemon with the program it came from (`mainstay daemon stop --keep-servers`), \
-         the next command starts a new one"
+        "`mainstay daemon reload` brings a daemon to the program on disk: run it with the program \
+         that the daemon came from (or there `mainstay daemon stop --keep-servers`; the next \
+         command starts a new one)"
     ))]
     Skew { daemon: String, theirs: u32, ours: u32 },
     /// The connection broke off before the answer.
@@ -154,6 +155,35 @@ impl CliError {
             CallError::Cut(source) => Self::Cut { source },
             CallError::Garbled(source) => Self::Garbled { source },
             CallError::Api(error) => Self::Api(error),
+        }
+    }
+
+    /// Whether asking again later may help one who has been served before: the daemon is away, or too
+    /// busy at the moment.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { source, .. } => is_transient(source.kind()),
+            Self::NoHello { .. } | Self::Cut { .. } => true,
+            Self::Api(error) => match error.kind {
+                ErrorKind::Unavailable | ErrorKind::Internal => true,
+                ErrorKind::NoSuchServer
+                | ErrorKind::Invalid
+                | ErrorKind::NameTaken
+                | ErrorKind::NoImage
+                | ErrorKind::Server => false,
+            },
+            Self::Usage { .. }
+            | Self::Instance(_)
+            | Self::Settings(_)
+            | Self::Listen(_)
+            | Self::NotStarted { .. }
+            | Self::Supervised
+            | Self::Skew { .. }
+            | Self::Garbled { .. }
+            | Self::Failed { .. }
+            | Self::Io { .. }
+            | Self::OutputClosed
+            | Self::Answered(_) => false,
         }
     }
 
@@ -274,6 +304,28 @@ mod tests {
             Exit::Failed,
             "error: down\nhelp: wait",
         );
+    }
+
+    #[test]
+    fn what_passes_is_the_absence_of_a_daemon() {
+        let socket = Path::new("/run/daemon.sock");
+        let unreachable = |kind: io::ErrorKind| CallError::Unreachable(kind.into());
+        let api = |kind| CallError::Api(ApiError::new(kind, "no"));
+        let skew = CallError::Skew { daemon: "9.0.0".to_owned(), theirs: 2, ours: 1 };
+        for (error, passes) in [
+            (unreachable(io::ErrorKind::NotFound), true),
+            (unreachable(io::ErrorKind::ConnectionRefused), true),
+            (unreachable(io::ErrorKind::PermissionDenied), false),
+            (CallError::NoHello, true),
+            (CallError::Cut(None), true),
+            (api(ErrorKind::Unavailable), true),
+            (api(ErrorKind::NoSuchServer), false),
+            (api(ErrorKind::Invalid), false),
+            (skew, false),
+        ] {
+            let error = CliError::call(socket, error);
+            assert_eq!(error.may_pass(), passes, "{error}");
+        }
     }
 
     #[test]

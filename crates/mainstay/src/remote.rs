@@ -1,17 +1,19 @@
 //! The daemon as this program reaches it.
 //!
 //! A daemon that is not there is started, unless that is forbidden. One that is ending or being
-//! replaced is waited for. No request byte is written before the daemon has said hello, so all of
-//! that is safe to try again; once a request is on its way, nothing is.
+//! replaced is waited for, all of the grace, whoever asks: a connection may be queued by the holder
+//! before there is a daemon to serve it. No request byte is written before the daemon has said
+//! hello, so all of that is safe to try again; once a request is on its way, nothing is.
+
+mod skew;
 
 use std::io::{self, ErrorKind::NotADirectory};
 use std::os::unix::net::UnixStream;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use mainstay_api::{
     CallError, Connected, Connection, DaemonInfo, Grace, Instance, Request, Wire,
-    connect_with_restart_grace,
+    connect_if_present, connect_with_restart_grace,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -21,9 +23,6 @@ use tokio::time::{Instant, sleep};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::launch::{Launch, Launched, RUN_MARK};
-
-/// How long a daemon that accepted a connection may take over its hello when nobody insists.
-const SHORT: Grace = Grace { every: Duration::from_millis(200), total: Duration::from_secs(2) };
 
 /// The daemon of one instance.
 #[derive(Debug)]
@@ -58,7 +57,7 @@ impl Remote {
 
     /// Sends a request and reads its answer.
     pub(crate) async fn call<T: DeserializeOwned>(&self, request: &Request) -> Result<T, CliError> {
-        self.finish(self.connect().await?.call(request).await)
+        self.finish(self.connect(request).await?.call(request).await)
     }
 
     /// Sends a request, hands the items to `each` as they come, until the stream or `each` ends, and
@@ -75,7 +74,7 @@ impl Remote {
                 io::Error::other("the reader is done")
             })
         };
-        let answer = self.connect().await?.stream(request, each).await;
+        let answer = self.connect(request).await?.stream(request, each).await;
         match ours {
             Some(error) => Err(error),
             None => self.finish(answer),
@@ -84,16 +83,23 @@ impl Remote {
 
     /// Becomes a client of a server: `request` is a [`Request::Connect`].
     pub(crate) async fn attach(&self, request: &Request) -> Result<(Connected, Wire), CliError> {
-        self.finish(self.connect().await?.attach(request).await)
+        self.finish(self.connect(request).await?.attach(request).await)
+    }
+
+    /// The same for one who was a client before. Never starts a daemon: the holder brings back one
+    /// that died, and one that was stopped is to stay so until somebody asks for it.
+    pub(crate) async fn attach_again(
+        &self,
+        request: &Request,
+    ) -> Result<(Connected, Wire), CliError> {
+        let connection = self.finish(self.meet().await)?;
+        skew::tell(connection.hello(), request);
+        self.finish(connection.attach(request).await)
     }
 
     /// Connects to the daemon if there is one. Never starts it.
     pub(crate) async fn probe(&self) -> Result<Option<Connection>, CliError> {
-        let greeted = match self.dial() {
-            Ok(first) => self.greet(Some(first), SHORT).await,
-            Err(error) => Err(CallError::Unreachable(error)),
-        };
-        match greeted {
+        match self.meet().await {
             Ok(connection) => Ok(Some(connection)),
             Err(error) if error.is_absence() => Ok(None),
             Err(error) => Err(self.error(error)),
@@ -114,58 +120,47 @@ impl Remote {
     }
 
     /// Connects, and starts the daemon if need be.
-    async fn connect(&self) -> Result<Connection, CliError> {
-        let waited = match &self.start {
-            Start::With(launch) => return self.connect_or_launch(launch).await,
-            Start::Forbidden | Start::ByAServer => self.greet(None, Grace::default()).await,
+    async fn connect(&self, request: &Request) -> Result<Connection, CliError> {
+        let connection = match &self.start {
+            Start::With(launch) => self.meet_or_launch(launch).await?,
+            Start::Forbidden => self.finish(self.wait().await)?,
+            Start::ByAServer => match self.wait().await {
+                Err(error) if error.is_absence() => return Err(CliError::Supervised),
+                waited => self.finish(waited)?,
+            },
         };
-        waited.map_err(|error| match self.start {
-            Start::ByAServer if error.is_absence() => CliError::Supervised,
-            Start::Forbidden | Start::ByAServer | Start::With(_) => self.error(error),
-        })
+        skew::tell(connection.hello(), request);
+        Ok(connection)
     }
 
     /// Connects, or starts the daemon. Another one that is just coming up, or still holds the state
     /// directory while it ends, makes a launch come to nothing; then both are tried again within the
     /// grace.
-    async fn connect_or_launch(&self, launch: &Launch) -> Result<Connection, CliError> {
+    async fn meet_or_launch(&self, launch: &Launch) -> Result<Connection, CliError> {
         let grace = Grace::default();
         let deadline = Instant::now() + grace.total;
         loop {
-            let failure = match self.dial().map_err(CallError::Unreachable) {
-                Ok(stream) => match self.greet(Some(stream), SHORT).await {
-                    Ok(connection) => return Ok(connection),
-                    Err(error) if error.is_absence() => error,
-                    Err(CallError::NoHello) => CallError::NoHello,
-                    Err(error) => return Err(self.error(error)),
-                },
-                Err(error) if error.is_absence() || leads_nowhere(&error) => {
-                    match launch.start().await? {
-                        Launched::Ready => return self.finish(self.greet(None, grace).await),
-                        Launched::Taken => error,
-                    }
-                }
+            let absence = match self.meet().await {
+                Ok(connection) => return Ok(connection),
+                Err(error) if error.is_absence() || leads_nowhere(&error) => error,
                 Err(error) => return Err(self.error(error)),
             };
-            if Instant::now() >= deadline {
-                return Err(self.error(failure));
+            match launch.start().await? {
+                Launched::Ready => return self.finish(self.wait().await),
+                Launched::Taken if Instant::now() >= deadline => return Err(self.error(absence)),
+                Launched::Taken => sleep(grace.every).await,
             }
-            sleep(grace.every).await;
         }
     }
 
-    /// Waits for the hello, on the connection that is already there first.
-    async fn greet(
-        &self,
-        first: Option<UnixStream>,
-        grace: Grace,
-    ) -> Result<Connection, CallError> {
-        let first = Mutex::new(first);
-        let dial = || {
-            let first = first.lock().ok().and_then(|mut first| first.take());
-            first.map_or_else(|| self.dial(), Ok)
-        };
-        connect_with_restart_grace(&dial, grace).await
+    /// Connects to whoever holds the socket. That nobody does is told at once.
+    async fn meet(&self) -> Result<Connection, CallError> {
+        connect_if_present(&|| self.dial(), Grace::default()).await
+    }
+
+    /// Connects to a daemon that is there or comes.
+    async fn wait(&self) -> Result<Connection, CallError> {
+        connect_with_restart_grace(&|| self.dial(), Grace::default()).await
     }
 
     fn dial(&self) -> io::Result<UnixStream> {

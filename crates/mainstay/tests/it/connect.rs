@@ -1,18 +1,11 @@
 //! `mainstay connect`, with a test in the daemon's place.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::os::unix::process::CommandExt as _;
 
 use serde_json::{Value, json};
 
-use crate::env::{TestEnv, until};
-
-/// No test waits longer for anything.
-const LIMIT: Duration = Duration::from_secs(20);
+use crate::env::TestEnv;
+use crate::stand_in::{Client, Daemon, Peer};
 
 #[test]
 fn lines_are_carried_both_ways_and_nothing_else() {
@@ -61,18 +54,125 @@ fn a_broken_connection_is_made_again_and_the_session_goes_on() {
     }
     peer.write("half a li");
     drop(peer);
-    let ended: Value = serde_json::from_str(&client.line()).unwrap();
+    let mut peer = daemon.accept(Some("s1"), "s1");
+    let ended = client.message();
     assert_eq!((&ended["id"], &ended["result"]["isError"]), (&json!(2), &json!(true)));
     let text = ended["result"]["content"][0]["text"].as_str().unwrap();
     assert!(text.contains("its effect is unknown"), "{text}");
-
-    let mut peer = daemon.accept(Some("s1"), "s1");
     assert_eq!(peer.line(), list);
     peer.say(r#"{"id":1,"result":{"tools":[]}}"#);
     assert_eq!(client.line(), r#"{"id":1,"result":{"tools":[]}}"#);
     let (code, lines, stderr) = client.end();
     assert_eq!((code, lines), (Some(0), Vec::new()));
     assert!(stderr.contains("connecting again"), "{stderr}");
+}
+
+#[test]
+fn what_outlived_the_daemon_is_answered_through_the_next_one() {
+    let env = env();
+    let daemon = Daemon::new(&env);
+    let mut client = Client::start(&env);
+    let mut peer = daemon.accept(None, "s1");
+    open(&mut client, &mut peer);
+    let list = r#"{"id":1,"method":"tools/list"}"#;
+    let call = r#"{"id":"a b","method":"tools/call","params":{"name":"x"}}"#;
+    for line in [list, call] {
+        client.say(line);
+        assert_eq!(peer.line(), line);
+    }
+    drop(peer);
+    let mut peer = daemon.accept_pending(Some("s1"), "s1", &["\"a b\"", "1"]);
+    client.say(r#"{"id":3,"method":"ping"}"#);
+    assert_eq!(peer.line(), r#"{"id":3,"method":"ping"}"#, "nothing is said again");
+    for line in
+        [r#"{"id":"a b","result":{}}"#, r#"{"id":3,"result":{}}"#, r#"{"id":1,"result":{}}"#]
+    {
+        peer.say(line);
+        assert_eq!(client.line(), line);
+    }
+    let (code, lines, _) = client.end();
+    assert_eq!((code, lines), (Some(0), Vec::new()));
+}
+
+#[test]
+fn a_daemon_that_is_gone_for_a_while_is_waited_for() {
+    let env = env();
+    let daemon = Daemon::new(&env);
+    let mut client = Client::start(&env);
+    let mut peer = daemon.accept(None, "s1");
+    open(&mut client, &mut peer);
+    daemon.leave();
+    drop(peer);
+    let call = r#"{"id":1,"method":"tools/call","params":{"name":"x"}}"#;
+    client.say(call);
+
+    let daemon = Daemon::new(&env);
+    // One that is killed before it has said a word, and one that is before it has answered.
+    drop(daemon.meet());
+    drop(daemon.hello());
+    let mut peer = daemon.accept(Some("s1"), "s1");
+    assert_eq!(peer.line(), call);
+    peer.say(r#"{"id":1,"result":{}}"#);
+    assert_eq!(client.line(), r#"{"id":1,"result":{}}"#);
+    assert_eq!(client.end().0, Some(0));
+}
+
+#[test]
+fn a_daemon_that_was_stopped_is_not_started_again() {
+    let env = TestEnv::new();
+    let daemon = Daemon::new(&env);
+    let mut client = Client::start(&env);
+    let mut peer = daemon.accept(None, "s1");
+    open(&mut client, &mut peer);
+    drop(peer);
+    // That it looks for a daemon is seen; then nobody is there to be found.
+    drop(daemon.meet());
+    daemon.leave();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(client.is_alive());
+    assert!(!env.mainstay_home().join("state").exists(), "a daemon would have made it");
+    let daemon = Daemon::new(&env);
+    let peer = daemon.accept(Some("s1"), "s1");
+    assert_eq!(client.end().0, Some(0));
+    drop(peer);
+    std::fs::remove_dir_all(env.mainstay_home()).unwrap();
+}
+
+#[test]
+fn started_as_an_editor_does_it_ends_with_its_input_and_not_before() {
+    let env = env();
+    let daemon = Daemon::new(&env);
+    let mut command = env.command(["connect", "time"]);
+    command.process_group(0);
+    let mut client = Client::spawn(command);
+    let mut peer = daemon.accept(None, "s1");
+    open(&mut client, &mut peer);
+    daemon.leave();
+    drop(peer);
+    client.say(r#"{"id":1,"method":"notifications/none"}"#);
+    assert!(client.is_alive());
+    let (code, lines, stderr) = client.end();
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(lines.len(), 1, "what it asked for last is answered: {lines:?}");
+}
+
+#[test]
+fn a_daemon_of_another_version_is_told_once_in_a_life() {
+    let env = env();
+    let daemon = Daemon::new(&env);
+    let mut client = Client::start(&env);
+    let attach = || {
+        let (mut peer, _) = daemon.hello_as("99.0.0");
+        peer.say(r#"{"ok":{"session":"s1"}}"#);
+        peer
+    };
+    open(&mut client, &mut attach());
+    let _second = attach();
+    let (code, _, stderr) = client.end();
+    assert_eq!(code, Some(0));
+    let told = stderr.lines().filter(|line| line.contains("99.0.0")).collect::<Vec<_>>();
+    let [told] = told[..] else { panic!("{stderr}") };
+    assert!(told.contains("older than the daemon (99.0.0)"), "{told}");
 }
 
 #[test]
@@ -155,114 +255,4 @@ fn open(client: &mut Client, peer: &mut Peer) {
     assert_eq!(client.line(), INITIALIZE_RESULT);
     client.say(INITIALIZED);
     assert_eq!(peer.line(), INITIALIZED);
-}
-
-/// What stands in the daemon's place.
-struct Daemon {
-    listener: UnixListener,
-}
-
-impl Daemon {
-    fn new(env: &TestEnv) -> Self {
-        let run_dir = env.mainstay_home().join("run");
-        std::fs::create_dir_all(&run_dir).unwrap();
-        let listener = UnixListener::bind(run_dir.join("daemon.sock")).unwrap();
-        listener.set_nonblocking(true).unwrap();
-        Self { listener }
-    }
-
-    /// The next connection, and what it asks for.
-    fn hello(&self) -> (Peer, Value) {
-        let (stream, _) = until("it connects", || self.listener.accept().ok());
-        stream.set_nonblocking(false).unwrap();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
-        let mut peer = Peer { reader: BufReader::new(stream.try_clone().unwrap()), stream };
-        peer.say(r#"{"mainstay":"0.0.0","protocol":1}"#);
-        let request = serde_json::from_str(&peer.line()).unwrap();
-        (peer, request)
-    }
-
-    /// The next connection, which asks for this session and is given that one.
-    fn accept(&self, asked: Option<&str>, given: &str) -> Peer {
-        let (mut peer, request) = self.hello();
-        let expected = json!({"method": "connect", "params": {"name": "time", "session": asked}});
-        assert_eq!(request, expected);
-        peer.say(&format!(r#"{{"ok":{{"session":"{given}"}}}}"#));
-        peer
-    }
-}
-
-/// A connection, from the daemon's side.
-struct Peer {
-    reader: BufReader<UnixStream>,
-    stream: UnixStream,
-}
-
-impl Peer {
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.reader.read_line(&mut line).unwrap();
-        line.strip_suffix('\n').expect("a whole line").to_owned()
-    }
-
-    fn say(&mut self, line: &str) {
-        self.write(&format!("{line}\n"));
-    }
-
-    fn write(&mut self, text: &str) {
-        self.stream.write_all(text.as_bytes()).unwrap();
-    }
-}
-
-/// `mainstay connect time`, from its client's side.
-struct Client {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    lines: mpsc::Receiver<String>,
-}
-
-impl Client {
-    fn start(env: &TestEnv) -> Self {
-        Self::spawn(env.command(["connect", "time"]))
-    }
-
-    fn spawn(mut command: Command) -> Self {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (tell, lines) = mpsc::channel();
-        thread::spawn(move || {
-            stdout.lines().map_while(Result::ok).try_for_each(|line| tell.send(line))
-        });
-        let stdin = child.stdin.take();
-        Self { child, stdin, lines }
-    }
-
-    fn say(&mut self, line: &str) {
-        let stdin = self.stdin.as_mut().unwrap();
-        stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
-    }
-
-    /// The last words, without the end of their line.
-    fn say_all(&mut self, text: &str) {
-        self.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-    }
-
-    fn line(&self) -> String {
-        self.lines.recv_timeout(LIMIT).expect("the line comes in time")
-    }
-
-    /// Ends its input and waits for its end.
-    fn end(mut self) -> (Option<i32>, Vec<String>, String) {
-        drop(self.stdin.take());
-        self.ending()
-    }
-
-    /// Waits for its end: the exit code, the lines that nobody has read, and what it said on stderr.
-    fn ending(mut self) -> (Option<i32>, Vec<String>, String) {
-        until("it ended by itself", || self.child.try_wait().unwrap());
-        let output = self.child.wait_with_output().unwrap();
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        (output.status.code(), self.lines.iter().collect(), stderr)
-    }
 }

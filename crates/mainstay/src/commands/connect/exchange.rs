@@ -1,28 +1,39 @@
 //! What `connect` knows of the exchange between its client and the daemon, and what it does when the
 //! connection between the two breaks.
 //!
-//! Pure: lines go in, lines to write come out. It reads of a line only what it must: which requests
-//! are in flight, and how the session was opened. Guarantees: every request that was sent gets one
-//! answer; one that may have had an effect is never sent twice; the others are sent again once.
+//! Pure: lines and the time go in, lines to write come out. It reads of a line only what it must:
+//! which requests are in flight, and how the session was opened. Guarantees: every request gets one
+//! answer, unless its client cancels it; one that may have had an effect is never sent twice; the
+//! others are sent again at most once.
 //!
-//! After a break the daemon may still know the session. If it does not, the client's own `initialize`
-//! and `initialized` are said again, before anything else, and the answer is kept from the client.
+//! After a break nothing is decided until the next connection. It says which of the requests in
+//! flight have outlived the daemon: their answers are still to come. Of the others the safe ones are
+//! sent again, and for those that may have had an effect the client gets the word that it is unknown.
+//! If there is no connection for [`UNDECIDED`], that word is given then. What the client says
+//! meanwhile waits; what has waited for [`HOLD`] is answered without having been sent.
+//!
+//! The daemon may still know the session. If it does not, the client's own `initialize` and
+//! `initialized` are said again, before anything else, and the answer is kept from the client.
 
-use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
 
 use mainstay_api::Connected;
 use serde_json::{Value, json};
 
-use super::message::{Message, messages};
+use super::held::{HOLD, Held, Unsent};
+use super::message::{Message, compact, messages};
+use super::said::{Asked, Id, Kind, Line, Said};
 
-/// A message with its line's end.
-pub(super) type Line = Rc<Vec<u8>>;
+/// How long requests that may have had an effect wait for the next connection.
+const UNDECIDED: Duration = Duration::from_secs(8);
 
-const UNKNOWN_EFFECT: &str =
-    "the Mainstay daemon was restarted during this request; its effect is unknown";
+const UNKNOWN_EFFECT: &str = "the Mainstay daemon ended during this request; its effect is unknown";
 const TWICE: &str =
-    "the Mainstay daemon was restarted twice during this request; it can safely be made again";
+    "the Mainstay daemon ended twice during this request; it can safely be made again";
+const ABSENT: &str = "the Mainstay daemon is not running, and did not come back in time; nothing was \
+                      changed by this request, and any `mainstay` command, for example \
+                      `mainstay ls`, starts the daemon";
 
 /// What becomes of a line from the daemon.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,17 +49,30 @@ pub(super) enum Heard {
 /// An exchange, over any number of connections.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
+    standing: Standing,
     session: Option<String>,
     opening: Option<Opening>,
     in_flight: HashMap<Id, Flight>,
     /// The number of requests so far, which puts those in flight in order.
     requests: u64,
     /// What is said again on this connection before the client's next line.
-    again: VecDeque<Line>,
-    /// Whether the session is being opened again.
-    restoring: bool,
-    /// The client's line that has not been sent as a whole.
-    unsent: Option<Line>,
+    again: VecDeque<Again>,
+    /// The client's lines that have not been sent as a whole.
+    held: Held,
+}
+
+/// How things are between us and the daemon.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// There was no connection yet.
+    #[default]
+    New,
+    /// Lines go both ways.
+    Connected,
+    /// Connected, but the session is being opened again.
+    Restoring,
+    /// The connection broke then.
+    Away(Instant),
 }
 
 /// How the client opened its session.
@@ -60,50 +84,59 @@ struct Opening {
     initialized: Option<Line>,
 }
 
-/// The id of a request, as JSON without white space.
-type Id = String;
-
 /// A request that was sent and not answered.
 #[derive(Debug)]
 struct Flight {
     number: u64,
     kind: Kind,
+    /// Whether it was sent a second time.
+    repeated: bool,
 }
 
+/// A line that is said again, and the request that it is.
 #[derive(Debug)]
-enum Kind {
-    /// It does no harm twice.
-    Safe { line: Line, repeated: bool },
-    /// The call of a tool.
-    Call,
-    /// Anything else.
-    Other,
+struct Again {
+    line: Line,
+    request: Option<Id>,
 }
 
 impl Exchange {
-    /// Takes in a line of the client, to be sent. At most one is kept: see [`Self::wants_line`].
-    pub(super) fn offer(&mut self, line: Vec<u8>) {
-        self.unsent = Some(Rc::new(line));
+    /// Takes in a line of the client, to be sent. See [`Self::wants_line`].
+    pub(super) fn offer(&mut self, line: Vec<u8>, now: Instant) {
+        self.held.push(line, now);
+        // Whoever cancelled a request expects no answer, also not one of ours.
+        for id in self.held.cancelled_last() {
+            self.in_flight.remove(id);
+        }
+        self.held.drop_cancelled();
     }
 
-    /// Whether the client's next line may be read.
+    /// Whether the client's next line may be read. While there is a connection, one at a time, and no
+    /// faster than the daemon takes them.
     pub(super) fn wants_line(&self) -> bool {
-        !self.restoring && self.unsent.is_none() && self.again.is_empty()
+        match self.standing {
+            Standing::Connected => self.held.is_empty() && self.again.is_empty(),
+            Standing::Away(_) => self.held.has_room(),
+            Standing::New | Standing::Restoring => false,
+        }
     }
 
     /// The next line for the daemon.
     pub(super) fn next(&self) -> Option<Line> {
-        let own = self.unsent.as_ref().filter(|_| !self.restoring);
-        self.again.front().or(own).cloned()
+        let own = self.held.first().filter(|_| self.standing == Standing::Connected);
+        self.again.front().map(|again| &again.line).or(own).cloned()
     }
 
     /// The line that [`Self::next`] gave has been sent as a whole.
     pub(super) fn sent(&mut self) {
-        if self.again.pop_front().is_none()
-            && let Some(line) = self.unsent.take()
-        {
-            for message in messages(&line) {
-                self.note(&message, &line);
+        if let Some(Again { request, .. }) = self.again.pop_front() {
+            let flight = request.and_then(|id| self.in_flight.get_mut(&id));
+            if let Some(flight) = flight {
+                flight.repeated = true;
+            }
+        } else if let Some(Unsent { line, said, .. }) = self.held.pop() {
+            for said in said {
+                self.note(said, &line);
             }
         }
     }
@@ -125,82 +158,117 @@ impl Exchange {
         if pass { Heard::Pass } else { Heard::Swallow }
     }
 
-    /// The connection broke. Gives the answers that the client gets now.
-    pub(super) fn broken(&mut self) -> Vec<Vec<u8>> {
+    /// The connection broke. What that means is decided by the next one, or by time.
+    pub(super) fn broken(&mut self, now: Instant) {
         self.again.clear();
-        self.restoring = false;
-        self.answer_those(|kind| match kind {
-            Kind::Safe { repeated: false, .. } => None,
-            Kind::Safe { repeated: true, .. } => Some(TWICE),
+        self.standing = Standing::Away(now);
+    }
+
+    /// There is a connection. Gives the answers that the client gets now.
+    pub(super) fn connected(&mut self, connected: &Connected) -> Vec<Vec<u8>> {
+        let resumed = connected.resumes(self.session());
+        self.session.clone_from(&connected.session);
+        // What another session has open is none of ours.
+        let pending = connected.pending.iter().filter(|_| resumed);
+        let pending: HashSet<Id> = pending.filter_map(|id| compact(id)).collect();
+        let answers = self.answer_those(|id, flight| match flight.kind {
+            _ if pending.contains(id) => None,
+            Kind::Safe(_) if !flight.repeated => None,
+            Kind::Safe(_) => Some(TWICE),
             Kind::Call | Kind::Other => Some(UNKNOWN_EFFECT),
-        })
+        });
+        match &self.opening {
+            Some(opening) if opening.answered && !resumed => {
+                self.standing = Standing::Restoring;
+                let line = opening.initialize.clone();
+                self.again.push_back(Again { line, request: None });
+            }
+            Some(_) | None => {
+                self.standing = Standing::Connected;
+                self.repeat(&pending);
+            }
+        }
+        answers
+    }
+
+    /// Gives the answers that can wait no longer for a connection.
+    pub(super) fn overdue(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        let Standing::Away(since) = self.standing else { return Vec::new() };
+        let mut answers = self.answer_those(|_, flight| match flight.kind {
+            Kind::Safe(_) => (since + HOLD <= now).then_some(ABSENT),
+            Kind::Call | Kind::Other => (since + UNDECIDED <= now).then_some(UNKNOWN_EFFECT),
+        });
+        for Unsent { said, .. } in self.held.expire(now) {
+            answers.extend(refusals(&said, ABSENT));
+        }
+        answers
+    }
+
+    /// When [`Self::overdue`] has something to give next, if ever.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let Standing::Away(since) = self.standing else { return None };
+        let patience = self.in_flight.values().map(|flight| match flight.kind {
+            Kind::Safe(_) => HOLD,
+            Kind::Call | Kind::Other => UNDECIDED,
+        });
+        patience
+            .min()
+            .map(|patience| since + patience)
+            .into_iter()
+            .chain(self.held.deadline())
+            .min()
     }
 
     /// There will be no other connection. Gives the answers that are still due, also to what was
     /// never sent.
     pub(super) fn give_up(&mut self, why: &str) -> Vec<Vec<u8>> {
         self.again.clear();
-        self.sent();
-        self.answer_those(|_| Some(why))
+        let mut answers = self.answer_those(|_, flight| match flight.kind {
+            Kind::Safe(_) => Some(why),
+            Kind::Call | Kind::Other => Some(UNKNOWN_EFFECT),
+        });
+        while let Some(Unsent { said, .. }) = self.held.pop() {
+            answers.extend(refusals(&said, why));
+        }
+        answers
     }
 
     /// The session to ask for on the next connection. Until it is open there is none to go on with.
     pub(super) fn session(&self) -> Option<&str> {
-        self.session.as_deref().filter(|_| self.is_open())
-    }
-
-    /// There is a connection.
-    pub(super) fn connected(&mut self, connected: &Connected) {
-        let resumed = connected.resumes(self.session());
-        self.session.clone_from(&connected.session);
-        match &self.opening {
-            Some(opening) if opening.answered && !resumed => {
-                self.restoring = true;
-                self.again.push_back(opening.initialize.clone());
-            }
-            Some(_) | None => self.repeat(),
-        }
+        let is_open = self.opening.as_ref().is_some_and(|opening| opening.answered);
+        self.session.as_deref().filter(|_| is_open)
     }
 
     /// Whether every request has its answer and every line is sent.
     pub(super) fn is_settled(&self) -> bool {
-        self.in_flight.is_empty() && self.again.is_empty() && self.unsent.is_none()
-    }
-
-    fn is_open(&self) -> bool {
-        self.opening.as_ref().is_some_and(|opening| opening.answered)
+        self.in_flight.is_empty() && self.again.is_empty() && self.held.is_empty()
     }
 
     fn is_restored_by(&self, id: &Id) -> bool {
-        self.restoring && self.opening.as_ref().is_some_and(|opening| opening.id == *id)
+        self.standing == Standing::Restoring
+            && self.opening.as_ref().is_some_and(|opening| opening.id == *id)
     }
 
-    /// Notes what a message of the client means for later.
-    fn note(&mut self, message: &Message<'_>, line: &Line) {
-        let Some(method) = message.method.as_deref() else { return };
-        match (method, message.id()) {
-            ("notifications/initialized", None) => {
+    /// Notes what a line of the client, which is sent, means for later.
+    fn note(&mut self, said: Said, line: &Line) {
+        match said {
+            Said::Initialized => {
                 if let Some(opening) = &mut self.opening {
                     opening.initialized = Some(line.clone());
                 }
             }
-            // Whoever cancelled a request expects no answer.
-            ("notifications/cancelled", None) => {
-                if let Some(id) = message.cancelled() {
-                    self.in_flight.remove(&id);
-                }
+            Said::Cancelled(id) => {
+                self.in_flight.remove(&id);
             }
-            (_, None) => {}
-            (method, Some(id)) => {
-                let line = message.line();
-                if method == "initialize" {
-                    let (id, initialize) = (id.clone(), line.clone());
+            Said::Request(Asked { id, kind, opens }) => {
+                if opens && let Kind::Safe(initialize) = &kind {
+                    let (id, initialize) = (id.clone(), initialize.clone());
                     let opening = Opening { id, initialize, answered: false, initialized: None };
                     self.opening = Some(opening);
                 }
                 self.requests += 1;
-                let kind = Kind::of(method, line);
-                self.in_flight.insert(id, Flight { number: self.requests, kind });
+                let flight = Flight { number: self.requests, kind, repeated: false };
+                self.in_flight.insert(id, flight);
             }
         }
     }
@@ -223,63 +291,53 @@ impl Exchange {
         if let Some(reason) = answer.error_message() {
             return Heard::Lost(reason);
         }
-        self.restoring = false;
+        self.standing = Standing::Connected;
         let initialized = self.opening.as_ref().and_then(|opening| opening.initialized.clone());
-        self.again.extend(initialized);
-        self.repeat();
+        self.again.extend(initialized.map(|line| Again { line, request: None }));
+        self.repeat(&HashSet::new());
         Heard::Swallow
     }
 
-    /// Says every request in flight again, in order. Only safe ones are left by now.
-    fn repeat(&mut self) {
-        let mut flights: Vec<&mut Flight> = self.in_flight.values_mut().collect();
-        flights.sort_unstable_by_key(|flight| flight.number);
-        for flight in flights {
-            if let Kind::Safe { line, repeated } = &mut flight.kind {
-                *repeated = true;
-                self.again.push_back(line.clone());
+    /// Says every request in flight again, in order, but for those that are still pending. Only safe
+    /// ones are left by now.
+    fn repeat(&mut self, pending: &HashSet<Id>) {
+        let lost = self.in_flight.iter().filter(|(id, _)| !pending.contains(*id));
+        let mut lost: Vec<(&Id, &Flight)> = lost.collect();
+        lost.sort_unstable_by_key(|(_, flight)| flight.number);
+        for (id, flight) in lost {
+            if let Kind::Safe(line) = &flight.kind {
+                self.again.push_back(Again { line: line.clone(), request: Some(id.clone()) });
             }
         }
     }
 
     /// Answers those requests in flight for which there is something to say, in order.
-    fn answer_those<'a>(&mut self, text: impl Fn(&Kind) -> Option<&'a str>) -> Vec<Vec<u8>> {
-        let due = self.in_flight.extract_if(|_, flight| text(&flight.kind).is_some());
+    fn answer_those<'a>(&mut self, text: impl Fn(&Id, &Flight) -> Option<&'a str>) -> Vec<Vec<u8>> {
+        let due = self.in_flight.extract_if(|id, flight| text(id, flight).is_some());
         let mut due: Vec<(Id, Flight)> = due.collect();
         due.sort_unstable_by_key(|(_, flight)| flight.number);
         due.into_iter()
-            .filter_map(|(id, flight)| Some(answer(&id, &flight.kind, text(&flight.kind)?)))
+            .filter_map(|(id, flight)| Some(answer(&id, &flight.kind, text(&id, &flight)?)))
             .collect()
     }
 }
 
-impl Kind {
-    fn of(method: &str, line: Line) -> Self {
-        match method {
-            "initialize"
-            | "ping"
-            | "tools/list"
-            | "prompts/list"
-            | "prompts/get"
-            | "resources/list"
-            | "resources/templates/list"
-            | "resources/read"
-            | "completion/complete" => Self::Safe { line, repeated: false },
-            "tools/call" => Self::Call,
-            _ => Self::Other,
-        }
-    }
+/// The answers to requests that were never sent.
+fn refusals(said: &[Said], why: &str) -> Vec<Vec<u8>> {
+    let refusal = |said: &Said| match said {
+        Said::Request(Asked { id, kind, .. }) => Some(answer(id, kind, why)),
+        Said::Initialized | Said::Cancelled(_) => None,
+    };
+    said.iter().filter_map(refusal).collect()
 }
 
 /// An answer of our own: for a tool as its result, because that is what a model gets to see.
 fn answer(id: &Id, kind: &Kind, text: &str) -> Vec<u8> {
-    let outcome = match kind {
-        Kind::Call => json!({"content": [{"type": "text", "text": text}], "isError": true}),
-        Kind::Safe { .. } | Kind::Other => json!({"code": -32603, "message": text}),
-    };
-    let member = match kind {
-        Kind::Call => "result",
-        Kind::Safe { .. } | Kind::Other => "error",
+    let (member, outcome) = match kind {
+        Kind::Call => {
+            ("result", json!({"content": [{"type": "text", "text": text}], "isError": true}))
+        }
+        Kind::Safe(_) | Kind::Other => ("error", json!({"code": -32603, "message": text})),
     };
     let id: Value = serde_json::from_str(id).unwrap_or_default();
     let mut line = json!({"jsonrpc": "2.0", "id": id, member: outcome}).to_string().into_bytes();
@@ -287,5 +345,7 @@ fn answer(id: &Id, kind: &Kind, text: &str) -> Vec<u8> {
     line
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::exchange::Line;
+use super::said::{Id, Line};
 
 /// A request, a notification or an answer.
 #[derive(Debug)]
@@ -49,12 +49,12 @@ fn message(text: &RawValue) -> Option<Message<'_>> {
 
 impl Message<'_> {
     /// Its id, in the form in which ids are compared.
-    pub(super) fn id(&self) -> Option<String> {
-        compact(self.id?)
+    pub(super) fn id(&self) -> Option<Id> {
+        compact(self.id?.get())
     }
 
     /// The id of the request that it answers, if it is an answer to one.
-    pub(super) fn answers(&self) -> Option<String> {
+    pub(super) fn answers(&self) -> Option<Id> {
         if self.method.is_none() { self.id() } else { None }
     }
 
@@ -66,7 +66,7 @@ impl Message<'_> {
     }
 
     /// The request that a notification of this kind cancels.
-    pub(super) fn cancelled(&self) -> Option<String> {
+    pub(super) fn cancelled(&self) -> Option<Id> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Cancelled<'a> {
@@ -74,7 +74,7 @@ impl Message<'_> {
             request_id: &'a RawValue,
         }
         let cancelled: Cancelled<'_> = serde_json::from_str(self.params?.get()).ok()?;
-        compact(cancelled.request_id)
+        compact(cancelled.request_id.get())
     }
 
     /// What an answer that is an error says.
@@ -89,6 +89,7 @@ impl Message<'_> {
     }
 }
 
-fn compact(id: &RawValue) -> Option<String> {
-    serde_json::from_str::<Value>(id.get()).ok().map(|id| id.to_string())
+/// An id in the form in which ids are compared.
+pub(super) fn compact(id: &str) -> Option<Id> {
+    serde_json::from_str::<Value>(id).ok().map(|id| id.to_string())
 }

@@ -1,5 +1,7 @@
 //! What is said on each connection, and what the client gets.
 
+use std::sync::LazyLock;
+
 use super::*;
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
@@ -12,9 +14,19 @@ fn answer_to(id: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#)
 }
 
+/// So many seconds after the beginning. No clock is read but once.
+pub(super) fn at(seconds: u64) -> Instant {
+    static BEGINNING: LazyLock<Instant> = LazyLock::new(|| tokio::time::Instant::now().into_std());
+    *BEGINNING + Duration::from_secs(seconds)
+}
+
+fn offer(exchange: &mut Exchange, line: &str, second: u64) {
+    exchange.offer(format!("{line}\n").into_bytes(), at(second));
+}
+
 /// Sends a line of the client, and whatever goes before it.
 fn send(exchange: &mut Exchange, line: &str) -> Vec<String> {
-    exchange.offer(format!("{line}\n").into_bytes());
+    offer(exchange, line, 0);
     drain(exchange)
 }
 
@@ -37,8 +49,14 @@ fn texts(lines: &[Vec<u8>]) -> Vec<String> {
     lines.iter().map(|line| text(line)).collect()
 }
 
-fn connect(exchange: &mut Exchange, session: &str) {
-    exchange.connected(&Connected { session: Some(session.to_owned()), pending: Vec::new() });
+/// Connects, and gives what the client is told for it.
+fn connect(exchange: &mut Exchange, session: &str) -> Vec<String> {
+    connect_pending(exchange, session, &[])
+}
+
+fn connect_pending(exchange: &mut Exchange, session: &str, pending: &[&str]) -> Vec<String> {
+    let pending = pending.iter().map(|&id| id.to_owned()).collect();
+    texts(&exchange.connected(&Connected { session: Some(session.to_owned()), pending }))
 }
 
 /// An exchange with an open session `s1`.
@@ -53,8 +71,8 @@ fn open() -> Exchange {
     exchange
 }
 
-const CALL_ENDED: &str = r#"{"id":"two","jsonrpc":"2.0","result":{"content":[{"text":"the Mainstay daemon was restarted during this request; its effect is unknown","type":"text"}],"isError":true}}"#;
-const LEVEL_ENDED: &str = r#"{"error":{"code":-32603,"message":"the Mainstay daemon was restarted during this request; its effect is unknown"},"id":3,"jsonrpc":"2.0"}"#;
+const CALL_ENDED: &str = r#"{"id":"two","jsonrpc":"2.0","result":{"content":[{"text":"the Mainstay daemon ended during this request; its effect is unknown","type":"text"}],"isError":true}}"#;
+const LEVEL_ENDED: &str = r#"{"error":{"code":-32603,"message":"the Mainstay daemon ended during this request; its effect is unknown"},"id":3,"jsonrpc":"2.0"}"#;
 
 #[test]
 fn a_session_that_is_still_known_goes_on() {
@@ -62,8 +80,9 @@ fn a_session_that_is_still_known_goes_on() {
     for line in [LIST, CALL, LEVEL] {
         send(&mut exchange, line);
     }
-    assert_eq!(texts(&exchange.broken()), [CALL_ENDED, LEVEL_ENDED]);
-    connect(&mut exchange, "s1");
+    exchange.broken(at(0));
+    assert!(texts(&exchange.overdue(at(7))).is_empty(), "the next connection decides");
+    assert_eq!(connect(&mut exchange, "s1"), [CALL_ENDED, LEVEL_ENDED]);
     assert_eq!(drain(&mut exchange), [LIST]);
     assert!(exchange.wants_line() && !exchange.is_settled());
     assert_eq!(exchange.received(answer_to("1").as_bytes()), Heard::Pass);
@@ -74,9 +93,9 @@ fn a_session_that_is_still_known_goes_on() {
 fn a_session_that_is_forgotten_is_opened_again_behind_the_clients_back() {
     let mut exchange = open();
     send(&mut exchange, LIST);
-    exchange.broken();
+    exchange.broken(at(0));
     connect(&mut exchange, "s2");
-    exchange.offer(format!("{CALL}\n").into_bytes());
+    offer(&mut exchange, CALL, 0);
     assert_eq!(drain(&mut exchange), [INITIALIZE]);
     assert!(!exchange.wants_line(), "nothing is said before the answer");
     assert_eq!(exchange.received(answer_to("0").as_bytes()), Heard::Swallow);
@@ -87,11 +106,11 @@ fn a_session_that_is_forgotten_is_opened_again_behind_the_clients_back() {
 #[test]
 fn a_break_while_a_session_is_opened_again_starts_over() {
     let mut exchange = open();
-    exchange.broken();
+    exchange.broken(at(0));
     connect(&mut exchange, "s2");
     assert_eq!(drain(&mut exchange), [INITIALIZE]);
-    assert!(exchange.broken().is_empty());
-    connect(&mut exchange, "s3");
+    exchange.broken(at(0));
+    assert!(connect(&mut exchange, "s3").is_empty());
     assert_eq!(drain(&mut exchange), [INITIALIZE]);
     let refused = r#"{"jsonrpc":"2.0","id":0,"error":{"code":-32000,"message":"removed"}}"#;
     assert_eq!(exchange.received(refused.as_bytes()), Heard::Lost("removed".to_owned()));
@@ -102,9 +121,9 @@ fn an_initialize_in_flight_is_said_again_and_its_answer_passed_on() {
     let mut exchange = Exchange::default();
     connect(&mut exchange, "s1");
     send(&mut exchange, INITIALIZE);
-    assert!(exchange.broken().is_empty());
+    exchange.broken(at(0));
     assert_eq!(exchange.session(), None);
-    connect(&mut exchange, "s2");
+    assert!(connect(&mut exchange, "s2").is_empty());
     assert_eq!(drain(&mut exchange), [INITIALIZE]);
     assert_eq!(exchange.received(answer_to("0").as_bytes()), Heard::Pass);
     assert_eq!(exchange.session(), Some("s2"));
@@ -113,10 +132,10 @@ fn an_initialize_in_flight_is_said_again_and_its_answer_passed_on() {
 #[test]
 fn a_line_that_was_not_sent_whole_is_sent_whatever_it_is() {
     let mut exchange = open();
-    exchange.offer(format!("{CALL}\n").into_bytes());
+    offer(&mut exchange, CALL, 0);
     assert!(exchange.next().is_some());
-    assert!(exchange.broken().is_empty());
-    connect(&mut exchange, "s1");
+    exchange.broken(at(0));
+    assert!(connect(&mut exchange, "s1").is_empty());
     assert_eq!(drain(&mut exchange), [CALL]);
 }
 
@@ -124,20 +143,156 @@ fn a_line_that_was_not_sent_whole_is_sent_whatever_it_is() {
 fn a_request_is_said_again_only_once() {
     let mut exchange = open();
     send(&mut exchange, LIST);
-    exchange.broken();
+    exchange.broken(at(0));
     connect(&mut exchange, "s1");
     assert_eq!(drain(&mut exchange), [LIST]);
-    let answers = texts(&exchange.broken());
-    assert!(matches!(&answers[..], [one] if one.contains("restarted twice")), "{answers:?}");
-    connect(&mut exchange, "s1");
+    exchange.broken(at(0));
+    let answers = connect(&mut exchange, "s1");
+    assert!(matches!(&answers[..], [one] if one.contains("ended twice")), "{answers:?}");
     assert!(drain(&mut exchange).is_empty() && exchange.is_settled());
+}
+
+#[test]
+fn a_repetition_that_never_left_is_none() {
+    let mut exchange = open();
+    send(&mut exchange, LIST);
+    for _ in 0..3 {
+        exchange.broken(at(0));
+        assert!(connect(&mut exchange, "s1").is_empty());
+    }
+    assert_eq!(drain(&mut exchange), [LIST]);
+}
+
+#[test]
+fn what_outlived_the_daemon_is_left_in_flight() {
+    let mut exchange = open();
+    for line in [LIST, CALL, LEVEL] {
+        send(&mut exchange, line);
+    }
+    exchange.broken(at(0));
+    let answers = connect_pending(&mut exchange, "s1", &["1", " \"t\\u0077o\"", "77"]);
+    assert_eq!(answers, [LEVEL_ENDED]);
+    assert!(drain(&mut exchange).is_empty(), "what is pending is not said again");
+    assert!(exchange.wants_line() && !exchange.is_settled());
+    assert_eq!(exchange.received(answer_to("\"two\"").as_bytes()), Heard::Pass);
+    assert_eq!(exchange.received(answer_to("\"two\"").as_bytes()), Heard::Swallow);
+
+    exchange.broken(at(1));
+    assert!(connect(&mut exchange, "s1").is_empty());
+    assert_eq!(drain(&mut exchange), [LIST], "it had been said only once");
+}
+
+#[test]
+fn what_another_session_has_open_is_none_of_ours() {
+    let mut exchange = open();
+    send(&mut exchange, CALL);
+    exchange.broken(at(0));
+    assert_eq!(connect_pending(&mut exchange, "s2", &["\"two\""]), [CALL_ENDED]);
+}
+
+#[test]
+fn without_a_connection_time_decides() {
+    let mut exchange = open();
+    for line in [LIST, CALL, LEVEL] {
+        send(&mut exchange, line);
+    }
+    assert_eq!(exchange.deadline(), None);
+    exchange.broken(at(10));
+    assert_eq!(exchange.deadline(), Some(at(18)));
+    assert!(exchange.overdue(at(17)).is_empty());
+    assert_eq!(texts(&exchange.overdue(at(18))), [CALL_ENDED, LEVEL_ENDED]);
+    assert_eq!(exchange.deadline(), Some(at(55)));
+    let absent = texts(&exchange.overdue(at(55)));
+    assert!(matches!(&absent[..], [one] if one.contains("daemon is not running")), "{absent:?}");
+    assert!(exchange.is_settled() && exchange.deadline().is_none());
+
+    assert!(connect_pending(&mut exchange, "s1", &["\"two\""]).is_empty());
+    assert_eq!(exchange.received(answer_to("\"two\"").as_bytes()), Heard::Swallow, "too late");
+}
+
+#[test]
+fn what_is_said_while_the_daemon_is_away_waits_its_time() {
+    let mut exchange = open();
+    exchange.broken(at(0));
+    offer(&mut exchange, CALL, 1);
+    offer(&mut exchange, r#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#, 2);
+    offer(&mut exchange, LIST, 3);
+    assert!(exchange.wants_line());
+    assert_eq!(exchange.deadline(), Some(at(46)));
+    assert!(exchange.overdue(at(45)).is_empty());
+    let [refused] = &texts(&exchange.overdue(at(47)))[..] else { panic!("one answer") };
+    assert!(refused.contains("the Mainstay daemon is not running"), "{refused}");
+    assert!(refused.contains(r#""id":"two""#) && refused.contains(r#""isError":true"#));
+    assert_eq!(exchange.deadline(), Some(at(48)));
+    connect(&mut exchange, "s1");
+    assert_eq!(drain(&mut exchange), [LIST]);
+}
+
+#[test]
+fn a_session_is_opened_however_late() {
+    let mut exchange = Exchange::default();
+    connect(&mut exchange, "s1");
+    send(&mut exchange, INITIALIZE);
+    exchange.received(answer_to("0").as_bytes());
+    exchange.broken(at(0));
+    offer(&mut exchange, INITIALIZED, 0);
+    assert!(exchange.overdue(at(1000)).is_empty() && exchange.deadline().is_none());
+    connect(&mut exchange, "s1");
+    assert_eq!(drain(&mut exchange), [INITIALIZED]);
+}
+
+#[test]
+fn what_is_cancelled_while_the_daemon_is_away_is_forgotten() {
+    let cancel = |id: &str| {
+        let params = format!(r#"{{"requestId":{id}}}"#);
+        format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#)
+    };
+    let mut exchange = open();
+    send(&mut exchange, CALL);
+    exchange.broken(at(0));
+    for line in [LIST, LEVEL, &cancel("1"), &cancel("\"two\"")] {
+        offer(&mut exchange, line, 0);
+    }
+    assert!(connect(&mut exchange, "s1").is_empty());
+    assert_eq!(drain(&mut exchange), [LEVEL, &cancel("\"two\"")]);
+    assert_eq!(exchange.received(answer_to("\"two\"").as_bytes()), Heard::Swallow);
+}
+
+#[test]
+fn a_client_that_says_too_much_is_not_read() {
+    let mut exchange = open();
+    exchange.broken(at(0));
+    let mut lines = 0;
+    while exchange.wants_line() {
+        offer(&mut exchange, r#"{"method":"notifications/x"}"#, 0);
+        lines += 1;
+    }
+    assert_eq!(lines, 1024);
+    exchange.overdue(at(45));
+    assert!(exchange.wants_line(), "there is room again");
+    offer(&mut exchange, &"x".repeat(16 << 20), 45);
+    assert!(!exchange.wants_line());
+}
+
+#[test]
+fn giving_up_claims_no_more_than_is_known() {
+    let mut exchange = open();
+    for line in [LIST, CALL] {
+        send(&mut exchange, line);
+    }
+    exchange.broken(at(0));
+    offer(&mut exchange, LEVEL, 0);
+    let [list, call, level] = &texts(&exchange.give_up("over"))[..] else { panic!("three") };
+    assert!(list.contains("over") && level.contains("over"), "{list} {level}");
+    assert_eq!(call, CALL_ENDED);
+    assert!(exchange.is_settled());
 }
 
 #[test]
 fn no_request_is_answered_twice() {
     let mut exchange = open();
     send(&mut exchange, CALL);
-    exchange.broken();
+    exchange.broken(at(0));
     connect(&mut exchange, "s1");
     assert_eq!(exchange.received(answer_to("\"two\"").as_bytes()), Heard::Swallow);
     send(&mut exchange, LIST);
@@ -156,8 +311,8 @@ fn a_cancelled_request_is_neither_answered_nor_said_again() {
             format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#);
         send(&mut exchange, &line);
     }
-    assert!(exchange.broken().is_empty());
-    connect(&mut exchange, "s1");
+    exchange.broken(at(0));
+    assert!(connect(&mut exchange, "s1").is_empty());
     assert!(drain(&mut exchange).is_empty());
 }
 
@@ -166,8 +321,8 @@ fn a_batch_is_many_requests() {
     let mut exchange = open();
     let batch = format!("[{LIST},{CALL}]");
     assert_eq!(send(&mut exchange, &batch), [batch]);
-    assert_eq!(texts(&exchange.broken()), [CALL_ENDED]);
-    connect(&mut exchange, "s1");
+    exchange.broken(at(0));
+    assert_eq!(connect(&mut exchange, "s1"), [CALL_ENDED]);
     assert_eq!(drain(&mut exchange), [LIST]);
     assert_eq!(exchange.received(format!("[{}]", answer_to("1")).as_bytes()), Heard::Pass);
     assert!(exchange.is_settled());
@@ -176,10 +331,10 @@ fn a_batch_is_many_requests() {
 #[test]
 fn what_was_never_sent_is_answered_too() {
     let mut exchange = open();
-    exchange.broken();
+    exchange.broken(at(0));
     connect(&mut exchange, "s2");
     drain(&mut exchange);
-    exchange.offer(format!("{CALL}\n").into_bytes());
+    offer(&mut exchange, CALL, 0);
     let answers = texts(&exchange.give_up("over"));
     assert!(matches!(&answers[..], [one] if one.contains(r#""text":"over""#)), "{answers:?}");
     assert!(exchange.give_up("over").is_empty());
@@ -210,7 +365,7 @@ fn a_client_may_initialize_again_after_a_refusal() {
     send(&mut exchange, INITIALIZE);
     let refused = r#"{"jsonrpc":"2.0","id":0,"error":{"code":-32602,"message":"no"}}"#;
     assert_eq!(exchange.received(refused.as_bytes()), Heard::Pass);
-    exchange.broken();
+    exchange.broken(at(0));
     connect(&mut exchange, "s2");
     assert!(drain(&mut exchange).is_empty() && exchange.wants_line());
 }

@@ -1,0 +1,109 @@
+//! A daemon and a program of different versions that understand each other, which is told once.
+//!
+//! After an update the daemon may be the older one, until it is reloaded; a `connect` that was
+//! started before the update is, until its client starts it again.
+
+use std::cmp::Ordering;
+use std::sync::Once;
+
+use mainstay_api::{Hello, Request};
+use semver::Version;
+
+use crate::ui::Ui;
+
+/// The version of this program.
+const OURS: &str = env!("CARGO_PKG_VERSION");
+
+/// One process is one command, or one life of `connect`.
+static TOLD: Once = Once::new();
+
+/// Says on stderr that the daemon's version is not ours, unless it was said before or the request is
+/// about to settle it.
+pub(super) fn tell(hello: &Hello, request: &Request) {
+    if matches!(request, Request::Reload { .. } | Request::Shutdown { .. }) {
+        return;
+    }
+    let lasting = matches!(request, Request::Connect { .. });
+    let who = if lasting { Program::Connect } else { Program::Command };
+    if let Some(notice) = notice(OURS, &hello.mainstay, who) {
+        TOLD.call_once(|| Ui::new().say(notice));
+    }
+}
+
+/// What this program is at the moment.
+#[derive(Debug, Clone, Copy)]
+enum Program {
+    /// A command that is over soon.
+    Command,
+    /// What a client started, and keeps.
+    Connect,
+}
+
+/// What is to be said about two versions. Nothing if they are the same.
+fn notice(ours: &str, theirs: &str, who: Program) -> Option<String> {
+    if ours == theirs {
+        return None;
+    }
+    let reload = "`mainstay daemon reload` brings it to the program on disk";
+    let notice = match (order(ours, theirs), who) {
+        (Some(Ordering::Less), Program::Command) => format!(
+            "this program is version {ours}, older than the daemon ({theirs}); \
+             use the program that the daemon came from"
+        ),
+        (Some(Ordering::Less), Program::Connect) => format!(
+            "this program is version {ours}, older than the daemon ({theirs}); \
+             its client gets the newer one when it starts it again"
+        ),
+        (Some(Ordering::Greater), Program::Command | Program::Connect) => {
+            format!("the daemon is version {theirs}, older than this program ({ours}); {reload}")
+        }
+        (Some(Ordering::Equal) | None, Program::Command | Program::Connect) => {
+            format!("the daemon is version {theirs}, this program {ours}; {reload}")
+        }
+    };
+    Some(notice)
+}
+
+/// Which version came first, if that can be told.
+fn order(ours: &str, theirs: &str) -> Option<Ordering> {
+    let (ours, theirs) = (Version::parse(ours).ok()?, Version::parse(theirs).ok()?);
+    Some(ours.cmp_precedence(&theirs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(ours: &str, theirs: &str, who: Program, expected: Option<&str>) {
+        assert_eq!(notice(ours, theirs, who).as_deref(), expected);
+    }
+
+    #[test]
+    fn the_older_side_is_named_with_what_to_do() {
+        use Program as P;
+        check("0.1.0", "0.1.0", P::Command, None);
+        for who in [P::Command, P::Connect] {
+            let expected = "the daemon is version 0.9.0, older than this program (0.10.0); \
+                            `mainstay daemon reload` brings it to the program on disk";
+            check("0.10.0", "0.9.0", who, Some(expected));
+        }
+        let expected = "this program is version 0.1.0-rc.1, older than the daemon (0.1.0); \
+                        use the program that the daemon came from";
+        check("0.1.0-rc.1", "0.1.0", P::Command, Some(expected));
+        let expected = "this program is version 0.1.0, older than the daemon (1.0.0); \
+                        its client gets the newer one when it starts it again";
+        check("0.1.0", "1.0.0", P::Connect, Some(expected));
+    }
+
+    #[test]
+    fn versions_without_an_order_are_named_all_the_same() {
+        for theirs in ["0.1.0+local", "trunk", ""] {
+            let expected = format!(
+                "the daemon is version {theirs}, this program 0.1.0; \
+                 `mainstay daemon reload` brings it to the program on disk"
+            );
+            check("0.1.0", theirs, Program::Command, Some(&expected));
+        }
+    }
+}

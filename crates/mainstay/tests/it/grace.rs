@@ -1,0 +1,210 @@
+//! Commands while the daemon is away, is being replaced or is another one than expected.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use insta::assert_snapshot;
+use rustix::process::geteuid;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::env::{Output, TestEnv, fixture};
+use crate::stand_in::{Daemon, VERSION};
+
+/// A user that owns nothing here.
+const NOBODY: u32 = 65_534;
+
+#[test]
+fn a_daemon_that_is_away_when_a_request_comes_answers_it() {
+    let env = no_start();
+    let daemon = Daemon::new(&env);
+    let ls = begin(&env, ["ls", "--json"]);
+    // It has come, and finds a daemon that ends.
+    drop(daemon.meet());
+    daemon.leave();
+    thread::sleep(Duration::from_millis(300));
+    let daemon = Daemon::new(&env);
+    let (mut peer, request) = daemon.hello();
+    assert_eq!(request, json!({"method": "list"}));
+    peer.say(r#"{"ok":[]}"#);
+    assert_eq!(end(ls), (Some(0), "[]\n".to_owned(), String::new()));
+    assert!(daemon.is_idle(), "the request is made once");
+}
+
+#[test]
+fn a_whole_round_trip_may_begin_while_the_daemon_is_away() {
+    let env = TestEnv::new();
+    env.run_server("time", &[], &[&fixture()]);
+    assert_eq!(env.call("time", "count", "{}"), "1");
+    env.ok(["daemon", "stop", "--keep-servers"]);
+    let mut call = env.command(["call", "time", "count", "{}"]);
+    let call = piped(call.env("MAINSTAY_NO_START", "1"));
+    env.ok(["ls"]);
+    let (code, stdout, stderr) = end(call);
+    assert_eq!((code, stdout.trim_end(), stderr.as_str()), (Some(0), "2", ""));
+}
+
+#[test]
+fn a_daemon_that_never_comes_is_missed_after_eight_seconds() {
+    let env = no_start();
+    let begun = Instant::now();
+    let connect = begin(&env, ["connect", "time"]);
+    let ls = begin(&env, ["ls", "--json"]);
+    let socket = env.mainstay_home().join("run/daemon.sock");
+    for command in [connect, ls] {
+        let (code, stdout, stderr) = end(command);
+        assert_eq!((code, stdout.as_str()), (Some(4), ""));
+        assert!(stderr.contains(&format!("`{}`", socket.display())), "{stderr}");
+        assert!(stderr.contains("it may be restarting after an update"), "{stderr}");
+    }
+    assert!(begun.elapsed() >= Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_connection_that_is_queued_is_waited_on() {
+    // Nothing forbids to start a daemon here; none is needed.
+    let env = TestEnv::new();
+    let daemon = Daemon::new(&env);
+    let ls = begin(&env, ["ls", "--json"]);
+    let mut peer = daemon.meet();
+    thread::sleep(Duration::from_millis(2_500));
+    assert_eq!(peer.greet(VERSION), json!({"method": "list"}));
+    peer.say(r#"{"ok":[]}"#);
+    assert_eq!(end(ls), (Some(0), "[]\n".to_owned(), String::new()));
+    assert!(daemon.is_idle(), "there was no second connection");
+    assert!(!env.mainstay_home().join("state").exists(), "nor a daemon");
+    fs::remove_dir_all(env.mainstay_home()).unwrap();
+}
+
+#[test]
+fn who_may_not_connect_is_told_at_once() {
+    let env = no_start();
+    let daemon = Daemon::new(&env);
+    let begun = Instant::now();
+    let output = env.run_prepared(as_another_user(&env));
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert_snapshot!(output, @"
+    exit: 4
+    --- stderr
+    error: the daemon cannot be reached at `[ROOT]/mainstay/run/daemon.sock`: Permission denied (os error 13)
+    help: it serves another user; set MAINSTAY_HOME to a directory of yours
+    ");
+    fs::set_permissions(env.mainstay_home().join("run"), mode(0o700)).unwrap();
+    assert!(daemon.is_idle());
+}
+
+#[test]
+fn a_request_that_is_cut_is_not_made_again() {
+    let env = no_start();
+    let daemon = Daemon::new(&env);
+    let stop = begin(&env, ["stop", "time"]);
+    drop(daemon.hello());
+    let output = output(stop);
+    assert_snapshot!(output, @"
+    exit: 4
+    --- stderr
+    error: the connection to the daemon closed in the middle of the request
+    help: the daemon may have restarted; whether the request was carried out is unknown, so try again only if doing it twice is safe
+    ");
+    assert!(daemon.is_idle());
+}
+
+#[test]
+fn a_daemon_of_another_version_is_told_on_stderr() {
+    let env = no_start();
+    let daemon = Daemon::new(&env);
+    let (stdout, stderr) = ls_with(&env, &daemon, "0.0.1");
+    assert_eq!(stdout, "[]\n", "stdout is data");
+    let expected = format!(
+        "the daemon is version 0.0.1, older than this program ({VERSION}); \
+         `mainstay daemon reload` brings it to the program on disk\n"
+    );
+    assert_eq!(stderr, expected);
+    let (_, stderr) = ls_with(&env, &daemon, "99.0.0");
+    let expected = format!(
+        "this program is version {VERSION}, older than the daemon (99.0.0); \
+         use the program that the daemon came from\n"
+    );
+    assert_eq!(stderr, expected);
+}
+
+#[test]
+fn a_daemon_that_speaks_otherwise_is_an_error() {
+    let env = no_start();
+    let daemon = Daemon::new(&env);
+    let ls = begin(&env, ["ls"]);
+    daemon.meet().say(r#"{"mainstay":"99.0.0","protocol":99}"#);
+    let output = output(ls);
+    assert_snapshot!(output, @"
+    exit: 4
+    --- stderr
+    error: the daemon is version 99.0.0 and speaks protocol 99, this program speaks 1
+    help: `mainstay daemon reload` brings a daemon to the program on disk: run it with the program that the daemon came from (or there `mainstay daemon stop --keep-servers`; the next command starts a new one)
+    ");
+}
+
+fn no_start() -> TestEnv {
+    TestEnv::new().with_var("MAINSTAY_NO_START", "1")
+}
+
+/// What `ls --json` prints when it meets a daemon of that version.
+fn ls_with(env: &TestEnv, daemon: &Daemon, version: &str) -> (String, String) {
+    let ls = begin(env, ["ls", "--json"]);
+    let (mut peer, request): (_, Value) = daemon.hello_as(version);
+    assert_eq!(request, json!({"method": "list"}));
+    peer.say(r#"{"ok":[]}"#);
+    let (code, stdout, stderr) = end(ls);
+    assert_eq!(code, Some(0), "{stderr}");
+    (stdout, stderr)
+}
+
+fn begin<const N: usize>(env: &TestEnv, args: [&str; N]) -> Child {
+    piped(&mut env.command(args))
+}
+
+fn piped(command: &mut Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn end(child: Child) -> (Option<i32>, String, String) {
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+fn output(child: Child) -> Output {
+    let (code, stdout, stderr) = end(child);
+    Output { code: code.unwrap(), stdout, stderr }
+}
+
+fn mode(bits: u32) -> fs::Permissions {
+    fs::Permissions::from_mode(bits)
+}
+
+/// `ls` by one who may not open the runtime directory. Root may open everything, and becomes another
+/// user, who has to be able to reach the program and its directory.
+fn as_another_user(env: &TestEnv) -> Command {
+    let run_dir = env.mainstay_home().join("run");
+    let mut command = env.command(["ls"]);
+    if geteuid().is_root() {
+        let program = env.root().join("program");
+        fs::copy(command.get_program(), &program).unwrap();
+        fs::set_permissions(&program, mode(0o755)).unwrap();
+        fs::set_permissions(env.root(), mode(0o755)).unwrap();
+        fs::set_permissions(&run_dir, mode(0o700)).unwrap();
+        let mut other = Command::new(program);
+        other.arg("ls").env_clear().current_dir(env.work()).stdin(Stdio::null());
+        for (name, value) in command.get_envs() {
+            other.env(name, value.unwrap());
+        }
+        other.uid(NOBODY).gid(NOBODY);
+        command = other;
+    } else {
+        fs::set_permissions(&run_dir, mode(0o000)).unwrap();
+    }
+    command
+}

@@ -1,0 +1,176 @@
+//! A test in the daemon's place, and a client of `mainstay connect`.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::env::{TestEnv, until};
+
+/// No test waits longer for anything.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The version of the program that is tested, and of a daemon that goes with it.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What stands in the daemon's place.
+pub(crate) struct Daemon {
+    listener: UnixListener,
+    socket: PathBuf,
+}
+
+impl Daemon {
+    pub(crate) fn new(env: &TestEnv) -> Self {
+        let run_dir = env.mainstay_home().join("run");
+        fs::create_dir_all(&run_dir).unwrap();
+        let socket = run_dir.join("daemon.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        Self { listener, socket }
+    }
+
+    /// Goes away, and takes the socket along.
+    pub(crate) fn leave(self) {
+        fs::remove_file(&self.socket).unwrap();
+    }
+
+    /// The next connection, to which nothing has been said.
+    pub(crate) fn meet(&self) -> Peer {
+        let (stream, _) = until("it connects", || self.listener.accept().ok());
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        Peer { reader: BufReader::new(stream.try_clone().unwrap()), stream }
+    }
+
+    /// Whether nobody else has connected.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.listener.accept().is_err()
+    }
+
+    /// The next connection, and what it asks for.
+    pub(crate) fn hello(&self) -> (Peer, Value) {
+        self.hello_as(VERSION)
+    }
+
+    /// The same, as a daemon of another version.
+    pub(crate) fn hello_as(&self, version: &str) -> (Peer, Value) {
+        let mut peer = self.meet();
+        let request = peer.greet(version);
+        (peer, request)
+    }
+
+    /// The next connection, which asks for this session and is given that one.
+    pub(crate) fn accept(&self, asked: Option<&str>, given: &str) -> Peer {
+        self.accept_pending(asked, given, &[])
+    }
+
+    /// The same; in the session these requests are open.
+    pub(crate) fn accept_pending(
+        &self,
+        asked: Option<&str>,
+        given: &str,
+        pending: &[&str],
+    ) -> Peer {
+        let (mut peer, request) = self.hello();
+        let expected = json!({"method": "connect", "params": {"name": "time", "session": asked}});
+        assert_eq!(request, expected);
+        peer.say(&json!({"ok": {"session": given, "pending": pending}}).to_string());
+        peer
+    }
+}
+
+/// A connection, from the daemon's side.
+pub(crate) struct Peer {
+    reader: BufReader<UnixStream>,
+    stream: UnixStream,
+}
+
+impl Peer {
+    /// Says hello, and gives what is asked for then.
+    pub(crate) fn greet(&mut self, version: &str) -> Value {
+        self.say(&json!({"mainstay": version, "protocol": 1}).to_string());
+        serde_json::from_str(&self.line()).unwrap()
+    }
+
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).unwrap();
+        line.strip_suffix('\n').expect("a whole line").to_owned()
+    }
+
+    pub(crate) fn say(&mut self, line: &str) {
+        self.write(&format!("{line}\n"));
+    }
+
+    pub(crate) fn write(&mut self, text: &str) {
+        self.stream.write_all(text.as_bytes()).unwrap();
+    }
+}
+
+/// `mainstay connect time`, from its client's side.
+pub(crate) struct Client {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Client {
+    pub(crate) fn start(env: &TestEnv) -> Self {
+        Self::spawn(env.command(["connect", "time"]))
+    }
+
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (tell, lines) = mpsc::channel();
+        thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).try_for_each(|line| tell.send(line))
+        });
+        let stdin = child.stdin.take();
+        Self { child, stdin, lines }
+    }
+
+    pub(crate) fn say(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+
+    /// The last words, without the end of their line.
+    pub(crate) fn say_all(&mut self, text: &str) {
+        self.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    pub(crate) fn line(&self) -> String {
+        self.lines.recv_timeout(LIMIT).expect("the line comes in time")
+    }
+
+    /// The next line, as JSON.
+    pub(crate) fn message(&self) -> Value {
+        serde_json::from_str(&self.line()).unwrap()
+    }
+
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Ends its input and waits for its end.
+    pub(crate) fn end(mut self) -> (Option<i32>, Vec<String>, String) {
+        drop(self.stdin.take());
+        self.ending()
+    }
+
+    /// Waits for its end: the exit code, the lines that nobody has read, and what it said on stderr.
+    pub(crate) fn ending(mut self) -> (Option<i32>, Vec<String>, String) {
+        until("it ended by itself", || self.child.try_wait().unwrap());
+        let output = self.child.wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), self.lines.iter().collect(), stderr)
+    }
+}
