@@ -7,6 +7,7 @@ mod client_commands;
 mod clients;
 mod config_file;
 mod connect;
+mod connect_outage;
 mod daemon_life;
 mod docker;
 mod env;
