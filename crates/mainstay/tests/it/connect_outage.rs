@@ -1,9 +1,22 @@
 //! `mainstay connect` while the real daemon dies, is stopped and comes back.
 
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::env::{TestEnv, fixture};
+use crate::env::{TestEnv, fixture, kill, until, until_dead};
 use crate::stand_in::Client;
+
+/// How long slow calls take: longer than a daemon is away.
+const SLOW: u64 = 3_000;
+
+/// How long a call is under way before the daemon is killed: well past the 150 ms after which it is
+/// to outlive the daemon.
+const UNDER_WAY: Duration = Duration::from_secs(1);
 
 #[test]
 fn a_daemon_that_is_stopped_stays_so_and_the_session_goes_on_with_the_next_one() {
@@ -20,6 +33,36 @@ fn a_daemon_that_is_stopped_stays_so_and_the_session_goes_on_with_the_next_one()
     assert_eq!(text(&client.message()), (json!(2), "2".to_owned()));
     let (code, lines, stderr) = client.end();
     assert_eq!((code, lines), (Some(0), Vec::new()), "{stderr}");
+}
+
+#[test]
+fn slow_calls_outlive_a_daemon_that_is_killed() {
+    let env = TestEnv::new();
+    let (counted, effects) = (env.work().join("count"), env.work().join("effects"));
+    let flags = [&fixture(), "--count-file", counted.to_str().unwrap()];
+    env.run_server("time", &[], &flags);
+    let mut client = open(&env);
+    call(&mut client, 1, "sleep_readonly", &json!({"ms": SLOW}));
+    call(&mut client, 2, "append", &json!({"path": effects, "line": "x", "ms": SLOW}));
+    until("the server has both", || (lines(&counted) == 2).then_some(()));
+    thread::sleep(UNDER_WAY);
+    let old = env.daemon();
+    kill(old, Signal::KILL);
+    until_dead(old);
+    env.ok(["ls"]);
+
+    let mut answers = [client.message(), client.message()].map(|answer| text(&answer));
+    answers.sort_by_key(|(id, _)| id.as_u64());
+    let [(first, slept), (second, appended)] = answers;
+    assert_eq!((first, second), (json!(1), json!(2)));
+    assert_eq!(slept, format!("slept {SLOW} ms"));
+    assert_eq!(appended, "appended");
+    assert_eq!(lines(&counted), 2, "each was executed once");
+    assert_eq!(lines(&effects), 1);
+    call(&mut client, 3, "echo", &json!({"text": "after"}));
+    assert_eq!(text(&client.message()), (json!(3), "after".to_owned()));
+    let (code, rest, stderr) = client.end();
+    assert_eq!((code, rest), (Some(0), Vec::new()), "{stderr}");
 }
 
 /// A client with an open session.
@@ -49,4 +92,8 @@ fn say(client: &mut Client, message: &Value) {
 fn text(answer: &Value) -> (Value, String) {
     let text = answer["result"]["content"][0]["text"].as_str();
     (answer["id"].clone(), text.unwrap_or_else(|| panic!("{answer}")).to_owned())
+}
+
+fn lines(path: &Path) -> usize {
+    fs::read_to_string(path).unwrap_or_default().lines().count()
 }
