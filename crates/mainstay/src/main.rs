@@ -13,6 +13,7 @@ mod launch;
 mod limits;
 mod remote;
 mod servers_file;
+mod service;
 mod settings;
 mod text;
 mod transport;

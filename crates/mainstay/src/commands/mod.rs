@@ -14,6 +14,7 @@ pub(crate) mod import;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod run;
+pub(crate) mod service;
 pub(crate) mod status;
 pub(crate) mod tools;
 pub(crate) mod why;
@@ -43,6 +44,7 @@ pub(crate) async fn run(command: Command, ctx: &mut Context) -> Result<(), CliEr
         Command::Export(args) => export::run(args, ctx).await,
         Command::Import(args) => import::run(args, ctx).await,
         Command::Daemon(args) => daemon::run(args, ctx).await,
+        Command::Service(args) => service::run(args, ctx).await,
         Command::Doctor(args) => doctor::run(args, ctx).await,
         Command::Completions(args) => completions::run(&args, ctx),
         Command::Demo(args) => demo::run(args, ctx).await,

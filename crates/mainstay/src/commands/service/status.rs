@@ -1,0 +1,127 @@
+//! `mainstay service status`
+
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::context::{Context, now};
+use crate::error::{CliError, Exit};
+use crate::service::{Activity, Known, Service, Standing};
+use crate::text::{Cell, ago, columns, date_and_clock, tilde};
+use crate::ui::paint;
+
+/// Show whether the service is installed and runs
+///
+/// The exit code is 0 if it runs, and 4 if it does not.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Everything about the service. The fields are described in `docs/service.md`.
+#[derive(Debug, Serialize)]
+struct Report {
+    manager: &'static str,
+    installed: bool,
+    state: Activity,
+    since: Option<Timestamp>,
+    pid: Option<u32>,
+    restarts: Option<u32>,
+    enabled: bool,
+    masked: bool,
+    linger: Option<bool>,
+    unit: Standing,
+    path: PathBuf,
+}
+
+pub(super) fn run(args: &Args, service: &Service, ctx: &mut Context) -> Result<(), CliError> {
+    let report = report(
+        service.manager().name(),
+        service.manager().path(),
+        service.standing()?,
+        &service.look()?,
+    );
+    let (now, home) = (now(), ctx.caller.home());
+    ctx.ui.answer(args.json, &report, |report| page(report, now, home.as_deref()))?;
+    match report.state {
+        Activity::Active => Ok(()),
+        Activity::Inactive | Activity::Starting | Activity::Stopping | Activity::Failed => {
+            Err(CliError::Answered(Exit::Unreachable))
+        }
+    }
+}
+
+fn report(manager: &'static str, path: &Path, standing: Standing, known: &Known) -> Report {
+    // What is masked has a link where the unit would be.
+    let unit = if known.barred { Standing::Absent } else { standing };
+    let installed = unit != Standing::Absent;
+    Report {
+        manager,
+        installed,
+        state: known.activity,
+        since: known.since,
+        pid: known.pid,
+        restarts: known.restarts,
+        enabled: installed && known.enabled,
+        masked: known.barred,
+        linger: known.lingers,
+        unit,
+        path: path.to_owned(),
+    }
+}
+
+fn page(report: &Report, now: Timestamp, home: Option<&Path>) -> String {
+    let yes_no = |yes| if yes { "yes" } else { "no" };
+    let mut rows = vec![row("service", state(report))];
+    if let Some(since) = report.since {
+        rows.push(row(
+            "since",
+            Cell::new(format!("{} UTC, {}", date_and_clock(since), ago(since, now))),
+        ));
+    }
+    if let Some(pid) = report.pid {
+        rows.push(row("pid", Cell::new(pid.to_string())));
+    }
+    if let Some(restarts) = report.restarts.filter(|restarts| *restarts > 0) {
+        rows.push(row("restarts", Cell::new(restarts.to_string())));
+    }
+    if report.installed {
+        rows.push(row("at login", Cell::new(yes_no(report.enabled))));
+        let linger = report.linger.filter(|_| report.enabled);
+        rows.extend(linger.map(|linger| row("at boot", Cell::new(yes_no(linger)))));
+        rows.push(row("unit", unit(report.unit)));
+    }
+    rows.push(row("path", Cell::new(tilde(&report.path, home))));
+    columns(&rows)
+}
+
+fn row(key: &str, value: Cell) -> Vec<Cell> {
+    vec![Cell::painted(format!("{key}:"), paint::faint), value]
+}
+
+fn state(report: &Report) -> Cell {
+    match report.state {
+        Activity::Active => Cell::painted("active", paint::good),
+        Activity::Starting => Cell::painted("starting", paint::odd),
+        Activity::Stopping => Cell::painted("stopping", paint::odd),
+        Activity::Failed => Cell::painted("failed", paint::bad),
+        Activity::Inactive if report.masked => Cell::painted("masked", paint::faint),
+        Activity::Inactive if report.installed => Cell::painted("inactive", paint::faint),
+        Activity::Inactive => Cell::painted("not installed", paint::faint),
+    }
+}
+
+fn unit(standing: Standing) -> Cell {
+    match standing {
+        Standing::Absent => Cell::painted("absent: its file is gone", paint::odd),
+        Standing::Current => Cell::new("current"),
+        Standing::Outdated => {
+            Cell::painted("outdated: `mainstay service install` brings it up to date", paint::odd)
+        }
+        Standing::Edited => Cell::painted("changed by hand", paint::odd),
+        Standing::OtherInstance => Cell::painted("of another instance of Mainstay", paint::odd),
+    }
+}
