@@ -75,6 +75,7 @@ async fn install(service: &Service, force: bool, ctx: &mut Context) -> Result<()
             // A service that cannot start is tried again by its manager; half a one is not.
             if standing == Standing::Absent && *step != Step::Start {
                 service.take_back();
+                ctx.ui.say("what was begun is taken back");
             }
             return Err(error);
         }

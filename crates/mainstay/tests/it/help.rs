@@ -43,6 +43,7 @@ fn the_whole_help() {
 
     Mainstay itself:
       daemon       Run, inspect or stop the daemon
+      service      Have Mainstay started when you log in, or at boot
       doctor       Look for problems, and say what to do about them
       completions  Print a script that completes commands in your shell
       demo         Watch a server die without its client noticing

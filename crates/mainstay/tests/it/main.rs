@@ -20,6 +20,7 @@ mod no_daemon;
 mod proxy;
 mod real_servers;
 mod stand_in;
+mod service;
 mod supervise;
 mod telling;
 mod usage;

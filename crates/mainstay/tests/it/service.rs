@@ -1,0 +1,283 @@
+//! The service as its user sees it, with a systemd that remembers what it was told. A real one is in
+//! `docker::service`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use insta::assert_snapshot;
+use serde_json::json;
+
+use crate::env::{Output, TestEnv, fixture, is_alive, pid_of};
+
+/// Plays `systemctl` and `loginctl`: changes are written to `log`, and `show` prints what is in `facts`.
+const SYSTEMCTL: &str = r#"#!/bin/sh
+dir=$(dirname "$0")
+case "$*" in
+  *show-user*) echo Linger=no ;;
+  *" show "*) [ -e "$dir/facts" ] || { echo "Failed to connect to bus: No medium found" >&2; exit 1; }
+    cat "$dir/facts" ;;
+  *) echo "$*" >>"$dir/log"
+    ! grep -qs "^$2\$" "$dir/refuse" || { echo "Failed to $2 unit" >&2; exit 1; } ;;
+esac
+"#;
+
+struct Stage {
+    env: TestEnv,
+    dir: PathBuf,
+}
+
+impl Stage {
+    /// A user whose systemd knows of no service.
+    fn new() -> Self {
+        let stage = Self::without_systemd();
+        stage.facts("LoadState=not-found\nActiveState=inactive\nUnitFileState=\nMainPID=0\n");
+        stage
+    }
+
+    fn without_systemd() -> Self {
+        let env = TestEnv::new();
+        let dir = env.root().join("systemd");
+        fs::create_dir(&dir).unwrap();
+        for name in ["systemctl", "loginctl"] {
+            fs::write(dir.join(name), SYSTEMCTL).unwrap();
+            fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let path = format!("{}:/usr/bin:/bin", dir.display());
+        Self { env: env.with_var("PATH", &path), dir }
+    }
+
+    fn facts(&self, facts: &str) {
+        fs::write(self.dir.join("facts"), facts).unwrap();
+    }
+
+    fn service(&self, args: &[&str]) -> Output {
+        self.env.run([&["service"], args].concat())
+    }
+
+    fn unit(&self) -> PathBuf {
+        self.env.root().join("home/.config/systemd/user/mainstay.service")
+    }
+
+    /// What systemd was told since the last time.
+    fn told(&self) -> String {
+        let log = self.dir.join("log");
+        let told = fs::read_to_string(&log).unwrap_or_default();
+        let _none = fs::remove_file(log);
+        told
+    }
+}
+
+#[test]
+fn an_install_writes_the_unit_and_starts_it() {
+    let stage = Stage::new();
+    assert_snapshot!(stage.service(&["install"]), @"
+    exit: 0
+    --- stderr
+    wrote ~/.config/systemd/user/mainstay.service
+    the service runs, and will be started when you log in
+    to have it started at boot, without a login: `loginctl enable-linger`
+    ");
+    assert_snapshot!(stage.told(), @"
+    --user daemon-reload
+    --user enable --quiet mainstay.service
+    --user start mainstay.service
+    ");
+    let unit = fs::read_to_string(stage.unit()).unwrap();
+    let root = stage.env.root().to_str().unwrap();
+    assert_eq!(stage.env.ok(["service", "install", "--print"]), unit.replace(root, "[ROOT]"));
+    let home = stage.env.mainstay_home();
+    assert!(
+        unit.contains(&format!("Environment=\"MAINSTAY_HOME={}\"\n", home.display())),
+        "{unit}"
+    );
+    assert!(unit.contains("Environment=\"MAINSTAY_LISTEN=127.0.0.1:0\"\n"), "{unit}");
+    assert_eq!(fs::metadata(stage.unit()).unwrap().permissions().mode() & 0o777, 0o644);
+}
+
+#[test]
+fn a_daemon_on_demand_makes_way_without_its_servers() {
+    let stage = Stage::new();
+    let server = stage.env.run_server("time", &[], &[&fixture()]);
+    let daemon = stage.env.daemon();
+    let output = stage.service(&["install"]);
+    assert_eq!(output.code, 0, "{output}");
+    assert!(output.stderr.contains("has made way; its servers run on"), "{output}");
+    assert!(!is_alive(daemon) && is_alive(pid_of(&server)));
+
+    stage.facts("LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=1\n");
+    assert_snapshot!(stage.service(&["uninstall"]), @"
+    exit: 0
+    --- stderr
+    removed ~/.config/systemd/user/mainstay.service
+    servers run on, in the care of a daemon that was started on demand
+    the service is uninstalled
+    ");
+    assert!(!stage.unit().exists());
+    assert_eq!(stage.env.server("time")["pid"], server["pid"]);
+}
+
+#[test]
+fn the_state_its_user_left_it_in_is_kept() {
+    let stage = Stage::new();
+    stage.service(&["install"]);
+    let mut outdated = stage.env.command(["service", "install", "--print"]);
+    outdated.env("MAINSTAY_LISTEN", "127.0.0.1:7000");
+    fs::write(stage.unit(), outdated.output().unwrap().stdout).unwrap();
+    stage.told();
+    stage.facts("LoadState=loaded\nActiveState=inactive\nUnitFileState=disabled\n");
+    assert_snapshot!(stage.service(&["install"]), @"
+    exit: 0
+    --- stderr
+    wrote ~/.config/systemd/user/mainstay.service
+    the service is up to date
+    it stays off, as you left it; `systemctl --user enable --now mainstay` turns it on
+    ");
+    assert_snapshot!(stage.told(), @"--user daemon-reload");
+    assert_snapshot!(stage.service(&["install"]), @"
+    exit: 0
+    --- stderr
+    the service is installed already
+    it stays off, as you left it; `systemctl --user enable --now mainstay` turns it on
+    ");
+    assert_eq!(stage.told(), "");
+}
+
+#[test]
+fn a_masked_service_stays_masked() {
+    let stage = Stage::new();
+    fs::create_dir_all(stage.unit().parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink("/dev/null", stage.unit()).unwrap();
+    stage.facts("LoadState=masked\nActiveState=inactive\nUnitFileState=masked\n");
+    assert_snapshot!(stage.service(&["install", "--force"]), @"
+    exit: 1
+    --- stderr
+    error: the service is masked: its user does not want it to be started
+    help: `systemctl --user unmask mainstay` allows it again
+    ");
+    assert_snapshot!(stage.service(&["uninstall"]), @"
+    exit: 0
+    --- stderr
+    no service is installed; it stays masked
+    ");
+    assert_eq!(fs::read_link(stage.unit()).unwrap().to_str(), Some("/dev/null"));
+    assert_eq!(stage.told(), "");
+}
+
+#[test]
+fn a_unit_that_was_changed_by_hand_is_not_lost() {
+    let stage = Stage::new();
+    stage.service(&["install"]);
+    let mine = fs::read_to_string(stage.unit()).unwrap().replace("RestartSec=2", "RestartSec=9");
+    fs::write(stage.unit(), &mine).unwrap();
+    stage.facts("LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=1\n");
+    assert_snapshot!(stage.service(&["install"]), @"
+    exit: 1
+    --- stderr
+    error: the installed unit was changed by hand
+    help: make your changes with `systemctl --user edit mainstay`; `--force` replaces it and keeps it as `[ROOT]/home/.config/systemd/user/mainstay.service.old`
+    ");
+    assert_eq!(fs::read_to_string(stage.unit()).unwrap(), mine);
+    assert_snapshot!(stage.service(&["install", "--force"]), @"
+    exit: 0
+    --- stderr
+    the unit that was there is now ~/.config/systemd/user/mainstay.service.old
+    wrote ~/.config/systemd/user/mainstay.service
+    the service is up to date
+    it runs as before until it is restarted: `systemctl --user restart mainstay`
+    ");
+    assert_eq!(fs::read_to_string(stage.unit().with_extension("service.old")).unwrap(), mine);
+}
+
+#[test]
+fn one_service_serves_one_instance() {
+    let stage = Stage::new();
+    stage.service(&["install"]);
+    let mut other = stage.env.command(["service", "install"]);
+    other.env("MAINSTAY_HOME", stage.env.root().join("other"));
+    assert_snapshot!(stage.env.run_prepared(other), @"
+    exit: 1
+    --- stderr
+    error: the installed service belongs to another instance of Mainstay
+    help: MAINSTAY_HOME says which instance is meant; one service serves one of them; with `--force`, `install` makes it this one
+    ");
+}
+
+#[test]
+fn an_install_that_fails_leaves_nothing_behind() {
+    let stage = Stage::new();
+    fs::write(stage.dir.join("refuse"), "enable\n").unwrap();
+    assert_snapshot!(stage.service(&["install"]), @"
+    exit: 1
+    --- stderr
+    wrote ~/.config/systemd/user/mainstay.service
+    what was begun is taken back
+    error: `systemctl --user enable --quiet mainstay.service` failed: Failed to enable unit
+    help: `journalctl --user --unit mainstay --lines 20` tells more
+    ");
+    assert!(!stage.unit().exists());
+    fs::write(stage.dir.join("refuse"), "start\n").unwrap();
+    assert_eq!(stage.service(&["install"]).code, 1);
+    assert!(stage.unit().exists(), "systemd will try again to start it");
+}
+
+#[test]
+fn without_systemd_nothing_is_written() {
+    let stage = Stage::without_systemd();
+    assert_snapshot!(stage.service(&["install"]), @"
+    exit: 1
+    --- stderr
+    error: the systemd of your login session cannot be reached: Failed to connect to bus: No medium found
+    help: the service needs systemd and a login session of yours: log in as yourself rather than with `su` or `sudo`; without systemd, have `mainstay daemon run` started by whatever starts programs here
+    ");
+    assert_eq!(stage.service(&["status"]).code, 1);
+    assert_snapshot!(stage.service(&["uninstall"]), @"
+    exit: 0
+    --- stderr
+    no service is installed
+    ");
+    assert!(!stage.env.root().join("home/.config").exists());
+}
+
+#[test]
+fn the_status_tells_it_all() {
+    let stage = Stage::new();
+    assert_snapshot!(stage.service(&["status"]), @"
+    exit: 4
+    --- stdout
+    service:  not installed
+    path:     ~/.config/systemd/user/mainstay.service
+    ");
+    stage.service(&["install"]);
+    stage.facts(
+        "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=4711\nNRestarts=2\n\
+         ActiveEnterTimestamp=Mon 2026-11-16 09:18:23 UTC\nNeedDaemonReload=no\n",
+    );
+    let output = stage.service(&["status", "--json"]);
+    assert_eq!(output.code, 0, "{output}");
+    let report: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
+    let expected = json!({
+        "manager": "systemd",
+        "installed": true,
+        "state": "active",
+        "since": "2026-11-16T09:18:23Z",
+        "pid": 4711,
+        "restarts": 2,
+        "enabled": true,
+        "masked": false,
+        "linger": false,
+        "unit": "current",
+        "path": "[ROOT]/home/.config/systemd/user/mainstay.service",
+    });
+    assert_eq!(report, expected);
+    stage.facts("LoadState=loaded\nActiveState=failed\nUnitFileState=disabled\nMainPID=0\n");
+    fs::write(stage.unit(), "[Service]\n").unwrap();
+    assert_snapshot!(stage.service(&["status"]), @"
+    exit: 4
+    --- stdout
+    service:   failed
+    at login:  no
+    unit:      changed by hand
+    path:      ~/.config/systemd/user/mainstay.service
+    ");
+}
