@@ -166,8 +166,9 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     drop(listener);
     match how {
         End::KeepServers | End::EndServers => {
+            let drained = front.close();
             held.ending().await;
-            front.close().await;
+            drained.await;
         }
         End::GiveWay => front.hand_over().await,
     }

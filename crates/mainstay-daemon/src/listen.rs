@@ -13,7 +13,7 @@ use crate::held::Held;
 use mainstay_proxy::Hubs;
 use mainstay_proxy::front::http::{self, Allowed, Config, Limits, Scope};
 use tokio::net::TcpListener;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -52,7 +52,8 @@ impl Sockets {
 #[derive(Debug)]
 pub(crate) struct Listener {
     addr: watch::Receiver<Option<SocketAddr>>,
-    stop: oneshot::Sender<()>,
+    /// Its drop stops it.
+    stop: watch::Sender<()>,
     task: JoinHandle<()>,
 }
 
@@ -69,11 +70,11 @@ impl Listener {
 
     fn spawn(addr: SocketAddr, scope: Scope, sockets: Sockets, hubs: Arc<Hubs>) -> Self {
         let (told, told_to) = watch::channel(None);
-        let (stop, mut stopped) = oneshot::channel();
+        let (stop, stopped) = watch::channel(());
         let task = tokio::spawn(async move {
             let listener = tokio::select! {
                 listener = bind(addr, &sockets) => listener,
-                _ = &mut stopped => return,
+                () = gone(stopped.clone()) => return,
             };
             told.send_replace(listener.local_addr().ok());
             let config = Config {
@@ -82,12 +83,12 @@ impl Listener {
                 limits: Limits::default(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             };
-            // A sender that is gone stops it too.
-            let stop = async {
-                drop(stopped.await);
+            // At once, because nobody is to wait in the queue of a listener that is not served.
+            let release = async {
+                gone(stopped.clone()).await;
                 sockets.release(addr).await;
             };
-            http::serve(listener, hubs, config, stop).await;
+            tokio::join!(http::serve(listener, hubs, config, gone(stopped.clone())), release);
         });
         Self { addr: told_to, stop, task }
     }
@@ -111,11 +112,13 @@ impl Listener {
         drop(self.task.await);
     }
 
-    /// Stops accepting, and lets what is being answered finish.
-    pub(crate) async fn close(self) {
-        self.stop.send(()).ok();
-        if let Err(error) = self.task.await {
-            tracing::error!(%error, "a listener ended badly");
+    /// Stops accepting now, and lets what is being answered finish while this is awaited.
+    pub(crate) fn close(self) -> impl Future<Output = ()> {
+        drop(self.stop);
+        async {
+            if let Err(error) = self.task.await {
+                tracing::error!(%error, "a listener ended badly");
+            }
         }
     }
 }
@@ -128,6 +131,11 @@ pub(crate) fn own_addr(port: u16) -> SocketAddr {
 /// Whether a server could have this port now.
 pub(crate) fn check(port: u16) -> io::Result<()> {
     std::net::TcpListener::bind(own_addr(port)).map(drop)
+}
+
+/// Resolves when the sender is gone.
+async fn gone(mut sender: watch::Receiver<()>) {
+    while sender.changed().await.is_ok() {}
 }
 
 async fn bind(addr: SocketAddr, sockets: &Sockets) -> TcpListener {
