@@ -1,48 +1,44 @@
-//! The event log: what happened to which server, for `events` and `why`.
+//! The event log: what happened to which server, for `events` and `why`, and how far each server has
+//! come, for the next daemon.
 //!
 //! It is an observation, not intent: losing the last moments of it to a power cut is acceptable,
 //! holding up a restart because a disk is slow is not. So one thread writes it (WAL,
-//! `synchronous=NORMAL`), and recording an event never waits. When the disk is full the newest
+//! `synchronous=NORMAL`), and recording something never waits. When the disk is full the newest
 //! events are kept in memory and written later; a damaged file is moved aside.
+//!
+//! Whoever opens the log takes it over. What the one before still has to say is not written any more:
+//! events are numbered, and two writers would use the same numbers.
 
-use std::collections::{HashMap, VecDeque};
+mod migrations;
+mod progress;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub(crate) use progress::{Clocks, Progress};
+
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use jiff::Timestamp;
 use mainstay_api::EventRecord;
 use mainstay_core::{RunId, ServerName};
-use rusqlite::{Connection, Row, params};
+use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
 
 use crate::aside::set_aside;
-use crate::ground::make_private_database;
 use crate::store::StoreError;
-
-/// The schema that this program writes. The log is no intent: a daemon that cannot read a later
-/// schema has been stopped by the store's number before.
-const SCHEMA: i64 = 1;
+use migrations::EVENTS;
+use writer::{Order, Writer};
 
 /// Events on their way to disk; more at once are counted and dropped.
 const QUEUE: usize = 4096;
 
 /// Events on their way to each follower.
 const FOLLOW: usize = 1024;
-
-/// How many events are kept in all.
-const KEEP: u64 = 50_000;
-
-/// How many are kept in memory while the disk refuses them.
-const PENDING: usize = 1000;
-
-/// How many events are read at a time.
-const PAGE: usize = 1000;
-
-/// Events are pruned after this many new ones.
-const PRUNE_EVERY: u64 = 1000;
 
 /// An event and its place in the order of all events.
 pub(crate) type Numbered = (u64, EventRecord);
@@ -70,24 +66,13 @@ struct Shared {
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
-#[derive(Debug)]
-enum Order {
-    Record(Numbered),
-    Read { server: Option<ServerName>, part: Part, to: oneshot::Sender<Vec<Numbered>> },
-    Close,
-}
-
 impl Journal {
-    /// Opens the log, or begins a new one.
+    /// Opens the log, or begins a new one, and takes it over.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        let connection = open_or_replace(path)?;
-        let last: u64 = connection
-            .query_row("SELECT coalesce(max(number), 0) FROM events", [], |row| row.get(0))
+        let (writer, last) = Writer::take_over(open_or_replace(path)?)
             .map_err(|error| StoreError::from_sqlite(path, error))?;
         let (to_writer, orders) = sync_channel(QUEUE);
         let (followers, _) = broadcast::channel(FOLLOW);
-        let writer =
-            Writer { connection, pending: VecDeque::new(), since_prune: 0, failing: false };
         let writer = thread::Builder::new()
             .name("journal".to_owned())
             .spawn(move || writer.run(&orders))
@@ -105,6 +90,14 @@ impl Journal {
         }
         // Nobody may be following.
         self.shared.followers.send(numbered).ok();
+    }
+
+    /// Notes how far a server has come; nothing of one that is forgotten.
+    pub(crate) fn note(&self, server: &ServerName, progress: Option<Progress>) {
+        let order = Order::Note { server: server.clone(), progress };
+        if self.shared.to_writer.try_send(order).is_err() {
+            tracing::error!(%server, "its failures could not be noted: too many events at once");
+        }
     }
 
     /// Events, oldest first, of one server or of all.
@@ -136,237 +129,53 @@ impl Journal {
     }
 }
 
-/// The highest run that the log knows of each server.
-pub(crate) fn last_runs(path: &Path) -> HashMap<ServerName, RunId> {
-    let read = || -> rusqlite::Result<Vec<(String, u64)>> {
-        let connection = Connection::open(path)?;
-        let mut select = connection.prepare(
-            "SELECT server, max(run) FROM events
-             WHERE server IS NOT NULL AND run IS NOT NULL GROUP BY server",
-        )?;
-        select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
-    };
-    let rows = read().unwrap_or_default();
-    rows.into_iter().filter_map(|(name, run)| Some((name.parse().ok()?, RunId::new(run)))).collect()
+/// What the log knows of servers that earlier daemons drove.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// The highest run of each.
+    pub(crate) last_runs: HashMap<ServerName, RunId>,
+    /// How far each has come.
+    pub(crate) progress: HashMap<ServerName, Progress>,
+}
+
+/// Reads what the log knows. What cannot be read is not known: the log is no truth.
+pub(crate) fn known(path: &Path) -> Known {
+    read_known(path).unwrap_or_else(|error| {
+        tracing::warn!(%error, "what the event log knows of earlier runs cannot be read");
+        Known::default()
+    })
+}
+
+fn read_known(path: &Path) -> rusqlite::Result<Known> {
+    let connection = Connection::open(path)?;
+    let mut runs = connection.prepare(
+        "SELECT server, max(run) FROM events
+         WHERE server IS NOT NULL AND run IS NOT NULL GROUP BY server",
+    )?;
+    let runs = runs.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))?;
+    let mut known = Known::default();
+    for row in runs {
+        let (name, run) = row?;
+        known.last_runs.extend(name.parse().ok().map(|name| (name, RunId::new(run))));
+    }
+    let mut notes = connection.prepare("SELECT server, content FROM progress")?;
+    let notes =
+        notes.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
+    for row in notes {
+        let (name, content) = row?;
+        let read = name.parse().ok().zip(serde_json::from_str(&content).ok());
+        known.progress.extend(read);
+    }
+    Ok(known)
 }
 
 /// Opens the file; one that cannot be read is moved aside, because a log must not stop a start.
 fn open_or_replace(path: &Path) -> Result<Connection, StoreError> {
-    match open(path).map_err(|error| StoreError::from_sqlite(path, error)) {
+    match EVENTS.open(path) {
         Err(StoreError::Damaged { .. }) => {
             set_aside(path, "event log");
-            open(path).map_err(|error| StoreError::from_sqlite(path, error))
+            EVENTS.open(path)
         }
         other => other,
-    }
-}
-
-fn open(path: &Path) -> rusqlite::Result<Connection> {
-    make_private_database(path);
-    let connection = Connection::open(path)?;
-    connection.pragma_update(None, "user_version", SCHEMA)?;
-    connection.pragma_update(None, "journal_mode", "wal")?;
-    connection.pragma_update(None, "synchronous", "normal")?;
-    connection.pragma_update(None, "cache_size", -512)?;
-    connection.execute_batch(
-        "CREATE TABLE IF NOT EXISTS events (
-             number INTEGER PRIMARY KEY,
-             at TEXT NOT NULL,
-             server TEXT,
-             run INTEGER,
-             event TEXT NOT NULL,
-             cause TEXT,
-             detail TEXT NOT NULL
-         ) STRICT;
-         CREATE INDEX IF NOT EXISTS events_by_server ON events (server, number);",
-    )?;
-    Ok(connection)
-}
-
-/// The one owner of the connection.
-struct Writer {
-    connection: Connection,
-    pending: VecDeque<Numbered>,
-    since_prune: u64,
-    failing: bool,
-}
-
-impl Writer {
-    fn run(mut self, orders: &Receiver<Order>) {
-        while let Ok(order) = orders.recv() {
-            let mut next = Some(order);
-            let mut closing = false;
-            // Everything that is waiting goes into one transaction.
-            while let Some(order) = next {
-                match order {
-                    Order::Record(event) => self.pending.push_back(event),
-                    Order::Read { server, part, to } => {
-                        self.write();
-                        // The reader may have gone away.
-                        to.send(self.read(server.as_ref(), part)).ok();
-                    }
-                    Order::Close => closing = true,
-                }
-                next = orders.try_recv().ok();
-            }
-            self.write();
-            if closing {
-                return;
-            }
-        }
-    }
-
-    fn write(&mut self) {
-        if self.pending.is_empty() {
-            return;
-        }
-        match self.write_pending() {
-            Ok(()) => {
-                self.since_prune += self.pending.len() as u64;
-                self.pending.clear();
-                self.failing = false;
-            }
-            Err(error) => {
-                if !self.failing {
-                    tracing::error!(%error, "events cannot be written; the newest are kept in memory");
-                }
-                self.failing = true;
-                let excess = self.pending.len().saturating_sub(PENDING);
-                self.pending.drain(..excess);
-            }
-        }
-        if self.since_prune >= PRUNE_EVERY {
-            self.since_prune = 0;
-            let pruned = self.connection.execute(
-                "DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?1
-                 AND number NOT IN (SELECT max(number) FROM events WHERE run IS NOT NULL
-                                    GROUP BY server)",
-                [KEEP],
-            );
-            if let Err(error) = pruned {
-                tracing::warn!(%error, "old events cannot be removed");
-            }
-        }
-    }
-
-    fn write_pending(&mut self) -> rusqlite::Result<()> {
-        let tx = self.connection.transaction()?;
-        {
-            let mut insert = tx.prepare_cached(
-                "INSERT OR REPLACE INTO events (number, at, server, run, event, cause, detail)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-            )?;
-            for (number, event) in &self.pending {
-                insert.execute(params![
-                    number,
-                    event.at.to_string(),
-                    event.server.as_ref().map(ServerName::as_str),
-                    event.run,
-                    event.event,
-                    event.cause,
-                    event.detail,
-                ])?;
-            }
-        }
-        tx.commit()
-    }
-
-    fn read(&self, server: Option<&ServerName>, part: Part) -> Vec<Numbered> {
-        let (after, limit, order) = match part {
-            Part::Last(count) => (0, count.min(PAGE), "DESC"),
-            Part::After(number) => (number, PAGE, "ASC"),
-        };
-        let select = || -> rusqlite::Result<Vec<Numbered>> {
-            let mut select = self.connection.prepare_cached(&format!(
-                "SELECT number, at, server, run, event, cause, detail FROM events
-                 WHERE (?1 IS NULL OR server = ?1) AND number > ?2 ORDER BY number {order} LIMIT ?3"
-            ))?;
-            let limit = limit as u64;
-            let server = server.map(ServerName::as_str);
-            select.query_map(params![server, after, limit], numbered)?.collect()
-        };
-        let mut events = select().unwrap_or_else(|error| {
-            tracing::error!(%error, "the event log cannot be read");
-            Vec::new()
-        });
-        events.sort_unstable_by_key(|(number, _)| *number);
-        let unwritten = self.pending.iter().filter(|(number, event)| {
-            *number > after && (server.is_none() || event.server.as_ref() == server)
-        });
-        events.extend(unwritten.cloned());
-        if let Part::Last(count) = part {
-            let excess = events.len().saturating_sub(count);
-            events.drain(..excess);
-        }
-        events
-    }
-}
-
-fn numbered(row: &Row<'_>) -> rusqlite::Result<Numbered> {
-    let at: String = row.get(1)?;
-    let server: Option<String> = row.get(2)?;
-    let event = EventRecord {
-        at: at.parse().unwrap_or(Timestamp::UNIX_EPOCH),
-        server: server.and_then(|name| name.parse().ok()),
-        run: row.get(3)?,
-        event: row.get(4)?,
-        cause: row.get(5)?,
-        detail: row.get(6)?,
-    };
-    Ok((row.get(0)?, event))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    fn event(server: &str, run: u64) -> EventRecord {
-        EventRecord {
-            at: Timestamp::UNIX_EPOCH,
-            server: Some(server.parse().unwrap()),
-            run: Some(run),
-            event: "started".to_owned(),
-            cause: None,
-            detail: String::new(),
-        }
-    }
-
-    #[tokio::test]
-    async fn events_are_read_back_in_order_and_survive_reopening() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("events.db");
-        let journal = Journal::open(&path).unwrap();
-        let mut follower = journal.follow();
-        for run in 1..=5 {
-            journal.record(event("a", run));
-            journal.record(event("b", run * 10));
-        }
-        assert_eq!(follower.recv().await.unwrap(), (1, event("a", 1)));
-        let runs =
-            |events: Vec<Numbered>| events.iter().map(|(_, e)| e.run.unwrap()).collect::<Vec<_>>();
-        assert_eq!(
-            runs(journal.read(Some("a".parse().unwrap()), Part::After(0)).await),
-            [1, 2, 3, 4, 5]
-        );
-        assert_eq!(runs(journal.read(None, Part::Last(3)).await), [40, 5, 50]);
-        journal.close();
-        assert_eq!(last_runs(&path)[&"b".parse().unwrap()], RunId::new(50));
-        let journal = Journal::open(&path).unwrap();
-        journal.record(event("a", 6));
-        assert_eq!(runs(journal.read(None, Part::Last(2)).await), [50, 6]);
-        journal.close();
-    }
-
-    #[tokio::test]
-    async fn a_damaged_log_is_moved_aside() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("events.db");
-        fs::write(&path, "no database at all".repeat(100)).unwrap();
-        let journal = Journal::open(&path).unwrap();
-        assert_eq!(journal.read(None, Part::After(0)).await, []);
-        journal.close();
-        assert!(crate::aside::place(&path).exists());
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use mainstay_core::{Exit, RunId, ServerName};
+use jiff::Timestamp;
+use mainstay_core::{Exit, Past, RunId, ServerName};
 use mainstay_engine::{Found, FoundState, RunKey};
 
 use crate::engines::Home;
+use crate::journal::{Clocks, Known, Progress};
 
 /// What is left of one server.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub(crate) struct Legacy {
     pub(crate) survivor: Option<Survivor>,
     /// The newest run that ended while no daemon was there, and how.
     pub(crate) ended: Option<(RunId, Exit)>,
+    /// How far it has come, if that was noted.
+    pub(crate) progress: Option<Progress>,
 }
 
 /// A run that lives, as far as anybody knows.
@@ -38,24 +42,35 @@ impl Survivor {
 }
 
 impl Legacy {
+    /// The past of the server that was described at that time.
+    pub(crate) fn past(&self, created_at: Timestamp, clocks: Clocks) -> Past {
+        let noted = self.progress.as_ref();
+        let past = noted.and_then(|noted| noted.past(created_at, clocks)).unwrap_or_default();
+        Past { last: past.last.max(self.last), ..past }
+    }
+
     /// Takes out a survivor that lives elsewhere than its server is now to be run.
     pub(crate) fn take_misplaced(&mut self, home: Home) -> Option<Survivor> {
         self.survivor.take_if(|survivor| survivor.home != home)
     }
 }
 
-/// Sorts out what was found, given the last runs on record. Of several living runs of one server
+/// Sorts out what was found, given what is on record. Of several living runs of one server
 /// only the newest survives; the others are named to be ended.
 pub(crate) fn sort_out(
-    last_runs: HashMap<ServerName, RunId>,
+    known: Known,
     mut found: Vec<(Home, Found)>,
 ) -> (HashMap<ServerName, Legacy>, Vec<(Home, RunKey)>) {
     found.sort_by(|(_, a), (_, b)| a.key.cmp(&b.key));
     let mut surplus = Vec::new();
-    let mut all: HashMap<ServerName, Legacy> = last_runs
+    let mut all: HashMap<ServerName, Legacy> = known
+        .last_runs
         .into_iter()
         .map(|(name, last)| (name, Legacy { last, ..Legacy::default() }))
         .collect();
+    for (name, progress) in known.progress {
+        all.entry(name).or_default().progress = Some(progress);
+    }
     for (home, Found { key, state }) in found {
         let legacy = all.entry(key.server.clone()).or_default();
         legacy.last = legacy.last.max(key.run);
@@ -94,7 +109,7 @@ mod tests {
     #[test]
     fn only_the_newest_living_run_survives() {
         let found = vec![alive("a", 10), alive("a", 9), alive("a", 2), alive("b", 1)];
-        let (all, surplus) = sort_out(HashMap::new(), found);
+        let (all, surplus) = sort_out(Known::default(), found);
         let run = |name: &str| all[&name.parse().unwrap()].survivor.as_ref().unwrap().run;
         assert_eq!((run("a"), run("b")), (RunId::new(10), RunId::new(1)));
         assert_eq!(surplus, [2, 9].map(|run| (Home::Process, key("a", run))));
@@ -103,7 +118,7 @@ mod tests {
     #[test]
     fn a_run_that_nobody_can_ask_counts_as_alive() {
         let unknown = Found { key: key("a", 4), state: FoundState::Unknown };
-        let (all, surplus) = sort_out(HashMap::new(), vec![(Home::Container, unknown)]);
+        let (all, surplus) = sort_out(Known::default(), vec![(Home::Container, unknown)]);
         let legacy = &all[&"a".parse().unwrap()];
         assert_eq!(legacy.survivor, Some(Survivor::unknown(Home::Container, RunId::new(4))));
         assert_eq!((legacy.last, surplus), (RunId::new(4), Vec::new()));
@@ -111,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_run_of_another_engine_than_the_server_s_does_not_survive() {
-        let (mut all, _) = sort_out(HashMap::new(), vec![alive("a", 3)]);
+        let (mut all, _) = sort_out(Known::default(), vec![alive("a", 3)]);
         let legacy = all.get_mut(&"a".parse().unwrap()).unwrap();
         assert_eq!(legacy.take_misplaced(Home::Process), None);
         assert_eq!(legacy.take_misplaced(Home::Remote).map(|found| found.run), Some(RunId::new(3)));
@@ -124,14 +139,15 @@ mod tests {
             ("a".parse().unwrap(), RunId::new(7)),
             ("b".parse().unwrap(), RunId::new(7)),
         ]);
-        let (all, _) = sort_out(on_record, vec![ended("a", 3), ended("b", 9)]);
+        let known = Known { last_runs: on_record, ..Known::default() };
+        let (all, _) = sort_out(known, vec![ended("a", 3), ended("b", 9)]);
         let last = |name: &str| all[&name.parse().unwrap()].last;
         assert_eq!((last("a"), last("b")), (RunId::new(7), RunId::new(9)));
     }
 
     #[test]
     fn the_newest_end_that_nobody_saw_is_told() {
-        let (all, _) = sort_out(HashMap::new(), vec![ended("a", 4), ended("a", 3)]);
+        let (all, _) = sort_out(Known::default(), vec![ended("a", 4), ended("a", 3)]);
         assert_eq!(all[&"a".parse().unwrap()].ended, Some((RunId::new(4), Exit::code(1))));
     }
 }

@@ -248,7 +248,7 @@ async fn wake(config: Config, held: Held, wishes: mpsc::Sender<Wish>) -> Result<
     let listens = addresses(&config, &stored);
     let events = instance.state_dir.join(store::EVENTS);
     let journal = Journal::open(&events)?;
-    let last_runs = journal::last_runs(&events);
+    let known = journal::known(&events);
     let memory = Memory::open(instance.sessions_dir())
         .map_err(|source| RunError::directory(&instance.run_dir, source))?;
     let clients = Clients::open(surroundings(&config, &instance), store.clone(), journal.clone())?;
@@ -298,7 +298,7 @@ async fn wake(config: Config, held: Held, wishes: mpsc::Sender<Wish>) -> Result<
     };
     // Before the list, so that no end falls between the two.
     let news = engines.watch();
-    let (mut legacies, mut unwanted) = legacy::sort_out(last_runs, engines.list().await?);
+    let (mut legacies, mut unwanted) = legacy::sort_out(known, engines.list().await?);
     let forgotten = legacies.iter().map(|(name, legacy)| (name.clone(), legacy.last)).collect();
     let registry = Registry::new(context.clone(), gateway.clone(), forgotten);
     gateway.provide_from(&registry);

@@ -29,7 +29,7 @@ use tokio::time::timeout;
 use crate::clients::{Clients, Entries};
 use crate::clock;
 use crate::engines::{Engines, Home};
-use crate::journal::Journal;
+use crate::journal::{Clocks, Journal};
 use crate::legacy::Legacy;
 use crate::listen::{Listener, Sockets};
 use crate::random;
@@ -122,6 +122,8 @@ pub(crate) struct Driver {
     /// When and how the present run was seen to exit, until all of it is gone.
     exited: Option<(Timestamp, Exit)>,
     session: Option<Session>,
+    /// What was noted last for the next daemon, and of the server that was described when.
+    noted: (Timestamp, Past),
     /// Whether a session with the present run is being tried for.
     opening: bool,
     /// How many ways to the present run there were.
@@ -167,9 +169,10 @@ impl Driver {
             ready_for: ready_at.map(clock::since),
         });
         let policy = stored.spec.restart.clone();
-        let (now, seed) = (clock::now(), random::seed());
-        let past = Past { last: legacy.last, ..Past::default() };
-        let unit = Unit::resume(now, policy, seed, stored.wanted, found, past);
+        let (clocks, seed) = (Clocks::read(), random::seed());
+        let past = legacy.past(stored.created_at, clocks);
+        let unit = Unit::resume(clocks.now, policy, seed, stored.wanted, found, past);
+        let noted = (stored.created_at, unit.past());
         let known_alive = survivor.filter(|found| !found.unknown);
         let times = Times {
             started_at: known_alive.map(|found| clock::wall_before(found.age)),
@@ -208,6 +211,7 @@ impl Driver {
             container: survivor.and_then(|found| found.container.clone()),
             exited: None,
             session: None,
+            noted,
             opening: false,
             ways: 0,
             last_words: None,
@@ -224,6 +228,7 @@ impl Driver {
             work: JoinSet::new(),
             port: None,
         };
+        driver.recall_times();
         if let Some((run, exit)) = legacy.ended {
             driver.note_unseen_end(run, exit);
         }
@@ -351,6 +356,7 @@ impl Driver {
         for note in &notes {
             self.tell(note);
         }
+        self.note_past();
         if action.is_none() && notes.iter().any(makes_reachable) {
             self.reconnect();
         }
@@ -405,6 +411,7 @@ impl Driver {
             tracing::error!(server = %name, %error,
                 "the server cannot be deleted; it will be when the daemon starts next");
         }
+        self.context.journal.note(&name, None);
     }
 
     fn publish(&mut self) {

@@ -8,6 +8,7 @@ use mainstay_engine::RunKey;
 use super::Driver;
 use crate::clock;
 use crate::engines::Home;
+use crate::journal::{Clocks, Progress};
 
 impl Driver {
     /// Writes a note to the event log and to the daemon's own.
@@ -100,6 +101,26 @@ impl Driver {
             }
             (note, _) => note.to_string(),
         }
+    }
+
+    /// Takes the times of the server's earlier life from its unit.
+    pub(super) fn recall_times(&mut self) {
+        let now = clock::now();
+        let due = self.unit.view(now).next_restart;
+        self.times.next_restart_at =
+            due.map(|due| clock::wall_after(due.saturating_duration_since(now)));
+        self.note_last_end();
+    }
+
+    /// Notes for the next daemon how far the server has come, if that has changed.
+    pub(super) fn note_past(&mut self) {
+        let now = (self.stored.created_at, self.unit.past());
+        if now == self.noted || self.retiring || self.audience.is_one_session() {
+            return;
+        }
+        let progress = Progress::of(now.0, &now.1, Clocks::read());
+        self.context.journal.note(self.name(), Some(progress));
+        self.noted = now;
     }
 
     /// Notes how the last run ended after all.

@@ -308,7 +308,7 @@ async fn a_run_that_an_earlier_daemon_left_is_kept() {
         age,
         unknown: false,
     };
-    let legacy = Legacy { last: RunId::new(7), survivor: Some(survivor), ended: None };
+    let legacy = Legacy { last: RunId::new(7), survivor: Some(survivor), ..Legacy::default() };
     let mut world = World::after(engine, RestartPolicy::default(), &legacy);
     let shown = world.status(Status::Running).await;
     assert_eq!((shown.pid, shown.info().generation), (Some(77), 7));
@@ -321,8 +321,8 @@ async fn a_run_that_an_earlier_daemon_left_is_kept() {
 async fn an_end_that_nobody_saw_is_told_and_not_charged() {
     let legacy = Legacy {
         last: RunId::new(3),
-        survivor: None,
         ended: Some((RunId::new(3), Exit::signal(9))),
+        ..Legacy::default()
     };
     let mut world = World::after(FakeEngine::default(), RestartPolicy::default(), &legacy);
     let info = world.status(Status::Running).await.info();

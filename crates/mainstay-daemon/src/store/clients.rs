@@ -8,13 +8,6 @@ use serde_json::from_str;
 
 use super::{Store, StoreError, json};
 
-pub(super) const TABLE: &str = "
-    CREATE TABLE clients (
-        id TEXT PRIMARY KEY,
-        chosen INTEGER NOT NULL,
-        around TEXT NOT NULL
-    ) STRICT, WITHOUT ROWID;";
-
 /// A client that a user chose or named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoredClient {
@@ -27,7 +20,7 @@ pub(crate) struct StoredClient {
 impl Store {
     /// The clients that were chosen or named, by id.
     pub(crate) fn clients(&self) -> Result<BTreeMap<String, StoredClient>, StoreError> {
-        let rows: Vec<(String, bool, String)> = self.blocking(|tx| {
+        let rows: Vec<(String, bool, String)> = self.read(|tx| {
             let mut select = tx.prepare("SELECT id, chosen, around FROM clients")?;
             let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
             rows.collect()

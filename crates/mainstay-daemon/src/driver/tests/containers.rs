@@ -7,6 +7,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::*;
+use crate::journal::Known;
 
 const WHY: &str = "docker does not answer at unix:///nowhere: connection refused";
 
@@ -371,7 +372,7 @@ async fn a_daemon_that_starts_without_an_engine_takes_runs_for_alive() {
     engine.go_away(WHY);
     let found = engine.list().await.unwrap();
     let found = found.into_iter().map(|found| (Home::Container, found)).collect();
-    let (mut legacies, _) = crate::legacy::sort_out([].into(), found);
+    let (mut legacies, _) = crate::legacy::sort_out(Known::default(), found);
     let legacy = legacies.remove(&key("time", 7).server).unwrap();
     let mut world = World::with(engine, contained(RestartPolicy::default()), &legacy);
     let shown = world.status(Status::Waiting).await;

@@ -1,0 +1,147 @@
+//! How far a server has come: its failures, and what they have led to.
+//!
+//! It is what a unit knows of its own [`Past`], with times as the wall clock shows them, because no other
+//! clock outlives a reboot.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use mainstay_core::{Cause, Ended, Past, RunId, Standing};
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+
+/// How far a server has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Progress {
+    /// When the server was described, which tells it from another one of the same name.
+    created_at: Timestamp,
+    last: u64,
+    failures: u32,
+    restarts_total: u64,
+    standing: Noted,
+    last_end: Option<End>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Noted {
+    Free,
+    Due { attempt: u32, at: Timestamp },
+    GivenUp { since: Timestamp },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct End {
+    run: u64,
+    cause: Cause,
+    at: Timestamp,
+    ran_for: Duration,
+    ready_for: Option<Duration>,
+}
+
+/// The same moment on both clocks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clocks {
+    pub(crate) now: Instant,
+    pub(crate) wall: Timestamp,
+}
+
+impl Clocks {
+    /// This moment.
+    pub(crate) fn read() -> Self {
+        Self { now: clock::now(), wall: clock::wall() }
+    }
+
+    fn to_wall(self, at: Instant) -> Timestamp {
+        let ahead = at.saturating_duration_since(self.now);
+        let ago = self.now.saturating_duration_since(at);
+        self.wall.checked_add(ahead).and_then(|at| at.checked_sub(ago)).unwrap_or(self.wall)
+    }
+
+    fn to_instant(self, at: Timestamp) -> Instant {
+        let ahead = Duration::try_from(at.duration_since(self.wall)).unwrap_or_default();
+        let ago = Duration::try_from(self.wall.duration_since(at)).unwrap_or_default();
+        self.now.checked_add(ahead).and_then(|at| at.checked_sub(ago)).unwrap_or(self.now)
+    }
+}
+
+impl Progress {
+    /// What is to be noted of a server that was described at that time.
+    pub(crate) fn of(created_at: Timestamp, past: &Past, clocks: Clocks) -> Self {
+        Self {
+            created_at,
+            last: past.last.generation(),
+            failures: past.failures,
+            restarts_total: past.restarts_total,
+            standing: match past.standing {
+                Standing::Free => Noted::Free,
+                Standing::Due { attempt, at } => Noted::Due { attempt, at: clocks.to_wall(at) },
+                Standing::GivenUp { since } => Noted::GivenUp { since: clocks.to_wall(since) },
+            },
+            last_end: past.last_end.as_ref().map(|end| End {
+                run: end.run.generation(),
+                cause: end.cause.clone(),
+                at: clocks.to_wall(end.at),
+                ran_for: end.ran_for,
+                ready_for: end.ready_for,
+            }),
+        }
+    }
+
+    /// The past of the server that was described at that time; none if this is about another one.
+    pub(crate) fn past(&self, created_at: Timestamp, clocks: Clocks) -> Option<Past> {
+        (self.created_at == created_at).then(|| Past {
+            last: RunId::new(self.last),
+            failures: self.failures,
+            restarts_total: self.restarts_total,
+            standing: match self.standing {
+                Noted::Free => Standing::Free,
+                Noted::Due { attempt, at } => Standing::Due { attempt, at: clocks.to_instant(at) },
+                Noted::GivenUp { since } => Standing::GivenUp { since: clocks.to_instant(since) },
+            },
+            last_end: self.last_end.as_ref().map(|end| Ended {
+                run: RunId::new(end.run),
+                cause: end.cause.clone(),
+                at: clocks.to_instant(end.at),
+                ran_for: end.ran_for,
+                ready_for: end.ready_for,
+            }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstay_core::Exit;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_past_is_read_as_it_was_noted_however_much_later() {
+        let wall = Timestamp::from_second(1_000_000).unwrap();
+        let clocks = Clocks { now: clock::now(), wall };
+        let (second, now) = (Duration::from_secs(1), clocks.now);
+        for standing in [
+            Standing::Free,
+            Standing::Due { attempt: 4, at: now + 20 * second },
+            Standing::GivenUp { since: now },
+        ] {
+            let end = Ended {
+                run: RunId::new(7),
+                cause: Cause::Exited(Exit::signal(9)),
+                at: now,
+                ran_for: 3 * second,
+                ready_for: None,
+            };
+            let (last, last_end) = (RunId::new(8), Some(end));
+            let past = Past { last, failures: 4, restarts_total: 9, standing, last_end };
+            let noted = Progress::of(wall, &past, clocks);
+            let text = serde_json::to_string(&noted).unwrap();
+            let noted: Progress = serde_json::from_str(&text).unwrap();
+            let later = Clocks { now: now + 5 * second, wall: wall + 5 * second };
+            assert_eq!(noted.past(wall, later), Some(past));
+            assert_eq!(noted.past(wall + second, later), None, "of another server");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The store as its users see it.
+
+mod crash;
+mod full_disk;
+mod schemas;
+
+use std::collections::BTreeMap;
+
+use mainstay_testkit::samples::spec;
+
+use super::*;
+
+/// A switch of the tests themselves.
+#[expect(clippy::disallowed_methods, reason = "what is tested reads no environment")]
+fn switch(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn stored(name: &str) -> Stored {
+    Stored { spec: spec(name), wanted: Wanted::On, created_at: Timestamp::UNIX_EPOCH }
+}
+
+#[tokio::test]
+async fn intent_survives_reopening() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    let instance = store.instance().unwrap();
+    assert_eq!(store.next_daemon().unwrap(), 1);
+    store.put(vec![stored("a"), stored("b"), stored("c")]).await.unwrap();
+    store.want(vec!["a".parse().unwrap()], Wanted::Off).await.unwrap();
+    store.delete("b".parse().unwrap()).await.unwrap();
+    drop(store);
+    let store = Store::open(&path).unwrap();
+    assert_eq!(store.instance().unwrap(), instance);
+    assert_eq!(store.next_daemon().unwrap(), 2);
+    let off = Stored { wanted: Wanted::Off, ..stored("a") };
+    assert_eq!(store.load().unwrap(), [off, stored("c")]);
+}
+
+#[test]
+fn garbage_is_called_damaged_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    fs::write(&path, "this is no database, but long enough to be read as one".repeat(50)).unwrap();
+    let error = Store::open(&path).unwrap_err();
+    assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+    assert!(fs::read_to_string(&path).unwrap().starts_with("this is no database"));
+}
+
+#[test]
+fn an_emptied_database_is_not_taken_for_a_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    fs::write(&path, "").unwrap();
+    drop(Store::open(&path).unwrap());
+    fs::write(&path, "").unwrap();
+    fs::write(dir.path().join(EVENTS), "").unwrap();
+    let error = Store::open(&path).unwrap_err();
+    assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+}
+
+#[test]
+fn a_spec_that_makes_no_sense_names_its_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    drop(Store::open(&path).unwrap());
+    Connection::open(&path)
+        .unwrap()
+        .execute("INSERT INTO servers VALUES ('x', '{}', 'on', '1970-01-01T00:00:00Z')", [])
+        .unwrap();
+    let error = Store::open(&path).unwrap().load().unwrap_err().to_string();
+    assert!(error.contains("server `x`"), "{error}");
+}
+
+#[tokio::test]
+async fn a_daemon_that_was_replaced_changes_nothing_any_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let old = Store::open(&path).unwrap();
+    old.next_daemon().unwrap();
+    old.put(vec![stored("a")]).await.unwrap();
+    let new = Store::open(&path).unwrap();
+    old.want(vec!["a".parse().unwrap()], Wanted::Off).await.unwrap();
+    assert_eq!(new.next_daemon().unwrap(), 2);
+
+    let name = || "a".parse::<ServerName>().unwrap();
+    let attempts = [
+        old.put(vec![stored("b")]).await,
+        old.describe(vec![spec("a")]).await,
+        old.want(vec![name()], Wanted::On).await,
+        old.delete(name()).await,
+        old.put_clients(BTreeMap::new()).await,
+        old.instance().map(drop),
+    ];
+    for attempt in attempts {
+        let error = attempt.unwrap_err();
+        assert!(matches!(error, StoreError::Fenced { .. }), "{error}");
+        assert!(error.help().unwrap().contains("new daemon"));
+    }
+    let off = Stored { wanted: Wanted::Off, ..stored("a") };
+    assert_eq!(old.load().unwrap(), std::slice::from_ref(&off));
+    new.put(vec![stored("b")]).await.unwrap();
+    assert_eq!(new.load().unwrap(), [off, stored("b")]);
+}
+
+#[test]
+fn a_store_that_was_opened_but_not_taken_over_fences_nobody_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let ours = Store::open(&path).unwrap();
+    ours.next_daemon().unwrap();
+    Store::inspect(&path).unwrap();
+    drop(Store::open(&path).unwrap());
+    ours.instance().unwrap();
+}

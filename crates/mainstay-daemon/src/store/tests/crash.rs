@@ -1,0 +1,240 @@
+//! Kills a process at random moments of its changes to a store, over and over.
+//!
+//! The process is this very test program, called to be this test. It opens the store, takes it over and
+//! changes it, and says after each change that it is acknowledged. The changes follow from the seed, so it
+//! is known what the store must have after any number of them. Every tenth round begins with a store of
+//! the first schema, so that some deaths fall into the time in which it is brought forward.
+//!
+//! Checked after each death: the store can be opened and read, and has all that was acknowledged, with or
+//! without the one change that was being made. The next process goes on with what there is.
+//!
+//! `MAINSTAY_STATE_ROUNDS` sets the number of rounds (300), `MAINSTAY_STATE_SEED` repeats a run.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::schemas::{FIRST, load};
+use super::*;
+
+/// Tells the process that it is one: the store, the seed, and the first change to make.
+const PART: &str = "MAINSTAY_STATE_PART";
+
+/// How long a process lives at most, from when it is up or from its first change.
+const LIFE: Duration = Duration::from_millis(12);
+
+/// What a store must have: each server with its allowed restarts and its intent.
+type Model = BTreeMap<String, (u32, Wanted)>;
+
+#[test]
+fn no_death_loses_an_acknowledged_change() {
+    if let Some(part) = switch(PART) {
+        change_until_killed(&part);
+    }
+    let rounds = switch("MAINSTAY_STATE_ROUNDS").map_or(300, |rounds| rounds.parse().unwrap());
+    let seed =
+        switch("MAINSTAY_STATE_SEED").map_or_else(random::seed, |seed| seed.parse().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let mut scene = Scene {
+        path: dir.path().join("state.db"),
+        seed,
+        dice: Dice(seed),
+        made: 0,
+        model: Model::new(),
+        tally: Tally::default(),
+    };
+    for round in 0..rounds {
+        if round % 10 == 0 {
+            scene.begin_anew();
+        }
+        scene.round(round);
+    }
+    scene.tally.tell(rounds);
+}
+
+/// What is told in the end.
+#[derive(Default)]
+struct Tally {
+    acknowledged: u64,
+    /// Changes that nobody had acknowledged, but that are there.
+    kept: u64,
+    /// Deaths before the first change was acknowledged.
+    early: u64,
+}
+
+impl Tally {
+    #[expect(clippy::print_stdout, reason = "the bench reads it")]
+    fn tell(&self, rounds: u64) {
+        let Self { acknowledged, kept, early } = self;
+        println!("deaths {rounds} acknowledged {acknowledged} kept {kept} early {early}");
+    }
+}
+
+struct Scene {
+    path: std::path::PathBuf,
+    seed: u64,
+    dice: Dice,
+    /// How many changes were made since the beginning.
+    made: u64,
+    model: Model,
+    tally: Tally,
+}
+
+impl Scene {
+    fn begin_anew(&mut self) {
+        let dir = self.path.parent().unwrap();
+        for file in fs::read_dir(dir).unwrap() {
+            fs::remove_file(file.unwrap().path()).unwrap();
+        }
+        load(FIRST, &self.path);
+        self.model = model(&Store::open(&self.path).unwrap());
+        fs::remove_file(&self.path).unwrap();
+        load(FIRST, &self.path);
+    }
+
+    fn round(&mut self, round: u64) {
+        let context = format!("round {round}, MAINSTAY_STATE_SEED={}", self.seed);
+        let part = format!("{}\n{}\n{}", self.path.display(), self.seed, self.made);
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["no_death_loses_an_acknowledged_change", "--nocapture"])
+            .env(PART, part)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        said.find(|line| line.ends_with("up")).unwrap_or_else(|| panic!("{context}: it is not up"));
+        let mut acknowledged = 0;
+        if self.dice.below(2) == 0 {
+            acknowledged += u64::from(said.next().is_some());
+        }
+        std::thread::sleep(LIFE.mul_f64(self.dice.share()));
+        child.kill().unwrap();
+        acknowledged += said.count() as u64;
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(9), "{context}: {status}");
+        self.check(acknowledged, &context);
+    }
+
+    fn check(&mut self, acknowledged: u64, context: &str) {
+        for _ in 0..acknowledged {
+            Change::nth(self.seed, self.made).apply(&mut self.model);
+            self.made += 1;
+        }
+        let store = Store::open(&self.path).unwrap_or_else(|error| panic!("{context}: {error}"));
+        let found = model(&store);
+        self.tally.acknowledged += acknowledged;
+        self.tally.early += u64::from(acknowledged == 0);
+        if found == self.model {
+            return;
+        }
+        let before = self.model.clone();
+        Change::nth(self.seed, self.made).apply(&mut self.model);
+        assert_eq!(found, self.model, "{context}: after {acknowledged}, before: {before:?}");
+        self.made += 1;
+        self.tally.kept += 1;
+    }
+}
+
+fn model(store: &Store) -> Model {
+    let servers = store.load().unwrap().into_iter();
+    servers.map(|s| (s.spec.name.to_string(), (s.spec.restart.max, s.wanted))).collect()
+}
+
+/// What a command does to the store.
+enum Change {
+    /// `run`, or `import` with two.
+    Put(Vec<String>, u32),
+    /// `start` and `stop`.
+    Want(String, Wanted),
+    /// The end of `rm`.
+    Delete(String),
+}
+
+impl Change {
+    fn nth(seed: u64, n: u64) -> Self {
+        let mut dice = Dice(seed ^ n.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let name = |dice: &mut Dice| format!("server-{}", dice.below(6));
+        match dice.below(6) {
+            0 | 1 => Self::Put(vec![name(&mut dice)], u32::try_from(n % 1000).unwrap()),
+            2 => {
+                Self::Put(vec![name(&mut dice), name(&mut dice)], u32::try_from(n % 1000).unwrap())
+            }
+            3 => Self::Want(name(&mut dice), Wanted::Off),
+            4 => Self::Want(name(&mut dice), Wanted::On),
+            _ => Self::Delete(name(&mut dice)),
+        }
+    }
+
+    fn apply(&self, model: &mut Model) {
+        match self {
+            Self::Put(names, max) => {
+                model.extend(names.iter().map(|name| (name.clone(), (*max, Wanted::On))));
+            }
+            Self::Want(name, wanted) => {
+                if let Some((_, intent)) = model.get_mut(name) {
+                    *intent = *wanted;
+                }
+            }
+            Self::Delete(name) => drop(model.remove(name)),
+        }
+    }
+
+    async fn make(&self, store: &Store) -> Result<(), StoreError> {
+        match self {
+            Self::Put(names, max) => {
+                let one = |name: &String| {
+                    let mut stored = stored(name);
+                    stored.spec.restart.max = *max;
+                    stored
+                };
+                store.put(names.iter().map(one).collect()).await
+            }
+            Self::Want(name, wanted) => store.want(vec![name.parse().unwrap()], *wanted).await,
+            Self::Delete(name) => store.delete(name.parse().unwrap()).await,
+        }
+    }
+}
+
+/// What the process does that is killed.
+fn change_until_killed(part: &str) -> ! {
+    let [path, seed, first] = part.split('\n').collect::<Vec<_>>()[..] else { panic!("{part}") };
+    let (seed, first) = (seed.parse().unwrap(), first.parse::<u64>().unwrap());
+    let say = |word: &str| {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{word}").and_then(|()| out.flush()).unwrap();
+    };
+    say("up");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let store = Store::open(Path::new(path)).unwrap();
+    store.next_daemon().unwrap();
+    for n in first.. {
+        runtime.block_on(Change::nth(seed, n).make(&store)).unwrap();
+        say("acknowledged");
+    }
+    unreachable!("it is killed before it runs out of numbers")
+}
+
+/// Numbers by lot, the same for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    /// Between nothing and one.
+    fn share(&mut self) -> f64 {
+        f64::from(u32::try_from(self.below(1001)).unwrap()) / 1000.0
+    }
+}
