@@ -169,6 +169,12 @@ fn read_known(path: &Path) -> rusqlite::Result<Known> {
     Ok(known)
 }
 
+/// Copies the log, if there is one, and changes nothing of it. One that this program cannot take over is
+/// refused.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
+    EVENTS.copy(from, to)
+}
+
 /// Opens the file; one that cannot be read is moved aside, because a log must not stop a start.
 fn open_or_replace(path: &Path) -> Result<Connection, StoreError> {
     match EVENTS.open(path) {

@@ -21,6 +21,7 @@ mod listen;
 mod log;
 mod random;
 mod registry;
+mod rehearse;
 mod service;
 mod session;
 mod sessions;
@@ -67,6 +68,7 @@ use upkeep::{keep_entries, keep_watch, pass_on_news, sweep};
 pub use ground::{RunError, prepare};
 pub use held::{Held, Orders, TAKE_OVER};
 pub use mainstay_engine::discover;
+pub use rehearse::{RehearseError, rehearse};
 pub use store::StoreError;
 
 /// The store of intent, in the state directory.

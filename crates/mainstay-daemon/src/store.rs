@@ -15,6 +15,7 @@ pub(crate) mod schema;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use backup::copy;
 pub(crate) use clients::StoredClient;
 pub use error::StoreError;
 
@@ -25,9 +26,7 @@ use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use mainstay_core::{ServerName, ServerSpec, Wanted};
-use rusqlite::{
-    Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params,
-};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use serde::Serialize;
 use tokio::task::spawn_blocking;
 
@@ -68,8 +67,7 @@ impl Store {
         }
         refuse_emptied(path)?;
         let wrap = |error| StoreError::from_sqlite(path, error);
-        let connection =
-            Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(wrap)?;
+        let connection = schema::open_to_read(path)?;
         INTENT.check(path, &connection)?;
         let verdict: String =
             connection.pragma_query_value(None, "quick_check", |row| row.get(0)).map_err(wrap)?;
@@ -77,6 +75,13 @@ impl Store {
             return Err(StoreError::Damaged { path: path.to_owned(), what: verdict });
         }
         Self::of(path, connection)?.load().map(drop)
+    }
+
+    /// Copies the store, if there is one, and changes nothing of it. One that this program cannot take over is
+    /// refused.
+    pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
+        refuse_emptied(from)?;
+        INTENT.copy(from, to)
     }
 
     fn of(path: &Path, connection: Connection) -> Result<Self, StoreError> {

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::gateway::Gateway;
-use crate::journal::Part;
+use crate::journal::{self, Part};
 use crate::legacy::Survivor;
 use crate::listen::Sockets;
 use crate::sessions::Sessions;
@@ -33,7 +33,7 @@ struct World {
     store: Store,
     journal: Journal,
     hub: Arc<Hub>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl World {
@@ -76,7 +76,7 @@ impl World {
             }
         });
         let driver = tokio::spawn(driver.run());
-        Self { engine, handle, driver, news, store, journal, hub, _dir: dir }
+        Self { engine, handle, driver, news, store, journal, hub, dir }
     }
 
     async fn send(&self, message: Message) {
@@ -365,4 +365,62 @@ async fn a_server_that_runs_as_described_is_left_alone() {
     let shown = world.until(|shown| shown.created_at == later).await;
     assert_eq!(shown.info().status, Status::Running);
     assert_eq!((world.engine.starts().len(), world.engine.stops().len()), (1, 0));
+}
+
+/// What the log knows of the server, and no run of it is left.
+fn left(world: &World) -> Legacy {
+    world.journal.close();
+    let known = journal::known(&world.dir.path().join("events.db"));
+    let (mut legacies, _) = crate::legacy::sort_out(known, Vec::new());
+    legacies.remove(&"time".parse().unwrap()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_loop_goes_on_under_the_next_daemon() {
+    let mut world = World::new(RestartPolicy::default());
+    for run in 1..=4 {
+        world.die(run).await;
+    }
+    let before = world.until(|shown| shown.info().restarts == 4).await.info();
+    let mut next = World::after(FakeEngine::default(), RestartPolicy::default(), &left(&world));
+    let after = next.handle.view.borrow().info();
+    assert_eq!((after.restarts, after.restarts_total), (4, before.restarts_total));
+    assert_eq!((after.status, after.generation), (Status::Starting, 4));
+    assert_eq!(after.last_exit.unwrap().code, Some(1));
+    let due = after.next_restart_at.unwrap().duration_since(before.next_restart_at.unwrap());
+    assert!(due.abs().as_secs() < 1, "{due}");
+    assert!(after.reason.contains("restart 4 of 10 in"), "{}", after.reason);
+    for run in 5..=11 {
+        next.die(run).await;
+    }
+    next.status(Status::Error).await;
+
+    let mut third = World::after(FakeEngine::default(), RestartPolicy::default(), &left(&next));
+    let info = third.status(Status::Error).await.info();
+    assert_eq!((info.generation, third.engine.starts().len()), (11, 0));
+    assert!(info.reason.starts_with("gave up after 10 restarts"), "{}", info.reason);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_server_of_the_same_name_has_a_past_of_its_own() {
+    let mut world = World::new(RestartPolicy { max: 0, ..RestartPolicy::default() });
+    world.die(1).await;
+    world.status(Status::Error).await;
+    let other = Stored {
+        created_at: Timestamp::from_second(1).unwrap(),
+        ..stored(RestartPolicy::default())
+    };
+    let mut next = World::with(FakeEngine::default(), other, &left(&world));
+    let info = next.status(Status::Running).await.info();
+    assert_eq!((info.generation, info.restarts, info.last_exit.is_none()), (2, 0, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_known_of_a_server_that_was_removed() {
+    let mut world = World::new(RestartPolicy::default());
+    world.die(1).await;
+    world.until(|shown| shown.info().generation == 2).await;
+    world.send(Message::Want(Wanted::Gone)).await;
+    timeout(LIMIT, &mut world.driver).await.unwrap().unwrap();
+    assert_eq!(left(&world).progress, None);
 }

@@ -53,3 +53,95 @@ async fn a_damaged_log_is_moved_aside() {
     journal.close();
     assert!(crate::aside::place(&path).exists());
 }
+
+const FIRST: &str = include_str!("../../tests/fixtures/events-v1.sql");
+const SECOND: &str = include_str!("../../tests/fixtures/events-v2.sql");
+
+/// The log of a dump: a file as the version that the dump is of would have left it.
+fn load(dump: &str, path: &Path) {
+    let connection = Connection::open(path).unwrap();
+    connection.pragma_update(None, "journal_mode", "wal").unwrap();
+    connection.execute_batch(dump).unwrap();
+}
+
+#[tokio::test]
+async fn a_log_of_every_schema_is_brought_forward() {
+    let fixtures = [FIRST, SECOND];
+    assert_eq!(EVENTS.newest(), i64::try_from(fixtures.len()).unwrap());
+    for (dump, schema) in fixtures.into_iter().zip(1..) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events.db");
+        load(dump, &path);
+        let journal = Journal::open(&path).unwrap();
+        let known = known(&path);
+        let last = |name: &str| known.last_runs[&name.parse().unwrap()];
+        assert_eq!((last("files"), last("off")), (RunId::new(4), RunId::new(1)));
+        let names: Vec<_> = known.progress.keys().map(ServerName::as_str).collect();
+        assert_eq!(names, if schema == 1 { &[][..] } else { &["files"] });
+        journal.record(event("files", 5));
+        let events = journal.read(None, Part::After(0)).await;
+        let numbers: Vec<u64> = events.iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers, [7, 8, 9, 10, 12, 18, 19]);
+        assert_eq!(events[4].1.detail, "stopped on request after 36 ms");
+        journal.close();
+        let backup = dir.path().join("events.db.schema-1.bak");
+        assert_eq!(backup.exists(), schema == 1);
+    }
+}
+
+#[test]
+fn a_log_of_a_version_that_died_while_it_made_the_tables_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("events.db");
+    load("PRAGMA user_version=1", &path);
+    Journal::open(&path).unwrap().close();
+    assert_eq!(known(&path), Known::default());
+}
+
+#[test]
+fn a_newer_log_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("events.db");
+    load("PRAGMA user_version=9", &path);
+    let before = fs::read(&path).unwrap();
+    let error = Journal::open(&path).unwrap_err();
+    assert!(error.to_string().contains("events.db` has schema 9"), "{error}");
+    assert!(fs::read(&path).unwrap() == before);
+}
+
+#[tokio::test]
+async fn only_the_newest_writer_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("events.db");
+    let old = Journal::open(&path).unwrap();
+    old.record(event("a", 1));
+    // What is read was written before.
+    old.read(None, Part::After(0)).await;
+    let new = Journal::open(&path).unwrap();
+    new.record(event("a", 2));
+    new.read(None, Part::After(0)).await;
+    old.record(event("a", 3));
+    old.close();
+    let runs: Vec<_> =
+        new.read(None, Part::After(0)).await.into_iter().map(|(_, event)| event.run).collect();
+    assert_eq!(runs, [Some(1), Some(2)]);
+    new.close();
+}
+
+#[test]
+fn what_was_noted_last_of_a_server_is_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("events.db");
+    let journal = Journal::open(&path).unwrap();
+    let name = |name: &str| name.parse::<ServerName>().unwrap();
+    let progress = |failures| {
+        let past = mainstay_core::Past { failures, ..Default::default() };
+        Progress::of(Timestamp::UNIX_EPOCH, &past, Clocks::read())
+    };
+    journal.note(&name("a"), Some(progress(1)));
+    journal.note(&name("b"), Some(progress(2)));
+    journal.note(&name("a"), Some(progress(3)));
+    journal.note(&name("b"), None);
+    journal.close();
+    assert_eq!(known(&path).progress, HashMap::from([(name("a"), progress(3))]));
+}

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 use super::StoreError;
+use super::schema::open_to_read;
 
 /// How many backups of a file are kept.
 const KEEP: usize = 3;
@@ -19,15 +20,20 @@ const KEEP: usize = 3;
 /// Keeps a database as it is.
 pub(super) fn keep(connection: &Connection, path: &Path, schema: i64) -> Result<(), StoreError> {
     let kept = place(path, schema);
-    copy(connection, &kept)?;
+    write_out(connection, &kept)?;
     prune(path, &kept);
     tracing::info!(path = %path.display(), backup = %kept.display(), "database kept as it was");
     Ok(())
 }
 
+/// Copies a database as it is at one moment, if there is one. Others may write it meanwhile.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
+    if from.exists() { write_out(&open_to_read(from)?, to) } else { Ok(()) }
+}
+
 /// Writes all that a database has into a new file, in place of one that may be there. It is whole and on
 /// disk, or not there.
-pub(crate) fn copy(connection: &Connection, to: &Path) -> Result<(), StoreError> {
+pub(super) fn write_out(connection: &Connection, to: &Path) -> Result<(), StoreError> {
     let unfinished = with_suffix(to, ".new");
     let written = write(connection, &unfinished, to);
     if written.is_err() {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::ErrorCode;
 use rustix::fs::statvfs;
 
-/// SQLite tells of a disk with less room than this as of one that fails: what it keeps beside a database
+/// A disk with less room than this passes for one that fails: what is kept beside a database that is open
 /// takes as much.
 const ROOM: u64 = 64 * 1024;
 

@@ -10,7 +10,7 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::{StoreError, backup};
 use crate::ground::make_private_database;
@@ -56,6 +56,17 @@ impl Schema {
         Ok(connection)
     }
 
+    /// Copies a file, if there is one, and changes nothing of it. One that this program cannot take over is
+    /// refused.
+    pub(crate) fn copy(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        if !from.exists() {
+            return Ok(());
+        }
+        let connection = open_to_read(from)?;
+        self.check(from, &connection)?;
+        backup::write_out(&connection, to)
+    }
+
     /// The schema of a file, if it is one that this program can take over.
     pub(super) fn check(&self, path: &Path, connection: &Connection) -> Result<i64, StoreError> {
         let read =
@@ -99,6 +110,12 @@ impl Schema {
         }
         Ok(())
     }
+}
+
+/// Opens a file that is there, and changes nothing of it.
+pub(super) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
+    Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+        .map_err(|error| StoreError::from_sqlite(path, error))
 }
 
 pub(super) fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {

@@ -322,6 +322,26 @@ async fn a_newer_run_is_adopted_only_where_the_server_runs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stop_by_someone_is_respected_by_the_next_daemon_too() {
+    let policy = RestartPolicy { on_stop: OnStop::Respect, ..RestartPolicy::default() };
+    let mut world = World::container_with(policy.clone());
+    world.store.put(vec![contained(policy)]).await.unwrap();
+    world.speaks(1).await;
+    world.engine.end_by(&key("time", 1), Cause::StoppedBySomeone);
+    let before = world.status(Status::Stopped).await.info();
+    let kept = world.store.load().unwrap().remove(0);
+    assert_eq!(kept.wanted, Wanted::Off);
+
+    let mut next = World::with(FakeEngine::default(), kept, &left(&world));
+    let after = next.status(Status::Stopped).await.info();
+    assert_eq!((&after.reason, after.generation), (&before.reason, 1));
+    assert!(after.reason.starts_with("stopped by someone else"), "{}", after.reason);
+    assert_eq!(next.engine.starts(), []);
+    next.send(Message::Want(Wanted::On)).await;
+    next.speaks(2).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn every_reaction_is_in_the_log() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let file = Arc::new(log.reopen().unwrap());

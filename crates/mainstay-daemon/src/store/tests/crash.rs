@@ -66,7 +66,7 @@ struct Tally {
 }
 
 impl Tally {
-    #[expect(clippy::print_stdout, reason = "the bench reads it")]
+    /// The bench reads it.
     fn tell(&self, rounds: u64) {
         let Self { acknowledged, kept, early } = self;
         println!("deaths {rounds} acknowledged {acknowledged} kept {kept} early {early}");
