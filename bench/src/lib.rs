@@ -5,7 +5,8 @@
 //! - [`supervise`]: how fast and how cheaply Mainstay keeps servers alive (binary `supervise-bench`);
 //! - [`docker`]: the same for servers in containers, beside Docker's own restarts (binary `docker-bench`);
 //! - [`proxy`]: what Mainstay costs and bears as a proxy, beside its peers (binary `proxy-bench`);
-//! - [`clients`]: what an edit of a client's file takes, and that it does no harm (binary `client-bench`).
+//! - [`clients`]: what an edit of a client's file takes, and that it does no harm (binary `client-bench`);
+//! - [`state`]: whether the state survives whatever kills who changes it (binary `state-bench`).
 //!
 //! Nothing here but [`clients`] depends on Mainstay's own crates, so that a mistake in them cannot hide in here.
 
@@ -19,6 +20,7 @@ pub mod load;
 mod procfs;
 pub mod proxy;
 mod rig;
+pub mod state;
 mod stats;
 pub mod supervise;
 

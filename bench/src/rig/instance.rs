@@ -144,6 +144,11 @@ impl Instance {
         self.json(&["ls", "--json"]).await
     }
 
+    /// All servers, those that are stopped as well.
+    pub(crate) async fn all_servers(&self) -> Result<Vec<Server>, BenchError> {
+        self.json(&["ls", "-a", "--json"]).await
+    }
+
     pub(crate) async fn daemon_pid(&self) -> Result<u32, BenchError> {
         let daemon: Daemon = self.json(&["daemon", "status", "--json"]).await?;
         Ok(daemon.pid)

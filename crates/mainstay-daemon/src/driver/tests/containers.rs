@@ -346,6 +346,8 @@ async fn every_reaction_is_in_the_log() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let file = Arc::new(log.reopen().unwrap());
     let listener = tracing_subscriber::fmt().with_ansi(false).without_time().with_writer(file);
+    // A lone listener is not asked about what another thread says first, and never hears it then.
+    let _second = tracing::Dispatch::new(tracing_subscriber::registry());
     let _listening = tracing::subscriber::set_default(listener.finish());
 
     let policy = RestartPolicy { on_stop: OnStop::Respect, max: 0, ..RestartPolicy::default() };
