@@ -196,8 +196,8 @@ pub struct Stdio {
     /// How many lines have been written whole to the server, since its start; more than were handed
     /// over if that cannot be known any more.
     pub written: watch::Receiver<u64>,
-    /// Takes in how many lines of `from_server` have been dealt with. What was not is told again to the
-    /// daemon that attaches next.
+    /// Takes in how many lines of `from_server` have been dealt with, all together. What was not is told
+    /// again to the daemon that attaches next; an engine that keeps no more of them has the server wait.
     pub heard: watch::Sender<u64>,
     /// What the server may have written while nobody was attached, for whoever waits for an answer;
     /// some of it may have been told before.

@@ -40,12 +40,19 @@ pub(crate) enum Line {
 
 impl LineSplitter {
     /// Takes in a piece and hands out the lines it completes.
-    pub(crate) fn push(&mut self, mut piece: Bytes) -> Vec<Line> {
+    pub(crate) fn push(&mut self, piece: Bytes) -> Vec<Line> {
+        self.push_located(piece).into_iter().map(|(_, line)| line).collect()
+    }
+
+    /// The same, each line with the place in the piece after its end.
+    pub(crate) fn push_located(&mut self, mut piece: Bytes) -> Vec<(usize, Line)> {
         let mut lines = Vec::new();
+        let mut place = 0;
         while let Some(end) = piece.iter().position(|&byte| byte == b'\n') {
             let mut rest = piece.split_to(end + 1);
             rest.truncate(end);
-            lines.extend(self.complete(rest));
+            place += end + 1;
+            lines.extend(self.complete(rest).map(|line| (place, line)));
         }
         if self.cut.is_some() || self.partial.len() + piece.len() > MAX_LINE {
             let cut = self.cut.get_or_insert_default();
@@ -117,6 +124,14 @@ mod tests {
     #[test]
     fn lines_are_put_together_from_pieces() {
         assert_eq!(split(&[b"a\nb", b"c\r\n\n", b"d"]), [whole("a"), whole("bc")]);
+    }
+
+    #[test]
+    fn the_place_of_a_line_is_after_its_end() {
+        let mut splitter = LineSplitter::default();
+        let located = splitter.push_located(Bytes::from_static(b"\na\r\n\nbc\nd"));
+        assert_eq!(located, [(4, whole("a")), (8, whole("bc"))]);
+        assert_eq!(splitter.push_located(Bytes::from_static(b"e\n")), [(2, whole("de"))]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(5);
 const GRACE: Duration = Duration::from_secs(20);
 
 /// The servers of the suite.
-pub const SERVERS: [&str; 20] = [
+pub const SERVERS: [&str; 21] = [
     "listed",
     "code",
     "signal",
@@ -42,6 +42,7 @@ pub const SERVERS: [&str; 20] = [
     "last-words",
     "attached",
     "passed-on",
+    "untold",
     "web",
     "impossible",
     "survivor",
@@ -88,6 +89,7 @@ pub async fn run_all(subject: &impl Subject) {
     the_last_words_before_an_exit_arrive(subject).await;
     the_newest_attachment_wins(subject).await;
     attachments_follow_each_other(subject).await;
+    what_nobody_dealt_with_is_told_again(subject).await;
     an_http_server_is_reached_at_its_endpoint(subject).await;
     what_cannot_start_leaves_nothing(subject).await;
     the_next_daemon_finds_what_runs(subject).await;
@@ -159,7 +161,8 @@ async fn descendants_that_left_the_session_end_too(subject: &impl Subject) {
     run.answers_ping().await;
     let child = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
     assert_ne!(subject.is_alive(child), Some(false), "it was started before the server answered");
-    run.stdio.take().unwrap().to_server.send(call(1, "crash", &json!({"code": 4}))).await.unwrap();
+    let stdio = run.stdio.take().unwrap();
+    stdio.to_server.send(call(1, "crash", &json!({"code": 4}))).await.unwrap();
     assert_eq!(run.gone().await, Exit::code(4));
     assert_ne!(subject.is_alive(child), Some(true), "it outlived its run");
 }
@@ -202,6 +205,33 @@ async fn attachments_follow_each_other(subject: &impl Subject) {
         let stdio = run.stdio.take().unwrap();
         assert_eq!(*stdio.written.borrow(), lines, "lines are counted from the start of the run");
     }
+    run.end().await;
+}
+
+/// As lines, or as what is past.
+async fn what_nobody_dealt_with_is_told_again(subject: &impl Subject) {
+    let mut run = Running::start(subject, "untold", 1, &[]).await;
+    run.answers_ping().await;
+    let mut stdio = run.stdio.take().unwrap();
+    for id in [101, 102] {
+        stdio.to_server.send(call(id, "echo", &json!({"text": "once"}))).await.unwrap();
+    }
+    let unheard = timeout(LIMIT, stdio.from_server.recv()).await.expect("it comes in time");
+    assert!(unheard.is_some());
+    drop(stdio);
+    // The other daemon goes on: of some engines, a run ends with its connection.
+    let _other = std::mem::replace(&mut run.engine, subject.reopen().await);
+    run.news = run.engine.watch();
+    run.engine.list().await.unwrap();
+    let mut stdio = run.attach().await;
+    let mut told: Vec<Value> =
+        stdio.past.iter().map(|line| serde_json::from_slice(line).unwrap()).collect();
+    for id in [101, 102] {
+        while !told.iter().any(|answer| answer["id"] == id) {
+            told.push(hear(&mut stdio).await.expect("it is still there"));
+        }
+    }
+    run.stdio = Some(stdio);
     run.end().await;
 }
 
@@ -253,7 +283,8 @@ async fn the_next_daemon_finds_what_runs(subject: &impl Subject) {
     };
     let state = timeout(LIMIT, found).await.expect("it is known in time");
     assert!(matches!(state, FoundState::Alive { pid: found, .. } if found == pid), "{state:?}");
-    let mut next = Running { news: engine.watch(), engine, key: run.key, pid, stdio: None };
+    let mut next =
+        Running { news: engine.watch(), engine, key: run.key, pid, stdio: None, pings: 0 };
     next.answers_ping().await;
     next.end().await;
 }
@@ -311,6 +342,8 @@ struct Running {
     key: RunKey,
     pid: Option<u32>,
     stdio: Option<Stdio>,
+    /// How often it was pinged.
+    pings: u64,
 }
 
 impl Running {
@@ -323,7 +356,7 @@ impl Running {
         let news = engine.watch();
         let key = RunKey::new(spec.name.clone(), RunId::new(run));
         let started = engine.start(&key, spec).await.expect("the fixture can be started");
-        Self { engine, news, key, pid: started.pid, stdio: None }
+        Self { engine, news, key, pid: started.pid, stdio: None, pings: 0 }
     }
 
     async fn attach(&self) -> Stdio {
@@ -337,17 +370,24 @@ impl Running {
             .any(|found| found.key == self.key && matches!(found.state, FoundState::Alive { .. }))
     }
 
-    /// Attaches if need be, and waits for an answer.
+    /// Attaches if need be, and waits for an answer. Answers to earlier pings may come again: nobody
+    /// waits until the engine knows that they were heard.
     async fn answers_ping(&mut self) {
         if self.stdio.is_none() {
             self.stdio = Some(self.attach().await);
         }
-        let stdio = self.stdio.as_mut().expect("it was attached just now");
-        let ping = r#"{"jsonrpc":"2.0","id":42,"method":"ping"}"#;
+        self.pings += 1;
+        let (id, stdio) = (self.pings, self.stdio.as_mut().expect("it was attached just now"));
+        let ping = json!({"jsonrpc": "2.0", "id": id, "method": "ping"}).to_string();
         stdio.to_server.send(ping.into()).await.unwrap();
-        let answer = timeout(LIMIT, stdio.from_server.recv()).await.expect("it answers in time");
-        let answer = String::from_utf8(answer.expect("it is still there").to_vec()).unwrap();
-        assert!(answer.contains("\"id\":42") && answer.contains("result"), "{answer}");
+        loop {
+            let answer = hear(stdio).await.expect("it is still there");
+            assert!(answer.get("result").is_some(), "{answer}");
+            if answer["id"] == id {
+                return;
+            }
+            assert!(answer["id"].as_u64() < Some(id), "{answer}");
+        }
     }
 
     /// Waits until nothing of it is left, and tells how it ended.
@@ -372,6 +412,13 @@ impl Running {
         self.engine.kill(&self.key).await.unwrap();
         self.gone().await;
     }
+}
+
+/// The next line of a server, which is dealt with; none when there will be no more.
+async fn hear(stdio: &mut Stdio) -> Option<Value> {
+    let line = timeout(LIMIT, stdio.from_server.recv()).await.expect("it comes in time")?;
+    stdio.heard.send_modify(|heard| *heard += 1);
+    Some(serde_json::from_slice(&line).expect("the fixture speaks JSON"))
 }
 
 /// A line that calls a tool.

@@ -261,26 +261,50 @@ impl Api {
 
     /// What a container has written since a moment, in seconds of Unix time, as far as it is kept.
     pub(crate) async fn written_since(&self, id: &str, since: i32) -> Result<Missed, Failure> {
-        let options = LogsOptionsBuilder::default()
-            .stdout(true)
-            .stderr(true)
-            .since(since)
-            .tail("all")
-            .build();
-        let mut log = self.docker.logs(id, Some(options));
-        let (mut stdout, mut stderr) = (LastLines::default(), LastLines::default());
+        let (mut stdout, mut stderr) = (LastLines::new(LOG_BYTES), LastLines::new(LOG_BYTES));
+        let options = LogsOptionsBuilder::default().stdout(true).stderr(true);
+        self.read_log(id, options, since, |frame| match frame {
+            LogOutput::StdOut { message } => stdout.push(message),
+            LogOutput::StdErr { message } => stderr.push(message),
+            LogOutput::StdIn { .. } | LogOutput::Console { .. } => {}
+        })
+        .await?;
+        Ok(Missed { stdout: stdout.lines.into(), stderr: stderr.lines.into() })
+    }
+
+    /// The last lines that a container has written to its standard output since a moment, not much more
+    /// than that many bytes.
+    pub(crate) async fn last_said(
+        &self,
+        id: &str,
+        since: i32,
+        bytes: usize,
+    ) -> Result<Spoken, Failure> {
+        let mut stdout = LastLines::new(bytes);
+        let options = LogsOptionsBuilder::default().stdout(true);
+        self.read_log(id, options, since, |frame| match frame {
+            LogOutput::StdOut { message } => stdout.push(message),
+            LogOutput::StdErr { .. } | LogOutput::StdIn { .. } | LogOutput::Console { .. } => {}
+        })
+        .await?;
+        Ok(Spoken { unfinished: stdout.splitter.pending() > 0, lines: stdout.lines.into() })
+    }
+
+    async fn read_log(
+        &self,
+        id: &str,
+        options: LogsOptionsBuilder,
+        since: i32,
+        mut take: impl FnMut(LogOutput),
+    ) -> Result<(), Failure> {
+        let mut log = self.docker.logs(id, Some(options.since(since).tail("all").build()));
         let read = async {
             while let Some(frame) = log.next().await {
-                match frame? {
-                    LogOutput::StdOut { message } => stdout.push(message),
-                    LogOutput::StdErr { message } => stderr.push(message),
-                    LogOutput::StdIn { .. } | LogOutput::Console { .. } => {}
-                }
+                take(frame?);
             }
             Ok(())
         };
-        in_time(ASK, read).await?;
-        Ok(Missed { stdout: stdout.lines.into(), stderr: stderr.lines.into() })
+        Ok(in_time(ASK, read).await?)
     }
 
     /// The raw client, for what only one place needs.
@@ -289,22 +313,36 @@ impl Api {
     }
 }
 
+/// The end of what a container has said.
+#[derive(Debug)]
+pub(crate) struct Spoken {
+    pub(crate) lines: Vec<Bytes>,
+    /// Whether the beginning of a line follows.
+    pub(crate) unfinished: bool,
+}
+
 /// The last lines of a log.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct LastLines {
     splitter: LineSplitter,
     lines: VecDeque<Bytes>,
     bytes: usize,
+    limit: usize,
 }
 
 impl LastLines {
+    fn new(limit: usize) -> Self {
+        let (splitter, lines) = (LineSplitter::default(), VecDeque::new());
+        Self { splitter, lines, bytes: 0, limit }
+    }
+
     fn push(&mut self, message: Bytes) {
         for line in self.splitter.push(message) {
             let (Line::Whole(line) | Line::TooLong { ends: line, .. }) = line;
             self.bytes += line.len();
             self.lines.push_back(line);
         }
-        while self.bytes > LOG_BYTES
+        while self.bytes > self.limit
             && let Some(oldest) = self.lines.pop_front()
         {
             self.bytes -= oldest.len();

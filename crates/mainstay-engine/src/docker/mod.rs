@@ -7,7 +7,7 @@
 //! * [`noticing`] decides what events and inspections mean, [`tell`] makes news of it;
 //! * [`compare`] finds what no event told, and sweeps what nobody wants;
 //! * [`start`] makes containers and starts them, [`body`] is what they are made from;
-//! * [`pump`] carries the lines of a run, across outages too.
+//! * [`pump`] carries the lines of a run, across outages too, [`past`] finds those before.
 
 mod api;
 mod body;
@@ -15,6 +15,7 @@ mod compare;
 mod gap;
 mod host;
 mod noticing;
+mod past;
 mod pull;
 mod pump;
 mod records;

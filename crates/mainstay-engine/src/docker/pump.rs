@@ -6,6 +6,7 @@
 //! far as lines differ, without repetition. It ends when it is told that the run is over and everything
 //! has been handed on, or with its owner.
 
+mod queue;
 mod writer;
 
 use std::collections::VecDeque;
@@ -22,17 +23,12 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use self::queue::Queue;
 use self::writer::{Input, ToWriter};
 use super::gap::{self, Splice, Tail};
 use crate::lines::{Line, LineSplitter};
 use crate::tasks::Tasks;
 use crate::{EngineError, RunKey, Stdio};
-
-/// Lines on the way in one direction.
-const QUEUE: usize = 256;
-
-/// Bytes of lines that nobody has taken; with more than that the server has to wait.
-const QUEUE_BYTES: usize = 32 * 1024 * 1024;
 
 /// Lines of junk on the way to the log; more than that is dropped.
 const JUNK: usize = 64;
@@ -71,6 +67,8 @@ pub(crate) struct Pump {
     connected: Arc<AtomicBool>,
     quiet: watch::Receiver<bool>,
     written: watch::Receiver<u64>,
+    /// What was written before there was a pump, until somebody takes the lines.
+    earlier: Mutex<Vec<Bytes>>,
 }
 
 /// What is remembered of what was heard.
@@ -147,7 +145,13 @@ impl Pump {
                 () = writer::write(to_writer, told_written) => {}
             }
         });
-        Self { orders, heard, connected, quiet, written }
+        Self { orders, heard, connected, quiet, written, earlier: Mutex::default() }
+    }
+
+    /// Whoever takes the lines first is told that these were written before, perhaps to somebody else.
+    /// They may come again, if they were written after the connection was made.
+    pub(crate) fn recall(&self, earlier: Vec<Bytes>) {
+        *lock(&self.earlier) = earlier;
     }
 
     /// Gives it a connection. What the log has of the time without one is read before.
@@ -165,14 +169,16 @@ impl Pump {
 
     /// Takes over the lines from whoever has them.
     pub(crate) async fn attach(&self, key: &RunKey) -> Result<Stdio, EngineError> {
-        let (to_server, outgoing) = mpsc::channel(QUEUE);
-        let (lines, from_server) = mpsc::channel(QUEUE);
+        let (to_server, outgoing) = mpsc::channel(queue::LINES);
+        let (lines, from_server) = mpsc::channel(queue::LINES);
         let (junk, to_log) = mpsc::channel(JUNK);
         let consumer = Consumer { lines, outgoing, junk: to_log };
         let taken = self.orders.send(Order::Consume(consumer)).await;
         taken.map_err(|_| EngineError::NoSuchRun(key.clone()))?;
+        // The engine keeps its log whether anybody hears the lines or not.
         let (written, heard) = (self.written.clone(), watch::channel(0).0);
-        Ok(Stdio { to_server, from_server, junk, written, heard, past: Vec::new() })
+        let past = std::mem::take(&mut *lock(&self.earlier));
+        Ok(Stdio { to_server, from_server, junk, written, heard, past })
     }
 
     /// The run is over: waits, not longer than that, until all it said has been read. What nobody has
@@ -201,8 +207,8 @@ impl Pump {
     }
 }
 
-fn lock(heard: &Mutex<Heard>) -> MutexGuard<'_, Heard> {
-    heard.lock().expect("no code panics while it holds this lock")
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no code panics while it holds this lock")
 }
 
 struct Reader {
@@ -220,30 +226,6 @@ struct Reader {
     connected: Arc<AtomicBool>,
     quiet: watch::Sender<bool>,
     writer: mpsc::Sender<ToWriter>,
-}
-
-/// Lines that wait for whoever takes them.
-#[derive(Debug, Default)]
-struct Queue {
-    lines: VecDeque<Bytes>,
-    bytes: usize,
-}
-
-impl Queue {
-    fn push(&mut self, line: Bytes) {
-        self.bytes += line.len();
-        self.lines.push_back(line);
-    }
-
-    fn pop(&mut self) -> Option<Bytes> {
-        let line = self.lines.pop_front()?;
-        self.bytes -= line.len();
-        Some(line)
-    }
-
-    fn has_room(&self) -> bool {
-        self.lines.len() < QUEUE && self.bytes < QUEUE_BYTES
-    }
 }
 
 /// What a reader has to do next.
@@ -281,7 +263,7 @@ impl Reader {
             }
             let read = self.finishing && self.output.is_none() && self.seam.is_none();
             self.quiet.send_replace(read);
-            if read && (self.queue.lines.is_empty() || self.consumer.is_none()) {
+            if read && (self.queue.is_empty() || self.consumer.is_none()) {
                 return;
             }
         }
@@ -290,7 +272,7 @@ impl Reader {
     /// What there is to do next; nothing if nobody needs this any more.
     async fn next(&mut self) -> Option<Step> {
         let seam = self.seam.as_ref().map(|seam| seam.until);
-        let idle = self.queue.lines.is_empty();
+        let idle = self.queue.is_empty();
         tokio::select! {
             biased;
             order = self.orders.recv() => order.map(Step::Order),

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::api::{Failure, Inspected};
 use super::host::{Errand, Host, Up};
 use super::noticing::{Fact, Said};
+use super::past;
 use super::pump::{Pump, Speech};
 use super::server::Server;
 use super::shared::Shared;
@@ -217,22 +218,27 @@ impl Shared {
     }
 
     /// Connects to the streams of a run. What it wrote while the connection was lost is taken from the
-    /// log; what it wrote to an earlier daemon is not known.
+    /// log. What it wrote to an earlier daemon, or to none, is told apart from what follows.
     pub(super) async fn connect(&self, server: &Arc<Server>, up: &Up) -> Result<(), Failure> {
-        let (run, pump, container, speech, since) = {
+        let (run, pump, container, speech, started_at) = {
             let state = server.state();
             let (Some(run), Some(container)) = (state.watch.run(), state.container.clone()) else {
                 return Ok(());
             };
-            (run, state.pump.clone(), container, state.speech, seconds(&state.started_at))
+            (run, state.pump.clone(), container, state.speech, state.started_at.clone())
         };
         let streams = up.api.attach(&container, speech).await?;
+        // The log is read after the connection, so that every line is in one of the two.
         if let Some(pump) = pump {
-            // After the connection, so that every line is in one of the two.
-            let missed = up.api.written_since(&container, since).await?;
+            let missed = up.api.written_since(&container, past::seconds(&started_at)).await?;
             pump.connect(streams, Some(missed)).await;
         } else {
+            let earlier = match speech {
+                Speech::Lines => past::said_before(up, &container, &started_at).await?,
+                Speech::Words => Vec::new(),
+            };
             let pump = self.pump(server, run, &container);
+            pump.recall(earlier);
             pump.connect(streams, None).await;
             server.state().pump = Some(pump);
         }
@@ -278,10 +284,4 @@ impl Shared {
             }
         }
     }
-}
-
-/// A moment in an engine's words, as whole seconds of Unix time, or all time if it cannot be read.
-fn seconds(started_at: &str) -> i32 {
-    let read: Option<jiff::Timestamp> = started_at.parse().ok();
-    read.and_then(|at| i32::try_from(at.as_second()).ok()).unwrap_or(0)
 }

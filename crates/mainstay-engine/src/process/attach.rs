@@ -1,10 +1,13 @@
 //! Standard input and output of a run, through its shim.
 //!
-//! Output is confirmed to the shim only when it has been handed on as whole lines, so a daemon
-//! that dies in between loses none: the next one gets it again.
+//! Output is confirmed to the shim only when whoever reads it says that it was dealt with, so a daemon
+//! that dies in between loses none: the next one gets it again. What was dealt with is confirmed to the
+//! line, so none comes twice, but for what was dealt with in the instant before a death.
 //!
 //! Two tasks carry the lines. The receiver ends when the shim hangs up or [`Stdio::from_server`] is
-//! dropped, the sender ends with the receiver.
+//! dropped, the sender ends with the receiver, after the last confirmation.
+
+mod unheard;
 
 use std::collections::VecDeque;
 
@@ -12,6 +15,7 @@ use bytes::Bytes;
 use mainstay_hold::wire::{FromShim, ToShim};
 use tokio::sync::{mpsc, watch};
 
+use self::unheard::Unheard;
 use crate::lines::{Line, LineSplitter};
 use crate::process::link::{Greeting, ShimLink, ShimReader, ShimWriter};
 use crate::tasks::Tasks;
@@ -29,9 +33,6 @@ const WINDOW: usize = 1024 * 1024;
 /// Lines of junk on the way to the log; more than that is dropped.
 const JUNK: usize = 64;
 
-/// An unfinished line is kept in the shim too, up to this size.
-const KEEP_PARTIAL: usize = 256 * 1024;
-
 /// Takes over a run's standard input and output.
 pub(crate) async fn attach(
     tasks: &Tasks,
@@ -45,74 +46,128 @@ pub(crate) async fn attach(
     let (junk, to_log) = mpsc::channel(JUNK);
     let (consumed, confirm) = watch::channel(from);
     let (acknowledged, written) = watch::channel(greeting.written);
-    tasks.spawn(receive(link.reader, incoming, junk.clone(), consumed, acknowledged));
+    let (heard, told) = watch::channel(0);
+    let receiver = Receiver {
+        junk: junk.clone(),
+        heard: told,
+        splitter: LineSplitter::default(),
+        unheard: Unheard::since(from),
+        consumed,
+        acknowledged,
+    };
+    tasks.spawn(receiver.run(link.reader, incoming));
     tasks.spawn(send(link.writer, greeting.written, outgoing, to_log, confirm, written.clone()));
-    let heard = watch::channel(0).0;
     Ok(Stdio { to_server, from_server, junk, written, heard, past: Vec::new() })
 }
 
-/// Ends when the shim hangs up or nobody wants the lines any more; the sender ends with it.
-async fn receive(
-    mut shim: ShimReader,
-    lines: mpsc::Sender<Bytes>,
+/// Takes in what the shim says.
+struct Receiver {
     junk: mpsc::Sender<Bytes>,
+    heard: watch::Receiver<u64>,
+    splitter: LineSplitter,
+    unheard: Unheard,
     consumed: watch::Sender<u64>,
     acknowledged: watch::Sender<u64>,
-) {
-    let mut splitter = LineSplitter::default();
-    loop {
-        let frame = tokio::select! {
-            frame = shim.next() => frame,
-            () = lines.closed() => return,
-        };
-        match frame {
-            Ok(Some(FromShim::Output { offset, bytes })) => {
-                let seen = offset + bytes.len() as u64;
-                for line in splitter.push(bytes.into()) {
-                    let line = match line {
-                        Line::Whole(line) => line,
-                        Line::TooLong { length, ends } => {
-                            let note = format!("[a line of {length} bytes was dropped: too long]");
-                            // The log of a flooding server may be full; the note is only a help.
-                            junk.try_send(note.into()).ok();
-                            ends
-                        }
-                    };
-                    if lines.send(line).await.is_err() {
-                        return;
+}
+
+/// What the receiver has to do next.
+enum Step {
+    Frame(Option<FromShim>),
+    Broken(EngineError),
+    /// Lines were dealt with.
+    Heard,
+    /// Nobody wants the lines any more.
+    Unwanted,
+}
+
+impl Receiver {
+    /// Ends when the shim hangs up or nobody wants the lines any more; the sender ends with it.
+    async fn run(mut self, mut shim: ShimReader, lines: mpsc::Sender<Bytes>) {
+        // None when there will be no more: junk may still be on its way to the log.
+        let mut lines = Some(lines);
+        loop {
+            match self.next(&mut shim, lines.as_ref()).await {
+                Step::Heard => self.confirm(),
+                Step::Unwanted => return self.confirm(),
+                Step::Frame(Some(FromShim::Output { offset, bytes })) => {
+                    if let Some(lines) = &lines {
+                        self.take(offset, bytes.into(), lines).await;
                     }
                 }
-                let pending = splitter.pending();
-                let kept = if pending > KEEP_PARTIAL { 0 } else { pending };
-                consumed.send_replace(seen - kept as u64);
+                Step::Frame(Some(FromShim::Closed)) => lines = None,
+                Step::Frame(Some(FromShim::Written { through })) => {
+                    self.acknowledged.send_replace(through);
+                }
+                Step::Frame(Some(FromShim::Refused { why })) => {
+                    tracing::warn!(why, "the shim refused this daemon");
+                    return;
+                }
+                Step::Frame(Some(
+                    FromShim::Hello { .. } | FromShim::Exited { .. } | FromShim::Tail { .. },
+                )) => {}
+                Step::Frame(Some(FromShim::Gone { .. })) => return,
+                // It was killed. What it had written and not told yet cannot be known, so everything
+                // that was handed over counts as written.
+                Step::Frame(None) => {
+                    self.acknowledged.send_replace(u64::MAX);
+                    return;
+                }
+                Step::Broken(error) => {
+                    tracing::warn!(%error, "the connection to a shim broke");
+                    self.acknowledged.send_replace(u64::MAX);
+                    return;
+                }
             }
-            Ok(Some(FromShim::Closed)) => {
-                // The lines end here, but junk may still be on its way to the log.
-                drop(lines);
-                while let Ok(Some(_)) = shim.next().await {}
-                return;
-            }
-            Ok(Some(FromShim::Written { through })) => {
-                acknowledged.send_replace(through);
-            }
-            Ok(Some(FromShim::Refused { why })) => {
-                tracing::warn!(why, "the shim refused this daemon");
-                return;
-            }
-            Ok(Some(FromShim::Hello { .. } | FromShim::Exited { .. } | FromShim::Tail { .. })) => {}
-            // It was killed. What it had written and not told yet cannot be known, so everything that
-            // was handed over counts as written.
-            Ok(None) => {
-                acknowledged.send_replace(u64::MAX);
-                return;
-            }
-            Ok(Some(FromShim::Gone { .. })) => return,
-            Err(error) => {
-                tracing::warn!(%error, "the connection to a shim broke");
-                acknowledged.send_replace(u64::MAX);
+        }
+    }
+
+    async fn next(&mut self, shim: &mut ShimReader, lines: Option<&mpsc::Sender<Bytes>>) -> Step {
+        tokio::select! {
+            // Whoever has let go of this deals with no more lines.
+            Ok(()) = self.heard.changed() => Step::Heard,
+            frame = shim.next() => frame.map_or_else(Step::Broken, Step::Frame),
+            () = unwanted(lines) => Step::Unwanted,
+        }
+    }
+
+    /// Hands on the lines that a piece of output completes. Whether they are wanted is seen later.
+    async fn take(&mut self, offset: u64, piece: Bytes, lines: &mpsc::Sender<Bytes>) {
+        let end = offset + piece.len() as u64;
+        for (place, line) in self.splitter.push_located(piece) {
+            let line = match line {
+                Line::Whole(line) => line,
+                Line::TooLong { length, ends } => {
+                    let note = format!("[a line of {length} bytes was dropped: too long]");
+                    // The log of a flooding server may be full; the note is only a help.
+                    self.junk.try_send(note.into()).ok();
+                    ends
+                }
+            };
+            self.unheard.hand_on(offset + place as u64);
+            if lines.send(line).await.is_err() {
                 return;
             }
         }
+        self.unheard.take_in(end, self.splitter.pending());
+        self.confirm();
+    }
+
+    /// Has the shim told what it need not keep any more, if that is more than before.
+    fn confirm(&mut self) {
+        let offset = self.unheard.heard(*self.heard.borrow_and_update());
+        self.consumed.send_if_modified(|consumed| {
+            let more = offset > *consumed;
+            *consumed = offset.max(*consumed);
+            more
+        });
+    }
+}
+
+/// Waits until nobody wants the lines any more; for ever if there will be none.
+async fn unwanted(lines: Option<&mpsc::Sender<Bytes>>) {
+    match lines {
+        Some(lines) => lines.closed().await,
+        None => std::future::pending().await,
     }
 }
 

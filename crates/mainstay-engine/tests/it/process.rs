@@ -134,6 +134,61 @@ async fn a_replaced_daemon_is_not_obeyed() {
 }
 
 #[tokio::test]
+async fn what_was_dealt_with_is_not_told_again_and_the_rest_is() {
+    let processes = Processes::new();
+    let engine = processes.open().await;
+    let spec = processes.shell("numbers", "printf '1\\n\\n2\\n3\\n4'; exec sleep 600");
+    let key = first_run(&spec);
+    engine.start(&key, &spec).await.unwrap();
+    let mut stdio = engine.attach(&key).await.unwrap();
+    for line in ["1", "2", "3"] {
+        assert_eq!(timeout(LIMIT, stdio.from_server.recv()).await.unwrap().unwrap(), line);
+    }
+    stdio.heard.send_replace(2);
+    // Nobody tells when the shim has heard of it.
+    let confirmed = async {
+        loop {
+            let next = processes.open_as(2).await;
+            let mut stdio = next.attach(&key).await.unwrap();
+            let line = stdio.from_server.recv().await.unwrap();
+            if line != "1" {
+                return line;
+            }
+        }
+    };
+    assert_eq!(timeout(LIMIT, confirmed).await.unwrap(), "3");
+    let next = processes.open_as(2).await;
+    let mut news = next.watch();
+    next.list().await.unwrap();
+    next.kill(&key).await.unwrap();
+    gone(&mut news).await;
+}
+
+#[tokio::test]
+async fn a_server_waits_for_a_reader_that_does_not_hear() {
+    let processes = Processes::new();
+    let engine = processes.open().await;
+    let script = "i=0; while [ $i -lt 3000 ]; do printf '%01023d\\n' $i; i=$((i+1)); done; \
+                  echo done > done.txt; exec sleep 600";
+    let spec = processes.shell("patient", script);
+    let key = first_run(&spec);
+    let mut news = engine.watch();
+    engine.start(&key, &spec).await.unwrap();
+    let mut stdio = engine.attach(&key).await.unwrap();
+    for number in 0..3000_u64 {
+        let line = timeout(LIMIT, stdio.from_server.recv()).await.unwrap().unwrap();
+        assert_eq!(line, format!("{number:01023}"), "no line is lost");
+        if number == 1000 {
+            assert!(!processes.file("done.txt").exists(), "the shim keeps no more than a MiB");
+        }
+        stdio.heard.send_replace(number + 1);
+    }
+    written(&processes.file("done.txt")).await;
+    engine.kill(&key).await.unwrap();
+    gone(&mut news).await;
+}
+
+#[tokio::test]
 async fn a_caller_who_goes_away_leaves_no_half_start() {
     let processes = Processes::new();
     let engine = processes.open().await;

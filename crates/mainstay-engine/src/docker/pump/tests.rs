@@ -117,6 +117,18 @@ async fn lines_go_both_ways_and_words_go_to_the_log() {
 }
 
 #[tokio::test]
+async fn what_was_written_before_is_told_once_and_apart() {
+    let scene = Scene::new(Speech::Lines);
+    scene.pump.recall(log_of(&["old", "both"]).stdout);
+    let line = scene.connect(1024, None).await;
+    line.says("both\nnew\n").await;
+    let mut stdio = scene.attach().await;
+    assert_eq!(stdio.past, ["old", "both"]);
+    expect_lines(&mut stdio, &["both", "new"]).await;
+    assert_eq!(scene.attach().await.past, [""; 0]);
+}
+
+#[tokio::test]
 async fn what_was_written_without_a_connection_comes_once_and_in_order() {
     let mut scene = Scene::new(Speech::Lines);
     let line = scene.connect(1024, None).await;
@@ -163,11 +175,11 @@ async fn the_last_lines_wait_for_whoever_takes_them() {
     let scene = Scene::new(Speech::Lines);
     let line = scene.connect(1024, None).await;
     let mut stdio = scene.attach().await;
-    for _ in 0..QUEUE {
+    for _ in 0..queue::LINES {
         line.says("more\nmore\n").await;
     }
     drop(line);
-    for _ in 0..2 * QUEUE {
+    for _ in 0..2 * queue::LINES {
         expect_lines(&mut stdio, &["more"]).await;
     }
     scene.pump.finish(LIMIT).await;

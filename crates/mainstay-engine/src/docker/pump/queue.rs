@@ -1,0 +1,38 @@
+//! Lines that wait for whoever takes them.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+/// How many lines may wait.
+pub(super) const LINES: usize = 256;
+
+/// Bytes of lines that nobody has taken; with more than that the server has to wait.
+const BYTES: usize = 32 * 1024 * 1024;
+
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    lines: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, line: Bytes) {
+        self.bytes += line.len();
+        self.lines.push_back(line);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Bytes> {
+        let line = self.lines.pop_front()?;
+        self.bytes -= line.len();
+        Some(line)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.lines.len() < LINES && self.bytes < BYTES
+    }
+}
