@@ -6,6 +6,7 @@
 //! or, for a daemon that takes our place, stop accepting, let go of everything, and say so.
 
 mod aside;
+mod calls;
 mod clients;
 mod clock;
 mod control;
@@ -76,6 +77,9 @@ const STATE: &str = "state.db";
 
 /// The sessions of clients, in the state directory.
 const SESSIONS: &str = "sessions.db";
+
+/// The streams of requests in flight, in the run directory.
+const STREAMS: &str = "streams";
 
 /// What is known of containers, in the state directory.
 const CONTAINERS: &str = "containers";
@@ -283,7 +287,8 @@ async fn wake(config: Config, held: Held, wishes: mpsc::Sender<Wish>) -> Result<
         container: Arc::<DockerEngine>::clone(&containers),
         remote: Arc::new(RemoteEngine::default()),
     };
-    let (sessions, kept) = Sessions::open(&instance.state_dir.join(SESSIONS));
+    let (sessions, kept) =
+        Sessions::open(&instance.state_dir.join(SESSIONS), &instance.run_dir.join(STREAMS), daemon);
     let sessions_lost = kept.lost;
     let gateway = Gateway::new(journal.clone(), Arc::new(sessions.clone()), kept);
     let hubs = Arc::clone(&gateway.hubs);
@@ -311,6 +316,8 @@ async fn wake(config: Config, held: Held, wishes: mpsc::Sender<Wish>) -> Result<
         unwanted.extend(misplaced.map(|found| (found.home, RunKey::new(name, found.run))));
         registry.adopt(server, &legacy);
     }
+    // Before anything is waited for, so that no run is entered before.
+    gateway.restore();
     for (server, legacy) in legacies {
         let survivor = legacy.survivor;
         unwanted.extend(survivor.map(|found| (found.home, RunKey::new(server, found.run))));
@@ -318,7 +325,6 @@ async fn wake(config: Config, held: Held, wishes: mpsc::Sender<Wish>) -> Result<
     for (home, key) in unwanted {
         sweep_run(&context, home, &key, registry.get(&key.server).is_ok()).await;
     }
-    gateway.restore();
     held.release_others(&listens).await;
     let (addr, hubs) = (config.listen.socket_addr(), Arc::clone(&gateway.hubs));
     let mut front = Listener::for_all(addr, context.sockets.clone(), hubs);

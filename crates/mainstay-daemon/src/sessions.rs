@@ -6,6 +6,8 @@
 //! the changes stay and are tried again. Past a limit, which only sessions opened and ended by the
 //! ten thousand during that time can reach, further ones are not kept, and the log says so.
 //!
+//! What becomes of their streams is kept apart, by [`Calls`]: it has to be kept at once, and not for long.
+//!
 //! Sessions are worth keeping, but a daemon without them is better than none, so opening never
 //! fails: a damaged file is moved aside, and with one that cannot be used, or that a later program
 //! wrote, sessions live in memory only.
@@ -13,16 +15,18 @@
 mod database;
 mod pending;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-use mainstay_proxy::{Keeper, SessionRecord, StreamKey, StreamNews};
+use mainstay_proxy::{Keeper, SessionRecord, StreamKey, StreamNews, StreamRecord};
 
 use self::database::{Database, OpenError};
 use self::pending::{Change, Full, Pending};
 use crate::aside::set_aside;
+use crate::calls::Calls;
 
 /// How long to wait with the next try after the disk has refused.
 const RETRY: Duration = Duration::from_secs(5);
@@ -40,22 +44,31 @@ pub(crate) struct Kept {
     pub(crate) sessions: Vec<SessionRecord>,
     /// The copies, each with its server.
     pub(crate) copies: Vec<(String, Vec<u8>)>,
+    /// The streams of sessions, oldest first.
+    pub(crate) streams: Vec<StreamRecord>,
     /// Whether there was a file that could not be read, so that clients have sessions we do not know.
     pub(crate) lost: bool,
 }
 
 impl Sessions {
-    /// Opens the file, or begins a new one, and reads what is in it.
-    pub(crate) fn open(path: &Path) -> (Self, Kept) {
+    /// Opens the file, or begins a new one, and reads what is in it. Streams are kept in a directory, by
+    /// the daemon of this number.
+    pub(crate) fn open(path: &Path, streams_dir: &Path, daemon: u64) -> (Self, Kept) {
+        let (calls, streams) = Calls::open(streams_dir, daemon);
         match open_or_replace(path) {
-            Ok((database, kept)) => (Self::new(Some(database)), kept),
+            Ok((database, kept)) => {
+                let sessions = kept.sessions.iter();
+                let servers = sessions.map(|session| (session.id.clone(), session.server.clone()));
+                (Self::new(Some(database), calls, servers.collect()), Kept { streams, ..kept })
+            }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(
                     error,
                     "sessions live in memory only: they will not outlive this daemon"
                 );
-                (Self::new(None), Kept { lost: true, ..Kept::default() })
+                let nobody = HashMap::new();
+                (Self::new(None, calls, nobody), Kept { lost: true, streams, ..Kept::default() })
             }
         }
     }
@@ -67,16 +80,18 @@ impl Sessions {
             state.closed = true;
             state.writer.take()
         };
+        self.shared.calls.close();
         self.shared.news.notify_one();
         if writer.is_some_and(|writer| writer.join().is_err()) {
             tracing::error!("the writer of sessions had panicked");
         }
     }
 
-    fn new(database: Option<Database>) -> Self {
+    fn new(database: Option<Database>, calls: Calls, servers: HashMap<String, String>) -> Self {
         let shared = Arc::new(Shared {
-            state: Mutex::new(State { closed: database.is_none(), ..State::default() }),
+            state: Mutex::new(State { closed: database.is_none(), servers, ..State::default() }),
             news: Condvar::new(),
+            calls,
         });
         if let Some(mut database) = database {
             let of_writer = shared.clone();
@@ -89,12 +104,12 @@ impl Sessions {
         Self { shared }
     }
 
-    fn change(&self, change: impl FnOnce(&mut Pending) -> Result<(), Full>) {
+    fn change(&self, change: impl FnOnce(&mut State) -> Result<(), Full>) {
         let mut state = self.shared.lock();
         if state.closed {
             return;
         }
-        if let Err(Full) = change(&mut state.pending) {
+        if let Err(Full) = change(&mut state) {
             tracing::error!("a change to a session could not be kept: too many wait for the disk");
         }
         drop(state);
@@ -104,33 +119,49 @@ impl Sessions {
 
 impl Keeper for Sessions {
     fn save(&self, record: SessionRecord) {
-        self.change(|pending| pending.change(record.id.clone(), Change::Save(Box::new(record))));
+        self.change(|state| {
+            if !state.servers.contains_key(&record.id) {
+                state.servers.insert(record.id.clone(), record.server.clone());
+            }
+            state.pending.change(record.id.clone(), Change::Save(Box::new(record)))
+        });
     }
 
     fn touched(&self, used: Vec<(String, SystemTime)>) {
-        self.change(|pending| {
+        self.change(|State { pending, .. }| {
             used.into_iter().try_for_each(|(id, at)| pending.change(id, Change::Touch(at)))
         });
     }
 
     fn remove(&self, id: &str) {
-        self.change(|pending| pending.change(id.to_owned(), Change::Remove));
+        self.change(|state| {
+            state.servers.remove(id);
+            state.pending.change(id.to_owned(), Change::Remove)
+        });
+        self.shared.calls.end(id);
     }
 
     fn save_copy(&self, server: &str, copy: Vec<u8>) {
-        self.change(|pending| {
-            pending.save_copy(server.to_owned(), copy);
+        self.change(|state| {
+            state.pending.save_copy(server.to_owned(), copy);
             Ok(())
         });
     }
 
-    fn note(&self, _stream: &StreamKey, _news: StreamNews) {}
-
     fn remove_server(&self, server: &str) {
-        self.change(|pending| {
-            pending.remove_server(server.to_owned());
+        let mut ended = Vec::new();
+        self.change(|state| {
+            ended.extend(state.servers.extract_if(|_, of| of == server).map(|(id, _)| id));
+            state.pending.remove_server(server.to_owned());
             Ok(())
         });
+        for id in ended {
+            self.shared.calls.end(&id);
+        }
+    }
+
+    fn note(&self, stream: &StreamKey, news: StreamNews) {
+        self.shared.calls.note(stream, news);
     }
 }
 
@@ -138,11 +169,14 @@ impl Keeper for Sessions {
 struct Shared {
     state: Mutex<State>,
     news: Condvar,
+    calls: Calls,
 }
 
 #[derive(Debug, Default)]
 struct State {
     pending: Pending,
+    /// The servers of all sessions, by their ids.
+    servers: HashMap<String, String>,
     closed: bool,
     writer: Option<JoinHandle<()>>,
 }

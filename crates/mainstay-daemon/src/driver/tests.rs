@@ -64,7 +64,8 @@ impl World {
             sockets: Sockets::Own,
             daemon: 1,
         };
-        let (sessions, kept) = Sessions::open(&dir.path().join("sessions.db"));
+        let (sessions, kept) =
+            Sessions::open(&dir.path().join("sessions.db"), &dir.path().join("streams"), 1);
         let gateway = Gateway::new(journal.clone(), Arc::new(sessions), kept);
         let hub = gateway.hub(&stored.spec);
         let audience = Audience::Everybody(Arc::clone(&hub));

@@ -39,7 +39,8 @@ impl World {
     fn after(engine: FakeEngine, dir: Arc<TempDir>) -> Self {
         let store = Store::open(&dir.path().join("state.db")).unwrap();
         let journal = Journal::open(&dir.path().join("events.db")).unwrap();
-        let (sessions, kept) = Sessions::open(&dir.path().join("sessions.db"));
+        let (sessions, kept) =
+            Sessions::open(&dir.path().join("sessions.db"), &dir.path().join("streams"), 1);
         let gateway = Gateway::new(journal.clone(), Arc::new(sessions), kept);
         let clients = Clients::of_nobody(dir.path(), &store, &journal);
         let context = Context {

@@ -1,7 +1,8 @@
 //! The file.
 //!
-//! Schema 1. A file of a later schema is not touched. Times are milliseconds since 1970, and
-//! subscriptions a JSON array.
+//! Schema 2. A file of schema 1, which did not know the runs that sessions have met, is changed in
+//! place. One of a later schema is not touched. Times are milliseconds since 1970, and subscriptions a
+//! JSON array.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -15,7 +16,7 @@ use super::Kept;
 use super::pending::{Change, Pending};
 use crate::ground::make_private_database;
 
-const SCHEMA: i64 = 1;
+const SCHEMA: i64 = 2;
 
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -47,14 +48,14 @@ impl Database {
     pub(super) fn open(path: &Path) -> Result<(Self, Kept), OpenError> {
         let failed = |source| open_error(path, source);
         make_private_database(path);
-        let connection = Connection::open(path).map_err(failed)?;
+        let mut connection = Connection::open(path).map_err(failed)?;
         let found: i64 = connection
             .pragma_query_value(None, "user_version", |row| row.get(0))
             .map_err(failed)?;
         if found > SCHEMA {
             return Err(OpenError::Newer { path: path.to_owned(), found });
         }
-        prepare(&connection).map_err(failed)?;
+        prepare(&mut connection, found).map_err(failed)?;
         let kept = read(&connection).map_err(failed)?;
         Ok((Self(connection), kept))
     }
@@ -88,11 +89,15 @@ fn open_error(path: &Path, source: Error) -> OpenError {
     }
 }
 
-fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+fn prepare(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "normal")?;
     connection.pragma_update(None, "cache_size", -512)?;
-    connection.execute_batch(
+    let tx = connection.transaction()?;
+    if found == 1 {
+        tx.execute_batch("ALTER TABLE sessions ADD COLUMN run INTEGER")?;
+    }
+    tx.execute_batch(
         "CREATE TABLE IF NOT EXISTS sessions (
              id TEXT PRIMARY KEY,
              server TEXT NOT NULL,
@@ -102,7 +107,8 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
              level TEXT,
              subscriptions TEXT NOT NULL,
              created_at INTEGER NOT NULL,
-             used_at INTEGER NOT NULL
+             used_at INTEGER NOT NULL,
+             run INTEGER
          ) STRICT, WITHOUT ROWID;
          CREATE INDEX IF NOT EXISTS sessions_by_server ON sessions (server);
          CREATE TABLE IF NOT EXISTS copies (
@@ -110,23 +116,27 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
              content BLOB NOT NULL
          ) STRICT;",
     )?;
-    connection.pragma_update(None, "user_version", SCHEMA)
+    tx.pragma_update(None, "user_version", SCHEMA)?;
+    tx.commit()
 }
 
 fn read(connection: &Connection) -> rusqlite::Result<Kept> {
     let mut select = connection.prepare(
-        "SELECT id, server, params, version, initialized, level, subscriptions, created_at, used_at
+        "SELECT id, server, params, version, initialized, level, subscriptions, created_at, used_at,
+             run
          FROM sessions ORDER BY created_at, id",
     )?;
     let sessions = select.query_map([], session)?.collect::<Result<_, _>>()?;
     let mut select = connection.prepare("SELECT server, content FROM copies ORDER BY server")?;
     let copies = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    Ok(Kept { sessions, copies: copies.collect::<Result<_, _>>()?, lost: false })
+    let copies = copies.collect::<Result<_, _>>()?;
+    Ok(Kept { sessions, copies, ..Kept::default() })
 }
 
 fn session(row: &Row<'_>) -> rusqlite::Result<SessionRecord> {
     let params: Vec<u8> = row.get(2)?;
     let subscriptions: String = row.get(6)?;
+    let run: Option<i64> = row.get(9)?;
     let subscriptions = serde_json::from_str(&subscriptions)
         .map_err(|error| Error::FromSqlConversionFailure(6, Type::Text, Box::new(error)))?;
     Ok(SessionRecord {
@@ -137,7 +147,7 @@ fn session(row: &Row<'_>) -> rusqlite::Result<SessionRecord> {
         initialized: row.get(4)?,
         level: row.get(5)?,
         subscriptions,
-        run: None,
+        run: run.and_then(|run| u64::try_from(run).ok()),
         created_at: time(row.get(7)?),
         used_at: time(row.get(8)?),
     })
@@ -149,7 +159,9 @@ fn write_session(tx: &Transaction<'_>, id: &str, change: &Change) -> rusqlite::R
             let subscriptions = serde_json::to_string(&record.subscriptions)
                 .expect("strings can be written as JSON");
             tx.prepare_cached(
-                "INSERT OR REPLACE INTO sessions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                "INSERT OR REPLACE INTO sessions (id, server, params, version, initialized, level,
+                     subscriptions, created_at, used_at, run)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
             )?
             .execute(params![
                 record.id,
@@ -161,6 +173,7 @@ fn write_session(tx: &Transaction<'_>, id: &str, change: &Change) -> rusqlite::R
                 subscriptions,
                 millis(record.created_at),
                 millis(record.used_at),
+                record.run.and_then(|run| i64::try_from(run).ok()),
             ])
         }
         Change::Touch(at) => tx

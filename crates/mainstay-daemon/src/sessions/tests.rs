@@ -16,6 +16,11 @@ fn place() -> Place {
     Place { path: dir.path().join("sessions.db"), _dir: dir }
 }
 
+/// As a daemon opens them.
+fn open(path: &Path) -> (Sessions, Kept) {
+    Sessions::open(path, &path.with_file_name("streams"), 1)
+}
+
 fn at(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
 }
@@ -29,7 +34,7 @@ fn record(id: &str, server: &str) -> SessionRecord {
         initialized: true,
         level: Some("debug".to_owned()),
         subscriptions: vec!["a://b".to_owned(), "\"".to_owned()],
-        run: None,
+        run: Some(3),
         created_at: at(1),
         used_at: at(2),
     }
@@ -38,22 +43,23 @@ fn record(id: &str, server: &str) -> SessionRecord {
 /// What a later daemon finds.
 fn reopened(sessions: &Sessions, path: &Path) -> (Sessions, Kept) {
     sessions.close();
-    Sessions::open(path)
+    open(path)
 }
 
 #[test]
 fn sessions_and_copies_are_found_again() {
     let place = place();
-    let (sessions, kept) = Sessions::open(&place.path);
+    let (sessions, kept) = open(&place.path);
     assert_eq!(kept, Kept::default());
-    let bare = SessionRecord { level: None, subscriptions: vec![], ..record("b", "t") };
+    let bare = SessionRecord { level: None, subscriptions: vec![], run: None, ..record("b", "t") };
     sessions.save(record("a", "s"));
     sessions.save(bare.clone());
     sessions.save_copy("s", b"old".to_vec());
     sessions.save_copy("s", b"\xff\0".to_vec());
     let (sessions, kept) = reopened(&sessions, &place.path);
     let copies = vec![("s".to_owned(), b"\xff\0".to_vec())];
-    assert_eq!(kept, Kept { sessions: vec![record("a", "s"), bare.clone()], copies, lost: false });
+    let both = vec![record("a", "s"), bare];
+    assert_eq!(kept, Kept { sessions: both, copies, ..Kept::default() });
 
     sessions.touched(vec![("a".to_owned(), at(9)), ("unknown".to_owned(), at(9))]);
     sessions.remove("b");
@@ -69,7 +75,7 @@ fn sessions_and_copies_are_found_again() {
 #[test]
 fn only_the_user_can_read_the_file() {
     let place = place();
-    let (sessions, _) = Sessions::open(&place.path);
+    let (sessions, _) = open(&place.path);
     sessions.save(record("a", "s"));
     sessions.close();
     assert_eq!(fs::metadata(&place.path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -79,7 +85,7 @@ fn only_the_user_can_read_the_file() {
 fn a_damaged_file_is_moved_aside() {
     let place = place();
     fs::write(&place.path, "no database at all".repeat(100)).unwrap();
-    let (sessions, kept) = Sessions::open(&place.path);
+    let (sessions, kept) = open(&place.path);
     assert_eq!(kept, Kept { lost: true, ..Kept::default() });
     assert!(crate::aside::place(&place.path).exists());
     sessions.save(record("a", "s"));
@@ -91,13 +97,13 @@ fn a_damaged_file_is_moved_aside() {
 #[test]
 fn senseless_content_counts_as_damage() {
     let place = place();
-    let (sessions, _) = Sessions::open(&place.path);
+    let (sessions, _) = open(&place.path);
     sessions.save(record("a", "s"));
     sessions.close();
     let connection = rusqlite::Connection::open(&place.path).unwrap();
     connection.execute("UPDATE sessions SET subscriptions = 'x'", []).unwrap();
     drop(connection);
-    let (sessions, kept) = Sessions::open(&place.path);
+    let (sessions, kept) = open(&place.path);
     assert_eq!(kept, Kept { lost: true, ..Kept::default() });
     assert!(crate::aside::place(&place.path).exists());
     sessions.close();
@@ -107,14 +113,76 @@ fn senseless_content_counts_as_damage() {
 fn a_file_of_a_later_program_is_left_alone() {
     let place = place();
     let connection = rusqlite::Connection::open(&place.path).unwrap();
-    connection.pragma_update(None, "user_version", 2).unwrap();
+    connection.pragma_update(None, "user_version", 3).unwrap();
     drop(connection);
     let before = fs::read(&place.path).unwrap();
-    let (sessions, kept) = Sessions::open(&place.path);
+    let (sessions, kept) = open(&place.path);
     assert_eq!(kept, Kept { lost: true, ..Kept::default() });
     sessions.save(record("a", "s"));
     sessions.close();
     assert_eq!(fs::read(&place.path).unwrap(), before);
+}
+
+/// The file as schema 1 had it.
+const SCHEMA_1: &str = "
+    PRAGMA journal_mode = wal;
+    CREATE TABLE sessions (
+        id TEXT PRIMARY KEY,
+        server TEXT NOT NULL,
+        params BLOB NOT NULL,
+        version TEXT NOT NULL,
+        initialized INTEGER NOT NULL,
+        level TEXT,
+        subscriptions TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        used_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX sessions_by_server ON sessions (server);
+    CREATE TABLE copies (server TEXT PRIMARY KEY, content BLOB NOT NULL) STRICT;
+    INSERT INTO sessions VALUES (
+        'a', 's', CAST('{\"protocolVersion\":\"2025-06-18\", \"x\":\"\\u00e4\"}' AS BLOB),
+        '2025-06-18', 1, 'debug', '[\"a://b\",\"\\\"\"]', 1000, 2000
+    );
+    INSERT INTO copies VALUES ('s', x'ff00');
+    PRAGMA user_version = 1;";
+
+#[test]
+fn a_file_of_schema_1_is_taken_over() {
+    let place = place();
+    rusqlite::Connection::open(&place.path).unwrap().execute_batch(SCHEMA_1).unwrap();
+    let (sessions, kept) = open(&place.path);
+    let old = SessionRecord { run: None, ..record("a", "s") };
+    let copies = vec![("s".to_owned(), b"\xff\0".to_vec())];
+    assert_eq!(kept, Kept { sessions: vec![old], copies, ..Kept::default() });
+    sessions.save(record("a", "s"));
+    let (sessions, kept) = reopened(&sessions, &place.path);
+    assert_eq!(kept.sessions, [record("a", "s")]);
+    sessions.close();
+}
+
+#[test]
+fn streams_go_with_their_sessions_and_these_with_their_servers() {
+    let place = place();
+    let (sessions, _) = open(&place.path);
+    let say = |session: &str| {
+        let key = StreamKey { session: session.into(), number: 1 };
+        sessions.note(&key, StreamNews::Said(1, Bytes::from_static(b"{}")));
+    };
+    for (id, server) in [("a", "s"), ("b", "s"), ("c", "t"), ("d", "t")] {
+        sessions.save(record(id, server));
+        say(id);
+    }
+    say("unknown");
+    sessions.remove("c");
+    sessions.remove_server("s");
+    let (sessions, kept) = reopened(&sessions, &place.path);
+    let left: Vec<&str> = kept.streams.iter().map(|stream| &*stream.key.session).collect();
+    assert_eq!(left, ["d", "unknown"]);
+    sessions.remove_server("t");
+    let (sessions, kept) = reopened(&sessions, &place.path);
+    let left: Vec<&str> = kept.streams.iter().map(|stream| &*stream.key.session).collect();
+    assert_eq!(left, ["unknown"], "of sessions that an earlier daemon knew, too");
+    sessions.close();
 }
 
 #[test]
@@ -142,12 +210,14 @@ fn what_the_disk_refused_is_written_later() {
 #[test]
 fn nothing_is_kept_after_the_end() {
     let place = place();
-    let (sessions, _) = Sessions::open(&place.path);
+    let (sessions, _) = open(&place.path);
     sessions.close();
     sessions.save(record("a", "s"));
+    let key = StreamKey { session: "a".into(), number: 1 };
+    sessions.note(&key, StreamNews::Said(1, Bytes::from_static(b"{}")));
     sessions.close();
     assert!(sessions.shared.lock().pending.is_empty());
-    assert_eq!(Sessions::open(&place.path).1, Kept::default());
+    assert_eq!(open(&place.path).1, Kept::default());
 }
 
 /// The changes that wait for one session.
