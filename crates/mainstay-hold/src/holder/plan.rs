@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use self::daemon::{Daemon, END, WITHOUT_SOCKET};
 pub(super) use self::news::{Action, End, Event, Outcome, Start, Word};
-use self::replacing::{Stage, Successor, Trial};
+use self::replacing::{Stage, Successor, Trial, Undone};
 
 /// How long a daemon must serve for its death to be a first one.
 const STABLE: Duration = Duration::from_secs(1);
@@ -54,6 +54,8 @@ pub(super) struct Plan {
     /// Whether any daemon was ready.
     proven: bool,
     replacement_failed: Option<String>,
+    /// The program that is put back before the next start.
+    undone: Option<Undone>,
     last_words: Option<String>,
     started: u32,
     actions: Vec<Action>,
@@ -99,6 +101,7 @@ impl Plan {
             unstable: 0,
             proven: false,
             replacement_failed: None,
+            undone: None,
             last_words: None,
             started: 0,
             actions: Vec::new(),
@@ -263,7 +266,12 @@ impl Plan {
             Some(next) => self.drop_successor(next, "the daemon died before it could be replaced"),
             None => {}
         }
-        let text = with_words(&end.how, &end.words);
+        self.start_again(now, ready, with_words(&end.how, &end.words));
+    }
+
+    /// Whoever served does so no more, for this reason: another one is started, unless that was in vain
+    /// too often.
+    pub(super) fn start_again(&mut self, now: Instant, ready: Option<Instant>, text: String) {
         if !self.proven {
             return self.end(Outcome::NotStarted(text.into_bytes()));
         }
@@ -327,7 +335,13 @@ impl Plan {
     /// Does what only waited for its time, or for everybody's end.
     fn proceed(&mut self, now: Instant) {
         match &self.phase {
-            Phase::Resting { until } if now >= *until => self.start(),
+            Phase::Resting { until } if now >= *until => match self.undone.take() {
+                Some(Undone { from, to }) => {
+                    self.actions.push(Action::Restore { from: from.clone(), to: to.clone() });
+                    self.phase = Phase::Restoring { from, to };
+                }
+                None => self.start(),
+            },
             Phase::Ending { daemon: None, outcome } => {
                 let outcome = outcome.clone();
                 for daemon in &mut self.leaving {

@@ -204,7 +204,8 @@ impl<T: FnOnce(First)> Holder<T> {
             }
             Action::Kill(id) => self.signal(id, Signal::KILL),
             Action::Restore { from, to } => {
-                return Some(Event::Restored(fs::rename(from, to).is_ok()));
+                let restored = fs::rename(&from, &to).is_ok() || !from.exists();
+                return Some(Event::Restored(restored));
             }
             Action::First => {
                 last_words::forget(&self.config.run_dir);

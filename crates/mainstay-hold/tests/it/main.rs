@@ -4,6 +4,7 @@
 
 mod ending;
 mod fence;
+mod holder;
 mod output;
 mod start;
 mod support;

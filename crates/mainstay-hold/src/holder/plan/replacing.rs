@@ -21,6 +21,19 @@ pub(super) struct Trial {
     pub(super) fault: Option<String>,
 }
 
+impl Trial {
+    fn why(&self, end: &End) -> String {
+        with_words(self.fault.as_ref().unwrap_or(&end.how), &end.words)
+    }
+}
+
+/// A program, and the one in whose place it belongs.
+#[derive(Debug)]
+pub(super) struct Undone {
+    pub(super) from: PathBuf,
+    pub(super) to: PathBuf,
+}
+
 /// A daemon that was not told to go yet.
 #[derive(Debug)]
 pub(super) struct Successor {
@@ -88,37 +101,41 @@ impl Plan {
 
     /// Whoever yields is out, asked or not: the order to go on may have crossed its word.
     pub(super) fn yielded(&mut self, now: Instant) {
+        let Phase::Serving(serving) = &mut self.phase else { return };
+        if let Some(trial) = &mut serving.trial {
+            trial.fault.get_or_insert_with(|| "it gave way before it was ready".into());
+            return self.actions.extend(serving.daemon.kill());
+        }
+        let ready = serving.ready;
         self.leave(now);
         match self.successor.take() {
-            Some(Successor { daemon, trial, stage: Stage::Waiting }) => self.go(now, daemon, trial),
+            Some(Successor { daemon, trial, stage: Stage::Waiting }) => {
+                return self.go(now, daemon, trial);
+            }
             Some(next) => self.drop_successor(next, "the daemon gave way too early"),
             None => self.replacement_failed = Some("the daemon gave way too late".into()),
         }
+        self.start_again(now, ready, "it gave way".into());
     }
 
-    /// The successor has ended before it was told to go.
+    /// The successor has ended before it was told to go. The old daemon goes on, and whoever asked for
+    /// the successor puts its program back, unless there is nobody left to do so.
     pub(super) fn bury_successor(&mut self, end: &End) {
         let (Some(next), Phase::Serving(serving)) = (self.successor.take(), &mut self.phase) else {
             return;
         };
-        let reason = next.trial.fault.unwrap_or_else(|| end.how.clone());
-        let why = with_words(&reason, &end.words);
         if serving.daemon.is_killed() {
-            self.replacement_failed = Some(why);
-        } else {
-            serving.daemon.unlimit();
-            self.actions.push(Action::Tell(serving.daemon.id, Order::NotReplaced(why)));
+            return self.undo(next.trial, end);
         }
+        serving.daemon.unlimit();
+        let why = next.trial.why(end);
+        self.actions.push(Action::Tell(serving.daemon.id, Order::NotReplaced(why)));
     }
 
-    /// A successor that was told to go was no good, and is gone: back to what was before it.
+    /// A successor was no good, and nobody serves any more: back to what was before it.
     pub(super) fn undo(&mut self, trial: Trial, end: &End) {
-        let reason = trial.fault.unwrap_or_else(|| end.how.clone());
-        self.replacement_failed = Some(with_words(&reason, &end.words));
-        if let Some(from) = trial.fallback {
-            self.actions.push(Action::Restore { from: from.clone(), to: trial.exe.clone() });
-            self.phase = Phase::Restoring { from, to: trial.exe };
-        }
+        self.replacement_failed = Some(trial.why(end));
+        self.undone = trial.fallback.map(|from| Undone { from, to: trial.exe });
     }
 
     pub(super) fn restored(&mut self, now: Instant, done: bool) {
@@ -159,10 +176,10 @@ impl Plan {
         }
     }
 
-    /// A successor that is not wanted any more.
+    /// A successor that comes too late, because nobody is left whom it could follow.
     pub(super) fn drop_successor(&mut self, mut next: Successor, reason: &str) {
-        self.replacement_failed = Some(next.trial.fault.unwrap_or_else(|| reason.into()));
         self.actions.extend(next.daemon.kill());
         self.leaving.push(next.daemon);
+        self.undo(next.trial, &End { how: reason.into(), words: String::new() });
     }
 }

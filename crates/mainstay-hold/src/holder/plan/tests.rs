@@ -1,1 +1,518 @@
 //! Stories and properties of the plan.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::holder::Order;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A plan and its clock.
+struct Story {
+    plan: Plan,
+    now: Instant,
+}
+
+impl Story {
+    /// Nothing was started yet.
+    fn new() -> Self {
+        let now = crate::clock::now();
+        Self { plan: Plan::begin(now, "old".into()), now }
+    }
+
+    /// One daemon serves.
+    fn serving() -> (Self, Id) {
+        let mut story = Self::new();
+        let id = story.starts(Event::Tick, "old", false).id;
+        assert_eq!(story.said(id, Word::Ready), [Action::First]);
+        (story, id)
+    }
+
+    fn take(&mut self, event: Event) -> Vec<Action> {
+        self.plan.handle(self.now, event)
+    }
+
+    fn said(&mut self, id: Id, word: Word) -> Vec<Action> {
+        self.take(Event::Said(id, word))
+    }
+
+    fn gone(&mut self, id: Id) -> Vec<Action> {
+        self.take(gone(id))
+    }
+
+    fn after(&mut self, time: Duration) -> Vec<Action> {
+        self.now += time;
+        self.take(Event::Tick)
+    }
+
+    /// Lets the time pass that the plan waits for.
+    fn in_time(&mut self) -> (Duration, Vec<Action>) {
+        let at = self.plan.deadline().expect("it waits for nothing");
+        let passed = at - self.now;
+        (passed, self.after(passed))
+    }
+
+    /// Expects this event to start a daemon, and nothing else.
+    fn starts(&mut self, event: Event, exe: &str, standby: bool) -> Start {
+        only_start(self.take(event), exe, standby)
+    }
+
+    fn asks(&mut self, id: Id, fallback: Option<&str>) -> Id {
+        let word = Word::Replace { exe: "new".into(), fallback: fallback.map(Into::into) };
+        self.starts(Event::Said(id, word), "new", true).id
+    }
+
+    /// A successor that was told to go.
+    fn gone_to(fallback: Option<&str>) -> (Self, Id, Id) {
+        let (mut story, old) = Self::serving();
+        let new = story.asks(old, fallback);
+        assert_eq!(story.said(new, Word::Prepared), [Action::Tell(old, Order::GiveWay)]);
+        assert_eq!(story.said(old, Word::Yielded), [Action::Tell(new, Order::Go)]);
+        (story, old, new)
+    }
+}
+
+fn gone(id: Id) -> Event {
+    Event::Gone(id, End { how: "it exited with 1".into(), words: "help!".into() })
+}
+
+const HOW: &str = "it exited with 1:\nhelp!";
+
+fn only_start(actions: Vec<Action>, exe: &str, standby: bool) -> Start {
+    match <[Action; 1]>::try_from(actions) {
+        Ok([Action::Start(start)]) => {
+            assert_eq!((start.exe.to_str(), start.standby), (Some(exe), standby));
+            start
+        }
+        other => panic!("no start: {other:?}"),
+    }
+}
+
+fn not_replaced(why: &str) -> Order {
+    Order::NotReplaced(why.into())
+}
+
+#[test]
+fn a_holder_that_serves_needs_no_clock() {
+    let (story, id) = Story::serving();
+    assert_eq!(story.plan.deadline(), None);
+    assert!(story.plan.serves(id));
+}
+
+#[test]
+fn a_daemon_that_dies_after_a_while_is_started_again_at_once() {
+    let (mut story, mut id) = Story::serving();
+    for _ in 0..100 {
+        story.now += SECOND;
+        let start = story.starts(gone(id), "old", false);
+        assert_eq!(start.last_words.as_deref(), Some(HOW));
+        id = start.id;
+        assert_eq!(story.said(id, Word::Ready), []);
+    }
+}
+
+#[test]
+fn daemons_that_do_not_last_are_started_ever_later_and_then_given_up() {
+    let (mut story, mut id) = Story::serving();
+    story.now += SECOND;
+    id = story.starts(gone(id), "old", false).id;
+    for wait in [100, 200, 400, 800] {
+        story.said(id, Word::Ready);
+        story.now += SECOND - Duration::from_millis(1);
+        assert_eq!(story.gone(id), []);
+        let (waited, actions) = story.in_time();
+        assert_eq!(waited, Duration::from_millis(wait));
+        id = only_start(actions, "old", false).id;
+    }
+    assert_eq!(story.gone(id), [Action::End(Outcome::GaveUp(HOW.into()))]);
+    assert_eq!(story.plan.deadline(), None);
+}
+
+#[test]
+fn one_that_lasts_makes_up_for_those_that_did_not() {
+    let (mut story, mut id) = Story::serving();
+    for _ in 0..20 {
+        assert_eq!(story.gone(id), []);
+        id = only_start(story.in_time().1, "old", false).id;
+        story.said(id, Word::Ready);
+        story.now += SECOND;
+        id = story.starts(gone(id), "old", false).id;
+        story.said(id, Word::Ready);
+    }
+}
+
+#[test]
+fn a_first_start_is_tried_once() {
+    let mut story = Story::new();
+    let id = story.starts(Event::Tick, "old", false).id;
+    assert_eq!(story.gone(id), [Action::End(Outcome::NotStarted(HOW.into()))]);
+
+    let mut story = Story::new();
+    let id = story.starts(Event::Tick, "old", false).id;
+    assert_eq!(story.said(id, Word::Failed(b"no".into())), [Action::Kill(id)]);
+    assert_eq!(story.gone(id), [Action::End(Outcome::NotStarted(b"no".into()))]);
+}
+
+#[test]
+fn one_that_says_it_cannot_start_is_not_tried_again() {
+    let (mut story, id) = Story::serving();
+    story.now += SECOND;
+    let id = story.starts(gone(id), "old", false).id;
+    assert_eq!(story.said(id, Word::Failed(b"no".into())), [Action::Kill(id)]);
+    assert_eq!(story.gone(id), [Action::End(Outcome::GaveUp("no".into()))]);
+}
+
+#[test]
+fn a_daemon_without_a_socket_is_killed_and_started_again() {
+    let (mut story, id) = Story::serving();
+    story.now += SECOND;
+    assert_eq!(story.take(Event::Closed(id)), []);
+    assert_eq!(story.in_time(), (SECOND, vec![Action::Kill(id)]));
+    assert_eq!(story.plan.deadline(), None, "only its end is waited for");
+    story.starts(gone(id), "old", false);
+}
+
+#[test]
+fn an_end_on_purpose_releases_first_and_is_final() {
+    let (mut story, id) = Story::serving();
+    assert_eq!(story.said(id, Word::Ending), [Action::Release]);
+    assert_eq!(story.take(Event::Closed(id)), []);
+    let late = Word::Replace { exe: "new".into(), fallback: None };
+    let refused = Action::Tell(id, not_replaced("the daemon is ending"));
+    assert_eq!(story.said(id, late), [refused]);
+    assert_eq!(story.in_time(), (130 * SECOND, vec![Action::Kill(id)]));
+    assert_eq!(story.gone(id), [Action::End(Outcome::Done)]);
+}
+
+#[test]
+fn a_signal_is_passed_on_and_a_second_one_kills() {
+    let (mut story, id) = Story::serving();
+    assert_eq!(story.take(Event::Signal), [Action::Term(id)]);
+    assert_eq!(story.said(id, Word::Ending), [Action::Release]);
+    assert_eq!(story.take(Event::Signal), [Action::Kill(id)]);
+    assert_eq!(story.take(Event::Signal), []);
+    assert_eq!(story.gone(id), [Action::End(Outcome::Done)]);
+
+    let (mut story, id) = Story::serving();
+    assert_eq!(story.gone(id), []);
+    assert_eq!(story.take(Event::Signal), [Action::End(Outcome::Done)], "nobody to wait for");
+
+    let mut story = Story::new();
+    let id = story.starts(Event::Tick, "old", false).id;
+    assert_eq!(story.take(Event::Signal), [Action::Term(id)]);
+    let actions = story.gone(id);
+    assert!(matches!(actions[..], [Action::End(Outcome::NotStarted(_))]), "{actions:?}");
+}
+
+#[test]
+fn a_good_successor_serves_and_its_program_stays() {
+    let (mut story, old, new) = Story::gone_to(Some("kept"));
+    assert!(story.plan.serves(new) && !story.plan.serves(old));
+    assert_eq!(story.said(new, Word::Ready), []);
+    assert_eq!(story.in_time(), (30 * SECOND, vec![Action::Kill(old)]));
+    assert_eq!(story.gone(old), []);
+    assert_eq!(story.plan.deadline(), None);
+    story.starts(gone(new), "new", false);
+}
+
+#[test]
+fn the_end_of_the_old_one_is_as_good_as_its_yield() {
+    let (mut story, old) = Story::serving();
+    let new = story.asks(old, None);
+    story.said(new, Word::Prepared);
+    assert_eq!(story.in_time(), (3 * SECOND, vec![Action::Kill(old)]));
+    assert_eq!(story.plan.deadline(), None, "a kill is no end yet");
+    assert_eq!(story.gone(old), [Action::Tell(new, Order::Go)]);
+}
+
+#[test]
+fn one_replacement_at_a_time() {
+    let (mut story, old) = Story::serving();
+    let new = story.asks(old, None);
+    let again = || Word::Replace { exe: "newer".into(), fallback: None };
+    let busy = |id| [Action::Tell(id, not_replaced("another one is under way"))];
+    assert_eq!(story.said(old, again()), busy(old));
+    story.said(new, Word::Prepared);
+    assert_eq!(story.said(old, again()), busy(old));
+    story.said(old, Word::Yielded);
+    assert_eq!(story.said(old, again()), busy(old));
+    assert_eq!(story.said(new, again()), busy(new));
+    story.said(new, Word::Ready);
+    story.starts(Event::Said(new, again()), "newer", true);
+}
+
+/// A successor comes to nothing before it was told to go: the old one serves on and is told why.
+fn check_withdrawn(prepared: bool, spoil: impl FnOnce(&mut Story, Id) -> Vec<Action>, why: &str) {
+    let (mut story, old) = Story::serving();
+    let new = story.asks(old, Some("kept"));
+    if prepared {
+        story.said(new, Word::Prepared);
+    }
+    let mut actions = spoil(&mut story, new);
+    if actions == [Action::Kill(new)] {
+        actions = story.gone(new);
+    }
+    let why = format!("{why}:\nhelp!");
+    assert_eq!(actions, [Action::Tell(old, Order::NotReplaced(why))]);
+    assert!(story.plan.serves(old));
+    assert_eq!(story.plan.deadline(), None, "the old one need not give way any more");
+    story.now += SECOND;
+    story.starts(gone(old), "old", false);
+}
+
+#[test]
+fn a_bad_successor_costs_nothing_before_it_is_told_to_go() {
+    let slow = |story: &mut Story, _| story.after(10 * SECOND);
+    check_withdrawn(false, slow, "it was not prepared within 10 s");
+    for prepared in [false, true] {
+        check_withdrawn(prepared, Story::gone, "it exited with 1");
+        check_withdrawn(prepared, |story, new| story.said(new, Word::Failed(b"no".into())), "no");
+        check_withdrawn(prepared, |story, new| story.said(new, Word::Ending), "it ended");
+        let hang_up = |story: &mut Story, new| {
+            assert_eq!(story.take(Event::Closed(new)), []);
+            story.after(SECOND)
+        };
+        check_withdrawn(prepared, hang_up, "it closed its socket");
+    }
+}
+
+#[test]
+fn one_that_yields_while_its_successor_dies_is_followed_by_another() {
+    let (mut story, old) = Story::serving();
+    story.now += SECOND;
+    let new = story.asks(old, None);
+    story.said(new, Word::Prepared);
+    assert_eq!(story.gone(new).len(), 1, "the old one is told, but has yielded already");
+    let start = story.starts(Event::Said(old, Word::Yielded), "old", false);
+    assert!(start.replacement_failed.is_some());
+}
+
+#[test]
+fn one_that_dies_while_its_successor_prepares_is_started_again() {
+    let (mut story, old) = Story::serving();
+    story.now += SECOND;
+    let new = story.asks(old, Some("kept"));
+    let (from, to) = ("kept".into(), "new".into());
+    let restore = Action::Restore { from, to };
+    assert_eq!(story.gone(old), [Action::Kill(new), restore]);
+    let start = story.starts(Event::Restored(true), "new", false);
+    assert!(start.replacement_failed.is_some() && start.last_words.is_some());
+}
+
+/// A successor comes to nothing after it was told to go: it is killed and undone.
+fn check_undone(spoil: impl Fn(&mut Story, Id) -> Vec<Action>, why: &str) {
+    for (fallback, restored, exe) in
+        [(None, true, "old"), (Some("kept"), true, "new"), (Some("kept"), false, "kept")]
+    {
+        let (mut story, old, new) = Story::gone_to(fallback);
+        assert_eq!(story.gone(old), []);
+        let mut actions = spoil(&mut story, new);
+        if actions == [Action::Kill(new)] {
+            assert_eq!(story.said(new, Word::Ready), [], "too late");
+            actions = story.gone(new);
+        }
+        if let Some(fallback) = fallback {
+            assert_eq!(actions, [Action::Restore { from: fallback.into(), to: "new".into() }]);
+            actions = story.take(Event::Restored(restored));
+        }
+        let start = only_start(actions, exe, false);
+        assert_eq!(start.replacement_failed, Some(format!("{why}:\nhelp!")));
+        story.said(start.id, Word::Ready);
+        assert_eq!(story.plan.deadline(), None);
+        story.now += SECOND;
+        let next = story.starts(gone(start.id), exe, false);
+        assert_eq!(next.replacement_failed, None, "told once");
+    }
+}
+
+#[test]
+fn a_bad_successor_is_undone_after_it_was_told_to_go() {
+    check_undone(|story, _| story.after(10 * SECOND), "it was not ready within 10 s");
+    check_undone(Story::gone, "it exited with 1");
+    check_undone(|story, new| story.said(new, Word::Failed(b"no".into())), "no");
+    check_undone(|story, new| story.said(new, Word::Yielded), "it gave way before it was ready");
+    let hang_up = |story: &mut Story, new| {
+        assert_eq!(story.take(Event::Closed(new)), []);
+        story.after(SECOND)
+    };
+    check_undone(hang_up, "it closed its socket");
+}
+
+#[test]
+fn an_end_takes_everybody_along() {
+    let (mut story, old, new) = Story::gone_to(None);
+    story.said(new, Word::Ready);
+    let newer = story.asks(new, None);
+    assert_eq!(story.said(new, Word::Ending), [Action::Release, Action::Kill(newer)]);
+    assert_eq!(story.gone(new), [Action::Kill(old)]);
+    assert_eq!(story.gone(newer), []);
+    assert_eq!(story.gone(old), [Action::End(Outcome::Done)]);
+}
+
+#[test]
+fn an_adopted_daemon_is_like_any_other() {
+    let now = crate::clock::now();
+    let (plan, id) = Plan::adopt(now, "old".into());
+    let mut story = Story { plan, now: now + SECOND };
+    assert_eq!(story.take(Event::Tick), []);
+    assert_eq!(story.plan.deadline(), None);
+    story.starts(gone(id), "old", false);
+}
+
+/// What may happen next. Daemons are named by their place among those that live.
+#[derive(Debug, Clone)]
+enum Step {
+    Said(usize, Word),
+    Closed(usize),
+    Gone(usize),
+    Signal,
+    Wait(u64),
+    Deadline,
+}
+
+fn a_step() -> impl Strategy<Value = Step> {
+    let word = prop_oneof![
+        4 => Just(Word::Ready),
+        4 => Just(Word::Prepared),
+        3 => Just(Word::Yielded),
+        1 => Just(Word::Failed(b"no".into())),
+        1 => Just(Word::Ending),
+        4 => any::<bool>().prop_map(|kept| Word::Replace {
+            exe: "new".into(),
+            fallback: kept.then(|| "kept".into()),
+        }),
+    ];
+    prop_oneof![
+        12 => (0..4_usize, word).prop_map(|(who, word)| Step::Said(who, word)),
+        1 => (0..4_usize).prop_map(Step::Closed),
+        6 => (0..4_usize).prop_map(Step::Gone),
+        1 => Just(Step::Signal),
+        4 => (0..2_000_u64).prop_map(Step::Wait),
+        6 => Just(Step::Deadline),
+    ]
+}
+
+/// The world that a plan acts upon.
+struct World {
+    plan: Plan,
+    now: Instant,
+    alive: BTreeSet<Id>,
+    serving: BTreeSet<Id>,
+    released: bool,
+    over: bool,
+}
+
+impl World {
+    fn new() -> Self {
+        let now = crate::clock::now();
+        let (alive, serving) = (BTreeSet::new(), BTreeSet::new());
+        let plan = Plan::begin(now, "old".into());
+        let mut world = Self { plan, now, alive, serving, released: false, over: false };
+        world.take(Event::Tick);
+        world
+    }
+
+    fn step(&mut self, step: Step) {
+        let alive: Vec<Id> = self.alive.iter().copied().collect();
+        let one = |who: usize| alive.get(who).copied();
+        let event = match step {
+            Step::Said(who, word) => one(who).map(|id| Event::Said(id, word)),
+            Step::Closed(who) => one(who).map(Event::Closed),
+            Step::Gone(who) => one(who).map(gone),
+            Step::Signal => Some(Event::Signal),
+            Step::Wait(millis) => {
+                self.now += Duration::from_millis(millis);
+                Some(Event::Tick)
+            }
+            Step::Deadline => {
+                self.now = self.plan.deadline().unwrap_or(self.now).max(self.now);
+                Some(Event::Tick)
+            }
+        };
+        if let Some(event) = event {
+            self.take(event);
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        match &event {
+            Event::Gone(id, _) => {
+                self.alive.remove(id);
+                self.serving.remove(id);
+            }
+            Event::Said(id, Word::Yielded) => drop(self.serving.remove(id)),
+            Event::Said(..)
+            | Event::Closed(_)
+            | Event::Restored(_)
+            | Event::Signal
+            | Event::Tick => {}
+        }
+        for action in self.plan.handle(self.now, event) {
+            self.carry_out(action);
+        }
+        let next = self.plan.deadline();
+        assert!(next.is_none_or(|at| at > self.now), "it would spin");
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        assert!(!self.over, "{action:?} after the end");
+        match action {
+            Action::Start(start) => {
+                assert!(!self.released, "started after the release");
+                self.alive.insert(start.id);
+                if !start.standby {
+                    self.serve(start.id);
+                }
+            }
+            Action::Tell(id, Order::Go) => self.serve(id),
+            Action::Tell(id, _) | Action::Term(id) | Action::Kill(id) => {
+                assert!(self.alive.contains(&id), "{id:?} is gone");
+            }
+            Action::Restore { .. } => {
+                assert!(self.serving.is_empty(), "a program is in use");
+                self.take(Event::Restored(true));
+            }
+            Action::First => {}
+            Action::Release => self.released = true,
+            Action::End(_) => {
+                assert!(self.alive.is_empty(), "{:?} are left", self.alive);
+                self.over = true;
+            }
+        }
+    }
+
+    fn serve(&mut self, id: Id) {
+        assert!(self.alive.contains(&id) && self.serving.is_empty(), "{:?} serves", self.serving);
+        self.serving.insert(id);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn one_serves_whatever_happens(steps in prop::collection::vec(a_step(), 0..80)) {
+        let mut world = World::new();
+        for step in steps {
+            world.step(step);
+        }
+    }
+
+    #[test]
+    fn it_always_comes_to_an_end(steps in prop::collection::vec(a_step(), 0..40)) {
+        let mut world = World::new();
+        for step in steps {
+            world.step(step);
+        }
+        for _ in 0..3 {
+            world.step(Step::Signal);
+        }
+        for _ in 0..20 {
+            world.step(Step::Deadline);
+            world.step(Step::Gone(0));
+        }
+        prop_assert!(world.over, "{:?}", world.plan);
+    }
+}

@@ -1,0 +1,325 @@
+//! A holder without the rest of Mainstay, and a daemon that does as it is told, for tests.
+//!
+//! `run DIR EXE`, `wait DIR EXE` and `take-over DIR EXE` are holders with their directories in `DIR`.
+//! `daemon DIR LABEL [FLAW...]` is a daemon: it opens the listeners that `DIR/places` names, writes
+//! what happens to `DIR/log`, and answers each connection to one of its listeners, which is a command
+//! on one line. A flaw is what it does wrong.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Duration;
+
+use mainstay_hold::holder::{self, Config, First, HoldError, Link, Order, Place};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::SocketFlags;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["run", dir, exe] => held(holder::run(config(dir, exe), |first| told(dir, &first))),
+        ["wait", dir, exe] => {
+            held(holder::run_when_free(config(dir, exe), |first| told(dir, &first)))
+        }
+        ["take-over", dir, exe] => held(holder::take_over(config(dir, exe))),
+        ["daemon", dir, label, flaws @ ..] => Daemon::serve(Path::new(dir), label, flaws),
+        _ => Ok(2),
+    };
+    done.map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+fn config(dir: &str, exe: &str) -> Config {
+    let dir = Path::new(dir);
+    Config {
+        exe: exe.into(),
+        args: Vec::new(),
+        state_dir: dir.join("state"),
+        run_dir: dir.join("run"),
+        foreground: false,
+    }
+}
+
+fn told(dir: &str, first: &First) {
+    let text = match first {
+        First::Ready => "first ready".into(),
+        First::Failed(word) => format!("first failed: {}", String::from_utf8_lossy(word)),
+    };
+    drop(note(Path::new(dir), &text));
+}
+
+/// The exit code says how it ended.
+fn held(result: Result<(), HoldError>) -> io::Result<u8> {
+    Ok(match result {
+        Ok(()) => 0,
+        Err(HoldError::Taken { .. }) => 10,
+        Err(HoldError::NotStarted) => 11,
+        Err(HoldError::GaveUp { .. }) => 12,
+        Err(HoldError::Io { .. }) => 13,
+    })
+}
+
+/// Adds a line to the log, in one write.
+fn note(dir: &Path, text: &str) -> io::Result<()> {
+    let mut log = OpenOptions::new().create(true).append(true).open(dir.join("log"))?;
+    log.write_all(format!("{}\n", text.replace('\n', " | ")).as_bytes())
+}
+
+struct Daemon<'a> {
+    dir: &'a Path,
+    label: &'a str,
+    flaws: &'a [&'a str],
+    link: Link,
+    lock: OwnedFd,
+    listeners: Vec<(Place, OwnedFd)>,
+    holder_pid: u32,
+    orders: Receiver<Order>,
+    /// Readable when there are orders.
+    bell: UnixStream,
+    /// For the link to the next holder.
+    ring: (Sender<Order>, UnixStream),
+}
+
+impl<'a> Daemon<'a> {
+    fn serve(dir: &'a Path, label: &'a str, flaws: &'a [&'a str]) -> io::Result<u8> {
+        let (sender, orders) = mpsc::channel();
+        let (bell, ringer) = UnixStream::pair()?;
+        let ring = (sender, ringer);
+        let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+        let (link, welcome) = Link::take_up(socket, obey(&ring)?)?;
+        let pid = std::process::id();
+        note(dir, &format!("{label} up {pid} standby={}", welcome.standby))?;
+        for (what, text) in
+            [("replacement_failed", welcome.replacement_failed), ("words", welcome.last_words)]
+        {
+            if let Some(text) = text {
+                note(dir, &format!("{label} {what}: {text}"))?;
+            }
+        }
+        let mut daemon = Self {
+            dir,
+            label,
+            flaws,
+            link,
+            lock: welcome.lock,
+            listeners: welcome.listeners,
+            holder_pid: welcome.holder_pid,
+            orders,
+            bell,
+            ring,
+        };
+        if welcome.standby && !daemon.stand_by()? {
+            return Ok(0);
+        }
+        daemon.begin()?;
+        loop {
+            if let Some(code) = daemon.turn()? {
+                return Ok(code);
+            }
+        }
+    }
+
+    fn has(&self, flaw: &str) -> bool {
+        self.flaws.contains(&flaw)
+    }
+
+    fn note(&self, text: &str) -> io::Result<()> {
+        note(self.dir, &format!("{} {text}", self.label))
+    }
+
+    /// Whether it may go.
+    fn stand_by(&mut self) -> io::Result<bool> {
+        if self.has("dies in standby") {
+            return Err(self.last_words("no standby"));
+        }
+        if self.has("never prepared") {
+            thread::sleep(Duration::MAX);
+        }
+        self.link.prepared()?;
+        Ok(self.orders.recv() == Ok(Order::Go))
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        if self.has("fails") {
+            self.link.failed(b"no good")?;
+            thread::sleep(Duration::MAX);
+        }
+        if self.has("dies") {
+            return Err(self.last_words("I die"));
+        }
+        let places = fs::read_to_string(self.dir.join("places")).unwrap_or_default();
+        for line in places.lines() {
+            self.bind(line)?;
+        }
+        if self.has("never ready") {
+            thread::sleep(Duration::MAX);
+        }
+        self.link.ready()?;
+        self.note(&format!("ready {}", std::process::id()))
+    }
+
+    fn bind(&mut self, spec: &str) -> io::Result<String> {
+        let place = parse(spec);
+        let listener = self.link.bind(&place)?;
+        rustix::io::ioctl_fionbio(&listener, true)?;
+        let shown = match place {
+            Place::Tcp(_) => TcpListener::from(listener.try_clone()?).local_addr()?.to_string(),
+            Place::Unix { .. } => "unix".into(),
+        };
+        self.listeners.retain(|(held, _)| *held != place);
+        self.listeners.push((place, listener));
+        Ok(shown)
+    }
+
+    /// Waits for an order or a connection. Answers with an exit code to end with.
+    fn turn(&mut self) -> io::Result<Option<u8>> {
+        let bell = PollFd::new(&self.bell, PollFlags::IN);
+        let listeners = self.listeners.iter();
+        let listeners = listeners.map(|(_, listener)| PollFd::new(listener, PollFlags::IN));
+        let mut fds: Vec<_> = [bell].into_iter().chain(listeners).collect();
+        poll(&mut fds, None)?;
+        let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if ready[0] {
+            rustix::io::read(&self.bell, &mut [0; 1])?;
+            let order = self.orders.recv().expect("an order was rung for");
+            return self.obey(order);
+        }
+        let first = ready[1..].iter().position(|ready| *ready);
+        let Some((_, listener)) = first.and_then(|index| self.listeners.get(index)) else {
+            return Ok(None);
+        };
+        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(connection) => Ok(self.answer(connection.into()).unwrap_or(None)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn obey(&mut self, order: Order) -> io::Result<Option<u8>> {
+        match order {
+            Order::GiveWay if self.has("deaf") => Ok(None),
+            Order::GiveWay => {
+                self.link.yielded()?;
+                self.note("yielded")?;
+                Ok(Some(0))
+            }
+            Order::NotReplaced(why) => {
+                self.note(&format!("not replaced: {why}"))?;
+                Ok(None)
+            }
+            Order::HolderGone => {
+                self.replace_holder()?;
+                Ok(None)
+            }
+            Order::Go => Ok(None),
+        }
+    }
+
+    fn replace_holder(&mut self) -> io::Result<()> {
+        let holder = PathBuf::from("/proc/self/exe").canonicalize()?;
+        let exe = self.dir.join(self.label);
+        let args: [OsString; 3] = ["take-over".into(), self.dir.into(), exe.into()];
+        let held: Vec<(Place, BorrowedFd<'_>)> = self
+            .listeners
+            .iter()
+            .map(|(place, listener)| (place.clone(), listener.as_fd()))
+            .collect();
+        let lock = self.lock.as_fd();
+        (self.link, self.holder_pid) =
+            Link::replace_holder(&holder, &args, lock, &held, obey(&self.ring)?)?;
+        self.note(&format!("holder {}", self.holder_pid))
+    }
+
+    fn answer(&mut self, connection: File) -> io::Result<Option<u8>> {
+        let mut line = String::new();
+        BufReader::new(&connection).read_line(&mut line)?;
+        let (command, rest) = line.trim_end().split_once(' ').unwrap_or((line.trim_end(), ""));
+        let (reply, code) = match command {
+            "who" => {
+                let pid = std::process::id();
+                (format!("{} {pid} {}", self.label, self.holder_pid), None)
+            }
+            "bind" => match self.bind(rest) {
+                Ok(shown) => (shown, None),
+                Err(error) => (format!("{:?}", error.kind()), None),
+            },
+            "release" => {
+                let place = parse(rest);
+                self.listeners.retain(|(held, _)| *held != place);
+                self.link.release(&place)?;
+                ("released".into(), None)
+            }
+            "replace" => {
+                let mut paths = rest.split(' ').map(Path::new);
+                let exe = paths.next().unwrap_or(Path::new(""));
+                self.link.replace(exe, paths.next())?;
+                ("asked".into(), None)
+            }
+            "pulse" => {
+                self.link.pulse()?;
+                ("pulsed".into(), None)
+            }
+            "hang-up" => {
+                rustix::net::shutdown(rustix::stdio::stdin(), rustix::net::Shutdown::Both)?;
+                thread::sleep(Duration::MAX);
+                return Ok(None);
+            }
+            "die" => return Ok(Some(self.die())),
+            "stop" => {
+                self.link.ending()?;
+                self.note("ending")?;
+                // The listeners are kept open here: that they are closed is the holder's doing.
+                wait_for(&self.dir.join("go"));
+                ("stopped".into(), Some(0))
+            }
+            _ => (format!("unknown: {command}"), None),
+        };
+        (&connection).write_all(format!("{reply}\n").as_bytes())?;
+        Ok(code)
+    }
+
+    fn die(&self) -> u8 {
+        drop(self.last_words("I was told to"));
+        7
+    }
+
+    fn last_words(&self, words: &str) -> io::Error {
+        let text = format!("{} says: {words}\n", self.label);
+        drop(io::stderr().write_all(text.as_bytes()));
+        io::Error::other(words.to_owned())
+    }
+}
+
+fn obey((sender, ringer): &(Sender<Order>, UnixStream)) -> io::Result<impl FnMut(Order) + use<>> {
+    let (sender, mut ringer) = (sender.clone(), ringer.try_clone()?);
+    Ok(move |order| {
+        drop(sender.send(order));
+        drop(ringer.write_all(&[1]));
+    })
+}
+
+fn parse(spec: &str) -> Place {
+    match spec.split(' ').collect::<Vec<_>>()[..] {
+        ["tcp", address] => {
+            Place::Tcp(address.parse::<SocketAddr>().expect("the test writes addresses"))
+        }
+        ["unix", dir, name] => Place::Unix { dir: dir.into(), name: name.into() },
+        _ => unreachable!("the test writes places"),
+    }
+}
+
+/// Waits for a file, for a minute at most.
+fn wait_for(path: &Path) {
+    for _ in 0..6000 {
+        if path.exists() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}

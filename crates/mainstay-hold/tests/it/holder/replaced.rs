@@ -1,0 +1,129 @@
+//! One daemon after another.
+
+use std::fs;
+use std::path::Path;
+
+use super::support::{Bench, Caller};
+use crate::support::wait_for_exit;
+
+/// A holder whose daemon asks for this successor, with a fallback if one is to be had.
+fn ask(flaw: &str, fallback: bool) -> Bench {
+    let (bench, _) = Bench::serving();
+    ask_in(&bench, flaw, fallback);
+    bench
+}
+
+fn ask_in(bench: &Bench, flaw: &str, fallback: bool) {
+    let new = bench.program("new", "new", flaw);
+    let kept = fallback.then(|| bench.program("kept", "kept", ""));
+    let paths: Vec<_> =
+        [Some(new), kept].into_iter().flatten().map(|path| path.display().to_string()).collect();
+    assert_eq!(bench.tell(&format!("replace {}", paths.join(" "))), "asked");
+}
+
+fn is_script_of(path: &Path, label: &str) -> bool {
+    fs::read_to_string(path).unwrap().contains(&format!("'{label}'"))
+}
+
+#[test]
+fn a_good_successor_takes_over_without_a_gap() {
+    let (bench, _) = Bench::serving();
+    let address = bench.address();
+    let (_, old, _) = bench.who();
+    let caller = Caller::begin(address);
+    ask_in(&bench, "", false);
+    bench.logged("new ready");
+    wait_for_exit(old);
+    let calls = caller.end();
+    assert_eq!((calls.refused.len(), calls.cut), (0, 0), "{calls:?}");
+    assert_eq!(bench.address(), address);
+    let log = bench.log();
+    let position = |text: &str| log.iter().position(|line| line.starts_with(text)).unwrap();
+    assert!(position("v1 yielded") > position("new up"), "{log:?}");
+    assert!(log[position("new up")].ends_with("standby=true"), "{log:?}");
+
+    assert!(bench.try_tell("die").is_err());
+    bench.logged_times("new ready", 2);
+}
+
+#[test]
+fn hand_over_after_hand_over_loses_nobody() {
+    let (bench, _) = Bench::serving();
+    let address = bench.address();
+    let caller = Caller::begin(address);
+    bench.program("new", "new", "");
+    for round in 1..=10 {
+        let new = bench.path("new").display().to_string();
+        assert_eq!(bench.tell(&format!("replace {new}")), "asked");
+        bench.logged_times("new ready", round);
+    }
+    let calls = caller.end();
+    assert_eq!((calls.refused.len(), calls.cut), (0, 0), "{calls:?}");
+}
+
+#[test]
+fn a_successor_that_dies_in_standby_is_told_of() {
+    let bench = ask("dies in standby", true);
+    let why = bench.logged("v1 not replaced");
+    assert!(why.contains("it exited with 1: | new says: no standby"), "{why}");
+    assert_eq!(bench.who().0, "v1");
+    assert!(is_script_of(&bench.path("new"), "new"), "left to whoever asked");
+}
+
+#[test]
+fn a_successor_that_cannot_be_started_is_told_of() {
+    let (bench, _) = Bench::serving();
+    assert_eq!(bench.tell("replace /does/not/exist"), "asked");
+    let why = bench.logged("v1 not replaced");
+    assert!(why.contains("`/does/not/exist` cannot be started"), "{why}");
+}
+
+#[test]
+fn a_successor_that_is_never_prepared_is_killed_in_time() {
+    let bench = ask("never prepared", false);
+    assert_eq!(bench.tell(&format!("replace {}", bench.path("v1").display())), "asked");
+    let busy = bench.logged("v1 not replaced");
+    assert!(busy.ends_with("another one is under way"), "{busy}");
+    let why = bench.logged_times("v1 not replaced", 2).remove(1);
+    assert!(why.contains("it was not prepared within 10 s"), "{why}");
+    assert_eq!(bench.who().0, "v1");
+}
+
+#[test]
+fn an_old_one_that_does_not_give_way_is_killed() {
+    let mut bench = Bench::new();
+    fs::remove_file(bench.path("v1")).unwrap();
+    bench.program("v1", "v1", "deaf");
+    bench.start("run");
+    bench.logged("first ready");
+    ask_in(&bench, "", false);
+    bench.logged("new ready");
+    assert_eq!(bench.who().0, "new");
+}
+
+#[test]
+fn a_bad_successor_is_undone_by_the_program_that_was_there() {
+    let bench = ask("dies", true);
+    let why = bench.logged("kept replacement_failed");
+    assert!(why.contains("it exited with 1: | new says: I die"), "{why}");
+    bench.logged("kept ready");
+    assert!(is_script_of(&bench.path("new"), "kept") && !bench.path("kept").exists());
+    assert!(bench.try_tell("die").is_err());
+    bench.logged_times("kept ready", 2);
+}
+
+#[test]
+fn a_bad_successor_without_a_fallback_is_undone_by_the_former_program() {
+    let bench = ask("fails", false);
+    let why = bench.logged("v1 replacement_failed");
+    assert!(why.contains("no good"), "{why}");
+    bench.logged_times("v1 ready", 2);
+}
+
+#[test]
+fn a_successor_that_is_never_ready_is_undone_in_time() {
+    let bench = ask("never ready", true);
+    let why = bench.logged("kept replacement_failed");
+    assert!(why.contains("it was not ready within 10 s"), "{why}");
+    bench.logged("kept ready");
+}
