@@ -143,7 +143,7 @@ impl<'a> Daemon<'a> {
             thread::sleep(Duration::MAX);
         }
         self.link.prepared()?;
-        Ok(self.orders.recv() == Ok(Order::Go))
+        Ok(self.next_order()? == Order::Go)
     }
 
     fn begin(&mut self) -> io::Result<()> {
@@ -187,8 +187,7 @@ impl<'a> Daemon<'a> {
         poll(&mut fds, None)?;
         let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         if ready[0] {
-            rustix::io::read(&self.bell, &mut [0; 1])?;
-            let order = self.orders.recv().expect("an order was rung for");
+            let order = self.next_order()?;
             return self.obey(order);
         }
         let first = ready[1..].iter().position(|ready| *ready);
@@ -199,6 +198,11 @@ impl<'a> Daemon<'a> {
             Ok(connection) => Ok(self.answer(connection.into()).unwrap_or(None)),
             Err(_) => Ok(None),
         }
+    }
+
+    fn next_order(&self) -> io::Result<Order> {
+        rustix::io::read(&self.bell, &mut [0; 1])?;
+        self.orders.recv().map_err(io::Error::other)
     }
 
     fn obey(&mut self, order: Order) -> io::Result<Option<u8>> {

@@ -170,7 +170,7 @@ fn runs_here(pid: u32, dir: &Path) -> bool {
 }
 
 pub(super) fn kill(pid: u32, signal: Signal) {
-    drop(kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal));
+    let _has_ended = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal);
 }
 
 /// Kills a process and waits until it is gone.
