@@ -12,6 +12,7 @@
 pub mod client;
 pub mod frame;
 pub mod front;
+mod gate;
 mod hub;
 pub mod lists;
 mod loss;

@@ -11,6 +11,7 @@
 
 mod batch;
 pub mod http;
+pub(crate) mod kept;
 pub mod lines;
 mod run;
 mod version;

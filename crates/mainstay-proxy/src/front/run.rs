@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use tracing::error;
 
 use super::{ProtocolVersion, Session};
@@ -19,17 +20,35 @@ pub(super) struct Run {
     /// Boxed, because it moves to a task of its own when it takes long. Gone when it is done.
     work: Option<Work>,
     reader: Reader,
+    request: Option<Bytes>,
 }
 
 impl Run {
     pub(super) fn new<S: Session>(session: &S, request: Parsed) -> Self {
-        Self::of(|out| Box::pin(session.request(request, out)))
+        let text = request.text().clone();
+        let run = Self::of(|out| Box::pin(session.request(request, out)));
+        Self { request: Some(text), ..run }
     }
 
+    /// Work that no other daemon could go on with.
     pub(super) fn of(work: impl FnOnce(Arc<Stream>) -> Work) -> Self {
         let stream = Stream::new();
         let reader = stream.reader(Start::Unread);
-        Self { work: Some(work(stream)), reader }
+        Self { work: Some(work(stream)), reader, request: None }
+    }
+
+    /// The text of the request, if another daemon could go on with it.
+    pub(super) fn request(&self) -> Option<&Bytes> {
+        self.request.as_ref()
+    }
+
+    pub(super) fn stream(&self) -> &Arc<Stream> {
+        self.reader.stream()
+    }
+
+    /// See [`Reader::reads_for_good`].
+    pub(super) fn reads_for_good(&self) {
+        self.reader.reads_for_good();
     }
 
     /// Works until there is something to read.

@@ -7,6 +7,9 @@
 //! - a request that cannot have been executed is sent to the next run;
 //! - nothing waits longer than the hold, and nothing waits for a run that will not come in time;
 //! - every sequence of steps ends with exactly one answer.
+//!
+//! A request that an earlier daemon had sent begins with its run: if that comes up and can still answer,
+//! its answer is waited for; if not, the request was lost with it.
 
 use std::time::{Duration, Instant};
 
@@ -35,6 +38,18 @@ pub(super) struct Call {
     doom: Option<Doom>,
     replayed: bool,
     forgotten: u8,
+    /// The run that has it since an earlier daemon sent it there.
+    with: Option<With>,
+}
+
+/// A run that was sent a request by an earlier daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct With {
+    pub(super) generation: u64,
+    /// Whether its answer can still be heard.
+    pub(super) can_answer: bool,
+    /// How often the request was sent in all.
+    pub(super) attempts: u32,
 }
 
 /// It may have been executed and must not be again. Until then the reason of the death may still come.
@@ -77,6 +92,10 @@ pub(super) enum Loss {
 pub(super) enum Step {
     /// Send it to the run that is up.
     Send,
+    /// Wait for the answer of the run that is up, which has it.
+    Rejoin,
+    /// The run that had it is not there, or cannot answer any more: see [`Call::missed`].
+    Miss,
     /// Wait until the prospect changes, but not longer than this.
     Wait(Instant),
     /// Answer.
@@ -97,6 +116,12 @@ pub(super) enum Verdict {
         /// The run that had it.
         generation: u64,
     },
+    /// The server is there, but the way to its answer was lost with an earlier daemon; the effect of the
+    /// request is unknown.
+    Severed {
+        /// The run that had it.
+        generation: u64,
+    },
     /// The server stopped during the request twice.
     Poison {
         /// The run that had it last.
@@ -109,7 +134,20 @@ pub(super) enum Verdict {
 impl Call {
     /// A request that has just come in, and may be held that long.
     pub(super) fn new(hold: Duration) -> Self {
-        Self { hold, held: None, avoid: None, doom: None, replayed: false, forgotten: 0 }
+        Self {
+            hold,
+            held: None,
+            avoid: None,
+            doom: None,
+            replayed: false,
+            forgotten: 0,
+            with: None,
+        }
+    }
+
+    /// A request that an earlier daemon sent, and that may be held that long.
+    pub(super) fn taken_up(hold: Duration, with: With) -> Self {
+        Self { with: Some(with), replayed: with.attempts > 1, ..Self::new(hold) }
     }
 
     /// Whether the request was sent a second time although the server may have seen it.
@@ -139,6 +177,9 @@ impl Call {
             let told = prospect != Prospect::Up(generation);
             return if told || now >= until { Step::Answer(verdict) } else { Step::Wait(until) };
         }
+        if let Some(with) = self.with {
+            return self.look_for(now, with, prospect);
+        }
         match prospect {
             Prospect::Up(generation) => self.approach(now, generation),
             Prospect::Coming(due) => {
@@ -159,6 +200,7 @@ impl Call {
     /// Takes note of how the attempt at a run ended.
     pub(super) fn lost(&mut self, now: Instant, generation: u64, loss: Loss) {
         let doom = |verdict| Some(Doom { generation, until: now + REASON, verdict });
+        self.with = None;
         match loss {
             Loss::Unsent => self.avoid = Some((generation, now + TRY_AGAIN)),
             Loss::Forgotten if self.forgotten < FORGETFUL => self.forgotten += 1,
@@ -172,6 +214,38 @@ impl Call {
             Loss::Sent { safe: false } => self.doom = doom(Verdict::Unknown { generation }),
         }
         self.held.get_or_insert(now);
+    }
+
+    /// Takes note that the run cannot answer which an earlier daemon had sent the request to.
+    pub(super) fn missed(&mut self, now: Instant, prospect: Prospect, safe: bool) {
+        let Some(With { generation, .. }) = self.with.take() else { return };
+        let verdict = match safe {
+            true if !self.replayed => {
+                self.replayed = true;
+                self.held = Some(now);
+                return;
+            }
+            true => Verdict::Poison { generation },
+            false if prospect == Prospect::Up(generation) => Verdict::Severed { generation },
+            false => Verdict::Unknown { generation },
+        };
+        self.doom = Some(Doom { generation, until: now, verdict });
+    }
+
+    /// The run that has the request may be the one that is up, or is coming up.
+    fn look_for(&mut self, now: Instant, with: With, prospect: Prospect) -> Step {
+        match prospect {
+            Prospect::Up(generation) if generation == with.generation && with.can_answer => {
+                Step::Rejoin
+            }
+            Prospect::Coming(None) => {
+                let deadline = *self.held.get_or_insert(now) + self.hold;
+                if now < deadline { Step::Wait(deadline) } else { Step::Miss }
+            }
+            Prospect::Up(_) | Prospect::Coming(Some(_)) | Prospect::Down | Prospect::Removed => {
+                Step::Miss
+            }
+        }
     }
 
     /// A run is up; but if it did not answer a moment ago it is most likely ending.
@@ -194,187 +268,4 @@ impl Call {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const HOLD: Duration = Duration::from_secs(45);
-
-    fn start() -> (Instant, Call) {
-        (tokio::time::Instant::now().into_std(), Call::new(HOLD))
-    }
-
-    fn seconds(count: u64) -> Duration {
-        Duration::from_secs(count)
-    }
-
-    #[test]
-    fn a_request_goes_to_the_run_that_is_up() {
-        let (now, mut call) = start();
-        assert_eq!(call.step(now, Prospect::Up(1)), Step::Send);
-        assert_eq!(call.held_since(), None);
-    }
-
-    #[test]
-    fn a_request_is_held_for_a_run_that_comes_in_time() {
-        let (now, mut call) = start();
-        assert_eq!(call.step(now, Prospect::Coming(None)), Step::Wait(now + HOLD));
-        let due = now + seconds(40);
-        assert_eq!(
-            call.step(now + seconds(1), Prospect::Coming(Some(due))),
-            Step::Wait(now + HOLD)
-        );
-        assert_eq!(call.step(now + seconds(41), Prospect::Up(2)), Step::Send);
-    }
-
-    #[test]
-    fn a_run_that_will_be_late_is_not_waited_for() {
-        let (now, mut call) = start();
-        let due = Some(now + HOLD + seconds(1));
-        assert_eq!(call.step(now, Prospect::Coming(due)), Step::Answer(Verdict::Down));
-        assert_eq!(call.step(now, Prospect::Down), Step::Answer(Verdict::Down));
-        assert_eq!(call.step(now, Prospect::Removed), Step::Answer(Verdict::Removed));
-    }
-
-    #[test]
-    fn the_hold_has_an_end() {
-        let (now, mut call) = start();
-        call.step(now, Prospect::Coming(None));
-        let end = call.step(now + HOLD, Prospect::Coming(None));
-        assert_eq!(end, Step::Answer(Verdict::Late));
-    }
-
-    #[test]
-    fn without_a_hold_nothing_waits() {
-        let now = start().0;
-        let mut call = Call::new(Duration::ZERO);
-        assert_eq!(call.step(now, Prospect::Coming(None)), Step::Answer(Verdict::Down));
-        let mut call = Call::new(Duration::ZERO);
-        call.lost(now, 1, Loss::Unsent);
-        assert_eq!(call.step(now, Prospect::Up(1)), Step::Answer(Verdict::Down));
-    }
-
-    #[test]
-    fn what_broke_off_is_not_sent_again_to_a_run_that_is_most_likely_ending() {
-        let (now, mut call) = start();
-        call.lost(now, 1, Loss::Sent { safe: true });
-        assert_eq!(call.step(now, Prospect::Up(1)), Step::Wait(now + BROKEN_OFF));
-        assert_eq!(call.step(now, Prospect::Up(2)), Step::Send);
-        assert!(call.was_replayed());
-    }
-
-    #[test]
-    fn what_was_never_sent_goes_to_the_next_run() {
-        let (now, mut call) = start();
-        call.lost(now, 1, Loss::Unsent);
-        assert_eq!(call.step(now, Prospect::Up(1)), Step::Wait(now + TRY_AGAIN));
-        assert_eq!(call.step(now, Prospect::Coming(None)), Step::Wait(now + HOLD));
-        assert_eq!(call.step(now, Prospect::Up(2)), Step::Send);
-        assert!(!call.was_replayed());
-    }
-
-    #[test]
-    fn a_run_that_cannot_be_reached_is_tried_until_the_hold_is_over() {
-        let (begun, mut call) = start();
-        let (mut now, mut tries) = (begun, 0);
-        loop {
-            match call.step(now, Prospect::Up(1)) {
-                Step::Send => {
-                    tries += 1;
-                    call.lost(now, 1, Loss::Unsent);
-                }
-                Step::Wait(until) => now = until,
-                Step::Answer(verdict) => break assert_eq!(verdict, Verdict::Late),
-            }
-        }
-        assert!(tries > 100 && now <= begun + HOLD + TRY_AGAIN, "{tries}");
-    }
-
-    #[test]
-    fn a_safe_request_is_replayed_once() {
-        let (now, mut call) = start();
-        call.lost(now, 1, Loss::Sent { safe: true });
-        assert_eq!(call.step(now, Prospect::Up(2)), Step::Send);
-        assert!(call.was_replayed());
-        call.lost(now, 2, Loss::Sent { safe: true });
-        let poison = Step::Answer(Verdict::Poison { generation: 2 });
-        assert_eq!(call.step(now, Prospect::Up(3)), poison);
-    }
-
-    #[test]
-    fn an_unsafe_request_waits_only_for_the_reason() {
-        let (now, mut call) = start();
-        call.lost(now, 1, Loss::Sent { safe: false });
-        assert_eq!(call.step(now, Prospect::Up(1)), Step::Wait(now + REASON));
-        let unknown = Step::Answer(Verdict::Unknown { generation: 1 });
-        assert_eq!(call.step(now + REASON, Prospect::Up(1)), unknown);
-        assert_eq!(call.step(now, Prospect::Coming(None)), unknown);
-    }
-
-    #[test]
-    fn a_forgetful_server_is_asked_again_but_not_for_ever() {
-        let (now, mut call) = start();
-        for _ in 0..FORGETFUL {
-            call.lost(now, 1, Loss::Forgotten);
-            assert_eq!(call.step(now, Prospect::Up(1)), Step::Send);
-        }
-        call.lost(now, 1, Loss::Forgotten);
-        assert_eq!(call.step(now + REASON, Prospect::Up(1)), Step::Answer(Verdict::Forgetful));
-    }
-
-    fn prospect() -> impl Strategy<Value = Prospect> {
-        prop_oneof![
-            4 => (1..5_u64).prop_map(Prospect::Up),
-            3 => Just(Prospect::Coming(None)),
-            1 => Just(Prospect::Down),
-            1 => Just(Prospect::Removed),
-        ]
-    }
-
-    fn loss(safe: bool) -> impl Strategy<Value = Option<Loss>> {
-        prop_oneof![
-            2 => Just(Some(Loss::Unsent)),
-            2 => Just(Some(Loss::Sent { safe })),
-            1 => Just(Some(Loss::Forgotten)),
-            1 => Just(None),
-        ]
-    }
-
-    proptest! {
-        /// Whatever goes wrong: one answer, within bounded time, and no second execution unless safe.
-        #[test]
-        fn the_contract_holds(
-            script in any::<bool>().prop_flat_map(|safe| {
-                let turn = (prospect(), loss(safe), 0..60_000_u64);
-                (Just(safe), prop::collection::vec(turn, 1..40))
-            }),
-        ) {
-            let (safe, turns) = script;
-            let (begun, mut call) = start();
-            let (mut now, mut executions, mut answers) = (begun, 0, 0);
-            for (prospect, loss, pause) in turns.into_iter().cycle().take(20_000) {
-                match call.step(now, prospect) {
-                    Step::Send => {
-                        let Prospect::Up(generation) = prospect else { panic!("sent to nobody") };
-                        executions += u32::from(matches!(loss, Some(Loss::Sent { .. }) | None));
-                        let Some(loss) = loss else {
-                            answers += 1;
-                            break;
-                        };
-                        call.lost(now, generation, loss);
-                        // An attempt takes its time.
-                        now += Duration::from_millis(10);
-                    }
-                    Step::Wait(until) => {
-                        prop_assert!(until > now, "a wait that is over");
-                        now = until.min(now + Duration::from_millis(pause));
-                    }
-                    Step::Answer(_) => { answers += 1; break }
-                }
-            }
-            prop_assert_eq!(answers, 1);
-            prop_assert!(executions <= if safe { 2 } else { 1 }, "{} executions", executions);
-        }
-    }
-}
+mod tests;

@@ -149,7 +149,7 @@ impl Hub {
         }
         self.copies.read.send_replace(run.generation);
         if let Some(kept) = self.copies.kept() {
-            self.keeper().save_copy(self.name(), kept);
+            self.gate().pass(|keeper| keeper.save_copy(self.name(), kept));
         }
     }
 }

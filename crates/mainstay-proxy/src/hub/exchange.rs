@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::call::{Call, Loss, Prospect, Step, Verdict};
+use super::call::{Call, Loss, Prospect, Step, Verdict, With};
 use super::lines::Unanswered;
 use super::outlook::{Outlook, Run, RunLink};
 use super::progress::Progress;
@@ -17,7 +17,8 @@ use super::witness::Decision;
 use super::{initialize, lists, words};
 use crate::frame::{self, Id, Method, Parsed};
 use crate::lists::ListKind;
-use crate::stream::Stream;
+use crate::record::Sent;
+use crate::stream::{Inherited, Stream};
 use crate::upstream::UpstreamError;
 
 /// Answers a request into its stream, which is finished exactly once. Dropping the future gives the
@@ -140,6 +141,16 @@ pub(super) enum Failure {
     Unusable(UpstreamError),
 }
 
+impl From<Unanswered> for Failure {
+    fn from(unanswered: Unanswered) -> Self {
+        match unanswered {
+            Unanswered::Gone { sent: true } => Self::Lost(Fate::Sent),
+            Unanswered::Gone { sent: false } => Self::Lost(Fate::Unsent),
+            Unanswered::Protocol(error) => Self::Unusable(error),
+        }
+    }
+}
+
 /// How far a lost request had come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -163,11 +174,18 @@ impl<'a> Exchange<'a> {
         out: &'a Arc<Stream>,
         hold: Duration,
     ) -> Self {
-        Self { session, message, out, call: Call::new(hold), hold, progress: None }
+        let call = match out.inherited() {
+            Some(&Inherited { sent: Some(Sent { generation, line }), attempts, .. }) => {
+                let with = With { generation, can_answer: line.is_some(), attempts };
+                Call::taken_up(hold, with)
+            }
+            Some(Inherited { sent: None, .. }) | None => Call::new(hold),
+        };
+        Self { session, message, out, call, hold, progress: None }
     }
 
     async fn settle(&mut self) -> Option<Answered> {
-        match Progress::wanted(self.message) {
+        match Progress::of(self.message, self.out) {
             Ok(progress) => self.progress = progress.map(Arc::new),
             Err(error) => return Some(self.refused("bad-params", &error.to_string())),
         }
@@ -179,11 +197,16 @@ impl<'a> Exchange<'a> {
                 None => self.session.present(),
             };
             match self.call.step(now(), prospect(&present)) {
-                Step::Send => {
+                Step::Miss => self.missed(&present),
+                step @ (Step::Send | Step::Rejoin) => {
                     drop(held.take());
                     let run = present.run().expect("only a run that is up is sent to");
                     // If the client gives the request up meanwhile, its front drops this future.
-                    match self.attempt(run).await {
+                    let tried = match step {
+                        Step::Rejoin => Box::pin(self.rejoin(run)).await,
+                        _ => self.attempt(run).await,
+                    };
+                    match tried {
                         Ok(answer) => return Some(self.answered(answer, run)),
                         Err(Failure::Lost(fate)) => self.lost(run, fate),
                         Err(Failure::Unusable(error)) => return Some(self.unusable(&error, run)),
@@ -222,16 +245,29 @@ impl<'a> Exchange<'a> {
         match &run.link {
             RunLink::Lines(lane) => {
                 let asked = lane.ask(self.session, self.message, self.out, progress).await;
-                asked.map_err(|unanswered| match unanswered {
-                    Unanswered::Gone { sent: true } => Failure::Lost(Fate::Sent),
-                    Unanswered::Gone { sent: false } => Failure::Lost(Fate::Unsent),
-                    Unanswered::Protocol(error) => Failure::Unusable(error),
-                })
+                asked.map_err(Failure::from)
             }
             RunLink::Http(http) => {
                 self.session.http().ask(http, self.session, self.message, self.out, progress).await
             }
         }
+    }
+
+    /// Waits for the answer to what an earlier daemon sent to this run.
+    async fn rejoin(&self, run: &Arc<Run>) -> Result<Parsed, Failure> {
+        let line = self.out.inherited().and_then(|inherited| inherited.sent?.line);
+        match (&run.link, line) {
+            (RunLink::Lines(lane), Some(line)) => {
+                lane.rejoin(self.message, line).await.map_err(Failure::from)
+            }
+            (RunLink::Lines(_) | RunLink::Http(_), _) => Err(Failure::Lost(Fate::Sent)),
+        }
+    }
+
+    /// The run that an earlier daemon sent the request to is not there, or cannot answer.
+    fn missed(&mut self, present: &Outlook) {
+        let safe = self.is_safe();
+        self.call.missed(now(), prospect(present), safe);
     }
 
     /// Waits for a change or until then.
@@ -252,6 +288,12 @@ impl<'a> Exchange<'a> {
 
     fn lost(&mut self, run: &Run, fate: Fate) {
         self.session.forget_asks_of(self.out);
+        if self.out.inherited().is_some()
+            && let Ok(progress) = Progress::of(self.message, self.out)
+        {
+            // What the lost run told of it was told on account of the daemon before this one.
+            self.progress = progress.map(Arc::new);
+        }
         match (&run.link, fate) {
             (RunLink::Http(_), Fate::Unsent) => self.session.hub().unreachable(run.generation),
             (RunLink::Http(_), Fate::Sent | Fate::Forgotten) | (RunLink::Lines(_), _) => {}
@@ -287,12 +329,17 @@ impl<'a> Exchange<'a> {
             Some(Method::ToolsCall) => self.session.hub().is_safe_tool(self.message),
             _ => false,
         };
-        harmless && !self.session.was_interactive(self.out)
+        let was_asked = self.out.inherited().is_some_and(|inherited| inherited.was_asked);
+        harmless && !was_asked && !self.session.was_interactive(self.out)
     }
 
     fn answered(&self, answer: Parsed, run: &Arc<Run>) -> Answered {
         if let Some(since) = self.call.held_since() {
-            let cause = if self.call.was_replayed() { "replayed" } else { "held" };
+            let cause = match (self.call.was_replayed(), self.out.inherited()) {
+                (true, _) => "replayed",
+                (false, Some(_)) => "taken-up",
+                (false, None) => "held",
+            };
             let waited = mainstay_core::human_duration(now().saturating_duration_since(since));
             let what = format!("{cause}, and answered by run {} after {waited}", run.generation);
             self.decided(cause, &what, Some(run.generation));
@@ -316,7 +363,9 @@ impl<'a> Exchange<'a> {
         let server = self.session.hub().name();
         let text = words::verdict(server, verdict, outlook, now(), self.hold);
         let run = match verdict {
-            Verdict::Unknown { generation } | Verdict::Poison { generation } => Some(generation),
+            Verdict::Unknown { generation }
+            | Verdict::Severed { generation }
+            | Verdict::Poison { generation } => Some(generation),
             Verdict::Down | Verdict::Late | Verdict::Removed | Verdict::Forgetful => None,
         };
         let first_line = text.lines().next().unwrap_or_default();

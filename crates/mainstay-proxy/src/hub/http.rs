@@ -18,6 +18,7 @@ use super::session::{Session, Terms};
 use crate::Hello;
 use crate::client::{Client, Headers, Method, Request, Response, SendError};
 use crate::frame::{self, Parsed};
+use crate::record::Sent;
 use crate::stream::Stream;
 use crate::upstream::{self, MAX_LINE, UpstreamError};
 
@@ -130,6 +131,12 @@ impl HttpLane {
         progress: Option<&Arc<Progress>>,
     ) -> Result<Parsed, Failure> {
         let up = self.ensure(run, session).await?;
+        // Noted first: what is not known to be sent might be sent again.
+        let sent = Sent { generation: run.generation, line: None };
+        if session.hub().is_frozen() || !out.sent(sent) {
+            // Another daemon decides what becomes of it.
+            return std::future::pending().await;
+        }
         let given_up = GivenUp::new(session, run.generation, message);
         let sent = up.post(&run.client, message.text()).await;
         let answer = match sent {
@@ -151,6 +158,9 @@ impl HttpLane {
     /// session is opened for it: a new one begins with all that there is to know.
     pub(super) fn tell_later(session: &Session, generation: u64, message: Bytes) {
         let session = session.clone();
+        if session.hub().is_frozen() {
+            return;
+        }
         if session.http().errands.fetch_add(1, Ordering::Relaxed) >= ERRANDS {
             session.http().errands.fetch_sub(1, Ordering::Relaxed);
             return debug!("a message to a server that does not take it was dropped");

@@ -2,9 +2,19 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
 
 use super::{Hub, Session, lock};
 use crate::front::{Core, Lookup, OpenError};
+
+/// How long requests may take to be answered or written down before another daemon takes over. That is
+/// longer than any request goes without being written down.
+const SETTLING: Duration = Duration::from_millis(200);
+
+/// How often to look whether they are.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// The hubs by the names of their servers.
 #[derive(Debug, Default)]
@@ -26,6 +36,32 @@ impl Hubs {
     /// One server.
     pub fn get(&self, server: &str) -> Option<Arc<Hub>> {
         lock(&self.all).get(server).cloned()
+    }
+
+    /// The requests of a session, by their ids as JSON, that an earlier daemon had and that are not told to
+    /// their client yet. Whoever resumes the session over lines is told them.
+    pub fn pending(&self, server: &str, session: &str) -> Vec<String> {
+        let session = self.get(server).and_then(|hub| hub.session(session));
+        session.map(|session| session.pending()).unwrap_or_default()
+    }
+
+    /// Prepares for another daemon to take over: waits a moment until every request is answered or
+    /// written down, then [freezes](Self::freeze). No more requests should be let in before.
+    pub async fn hand_over(&self) {
+        let until = Instant::now() + SETTLING;
+        while Instant::now() < until && !self.all().iter().all(|hub| hub.is_settled()) {
+            sleep(LOOK).await;
+        }
+        self.freeze();
+    }
+
+    /// Another daemon takes over now. From here on nothing is noted, saved, sent or cancelled for any
+    /// client; streams that the other one goes on with end; what else is dropped has no effect. To be called
+    /// before anything of a daemon is dropped whose sessions go on.
+    pub fn freeze(&self) {
+        for hub in self.all() {
+            hub.freeze();
+        }
     }
 
     /// All servers.

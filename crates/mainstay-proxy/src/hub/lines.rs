@@ -4,6 +4,12 @@
 //! answer to whoever asked. One task reads what the server writes; requests are written by their own
 //! tasks. When the lines end, every request still open learns at once whether it can have reached the
 //! server: the engine counts the lines that were written whole.
+//!
+//! An id says to which daemon and way it belongs (`first_id`), and which line of the run bears the request.
+//! So a lane knows of a request that an earlier daemon sent whether it can have reached the server, and hears
+//! its answer: such requests are [`Awaited`] from the beginning, before any line is read.
+
+mod reader;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,24 +19,30 @@ use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tracing::debug;
 
-use super::ear::{Caller, Ear};
+use self::reader::Reader;
+use super::ear::Ear;
 use super::progress::Progress;
 use super::session::{Session, Terms};
-use crate::frame::{self, Id, Kind, Method, Parsed};
+use crate::frame::{self, Id, Method, Parsed};
+use crate::gate::Gate;
+use crate::record::Sent;
 use crate::stream::Stream;
-use crate::upstream::cut::{self, Cut};
 use crate::upstream::{self, Hello, LineLink, MAX_LINE, UpstreamError};
 
 /// How many messages without an answer may wait for a server that does not read.
 const LATE: usize = 256;
 
-/// Lines that are taken in at a time.
-const BATCH: usize = 64;
+/// The part of an id that tells which line of the run bears the request.
+const LINE: u64 = 0xffff_ffff;
 
 /// The lines to and from one run.
 #[derive(Debug)]
 pub(crate) struct LineLane {
     generation: u64,
+    /// What all our ids begin with.
+    first_id: u64,
+    /// When it is shut, another daemon speaks to the server.
+    gate: Gate,
     to_server: mpsc::Sender<Bytes>,
     router: Mutex<Router>,
     /// Leave for messages to wait until the server reads.
@@ -41,10 +53,11 @@ pub(crate) struct LineLane {
 /// Who waits for what.
 #[derive(Debug)]
 struct Router {
-    next_id: u64,
     /// How many lines were handed over since the start of the run.
     lines: u64,
     pending: HashMap<u64, Pending>,
+    /// What becomes of the requests that an earlier daemon sent, for those who go on with them.
+    awaited: HashMap<u64, oneshot::Receiver<Reply>>,
     closed: bool,
 }
 
@@ -63,6 +76,41 @@ struct Client {
     session: Session,
     out: Arc<Stream>,
     progress: Option<Arc<Progress>>,
+}
+
+/// A request that an earlier daemon sent to a run, and whose answer may still come.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    /// The run that has it.
+    pub(super) generation: u64,
+    /// The id that it bears there.
+    pub(super) id: u64,
+    client: Client,
+}
+
+impl Awaited {
+    pub(super) fn new(
+        (generation, id): (u64, u64),
+        session: &Session,
+        out: &Arc<Stream>,
+        progress: Option<Arc<Progress>>,
+    ) -> Self {
+        let client = Client { session: session.clone(), out: Arc::clone(out), progress };
+        Self { generation, id, client }
+    }
+
+    pub(super) fn session(&self) -> &Session {
+        &self.client.session
+    }
+}
+
+/// What a lane begins with.
+pub(super) struct Beginning {
+    pub(super) generation: u64,
+    /// What all its ids begin with.
+    pub(super) first_id: u64,
+    pub(super) gate: Gate,
+    pub(super) awaited: Vec<Awaited>,
 }
 
 /// What became of a request.
@@ -92,23 +140,19 @@ pub(super) enum Unanswered {
 }
 
 impl LineLane {
-    /// Takes over the lines of a run. Ids begin at `first_id`. What the server says of itself goes to
-    /// the ear.
-    pub(super) fn spawn(link: LineLink, generation: u64, first_id: u64, ear: Ear) -> Arc<Self> {
-        let LineLink { to_server, from_server, junk, written, .. } = link;
+    /// Takes over the lines of a run. What the server says of itself goes to the ear.
+    pub(super) fn spawn(link: LineLink, beginning: Beginning, ear: Ear) -> Arc<Self> {
+        let LineLink { to_server, from_server, junk, written, heard, past } = link;
+        let Beginning { generation, first_id, gate, awaited } = beginning;
         let (end, ended) = watch::channel(false);
-        let router = Router {
-            next_id: first_id,
-            lines: *written.borrow(),
-            pending: HashMap::new(),
-            closed: false,
-        };
-        let (router, patience) = (Mutex::new(router), Arc::new(Semaphore::new(LATE)));
-        let lane = Arc::new(Self { generation, to_server, router, patience, ended });
-        let reader = Reader { lane: Arc::clone(&lane), ear, junk, written };
+        let router = Mutex::new(Router::new(*written.borrow(), awaited));
+        let patience = Arc::new(Semaphore::new(LATE));
+        let lane =
+            Arc::new(Self { generation, first_id, gate, to_server, router, patience, ended });
+        let reader = Reader::new(Arc::clone(&lane), ear, junk, written, heard);
         // Its end is awaited through `closed`.
         drop(tokio::spawn(async move {
-            reader.run(from_server).await;
+            reader.run(past, from_server).await;
             end.send_replace(true);
         }));
         lane
@@ -133,12 +177,7 @@ impl LineLane {
 
     /// Makes a request whose answer does not matter: a server that refuses it goes without.
     async fn ask_in_vain(&self, method: &str, params: &RawValue) {
-        let id = {
-            let mut router = self.router();
-            router.next_id += 1;
-            router.next_id - 1
-        };
-        self.tell(frame::request(id, method, Some(params))).await;
+        self.tell_as(|id| frame::request(id, method, Some(params))).await;
     }
 
     /// Makes a request of our own.
@@ -178,17 +217,39 @@ impl LineLane {
         self.exchange(message.method().map_or("", Method::as_str), Some(client), line).await
     }
 
+    /// Waits for the answer to a request that an earlier daemon sent. It bears the id of then.
+    pub(super) async fn rejoin(
+        self: &Arc<Self>,
+        message: &Parsed,
+        id: u64,
+    ) -> Result<Parsed, Unanswered> {
+        let awaited = self.router().awaited.remove(&id);
+        // Whoever is not awaited here has missed the run.
+        let Some(replied) = awaited else { return Err(Unanswered::Gone { sent: true }) };
+        self.reply(message.method().map_or("", Method::as_str), id, replied).await
+    }
+
     /// Sends something that wants no answer. A server that has gone needs none.
     pub(super) async fn tell(&self, message: Bytes) {
-        if let Ok(room) = self.to_server.reserve().await {
+        self.tell_as(|_| message).await;
+    }
+
+    /// As [`tell`](Self::tell), with an id that no request has.
+    async fn tell_as(&self, message: impl FnOnce(u64) -> Bytes) {
+        if let Ok(room) = self.to_server.reserve().await
+            && !self.gate.is_shut()
+        {
             let mut router = self.router();
             router.lines += 1;
-            room.send(frame::in_one_line(message));
+            room.send(frame::in_one_line(message(self.id_of(router.lines))));
         }
     }
 
     /// As [`tell`](Self::tell), without waiting. To a server that does not read, only so much is told.
     pub(super) fn tell_later(self: &Arc<Self>, message: Bytes) {
+        if self.gate.is_shut() {
+            return;
+        }
         if let Ok(room) = self.to_server.try_reserve() {
             self.router().lines += 1;
             return room.send(frame::in_one_line(message));
@@ -234,7 +295,7 @@ impl LineLane {
             if router.closed {
                 return Err(unsent);
             }
-            let id = router.next_id;
+            let id = self.id_of(router.lines + 1);
             let text = line(id);
             if text.len() > MAX_LINE {
                 return Err(Unanswered::Protocol(UpstreamError::TooLarge {
@@ -242,13 +303,36 @@ impl LineLane {
                     bytes: text.len(),
                 }));
             }
-            router.next_id += 1;
-            router.lines += 1;
-            let pending = Pending { line: router.lines, reply, client };
-            router.pending.insert(id, pending);
-            room.send(text);
-            id
+            // Noted first: what is not known to be sent might be sent again.
+            if self.may_send(client.as_ref(), id) {
+                router.lines += 1;
+                let pending = Pending { line: router.lines, reply, client };
+                router.pending.insert(id, pending);
+                room.send(text);
+                Some(id)
+            } else {
+                None
+            }
         };
+        match id {
+            Some(id) => self.reply(method, id, replied).await,
+            // Another daemon decides what becomes of it.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn may_send(&self, client: Option<&Client>, id: u64) -> bool {
+        let sent = Sent { generation: self.generation, line: Some(id) };
+        !self.gate.is_shut() && client.is_none_or(|client| client.out.sent(sent))
+    }
+
+    /// Waits for what becomes of a request that is with the server.
+    async fn reply(
+        self: &Arc<Self>,
+        method: &str,
+        id: u64,
+        replied: oneshot::Receiver<Reply>,
+    ) -> Result<Parsed, Unanswered> {
         let _given_up = GivenUp { lane: self, id };
         match replied.await {
             Ok(Reply::Answer(answer)) => Ok(answer),
@@ -265,8 +349,38 @@ impl LineLane {
         }
     }
 
+    /// The id of the request that this line of the run bears.
+    fn id_of(&self, line: u64) -> u64 {
+        self.first_id | (line & LINE)
+    }
+
     fn router(&self) -> MutexGuard<'_, Router> {
         self.router.lock().expect("no code panics with this lock")
+    }
+}
+
+impl Router {
+    /// The routes when so many lines have reached the server, or will.
+    fn new(written: u64, awaited: Vec<Awaited>) -> Self {
+        let mut router = Self {
+            lines: written,
+            pending: HashMap::new(),
+            awaited: HashMap::new(),
+            closed: false,
+        };
+        for Awaited { id, client, .. } in awaited {
+            let (reply, replied) = oneshot::channel();
+            router.awaited.insert(id, replied);
+            // A server that was spoken to before has had lines; where none are counted, the number is
+            // not known.
+            if written > 0 && (id & LINE) > written {
+                // The other end was put away just now.
+                reply.send(Reply::Gone { sent: false }).ok();
+            } else {
+                router.pending.insert(id, Pending { line: 0, reply, client: Some(client) });
+            }
+        }
+        router
     }
 }
 
@@ -283,121 +397,6 @@ impl Drop for GivenUp<'_> {
             let id = self.id.to_string();
             let id = Id::new(&id).expect("a number is an id");
             self.lane.tell_later(frame::cancelled(id, "nobody waits for it any more"));
-        }
-    }
-}
-
-/// The task that hears the server.
-struct Reader {
-    lane: Arc<LineLane>,
-    ear: Ear,
-    junk: mpsc::Sender<Bytes>,
-    written: watch::Receiver<u64>,
-}
-
-impl Reader {
-    async fn run(self, mut from_server: mpsc::Receiver<Bytes>) {
-        let mut lines = Vec::new();
-        while from_server.recv_many(&mut lines, BATCH).await > 0 {
-            for line in lines.drain(..) {
-                self.hear(&line);
-            }
-        }
-        let open = {
-            let mut router = self.lane.router();
-            router.closed = true;
-            std::mem::take(&mut router.pending)
-        };
-        let written = *self.written.borrow();
-        for pending in open.into_values() {
-            // Whoever waited may have gone meanwhile.
-            pending.reply.send(Reply::Gone { sent: pending.line <= written }).ok();
-        }
-        self.ear.lost(self.lane.generation);
-    }
-
-    fn hear(&self, line: &Bytes) {
-        if let Some(newline) = memchr::memchr(b'\n', line) {
-            return self.hear_cut(line.slice(..newline), &line[newline + 1..]);
-        }
-        if line.first() == Some(&b'[') {
-            for part in frame::split(line) {
-                self.hear_one(line.slice_ref(part));
-            }
-        } else {
-            self.hear_one(line.clone());
-        }
-    }
-
-    fn hear_one(&self, text: Bytes) {
-        let Ok(message) = Parsed::read(text.clone()) else {
-            // The log of a server that floods it may be full.
-            self.junk.try_send(text).ok();
-            return;
-        };
-        match message.kind() {
-            Kind::Result | Kind::Error => {
-                if let Some(pending) = self.take(&message) {
-                    // Whoever waited may have gone meanwhile.
-                    pending.reply.send(Reply::Answer(message)).ok();
-                } else {
-                    debug!("answer to no open request dropped");
-                }
-            }
-            // Our ids are far from those that servers choose, so this one is ours.
-            Kind::Request => match self.take(&message) {
-                Some(pending) => drop(pending.reply.send(Reply::Echo)),
-                None => self.ear.asked(&self.lane, &self.callers(), &message),
-            },
-            Kind::Notification if message.method() == Some(&Method::Progress) => {
-                self.progress(&message);
-            }
-            Kind::Notification => {
-                if !self.ear.told(&self.lane, &self.callers(), &message) {
-                    self.junk.try_send(text).ok();
-                }
-            }
-        }
-    }
-
-    /// The request of ours that this message bears the id of.
-    fn take(&self, message: &Parsed) -> Option<Pending> {
-        let id = message.id()?.as_u64()?;
-        self.lane.router().pending.remove(&id)
-    }
-
-    /// Progress bears the id of its request as its token.
-    fn progress(&self, message: &Parsed) {
-        let Some(told) = message.progress() else { return };
-        let id = Id::new(message.get(told.token)).and_then(Id::as_u64);
-        let client = id.and_then(|id| self.lane.router().pending.get(&id)?.client.clone());
-        if let Some(Client { out, progress: Some(progress), .. }) = client
-            && progress.admits(told.value)
-        {
-            out.push(message.with(told.token, progress.token()));
-        }
-    }
-
-    /// The clients that wait for this server.
-    fn callers(&self) -> Vec<Caller> {
-        let router = self.lane.router();
-        let clients = router.pending.values().filter_map(|pending| pending.client.as_ref());
-        clients.map(|Client { session, out, .. }| Caller::new(session, out)).collect()
-    }
-
-    /// Takes in the two ends of a line that was too long. An answer fails the request it is for. If
-    /// it does not tell which, it is for the only one that the server has; if the server has
-    /// several, none of them is to suffer for it, and it counts as junk.
-    fn hear_cut(&self, head: Bytes, tail: &[u8]) {
-        let mut router = self.lane.router();
-        let id = match cut::read(&head, tail) {
-            Cut::Answer(id) => Some(id),
-            Cut::SomeAnswer if router.pending.len() == 1 => router.pending.keys().next().copied(),
-            Cut::SomeAnswer | Cut::NoAnswer => None,
-        };
-        match id.and_then(|id| router.pending.remove(&id)) {
-            Some(pending) => drop(pending.reply.send(Reply::TooLong)),
-            None => drop(self.junk.try_send(head)),
         }
     }
 }

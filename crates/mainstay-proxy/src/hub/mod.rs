@@ -13,6 +13,7 @@
 mod call;
 mod copies;
 mod ear;
+mod enter;
 mod exchange;
 mod http;
 mod http_stream;
@@ -25,6 +26,7 @@ mod local;
 mod outlook;
 mod progress;
 mod session;
+mod take_up;
 mod witness;
 mod words;
 
@@ -38,18 +40,14 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 use self::copies::Copies;
-use self::ear::Ear;
-use self::http::{HttpRun, UpSession};
 use self::level::Level;
-use self::lines::LineLane;
-use self::outlook::RunLink;
-use self::session::Terms;
-use crate::client::Client;
-use crate::frame::{self, Parsed};
+use self::lines::Awaited;
+use crate::frame::Parsed;
 use crate::front::Session as _;
+use crate::gate::Gate;
 use crate::lists::Lists;
 use crate::record::{Keeper, SessionRecord};
-use crate::upstream::{self, Hello, Identity, Link, UpstreamError};
+use crate::upstream::{Hello, Identity};
 
 pub use self::hubs::Hubs;
 pub use self::local::Local;
@@ -123,6 +121,8 @@ pub struct Hub {
     name: String,
     me: Weak<Self>,
     ports: Ports,
+    /// The way to the keeper.
+    gate: Gate,
     settings: Mutex<Arc<Settings>>,
     outlook: watch::Sender<Outlook>,
     sessions: Mutex<HashMap<String, Session>>,
@@ -132,6 +132,8 @@ pub struct Hub {
     met: Mutex<(u64, Weak<Run>)>,
     /// Whether the last run that came spoke over lines.
     speaks_lines: AtomicBool,
+    /// The requests that an earlier daemon sent over lines, until their run is entered.
+    awaited: Mutex<Vec<Awaited>>,
 }
 
 impl Hub {
@@ -141,6 +143,7 @@ impl Hub {
         Arc::new_cyclic(|me| Self {
             name: name.to_owned(),
             me: me.clone(),
+            gate: Gate::new(Arc::clone(&ports.keeper)),
             ports,
             settings: Mutex::new(Arc::new(settings)),
             outlook: watch::Sender::new(nothing_yet),
@@ -149,6 +152,7 @@ impl Hub {
             held: Arc::default(),
             met: Mutex::default(),
             speaks_lines: AtomicBool::new(false),
+            awaited: Mutex::default(),
         })
     }
 
@@ -174,63 +178,11 @@ impl Hub {
         self.all_sessions().insert(session.id().to_owned(), session);
     }
 
-    /// Opens the way to a run: its session is opened, unless it was before, and told what the clients
-    /// agreed with the runs before it. It has no time limit: the caller sets one.
-    pub async fn enter(&self, link: Link, arrival: Arrival) -> Result<Arc<Run>, UpstreamError> {
-        let Arrival { generation, after, known, epoch, session } = arrival;
-        let owner = session.map(|id| self.all_sessions().get(&id).cloned());
-        let terms = match &owner {
-            Some(Some(session)) => session.terms(),
-            // The session has ended meanwhile, and its run is about to.
-            Some(None) => self.own_terms(),
-            None => self.common_terms(),
-        };
-        self.speaks_lines.store(matches!(link, Link::Lines(_)), Ordering::Relaxed);
-        let (link, hello) = match link {
-            Link::Lines(link) => {
-                let ear = match &owner {
-                    Some(session) => {
-                        Ear::Own(session.as_ref().map(Session::downgrade).unwrap_or_default())
-                    }
-                    None => Ear::Shared(self.me.clone()),
-                };
-                let lane = LineLane::spawn(link, generation, upstream::first_id(epoch), ear);
-                let hello = match known {
-                    Some(hello) => hello,
-                    None => lane.open(&terms).await?,
-                };
-                (RunLink::Lines(lane), hello)
-            }
-            Link::Http(target) => {
-                let client = Client::new(target);
-                let own = match known {
-                    Some(hello) => UpSession::resume(generation, &hello)?,
-                    None => {
-                        UpSession::open_patiently(generation, &client, &self.own_terms()).await?
-                    }
-                };
-                self.http_link(generation, client, own)?
-            }
-            Link::Remote(target) => {
-                let client = Client::new(target);
-                let own = match known {
-                    Some(hello) => UpSession::resume(generation, &hello)?,
-                    None => UpSession::open(generation, &client, &self.own_terms()).await?,
-                };
-                self.http_link(generation, client, own)?
-            }
-        };
-        if let Some(Some(owner)) = &owner {
-            // What changed between two runs of its own cannot be known.
-            for uri in &terms.subscriptions {
-                owner.hear(frame::resource_updated(uri), None);
-            }
-        }
-        Ok(Arc::new(Run { generation, hello: Arc::new(hello), after, link }))
-    }
-
     /// What is to be expected of the server from now on.
     pub fn look(&self, outlook: Outlook) {
+        if self.is_frozen() {
+            return;
+        }
         let run = outlook.run().cloned();
         let removed = matches!(outlook, Outlook::Removed);
         self.outlook.send_replace(outlook);
@@ -246,15 +198,20 @@ impl Hub {
             for session in sessions.into_values() {
                 session.retire();
             }
-            self.ports.keeper.remove_server(&self.name);
+            lock(&self.awaited).clear();
+            self.gate.pass(|keeper| keeper.remove_server(&self.name));
         }
     }
 
     /// Ends a session. False if there is none of that id.
     pub fn close(&self, id: &str) -> bool {
+        if self.is_frozen() {
+            // It goes on elsewhere.
+            return self.session(id).is_some();
+        }
         let Some(session) = self.all_sessions().remove(id) else { return false };
         session.end();
-        self.ports.keeper.remove(id);
+        self.gate.pass(|keeper| keeper.remove(id));
         if session.is_isolated() {
             self.ports.isolation.release(&self.name, id);
         }
@@ -274,7 +231,7 @@ impl Hub {
     /// Notes on disk when sessions were last used.
     pub fn note_use(&self) {
         let used = self.everyone().iter().map(Session::last_use).collect();
-        self.ports.keeper.touched(used);
+        self.gate.pass(|keeper| keeper.touched(used));
     }
 
     /// A new session, or none if there are too many.
@@ -317,8 +274,13 @@ impl Hub {
         Arc::clone(&lock(&self.settings))
     }
 
-    fn keeper(&self) -> &dyn Keeper {
-        &*self.ports.keeper
+    fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Whether another daemon has taken over.
+    fn is_frozen(&self) -> bool {
+        self.gate.is_shut()
     }
 
     fn decided(&self, decision: Decision) {
@@ -427,37 +389,6 @@ impl Hub {
 
     fn ask_cancelled(&self, generation: u64, notification: &Parsed) {
         self.everybody(|session| session.ask_cancelled(generation, notification));
-    }
-
-    fn http_link(
-        &self,
-        generation: u64,
-        client: Client,
-        own: UpSession,
-    ) -> Result<(RunLink, Hello), UpstreamError> {
-        let hello = own.hello()?;
-        let run = HttpRun::new(generation, client, own, self.own_params());
-        Ok((RunLink::Http(run), hello))
-    }
-
-    /// What we ourselves agree with a server.
-    fn own_terms(&self) -> Terms {
-        Terms { params: Some(self.own_params()), ..Terms::default() }
-    }
-
-    fn own_params(&self) -> Arc<RawValue> {
-        Arc::from(upstream::params(&self.ports.identity))
-    }
-
-    /// What a shared run must be told on behalf of all sessions together.
-    fn common_terms(&self) -> Terms {
-        let mut terms = self.own_terms();
-        for session in self.everyone() {
-            let theirs = session.terms();
-            terms.level = terms.level.into_iter().chain(theirs.level).min();
-            terms.subscriptions.extend(theirs.subscriptions);
-        }
-        terms
     }
 
     fn all_sessions(&self) -> MutexGuard<'_, HashMap<String, Session>> {

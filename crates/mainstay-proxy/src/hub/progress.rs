@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use crate::frame::{BadParams, Parsed, Span};
+use crate::stream::Stream;
 
 /// Where a client wants progress told, and how far it was told.
 #[derive(Debug)]
@@ -15,8 +16,20 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// The progress that this request asks for, if it does.
-    pub(super) fn wanted(request: &Parsed) -> Result<Option<Self>, BadParams> {
+    /// The progress that this request asks for, if it does. If an earlier daemon had the request, what
+    /// was told of it counts.
+    pub(super) fn of(request: &Parsed, out: &Stream) -> Result<Option<Self>, BadParams> {
+        let progress = Self::wanted(request)?;
+        if let Some(progress) = progress.as_ref().filter(|_| out.inherited().is_some()) {
+            let told = out.messages().into_iter().filter_map(|text| Parsed::read(text).ok());
+            for value in told.filter_map(|message| Some(message.progress()?.value)) {
+                progress.admits(value);
+            }
+        }
+        Ok(progress)
+    }
+
+    fn wanted(request: &Parsed) -> Result<Option<Self>, BadParams> {
         let place = request.progress_token()?;
         Ok(place.map(|place| Self {
             place,

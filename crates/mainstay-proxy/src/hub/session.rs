@@ -1,6 +1,7 @@
 //! One client's session. It belongs to Mainstay: runs come and go behind it.
 
 mod asks;
+mod open;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -14,11 +15,12 @@ use tokio::sync::watch;
 
 use self::asks::Asks;
 pub(super) use self::asks::Origin;
+use self::open::Open;
 use super::http::HttpLane;
 use super::level::Level;
 use super::outlook::{Outlook, Run, RunLink};
 use super::{Hub, exchange};
-use crate::frame::{self, Id, Kind, Method, Parsed};
+use crate::frame::{self, Kind, Method, Parsed};
 use crate::front::{self, ProtocolVersion};
 use crate::record::SessionRecord;
 use crate::stream::{Stream, Streams};
@@ -74,12 +76,6 @@ pub(super) struct Terms {
     pub(super) subscriptions: BTreeSet<String>,
 }
 
-struct Open {
-    stream: Arc<Stream>,
-    /// Whether the client has answered a question of the server's on its account.
-    interactive: bool,
-}
-
 impl Session {
     /// A session that is kept on disk from its beginning on, or never.
     pub(super) fn new(hub: Arc<Hub>, id: String, kept: bool) -> Self {
@@ -88,12 +84,13 @@ impl Session {
 
     fn inner(hub: Arc<Hub>, id: String, kept: bool) -> Inner {
         let now = hub.wall();
+        let streams = if kept { Streams::kept(&id, hub.gate().clone()) } else { Streams::new() };
         Inner {
             id,
             created: now,
             used: AtomicU64::new(seconds(now)),
             hub,
-            streams: Streams::new(),
+            streams,
             http: HttpLane::default(),
             own_run: OnceLock::new(),
             state: Mutex::new(State { kept, ..State::default() }),
@@ -115,7 +112,10 @@ impl Session {
             };
             state.version = record.version.parse().ok();
             state.initialized = record.initialized;
+            state.knows = record.run.unwrap_or_default();
+            state.asks = Asks::apart();
         }
+        session.inner.streams.write_down_general();
         session
     }
 
@@ -188,6 +188,9 @@ impl Session {
         state.version = Some(version);
         state.knows = generation;
         self.keep(&state);
+        if state.kept {
+            self.inner.streams.write_down_general();
+        }
     }
 
     pub(super) fn set_level(&self, level: Level) {
@@ -219,7 +222,10 @@ impl Session {
             return false;
         }
         // An older run may still answer after the newer one.
-        state.knows = state.knows.max(generation);
+        if state.knows < generation {
+            state.knows = generation;
+            self.keep(&state);
+        }
         is_news
     }
 
@@ -239,14 +245,6 @@ impl Session {
 
     pub(super) fn general(&self) -> &Arc<Stream> {
         self.inner.streams.general()
-    }
-
-    /// Takes note of a request of the client for as long as the result lives.
-    pub(super) fn open<'a>(&'a self, id: Id<'a>, stream: &'a Arc<Stream>) -> OpenRequest<'a> {
-        self.inner.used.store(seconds(self.hub().wall()), Ordering::Relaxed);
-        let open = Open { stream: Arc::clone(stream), interactive: false };
-        self.state().open.insert(id.get().into(), open);
-        OpenRequest { session: self, id: id.get(), stream }
     }
 
     /// The session, and when it was last used.
@@ -315,7 +313,7 @@ impl Session {
             && !state.over
             && let Some(record) = self.record_of(state)
         {
-            self.hub().keeper().save(record);
+            self.hub().gate().pass(|keeper| keeper.save(record));
         }
     }
 
@@ -328,7 +326,7 @@ impl Session {
             initialized: state.initialized,
             level: state.terms.level.map(|level| level.as_str().to_owned()),
             subscriptions: state.terms.subscriptions.iter().cloned().collect(),
-            run: None,
+            run: (state.knows != 0).then_some(state.knows),
             created_at: self.inner.created,
             used_at: self.last_use().1,
         })
@@ -430,25 +428,6 @@ impl fmt::Debug for Inner {
 impl WeakSession {
     pub(super) fn upgrade(&self) -> Option<Session> {
         self.inner.upgrade().map(|inner| Session { inner })
-    }
-}
-
-/// An open request. It is closed when this is dropped.
-pub(super) struct OpenRequest<'a> {
-    session: &'a Session,
-    id: &'a str,
-    stream: &'a Arc<Stream>,
-}
-
-impl Drop for OpenRequest<'_> {
-    fn drop(&mut self) {
-        let mut state = self.session.state();
-        // A client that uses an id twice has only the newer request under it.
-        if state.open.get(self.id).is_some_and(|open| Arc::ptr_eq(&open.stream, self.stream)) {
-            state.open.remove(self.id);
-        }
-        // Nobody waits for the answer to a question that was part of it.
-        state.asks.end_with(self.stream);
     }
 }
 

@@ -45,6 +45,10 @@ pub(super) fn verdict(
             );
             with_stderr(text, end)
         }
+        Verdict::Severed { .. } => format!(
+            "Mainstay was restarted during this call; its effect is unknown: check before you repeat it \
+             (`{server}` itself is still running)"
+        ),
         Verdict::Poison { generation } => {
             let end = outlook.end_of(generation).map(AsRef::as_ref);
             let why = end.map_or("the connection to it broke", |why: &Reason| &why.text);
@@ -66,7 +70,7 @@ pub(super) fn cause(verdict: Verdict) -> &'static str {
         Verdict::Down => "refused",
         Verdict::Late => "hold-expired",
         Verdict::Removed => "removed",
-        Verdict::Unknown { .. } => "effect-unknown",
+        Verdict::Unknown { .. } | Verdict::Severed { .. } => "effect-unknown",
         Verdict::Poison { .. } => "died-twice",
         Verdict::Forgetful => "session-lost",
     }

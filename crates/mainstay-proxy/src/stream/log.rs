@@ -113,6 +113,27 @@ impl Log {
         }
     }
 
+    /// The log as an earlier daemon had it: messages with their numbers, oldest first, and the answer. All
+    /// of it is unread.
+    pub(super) fn restored(
+        limits: &'static Limits,
+        said: Vec<(u64, Bytes)>,
+        answer: Option<(u64, Bytes)>,
+    ) -> Self {
+        let mut log = Self::new(limits);
+        for (number, message) in said {
+            if number > log.last {
+                log.last = number - 1;
+                log.push(message);
+            }
+        }
+        if let Some((number, answer)) = answer {
+            log.last = log.last.max(number.saturating_sub(1));
+            log.finish(Some(answer));
+        }
+        log
+    }
+
     /// Takes a message, if the stream has not ended. Above the limits notifications are dropped,
     /// the oldest first; the newest message stays, unless all others are requests.
     pub(super) fn push(&mut self, message: Bytes) -> Pushed {
@@ -223,6 +244,11 @@ impl Log {
     /// The number of the newest message.
     pub(super) fn last(&self) -> u64 {
         self.last
+    }
+
+    /// The messages that are there, with their numbers, oldest first.
+    pub(super) fn messages(&self) -> impl Iterator<Item = (u64, &Bytes)> {
+        self.entries.iter().map(|entry| (entry.number, &entry.message))
     }
 
     pub(super) fn dropped(&self) -> u64 {

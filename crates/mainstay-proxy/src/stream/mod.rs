@@ -8,7 +8,12 @@
 //! - A stream that may be resumed outlives its reader; the next one can go back to any message that
 //!   is still in the log. Without that, a stream whose reader has gone is closed.
 //! - Memory is bounded: see [`Stream::push`].
+//! - A stream that is written down for a later daemon is so before anybody reads it: each message is noted
+//!   before it wakes the reader. When that is forbidden, because another daemon takes over, the stream
+//!   closes, and nobody reads what the other one does not know.
 
+mod durable;
+mod event;
 mod log;
 mod reader;
 mod streams;
@@ -22,24 +27,35 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tracing::warn;
 
+use self::durable::Durable;
 use self::log::{Log, Pushed};
+use crate::record::Sent;
 
+pub(crate) use self::durable::{Begin, Inherited};
+pub use self::event::{EventId, NotOurs};
 pub use self::log::Item;
 pub use self::reader::{Reader, Ready, Start};
-pub use self::streams::{EventId, Found, NotOurs, Streams};
+pub use self::streams::{Found, Streams};
 
 /// One stream.
 pub struct Stream {
     shared: Mutex<Shared>,
     /// Something changed that [`Stream::until`] may wait for.
     changed: Notify,
+    /// What an earlier daemon did about its request.
+    inherited: Option<Box<Inherited>>,
 }
 
 struct Shared {
     log: Log,
+    durable: Durable,
+    /// Where the request is being worked on.
+    sent: Option<Sent>,
     /// How many readers there have been; the present one is the last of them.
     readers: u64,
     is_attached: bool,
+    /// Whether the present reader cannot ask for anything again.
+    reads_for_good: bool,
     is_resumable: bool,
     is_closed: bool,
     waker: Option<Waker>,
@@ -66,7 +82,13 @@ impl Stream {
         if shared.is_closed {
             return false;
         }
-        let pushed = shared.log.push(message);
+        let pushed = shared.log.push(message.clone());
+        if pushed != Pushed::Refused && !shared.note_message(message) {
+            shared.close();
+            drop(shared);
+            self.changed.notify_waiters();
+            return false;
+        }
         shared.wake();
         drop(shared);
         match pushed {
@@ -83,8 +105,15 @@ impl Stream {
     /// Later calls are ignored.
     pub fn finish(&self, answer: Option<Bytes>) {
         let mut shared = self.lock();
-        if shared.log.finish(answer) {
+        if !shared.log.finish(answer.clone()) {
+            return;
+        }
+        if answer.is_none_or(|answer| shared.note_answer(answer)) {
             shared.wake();
+        } else {
+            shared.close();
+            drop(shared);
+            self.changed.notify_waiters();
         }
     }
 
@@ -155,13 +184,16 @@ impl Stream {
     fn with(log: Log, is_resumable: bool) -> Self {
         let shared = Shared {
             log,
+            durable: Durable::No,
+            sent: None,
             readers: 0,
             is_attached: false,
+            reads_for_good: false,
             is_resumable,
             is_closed: false,
             waker: None,
         };
-        Self { shared: Mutex::new(shared), changed: Notify::new() }
+        Self { shared: Mutex::new(shared), changed: Notify::new(), inherited: None }
     }
 
     async fn until(&self, holds: impl Fn(&Shared) -> bool) {

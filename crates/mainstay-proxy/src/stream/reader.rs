@@ -41,6 +41,7 @@ impl Reader {
         let mut shared = stream.lock();
         shared.readers += 1;
         shared.is_attached = true;
+        shared.reads_for_good = false;
         match start {
             Start::Unread => {}
             Start::After(number) => shared.log.rewind(number),
@@ -96,6 +97,16 @@ impl Reader {
     /// The number after which the next message comes. A reader that begins after it misses nothing.
     pub fn position(&self) -> u64 {
         self.stream.lock().log.position()
+    }
+
+    /// What is read here is told for good: its client has no way to ask for it again. So it is not
+    /// written down any more, as long as this reader is there, nor kept from before; only an answer is.
+    pub(crate) fn reads_for_good(&self) {
+        let mut shared = self.stream.lock();
+        if shared.readers == self.turn {
+            shared.reads_for_good = true;
+            shared.forget_messages();
+        }
     }
 
     /// The stream that it reads.

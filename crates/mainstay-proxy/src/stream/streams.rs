@@ -1,22 +1,26 @@
 //! All streams of one session, and the ids of their events.
+//!
+//! The ids stay good across daemons. The upper half of a stream's number is derived from the id of its
+//! session, so every daemon finds the same; the lower half counts, from a random place in each daemon, and
+//! passes over the streams that were taken up. So a number that a client shows is that of the stream it
+//! had, or of none.
 
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Start, Stream};
+use bytes::Bytes;
+
+use super::{Begin, EventId, Start, Stream};
+use crate::gate::{Gate, Scribe};
+use crate::record::{StreamKey, StreamRecord};
 
 /// How many finished streams are kept, for clients that lost the end of one.
 const FINISHED: usize = 16;
 /// How many bytes they may take up, beside the newest.
 const FINISHED_BYTES: usize = 4 << 20;
 /// The part of a stream's number that counts the streams of a session; 0 is the general one. The
-/// rest tells these streams from those that the session had in an earlier daemon.
+/// rest is the session's own.
 const COUNT: u64 = 0xffff_ffff;
-/// The id of a request is told to the client only up to this length.
-const REQUEST_ID: usize = 64;
-
 /// The general stream of a session, and the streams of requests that may be resumed, by number.
 ///
 /// Small while there is nothing to resume: the table then takes no memory.
@@ -26,9 +30,17 @@ pub struct Streams {
     first: u64,
     general: Arc<Stream>,
     table: Mutex<Table>,
+    notebook: Option<Notebook>,
 }
 
-#[derive(Debug, Default)]
+/// Where the streams of a session are written down.
+#[derive(Debug)]
+struct Notebook {
+    gate: Gate,
+    session: Arc<str>,
+}
+
+#[derive(Debug)]
 struct Table {
     count: u64,
     kept: Vec<Kept>,
@@ -38,17 +50,7 @@ struct Table {
 struct Kept {
     number: u64,
     stream: Arc<Stream>,
-}
-
-/// What an event is called toward the client: its stream, its number there, and the request that the
-/// stream belongs to. A client shows the id of the last event it got when it wants to go on.
-///
-/// The request is part of the id so that a client can be told the end of a request whose stream is
-/// no longer known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EventId {
-    stream: u64,
-    message: u64,
+    /// The id of its request, as JSON.
     request: Option<Arc<str>>,
 }
 
@@ -66,9 +68,20 @@ pub enum Found {
 }
 
 impl Streams {
-    /// The streams of a new session.
+    /// The streams of a session that ends with its daemon.
     pub fn new() -> Self {
-        Self { first: random() & !COUNT, general: Stream::general(), table: Mutex::default() }
+        Self::with(random(), None)
+    }
+
+    /// The streams of a session that outlives its daemon.
+    pub(crate) fn kept(session: &str, gate: Gate) -> Self {
+        Self::with(fingerprint(session), Some(Notebook { gate, session: session.into() }))
+    }
+
+    fn with(bits: u64, notebook: Option<Notebook>) -> Self {
+        let table = Table { count: random() & COUNT, kept: Vec::new() };
+        let general = Stream::general();
+        Self { first: bits & !COUNT, general, table: Mutex::new(table), notebook }
     }
 
     /// The stream for what the server says unasked.
@@ -81,13 +94,14 @@ impl Streams {
     pub fn close(&self) {
         self.general.cancel();
         for kept in std::mem::take(&mut self.lock().kept) {
+            kept.stream.strike();
             kept.stream.release();
         }
     }
 
     /// The id of the event before the first of the general stream.
     pub fn general_event(&self) -> EventId {
-        EventId { stream: self.first, message: 0, request: None }
+        EventId::first(self.first, None)
     }
 
     /// Keeps the stream of a request for clients that come back; gives the id of the event before
@@ -95,11 +109,58 @@ impl Streams {
     pub fn keep(&self, stream: &Arc<Stream>, request: Option<&str>) -> EventId {
         stream.keep();
         let mut table = self.lock();
-        table.count = (table.count % COUNT) + 1;
-        let number = self.first | table.count;
-        table.kept.push(Kept { number, stream: Arc::clone(stream) });
-        let request = request.filter(|id| id.len() <= REQUEST_ID).map(Arc::from);
-        EventId { stream: number, message: 0, request }
+        let number = table.next(self.first);
+        table.insert(number, stream, request.map(Arc::from))
+    }
+
+    /// From now on the stream of this request, which [`Streams::keep`] took in, is written down.
+    pub(crate) fn write_down(&self, id: &EventId, stream: &Stream, request: Bytes, begin: Begin) {
+        if let Some(scribe) = self.scribe(id.stream) {
+            stream.write_down(scribe, request, begin);
+        }
+    }
+
+    /// From now on the general stream is written down.
+    pub(crate) fn write_down_general(&self) {
+        if let Some(scribe) = self.scribe(self.first) {
+            self.general.write_down_general(scribe);
+        }
+    }
+
+    /// Takes up a stream that an earlier daemon had; gives that of a request.
+    pub(crate) fn take_up(
+        &self,
+        record: StreamRecord,
+        request: Option<&str>,
+    ) -> Option<(EventId, Arc<Stream>)> {
+        if record.request.is_none() {
+            self.general.restore(record.said);
+            return None;
+        }
+        let number = record.key.number;
+        let stream = Stream::taken_up(record, self.scribe(number)?);
+        let id = self.lock().insert(number, &stream, request.map(Arc::from));
+        Some((id, stream))
+    }
+
+    /// The streams that were taken up and that nobody reads.
+    pub(crate) fn taken_up(&self) -> Vec<Arc<Stream>> {
+        let table = self.lock();
+        let waiting = table.waiting().filter(|kept| !kept.stream.has_reader());
+        waiting.map(|kept| Arc::clone(&kept.stream)).collect()
+    }
+
+    /// The requests, by their ids as JSON, whose streams were taken up and not told to the end.
+    pub(crate) fn pending(&self) -> Vec<String> {
+        self.lock().waiting().filter_map(|kept| Some(kept.request.as_deref()?.to_owned())).collect()
+    }
+
+    /// Another daemon takes over: all that it will go on with ends here.
+    pub(crate) fn hand_over(&self) {
+        self.general.cancel();
+        for kept in &self.lock().kept {
+            kept.stream.cancel();
+        }
     }
 
     /// A stream has finished: if there are now too many of them, those go of which nobody needs
@@ -108,10 +169,12 @@ impl Streams {
         self.lock().prune();
     }
 
-    /// Drops a stream that [`Streams::keep`] took in.
+    /// Drops a stream that [`Streams::keep`] took in, and what is written down of it.
     pub fn forget(&self, id: &EventId) {
         let mut table = self.lock();
-        table.kept.retain(|kept| kept.number != id.stream);
+        for gone in table.kept.extract_if(.., |kept| kept.number == id.stream) {
+            gone.stream.strike();
+        }
         if table.kept.is_empty() {
             table.kept = Vec::new();
         }
@@ -125,7 +188,7 @@ impl Streams {
     /// Finds what a client that got this event may still read.
     pub fn find(&self, id: &EventId) -> Found {
         if id.stream == self.first {
-            return Found::General(Start::After(id.message));
+            return Found::General(self.general.after(id.message));
         }
         if id.stream & COUNT == 0 {
             return Found::General(Start::Unread);
@@ -140,6 +203,12 @@ impl Streams {
         Found::Request(Arc::clone(&kept.stream), Start::After(id.message))
     }
 
+    fn scribe(&self, number: u64) -> Option<Scribe> {
+        let Notebook { gate, session } = self.notebook.as_ref()?;
+        let key = StreamKey { session: Arc::clone(session), number };
+        Some(Scribe::new(gate.clone(), key))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -152,9 +221,34 @@ impl Default for Streams {
 }
 
 impl Table {
+    /// A number that no stream has.
+    fn next(&mut self, first: u64) -> u64 {
+        loop {
+            self.count = (self.count % COUNT) + 1;
+            let number = first | self.count;
+            if self.kept.iter().all(|kept| kept.number != number) {
+                return number;
+            }
+        }
+    }
+
+    fn insert(&mut self, number: u64, stream: &Arc<Stream>, request: Option<Arc<str>>) -> EventId {
+        let id = EventId::first(number, request.clone());
+        self.kept.push(Kept { number, stream: Arc::clone(stream), request });
+        id
+    }
+
+    /// What was taken up and not read to its end.
+    fn waiting(&self) -> impl Iterator<Item = &Kept> {
+        let is_inherited = |kept: &&Kept| kept.stream.inherited().is_some();
+        self.kept.iter().filter(is_inherited).filter(|kept| !kept.stream.is_over())
+    }
+
     fn prune(&mut self) {
         while let Some(victim) = self.victim() {
-            self.kept.remove(victim).stream.cancel();
+            let Kept { stream, .. } = self.kept.remove(victim);
+            stream.strike();
+            stream.cancel();
         }
     }
 
@@ -173,6 +267,19 @@ impl Table {
 }
 
 impl Stream {
+    /// Where a client goes on that got this message of a general stream. One that is beyond all that is
+    /// known of the stream is of a time that was forgotten.
+    fn after(&self, message: u64) -> Start {
+        let is_known = message <= self.lock().log.last();
+        if is_known { Start::After(message) } else { Start::Unread }
+    }
+
+    /// Whether nobody will read it any more.
+    fn is_over(&self) -> bool {
+        let shared = self.lock();
+        shared.is_closed || shared.log.is_read()
+    }
+
     fn has_nothing_after(&self, message: u64) -> bool {
         let shared = self.lock();
         shared.log.has_ended() && message >= shared.log.last()
@@ -202,68 +309,20 @@ impl Stream {
     }
 }
 
-impl EventId {
-    /// The id of a message in the same stream.
-    #[must_use]
-    pub fn at(&self, message: u64) -> Self {
-        Self { message, ..self.clone() }
-    }
-}
-
-/// `STREAM-MESSAGE` or `STREAM-MESSAGE-REQUEST`: 16 hexadecimal digits, a number, and the JSON text
-/// of the request's id in hexadecimal digits, so that any id is fit for a header.
-impl fmt::Display for EventId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}-{}", self.stream, self.message)?;
-        let Some(request) = &self.request else { return Ok(()) };
-        f.write_str("-")?;
-        request.bytes().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-/// A text is not the id of an event of ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not the id of an event of ours")]
-pub struct NotOurs;
-
-impl FromStr for EventId {
-    type Err = NotOurs;
-
-    fn from_str(text: &str) -> Result<Self, NotOurs> {
-        let mut parts = text.splitn(3, '-');
-        let stream = parts.next().filter(|text| text.len() == 16).ok_or(NotOurs)?;
-        let stream = u64::from_str_radix(stream, 16).map_err(|_| NotOurs)?;
-        let message = parts.next().ok_or(NotOurs)?.parse().map_err(|_| NotOurs)?;
-        let request = parts.next().map(unhex).transpose()?;
-        Ok(Self { stream, message, request })
-    }
-}
-
-fn unhex(text: &str) -> Result<Arc<str>, NotOurs> {
-    if text.len() > 2 * REQUEST_ID {
-        return Err(NotOurs);
-    }
-    let digit =
-        |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let byte = |pair: &[u8]| match pair {
-        [high, low] => Some(digit(high)? << 4 | digit(low)?),
-        _ => None,
-    };
-    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(byte).collect();
-    let request = String::from_utf8(bytes.ok_or(NotOurs)?).map_err(|_| NotOurs)?;
-    Ok(request.into())
-}
-
 /// Not a secret: it only has to differ from one daemon to the next.
 fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
+/// The same in every version of Mainstay: FNV-1a.
+fn fingerprint(text: &str) -> u64 {
+    const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    text.bytes().fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+}
+
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use proptest::prelude::*;
-
     use super::*;
 
     fn told(found: &Found) -> String {
@@ -281,6 +340,11 @@ mod tests {
         let check = |id: &EventId, expected: &str| {
             assert_eq!(told(&streams.find(id)), expected, "{id}");
         };
+        check(&streams.general_event(), "general After(0)");
+        check(&streams.general_event().at(3), "general Unread");
+        for _ in 0..3 {
+            streams.general().push(Bytes::from_static(b"{}"));
+        }
         check(&streams.general_event().at(3), "general After(3)");
         let stream = Stream::new();
         let id = streams.keep(&stream, Some("7"));
@@ -366,24 +430,6 @@ mod tests {
         match std::pin::pin!(future).poll(&mut cx) {
             std::task::Poll::Ready(value) => value,
             std::task::Poll::Pending => panic!("it should be ready"),
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn ids_are_read_as_written(
-            stream: u64, message: u64, request in prop::option::of("\\PC{0,16}"),
-        ) {
-            let request = request.map(Arc::from);
-            let id = EventId { stream, message, request };
-            let text = id.to_string();
-            prop_assert!(text.bytes().all(|byte| byte.is_ascii_graphic()));
-            prop_assert_eq!(text.parse(), Ok(id));
-        }
-
-        #[test]
-        fn other_ids_never_panic(text in "[0-9a-f]{14,18}-?[0-9é]{0,3}-?[0-9a-fé]{0,5}|\\PC*") {
-            text.parse::<EventId>().ok();
         }
     }
 }

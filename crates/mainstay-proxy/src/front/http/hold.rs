@@ -1,29 +1,39 @@
 //! Requests that take long: the head of the response is sent, and the work goes on in a task of its
 //! own.
+//!
+//! A request that goes on for 150 ms is also written down, if its client has an id to come back with, so
+//! that it outlives this daemon. One that is part of a batch, begins a session or is answered as JSON is not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::Response;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::sleep;
 
 use super::Front;
-use super::body::Body;
+use super::body::{self, Body};
 use super::get::opening;
 use super::head::{SESSION_ID, header};
 use super::post::Asked;
 use super::reply;
+use crate::front::kept::{DURABLE, Kept, RESUME};
 use crate::front::run::{Opening, Run, Work, settle};
 use crate::front::{Core, Session};
-use crate::stream::{EventId, Stream};
+use crate::stream::{Begin, Stream};
 
 /// A request without an answer after this time is committed.
-pub(super) const COMMIT: Duration = Duration::from_millis(150);
-/// How long a client may be away before its request is given up.
-const RESUME: Duration = Duration::from_secs(30);
-/// How long the end of a stream is kept for a client that may have lost it.
-const KEPT: Duration = Duration::from_secs(60);
+pub(super) const COMMIT: Duration = DURABLE;
+
+/// When a request is committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// Before it was worth to be written down.
+    Early,
+    Late,
+}
 
 /// Sends the head and lets the work go on: as an event stream, or as JSON kept alive by white space
 /// if the client takes nothing else.
@@ -31,6 +41,7 @@ pub(super) fn commit<C: Core>(
     front: &Front<C>,
     asked: Asked<C::Session>,
     run: Run,
+    pace: Pace,
 ) -> Response<Body> {
     let Asked { session, id, accept, version, opening: begun } = asked;
     let is_full = session.streams().waiting() >= front.config.limits.waiting_in_session;
@@ -39,13 +50,15 @@ pub(super) fn commit<C: Core>(
         return reply::failure(id.as_deref(), "too many requests are waiting for an answer");
     };
     let session_id = begun.as_ref().map(|_| header(session.id()));
+    let text = run.request().filter(|_| begun.is_none()).cloned();
     let (work, reader) = run.into_parts();
     let stream = Arc::clone(reader.stream());
     let has_id = Arc::<AtomicBool>::default();
     let (kept, mut response) = if accept.events {
-        let kept = Kept { event: session.streams().keep(&stream, id.as_deref()), session };
-        let (event, has_id) = (kept.event.clone(), Arc::clone(&has_id));
-        let body = Body::events_telling(reader, event, opening(version), has_id);
+        let opening = opening(version);
+        let kept = Durable::new(Kept::new(session, &stream, id.as_deref()), text, opening, pace);
+        let (event, has_id) = (kept.kept.event().clone(), Arc::clone(&has_id));
+        let body = Body::events_telling(reader, event, opening, has_id);
         (Some(kept), reply::events(body))
     } else {
         (None, reply::spaced(Body::spaced(reader, Arc::clone(session.streams().general()))))
@@ -53,14 +66,47 @@ pub(super) fn commit<C: Core>(
     if let Some(id) = session_id {
         response.headers_mut().insert(SESSION_ID, id);
     }
-    let ended = front.ended();
     front.spawn(async move {
-        finish(work, &stream, &has_id, begun, permit).await;
-        if let Some(kept) = kept {
-            kept.linger(&stream, ended).await;
+        let finished = finish(work, &stream, &has_id, begun, permit);
+        let Some(Durable { kept, later }) = kept else { return finished.await };
+        let written_down = async {
+            if let Some((request, begin)) = later {
+                sleep(DURABLE).await;
+                kept.write_down(request, begin);
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            biased;
+            () = finished => {}
+            () = written_down => {}
         }
+        kept.linger().await;
     });
     response
+}
+
+/// A stream that outlives its connection, and what is still to be written down of it.
+struct Durable<S: Session> {
+    kept: Kept<S>,
+    later: Option<(Bytes, Begin)>,
+}
+
+impl<S: Session> Durable<S> {
+    fn new(kept: Kept<S>, request: Option<Bytes>, opening: body::Opening, pace: Pace) -> Self {
+        let begin = match opening {
+            body::Opening::Priming => Begin::Now,
+            body::Opening::FirstMessage | body::Opening::Over => Begin::WithMessage,
+        };
+        match (request, pace) {
+            (Some(request), Pace::Late) => kept.write_down(request, begin),
+            (Some(request), Pace::Early) => {
+                return Self { kept, later: Some((request, begin)) };
+            }
+            (None, _) => {}
+        }
+        Self { kept, later: None }
+    }
 }
 
 /// Works until the answer, or until its client has gone for good.
@@ -88,28 +134,5 @@ async fn forsaken(stream: &Stream, has_id: &AtomicBool) {
     stream.forsaken(Duration::ZERO).await;
     if has_id.load(Ordering::Relaxed) {
         stream.forsaken(RESUME).await;
-    }
-}
-
-/// A stream that can be resumed, as long as this is there.
-struct Kept<S: Session> {
-    session: S,
-    event: EventId,
-}
-
-impl<S: Session> Kept<S> {
-    async fn linger(self, stream: &Stream, ended: impl Future<Output = ()>) {
-        self.session.streams().settle();
-        tokio::select! {
-            () = tokio::time::sleep(KEPT) => {}
-            () = stream.closed() => {}
-            () = ended => {}
-        }
-    }
-}
-
-impl<S: Session> Drop for Kept<S> {
-    fn drop(&mut self) {
-        self.session.streams().forget(&self.event);
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::Front;
 use super::body::Body;
 use super::head::{self, Accept, SESSION_ID, header};
-use super::hold::{self, COMMIT};
+use super::hold::{self, COMMIT, Pace};
 use super::reply::{self, Refusal};
 use crate::frame::{Kind, Method, Parsed};
 use crate::front::batch::{self, Batch, is_batch};
@@ -144,7 +144,8 @@ async fn ask<C: Core>(
     match timeout(COMMIT, poll_fn(|cx| run.poll_ready(cx))).await {
         Ok(Ready::Answer(answer)) if asked.accept.json => plain(asked, answer, headers),
         Ok(Ready::End) => reply::empty(StatusCode::ACCEPTED),
-        Ok(Ready::Answer(_) | Ready::Message) | Err(_) => hold::commit(front, asked, run),
+        Ok(Ready::Answer(_) | Ready::Message) => hold::commit(front, asked, run, Pace::Early),
+        Err(_) => hold::commit(front, asked, run, Pace::Late),
     }
 }
 

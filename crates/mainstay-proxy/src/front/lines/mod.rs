@@ -4,11 +4,16 @@
 //! the general stream have to say is written as whole lines. At the end of the input open requests
 //! have a few seconds left, then they are given up. A client that sends more than 1024 requests at a time, or does not read
 //! what it is told, is read no further until it does.
+//!
+//! A request that goes on for 150 ms is written down until its answer is written to the client, so that it
+//! outlives this daemon: a client that resumes its session is first told what became of such requests. A
+//! client has no ids to come back with, so what it was told before the answer is not told again. Dropping
+//! [`serve_lines`] gives open requests up, but ends no session: that is for the client to do.
 
 mod input;
 mod output;
+mod passing;
 
-use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,11 +26,11 @@ use tokio::time::timeout;
 use tracing::error;
 
 use self::input::{Input, Line};
+use self::output::Outgoing;
 use super::batch::{self, Batch, is_batch};
 use super::run::{Opening, Run};
 use super::{Core, Lookup, Session, about_no_request};
 use crate::frame::{self, INTERNAL_ERROR, INVALID_REQUEST, Kind, Method, PARSE_ERROR, Parsed};
-use crate::stream::Start;
 
 /// How many requests may be in flight.
 const IN_FLIGHT: usize = 1024;
@@ -105,7 +110,7 @@ struct Talk<C: Core, F> {
     core: Arc<C>,
     client: LineClient,
     opened: F,
-    lines: mpsc::Sender<Bytes>,
+    lines: mpsc::Sender<Outgoing>,
     /// Shared with the task of `initialize`, which empties it if that fails.
     session: Slot<C::Session>,
     tasks: JoinSet<()>,
@@ -115,7 +120,7 @@ struct Talk<C: Core, F> {
 type Slot<S> = Arc<Mutex<Option<S>>>;
 
 impl<C: Core, F: FnMut(&str)> Talk<C, F> {
-    fn new(core: Arc<C>, client: LineClient, lines: mpsc::Sender<Bytes>, opened: F) -> Self {
+    fn new(core: Arc<C>, client: LineClient, lines: mpsc::Sender<Outgoing>, opened: F) -> Self {
         Self {
             core,
             client,
@@ -130,7 +135,12 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
     async fn read_all(&mut self, reader: impl AsyncBufRead + Unpin) -> Result<(), LinesError> {
         if let Some(id) = &self.client.resume {
             let session = self.core.session(&self.client.server, id).map_err(LinesError::Resume)?;
+            let taken_up = session.streams().taken_up();
             self.enter(session);
+            for stream in taken_up {
+                let (reader, lines) = (stream.reader_for_good(), self.lines.clone());
+                self.spawn(passing::rest(reader, lines));
+            }
         }
         let mut input = Input::new(reader);
         loop {
@@ -189,7 +199,9 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
                 self.fail(&message, INVALID_REQUEST, "the session is initialized already").await;
             }
             (Kind::Request, Some(session)) => {
-                self.answer(Run::new(&session, message)).await;
+                let run = Run::new(&session, message);
+                let (lines, permit) = (self.lines.clone(), self.permit().await);
+                self.spawn(passing::request(session, run, lines, permit));
             }
             (Kind::Notification | Kind::Result | Kind::Error, Some(session)) => {
                 session.post(message);
@@ -212,7 +224,9 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
             session.post(message);
         }
         if !requests.is_empty() {
-            self.answer(Run::of(|out| Box::pin(batch::run(session, requests, out)))).await;
+            let run = Run::of(|out| Box::pin(batch::run(session, requests, out)));
+            let (lines, permit) = (self.lines.clone(), self.permit().await);
+            self.spawn(async move { drop(passing::all(run, &lines, permit).await) });
         }
     }
 
@@ -232,7 +246,7 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
         let (slot, lines, permit) =
             (Arc::clone(&self.session), self.lines.clone(), self.permit().await);
         self.spawn(async move {
-            let answer = pass_on(run, lines, permit).await;
+            let answer = passing::all(run, &lines, permit).await;
             if opening.settle(answer.as_deref()).is_none() {
                 *lock(&slot) = None;
             }
@@ -243,21 +257,16 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
     fn enter(&mut self, session: C::Session) {
         (self.opened)(session.id());
         session.listens();
-        let mut general = session.streams().general().reader(Start::Unread);
+        let mut general = session.streams().general().reader_for_good();
         let lines = self.lines.clone();
         *lock(&self.session) = Some(session);
         self.spawn(async move {
             while let Some(item) = general.next().await {
-                if lines.send(item.message).await.is_err() {
+                if lines.send(item.message.into()).await.is_err() {
                     return;
                 }
             }
         });
-    }
-
-    async fn answer(&mut self, run: Run) {
-        let (lines, permit) = (self.lines.clone(), self.permit().await);
-        self.spawn(async move { drop(pass_on(run, lines, permit).await) });
     }
 
     async fn permit(&self) -> OwnedSemaphorePermit {
@@ -287,22 +296,8 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
 
     async fn say(&self, line: Bytes) {
         // Without a writer, `serve_lines` ends.
-        self.lines.send(line).await.ok();
+        self.lines.send(line.into()).await.ok();
     }
-}
-
-/// Runs a request and writes what it says; gives its answer.
-async fn pass_on(
-    mut run: Run,
-    lines: mpsc::Sender<Bytes>,
-    _in_flight: OwnedSemaphorePermit,
-) -> Option<Bytes> {
-    let mut answer = None;
-    while let Some(item) = poll_fn(|cx| run.poll_next(cx)).await {
-        answer = item.is_answer.then(|| item.message.clone());
-        lines.send(item.message).await.ok()?;
-    }
-    answer
 }
 
 /// Resolves when the session has ended behind its client's back, as it does when its server is removed:

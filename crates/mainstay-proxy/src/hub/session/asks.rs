@@ -5,9 +5,11 @@
 //! of is over, of which the client is told.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Weak};
 
-use super::{Open, Session, Terms};
+use super::open::Open;
+use super::{Session, Terms};
 use crate::frame::{self, Id, InitializeParams, Method, Parsed};
 use crate::hub::http::HttpLane;
 use crate::hub::lines::LineLane;
@@ -36,6 +38,13 @@ pub(in crate::hub) enum Origin {
 }
 
 impl Asks {
+    /// None, numbered so that an answer to a question that an earlier daemon put is not taken for the
+    /// answer to one of these.
+    pub(super) fn apart() -> Self {
+        let next = RandomState::new().hash_one(0) >> 16;
+        Self { next, ..Self::default() }
+    }
+
     /// The request of this stream is answered: what was asked as a part of it is no more of interest.
     pub(super) fn end_with(&mut self, stream: &Arc<Stream>) {
         self.open.retain(|_, ask| !ask.is_part_of(stream));

@@ -1,0 +1,251 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const HOLD: Duration = Duration::from_secs(45);
+
+fn start() -> (Instant, Call) {
+    (tokio::time::Instant::now().into_std(), Call::new(HOLD))
+}
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+#[test]
+fn a_request_goes_to_the_run_that_is_up() {
+    let (now, mut call) = start();
+    assert_eq!(call.step(now, Prospect::Up(1)), Step::Send);
+    assert_eq!(call.held_since(), None);
+}
+
+#[test]
+fn a_request_is_held_for_a_run_that_comes_in_time() {
+    let (now, mut call) = start();
+    assert_eq!(call.step(now, Prospect::Coming(None)), Step::Wait(now + HOLD));
+    let due = now + seconds(40);
+    assert_eq!(call.step(now + seconds(1), Prospect::Coming(Some(due))), Step::Wait(now + HOLD));
+    assert_eq!(call.step(now + seconds(41), Prospect::Up(2)), Step::Send);
+}
+
+#[test]
+fn a_run_that_will_be_late_is_not_waited_for() {
+    let (now, mut call) = start();
+    let due = Some(now + HOLD + seconds(1));
+    assert_eq!(call.step(now, Prospect::Coming(due)), Step::Answer(Verdict::Down));
+    assert_eq!(call.step(now, Prospect::Down), Step::Answer(Verdict::Down));
+    assert_eq!(call.step(now, Prospect::Removed), Step::Answer(Verdict::Removed));
+}
+
+#[test]
+fn the_hold_has_an_end() {
+    let (now, mut call) = start();
+    call.step(now, Prospect::Coming(None));
+    let end = call.step(now + HOLD, Prospect::Coming(None));
+    assert_eq!(end, Step::Answer(Verdict::Late));
+}
+
+#[test]
+fn without_a_hold_nothing_waits() {
+    let now = start().0;
+    let mut call = Call::new(Duration::ZERO);
+    assert_eq!(call.step(now, Prospect::Coming(None)), Step::Answer(Verdict::Down));
+    let mut call = Call::new(Duration::ZERO);
+    call.lost(now, 1, Loss::Unsent);
+    assert_eq!(call.step(now, Prospect::Up(1)), Step::Answer(Verdict::Down));
+}
+
+#[test]
+fn what_broke_off_is_not_sent_again_to_a_run_that_is_most_likely_ending() {
+    let (now, mut call) = start();
+    call.lost(now, 1, Loss::Sent { safe: true });
+    assert_eq!(call.step(now, Prospect::Up(1)), Step::Wait(now + BROKEN_OFF));
+    assert_eq!(call.step(now, Prospect::Up(2)), Step::Send);
+    assert!(call.was_replayed());
+}
+
+#[test]
+fn what_was_never_sent_goes_to_the_next_run() {
+    let (now, mut call) = start();
+    call.lost(now, 1, Loss::Unsent);
+    assert_eq!(call.step(now, Prospect::Up(1)), Step::Wait(now + TRY_AGAIN));
+    assert_eq!(call.step(now, Prospect::Coming(None)), Step::Wait(now + HOLD));
+    assert_eq!(call.step(now, Prospect::Up(2)), Step::Send);
+    assert!(!call.was_replayed());
+}
+
+#[test]
+fn a_run_that_cannot_be_reached_is_tried_until_the_hold_is_over() {
+    let (begun, mut call) = start();
+    let (mut now, mut tries) = (begun, 0);
+    loop {
+        match call.step(now, Prospect::Up(1)) {
+            Step::Send => {
+                tries += 1;
+                call.lost(now, 1, Loss::Unsent);
+            }
+            Step::Wait(until) => now = until,
+            Step::Rejoin | Step::Miss => panic!("nobody had it"),
+            Step::Answer(verdict) => break assert_eq!(verdict, Verdict::Late),
+        }
+    }
+    assert!(tries > 100 && now <= begun + HOLD + TRY_AGAIN, "{tries}");
+}
+
+#[test]
+fn a_safe_request_is_replayed_once() {
+    let (now, mut call) = start();
+    call.lost(now, 1, Loss::Sent { safe: true });
+    assert_eq!(call.step(now, Prospect::Up(2)), Step::Send);
+    assert!(call.was_replayed());
+    call.lost(now, 2, Loss::Sent { safe: true });
+    let poison = Step::Answer(Verdict::Poison { generation: 2 });
+    assert_eq!(call.step(now, Prospect::Up(3)), poison);
+}
+
+#[test]
+fn an_unsafe_request_waits_only_for_the_reason() {
+    let (now, mut call) = start();
+    call.lost(now, 1, Loss::Sent { safe: false });
+    assert_eq!(call.step(now, Prospect::Up(1)), Step::Wait(now + REASON));
+    let unknown = Step::Answer(Verdict::Unknown { generation: 1 });
+    assert_eq!(call.step(now + REASON, Prospect::Up(1)), unknown);
+    assert_eq!(call.step(now, Prospect::Coming(None)), unknown);
+}
+
+#[test]
+fn a_forgetful_server_is_asked_again_but_not_for_ever() {
+    let (now, mut call) = start();
+    for _ in 0..FORGETFUL {
+        call.lost(now, 1, Loss::Forgotten);
+        assert_eq!(call.step(now, Prospect::Up(1)), Step::Send);
+    }
+    call.lost(now, 1, Loss::Forgotten);
+    assert_eq!(call.step(now + REASON, Prospect::Up(1)), Step::Answer(Verdict::Forgetful));
+}
+
+fn taken_up(can_answer: bool, attempts: u32) -> (Instant, Call) {
+    let with = With { generation: 3, can_answer, attempts };
+    (tokio::time::Instant::now().into_std(), Call::taken_up(HOLD, with))
+}
+
+#[test]
+fn the_answer_of_a_run_that_still_has_the_request_is_waited_for() {
+    let (now, mut call) = taken_up(true, 1);
+    assert_eq!(call.step(now, Prospect::Coming(None)), Step::Wait(now + HOLD));
+    assert_eq!(call.step(now + seconds(1), Prospect::Up(3)), Step::Rejoin);
+    // It dies after all.
+    call.lost(now + seconds(2), 3, Loss::Sent { safe: false });
+    let unknown = Step::Answer(Verdict::Unknown { generation: 3 });
+    assert_eq!(call.step(now + seconds(2), Prospect::Coming(None)), unknown);
+}
+
+#[test]
+fn a_request_is_lost_with_the_run_that_had_it() {
+    for prospect in [Prospect::Up(4), Prospect::Down, Prospect::Removed] {
+        let (now, mut call) = taken_up(true, 1);
+        assert_eq!(call.step(now, prospect), Step::Miss);
+        call.missed(now, prospect, false);
+        let unknown = Step::Answer(Verdict::Unknown { generation: 3 });
+        assert_eq!(call.step(now, prospect), unknown);
+    }
+    let (now, mut call) = taken_up(true, 1);
+    call.missed(now, Prospect::Up(4), true);
+    assert_eq!(call.step(now, Prospect::Up(4)), Step::Send);
+    assert!(call.was_replayed());
+}
+
+#[test]
+fn a_run_that_cannot_answer_any_more_is_asked_again_if_that_is_safe() {
+    let up = Prospect::Up(3);
+    let (now, mut call) = taken_up(false, 1);
+    assert_eq!(call.step(now, up), Step::Miss);
+    call.missed(now, up, true);
+    assert_eq!(call.step(now, up), Step::Send);
+    let (now, mut call) = taken_up(false, 1);
+    call.missed(now, up, false);
+    assert_eq!(call.step(now, up), Step::Answer(Verdict::Severed { generation: 3 }));
+    let (now, mut call) = taken_up(false, 2);
+    call.missed(now, up, true);
+    assert_eq!(call.step(now, up), Step::Answer(Verdict::Poison { generation: 3 }));
+}
+
+#[test]
+fn a_run_that_never_comes_is_not_waited_for_longer_than_the_hold() {
+    let (now, mut call) = taken_up(true, 1);
+    call.step(now, Prospect::Coming(None));
+    assert_eq!(call.step(now + HOLD, Prospect::Coming(None)), Step::Miss);
+}
+
+fn prospect() -> impl Strategy<Value = Prospect> {
+    prop_oneof![
+        4 => (1..5_u64).prop_map(Prospect::Up),
+        3 => Just(Prospect::Coming(None)),
+        1 => Just(Prospect::Down),
+        1 => Just(Prospect::Removed),
+    ]
+}
+
+fn loss(safe: bool) -> impl Strategy<Value = Option<Loss>> {
+    prop_oneof![
+        2 => Just(Some(Loss::Unsent)),
+        2 => Just(Some(Loss::Sent { safe })),
+        1 => Just(Some(Loss::Forgotten)),
+        1 => Just(None),
+    ]
+}
+
+proptest! {
+    /// Whatever goes wrong: one answer, within bounded time, and no second execution unless safe.
+    #[test]
+    fn the_contract_holds(
+        script in any::<bool>().prop_flat_map(|safe| {
+            let turn = (prospect(), loss(safe), 0..60_000_u64);
+            (Just(safe), prop::collection::vec(turn, 1..40))
+        }),
+        before in prop::option::of((1..5_u64, any::<bool>())),
+    ) {
+        let (safe, turns) = script;
+        let (begun, fresh) = start();
+        let (mut call, sent) = match before {
+            Some((generation, can_answer)) => {
+                let with = With { generation, can_answer, attempts: 1 };
+                (Call::taken_up(HOLD, with), 1)
+            }
+            None => (fresh, 0),
+        };
+        let (mut now, mut executions, mut answers) = (begun, sent, 0);
+        for (prospect, loss, pause) in turns.into_iter().cycle().take(20_000) {
+            match call.step(now, prospect) {
+                Step::Send => {
+                    let Prospect::Up(generation) = prospect else { panic!("sent to nobody") };
+                    executions += u32::from(matches!(loss, Some(Loss::Sent { .. }) | None));
+                    let Some(loss) = loss else {
+                        answers += 1;
+                        break;
+                    };
+                    call.lost(now, generation, loss);
+                    // An attempt takes its time.
+                    now += Duration::from_millis(10);
+                }
+                Step::Rejoin => {
+                    let Prospect::Up(generation) = prospect else { panic!("nobody is there") };
+                    let Some(loss) = loss else {
+                        answers += 1;
+                        break;
+                    };
+                    call.lost(now, generation, loss);
+                    now += Duration::from_millis(10);
+                }
+                Step::Miss => call.missed(now, prospect, safe),
+                Step::Wait(until) => {
+                    prop_assert!(until > now, "a wait that is over");
+                    now = until.min(now + Duration::from_millis(pause));
+                }
+                Step::Answer(_) => { answers += 1; break }
+            }
+        }
+        prop_assert_eq!(answers, 1);
+        prop_assert!(executions <= if safe { 2 } else { 1 }, "{} executions", executions);
+    }
+}

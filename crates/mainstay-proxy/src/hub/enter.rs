@@ -1,0 +1,111 @@
+//! Opening the way to a run.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde_json::value::RawValue;
+
+use super::ear::Ear;
+use super::http::{HttpRun, UpSession};
+use super::lines::{Beginning, LineLane};
+use super::outlook::{Run, RunLink};
+use super::session::{Session, Terms};
+use super::{Arrival, Hub};
+use crate::client::Client;
+use crate::frame;
+use crate::upstream::{self, Hello, Link, UpstreamError};
+
+impl Hub {
+    /// Opens the way to a run: its session is opened, unless it was before, and told what the clients
+    /// agreed with the runs before it. It has no time limit: the caller sets one.
+    pub async fn enter(&self, link: Link, arrival: Arrival) -> Result<Arc<Run>, UpstreamError> {
+        let Arrival { generation, after, known, epoch, session } = arrival;
+        let owner = session.map(|id| self.all_sessions().get(&id).cloned());
+        let terms = match &owner {
+            Some(Some(session)) => session.terms(),
+            // The session has ended meanwhile, and its run is about to.
+            Some(None) => self.own_terms(),
+            None => self.common_terms(),
+        };
+        self.speaks_lines.store(matches!(link, Link::Lines(_)), Ordering::Relaxed);
+        let (link, hello) = match link {
+            Link::Lines(link) => {
+                let ear = match &owner {
+                    Some(session) => {
+                        Ear::Own(session.as_ref().map(Session::downgrade).unwrap_or_default())
+                    }
+                    None => Ear::Shared(self.me.clone()),
+                };
+                let owner = owner.as_ref().and_then(Option::as_ref);
+                let beginning = Beginning {
+                    generation,
+                    first_id: upstream::first_id(epoch),
+                    gate: self.gate.clone(),
+                    awaited: self.awaited_of(generation, owner),
+                };
+                let lane = LineLane::spawn(link, beginning, ear);
+                let hello = match known {
+                    Some(hello) => hello,
+                    None => lane.open(&terms).await?,
+                };
+                (RunLink::Lines(lane), hello)
+            }
+            Link::Http(target) => {
+                let client = Client::new(target);
+                let own = match known {
+                    Some(hello) => UpSession::resume(generation, &hello)?,
+                    None => {
+                        UpSession::open_patiently(generation, &client, &self.own_terms()).await?
+                    }
+                };
+                self.http_link(generation, client, own)?
+            }
+            Link::Remote(target) => {
+                let client = Client::new(target);
+                let own = match known {
+                    Some(hello) => UpSession::resume(generation, &hello)?,
+                    None => UpSession::open(generation, &client, &self.own_terms()).await?,
+                };
+                self.http_link(generation, client, own)?
+            }
+        };
+        if let Some(Some(owner)) = &owner {
+            // What changed between two runs of its own cannot be known.
+            for uri in &terms.subscriptions {
+                owner.hear(frame::resource_updated(uri), None);
+            }
+        }
+        Ok(Arc::new(Run { generation, hello: Arc::new(hello), after, link }))
+    }
+
+    fn http_link(
+        &self,
+        generation: u64,
+        client: Client,
+        own: UpSession,
+    ) -> Result<(RunLink, Hello), UpstreamError> {
+        let hello = own.hello()?;
+        let run = HttpRun::new(generation, client, own, self.own_params());
+        Ok((RunLink::Http(run), hello))
+    }
+
+    /// What we ourselves agree with a server.
+    fn own_terms(&self) -> Terms {
+        Terms { params: Some(self.own_params()), ..Terms::default() }
+    }
+
+    fn own_params(&self) -> Arc<RawValue> {
+        Arc::from(upstream::params(&self.ports.identity))
+    }
+
+    /// What a shared run must be told on behalf of all sessions together.
+    fn common_terms(&self) -> Terms {
+        let mut terms = self.own_terms();
+        for session in self.everyone() {
+            let theirs = session.terms();
+            terms.level = terms.level.into_iter().chain(theirs.level).min();
+            terms.subscriptions.extend(theirs.subscriptions);
+        }
+        terms
+    }
+}

@@ -1,0 +1,94 @@
+//! What a daemon takes up of the one before it, and hands over to the one after it.
+//!
+//! A stream that was written down is kept again under its number, with its messages. If it has its answer
+//! it waits for its client; else the work on its request goes on, on the same way as a new one's, but for
+//! its beginning: a request that was sent is with its run, and its answer is awaited from the first line on
+//! that is heard of that run (see `call` for what follows if there is none).
+
+use std::sync::Arc;
+
+use super::exchange;
+use super::lines::Awaited;
+use super::progress::Progress;
+use super::session::Session;
+use super::{Hub, lock};
+use crate::frame::{Kind, Parsed};
+use crate::front::Session as _;
+use crate::front::kept::Kept;
+use crate::record::{Sent, StreamNews, StreamRecord};
+use crate::stream::Stream;
+
+impl Hub {
+    /// Takes up a stream that an earlier daemon had with a session: after the session was
+    /// [restored](Self::restore), and before any run is entered. False if there is no such session.
+    pub fn take_up(&self, record: StreamRecord) -> bool {
+        let Some(session) = self.session(&record.key.session) else { return false };
+        session.take_up(record);
+        true
+    }
+
+    /// The requests whose answers may come from a run, of all sessions or of the one whose own it is.
+    pub(super) fn awaited_of(&self, generation: u64, owner: Option<&Session>) -> Vec<Awaited> {
+        let is_theirs = |awaited: &mut Awaited| match owner {
+            Some(owner) => awaited.session() == owner,
+            None => !awaited.session().is_isolated(),
+        };
+        let mut awaited: Vec<_> = lock(&self.awaited).extract_if(.., is_theirs).collect();
+        // Those of earlier runs wait in vain, which they learn from the outlook.
+        awaited.retain(|awaited| awaited.generation == generation);
+        awaited
+    }
+
+    /// Whether every open request is written down.
+    pub(super) fn is_settled(&self) -> bool {
+        self.everyone().iter().all(Session::is_settled)
+    }
+
+    /// See [`Hubs::freeze`](super::Hubs::freeze).
+    pub(super) fn freeze(&self) {
+        self.gate.shut();
+        self.everybody(|session| session.streams().hand_over());
+    }
+}
+
+impl Session {
+    /// See [`Hubs::pending`](super::Hubs::pending).
+    pub(super) fn pending(&self) -> Vec<String> {
+        self.streams().pending()
+    }
+
+    fn take_up(&self, record: StreamRecord) {
+        let Some(request) = record.request.clone() else {
+            // The general stream has no work to go on with.
+            self.streams().take_up(record, None);
+            return;
+        };
+        let Some(message) = Parsed::read(request).ok().filter(|it| it.kind() == Kind::Request)
+        else {
+            self.hub().gate().pass(|keeper| keeper.note(&record.key, StreamNews::Over));
+            return;
+        };
+        let sent = record.sent;
+        let id = message.id().map(|id| id.get().to_owned());
+        let Some((event, stream)) = self.streams().take_up(record, id.as_deref()) else { return };
+        if let Some(Sent { generation, line: Some(line) }) = sent
+            && !stream.is_finished()
+        {
+            // Parameters that cannot be read are refused by whoever goes on with the request.
+            let progress = Progress::of(&message, &stream).ok().flatten().map(Arc::new);
+            let awaited = Awaited::new((generation, line), self, &stream, progress);
+            lock(&self.hub().awaited).push(awaited);
+        }
+        let kept = Kept::taken_up(self.clone(), event, &stream);
+        // It ends when its client has its answer, or does not come for it.
+        drop(tokio::spawn(go_on(self.clone(), message, stream, kept)));
+    }
+}
+
+async fn go_on(session: Session, message: Parsed, stream: Arc<Stream>, kept: Kept<Session>) {
+    if !stream.is_finished() {
+        let work = exchange::answer(session, message, stream);
+        kept.see_through(work).await;
+    }
+    kept.linger().await;
+}

@@ -1,0 +1,179 @@
+//! What of a stream is written down for a later daemon, and what a later daemon makes of it.
+//!
+//! Nothing is, until [`Stream::write_down`]: most requests are answered before that is worth a write. From
+//! then on every change is noted under the stream's lock, before the change can be seen.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Stream;
+use super::log::{self, Log};
+use super::{Shared, Start};
+use crate::frame::{self, Frame};
+use crate::gate::Scribe;
+use crate::record::{Sent, StreamNews, StreamRecord};
+
+/// How far a stream is written down.
+#[derive(Debug)]
+pub(super) enum Durable {
+    No,
+    /// The stream of a request will be, with its first message.
+    Soon(Box<Scribe>, Bytes),
+    /// The stream of a request is.
+    Request(Box<Scribe>),
+    /// A general stream is.
+    General(Box<Scribe>),
+}
+
+/// When the stream of a request begins to be written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begin {
+    Now,
+    /// With its first message: before that its client has no id to come back with.
+    WithMessage,
+}
+
+/// What an earlier daemon did about a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Inherited {
+    /// Where it was sent last.
+    pub(crate) sent: Option<Sent>,
+    /// How often it was sent.
+    pub(crate) attempts: u32,
+    /// Whether the server asked the client something on its account.
+    pub(crate) was_asked: bool,
+}
+
+impl Stream {
+    /// The stream of a request as an earlier daemon had it, to be resumed.
+    pub(super) fn taken_up(record: StreamRecord, scribe: Scribe) -> Arc<Self> {
+        let StreamRecord { key: _, request: _, sent, attempts, said, answer } = record;
+        let is_question =
+            |(_, text): &(u64, Bytes)| matches!(frame::scan(text), Ok(Frame::Request { .. }));
+        let was_asked = said.iter().any(is_question);
+        let mut stream = Self::with(Log::restored(&log::REQUEST, said, answer), true);
+        stream.inherited = Some(Box::new(Inherited { sent, attempts, was_asked }));
+        stream.lock().durable = Durable::Request(Box::new(scribe));
+        Arc::new(stream)
+    }
+
+    /// A general stream gets back what an earlier daemon had in it.
+    pub(super) fn restore(&self, said: Vec<(u64, Bytes)>) {
+        self.lock().log = Log::restored(&log::GENERAL, said, None);
+    }
+
+    /// From now on the stream of this request is written down, unless it is answered already.
+    pub(super) fn write_down(&self, scribe: Scribe, request: Bytes, begin: Begin) {
+        let mut shared = self.lock();
+        if shared.is_closed || shared.log.has_ended() {
+            return;
+        }
+        shared.durable = Durable::Soon(Box::new(scribe), request);
+        if (begin == Begin::Now || shared.log.last() > 0) && !shared.begin() {
+            drop(shared);
+            self.cancel();
+        }
+    }
+
+    /// From now on this general stream is written down.
+    pub(super) fn write_down_general(&self, scribe: Scribe) {
+        self.lock().durable = Durable::General(Box::new(scribe));
+    }
+
+    /// Nobody needs what was written down of it.
+    pub(super) fn strike(&self) {
+        let mut shared = self.lock();
+        if let Durable::Request(scribe) = std::mem::replace(&mut shared.durable, Durable::No) {
+            // If another daemon has taken over, it decides that.
+            scribe.note(StreamNews::Over);
+        }
+    }
+
+    /// Its request is about to be sent there. False if it must not be.
+    pub(crate) fn sent(&self, sent: Sent) -> bool {
+        let mut shared = self.lock();
+        shared.sent = Some(sent);
+        match &shared.durable {
+            Durable::Request(scribe) => scribe.note(StreamNews::Sent(sent)),
+            Durable::No | Durable::Soon(..) | Durable::General(_) => true,
+        }
+    }
+
+    /// Whether a later daemon would go on with it.
+    pub(crate) fn is_written_down(&self) -> bool {
+        match self.lock().durable {
+            Durable::Request(_) | Durable::General(_) => true,
+            Durable::No | Durable::Soon(..) => false,
+        }
+    }
+
+    /// What an earlier daemon did about its request, if it is not of this one.
+    pub(crate) fn inherited(&self) -> Option<&Inherited> {
+        self.inherited.as_deref()
+    }
+
+    /// The messages that are in its log.
+    pub(crate) fn messages(&self) -> Vec<Bytes> {
+        self.lock().log.messages().map(|(_, message)| message.clone()).collect()
+    }
+
+    /// A reader of all that nobody has read, for a client that cannot ask for anything again.
+    pub(crate) fn reader_for_good(self: &Arc<Self>) -> super::Reader {
+        let reader = self.reader(Start::Unread);
+        reader.reads_for_good();
+        reader
+    }
+}
+
+impl Shared {
+    /// Notes a message that is in the log by now. False if that is forbidden.
+    pub(super) fn note_message(&mut self, message: Bytes) -> bool {
+        let is_told_for_good = self.is_attached && self.reads_for_good;
+        match &self.durable {
+            Durable::No => true,
+            Durable::Soon(..) => self.begin(),
+            Durable::Request(_) | Durable::General(_) if is_told_for_good => true,
+            Durable::Request(scribe) | Durable::General(scribe) => {
+                scribe.note(StreamNews::Said(self.log.last(), message))
+            }
+        }
+    }
+
+    /// Notes the answer, which is in the log by now. False if that is forbidden.
+    pub(super) fn note_answer(&mut self, answer: Bytes) -> bool {
+        match &self.durable {
+            Durable::No | Durable::Soon(..) | Durable::General(_) => true,
+            Durable::Request(scribe) => scribe.note(StreamNews::Answered(self.log.last(), answer)),
+        }
+    }
+
+    /// What a general stream had written down is being told for good.
+    pub(super) fn forget_messages(&mut self) {
+        if let Durable::General(scribe) = &self.durable
+            && self.log.last() > 0
+        {
+            scribe.note(StreamNews::Over);
+        }
+    }
+
+    /// Writes down all there is.
+    fn begin(&mut self) -> bool {
+        let (scribe, request) = match std::mem::replace(&mut self.durable, Durable::No) {
+            Durable::Soon(scribe, request) => (scribe, request),
+            other @ (Durable::No | Durable::Request(_) | Durable::General(_)) => {
+                self.durable = other;
+                return true;
+            }
+        };
+        let begun = scribe.note(StreamNews::Begun(request));
+        let sent = self.sent.is_none_or(|sent| scribe.note(StreamNews::Sent(sent)));
+        let said = self.reads_for_good
+            || self
+                .log
+                .messages()
+                .all(|(number, message)| scribe.note(StreamNews::Said(number, message.clone())));
+        self.durable = Durable::Request(scribe);
+        begun && sent && said
+    }
+}
