@@ -3,6 +3,8 @@
 mod asking;
 mod client;
 mod contract;
+mod daemons;
+mod desk;
 mod handshake;
 mod holding;
 mod http;
@@ -16,7 +18,7 @@ mod restarts;
 mod server;
 mod site;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -24,7 +26,7 @@ use std::time::{Duration, SystemTime};
 use mainstay_proxy::front::Core as _;
 use mainstay_proxy::{
     Arrival, Decision, Hub, Hubs, Identity, Isolation, Keeper, Link, Outlook, Ports, Reason, Run,
-    SessionRecord, Settings, StreamKey, StreamNews, Witness,
+    SessionRecord, Settings, StreamKey, StreamNews, StreamRecord, Witness,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -39,7 +41,7 @@ const HOLD: Duration = Duration::from_secs(45);
 /// A hub and what it needs of the world.
 struct World {
     hub: Arc<Hub>,
-    hubs: Hubs,
+    hubs: Arc<Hubs>,
     notes: Arc<Notes>,
     generation: AtomicU64,
 }
@@ -54,11 +56,46 @@ impl World {
     }
 
     fn restored(settings: Settings, copy: Option<&[u8]>) -> Self {
-        let notes = Arc::<Notes>::default();
+        Self::on(Arc::default(), settings, copy)
+    }
+
+    fn on(notes: Arc<Notes>, settings: Settings, copy: Option<&[u8]>) -> Self {
         let hub = Hub::new(NAME, settings, ports(&notes), copy);
-        let hubs = Hubs::default();
+        let hubs = Arc::<Hubs>::default();
         hubs.insert(Arc::clone(&hub));
         Self { hub, hubs, notes, generation: AtomicU64::new(0) }
+    }
+
+    /// This daemon is killed: another one, of which nobody has run anything yet, with what was kept.
+    fn killed(&self) -> Self {
+        self.killed_with(settings())
+    }
+
+    fn killed_with(&self, settings: Settings) -> Self {
+        let world = Self::on(Arc::new(self.notes.copied()), settings, None);
+        world.generation.store(self.generation.load(Ordering::Relaxed), Ordering::Relaxed);
+        for record in world.notes.records() {
+            world.hub.restore(record);
+        }
+        for record in world.notes.streams() {
+            assert!(world.hub.take_up(record), "its session was kept");
+        }
+        world
+    }
+
+    /// The newest run is found alive. What it wrote meanwhile may be past.
+    async fn finds(&self, before: &Server, past: &[Value]) -> Server {
+        let (mut server, mut link) = Server::new();
+        link.past = past.iter().map(|line| line.to_string().into()).collect();
+        server.wrote(before.lines());
+        let known = before.run.as_ref().unwrap().hello.as_ref().clone();
+        let generation = self.generation.load(Ordering::Relaxed);
+        let arrival =
+            Arrival { generation, after: None, known: Some(known), epoch: 2, session: None };
+        let run = soon(self.hub.enter(Link::Lines(link), arrival)).await.unwrap();
+        self.hub.look(Outlook::Up(Arc::clone(&run)));
+        server.run = Some(run);
+        server
     }
 
     /// A client whose session is initialized.
@@ -142,6 +179,9 @@ struct Notes {
     copy: Mutex<Option<Vec<u8>>>,
     causes: Mutex<Vec<&'static str>>,
     unreachable: AtomicU64,
+    streams: Mutex<BTreeMap<(String, u64), StreamRecord>>,
+    /// How often something was noted.
+    noted: AtomicU64,
     /// The sessions that want a run, and what they are told of it.
     own: Mutex<Vec<(String, watch::Sender<Outlook>)>>,
 }
@@ -150,6 +190,26 @@ impl Notes {
     /// What is kept of the sessions.
     fn records(&self) -> Vec<SessionRecord> {
         self.records.lock().unwrap().clone()
+    }
+
+    /// What is kept of the streams.
+    fn streams(&self) -> Vec<StreamRecord> {
+        self.streams.lock().unwrap().values().cloned().collect()
+    }
+
+    /// What is kept of the streams of requests.
+    fn requests(&self) -> Vec<StreamRecord> {
+        self.streams().into_iter().filter(|stream| stream.request.is_some()).collect()
+    }
+
+    fn noted(&self) -> u64 {
+        self.noted.load(Ordering::Relaxed)
+    }
+
+    /// What another daemon finds.
+    fn copied(&self) -> Self {
+        let streams = Mutex::new(self.streams.lock().unwrap().clone());
+        Self { records: Mutex::new(self.records()), streams, ..Self::default() }
     }
 
     fn causes(&self) -> Vec<&'static str> {
@@ -182,7 +242,33 @@ impl Keeper for Notes {
         self.records.lock().unwrap().clear();
     }
 
-    fn note(&self, _stream: &StreamKey, _news: StreamNews) {}
+    fn note(&self, stream: &StreamKey, news: StreamNews) {
+        self.noted.fetch_add(1, Ordering::Relaxed);
+        let mut streams = self.streams.lock().unwrap();
+        let key = (stream.session.to_string(), stream.number);
+        if news == StreamNews::Over {
+            streams.remove(&key);
+            return;
+        }
+        let record = streams.entry(key).or_insert_with(|| StreamRecord {
+            key: stream.clone(),
+            request: None,
+            sent: None,
+            attempts: 0,
+            said: Vec::new(),
+            answer: None,
+        });
+        match news {
+            StreamNews::Begun(request) => record.request = Some(request),
+            StreamNews::Sent(sent) => {
+                record.sent = Some(sent);
+                record.attempts += 1;
+            }
+            StreamNews::Said(number, message) => record.said.push((number, message)),
+            StreamNews::Answered(number, answer) => record.answer = Some((number, answer)),
+            StreamNews::Over => unreachable!("it is removed above"),
+        }
+    }
 }
 
 impl Witness for Notes {

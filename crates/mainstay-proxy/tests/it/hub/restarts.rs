@@ -247,7 +247,7 @@ async fn a_restored_session_goes_on_with_a_new_run() {
     let record = before.notes.records().remove(0);
     let id = record.id.clone();
     world.hub.restore(record);
-    let session = mainstay_proxy::front::Core::session(&world.hubs, super::NAME, &id).unwrap();
+    let session = mainstay_proxy::front::Core::session(&*world.hubs, super::NAME, &id).unwrap();
     let client = super::Client::new(session);
     let held = client.calls("poke");
     let mut server = world.serves().await;

@@ -17,6 +17,8 @@ pub(super) struct Server {
     pub(super) stdout: mpsc::Sender<Bytes>,
     pub(super) junk: mpsc::Receiver<Bytes>,
     written: watch::Sender<u64>,
+    /// How many lines of it were heard.
+    pub(super) heard: watch::Receiver<u64>,
     pub(super) run: Option<Arc<Run>>,
 }
 
@@ -26,7 +28,7 @@ impl Server {
         let (stdout, from_server) = mpsc::channel(64);
         let (junk_in, junk) = mpsc::channel(64);
         let (written, progress) = watch::channel(0);
-        let heard = watch::channel(0).0;
+        let (heard, told) = watch::channel(0);
         let link = LineLink {
             to_server,
             from_server,
@@ -35,7 +37,7 @@ impl Server {
             heard,
             past: Vec::new(),
         };
-        (Self { stdin, stdout, junk, written, run: None }, link)
+        (Self { stdin, stdout, junk, written, heard: told, run: None }, link)
     }
 
     /// Answers the handshake.
@@ -61,6 +63,21 @@ impl Server {
     /// One more line is written whole.
     pub(super) fn confirms(&self) {
         self.written.send_modify(|written| *written += 1);
+    }
+
+    /// So many lines were written to it before.
+    pub(super) fn wrote(&self, lines: u64) {
+        self.written.send_replace(lines);
+    }
+
+    /// How many lines were written to it.
+    pub(super) fn lines(&self) -> u64 {
+        *self.written.borrow()
+    }
+
+    /// Waits until so many of its lines were heard.
+    pub(super) async fn was_heard(&mut self, lines: u64) {
+        soon(self.heard.wait_for(|heard| *heard == lines)).await.unwrap();
     }
 
     /// Reads a line.

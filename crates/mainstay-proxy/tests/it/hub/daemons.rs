@@ -1,0 +1,421 @@
+//! Daemons that die in the middle of calls, and what the next one makes of what was noted.
+
+use std::time::Duration;
+
+use mainstay_proxy::front::{Core as _, Session as _};
+use mainstay_proxy::stream::{EventId, Found, Start};
+use mainstay_proxy::{Sent, Settings};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::client::text;
+use super::desk::Desk;
+use super::server::tool_result;
+use super::{Client, NAME, Server, World, settings};
+use crate::soon;
+
+/// Longer than a call takes to be written down.
+const A_WHILE: Duration = Duration::from_millis(160);
+
+/// A daemon with a server and a client over lines that has called a tool, a while ago.
+struct Scene {
+    world: World,
+    server: Server,
+    desk: Desk,
+    session: String,
+    call: Value,
+}
+
+impl Scene {
+    async fn new(tool: &str) -> Self {
+        Self::with(tool, settings()).await
+    }
+
+    async fn with(tool: &str, settings: Settings) -> Self {
+        let world = World::with(settings);
+        let mut server = world.serves().await;
+        let (mut desk, session) = Desk::opens(&world).await;
+        desk.calls(7, tool).await;
+        let call = server.reads_call(tool).await;
+        sleep(A_WHILE).await;
+        Self { world, server, desk, session, call }
+    }
+}
+
+fn answer(call: &Value, text: &str) -> Value {
+    json!({"jsonrpc": "2.0", "id": call["id"], "result": tool_result(text)})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fast_call_is_not_written_down() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let (mut desk, _) = Desk::opens(&world).await;
+    for id in 1..4 {
+        desk.calls(id, "poke").await;
+        let call = server.reads_call("poke").await;
+        server.returns(&call, "done").await;
+        assert_eq!(desk.reads().await["id"], id);
+    }
+    assert_eq!(world.notes.noted(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_call_is_written_down_until_its_answer_is_written() {
+    let mut scene = Scene::new("poke").await;
+    let [record] = &scene.world.notes.requests()[..] else { panic!("one call is open") };
+    let line = scene.call["id"].as_u64();
+    assert_eq!(record.sent, Some(Sent { generation: 1, line }));
+    assert_eq!((record.attempts, &*record.key.session), (1, &*scene.session));
+    scene.server.returns(&scene.call, "done").await;
+    assert_eq!(text(&scene.desk.reads().await), "done");
+    assert!(scene.desk.reads_nothing().await);
+    assert_eq!(scene.world.notes.requests(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_call_is_answered_by_its_run_through_the_next_daemon() {
+    let scene = Scene::new("poke").await;
+    let world = scene.world.killed();
+    assert_eq!(world.hubs.pending(NAME, &scene.session), ["7"]);
+    let mut server = world.finds(&scene.server, &[]).await;
+    let mut desk = Desk::resumes(&world, &scene.session);
+    server.tells_progress(&scene.call, 0.5).await;
+    let progress = desk.reads().await;
+    assert_eq!(progress["params"], json!({"progressToken": 7, "progress": 0.5}));
+    server.says(&answer(&scene.call, "done")).await;
+    server.says(&answer(&scene.call, "again")).await;
+    let answer = desk.reads().await;
+    assert_eq!((&answer["id"], &*text(&answer)), (&json!(7), "done"));
+    assert!(desk.reads_nothing().await && server.reads_nothing().await);
+    assert_eq!(world.notes.requests(), []);
+    assert!(world.hubs.pending(NAME, &scene.session).is_empty());
+    // The session goes on as if nothing had happened.
+    desk.calls(8, "poke").await;
+    let call = server.reads_call("poke").await;
+    server.returns(&call, "more").await;
+    assert_eq!(text(&desk.reads().await), "more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_came_while_nobody_listened_is_found() {
+    let scene = Scene::new("poke").await;
+    let world = scene.world.killed();
+    let mut desk = Desk::resumes(&world, &scene.session);
+    let stray = json!({"jsonrpc": "2.0", "id": 5, "result": {}});
+    let told = json!({"jsonrpc": "2.0", "method": "notifications/message",
+        "params": {"level": "error", "data": "heard before"}});
+    let past = [stray, told, answer(&scene.call, "done"), answer(&scene.call, "again")];
+    let mut server = world.finds(&scene.server, &past).await;
+    assert_eq!(text(&desk.reads().await), "done");
+    assert!(desk.reads_nothing().await && server.reads_nothing().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_may_be_the_first_line_that_is_heard() {
+    let scene = Scene::new("poke").await;
+    let world = scene.world.killed();
+    let (server, link) = Server::new();
+    server.wrote(scene.server.lines());
+    server.says(&answer(&scene.call, "done")).await;
+    let known = scene.server.run.as_ref().unwrap().hello.as_ref().clone();
+    let arrival =
+        mainstay_proxy::Arrival { generation: 1, known: Some(known), epoch: 2, ..world.arrival() };
+    let run = soon(world.hub.enter(mainstay_proxy::Link::Lines(link), arrival)).await.unwrap();
+    sleep(A_WHILE).await;
+    world.hub.look(mainstay_proxy::Outlook::Up(run));
+    let mut desk = Desk::resumes(&world, &scene.session);
+    assert_eq!(text(&desk.reads().await), "done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unsafe_call_whose_run_died_meanwhile_has_an_unknown_effect() {
+    let scene = Scene::new("poke").await;
+    let world = scene.world.killed();
+    let mut desk = Desk::resumes(&world, &scene.session);
+    let mut server = world.serves().await;
+    let told = text(&desk.reads().await);
+    assert!(told.starts_with("failed: the server stopped during this call"), "{told}");
+    assert!(told.contains("exited 3 after 2 h"), "{told}");
+    assert!(desk.reads_nothing().await && server.reads_nothing().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_safe_call_is_replayed_once_across_daemons() {
+    let scene = Scene::new("peek").await;
+    let world = scene.world.killed();
+    let mut desk = Desk::resumes(&world, &scene.session);
+    let mut server = world.serves().await;
+    server.reads_call("peek").await;
+    assert_eq!(world.notes.requests()[0].attempts, 2);
+    // The second daemon dies too, and the run with it.
+    let world = world.killed();
+    let mut last = world.serves().await;
+    assert!(desk.reads_nothing().await);
+    let mut desk = Desk::resumes(&world, &scene.session);
+    assert!(text(&desk.reads().await).contains("stopped twice"));
+    assert!(last.reads_nothing().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_safe_call_is_answered_by_the_next_run() {
+    let scene = Scene::new("peek").await;
+    let world = scene.world.killed();
+    let mut desk = Desk::resumes(&world, &scene.session);
+    let mut server = world.serves().await;
+    let call = server.reads_call("peek").await;
+    server.returns(&call, "seen").await;
+    assert_eq!(text(&desk.reads().await), "seen");
+    assert!(server.reads_nothing().await);
+    assert_eq!(world.notes.causes(), ["replayed"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_was_noted_is_told_without_any_run() {
+    let scene = Scene::new("poke").await;
+    // Nobody reads what is written to the client.
+    let Scene { world, server, session, call, desk } = scene;
+    let filling = json!({"method": "notifications/message",
+        "params": {"level": "error", "data": "x".repeat(1 << 16)}});
+    server.says(&filling).await;
+    server.returns(&call, "done").await;
+    soon(async {
+        while world.notes.requests()[0].answer.is_none() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    let next = world.killed();
+    drop(desk);
+    assert_eq!(next.hubs.pending(NAME, &session), ["7"]);
+    let mut desk = Desk::resumes(&next, &session);
+    assert_eq!(text(&desk.reads().await), "done");
+    assert!(desk.reads_nothing().await);
+    assert_eq!(next.notes.requests(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_never_sent_is_sent_by_the_next_daemon() {
+    let world = World::new();
+    let server = world.serves().await;
+    let (mut desk, session) = Desk::opens(&world).await;
+    drop(server);
+    world.is_coming(None);
+    desk.calls(7, "poke").await;
+    sleep(A_WHILE).await;
+    let [record] = &world.notes.requests()[..] else { panic!("one call is held") };
+    assert_eq!((record.sent, record.attempts), (None, 0));
+    let world = world.killed();
+    let mut desk = Desk::resumes(&world, &session);
+    let mut server = world.serves().await;
+    let call = server.reads_call("poke").await;
+    server.returns(&call, "done").await;
+    assert_eq!(text(&desk.reads().await), "done");
+    assert!(server.reads_nothing().await);
+}
+
+/// The daemon died between its note and the line.
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_line_never_reached_the_server_is_sent_again() {
+    let scene = Scene::new("poke").await;
+    let world = scene.world.killed();
+    let mut desk = Desk::resumes(&world, &scene.session);
+    scene.server.wrote(scene.server.lines() - 1);
+    let mut server = world.finds(&scene.server, &[]).await;
+    let call = server.reads_call("poke").await;
+    assert_ne!(call["id"], scene.call["id"]);
+    server.returns(&call, "done").await;
+    assert_eq!(text(&desk.reads().await), "done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_come_back_gives_its_call_up() {
+    let scene = Scene::new("poke").await;
+    let world = scene.world.killed();
+    let mut server = world.finds(&scene.server, &[]).await;
+    sleep(Duration::from_secs(31)).await;
+    let cancelled = server.reads().await;
+    assert_eq!(cancelled["method"], "notifications/cancelled");
+    assert_eq!(cancelled["params"]["requestId"], scene.call["id"]);
+    assert_eq!(world.notes.requests(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_taken_up_can_be_cancelled() {
+    let scene = Scene::new("poke").await;
+    let world = scene.world.killed();
+    let mut server = world.finds(&scene.server, &[]).await;
+    let mut desk = Desk::resumes(&world, &scene.session);
+    let params = json!({"requestId": 7});
+    desk.says(&json!({"method": "notifications/cancelled", "params": params})).await;
+    assert_eq!(server.reads().await["params"]["requestId"], scene.call["id"]);
+    assert!(desk.reads_nothing().await);
+    assert_eq!(world.notes.requests(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_are_found_by_their_events_in_the_next_daemon() {
+    let scene = Scene::new("poke").await;
+    let world = scene.world.killed();
+    let session = world.hubs.session(NAME, &scene.session).unwrap();
+    let record = &world.notes.requests()[0];
+    let event: EventId = format!("{:016x}-0-37", record.key.number).parse().unwrap();
+    let Found::Request(stream, start) = session.streams().find(&event) else {
+        panic!("it was taken up")
+    };
+    let mut reader = stream.reader(start);
+    let server = world.finds(&scene.server, &[]).await;
+    server.says(&answer(&scene.call, "done")).await;
+    let item = soon(reader.next()).await.unwrap();
+    assert_eq!((item.number, item.is_answer), (1, true));
+    assert!(matches!(session.streams().find(&event.at(1)), Found::Over));
+    assert!(world.notes.requests()[0].answer.is_some(), "its client may have lost it");
+    sleep(Duration::from_secs(61)).await;
+    assert_eq!(world.notes.requests(), []);
+    assert!(matches!(session.streams().find(&event), Found::Gone(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_general_stream_goes_on_after_its_last_event() {
+    let world = World::new();
+    let server = world.serves().await;
+    let client = world.client().await;
+    for number in 1..4 {
+        server.logs("error", &number.to_string()).await;
+        client.hears().await;
+    }
+    let world = world.killed();
+    let session = world.hubs.session(NAME, client.session.id()).unwrap();
+    let streams = session.streams();
+    assert_eq!(
+        streams.general_event().to_string(),
+        client.session.streams().general_event().to_string()
+    );
+    let after = |number| match streams.find(&streams.general_event().at(number)) {
+        Found::General(start) => start,
+        found => panic!("{found:?}"),
+    };
+    let mut reader = streams.general().reader(after(1));
+    for number in 2..4 {
+        let item = soon(reader.next()).await.unwrap();
+        let message: Value = serde_json::from_slice(&item.message).unwrap();
+        assert_eq!((item.number, &message["params"]["data"]), (number, &json!(number.to_string())));
+    }
+    let server = world.serves().await;
+    server.logs("error", "4").await;
+    assert_eq!(soon(reader.next()).await.unwrap().number, 4);
+    assert_eq!(after(9), Start::Unread, "of a time that was forgotten");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_over_lines_hears_what_is_unread_once() {
+    let world = World::new();
+    let server = world.serves().await;
+    let (mut desk, session) = Desk::opens(&world).await;
+    server.logs("error", "told").await;
+    assert_eq!(desk.reads().await["params"]["data"], "told");
+    let world = world.killed();
+    let server = world.serves().await;
+    server.logs("error", "unread").await;
+    soon(async {
+        while world.notes.streams().is_empty() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    let world = world.killed();
+    let mut desk = Desk::resumes(&world, &session);
+    assert_eq!(desk.reads().await["params"]["data"], "unread");
+    assert!(desk.reads_nothing().await);
+    assert_eq!(world.notes.streams(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_loss_of_memory_is_told_across_daemons_once() {
+    let loud = || Settings { quiet_restart: false, ..settings() };
+    let world = World::with(loud());
+    let mut server = world.serves().await;
+    let client = world.client().await;
+    assert_eq!(says(&client, &mut server).await, "done");
+    assert_eq!(world.notes.records()[0].run, Some(1));
+    let same = world.killed_with(loud());
+    let mut server = same.finds(&server, &[]).await;
+    let client = Client::new(same.hubs.session(NAME, client.session.id()).unwrap());
+    assert_eq!(says(&client, &mut server).await, "done");
+    let next = same.killed_with(loud());
+    let mut server = next.serves().await;
+    let client = Client::new(next.hubs.session(NAME, client.session.id()).unwrap());
+    assert!(says(&client, &mut server).await.contains("whatever it kept in memory is lost"));
+    assert_eq!(next.notes.records()[0].run, Some(2));
+    assert_eq!(says(&client, &mut server).await, "done");
+}
+
+async fn says(client: &Client, server: &mut Server) -> String {
+    let asked = client.calls("poke");
+    let call = server.reads_call("poke").await;
+    server.returns(&call, "done").await;
+    asked.text().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn lines_count_as_heard_when_nothing_of_them_can_be_lost() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    // The answer to `initialize`, and nothing else so far.
+    server.was_heard(1).await;
+    let client = world.client().await;
+    let asked = client.calls("poke");
+    let call = server.reads_call("poke").await;
+    server.logs("error", "noted").await;
+    server.was_heard(2).await;
+    server.returns(&call, "done").await;
+    assert_eq!(asked.text().await, "done");
+    server.was_heard(3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frozen_hub_does_nothing_any_more() {
+    let mut scene = Scene::new("poke").await;
+    let heard = *scene.server.heard.borrow();
+    soon(scene.world.hubs.hand_over()).await;
+    let noted = scene.world.notes.noted();
+    let records = scene.world.notes.records();
+    scene.server.returns(&scene.call, "done").await;
+    scene.desk.is_dropped().await;
+    assert!(scene.world.hub.close(&scene.session), "it goes on elsewhere");
+    assert!(scene.server.reads_nothing().await, "nothing was cancelled");
+    assert_eq!(*scene.server.heard.borrow(), heard);
+    assert_eq!((scene.world.notes.noted(), scene.world.notes.records()), (noted, records));
+    // The next daemon hears the answer.
+    let world = scene.world.killed();
+    let mut desk = Desk::resumes(&world, &scene.session);
+    let server = world.finds(&scene.server, &[]).await;
+    server.says(&answer(&scene.call, "done")).await;
+    assert_eq!(text(&desk.reads().await), "done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_waits_for_requests_to_be_answered_or_written_down() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let (mut desk, session) = Desk::opens(&world).await;
+    desk.calls(1, "fast").await;
+    let fast = server.reads_call("fast").await;
+    desk.calls(2, "slow").await;
+    server.reads_call("slow").await;
+    let hubs = std::sync::Arc::clone(&world.hubs);
+    let handing_over = tokio::spawn(async move { hubs.hand_over().await });
+    server.returns(&fast, "done").await;
+    assert_eq!(text(&desk.reads().await), "done");
+    soon(handing_over).await.unwrap();
+    assert_eq!(world.killed().hubs.pending(NAME, &session), ["2"]);
+}
+
+/// A daemon that drops a client is not a client that goes.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_connection_leaves_the_session() {
+    let scene = Scene::new("poke").await;
+    scene.desk.is_dropped().await;
+    assert!(scene.world.hubs.session(NAME, &scene.session).is_ok());
+    assert_eq!(scene.world.notes.records().len(), 1);
+}
