@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+use super::Drain;
 use crate::frame;
 use crate::stream::{EventId, Item, Reader, Stream};
 
@@ -23,6 +25,9 @@ const RETRY: &str = "retry: 5000\n";
 /// A comment without the empty line that ends an event: `httpx-sse` takes such a line for an event
 /// without data once an event had an id, and Python clients of before 2025-11-25 fail to parse it.
 const COMMENT: Bytes = Bytes::from_static(b":\n");
+/// What a client is told besides when a stream ends because another daemon takes over, which is there in a
+/// moment. It has no empty line either.
+const SOON: Bytes = Bytes::from_static(b"retry: 250\n");
 const SPACE: Bytes = Bytes::from_static(b" ");
 /// Events up to this size are copied together; the parts of larger ones are sent one by one.
 const SMALL: usize = 4096;
@@ -40,8 +45,8 @@ impl Body {
     }
 
     /// A stream of events; `id` is that of an event of it.
-    pub(super) fn events(reader: Reader, id: EventId, opening: Opening) -> Self {
-        Self::Events(Box::new(Events::new(reader, id, opening)))
+    pub(super) fn events(reader: Reader, id: EventId, opening: Opening, ending: Ending) -> Self {
+        Self::Events(Box::new(Events::new(reader, id, opening, ending)))
     }
 
     /// Like [`Body::events`], but it also tells whether the client was given an id to come back with.
@@ -49,9 +54,10 @@ impl Body {
         reader: Reader,
         id: EventId,
         opening: Opening,
+        ending: Ending,
         has_id: Arc<AtomicBool>,
     ) -> Self {
-        let events = Events::new(reader, id, opening);
+        let events = Events::new(reader, id, opening, ending);
         Self::Events(Box::new(Events { has_id, ..events }))
     }
 
@@ -60,10 +66,11 @@ impl Body {
         reader: Reader,
         id: EventId,
         opening: Opening,
-        end: impl Future<Output = ()> + Send + 'static,
+        ending: Ending,
+        end: impl Future<Output = Drain> + Send + 'static,
     ) -> Self {
         let end: Option<End> = Some(Box::pin(end));
-        Self::Events(Box::new(Events { end, ..Events::new(reader, id, opening) }))
+        Self::Events(Box::new(Events { end, ..Events::new(reader, id, opening, ending) }))
     }
 
     /// The answer alone; messages before it go to `others`.
@@ -84,13 +91,17 @@ pub(super) enum Opening {
 }
 
 type Parts = array::IntoIter<Bytes, 3>;
-type End = Pin<Box<dyn Future<Output = ()> + Send>>;
+type End = Pin<Box<dyn Future<Output = Drain> + Send>>;
+/// How the end of the listener has begun, if it has.
+pub(super) type Ending = watch::Receiver<Option<Drain>>;
 
 pub(super) struct Events {
     reader: Reader,
     id: EventId,
     opening: Opening,
     end: Option<End>,
+    ending: Ending,
+    has_ended: bool,
     /// The rest of the present event.
     parts: Parts,
     tick: Interval,
@@ -99,14 +110,26 @@ pub(super) struct Events {
 }
 
 impl Events {
-    fn new(reader: Reader, id: EventId, opening: Opening) -> Self {
-        let has_id = Arc::default();
-        Self { reader, id, opening, end: None, parts: nothing(), tick: tick(), has_id }
+    fn new(reader: Reader, id: EventId, opening: Opening, ending: Ending) -> Self {
+        Self {
+            reader,
+            id,
+            opening,
+            end: None,
+            ending,
+            has_ended: false,
+            parts: nothing(),
+            tick: tick(),
+            has_id: Arc::default(),
+        }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if let Some(part) = self.parts.find(|part| !part.is_empty()) {
             return Poll::Ready(Some(part));
+        }
+        if self.has_ended {
+            return Poll::Ready(None);
         }
         if self.opening == Opening::Priming {
             self.opening = Opening::Over;
@@ -114,15 +137,26 @@ impl Events {
             return Poll::Ready(Some(priming(&self.id.at(self.reader.position()))));
         }
         if let Poll::Ready(item) = self.reader.poll_next(cx) {
-            return Poll::Ready(item.and_then(|item| self.begin(&item)));
+            return Poll::Ready(match item {
+                Some(item) => self.begin(&item),
+                None => self.finish(),
+            });
         }
         if let Some(end) = &mut self.end
             && end.as_mut().poll(cx).is_ready()
         {
-            return Poll::Ready(None);
+            return Poll::Ready(self.finish());
         }
         ready!(self.tick.poll_tick(cx));
         Poll::Ready(Some(COMMENT))
+    }
+
+    /// What a stream ends with.
+    fn finish(&mut self) -> Option<Bytes> {
+        self.has_ended = true;
+        let goes_on =
+            *self.ending.borrow() == Some(Drain::HandOver) && !self.reader.stream().is_finished();
+        goes_on.then_some(SOON)
     }
 
     fn begin(&mut self, item: &Item) -> Option<Bytes> {

@@ -26,7 +26,8 @@ pub(super) fn get<C: Core>(
     let general = |start| {
         session.listens();
         let reader = streams.general().reader(start);
-        Body::events_until(reader, streams.general_event(), opening, front.ended())
+        let event = streams.general_event();
+        Body::events_until(reader, event, opening, front.ending(), front.ended())
     };
     let Some(last) = last_event(headers) else {
         return Ok(reply::events(general(Start::Unread)));
@@ -34,7 +35,8 @@ pub(super) fn get<C: Core>(
     match streams.find(&last) {
         Found::General(start) => Ok(reply::events(general(start))),
         Found::Request(stream, start) => {
-            Ok(reply::events(Body::events(stream.reader(start), last, opening)))
+            let body = Body::events(stream.reader(start), last, opening, front.ending());
+            Ok(reply::events(body))
         }
         Found::Gone(Some(request)) if is_id(&request) => Ok(reply::failed_stream(&request, LOST)),
         // Of all answers this one makes clients stop: an empty 200 they ask for again and again, on
@@ -45,11 +47,7 @@ pub(super) fn get<C: Core>(
 
 /// How a stream begins for clients of this version.
 pub(super) fn opening(version: Option<ProtocolVersion>) -> Opening {
-    if version >= Some(ProtocolVersion::V2025_11_25) {
-        Opening::Priming
-    } else {
-        Opening::FirstMessage
-    }
+    if head::has_priming(version) { Opening::Priming } else { Opening::FirstMessage }
 }
 
 /// What is told of a request whose stream is no longer known: its client waits for an answer and

@@ -1,6 +1,6 @@
 //! What the head of a request asks for. Pure.
 
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 
 use super::{Refusal, Scope};
 use crate::front::ProtocolVersion;
@@ -49,6 +49,27 @@ impl Accept {
     pub(super) fn is_nothing(self) -> bool {
         !self.json && !self.events
     }
+}
+
+/// Whether a client is to get the head of its response at once, before there is an answer.
+///
+/// Both Python SDKs, which `httpx` names to us, tear the whole client down when a connection is cut before
+/// that, as it is when we die. A stream that is cut they resume, and so do they ask us for the end of one
+/// that we no longer know. Others lose one call, and are better off with plain JSON.
+pub(super) fn wants_head_at_once(
+    headers: &HeaderMap,
+    accept: Accept,
+    version: Option<ProtocolVersion>,
+) -> bool {
+    let agent = headers.get(USER_AGENT).map(HeaderValue::as_bytes);
+    let is_python = agent.is_some_and(|agent| agent.starts_with(b"python-httpx"));
+    // Clients of earlier versions have no id to come back with before the first message.
+    is_python && accept.events && has_priming(version)
+}
+
+/// Whether streams begin with an event that has an id and no data, for clients of this version.
+pub(super) fn has_priming(version: Option<ProtocolVersion>) -> bool {
+    version >= Some(ProtocolVersion::V2025_11_25)
 }
 
 /// Whether the body is said to be JSON.
@@ -127,6 +148,26 @@ mod tests {
         check(&["text/*"], false, true);
         check(&["text/html"], false, false);
         check(&[""], false, false);
+    }
+
+    #[test]
+    fn only_python_clients_that_can_come_back_get_the_head_at_once() {
+        let (new, old) = (ProtocolVersion::V2025_11_25, ProtocolVersion::V2025_06_18);
+        for (agent, events, version, expected) in [
+            ("python-httpx/0.28.1", true, Some(new), true),
+            ("python-httpx/0.28.1", false, Some(new), false),
+            ("python-httpx/0.28.1", true, Some(old), false),
+            ("python-httpx/0.28.1", true, None, false),
+            ("node", true, Some(new), false),
+            ("Mozilla/5.0 python-httpx", true, Some(new), false),
+        ] {
+            let headers = HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static(agent))]);
+            let accept = Accept { json: true, events };
+            let at_once = wants_head_at_once(&headers, accept, version);
+            assert_eq!(at_once, expected, "{agent} {version:?}");
+        }
+        let both = Accept { json: true, events: true };
+        assert!(!wants_head_at_once(&HeaderMap::new(), both, Some(new)));
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(super) fn commit<C: Core>(
     run: Run,
     pace: Pace,
 ) -> Response<Body> {
-    let Asked { session, id, accept, version, opening: begun } = asked;
+    let Asked { session, id, accept, version, at_once: _, opening: begun } = asked;
     let is_full = session.streams().waiting() >= front.config.limits.waiting_in_session;
     let permit = Arc::clone(&front.waiting).try_acquire_owned().ok().filter(|_| !is_full);
     let Some(permit) = permit else {
@@ -58,7 +58,7 @@ pub(super) fn commit<C: Core>(
         let opening = opening(version);
         let kept = Durable::new(Kept::new(session, &stream, id.as_deref()), text, opening, pace);
         let (event, has_id) = (kept.kept.event().clone(), Arc::clone(&has_id));
-        let body = Body::events_telling(reader, event, opening, has_id);
+        let body = Body::events_telling(reader, event, opening, front.ending(), has_id);
         (Some(kept), reply::events(body))
     } else {
         (None, reply::spaced(Body::spaced(reader, Arc::clone(session.streams().general()))))

@@ -5,6 +5,8 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -15,11 +17,29 @@ use tokio::io::{AsyncRead, AsyncWrite};
 const SHORT: usize = 1024;
 
 /// A connection.
-pub(super) struct Io<T>(TokioIo<T>);
+pub(super) struct Io<T> {
+    inner: TokioIo<T>,
+    was_read: WasRead,
+}
+
+/// Whether anything was read from a connection.
+#[derive(Debug, Clone, Default)]
+pub(super) struct WasRead(Arc<AtomicBool>);
+
+impl WasRead {
+    pub(super) fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 impl<T> Io<T> {
-    pub(super) fn new(connection: T) -> Self {
-        Self(TokioIo::new(connection))
+    pub(super) fn new(connection: T) -> (Self, WasRead) {
+        let was_read = WasRead::default();
+        (Self { inner: TokioIo::new(connection), was_read: was_read.clone() }, was_read)
+    }
+
+    pub(super) fn into_inner(self) -> T {
+        self.inner.into_inner()
     }
 }
 
@@ -29,7 +49,11 @@ impl<T: AsyncRead + Unpin> Read for Io<T> {
         cx: &mut Context<'_>,
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+        let read = Pin::new(&mut self.inner).poll_read(cx, buf);
+        if read.is_ready() {
+            self.was_read.0.store(true, Ordering::Relaxed);
+        }
+        read
     }
 }
 
@@ -39,7 +63,7 @@ impl<T: AsyncWrite + Unpin> Write for Io<T> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
+        Pin::new(&mut self.inner).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -49,21 +73,21 @@ impl<T: AsyncWrite + Unpin> Write for Io<T> {
     ) -> Poll<io::Result<usize>> {
         let mut room = [0; SHORT];
         match joined(bufs, &mut room) {
-            Some(text) => Pin::new(&mut self.0).poll_write(cx, text),
-            None => Pin::new(&mut self.0).poll_write_vectored(cx, bufs),
+            Some(text) => Pin::new(&mut self.inner).poll_write(cx, text),
+            None => Pin::new(&mut self.inner).poll_write_vectored(cx, bufs),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
+        self.inner.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(&mut self.inner).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        Pin::new(&mut self.inner).poll_shutdown(cx)
     }
 }
 

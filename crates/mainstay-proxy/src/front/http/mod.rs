@@ -10,6 +10,9 @@
 //! Order of the checks: Host and Origin, path, method, headers, length, body, session. Whatever
 //! fails afterwards is told in a JSON-RPC answer within a 200, because clients end their session on
 //! most other answers.
+//!
+//! A listener ends in one of two manners ([`Drain`]): requests may finish, because nobody will go on with
+//! them; or another daemon takes over, to which even idle connections are handed ([`serve_until`]).
 
 mod body;
 mod get;
@@ -19,32 +22,24 @@ mod hold;
 mod io;
 mod post;
 mod reply;
+mod serve;
 
 use std::convert::Infallible;
-use std::io::ErrorKind;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
-use tracing::{debug, error, warn};
+use tracing::error;
 
 use self::body::Body;
-use self::io::Io;
 use self::reply::Refusal;
 use super::Core;
 
 pub use self::guard::Allowed;
-
-/// How long to wait when a connection could not be accepted.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+pub use self::serve::{Drain, serve, serve_until};
 
 /// How to serve.
 #[derive(Debug, Clone)]
@@ -98,38 +93,6 @@ impl Default for Limits {
     }
 }
 
-/// Serves until the shutdown. Then nothing more is accepted, general streams end, and requests in
-/// flight may finish for [`Limits::drain`].
-pub async fn serve<C: Core>(
-    listener: TcpListener,
-    core: Arc<C>,
-    config: Config,
-    shutdown: impl Future<Output = ()>,
-) {
-    let front = Arc::new(Front::new(core, config));
-    let mut connections = JoinSet::new();
-    let mut shutdown = pin!(shutdown);
-    loop {
-        let has_room = connections.len() < front.config.limits.connections;
-        tokio::select! {
-            () = &mut shutdown => break,
-            accepted = listener.accept(), if has_room => match accepted {
-                Ok((socket, _)) => match socket.set_nodelay(true) {
-                    Ok(()) => drop(connections.spawn(connection(Arc::clone(&front), socket))),
-                    Err(error) => debug!(%error, "connection lost before it was used"),
-                },
-                Err(error) => accept_failed(&error).await,
-            },
-            Some(ended) = connections.join_next() => {
-                report(ended);
-                reap(&mut front.held());
-            }
-        }
-    }
-    drop(listener);
-    front.end(connections).await;
-}
-
 /// What all connections of a listener share.
 struct Front<C> {
     core: Arc<C>,
@@ -137,23 +100,29 @@ struct Front<C> {
     /// The tasks of committed requests.
     held: Mutex<JoinSet<()>>,
     waiting: Arc<Semaphore>,
-    /// Whether the shutdown has begun.
-    ending: watch::Sender<bool>,
+    /// Set when the end has begun.
+    ending: watch::Sender<Option<Drain>>,
 }
 
 impl<C: Core> Front<C> {
     fn new(core: Arc<C>, config: Config) -> Self {
         let waiting = Arc::new(Semaphore::new(config.limits.waiting));
-        Self { core, config, held: Mutex::default(), waiting, ending: watch::Sender::new(false) }
+        Self { core, config, held: Mutex::default(), waiting, ending: watch::Sender::new(None) }
     }
 
-    /// Resolves when the shutdown begins.
-    fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
+    /// Resolves when the end begins.
+    fn ended(&self) -> impl Future<Output = Drain> + Send + 'static {
         let mut ending = self.ending.subscribe();
         async move {
+            let ending = ending.wait_for(Option::is_some).await;
             // An error means that the front is gone, which ends all the more.
-            ending.wait_for(|is_ending| *is_ending).await.ok();
+            ending.ok().and_then(|drain| *drain).unwrap_or(Drain::Finish)
         }
+    }
+
+    /// Tells bodies how the end has begun, if it has.
+    fn ending(&self) -> watch::Receiver<Option<Drain>> {
+        self.ending.subscribe()
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -164,47 +133,6 @@ impl<C: Core> Front<C> {
 
     fn held(&self) -> MutexGuard<'_, JoinSet<()>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn end(&self, mut connections: JoinSet<()>) {
-        self.ending.send_replace(true);
-        let drained = async {
-            while let Some(ended) = connections.join_next().await {
-                report(ended);
-            }
-        };
-        if tokio::time::timeout(self.config.limits.drain, drained).await.is_err() {
-            warn!(connections = connections.len(), "requests cut at the end");
-        }
-        connections.shutdown().await;
-        // Without connections nobody commits a request any more, and nobody waits for one.
-        let mut held = std::mem::take(&mut *self.held());
-        held.shutdown().await;
-    }
-}
-
-async fn connection<C: Core>(
-    front: Arc<Front<C>>,
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) {
-    let service = service_fn(|request| handle(&front, request));
-    let served = http1::Builder::new()
-        // A client that closes its side has gone: what it asked for is given up at once. No client
-        // of MCP shuts down only its sending side.
-        .half_close(false)
-        .max_buf_size(front.config.limits.head)
-        .serve_connection(Io::new(stream), service);
-    let mut served = pin!(served);
-    let outcome = tokio::select! {
-        biased;
-        outcome = served.as_mut() => outcome,
-        () = front.ended() => {
-            served.as_mut().graceful_shutdown();
-            served.await
-        }
-    };
-    if let Err(error) = outcome {
-        debug!(%error, "connection broken");
     }
 }
 
@@ -246,17 +174,6 @@ async fn respond<C: Core>(
     }
 }
 
-async fn accept_failed(error: &std::io::Error) {
-    match error.kind() {
-        // The client's own doing.
-        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset => {}
-        _ => {
-            warn!(%error, "connection not accepted");
-            tokio::time::sleep(ACCEPT_AGAIN).await;
-        }
-    }
-}
-
 /// Forgets the tasks that have ended.
 fn reap(tasks: &mut JoinSet<()>) {
     while let Some(ended) = tasks.try_join_next() {
@@ -264,11 +181,16 @@ fn reap(tasks: &mut JoinSet<()>) {
     }
 }
 
-fn report(ended: Result<(), JoinError>) {
-    if let Err(error) = ended
-        && error.is_panic()
-    {
-        error!(%error, "task failed");
+/// What a task gave, if it did not fail.
+fn report<T>(ended: Result<T, JoinError>) -> Option<T> {
+    match ended {
+        Ok(given) => Some(given),
+        Err(error) => {
+            if error.is_panic() {
+                error!(%error, "task failed");
+            }
+            None
+        }
     }
 }
 

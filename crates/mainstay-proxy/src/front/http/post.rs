@@ -56,7 +56,9 @@ pub(super) async fn take<C: Core>(
         Kind::Request => {
             let session = session()?;
             let version = session.version();
-            let asked = Asked { id: id_of(&message), accept, version, opening: None, session };
+            let at_once = head::wants_head_at_once(headers, accept, version);
+            let id = id_of(&message);
+            let asked = Asked { id, accept, version, at_once, opening: None, session };
             let run = Run::new(&asked.session, message);
             Ok(Taken::Request(asked, run))
         }
@@ -95,6 +97,8 @@ pub(super) struct Asked<S: Session> {
     pub(super) id: Option<Box<str>>,
     pub(super) accept: Accept,
     pub(super) version: Option<ProtocolVersion>,
+    /// Whether the head of the response is sent before there is an answer.
+    pub(super) at_once: bool,
     /// Set for `initialize`.
     pub(super) opening: Option<Opening<S>>,
 }
@@ -115,7 +119,8 @@ fn initialize<C: Core>(
     };
     let opening = Some(Opening::new(session.clone()));
     let version = wanted_version(&message);
-    let asked = Asked { id: id_of(&message), accept, version, opening, session };
+    let id = id_of(&message);
+    let asked = Asked { id, accept, version, at_once: false, opening, session };
     let run = Run::new(&asked.session, message);
     Ok(Taken::Request(asked, run))
 }
@@ -130,7 +135,7 @@ fn take_batch<S: Session>(session: S, accept: Accept, text: &Bytes) -> Result<Ta
         return Ok(Taken::Done(reply::empty(StatusCode::ACCEPTED)));
     }
     let run = Run::of(|out| Box::pin(batch::run(session.clone(), requests, out)));
-    let asked = Asked { session, id: None, accept, version, opening: None };
+    let asked = Asked { session, id: None, accept, version, at_once: false, opening: None };
     Ok(Taken::Request(asked, run))
 }
 
@@ -141,6 +146,9 @@ async fn ask<C: Core>(
     mut run: Run,
     headers: HeaderMap,
 ) -> Response<Body> {
+    if asked.at_once {
+        return hold::commit(front, asked, run, Pace::Early);
+    }
     match timeout(COMMIT, poll_fn(|cx| run.poll_ready(cx))).await {
         Ok(Ready::Answer(answer)) if asked.accept.json => plain(asked, answer, headers),
         Ok(Ready::End) => reply::empty(StatusCode::ACCEPTED),

@@ -272,3 +272,25 @@ async fn an_answer_with_line_ends_stays_one_event() {
     assert_eq!(all.matches("data: ").count(), 1);
     assert!(all.contains(&answer.replace(['\r', '\n'], " ")), "{all}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn python_clients_get_an_id_to_come_back_with_before_the_answer() {
+    let mut site = Site::new();
+    for (version, at_once) in [(NEW, true), (OLD, false)] {
+        let session = site.fake.with(version);
+        let mut wire = site.connect();
+        let agent = "\r\nUser-Agent: python-httpx/0.28.1\r\nContent-Type:";
+        let text = post(session.id(), BOTH, &call(7, "slow"));
+        wire.send(&text.replacen("\r\nContent-Type:", agent, 1)).await;
+        let start = tokio::time::Instant::now();
+        let asked = site.seen.request().await;
+        if at_once {
+            let head = wire.sees("data: \n\n").await;
+            assert!(head.contains("text/event-stream"), "{head}");
+            assert_eq!(start.elapsed(), Duration::ZERO);
+        }
+        let answer = asked.answers("{}");
+        let rest = wire.sees(&answer).await;
+        assert_eq!(rest.contains("application/json"), !at_once, "{rest}");
+    }
+}

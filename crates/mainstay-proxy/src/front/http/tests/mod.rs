@@ -21,7 +21,7 @@ struct Site {
     fake: Arc<Fake>,
     seen: Seen,
     front: Arc<Front<Fake>>,
-    connections: JoinSet<()>,
+    connections: JoinSet<Option<DuplexStream>>,
 }
 
 impl Site {
@@ -37,7 +37,7 @@ impl Site {
 
     fn connect(&mut self) -> Wire<DuplexStream> {
         let (ours, theirs) = tokio::io::duplex(1 << 12);
-        self.connections.spawn(connection(Arc::clone(&self.front), theirs));
+        self.connections.spawn(serve::connection(Arc::clone(&self.front), theirs));
         Wire { io: ours, got: Vec::new() }
     }
 

@@ -14,8 +14,8 @@ struct Live {
     fake: Arc<Fake>,
     seen: Seen,
     addr: SocketAddr,
-    shutdown: oneshot::Sender<()>,
-    served: JoinHandle<()>,
+    shutdown: oneshot::Sender<Drain>,
+    served: JoinHandle<Vec<std::net::TcpStream>>,
 }
 
 impl Live {
@@ -25,7 +25,8 @@ impl Live {
         let addr = listener.local_addr().unwrap();
         let (shutdown, is_over) = oneshot::channel();
         let is_over = async { is_over.await.unwrap() };
-        let served = tokio::spawn(serve(listener, Arc::clone(&fake), config, is_over));
+        let served =
+            tokio::spawn(serve_until(listener, Vec::new(), Arc::clone(&fake), config, is_over));
         Self { fake, seen, addr, shutdown, served }
     }
 
@@ -58,7 +59,7 @@ async fn at_the_end_streams_end_and_requests_finish() {
     let asked = live.seen.request().await;
     asked.out.push(note("progress").into());
     slow.sees("progress").await;
-    live.shutdown.send(()).unwrap();
+    live.shutdown.send(Drain::Finish).unwrap();
     stream.ends().await;
     let answer = asked.answers("{}");
     slow.sees(&answer).await;
@@ -75,7 +76,7 @@ async fn at_the_end_requests_are_cut_after_a_while() {
     slow.send(&post(session.id(), BOTH, &call(1, "slow"))).await;
     let asked = live.seen.request().await;
     slow.head(200).await;
-    live.shutdown.send(()).unwrap();
+    live.shutdown.send(Drain::Finish).unwrap();
     asked.given_up().await;
     soon(live.served).await.unwrap();
 }
@@ -95,4 +96,59 @@ async fn connections_beyond_the_limit_wait() {
     assert_eq!(second.got.len(), 0);
     drop(first);
     assert_eq!(second.reply().await.status, 200);
+}
+
+/// A front that another daemon takes over from.
+#[tokio::test]
+async fn at_a_hand_over_connections_at_rest_are_given_back_with_all_they_have_not_read() {
+    let mut live = Live::new(config(Limits::default())).await;
+    let session = live.fake.with(NEW);
+    let fast = |id| post(session.id(), BOTH, &call(id, "fast"));
+    let (mut fresh, mut used) = (live.connect().await, live.connect().await);
+    used.send(&fast(1)).await;
+    assert_eq!(used.reply().await.status, 200);
+    let mut stream = live.connect().await;
+    stream.send(&get(session.id(), None)).await;
+    stream.sees("data: \n\n").await;
+    let mut slow = live.connect().await;
+    slow.send(&post(session.id(), BOTH, &call(2, "slow"))).await;
+    let asked = live.seen.request().await;
+    slow.sees("data: \n\n").await;
+    live.shutdown.send(Drain::HandOver).unwrap();
+    // A general stream ends at once, with the advice to come back soon.
+    assert!(stream.sees("0\r\n\r\n").await.contains("retry: 250\n"));
+    // What the core closes when it freezes ends likewise.
+    asked.out.cancel();
+    assert!(slow.sees("0\r\n\r\n").await.contains("retry: 250\n"));
+    // The listener is gone by now: these requests are for the next daemon.
+    for wire in [&mut fresh, &mut used, &mut stream, &mut slow] {
+        wire.send(&fast(3)).await;
+    }
+    let at_rest = soon(live.served).await.unwrap();
+    assert_eq!(at_rest.len(), 4);
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (_stop, stopped) = oneshot::channel::<()>();
+    let stop = async {
+        stopped.await.ok();
+        Drain::Finish
+    };
+    let config = config(Limits::default());
+    let next = serve_until(listener, at_rest, Arc::clone(&live.fake), config, stop);
+    let _next = tokio::spawn(next);
+    for wire in [&mut fresh, &mut used, &mut stream, &mut slow] {
+        assert_eq!(wire.reply().await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn at_a_hand_over_what_does_not_come_to_rest_is_cut() {
+    let mut live = Live::new(config(Limits::default())).await;
+    let session = live.fake.with(NEW);
+    let mut slow = live.connect().await;
+    slow.send(&post(session.id(), "application/json", &call(1, "slow"))).await;
+    let asked = live.seen.request().await;
+    live.shutdown.send(Drain::HandOver).unwrap();
+    asked.given_up().await;
+    assert_eq!(soon(live.served).await.unwrap().len(), 0);
 }

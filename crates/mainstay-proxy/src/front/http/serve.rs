@@ -1,0 +1,179 @@
+//! Connections, from their beginning to the end of their listener.
+
+use std::io::{self, ErrorKind};
+use std::net;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::{debug, warn};
+
+use super::io::Io;
+use super::{Config, Front, handle, reap, report};
+use crate::front::Core;
+
+/// How long to wait when a connection could not be accepted.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long connections may take to come to rest before another daemon takes over. That is longer than the
+/// core takes to settle and freeze.
+const COME_TO_REST: Duration = Duration::from_millis(400);
+
+/// How a listener ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drain {
+    /// Requests in flight may finish for [`Limits::drain`](super::Limits::drain), then they are given up.
+    Finish,
+    /// Another daemon takes over, and goes on with what is written down. Whoever says so has the core
+    /// frozen shortly after ([`Hubs::hand_over`](crate::Hubs::hand_over)), at which the streams end; a
+    /// core that is not frozen takes what is then dropped for given up.
+    HandOver,
+}
+
+/// Serves until the shutdown. Then nothing more is accepted, general streams end, and requests in
+/// flight may finish for [`Limits::drain`](super::Limits::drain).
+pub async fn serve<C: Core>(
+    listener: TcpListener,
+    core: Arc<C>,
+    config: Config,
+    shutdown: impl Future<Output = ()>,
+) {
+    let stop = async {
+        shutdown.await;
+        Drain::Finish
+    };
+    drop(serve_until(listener, Vec::new(), core, config, stop).await);
+}
+
+/// Serves new connections, and those that another daemon had, until it is to stop. Gives back the
+/// connections that are at rest then, if another daemon takes over. Nothing of a request is lost on them:
+/// what their clients have sent is not read yet.
+pub async fn serve_until<C: Core>(
+    listener: TcpListener,
+    inherited: Vec<net::TcpStream>,
+    core: Arc<C>,
+    config: Config,
+    stop: impl Future<Output = Drain>,
+) -> Vec<net::TcpStream> {
+    let front = Arc::new(Front::new(core, config));
+    let mut connections = JoinSet::new();
+    for socket in inherited {
+        match adopt(socket) {
+            Ok(socket) => drop(connections.spawn(connection(Arc::clone(&front), socket))),
+            Err(error) => debug!(%error, "connection lost between two daemons"),
+        }
+    }
+    let mut stop = pin!(stop);
+    let drain = loop {
+        let has_room = connections.len() < front.config.limits.connections;
+        tokio::select! {
+            drain = &mut stop => break drain,
+            accepted = listener.accept(), if has_room => match accepted {
+                Ok((socket, _)) => match socket.set_nodelay(true) {
+                    Ok(()) => drop(connections.spawn(connection(Arc::clone(&front), socket))),
+                    Err(error) => debug!(%error, "connection lost before it was used"),
+                },
+                Err(error) => accept_failed(&error).await,
+            },
+            Some(ended) = connections.join_next() => {
+                report(ended);
+                reap(&mut front.held());
+            }
+        }
+    };
+    drop(listener);
+    front.end(connections, drain).await
+}
+
+impl<C: Core> Front<C> {
+    async fn end(
+        &self,
+        mut connections: JoinSet<Option<TcpStream>>,
+        drain: Drain,
+    ) -> Vec<net::TcpStream> {
+        self.ending.send_replace(Some(drain));
+        let mut at_rest = Vec::new();
+        let drained = async {
+            while let Some(ended) = connections.join_next().await {
+                at_rest.extend(report(ended).flatten());
+            }
+        };
+        let limit = match drain {
+            Drain::Finish => self.config.limits.drain,
+            Drain::HandOver => COME_TO_REST,
+        };
+        if timeout(limit, drained).await.is_err() {
+            warn!(connections = connections.len(), "requests cut at the end");
+        }
+        connections.shutdown().await;
+        // Without connections nobody commits a request any more, and nobody waits for one.
+        let mut held = std::mem::take(&mut *self.held());
+        held.shutdown().await;
+        at_rest.into_iter().filter_map(|socket| socket.into_std().ok()).collect()
+    }
+}
+
+/// Serves one connection. Gives it back if it is at rest when another daemon takes over.
+pub(super) async fn connection<C, T>(front: Arc<Front<C>>, stream: T) -> Option<T>
+where
+    C: Core,
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(|request| handle(&front, request));
+    let (io, was_read) = Io::new(stream);
+    let mut served = http1::Builder::new()
+        // A client that closes its side has gone: what it asked for is given up at once. No client
+        // of MCP shuts down only its sending side.
+        .half_close(false)
+        .max_buf_size(front.config.limits.head)
+        .serve_connection(io, service);
+    let drain = tokio::select! {
+        biased;
+        outcome = &mut served => {
+            if let Err(error) = outcome {
+                debug!(%error, "connection broken");
+            }
+            return None;
+        }
+        drain = front.ended() => drain,
+    };
+    match drain {
+        Drain::Finish => {
+            Pin::new(&mut served).graceful_shutdown();
+            if let Err(error) = served.await {
+                debug!(%error, "connection broken");
+            }
+            None
+        }
+        // hyper would wait for its first request.
+        Drain::HandOver if !was_read.get() => Some(served.into_parts().io.into_inner()),
+        Drain::HandOver => {
+            Pin::new(&mut served).graceful_shutdown();
+            let parts = served.without_shutdown().await.ok()?;
+            // What hyper has read is lost to others.
+            parts.read_buf.is_empty().then(|| parts.io.into_inner())
+        }
+    }
+}
+
+fn adopt(socket: net::TcpStream) -> io::Result<TcpStream> {
+    socket.set_nonblocking(true)?;
+    TcpStream::from_std(socket)
+}
+
+async fn accept_failed(error: &io::Error) {
+    match error.kind() {
+        // The client's own doing.
+        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset => {}
+        _ => {
+            warn!(%error, "connection not accepted");
+            tokio::time::sleep(ACCEPT_AGAIN).await;
+        }
+    }
+}
