@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     call, change, client, completions, connect, daemon, demo, doctor, events, export, import, logs,
-    ls, run, service, status, tools, why,
+    ls, run, service, status, tools, update, why,
 };
 
 const STYLES: Styles = Styles::styled()
@@ -21,7 +21,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Output and tools", &["logs", "events", "tools", "call", "connect"]),
     ("Clients", &["client"]),
     ("Files", &["export", "import"]),
-    ("Mainstay itself", &["daemon", "service", "doctor", "completions", "demo"]),
+    ("Mainstay itself", &["daemon", "service", "update", "doctor", "completions", "demo"]),
 ];
 
 /// Mainstay keeps MCP servers alive for AI clients.
@@ -68,6 +68,7 @@ pub(crate) enum Command {
     Import(import::Args),
     Daemon(daemon::Args),
     Service(service::Args),
+    Update(update::Args),
     Doctor(doctor::Args),
     Completions(completions::Args),
     Demo(demo::Args),

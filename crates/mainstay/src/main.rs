@@ -27,7 +27,8 @@ use clap::Parser;
 use mainstay_daemon::TAKE_OVER;
 
 use crate::cli::{Cli, Command};
-use crate::commands::daemon;
+use crate::commands::update::REHEARSE;
+use crate::commands::{daemon, update};
 use crate::context::Context;
 use crate::error::{CliError, Exit};
 
@@ -40,6 +41,10 @@ fn main() -> ExitCode {
         (Some("__demo-server"), None) => return demo_server::main(),
         (Some(TAKE_OVER), None) => {
             return finish(Context::of_this_process().and_then(|ctx| daemon::take_over(&ctx)));
+        }
+        (Some(REHEARSE), Some(dir)) => {
+            let rehearse = |mut ctx| update::rehearse(&mut ctx, Path::new(dir));
+            return finish(Context::of_this_process().and_then(rehearse));
         }
         _ => {}
     }

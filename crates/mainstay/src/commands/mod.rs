@@ -17,6 +17,7 @@ pub(crate) mod run;
 pub(crate) mod service;
 pub(crate) mod status;
 pub(crate) mod tools;
+pub(crate) mod update;
 pub(crate) mod why;
 
 use self::change::Change;
@@ -45,6 +46,7 @@ pub(crate) async fn run(command: Command, ctx: &mut Context) -> Result<(), CliEr
         Command::Import(args) => import::run(args, ctx).await,
         Command::Daemon(args) => daemon::run(args, ctx).await,
         Command::Service(args) => service::run(args, ctx).await,
+        Command::Update(args) => update::run(args, ctx).await,
         Command::Doctor(args) => doctor::run(args, ctx).await,
         Command::Completions(args) => completions::run(&args, ctx),
         Command::Demo(args) => demo::run(args, ctx).await,

@@ -1,0 +1,141 @@
+//! `mainstay update`: puts another version in the place of this program, and has its daemon take over.
+//!
+//! In this order: the lock, the file looked at, its copy beside this program, the rehearsal on a copy of the
+//! state, the replacement that keeps the old program, the hand-over. Up to the replacement nothing has
+//! changed. After it, the new daemon serves, or the old program is back and its daemon serves.
+
+mod candidate;
+mod error;
+mod hand_over;
+mod header;
+mod installed;
+mod lock;
+mod rehearsal;
+
+use std::path::PathBuf;
+
+use mainstay_api::DaemonInfo;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+pub(crate) use self::rehearsal::{REHEARSE, rehearse};
+
+use self::candidate::Candidate;
+use self::error::UpdateError;
+use self::hand_over::{NotUpdated, hand_over};
+use self::installed::Installed;
+use self::lock::Locked;
+use crate::context::Context;
+use crate::error::CliError;
+use crate::remote::Remote;
+
+/// This version.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Put another version in the place of this one
+///
+/// The new program first opens a copy of your state. Then it takes the place of this one, which is kept
+/// beside it as `mainstay.previous`, and its daemon takes over: no connection is refused meanwhile, no
+/// session ends and no server is restarted. If it is not ready within 10 s, the old one is back.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The new program
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    from: PathBuf,
+}
+
+pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
+    let instance = ctx.instance()?;
+    mainstay_daemon::prepare(&instance)
+        .map_err(|error| CliError::Failed { message: error.to_string(), help: error.help() })?;
+    let installed = Installed::find(&ctx.exe)?;
+    let _locked = Locked::take(&instance.state_dir, installed.directory())?;
+    let candidate = Candidate::open(&ctx.caller.absolute(&args.from)?)?;
+    candidate.check(installed.file())?;
+    let remote = Remote::of(ctx)?;
+    let daemon = remote.inspect().await?;
+    if is_installed(&installed, &candidate)? {
+        ctx.ui.say(nothing_to_do(&installed, daemon.as_ref()));
+        return Ok(());
+    }
+    if let Some(other) = daemon.as_ref().and_then(|daemon| installed.other_than(daemon.pid)) {
+        return Err(
+            UpdateError::OtherProgram { daemon: other, ours: installed.path().to_owned() }.into()
+        );
+    }
+    let copy = installed.copy_in(candidate.file())?;
+    let rehearsal = rehearsal::hold(&copy, candidate.path(), &instance.state_dir);
+    let new = ctx.ui.waiting("rehearsing", rehearsal).await?;
+    ctx.ui.say(format!("version {} can take up what is here (schema {})", new.version, new.schema));
+    let _unstoppable = ignore_signals().map_err(CliError::io("signals cannot be ignored"))?;
+    installed.replace(copy)?;
+    let Some(old) = daemon else {
+        ctx.ui.say(updated(&installed, &new.version));
+        ctx.ui.say("no daemon is running; the next command starts the new one");
+        return Ok(());
+    };
+    let handed = ctx.ui.waiting("handing over", hand_over(&remote, &installed, &old)).await;
+    handed.map_err(|failure| not_updated(&new.version, &installed, &old, failure))?;
+    ctx.ui.say(updated(&installed, &new.version));
+    ctx.ui.say(
+        "clients notice nothing; a `mainstay connect` of theirs stays the old version until they \
+         start it again, which does no harm",
+    );
+    Ok(())
+}
+
+fn is_installed(installed: &Installed, candidate: &Candidate) -> Result<bool, UpdateError> {
+    let failed = |source| UpdateError::Read { path: candidate.path().to_owned(), source };
+    installed.has_the_bytes_of(candidate.file()).map_err(failed)
+}
+
+/// An update that was cut off may have left a daemon of the program before.
+fn nothing_to_do(installed: &Installed, daemon: Option<&DaemonInfo>) -> String {
+    let same = format!("version {VERSION} is installed already, the same file");
+    match daemon {
+        Some(daemon) if !installed.is_run_by(daemon.pid) => {
+            format!("{same}; `mainstay daemon reload` has the daemon run it too")
+        }
+        Some(_) | None => same,
+    }
+}
+
+fn updated(installed: &Installed, new: &str) -> String {
+    let previous = installed.previous();
+    format!("updated from {VERSION} to {new}; the old program is kept as `{}`", previous.display())
+}
+
+fn not_updated(
+    new: &str,
+    installed: &Installed,
+    old: &DaemonInfo,
+    failure: NotUpdated,
+) -> CliError {
+    let message = format!("not updated to {new}: {}", failure.why);
+    match failure.back {
+        Ok(daemon) => CliError::failed(
+            message,
+            format!(
+                "version {} is back and serves (pid {}), nothing was lost; the log tells more: {}",
+                daemon.version,
+                daemon.pid,
+                old.log.display()
+            ),
+        ),
+        Err(trouble) => CliError::failed(
+            format!("{message}; and the way back failed: {trouble}"),
+            format!(
+                "move `{}` back to `{}`, then run `mainstay daemon status`",
+                installed.previous().display(),
+                installed.path().display()
+            ),
+        ),
+    }
+}
+
+/// From now on this program is not ended by a key or by the end of its terminal: it would leave a new
+/// program that nobody has seen serve. All that is still to come has a limit.
+fn ignore_signals() -> std::io::Result<[Signal; 3]> {
+    let [interrupt, hangup, terminate] =
+        [SignalKind::interrupt(), SignalKind::hangup(), SignalKind::terminate()].map(signal);
+    Ok([interrupt?, hangup?, terminate?])
+}

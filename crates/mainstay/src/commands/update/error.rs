@@ -1,0 +1,84 @@
+//! Why an update is not made.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mainstay_api::ApiError;
+use mainstay_core::{human_duration, with_causes};
+
+use super::header::{HeaderError, Platform};
+use crate::error::CliError;
+
+/// Why nothing was replaced. The old program is in its place and its daemon serves.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UpdateError {
+    #[error("another update is under way")]
+    Busy,
+    #[error("the lock `{}` cannot be taken", path.display())]
+    Lock { path: PathBuf, source: io::Error },
+    #[error("`{}` cannot be read", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("`{}` is no file", .0.display())]
+    NoFile(PathBuf),
+    #[error("`{}` cannot be run here", path.display())]
+    NoProgram { path: PathBuf, source: HeaderError },
+    #[error("`{}` is built for {theirs}, this Mainstay for {ours}", path.display())]
+    Platform { path: PathBuf, theirs: Platform, ours: Platform },
+    #[error("`{}` is not whole: {len} bytes of at least {needs}", path.display())]
+    Truncated { path: PathBuf, len: u64, needs: u64 },
+    #[error("the daemon runs `{}`, and this is `{}`", daemon.display(), ours.display())]
+    OtherProgram { daemon: PathBuf, ours: PathBuf },
+    #[error("`{}` cannot be written", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("`{}` cannot be started", path.display())]
+    Start { path: PathBuf, source: io::Error },
+    #[error("`{}` has not answered to `{question}` within {}", path.display(), human_duration(*limit))]
+    Late { path: PathBuf, question: &'static str, limit: Duration },
+    #[error("`{}` is no Mainstay: asked for its version, it says `{answer}`", path.display())]
+    NoMainstay { path: PathBuf, answer: String },
+    #[error("version {version} cannot be updated to: asked to rehearse, it says `{answer}`")]
+    NoRehearsal { version: String, answer: String },
+    #[error("version {version} cannot take up the state of this instance: {error}")]
+    Rehearsal { version: String, error: ApiError },
+}
+
+impl UpdateError {
+    /// What the user can do about it.
+    fn help(&self) -> String {
+        match self {
+            Self::Busy => "wait for its end, which is less than a minute away".to_owned(),
+            Self::Lock { .. } => "`mainstay doctor` looks at the directories".to_owned(),
+            Self::Read { .. } | Self::NoFile(_) => {
+                "name the file of the new program, as it was downloaded and unpacked".to_owned()
+            }
+            Self::NoProgram { .. } | Self::NoMainstay { .. } => {
+                "name the `mainstay` program itself, unpacked; nothing was changed".to_owned()
+            }
+            Self::Platform { .. } => "get the one for this machine; nothing was changed".to_owned(),
+            Self::Truncated { .. } => "download it again; nothing was changed".to_owned(),
+            Self::OtherProgram { daemon, .. } => {
+                format!("update that one: `{}` update --from FILE", daemon.display())
+            }
+            Self::Write { .. } => "let whoever installed it put the new file in its place, then \
+                 `mainstay daemon reload` hands over to it; nothing was changed"
+                .to_owned(),
+            Self::Start { .. } => {
+                "it may need libraries that are not here, or its directory may not be one for \
+                 programs; nothing was changed"
+                    .to_owned()
+            }
+            Self::Late { .. } | Self::NoRehearsal { .. } => "nothing was changed".to_owned(),
+            Self::Rehearsal { error, .. } => {
+                let help = error.help.as_deref().map(|help| format!("; it says: {help}"));
+                format!("nothing was changed{}", help.unwrap_or_default())
+            }
+        }
+    }
+}
+
+impl From<UpdateError> for CliError {
+    fn from(error: UpdateError) -> Self {
+        Self::failed(with_causes(&error), error.help())
+    }
+}

@@ -1,0 +1,205 @@
+//! The program as it is installed, and the two files beside it: the new one that is not in its place yet
+//! (`mainstay.new`), and the one that was there before (`mainstay.previous`).
+//!
+//! Whatever is cut off in between, the program's name leads to the old program or to the new one, whole.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempPath;
+
+use super::error::UpdateError;
+
+/// How much of two files is compared at a time.
+const CHUNK: usize = 64 * 1024;
+
+/// The program that an update replaces.
+#[derive(Debug)]
+pub(super) struct Installed {
+    path: PathBuf,
+    directory: PathBuf,
+    /// The program as it was when the update began, whatever its name leads to by now.
+    file: File,
+}
+
+impl Installed {
+    /// The program at this path. A link to it is followed, and stays.
+    pub(super) fn find(exe: &Path) -> Result<Self, UpdateError> {
+        let failed = |source| UpdateError::Read { path: exe.to_owned(), source };
+        let path = exe.canonicalize().map_err(failed)?;
+        let file = File::open(&path).map_err(failed)?;
+        let directory = path.parent().unwrap_or(Path::new("/")).to_owned();
+        Ok(Self { path, directory, file })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Where the program is kept that was there before.
+    pub(super) fn previous(&self) -> PathBuf {
+        self.beside(".previous")
+    }
+
+    /// Copies a program beside this one, with the same rights, and onto the disk. It is gone again
+    /// unless it takes the place of this one.
+    pub(super) fn copy_in(&self, mut new: &File) -> Result<TempPath, UpdateError> {
+        let path = self.beside(".new");
+        let mut copy = || {
+            let (guard, mut copy) = self.occupy(&path)?;
+            io::copy(&mut new, &mut copy)?;
+            copy.sync_all()?;
+            Ok(guard)
+        };
+        copy().map_err(|source| UpdateError::Write { path: path.clone(), source })
+    }
+
+    /// Puts the new program in the place of this one, which is kept as [`Self::previous`].
+    pub(super) fn replace(&self, new: TempPath) -> Result<(), UpdateError> {
+        let failed = |path: PathBuf| move |source| UpdateError::Write { path, source };
+        self.keep().map_err(failed(self.previous()))?;
+        new.persist(&self.path).map_err(|error| failed(self.path.clone())(error.error))?;
+        self.settle().map_err(failed(self.directory.clone()))
+    }
+
+    /// Makes sure that the old program is in its place, whoever has to put it there.
+    pub(super) fn restore(&self) -> io::Result<()> {
+        if !self.is_in_place()? {
+            fs::rename(self.previous(), &self.path)?;
+            self.settle()?;
+        }
+        if !self.is_in_place()? {
+            return Err(io::Error::other("another program has taken its place"));
+        }
+        Ok(())
+    }
+
+    /// Whether these are the bytes of the old program.
+    pub(super) fn has_the_bytes_of(&self, other: &File) -> io::Result<bool> {
+        let (ours, theirs) = (self.file.metadata()?, other.metadata()?);
+        if ours.len() != theirs.len() {
+            return Ok(false);
+        }
+        let same = (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino());
+        if same { Ok(true) } else { same_bytes(&self.file, other, ours.len()) }
+    }
+
+    /// Which other program a process runs; none if it runs this one, or what had its name before, or if
+    /// the system does not tell.
+    pub(super) fn other_than(&self, pid: u32) -> Option<PathBuf> {
+        if self.is_run_by(pid) {
+            return None;
+        }
+        let theirs = without_deletion(fs::read_link(program_of(pid)).ok()?);
+        (theirs != self.path).then_some(theirs)
+    }
+
+    /// Whether a process runs the very file that has the program's name now.
+    pub(super) fn is_run_by(&self, pid: u32) -> bool {
+        let identity =
+            |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+        let theirs = identity(&program_of(pid));
+        theirs.is_some() && theirs == identity(&self.path)
+    }
+
+    /// Whether a process runs the old program, as far as the system tells.
+    pub(super) fn was_run_by(&self, pid: u32) -> bool {
+        File::open(program_of(pid))
+            .and_then(|theirs| self.has_the_bytes_of(&theirs))
+            .unwrap_or(true)
+    }
+
+    fn is_in_place(&self) -> io::Result<bool> {
+        self.has_the_bytes_of(&File::open(&self.path)?)
+    }
+
+    /// Keeps the old program under its other name: the very file, or a copy where that cannot be.
+    fn keep(&self) -> io::Result<()> {
+        let path = self.beside(".keep");
+        remove(&path)?;
+        let kept = if fs::hard_link(&self.path, &path).is_ok() {
+            TempPath::try_from_path(&path)?
+        } else {
+            let (guard, mut copy) = self.occupy(&path)?;
+            io::copy(&mut File::open(&self.path)?, &mut copy)?;
+            copy.sync_all()?;
+            guard
+        };
+        // Two names of one file stay both; then the guard removes the one that is left over.
+        fs::rename(&kept, self.previous())
+    }
+
+    /// Makes a file that nobody runs or reads yet, with the rights of the program.
+    fn occupy(&self, path: &Path) -> io::Result<(TempPath, File)> {
+        remove(path)?;
+        let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+        let guard = TempPath::try_from_path(path)?;
+        let ours = self.file.metadata()?;
+        let theirs = file.metadata()?;
+        if (ours.uid(), ours.gid()) != (theirs.uid(), theirs.gid()) {
+            // Only root may give files away; for others the new one is their own, as they are its users.
+            let _refused = std::os::unix::fs::fchown(&file, Some(ours.uid()), Some(ours.gid()));
+        }
+        file.set_permissions(fs::Permissions::from_mode(ours.mode() & 0o777 | 0o100))?;
+        Ok((guard, file))
+    }
+
+    /// Brings the names in the directory to the disk.
+    fn settle(&self) -> io::Result<()> {
+        File::open(&self.directory)?.sync_all()
+    }
+
+    fn beside(&self, suffix: &str) -> PathBuf {
+        let mut name = OsString::from(self.path.file_name().unwrap_or_default());
+        name.push(suffix);
+        self.directory.join(name)
+    }
+}
+
+/// The program that a process runs.
+fn program_of(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/exe"))
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn same_bytes(one: &File, other: &File, len: u64) -> io::Result<bool> {
+    let (mut ours, mut theirs) = (vec![0; CHUNK], vec![0; CHUNK]);
+    let mut at = 0;
+    while at < len {
+        let step = usize::try_from(len - at).unwrap_or(CHUNK).min(CHUNK);
+        one.read_exact_at(&mut ours[..step], at)?;
+        other.read_exact_at(&mut theirs[..step], at)?;
+        if ours[..step] != theirs[..step] {
+            return Ok(false);
+        }
+        at += u64::try_from(step).expect("a chunk is short");
+    }
+    Ok(true)
+}
+
+/// A program's path as the kernel tells it, also when another file has taken its name since.
+fn without_deletion(link: PathBuf) -> PathBuf {
+    let text = link.as_os_str().as_encoded_bytes();
+    match text.strip_suffix(b" (deleted)") {
+        Some(path) => OsString::from_vec(path.to_vec()).into(),
+        None => link,
+    }
+}
