@@ -94,8 +94,8 @@ async fn connect(
         Ok(session) => session,
         Err(error) => return peer.fail(error).await,
     };
-    let told =
-        peer.answer(Ok(Connected { session: Some(session.clone()), pending: Vec::new() })).await;
+    let pending = service.gateway.hubs.pending(name.as_str(), &session);
+    let told = peer.answer(Ok(Connected { session: Some(session.clone()), pending })).await;
     if told.is_err() {
         service.gateway.close(name, &session);
         return told;

@@ -1,11 +1,12 @@
 //! Where supervision and proxy meet: a hub for every server, and what hubs need of the daemon.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use mainstay_api::EventRecord;
 use mainstay_core::{ServerName, ServerSpec};
 use mainstay_proxy::{
-    Decision, Hub, Hubs, Identity, Isolation, Keeper, Outlook, Ports, Settings, Witness,
+    Decision, Hub, Hubs, Identity, Isolation, Keeper, Outlook, Ports, Settings, StreamNews, Witness,
 };
 use tokio::sync::watch;
 
@@ -58,13 +59,28 @@ impl Gateway {
         hub
     }
 
-    /// Takes up the sessions that clients had, when all servers are known.
+    /// Takes up the sessions that clients had, when all servers are known, and then their streams, before
+    /// any run is entered.
     pub(crate) fn restore(&self) {
-        let sessions = std::mem::take(&mut self.kept().sessions);
+        let (sessions, streams) = {
+            let mut kept = self.kept();
+            (std::mem::take(&mut kept.sessions), std::mem::take(&mut kept.streams))
+        };
+        let mut servers = HashMap::new();
         for record in sessions {
             match self.hubs.get(&record.server) {
-                Some(hub) => hub.restore(record),
+                Some(hub) => {
+                    servers.insert(record.id.clone(), Arc::clone(&hub));
+                    hub.restore(record);
+                }
                 None => self.ports.keeper.remove(&record.id),
+            }
+        }
+        for record in streams {
+            let key = record.key.clone();
+            let taken_up = servers.get(&*key.session).is_some_and(|hub| hub.take_up(record));
+            if !taken_up {
+                self.ports.keeper.note(&key, StreamNews::Over);
             }
         }
     }

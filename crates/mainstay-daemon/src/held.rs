@@ -18,7 +18,7 @@ use std::time::Duration;
 use mainstay_api::Instance;
 use mainstay_hold::holder::{Link, Order, Place};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -55,6 +55,8 @@ struct Shared {
     listeners: Mutex<HashMap<Place, OwnedFd>>,
     circumstances: Circumstances,
     obey: mpsc::UnboundedSender<Order>,
+    /// Whether another daemon goes on with the listeners.
+    giving_way: watch::Sender<bool>,
 }
 
 impl Held {
@@ -75,6 +77,7 @@ impl Held {
             listeners: Mutex::new(welcome.listeners.into_iter().collect()),
             circumstances,
             obey,
+            giving_way: watch::Sender::new(false),
         };
         Ok((Self { shared: Arc::new(shared) }, Orders(orders)))
     }
@@ -139,6 +142,18 @@ impl Held {
     /// Asks for a daemon that takes this one's place.
     pub(crate) fn replace(&self, exe: &Path, fallback: Option<&Path>) -> io::Result<()> {
         self.link().replace(exe, fallback)
+    }
+
+    /// Nothing more is accepted: another daemon is about to go on with all listeners.
+    pub(crate) fn give_way(&self) {
+        self.shared.giving_way.send_replace(true);
+    }
+
+    /// Resolves when this daemon [gives way](Self::give_way).
+    pub(crate) async fn giving_way(&self) {
+        let mut given = self.shared.giving_way.subscribe();
+        // The sender lives as long as this.
+        drop(given.wait_for(|given| *given).await);
     }
 
     /// This daemon has let go of everything, so that the next one may begin.

@@ -176,7 +176,11 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
             held.ending().await;
             drained.await;
         }
-        End::GiveWay => front.hand_over().await,
+        End::GiveWay => {
+            held.give_way();
+            service.gateway.hubs.hand_over().await;
+            front.given_way().await;
+        }
     }
     registry.close().await;
     tracing::info!(?how, "daemon ends");

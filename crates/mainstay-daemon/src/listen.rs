@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::held::Held;
 use mainstay_proxy::Hubs;
-use mainstay_proxy::front::http::{self, Allowed, Config, Limits, Scope};
+use mainstay_proxy::front::http::{self, Allowed, Config, Drain, Limits, Scope};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -36,6 +36,15 @@ impl Sockets {
             Self::Held(held) => held.listen(addr).await,
             #[cfg(test)]
             Self::Own => TcpListener::bind(addr).await,
+        }
+    }
+
+    /// Resolves when another daemon goes on with them.
+    async fn giving_way(&self) {
+        match self {
+            Self::Held(held) => held.giving_way().await,
+            #[cfg(test)]
+            Self::Own => std::future::pending().await,
         }
     }
 
@@ -83,12 +92,16 @@ impl Listener {
                 limits: Limits::default(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             };
+            let stop = || told_to_stop(stopped.clone(), &sockets);
+            let serve = http::serve_until(listener, Vec::new(), hubs, config, stop());
             // At once, because nobody is to wait in the queue of a listener that is not served.
             let release = async {
-                gone(stopped.clone()).await;
-                sockets.release(addr).await;
+                match stop().await {
+                    Drain::Finish => sockets.release(addr).await,
+                    Drain::HandOver => {}
+                }
             };
-            tokio::join!(http::serve(listener, hubs, config, gone(stopped.clone())), release);
+            drop(tokio::join!(serve, release));
         });
         Self { addr: told_to, stop, task }
     }
@@ -105,21 +118,15 @@ impl Listener {
         drop(timeout(MOMENT, self.addr.wait_for(Option::is_some)).await);
     }
 
-    /// Stops accepting, for another daemon to go on.
-    pub(crate) async fn hand_over(self) {
-        self.task.abort();
-        // It is cancelled, which is what we want.
-        drop(self.task.await);
-    }
-
     /// Stops accepting now, and lets what is being answered finish while this is awaited.
     pub(crate) fn close(self) -> impl Future<Output = ()> {
         drop(self.stop);
-        async {
-            if let Err(error) = self.task.await {
-                tracing::error!(%error, "a listener ended badly");
-            }
-        }
+        finished(self.task)
+    }
+
+    /// Waits for the end of a listener that [gives way](Held::give_way).
+    pub(crate) async fn given_way(self) {
+        finished(self.task).await;
     }
 }
 
@@ -131,6 +138,20 @@ pub(crate) fn own_addr(port: u16) -> SocketAddr {
 /// Whether a server could have this port now.
 pub(crate) fn check(port: u16) -> io::Result<()> {
     std::net::TcpListener::bind(own_addr(port)).map(drop)
+}
+
+async fn finished(listener: JoinHandle<()>) {
+    if let Err(error) = listener.await {
+        tracing::error!(%error, "a listener ended badly");
+    }
+}
+
+/// Resolves when a listener is to end, and tells how.
+async fn told_to_stop(stopped: watch::Receiver<()>, sockets: &Sockets) -> Drain {
+    tokio::select! {
+        () = gone(stopped) => Drain::Finish,
+        () = sockets.giving_way() => Drain::HandOver,
+    }
 }
 
 /// Resolves when the sender is gone.

@@ -90,7 +90,8 @@ fn take_up_sessions(from: &Path, to: &Path) -> Result<(), RehearseError> {
         Ok(()) | Err(StoreError::Damaged { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    let (sessions, kept) = Sessions::open(to);
+    // Streams belong to processes that run; no copy of them would be of use.
+    let (sessions, kept) = Sessions::open(to, &to.with_extension("streams"), 0);
     sessions.close();
     if kept.lost { Err(RehearseError::Sessions(from.to_owned())) } else { Ok(()) }
 }
