@@ -5,8 +5,11 @@
 //! no byte. The daemon starts a shim ([`launch`]), talks to it through a private socket ([`socket`],
 //! [`wire`]) and, when the shim is gone, reads what it left behind ([`record`]).
 //!
-//! This crate uses std and rustix only and starts no async runtime: there are as many shims as
-//! servers, so each must cost next to no memory and, while idle, no CPU at all.
+//! The *holder* is one small process per instance. It owns the listening sockets, the lock and the
+//! daemon, which it starts, starts again and replaces ([`holder`]).
+//!
+//! This crate uses little more than std and rustix and starts no async runtime: there are as many shims
+//! as servers, so each must cost next to no memory and, while idle, no CPU at all.
 
 mod clock;
 mod codec;

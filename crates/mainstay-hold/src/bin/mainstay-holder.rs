@@ -22,18 +22,23 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::SocketFlags;
 
 fn main() -> ExitCode {
+    if mainstay_hold::descriptors::close_inherited().is_err() {
+        return ExitCode::FAILURE;
+    }
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
-    let done = match words.as_slice() {
-        ["run", dir, exe] => held(holder::run(config(dir, exe), |first| told(dir, &first))),
+    let code = match words.as_slice() {
+        ["run", dir, exe] => held(&holder::run(config(dir, exe), |first| told(dir, &first))),
         ["wait", dir, exe] => {
-            held(holder::run_when_free(config(dir, exe), |first| told(dir, &first)))
+            held(&holder::run_when_free(config(dir, exe), |first| told(dir, &first)))
         }
-        ["take-over", dir, exe] => held(holder::take_over(config(dir, exe))),
-        ["daemon", dir, label, flaws @ ..] => Daemon::serve(Path::new(dir), label, flaws),
-        _ => Ok(2),
+        ["take-over", dir, exe] => held(&holder::take_over(config(dir, exe))),
+        ["daemon", dir, label, flaws @ ..] => {
+            Daemon::serve(Path::new(dir), label, flaws).unwrap_or(1)
+        }
+        _ => 2,
     };
-    done.map_or(ExitCode::FAILURE, ExitCode::from)
+    ExitCode::from(code)
 }
 
 fn config(dir: &str, exe: &str) -> Config {
@@ -56,14 +61,14 @@ fn told(dir: &str, first: &First) {
 }
 
 /// The exit code says how it ended.
-fn held(result: Result<(), HoldError>) -> io::Result<u8> {
-    Ok(match result {
+fn held(result: &Result<(), HoldError>) -> u8 {
+    match result {
         Ok(()) => 0,
         Err(HoldError::Taken { .. }) => 10,
         Err(HoldError::NotStarted) => 11,
         Err(HoldError::GaveUp { .. }) => 12,
         Err(HoldError::Io { .. }) => 13,
-    })
+    }
 }
 
 /// Adds a line to the log, in one write.
@@ -195,7 +200,7 @@ impl<'a> Daemon<'a> {
             return Ok(None);
         };
         match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
-            Ok(connection) => Ok(self.answer(connection.into()).unwrap_or(None)),
+            Ok(connection) => Ok(self.answer(&connection.into()).unwrap_or(None)),
             Err(_) => Ok(None),
         }
     }
@@ -240,9 +245,9 @@ impl<'a> Daemon<'a> {
         self.note(&format!("holder {}", self.holder_pid))
     }
 
-    fn answer(&mut self, connection: File) -> io::Result<Option<u8>> {
+    fn answer(&mut self, mut connection: &File) -> io::Result<Option<u8>> {
         let mut line = String::new();
-        BufReader::new(&connection).read_line(&mut line)?;
+        BufReader::new(connection).read_line(&mut line)?;
         let (command, rest) = line.trim_end().split_once(' ').unwrap_or((line.trim_end(), ""));
         let (reply, code) = match command {
             "who" => {
@@ -284,7 +289,7 @@ impl<'a> Daemon<'a> {
             }
             _ => (format!("unknown: {command}"), None),
         };
-        (&connection).write_all(format!("{reply}\n").as_bytes())?;
+        connection.write_all(format!("{reply}\n").as_bytes())?;
         Ok(code)
     }
 

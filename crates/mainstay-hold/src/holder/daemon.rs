@@ -157,8 +157,8 @@ fn clean(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let text = text.trim();
     let start = text.len().saturating_sub(WORDS);
-    let whole = (start..).find(|at| text.is_char_boundary(*at)).expect("the end is a boundary");
-    text[whole..].to_owned()
+    let whole = (start..=text.len()).find(|at| text.is_char_boundary(*at));
+    text[whole.expect("the end is a boundary")..].to_owned()
 }
 
 /// The end of a daemon that has never been.

@@ -58,8 +58,8 @@ pub enum Order {
     GiveWay,
     /// There will be no successor, and why. Whoever has not yielded goes on.
     NotReplaced(String),
-    /// The holder has died. A daemon that serves starts another one ([`Link::replace_holder`]); a
-    /// standby, or one that has yielded, does not.
+    /// The holder has died, and with it any replacement that was under way. A daemon that serves
+    /// starts another one ([`Link::replace_holder`]); a standby, or one that has yielded, ends.
     HolderGone,
 }
 

@@ -294,7 +294,9 @@ fn message(kind: u8, payload: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 fn listeners(places: &[Place]) -> Vec<u8> {
     message(kind::LISTENERS, |out| {
         out.put_u32(length(places.len()));
-        places.iter().for_each(|place| put_place(out, place));
+        for place in places {
+            put_place(out, place);
+        }
     })
 }
 

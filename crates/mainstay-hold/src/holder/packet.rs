@@ -105,13 +105,14 @@ mod tests {
         let null = File::open("/dev/null").unwrap();
         let many = vec![null.as_fd(); MAX_DESCRIPTORS];
         send(left.as_fd(), b"one", &[], SendFlags::empty()).unwrap();
-        send(left.as_fd(), &[7; MAX_BYTES], &many, SendFlags::empty()).unwrap();
+        let long = vec![7; MAX_BYTES];
+        send(left.as_fd(), &long, &many, SendFlags::empty()).unwrap();
 
         let mut buffer = Buffer::new();
         let one = buffer.receive(right.as_fd(), RecvFlags::empty()).unwrap().unwrap();
         assert_eq!((one.bytes, one.descriptors.len()), (&b"one"[..], 0));
         let two = buffer.receive(right.as_fd(), RecvFlags::empty()).unwrap().unwrap();
-        assert_eq!((two.bytes, two.descriptors.len()), (&[7; MAX_BYTES][..], MAX_DESCRIPTORS));
+        assert_eq!((two.bytes, two.descriptors.len()), (&*long, MAX_DESCRIPTORS));
         for descriptor in &two.descriptors {
             let flags = rustix::io::fcntl_getfd(descriptor).unwrap();
             assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
@@ -126,7 +127,7 @@ mod tests {
     #[test]
     fn what_is_too_long_is_refused_by_both_ends() {
         let (left, right) = pair().unwrap();
-        let long = [0; MAX_BYTES + 1];
+        let long = vec![0; MAX_BYTES + 1];
         let error = send(left.as_fd(), &long, &[], SendFlags::empty()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         rustix::net::send(&left, &long, SendFlags::empty()).unwrap();

@@ -61,6 +61,8 @@ fn an_order() -> impl Strategy<Value = ToDaemon> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn messages_are_read_as_they_were_written(word in a_word(), order in an_order()) {
         let longer = |mut bytes: Vec<u8>| { bytes.extend(b"from the future"); bytes };
@@ -74,7 +76,7 @@ proptest! {
     }
 
     #[test]
-    fn lists_hold_everything_in_order(lengths in prop::collection::vec(0..4096_usize, 0..600)) {
+    fn lists_hold_everything_in_order(lengths in prop::collection::vec(0..4096_usize, 0..200)) {
         let place = |length: usize| Place::Unix { dir: "d".repeat(length).into(), name: "s".into() };
         let held: Vec<_> = lengths.into_iter().map(place).zip(0_u16..).collect();
         let lists = lists(&held);

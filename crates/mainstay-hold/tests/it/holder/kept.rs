@@ -11,8 +11,8 @@ use rustix::process::Signal;
 use super::support::{Bench, Caller, kill, kill_and_wait};
 use crate::support::wait_for_exit;
 
-/// How long a daemon must serve for its death to be a first one, and the time of its word to us.
-const STABLE: Duration = Duration::from_millis(1_000);
+/// How long a daemon must serve for its death to be a first one.
+const STABLE: Duration = Duration::from_secs(1);
 
 #[test]
 fn nobody_is_refused_while_daemons_are_killed() {
@@ -65,7 +65,8 @@ fn a_daemon_that_keeps_dying_is_given_up() {
 
     let words = fs::read_to_string(bench.path("run/last-words")).unwrap();
     assert!(words.contains("it exited with 1") && words.contains("v1 says: I die"), "{words}");
-    assert_eq!(bench.logged_times("v1 up", 5).len(), 5, "one that served and four that did not");
+    // One that served, and four or (if that one lived for a second) five that did not.
+    assert!((5..=6).contains(&bench.logged_times("v1 up", 5).len()), "{:?}", bench.log());
     assert_eq!(bench.try_tell("who").unwrap_err().kind(), ErrorKind::NotFound);
     let refused = TcpStream::connect(address).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
@@ -118,6 +119,24 @@ fn a_holder_that_is_killed_is_replaced_with_all_it_held() {
     kill(third, Signal::TERM);
     wait_for_exit(third);
     assert_eq!(bench.try_tell("who").unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_daemon_inherits_three_streams_and_no_more() {
+    let mut bench = Bench::new();
+    let script = fs::read_to_string(bench.path("v1")).unwrap();
+    let list = format!("ls /proc/self/fd > '{}'\nexec", bench.path("fds").display());
+    fs::write(bench.path("v1"), script.replace("exec", &list)).unwrap();
+    bench.start("run");
+    bench.logged("first ready");
+    for spec in ["tcp 127.0.0.3:0", "tcp 127.0.0.4:0"] {
+        bench.tell(&format!("bind {spec}"));
+    }
+    assert!(bench.try_tell("die").is_err());
+    bench.logged_times("v1 ready", 2);
+    // The fourth is the directory itself, which `ls` reads.
+    let open = fs::read_to_string(bench.path("fds")).unwrap();
+    assert_eq!(open.lines().collect::<Vec<_>>(), ["0", "1", "2", "3"]);
 }
 
 #[test]
