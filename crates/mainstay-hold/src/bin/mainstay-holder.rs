@@ -1,6 +1,7 @@
 //! A holder without the rest of Mainstay, and a daemon that does as it is told, for tests.
 //!
-//! `run DIR EXE`, `wait DIR EXE` and `take-over DIR EXE` are holders with their directories in `DIR`.
+//! `run DIR EXE`, `foreground DIR EXE`, `wait DIR EXE` and `take-over DIR EXE` are holders with their
+//! directories in `DIR`.
 //! `daemon DIR LABEL [FLAW...]` is a daemon: it opens the listeners that `DIR/places` names, writes
 //! what happens to `DIR/log`, and answers each connection to one of its listeners, which is a command
 //! on one line. A flaw is what it does wrong.
@@ -28,7 +29,10 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let code = match words.as_slice() {
-        ["run", dir, exe] => held(&holder::run(config(dir, exe), |first| told(dir, &first))),
+        [how @ ("run" | "foreground"), dir, exe] => {
+            let config = Config { foreground: *how == "foreground", ..config(dir, exe) };
+            held(&holder::run(config, |first| told(dir, &first)))
+        }
         ["wait", dir, exe] => {
             held(&holder::run_when_free(config(dir, exe), |first| told(dir, &first)))
         }

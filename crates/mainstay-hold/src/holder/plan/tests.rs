@@ -490,8 +490,6 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
-
     #[test]
     fn one_serves_whatever_happens(steps in prop::collection::vec(a_step(), 0..80)) {
         let mut world = World::new();

@@ -57,6 +57,18 @@ fn a_second_signal_kills() {
     wait_for_exit(daemon);
 }
 
+#[test]
+fn in_the_foreground_streams_are_shared() {
+    let mut bench = Bench::new();
+    let holder = bench.start("foreground");
+    bench.logged("first ready");
+    assert!(bench.try_tell("die").is_err());
+    bench.logged_times("v1 ready", 2);
+    assert_eq!(fs::read_to_string(bench.path("stderr")).unwrap(), "v1 says: I was told to\n");
+    kill(holder, Signal::TERM);
+    assert_eq!(bench.exit_code(), Some(0));
+}
+
 /// A first start that comes to nothing is told, and leaves nothing.
 fn check_first(flaw: &str, expected: &str) {
     let mut bench = Bench::new();

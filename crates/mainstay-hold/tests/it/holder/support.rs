@@ -69,6 +69,7 @@ impl Bench {
             .args([how.as_ref(), self.dir.as_os_str(), self.dir.join("v1").as_os_str()])
             .envs(env.iter().copied())
             .stdin(Stdio::null())
+            .stderr(fs::File::create(self.dir.join("stderr")).unwrap())
             .spawn()
             .unwrap();
         let pid = holder.id();
