@@ -255,10 +255,10 @@ impl<'a> Exchange<'a> {
 
     /// Waits for the answer to what an earlier daemon sent to this run.
     async fn rejoin(&self, run: &Arc<Run>) -> Result<Parsed, Failure> {
-        let line = self.out.inherited().and_then(|inherited| inherited.sent?.line);
-        match (&run.link, line) {
-            (RunLink::Lines(lane), Some(line)) => {
-                lane.rejoin(self.message, line).await.map_err(Failure::from)
+        let id = self.out.inherited().and_then(|inherited| inherited.sent?.line);
+        match (&run.link, id) {
+            (RunLink::Lines(lane), Some(id)) => {
+                lane.rejoin(self.message, id).await.map_err(Failure::from)
             }
             (RunLink::Lines(_) | RunLink::Http(_), _) => Err(Failure::Lost(Fate::Sent)),
         }

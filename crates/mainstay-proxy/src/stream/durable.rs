@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Stream;
 use super::log::{self, Log};
-use super::{Shared, Start};
+use super::{Audience, Shared, Start, Stream};
 use crate::frame::{self, Frame};
 use crate::gate::Scribe;
 use crate::record::{Sent, StreamNews, StreamRecord};
@@ -129,11 +128,10 @@ impl Stream {
 impl Shared {
     /// Notes a message that is in the log by now. False if that is forbidden.
     pub(super) fn note_message(&mut self, message: Bytes) -> bool {
-        let is_told_for_good = self.is_attached && self.reads_for_good;
         match &self.durable {
             Durable::No => true,
             Durable::Soon(..) => self.begin(),
-            Durable::Request(_) | Durable::General(_) if is_told_for_good => true,
+            Durable::Request(_) | Durable::General(_) if self.audience == Audience::ForGood => true,
             Durable::Request(scribe) | Durable::General(scribe) => {
                 scribe.note(StreamNews::Said(self.log.last(), message))
             }
@@ -168,7 +166,7 @@ impl Shared {
         };
         let begun = scribe.note(StreamNews::Begun(request));
         let sent = self.sent.is_none_or(|sent| scribe.note(StreamNews::Sent(sent)));
-        let said = self.reads_for_good
+        let said = self.audience == Audience::ForGood
             || self
                 .log
                 .messages()

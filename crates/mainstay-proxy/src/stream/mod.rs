@@ -53,12 +53,20 @@ struct Shared {
     sent: Option<Sent>,
     /// How many readers there have been; the present one is the last of them.
     readers: u64,
-    is_attached: bool,
-    /// Whether the present reader cannot ask for anything again.
-    reads_for_good: bool,
+    audience: Audience,
     is_resumable: bool,
     is_closed: bool,
     waker: Option<Waker>,
+}
+
+/// Who reads a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Audience {
+    Nobody,
+    /// A reader whose client may ask for things again.
+    Reader,
+    /// A reader whose client cannot.
+    ForGood,
 }
 
 impl Stream {
@@ -142,7 +150,7 @@ impl Stream {
 
     /// Whether somebody reads it now.
     pub fn has_reader(&self) -> bool {
-        self.lock().is_attached
+        self.lock().is_attached()
     }
 
     /// Whether [`Stream::finish`] was called.
@@ -173,8 +181,8 @@ impl Stream {
     /// Resolves when nobody has read the stream for this long, or when it is closed.
     pub async fn forsaken(&self, patience: Duration) {
         loop {
-            self.until(|shared| !shared.is_attached || shared.is_closed).await;
-            let back = self.until(|shared| shared.is_attached || shared.is_closed);
+            self.until(|shared| !shared.is_attached() || shared.is_closed).await;
+            let back = self.until(|shared| shared.is_attached() || shared.is_closed);
             if tokio::time::timeout(patience, back).await.is_err() || self.is_closed() {
                 return;
             }
@@ -187,8 +195,7 @@ impl Stream {
             durable: Durable::No,
             sent: None,
             readers: 0,
-            is_attached: false,
-            reads_for_good: false,
+            audience: Audience::Nobody,
             is_resumable,
             is_closed: false,
             waker: None,
@@ -214,6 +221,10 @@ impl Stream {
 }
 
 impl Shared {
+    fn is_attached(&self) -> bool {
+        self.audience != Audience::Nobody
+    }
+
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -231,7 +242,7 @@ impl fmt::Debug for Stream {
         let shared = self.lock();
         f.debug_struct("Stream")
             .field("last", &shared.log.last())
-            .field("is_attached", &shared.is_attached)
+            .field("is_attached", &shared.is_attached())
             .field("is_closed", &shared.is_closed)
             .finish_non_exhaustive()
     }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use super::log::{Item, Next};
-use super::{Shared, Stream};
+use super::{Audience, Shared, Stream};
 
 /// Where a reader begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +40,7 @@ impl Reader {
     pub(super) fn attach(stream: Arc<Stream>, start: Start) -> Self {
         let mut shared = stream.lock();
         shared.readers += 1;
-        shared.is_attached = true;
-        shared.reads_for_good = false;
+        shared.audience = Audience::Reader;
         match start {
             Start::Unread => {}
             Start::After(number) => shared.log.rewind(number),
@@ -104,7 +103,7 @@ impl Reader {
     pub(crate) fn reads_for_good(&self) {
         let mut shared = self.stream.lock();
         if shared.readers == self.turn {
-            shared.reads_for_good = true;
+            shared.audience = Audience::ForGood;
             shared.forget_messages();
         }
     }
@@ -125,7 +124,7 @@ impl Drop for Reader {
         if shared.readers != self.turn {
             return;
         }
-        shared.is_attached = false;
+        shared.audience = Audience::Nobody;
         shared.waker = None;
         if !shared.is_resumable {
             shared.close();

@@ -261,7 +261,7 @@ impl Table {
             return None;
         }
         let read = finished().find(|(_, kept)| kept.stream.is_read());
-        let forsaken = || finished().find(|(_, kept)| !kept.stream.is_attached());
+        let forsaken = || finished().find(|(_, kept)| !kept.stream.has_reader());
         read.or_else(forsaken).map(|(place, _)| place)
     }
 }
@@ -289,7 +289,7 @@ impl Stream {
     fn release(&self) {
         let mut shared = self.lock();
         shared.is_resumable = false;
-        let is_being_answered = shared.is_attached && shared.log.has_ended();
+        let is_being_answered = shared.is_attached() && shared.log.has_ended();
         drop(shared);
         if !is_being_answered {
             self.cancel();
@@ -298,10 +298,6 @@ impl Stream {
 
     fn is_read(&self) -> bool {
         self.lock().log.is_read()
-    }
-
-    fn is_attached(&self) -> bool {
-        self.lock().is_attached
     }
 
     fn bytes(&self) -> usize {

@@ -74,7 +74,7 @@ pub(super) fn commit<C: Core>(
                 sleep(DURABLE).await;
                 kept.write_down(request, begin);
             }
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         tokio::select! {
             biased;

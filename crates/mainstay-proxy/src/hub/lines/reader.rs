@@ -69,9 +69,10 @@ impl Reader {
         let mut lines = Vec::new();
         loop {
             let read = from_server.recv_many(&mut lines, BATCH);
-            let read = match self.unfinished.is_empty() {
-                true => Some(read.await),
-                false => timeout(LOOK, read).await.ok(),
+            let read = if self.unfinished.is_empty() {
+                Some(read.await)
+            } else {
+                timeout(LOOK, read).await.ok()
             };
             if read == Some(0) {
                 break;
@@ -98,7 +99,9 @@ impl Reader {
     /// Tells how many lines need not be heard again.
     fn tell_heard(&mut self) {
         let now = Instant::now();
-        while self.unfinished.pop_front_if(|answer| answer.is_settled(now)).is_some() {}
+        while self.unfinished.front().is_some_and(|answer| answer.is_settled(now)) {
+            self.unfinished.pop_front();
+        }
         let heard = self.unfinished.front().map_or(self.lines, |answer| answer.line - 1);
         // Looked at last: streams that were closed because another daemon takes over are not settled.
         if !self.lane.gate.is_shut() {

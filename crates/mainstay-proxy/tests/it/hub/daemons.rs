@@ -381,7 +381,7 @@ async fn a_frozen_hub_does_nothing_any_more() {
     let noted = scene.world.notes.noted();
     let records = scene.world.notes.records();
     scene.server.returns(&scene.call, "done").await;
-    scene.desk.is_dropped().await;
+    scene.desk.dropped().await;
     assert!(scene.world.hub.close(&scene.session), "it goes on elsewhere");
     assert!(scene.server.reads_nothing().await, "nothing was cancelled");
     assert_eq!(*scene.server.heard.borrow(), heard);
@@ -415,7 +415,7 @@ async fn a_hand_over_waits_for_requests_to_be_answered_or_written_down() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_connection_leaves_the_session() {
     let scene = Scene::new("poke").await;
-    scene.desk.is_dropped().await;
+    scene.desk.dropped().await;
     assert!(scene.world.hubs.session(NAME, &scene.session).is_ok());
     assert_eq!(scene.world.notes.records().len(), 1);
 }

@@ -81,7 +81,7 @@ impl Desk {
     }
 
     /// Its daemon drops it.
-    pub(super) async fn is_dropped(self) {
+    pub(super) async fn dropped(self) {
         self.served.abort();
         self.served.await.ok();
     }
