@@ -24,6 +24,9 @@ const BROKEN_OFF: Duration = Duration::from_millis(500);
 /// How long the reason for a death may take to arrive before the answer goes out without it.
 const REASON: Duration = Duration::from_millis(60);
 
+/// How long a run that has a request may take to be spoken to again, however short the hold is.
+const COME_UP: Duration = Duration::from_secs(10);
+
 /// How often in a row a server may forget its session and still be asked again.
 const FORGETFUL: u8 = 3;
 
@@ -163,12 +166,18 @@ impl Call {
     /// The answer when the request cannot wait although it should: too many do. What may have been
     /// executed is said even then.
     pub(super) fn no_room(&self) -> Verdict {
-        self.doom.map_or(Verdict::Down, |doom| doom.verdict)
+        self.known().unwrap_or(Verdict::Down)
     }
 
     /// The answer when nobody will tell of the server any more.
     pub(super) fn no_news(&self) -> Verdict {
-        self.doom.map_or(Verdict::Removed, |doom| doom.verdict)
+        self.known().unwrap_or(Verdict::Removed)
+    }
+
+    /// The verdict that does not depend on what will be.
+    fn known(&self) -> Option<Verdict> {
+        let with = self.with.map(|with| Verdict::Unknown { generation: with.generation });
+        self.doom.map(|doom| doom.verdict).or(with)
     }
 
     /// What to do now.
@@ -239,7 +248,7 @@ impl Call {
                 Step::Rejoin
             }
             Prospect::Coming(None) => {
-                let deadline = *self.held.get_or_insert(now) + self.hold;
+                let deadline = *self.held.get_or_insert(now) + self.hold.max(COME_UP);
                 if now < deadline { Step::Wait(deadline) } else { Step::Miss }
             }
             Prospect::Up(_) | Prospect::Coming(Some(_)) | Prospect::Down | Prospect::Removed => {

@@ -175,3 +175,6 @@ impl Shared {
         begun && sent && said
     }
 }
+
+#[cfg(test)]
+mod tests;

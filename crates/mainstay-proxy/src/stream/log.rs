@@ -359,6 +359,19 @@ mod tests {
     }
 
     #[test]
+    fn a_restored_log_keeps_its_numbers_and_goes_on_after_them() {
+        let said = || vec![(3, note("c")), (2, note("late")), (7, note("g"))];
+        let mut log = Log::restored(&GENERAL, said(), None);
+        log.push(note("h"));
+        assert_eq!(rest(&mut log), "3 7 8");
+        let mut log = Log::restored(&REQUEST, said(), Some((9, note("answer"))));
+        assert_eq!(log.push(note("late")), Pushed::Refused);
+        assert_eq!(rest(&mut log), "3 7 9!");
+        let many = (1..1000).map(|number| (number, note("n"))).collect();
+        assert_eq!(Log::restored(&GENERAL, many, None).unread.messages, 256);
+    }
+
+    #[test]
     fn a_slow_reader_loses_the_oldest_notifications_only() {
         let mut log = Log::new(&GENERAL);
         log.push(request(1));

@@ -403,6 +403,12 @@ mod tests {
         assert!(answered.is_closed());
     }
 
+    /// Clients have numbers of earlier versions of Mainstay.
+    #[test]
+    fn the_number_of_a_session_never_changes() {
+        assert_eq!(fingerprint("0123456789abcdef0123456789abcdef"), 0x0152_7c97_31f0_ff55);
+    }
+
     #[test]
     fn an_idle_session_has_small_streams() {
         assert!(size_of::<Stream>() + size_of::<Streams>() < 512);

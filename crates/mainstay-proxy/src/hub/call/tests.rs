@@ -175,6 +175,10 @@ fn a_run_that_never_comes_is_not_waited_for_longer_than_the_hold() {
     let (now, mut call) = taken_up(true, 1);
     call.step(now, Prospect::Coming(None));
     assert_eq!(call.step(now + HOLD, Prospect::Coming(None)), Step::Miss);
+    let with = With { generation: 3, can_answer: true, attempts: 1 };
+    let mut call = Call::taken_up(Duration::ZERO, with);
+    assert_eq!(call.step(now, Prospect::Coming(None)), Step::Wait(now + COME_UP));
+    assert_eq!(call.no_room(), Verdict::Unknown { generation: 3 });
 }
 
 fn prospect() -> impl Strategy<Value = Prospect> {

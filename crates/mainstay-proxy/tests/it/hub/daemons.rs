@@ -140,6 +140,30 @@ async fn an_unsafe_call_whose_run_died_meanwhile_has_an_unknown_effect() {
     assert!(desk.reads_nothing().await && server.reads_nothing().await);
 }
 
+/// As it is when the request was sent over HTTP.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_lives_but_cannot_answer_any_more_is_asked_again_if_that_is_safe() {
+    for (tool, is_safe) in [("peek", true), ("poke", false)] {
+        let scene = Scene::new(tool).await;
+        for record in scene.world.notes.streams.lock().unwrap().values_mut() {
+            record.sent = record.sent.map(|sent| Sent { line: None, ..sent });
+        }
+        let world = scene.world.killed();
+        let mut desk = Desk::resumes(&world, &scene.session);
+        let mut server = world.finds(&scene.server, &[]).await;
+        if is_safe {
+            let call = server.reads_call(tool).await;
+            server.returns(&call, "seen").await;
+            assert_eq!(text(&desk.reads().await), "seen");
+        } else {
+            let told = text(&desk.reads().await);
+            assert!(told.contains("Mainstay was restarted during this call"), "{told}");
+            assert!(told.contains("its effect is unknown"), "{told}");
+        }
+        assert!(desk.reads_nothing().await && server.reads_nothing().await);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_safe_call_is_replayed_once_across_daemons() {
     let scene = Scene::new("peek").await;
