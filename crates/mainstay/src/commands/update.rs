@@ -65,7 +65,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let copy = installed.copy_in(candidate.file())?;
     let rehearsal = rehearsal::hold(&copy, candidate.path(), &instance.state_dir);
     let new = ctx.ui.waiting("rehearsing", rehearsal).await?;
-    ctx.ui.say(format!("version {} can take up what is here (schema {})", new.version, new.schema));
+    ctx.ui.say(format!("version {} can take up what is here", new.version));
     let _unstoppable = ignore_signals().map_err(CliError::io("signals cannot be ignored"))?;
     installed.replace(copy)?;
     let Some(old) = daemon else {

@@ -23,4 +23,5 @@ mod service;
 mod stand_in;
 mod supervise;
 mod telling;
+mod update;
 mod usage;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use mainstay_api::{DaemonInfo, Request};
+use mainstay_api::{ApiError, DaemonInfo, Request};
 use mainstay_core::with_causes;
 use tokio::time::{Instant, sleep};
 
@@ -51,7 +51,7 @@ pub(super) async fn hand_over(
             }
         }
     };
-    Err(NotUpdated { why, back: go_back(remote, installed).await })
+    Err(NotUpdated { why: in_words(&why), back: go_back(remote, installed).await })
 }
 
 /// The daemon that serves when a hand-over is over that we have lost sight of.
@@ -78,4 +78,28 @@ async fn go_back(remote: &Remote, installed: &Installed) -> Result<DaemonInfo, S
         return Err(format!("the daemon (pid {}) runs another program", daemon.pid));
     }
     Ok(daemon)
+}
+
+/// What became of a daemon, for people: its last word may be an error as it travels between programs.
+fn in_words(why: &str) -> String {
+    let Some(start) = why.find(r#"{"kind""#) else { return why.to_owned() };
+    let mut errors = serde_json::Deserializer::from_str(&why[start..]).into_iter::<ApiError>();
+    let Some(Ok(error)) = errors.next() else { return why.to_owned() };
+    let rest = why[start + errors.byte_offset()..].trim_start_matches(':');
+    format!("{}{}{rest}", &why[..start], error.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_last_word_is_told_as_its_message() {
+        let check = |why: &str, told: &str| assert_eq!(in_words(why), told);
+        let error = r#"{"kind":"internal","message":"no {room}"}"#;
+        check("it exited with 1", "it exited with 1");
+        check(error, "no {room}");
+        check(&format!("as it is: {error}:\nlast words"), "as it is: no {room}\nlast words");
+        check(r#"{"kind": half"#, r#"{"kind": half"#);
+    }
 }

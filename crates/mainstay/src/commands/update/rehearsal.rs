@@ -12,6 +12,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use mainstay_api::{ApiError, ErrorKind};
+use mainstay_core::with_causes;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
@@ -42,8 +43,6 @@ const MAX_TOLD: usize = 200;
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Rehearsed {
     pub(super) version: String,
-    /// The schema that it keeps the state in.
-    pub(super) schema: i64,
 }
 
 /// The answer of a program that was asked to rehearse.
@@ -57,18 +56,13 @@ enum Word {
 /// Rehearses, at the word of a program that this one may take the place of: takes up a copy of the
 /// state in `dir`, and says in one line how that went. Nothing else is touched.
 pub(crate) fn rehearse(ctx: &mut Context, dir: &Path) -> Result<(), CliError> {
-    let word = match mainstay_daemon::inspect(&ctx.instance()?) {
-        Ok(()) => {
-            Word::Well(Rehearsed { version: env!("CARGO_PKG_VERSION").to_owned(), schema: 2 })
-        }
+    let word = match mainstay_daemon::rehearse(&ctx.instance()?, dir) {
+        Ok(()) => Word::Well(Rehearsed { version: env!("CARGO_PKG_VERSION").to_owned() }),
         Err(error) => {
-            let help = error.help();
-            Word::Ill {
-                error: ApiError { kind: ErrorKind::Internal, message: error.to_string(), help },
-            }
+            let (message, help) = (with_causes(&error), error.help());
+            Word::Ill { error: ApiError { kind: ErrorKind::Internal, message, help } }
         }
     };
-    let _ = dir;
     ctx.ui.items(true, &[&word], |_| String::new())?;
     match word {
         Word::Well(_) => Ok(()),
@@ -204,11 +198,11 @@ mod tests {
     #[test]
     fn what_versions_say_to_each_other_stays_as_it_is() {
         let read = |text: &str| serde_json::from_str::<Word>(text).ok();
-        let well = Word::Well(Rehearsed { version: "0.1.0".to_owned(), schema: 2 });
-        let text = r#"{"version":"0.1.0","schema":2}"#;
+        let well = Word::Well(Rehearsed { version: "0.1.0".to_owned() });
+        let text = r#"{"version":"0.1.0"}"#;
         assert_eq!(serde_json::to_string(&well).unwrap(), text);
         assert_eq!(read(text), Some(well));
-        assert!(read(r#"{"version":"9","schema":9,"more":[]}"#).is_some(), "it may grow");
+        assert!(read(r#"{"version":"9","more":[]}"#).is_some(), "it may grow");
         let error = ApiError::new(ErrorKind::Internal, "too new").with_help("wait");
         let text = r#"{"error":{"kind":"internal","message":"too new","help":"wait"}}"#;
         assert_eq!(serde_json::to_string(&Word::Ill { error: error.clone() }).unwrap(), text);
@@ -248,8 +242,8 @@ mod tests {
         )
         .await;
         check(
-            &asked(r#"rmdir "$2" && echo '{"version":"7.0.0","schema":3}'"#),
-            r#"Rehearsed { version: "7.0.0", schema: 3 }"#,
+            &asked(r#"rmdir "$2" && echo '{"version":"7.0.0"}'"#),
+            r#"Rehearsed { version: "7.0.0" }"#,
         )
         .await;
     }
