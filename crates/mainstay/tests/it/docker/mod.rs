@@ -13,3 +13,4 @@ mod owners;
 mod podman;
 mod removal;
 mod scene;
+mod service;

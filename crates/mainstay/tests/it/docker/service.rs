@@ -1,0 +1,259 @@
+//! The service under a real systemd: machines of `scripts/systemd`, which can be rebooted.
+
+use std::path::Path;
+use std::process::{self, Command, Stdio};
+
+use mainstay_testkit::docker::Engine;
+use serde_json::{Value, json};
+
+use super::scene::assert_works;
+use crate::env::{free_port, pid_of, until};
+use crate::proxy::raw::Raw;
+
+/// Where the program is on a machine. systemd has an opinion about most of these characters.
+const PROGRAM: &str = "/opt/my tools/100%h $HOME/mainstay";
+
+/// Where systemd refuses to start a program from by itself.
+const QUOTED: &str = r#"/opt/"my" tool's \bin/mainstay"#;
+
+/// Where the fixture server is on a machine.
+const FIXTURE: &str = "/opt/fixture-mcp";
+
+/// A machine with systemd and a user. Commands are run by that user.
+struct Machine {
+    engine: Engine,
+    name: String,
+    /// Where its Mainstay listens, in the network namespace of the engine.
+    listen: String,
+}
+
+impl Machine {
+    /// Boots a machine that has our programs. To be called before any thread is started.
+    fn boot(story: &str) -> Self {
+        let engine = Engine::shared();
+        engine.enter();
+        let name = format!("{story}-{}", process::id());
+        let machine = Self { engine, name, listen: format!("127.0.0.1:{}", free_port()) };
+        machine.script("up", &[]);
+        machine.script("put", &[env!("CARGO_BIN_EXE_mainstay"), PROGRAM]);
+        let fixture = machine.engine.socket().with_file_name("fixture-mcp");
+        machine.script("put", &[fixture.to_str().unwrap(), FIXTURE]);
+        machine
+    }
+
+    #[track_caller]
+    fn script(&self, verb: &str, args: &[&str]) -> String {
+        let output = self.command(verb, args).output().expect("scripts/systemd can be run");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let stderr = text(&output.stderr);
+        assert!(output.status.success(), "scripts/systemd {verb} {args:?}: {stderr}");
+        text(&output.stdout) + &stderr
+    }
+
+    fn command(&self, verb: &str, args: &[&str]) -> Command {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/systemd");
+        let socket = self.engine.socket();
+        let dir = socket.parent().expect("a socket is in a directory");
+        let mut command = Command::new(script);
+        command.arg(verb).arg(dir).arg(&self.name).args(args).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command, which must succeed, and gives all that it said.
+    #[track_caller]
+    fn run(&self, words: &[&str]) -> String {
+        self.script("as", words)
+    }
+
+    /// Runs a program of ours.
+    #[track_caller]
+    fn run_from(&self, program: &str, args: &[&str]) -> String {
+        let listen = format!("MAINSTAY_LISTEN={}", self.listen);
+        self.run(&[&["env", &listen, program], args].concat())
+    }
+
+    #[track_caller]
+    fn mainstay(&self, args: &[&str]) -> String {
+        self.run_from(PROGRAM, args)
+    }
+
+    #[track_caller]
+    fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.mainstay(&[args, &["--json"]].concat())).unwrap()
+    }
+
+    #[track_caller]
+    fn systemctl(&self, verb: &str) {
+        self.run(&["systemctl", "--user", verb, "mainstay"]);
+    }
+
+    /// A property of the unit.
+    fn property(&self, name: &str) -> String {
+        let property = format!("--property={name}");
+        let said = self.run(&["systemctl", "--user", "show", "--value", &property, "mainstay"]);
+        said.trim_end().to_owned()
+    }
+
+    /// The program that the unit's main process runs.
+    fn main_program(&self) -> String {
+        let exe = format!("/proc/{}/exe", self.property("MainPID"));
+        self.run(&["readlink", &exe]).trim_end().to_owned()
+    }
+
+    fn server(&self, name: &str) -> Value {
+        let servers = self.json(&["ls", "--all"]);
+        let mut servers = servers.as_array().expect("`ls` prints an array").iter();
+        servers.find(|server| server["name"] == name).cloned().unwrap_or_default()
+    }
+
+    fn run_server(&self, name: &str) -> Value {
+        let run: Value =
+            serde_json::from_str(&self.mainstay(&["run", name, "--wait", "--json", "--", FIXTURE]))
+                .unwrap();
+        assert_eq!(run["status"], "running", "{run:#}");
+        run
+    }
+
+    fn daemon(&self) -> u32 {
+        pid_of(&self.json(&["daemon", "status"]))
+    }
+
+    fn kill(&self, pid: u32) {
+        self.script("kill", &[&pid.to_string()]);
+    }
+
+    fn is_alive(&self, pid: u32) -> bool {
+        let words = ["test", "-e", &format!("/proc/{pid}/exe")];
+        self.command("as", &words).status().is_ok_and(|status| status.success())
+    }
+
+    /// Asserts that nothing has happened to a server and to a session with it.
+    #[track_caller]
+    fn assert_unharmed(&self, server: &Value, session: &Raw) {
+        assert_works(session);
+        let now = self.server(server["name"].as_str().unwrap());
+        for field in ["pid", "generation", "restarts", "status"] {
+            assert_eq!(now[field], server[field], "{field}");
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _gone = self.command("down", &[]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+}
+
+#[test]
+fn the_unit_is_sound_wherever_the_program_is() {
+    let machine = Machine::boot("paths");
+    machine.script("put", &[env!("CARGO_BIN_EXE_mainstay"), QUOTED]);
+    for (program, said) in [(QUOTED, "the service runs"), (PROGRAM, "it runs as before until")] {
+        let told = machine.run_from(program, &["service", "install"]);
+        assert!(told.contains(said), "{told}");
+        let unit = Path::new("/home/me/.config/systemd/user/mainstay.service");
+        let verified =
+            machine.run(&["systemd-analyze", "--user", "verify", unit.to_str().unwrap()]);
+        assert_eq!(verified, "", "systemd has nothing to say about it");
+        machine.systemctl("restart");
+        assert_eq!(machine.main_program(), program);
+    }
+    let status = machine.json(&["service", "status"]);
+    let path = "/home/me/.config/systemd/user/mainstay.service";
+    let expected = json!(["active", true, true, "current", path]);
+    let found = json!([
+        status["state"],
+        status["enabled"],
+        status["linger"],
+        status["unit"],
+        status["path"]
+    ]);
+    assert_eq!(found, expected);
+    machine.mainstay(&["service", "uninstall"]);
+    assert_eq!(machine.property("LoadState"), "not-found");
+    assert!(machine.daemon() > 0, "a daemon on demand has taken over");
+}
+
+#[test]
+fn servers_and_sessions_outlive_the_service() {
+    let machine = Machine::boot("service");
+    let server = machine.run_server("clock");
+    let session = Raw::open(server["url"].as_str().unwrap());
+    assert_works(&session);
+
+    let told = machine.mainstay(&["service", "install"]);
+    assert!(told.contains("has made way; its servers run on"), "{told}");
+    machine.assert_unharmed(&server, &session);
+
+    let (holder, daemon) = (machine.property("MainPID"), machine.daemon());
+    machine.kill(daemon);
+    machine.assert_unharmed(&server, &session);
+    assert_ne!(machine.daemon(), daemon);
+    assert_eq!(machine.property("MainPID"), holder, "systemd has not noticed");
+
+    let daemon = machine.daemon();
+    machine.systemctl("reload");
+    machine.assert_unharmed(&server, &session);
+    assert_ne!(machine.daemon(), daemon);
+    assert_eq!(machine.property("MainPID"), holder);
+
+    machine.systemctl("restart");
+    machine.assert_unharmed(&server, &session);
+    assert_ne!(machine.property("MainPID"), holder);
+
+    let daemon = machine.daemon();
+    machine.kill(machine.property("MainPID").parse().unwrap());
+    machine.assert_unharmed(&server, &session);
+    assert_eq!(machine.daemon(), daemon, "the daemon has found another holder");
+    until("systemd has started the service again", || {
+        (machine.property("NRestarts") == "1" && machine.property("ActiveState") == "active")
+            .then_some(())
+    });
+    machine.assert_unharmed(&server, &session);
+
+    machine.mainstay(&["service", "uninstall"]);
+    machine.assert_unharmed(&server, &session);
+}
+
+#[test]
+fn what_its_user_stopped_stays_stopped() {
+    let machine = Machine::boot("stopped");
+    let server = machine.run_server("clock");
+    machine.mainstay(&["service", "install"]);
+
+    machine.systemctl("stop");
+    assert!(machine.is_alive(pid_of(&server)), "the server runs on");
+    let told = machine.mainstay(&["service", "install"]);
+    assert!(told.contains("it stays off, as you left it"), "{told}");
+    assert_eq!(machine.property("ActiveState"), "inactive");
+    machine.systemctl("start");
+    assert_eq!(machine.server("clock")["pid"], server["pid"]);
+
+    machine.mainstay(&["daemon", "stop"]);
+    until("the service has ended", || {
+        (machine.property("ActiveState") == "inactive").then_some(())
+    });
+    assert!(!machine.is_alive(pid_of(&server)), "its end was the end of its servers");
+    assert_eq!(machine.property("Result"), "success");
+    machine.systemctl("start");
+    until("the server is back", || (machine.server("clock")["status"] == "running").then_some(()));
+}
+
+#[test]
+fn after_a_reboot_what_was_on_is_on_again() {
+    let machine = Machine::boot("reboot");
+    machine.mainstay(&["service", "install"]);
+    let server = machine.run_server("clock");
+    machine.run_server("idle");
+    machine.mainstay(&["stop", "idle"]);
+    let session = Raw::open(server["url"].as_str().unwrap());
+
+    machine.script("reboot", &[]);
+    assert_eq!(machine.property("ActiveState"), "active", "nobody had to log in");
+    let back = until("the server is on again", || {
+        Some(machine.server("clock")).filter(|server| server["status"] == "running")
+    });
+    assert_eq!(back["url"], server["url"]);
+    assert_eq!(machine.server("idle")["status"], "stopped");
+    assert_works(&session);
+}
