@@ -118,8 +118,8 @@ impl Machine {
         pid_of(&self.json(&["daemon", "status"]))
     }
 
-    fn kill(&self, pid: u32) {
-        self.script("kill", &[&pid.to_string()]);
+    fn signal(&self, pid: u32, signal: &str) {
+        self.script("kill", &[&pid.to_string(), signal]);
     }
 
     fn is_alive(&self, pid: u32) -> bool {
@@ -186,7 +186,7 @@ fn servers_and_sessions_outlive_the_service() {
     machine.assert_unharmed(&server, &session);
 
     let (holder, daemon) = (machine.property("MainPID"), machine.daemon());
-    machine.kill(daemon);
+    machine.signal(daemon, "KILL");
     machine.assert_unharmed(&server, &session);
     assert_ne!(machine.daemon(), daemon);
     assert_eq!(machine.property("MainPID"), holder, "systemd has not noticed");
@@ -202,7 +202,7 @@ fn servers_and_sessions_outlive_the_service() {
     assert_ne!(machine.property("MainPID"), holder);
 
     let daemon = machine.daemon();
-    machine.kill(machine.property("MainPID").parse().unwrap());
+    machine.signal(machine.property("MainPID").parse().unwrap(), "KILL");
     machine.assert_unharmed(&server, &session);
     assert_eq!(machine.daemon(), daemon, "the daemon has found another holder");
     until("systemd has started the service again", || {
@@ -237,6 +237,23 @@ fn what_its_user_stopped_stays_stopped() {
     assert_eq!(machine.property("Result"), "success");
     machine.systemctl("start");
     until("the server is back", || (machine.server("clock")["status"] == "running").then_some(()));
+}
+
+#[test]
+fn a_daemon_that_hangs_does_not_stay() {
+    let machine = Machine::boot("hangs");
+    machine.mainstay(&["service", "install"]);
+    let server = machine.run_server("clock");
+    let drop_in = "mkdir -p ~/.config/systemd/user/mainstay.service.d && \
+                   printf '[Service]\\nWatchdogSec=2\\n' >~/.config/systemd/user/mainstay.service.d/quick.conf";
+    machine.run(&["sh", "-c", drop_in]);
+    machine.run(&["systemctl", "--user", "daemon-reload"]);
+    machine.systemctl("restart");
+    let daemon = machine.daemon();
+    machine.signal(daemon, "STOP");
+    until("the daemon that hung is gone", || (!machine.is_alive(daemon)).then_some(()));
+    let now = machine.server("clock");
+    assert_eq!((&now["pid"], &now["restarts"]), (&server["pid"], &json!(0)));
 }
 
 #[test]
