@@ -139,7 +139,8 @@ mod tests {
             let scene = Self::new();
             scene.load(STATE, STATE_V1);
             scene.load(store::EVENTS, EVENTS_V1);
-            Sessions::open(&scene.state(SESSIONS)).0.close();
+            let streams = scene.state("streams");
+            Sessions::open(&scene.state(SESSIONS), &streams, 1).0.close();
             fs::create_dir(scene.state(CLIENTS_DIR)).unwrap();
             fs::write(scene.ledger(), r#"{"version":1,"records":[]}"#).unwrap();
             scene

@@ -3,10 +3,8 @@
 use std::fs;
 
 use jiff::SignedDuration;
-use rustix::process::Signal;
 
 use super::scene::{CLINE, CURSOR, Scene, Sort, VSCODE, between, last_done, run_gated};
-use crate::env::{kill, until_dead};
 
 /// Restarts that a story need not wait for.
 const QUICK: [&str; 4] = ["--restart-initial", "50ms", "--restart-cap", "50ms"];

@@ -4,10 +4,9 @@ use std::process;
 use std::rc::Rc;
 
 use mainstay_testkit::docker::{Engine, FaultProxy, IMAGE, Options};
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::env::{TestEnv, free_port, kill, until, until_dead};
+use crate::env::{TestEnv, free_port, until};
 use crate::proxy::client::{Client, Sdk, text_of};
 use crate::proxy::raw::Raw;
 use crate::real_servers::environment;
