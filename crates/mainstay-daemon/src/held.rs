@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -55,6 +55,8 @@ struct Shared {
     listeners: Mutex<HashMap<Place, OwnedFd>>,
     circumstances: Circumstances,
     obey: mpsc::UnboundedSender<Order>,
+    /// Connections of the daemon before this one, by where they came to.
+    connections: Mutex<HashMap<Place, Vec<TcpStream>>>,
     /// Whether another daemon goes on with the listeners.
     giving_way: watch::Sender<bool>,
 }
@@ -77,6 +79,7 @@ impl Held {
             listeners: Mutex::new(welcome.listeners.into_iter().collect()),
             circumstances,
             obey,
+            connections: Mutex::default(),
             giving_way: watch::Sender::new(false),
         };
         Ok((Self { shared: Arc::new(shared) }, Orders(orders)))
@@ -132,6 +135,27 @@ impl Held {
     /// This daemon could serve as soon as the present one gives way.
     pub(crate) fn prepared(&self) -> io::Result<()> {
         self.link().prepared()
+    }
+
+    /// Takes over the connections of the daemon before this one, which has given way.
+    pub(crate) fn take_connections(&self) {
+        let mut all = lock(&self.shared.connections);
+        for (place, connection) in self.link().connections() {
+            all.entry(place).or_default().push(connection.into());
+        }
+    }
+
+    /// The connections that came to this address before there was this daemon.
+    pub(crate) fn connections(&self, addr: SocketAddr) -> Vec<TcpStream> {
+        lock(&self.shared.connections).remove(&Place::Tcp(addr)).unwrap_or_default()
+    }
+
+    /// Passes on to the next daemon the connections that came to this address and are at rest.
+    pub(crate) fn pass_on(&self, addr: SocketAddr, connections: &[TcpStream]) {
+        let all: Vec<_> = connections.iter().map(|it| (Place::Tcp(addr), it.as_fd())).collect();
+        if let Err(error) = self.link().pass_on(&all) {
+            tracing::warn!(%error, "idle connections are closed");
+        }
     }
 
     /// This daemon serves.
@@ -220,21 +244,21 @@ impl Held {
         let listeners = self.listeners();
         let held: Vec<_> =
             listeners.iter().map(|(place, fd)| (place.clone(), fd.as_fd())).collect();
-        let lock = self.shared.lock.as_fd();
+        let instance_lock = self.shared.lock.as_fd();
         let args = [OsString::from(TAKE_OVER)];
         let (link, pid) =
-            Link::replace_holder(exe, &args, lock, &held, obeying(&self.shared.obey))?;
-        *self.shared.link.lock().unwrap_or_else(PoisonError::into_inner) = link;
+            Link::replace_holder(exe, &args, instance_lock, &held, obeying(&self.shared.obey))?;
+        *lock(&self.shared.link) = link;
         self.shared.holder.store(pid, Ordering::Relaxed);
         Ok(pid)
     }
 
     fn link(&self) -> Link {
-        self.shared.link.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.shared.link).clone()
     }
 
     fn listeners(&self) -> MutexGuard<'_, HashMap<Place, OwnedFd>> {
-        self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.listeners)
     }
 }
 
@@ -247,6 +271,11 @@ impl Orders {
 
 /// The word by which this program becomes a holder in place of one that died.
 pub const TAKE_OVER: &str = "__take-over";
+
+/// No code leaves what is locked here half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Passes orders on; a daemon that has ended obeys none.
 fn obeying(obey: &mpsc::UnboundedSender<Order>) -> impl FnMut(Order) + Send + 'static {

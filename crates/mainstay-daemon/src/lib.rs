@@ -217,7 +217,10 @@ async fn await_turn(
     held.prepared().map_err(RunError::Holder)?;
     loop {
         match orders.next().await {
-            Order::Go => return Ok(true),
+            Order::Go => {
+                held.take_connections();
+                return Ok(true);
+            }
             // The daemon that serves looks after that, and there is nobody to ask for our turn.
             Order::HolderGone => return Ok(false),
             Order::GiveWay | Order::NotReplaced(_) => {}

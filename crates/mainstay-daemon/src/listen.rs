@@ -5,7 +5,7 @@
 //! sockets are the holder's, so that they outlive this daemon.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +36,22 @@ impl Sockets {
             Self::Held(held) => held.listen(addr).await,
             #[cfg(test)]
             Self::Own => TcpListener::bind(addr).await,
+        }
+    }
+
+    fn connections(&self, addr: SocketAddr) -> Vec<TcpStream> {
+        match self {
+            Self::Held(held) => held.connections(addr),
+            #[cfg(test)]
+            Self::Own => Vec::new(),
+        }
+    }
+
+    fn pass_on(&self, addr: SocketAddr, connections: &[TcpStream]) {
+        match self {
+            Self::Held(held) => held.pass_on(addr, connections),
+            #[cfg(test)]
+            Self::Own => {}
         }
     }
 
@@ -93,7 +109,8 @@ impl Listener {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             };
             let stop = || told_to_stop(stopped.clone(), &sockets);
-            let serve = http::serve_until(listener, Vec::new(), hubs, config, stop());
+            let inherited = sockets.connections(addr);
+            let serve = http::serve_until(listener, inherited, hubs, config, stop());
             // At once, because nobody is to wait in the queue of a listener that is not served.
             let release = async {
                 match stop().await {
@@ -101,7 +118,8 @@ impl Listener {
                     Drain::HandOver => {}
                 }
             };
-            drop(tokio::join!(serve, release));
+            let (at_rest, ()) = tokio::join!(serve, release);
+            sockets.pass_on(addr, &at_rest);
         });
         Self { addr: told_to, stop, task }
     }

@@ -44,7 +44,7 @@ struct Outgoing {
 /// What came from a daemon.
 pub(super) enum Heard {
     Nothing,
-    Word(ToHolder),
+    Word(ToHolder, Vec<OwnedFd>),
     /// It has closed its socket, or talks nonsense and has had it closed.
     Closed,
 }
@@ -94,13 +94,13 @@ impl Daemon {
     pub(super) fn hear(&mut self, buffer: &mut Buffer) -> Heard {
         loop {
             let Some(socket) = &self.socket else { return Heard::Nothing };
-            let word = match buffer.receive(socket.as_fd(), RecvFlags::DONTWAIT) {
-                Ok(Some(Packet { bytes, .. })) => ToHolder::decode(bytes),
+            let (word, descriptors) = match buffer.receive(socket.as_fd(), RecvFlags::DONTWAIT) {
+                Ok(Some(Packet { bytes, descriptors })) => (ToHolder::decode(bytes), descriptors),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Heard::Nothing,
                 Ok(None) | Err(_) => return self.close(),
             };
             match word {
-                Ok(Some(word)) => return Heard::Word(word),
+                Ok(Some(word)) => return Heard::Word(word, descriptors),
                 Ok(None) => {}
                 Err(_) => return self.close(),
             }

@@ -71,6 +71,7 @@ pub struct Link(Arc<Shared>);
 struct Shared {
     socket: OwnedFd,
     pending: Mutex<Pending>,
+    connections: Mutex<Vec<(Place, OwnedFd)>>,
 }
 
 /// The requests that are not answered yet.
@@ -135,6 +136,19 @@ impl Link {
         self.say(&ToHolder::Replace { exe, fallback })
     }
 
+    /// Passes connections on to the successor, before [`yielded`](Self::yielded): each came to a place
+    /// and is at rest.
+    pub fn pass_on(&self, connections: &[(Place, BorrowedFd<'_>)]) -> io::Result<()> {
+        let socket = self.0.socket.as_fd();
+        send_list(socket, connections, ToHolder::Connections)
+    }
+
+    /// The connections that the daemon before this one passed on. All are there when a standby is told
+    /// to go.
+    pub fn connections(&self) -> Vec<(Place, OwnedFd)> {
+        std::mem::take(&mut *self.0.connections.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Accepts nothing more, state and shims are let go: the successor may go. There is no way back.
     pub fn yielded(&self) -> io::Result<()> {
         self.say(&ToHolder::Yielded)
@@ -178,7 +192,8 @@ impl Link {
         obey: impl FnMut(Order) + Send + 'static,
         after: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared { socket, pending: Mutex::default() });
+        let shared =
+            Arc::new(Shared { socket, pending: Mutex::default(), connections: Mutex::default() });
         let listener = Arc::clone(&shared);
         let listen = move || {
             listener.listen(buffer, obey);
@@ -215,6 +230,10 @@ impl Shared {
                 Ok(Some(ToDaemon::Go)) => obey(Order::Go),
                 Ok(Some(ToDaemon::GiveWay)) => obey(Order::GiveWay),
                 Ok(Some(ToDaemon::NotReplaced { why })) => obey(Order::NotReplaced(why)),
+                Ok(Some(ToDaemon::Connections(places))) => {
+                    let mut all = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+                    all.extend(places.into_iter().zip(packet.descriptors));
+                }
                 Ok(Some(ToDaemon::Done { request, result })) => {
                     let listener = packet.descriptors.into_iter().next();
                     self.answer(request, result.map(|()| listener).map_err(io::Error::from));
@@ -279,6 +298,20 @@ fn read_welcome(socket: BorrowedFd<'_>, buffer: &mut Buffer) -> io::Result<Welco
     Ok(Welcome { holder_pid, lock, listeners, standby, replacement_failed, last_words, watchdog })
 }
 
+/// Sends descriptors with their places, in as many packets as it takes.
+fn send_list(
+    socket: BorrowedFd<'_>,
+    all: &[(Place, BorrowedFd<'_>)],
+    say: impl Fn(Vec<Place>) -> ToHolder,
+) -> io::Result<()> {
+    for list in message::lists(all) {
+        let places = list.iter().map(|(place, _)| place.clone()).collect();
+        let descriptors: Vec<_> = list.iter().map(|(_, descriptor)| *descriptor).collect();
+        packet::send(socket, &say(places).encode(), &descriptors, SendFlags::empty())?;
+    }
+    Ok(())
+}
+
 /// Reads as many listeners as were announced.
 pub(super) fn read_listeners(
     socket: BorrowedFd<'_>,
@@ -322,12 +355,7 @@ fn hand_over(
     let mut descriptors = vec![lock, process.as_fd()];
     descriptors.extend(stderr.as_ref().map(AsFd::as_fd));
     packet::send(socket, &handover.encode(), &descriptors, SendFlags::empty())?;
-    for list in message::lists(held) {
-        let places = list.iter().map(|(place, _)| place.clone()).collect();
-        let descriptors: Vec<_> = list.iter().map(|(_, listener)| *listener).collect();
-        let listeners = ToHolder::Listeners(places).encode();
-        packet::send(socket, &listeners, &descriptors, SendFlags::empty())?;
-    }
+    send_list(socket, held, ToHolder::Listeners)?;
     let Some(ToDaemon::TakenOver { version: 1.., holder_pid }) =
         ToDaemon::decode(next(socket, buffer)?.bytes).map_err(unexpected)?
     else {

@@ -60,6 +60,9 @@ pub(super) enum ToHolder {
     },
     Yielded,
     Pulse,
+    /// With as many descriptors: connections that came to these places and are at rest, for the
+    /// successor. A holder that does not know them closes them.
+    Connections(Vec<Place>),
 }
 
 /// What a holder says to a daemon.
@@ -92,6 +95,9 @@ pub(super) enum ToDaemon {
     NotReplaced {
         why: String,
     },
+    /// With as many descriptors: connections of the daemon that gives way. They come before
+    /// [`Go`](Self::Go).
+    Connections(Vec<Place>),
 }
 
 /// Why a request was refused.
@@ -158,6 +164,7 @@ mod kind {
 
     /// From here on, a type that is unknown is skipped.
     pub(super) const SKIPPED: u8 = 128;
+    pub(super) const CONNECTIONS: u8 = 128;
 }
 
 impl ToHolder {
@@ -168,7 +175,8 @@ impl ToHolder {
                 out.put_u8(u8::from(*stderr));
                 out.put_u32(*listeners);
             }),
-            Self::Listeners(places) => listeners(places),
+            Self::Listeners(places) => list(kind::LISTENERS, places),
+            Self::Connections(places) => list(kind::CONNECTIONS, places),
             Self::Bind { request, place } => message(kind::BIND, |out| {
                 out.put_u64(*request);
                 put_place(out, place);
@@ -200,6 +208,7 @@ impl ToHolder {
                 listeners: from.u32()?,
             },
             kind::LISTENERS => Self::Listeners(places(&mut from)?),
+            kind::CONNECTIONS => Self::Connections(places(&mut from)?),
             kind::BIND => Self::Bind { request: from.u64()?, place: place(&mut from)? },
             kind::RELEASE => Self::Release { request: from.u64()?, place: place(&mut from)? },
             kind::READY => Self::Ready { request: from.u64()? },
@@ -239,7 +248,8 @@ impl ToDaemon {
                 out.put_u64(u64::try_from(micros).unwrap_or(u64::MAX));
                 out.put_u32(*listeners);
             }),
-            Self::Listeners(places) => listeners(places),
+            Self::Listeners(places) => list(kind::LISTENERS, places),
+            Self::Connections(places) => list(kind::CONNECTIONS, places),
             Self::TakenOver { version, holder_pid } => message(kind::TAKEN_OVER, |out| {
                 out.put_u32(*version);
                 out.put_u32(*holder_pid);
@@ -274,6 +284,7 @@ impl ToDaemon {
                 listeners: from.u32()?,
             },
             kind::LISTENERS => Self::Listeners(places(&mut from)?),
+            kind::CONNECTIONS => Self::Connections(places(&mut from)?),
             kind::TAKEN_OVER => Self::TakenOver { version: from.u32()?, holder_pid: from.u32()? },
             kind::DONE => Self::Done { request: from.u64()?, result: result(&mut from)? },
             kind::GO => Self::Go,
@@ -291,8 +302,8 @@ fn message(kind: u8, payload: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     out
 }
 
-fn listeners(places: &[Place]) -> Vec<u8> {
-    message(kind::LISTENERS, |out| {
+fn list(kind: u8, places: &[Place]) -> Vec<u8> {
+    message(kind, |out| {
         out.put_u32(length(places.len()));
         for place in places {
             put_place(out, place);

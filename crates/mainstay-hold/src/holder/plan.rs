@@ -158,6 +158,11 @@ impl Plan {
         }
     }
 
+    /// The daemon that is to take the place of this one.
+    pub(super) fn successor_of(&self, id: Id) -> Option<Id> {
+        self.successor.as_ref().map(|next| next.daemon.id).filter(|_| self.serves(id))
+    }
+
     fn hear(&mut self, now: Instant, id: Id, word: Word) {
         let serves = self.serves(id);
         match word {

@@ -135,14 +135,14 @@ impl<T: FnOnce(First)> Holder<T> {
         for _ in 0..WORDS_AT_ONCE {
             let found = self.daemons.iter_mut().find(|daemon| daemon.id == id);
             match found.map(|daemon| daemon.hear(&mut self.buffer)) {
-                Some(Heard::Word(word)) => self.obey(id, word),
+                Some(Heard::Word(word, descriptors)) => self.obey(id, word, descriptors),
                 Some(Heard::Closed) => self.take_in(Event::Closed(id)),
                 Some(Heard::Nothing) | None => return,
             }
         }
     }
 
-    fn obey(&mut self, id: Id, word: ToHolder) {
+    fn obey(&mut self, id: Id, word: ToHolder, descriptors: Vec<OwnedFd>) {
         match word {
             ToHolder::Bind { request, place } => {
                 let bound = self.listeners.bind(place);
@@ -166,6 +166,13 @@ impl<T: FnOnce(First)> Holder<T> {
             ToHolder::Failed { word } => self.take_in(Event::Said(id, Word::Failed(word))),
             ToHolder::Replace { exe, fallback } => {
                 self.take_in(Event::Said(id, Word::Replace { exe, fallback }));
+            }
+            ToHolder::Connections(places) => {
+                let next = self.plan.successor_of(id).and_then(|next| self.daemon(next));
+                if let Some(next) = next {
+                    let connections = descriptors.into_iter().map(Rc::new).collect();
+                    next.tell(&ToDaemon::Connections(places), connections);
+                }
             }
             ToHolder::Yielded => self.take_in(Event::Said(id, Word::Yielded)),
             ToHolder::Pulse if self.plan.serves(id) => self.notify.pulse(),
