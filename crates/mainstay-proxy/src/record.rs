@@ -92,14 +92,14 @@ pub trait Keeper: fmt::Debug + Send + Sync {
     /// Notes when sessions were last used. Unknown ones are passed over.
     fn touched(&self, used: Vec<(String, SystemTime)>);
 
-    /// Forgets a session.
+    /// Forgets a session, and all its streams.
     fn remove(&self, id: &str);
 
     /// Keeps what is known of a server, instead of what was kept before. The content is the
     /// proxy's own affair.
     fn save_copy(&self, server: &str, copy: Vec<u8>);
 
-    /// Forgets a server's copy and all its sessions.
+    /// Forgets a server's copy and all its sessions, with their streams.
     fn remove_server(&self, server: &str);
 
     /// Takes note of what became of a stream. Unlike all else, it is in the hands of the system when

@@ -9,6 +9,10 @@
 //!   the last one, before anything else;
 //! - every request gets exactly one answer, by the replay contract (see `call`);
 //! - no session sees what belongs to another.
+//!
+//! Daemons come and go, too. What a hub needs to go on it has kept ([`Keeper`]), requests in flight
+//! included: the next daemon [restores](Hub::restore) the sessions, [takes up](Hub::take_up) their streams,
+//! and enters the runs. One that gives way to it is [frozen](Hubs::freeze) first.
 
 mod call;
 mod copies;

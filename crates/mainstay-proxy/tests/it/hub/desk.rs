@@ -52,9 +52,10 @@ impl Desk {
         Self { reader: BufReader::new(reader), writer, served }
     }
 
+    /// Calls a tool. The server is told the id as `key`, too.
     pub(super) async fn calls(&mut self, id: u64, tool: &str) {
         let meta = json!({"progressToken": id});
-        self.asks(id, "tools/call", &json!({"name": tool, "_meta": meta})).await;
+        self.asks(id, "tools/call", &json!({"name": tool, "key": id, "_meta": meta})).await;
     }
 
     async fn asks(&mut self, id: u64, method: &str, params: &Value) {
@@ -71,6 +72,17 @@ impl Desk {
         let mut line = String::new();
         soon(self.reader.read_line(&mut line)).await.unwrap();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
+    }
+
+    /// What is written to it by now. Needs a clock that stands still.
+    pub(super) async fn reads_all(&mut self) -> Vec<Value> {
+        let mut all = Vec::new();
+        let mut line = String::new();
+        let moment = std::time::Duration::from_millis(1);
+        while tokio::time::timeout(moment, self.reader.read_line(&mut line)).await.is_ok() {
+            all.push(serde_json::from_str(&std::mem::take(&mut line)).unwrap());
+        }
+        all
     }
 
     /// Whether nothing more is written to it. Needs a clock that stands still.

@@ -4,6 +4,7 @@ mod asking;
 mod client;
 mod contract;
 mod daemons;
+mod daemons_contract;
 mod daemons_http;
 mod desk;
 mod handshake;

@@ -60,6 +60,13 @@ impl Server {
         serde_json::from_slice(&line).unwrap()
     }
 
+    /// Reads a line if there is one.
+    pub(super) fn reads_if_any(&mut self) -> Option<Value> {
+        let line = self.stdin.try_recv().ok()?;
+        self.confirms();
+        Some(serde_json::from_slice(&line).unwrap())
+    }
+
     /// One more line is written whole.
     pub(super) fn confirms(&self) {
         self.written.send_modify(|written| *written += 1);
