@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::Response;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use super::Front;
 use super::body::{self, Body};
@@ -27,21 +27,13 @@ use crate::stream::{Begin, Stream};
 /// A request without an answer after this time is committed.
 pub(super) const COMMIT: Duration = DURABLE;
 
-/// When a request is committed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pace {
-    /// Before it was worth to be written down.
-    Early,
-    Late,
-}
-
 /// Sends the head and lets the work go on: as an event stream, or as JSON kept alive by white space
-/// if the client takes nothing else.
+/// if the client takes nothing else. From `due` on the request is worth to be written down.
 pub(super) fn commit<C: Core>(
     front: &Front<C>,
     asked: Asked<C::Session>,
     run: Run,
-    pace: Pace,
+    due: Instant,
 ) -> Response<Body> {
     let Asked { session, id, accept, version, at_once: _, opening: begun } = asked;
     let is_full = session.streams().waiting() >= front.config.limits.waiting_in_session;
@@ -56,7 +48,7 @@ pub(super) fn commit<C: Core>(
     let has_id = Arc::<AtomicBool>::default();
     let (kept, mut response) = if accept.events {
         let opening = opening(version);
-        let kept = Durable::new(Kept::new(session, &stream, id.as_deref()), text, opening, pace);
+        let kept = Durable::new(Kept::new(session, &stream, id.as_deref()), text, opening, due);
         let (event, has_id) = (kept.kept.event().clone(), Arc::clone(&has_id));
         let body = Body::events_telling(reader, event, opening, front.ending(), has_id);
         (Some(kept), reply::events(body))
@@ -71,7 +63,7 @@ pub(super) fn commit<C: Core>(
         let Some(Durable { kept, later }) = kept else { return finished.await };
         let written_down = async {
             if let Some((request, begin)) = later {
-                sleep(DURABLE).await;
+                sleep_until(due).await;
                 kept.write_down(request, begin);
             }
             std::future::pending::<()>().await;
@@ -93,19 +85,18 @@ struct Durable<S: Session> {
 }
 
 impl<S: Session> Durable<S> {
-    fn new(kept: Kept<S>, request: Option<Bytes>, opening: body::Opening, pace: Pace) -> Self {
+    fn new(kept: Kept<S>, request: Option<Bytes>, opening: body::Opening, due: Instant) -> Self {
         let begin = match opening {
             body::Opening::Priming => Begin::Now,
             body::Opening::FirstMessage | body::Opening::Over => Begin::WithMessage,
         };
-        match (request, pace) {
-            (Some(request), Pace::Late) => kept.write_down(request, begin),
-            (Some(request), Pace::Early) => {
-                return Self { kept, later: Some((request, begin)) };
-            }
-            (None, _) => {}
+        let mut later = request.map(|request| (request, begin));
+        if Instant::now() >= due
+            && let Some((request, begin)) = later.take()
+        {
+            kept.write_down(request, begin);
         }
-        Self { kept, later: None }
+        Self { kept, later }
     }
 }
 

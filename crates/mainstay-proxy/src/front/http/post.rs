@@ -9,12 +9,12 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::HeaderMap;
 use hyper::{Response, StatusCode};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::Front;
 use super::body::Body;
 use super::head::{self, Accept, SESSION_ID, header};
-use super::hold::{self, COMMIT, Pace};
+use super::hold::{self, COMMIT};
 use super::reply::{self, Refusal};
 use crate::frame::{Kind, Method, Parsed};
 use crate::front::batch::{self, Batch, is_batch};
@@ -146,14 +146,14 @@ async fn ask<C: Core>(
     mut run: Run,
     headers: HeaderMap,
 ) -> Response<Body> {
+    let due = Instant::now() + COMMIT;
     if asked.at_once {
-        return hold::commit(front, asked, run, Pace::Early);
+        return hold::commit(front, asked, run, due);
     }
-    match timeout(COMMIT, poll_fn(|cx| run.poll_ready(cx))).await {
+    match timeout_at(due, poll_fn(|cx| run.poll_ready(cx))).await {
         Ok(Ready::Answer(answer)) if asked.accept.json => plain(asked, answer, headers),
         Ok(Ready::End) => reply::empty(StatusCode::ACCEPTED),
-        Ok(Ready::Answer(_) | Ready::Message) => hold::commit(front, asked, run, Pace::Early),
-        Err(_) => hold::commit(front, asked, run, Pace::Late),
+        Ok(Ready::Answer(_) | Ready::Message) | Err(_) => hold::commit(front, asked, run, due),
     }
 }
 
