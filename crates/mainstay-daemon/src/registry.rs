@@ -402,7 +402,15 @@ async fn send(handle: &Handle, message: Message) {
 }
 
 pub(crate) fn refused(error: &StoreError) -> ApiError {
-    let refused = ApiError::new(ErrorKind::Internal, error.to_string());
+    let kind = match error {
+        StoreError::Fenced { .. } => ErrorKind::Unavailable,
+        StoreError::Newer { .. }
+        | StoreError::Damaged { .. }
+        | StoreError::Full { .. }
+        | StoreError::Backup { .. }
+        | StoreError::Sqlite { .. } => ErrorKind::Internal,
+    };
+    let refused = ApiError::new(kind, error.to_string());
     match error.help() {
         Some(help) => refused.with_help(help),
         None => refused,
