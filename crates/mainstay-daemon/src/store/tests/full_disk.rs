@@ -50,7 +50,7 @@ fn bring_forward_on(disk: &Path) {
     multiply(&path);
     let before = fs::read(&path).unwrap();
     let filler = Filler::new(disk);
-    let mut failures = 0;
+    let (mut without_backup, mut with_backup) = (0, 0);
     let store = loop {
         match Store::open(&path) {
             Ok(store) => break store,
@@ -61,11 +61,12 @@ fn bring_forward_on(disk: &Path) {
         }
         assert!(fs::read(&path).unwrap() == before, "the file was touched");
         assert!(!disk.join("state.db.schema-1.bak.new").exists(), "half a backup is left");
-        failures += 1;
+        let made = disk.join("state.db.schema-1.bak").exists();
+        *(if made { &mut with_backup } else { &mut without_backup }) += 1;
         filler.shrink();
     };
-    // The backup alone takes more than one grain, and so does what is written after it.
-    assert!(failures > 10, "{failures}");
+    assert!(without_backup > 0, "the backup has always succeeded");
+    assert!(with_backup > 0, "what follows the backup has always succeeded");
     assert_eq!(store.clients().unwrap(), BTreeMap::new());
     assert_eq!(store.load().unwrap().len(), SERVERS + 4);
     assert_eq!(store.instance().unwrap(), "93246ff845138454");
