@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use mainstay_api::{ApiError, DaemonInfo, Request};
 use mainstay_core::with_causes;
+use serde::de::IgnoredAny;
 use tokio::time::{Instant, sleep};
 
 use super::installed::Installed;
-use crate::commands::daemon::succeed;
 use crate::error::CliError;
 use crate::remote::Remote;
 
-/// How long a hand-over may be under way that we have lost sight of.
-const LOST_SIGHT: Duration = Duration::from_secs(30);
+/// How long a hand-over may take, the way back included: the holder has shorter limits.
+const LIMIT: Duration = Duration::from_secs(30);
 
-/// How often a daemon is looked for meanwhile.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often the next daemon is looked for meanwhile.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Why the old program is, or should be, where it was.
 #[derive(Debug)]
@@ -35,35 +35,55 @@ pub(super) async fn hand_over(
     installed: &Installed,
     old: &DaemonInfo,
 ) -> Result<DaemonInfo, NotUpdated> {
-    let request = Request::Reload {
-        exe: Some(installed.path().to_owned()),
-        fallback: Some(installed.previous()),
-    };
-    let why = match succeed(remote, old, &request).await {
-        Ok(new) => return Ok(new),
+    let why = match ask(remote, installed).await {
+        // The new one was not even prepared.
         Err(refused @ CliError::Api(_)) => with_causes(&refused),
-        Err(error) => {
-            let serves = |new: &DaemonInfo| new.number > old.number && installed.is_run_by(new.pid);
-            match settled(remote, old).await {
-                Some(new) if new.replacement_failed.is_none() && serves(&new) => return Ok(new),
-                Some(DaemonInfo { replacement_failed: Some(why), .. }) => why,
-                Some(_) | None => with_causes(&error),
+        // An answer that was lost does not tell what is under way, so that is waited for too.
+        asked => match successor(old.number, next(remote, old).await) {
+            Ok(new) => return Ok(new),
+            Err(Some(why)) => why,
+            Err(None) => {
+                asked.err().map_or_else(|| "it never served".to_owned(), |e| with_causes(&e))
             }
-        }
+        },
     };
     Err(NotUpdated { why: in_words(&why), back: go_back(remote, installed).await })
 }
 
-/// The daemon that serves when a hand-over is over that we have lost sight of.
-async fn settled(remote: &Remote, old: &DaemonInfo) -> Option<DaemonInfo> {
-    let deadline = Instant::now() + LOST_SIGHT;
+/// Asks for the hand-over. Answered when the new daemon is prepared and the old one gives way.
+async fn ask(remote: &Remote, installed: &Installed) -> Result<(), CliError> {
+    let request = Request::Reload {
+        exe: Some(installed.path().to_owned()),
+        fallback: Some(installed.previous()),
+    };
+    let Some(connection) = remote.probe().await? else {
+        return Err(CliError::failed("the daemon has ended meanwhile", "start it again"));
+    };
+    let _null: IgnoredAny = remote.finish(connection.call(&request).await)?;
+    Ok(())
+}
+
+/// The daemon after `old`, or whichever is there when the time is over. None is started for this, and a
+/// handshake that fails is tried again: there may be no daemon for a moment.
+async fn next(remote: &Remote, old: &DaemonInfo) -> Option<DaemonInfo> {
+    let deadline = Instant::now() + LIMIT;
     loop {
-        let found = remote.inspect().await.ok().flatten();
-        match found {
+        match remote.inspect().await.ok().flatten() {
             Some(daemon) if daemon.number > old.number => return Some(daemon),
             found if Instant::now() >= deadline => return found,
             Some(_) | None => sleep(LOOK).await,
         }
+    }
+}
+
+/// The daemon that was found if it is the new one; else what became of that, if it is known.
+fn successor(old: u64, found: Option<DaemonInfo>) -> Result<DaemonInfo, Option<String>> {
+    match found {
+        // It may still tell of an earlier update.
+        Some(found) if found.number <= old => Err(None),
+        Some(DaemonInfo { replacement_failed: Some(why), .. }) => Err(Some(why)),
+        Some(new) => Ok(new),
+        None => Err(None),
     }
 }
 
@@ -92,6 +112,38 @@ fn in_words(why: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn daemon(number: u64, replacement_failed: Option<&str>) -> DaemonInfo {
+        DaemonInfo {
+            pid: 1,
+            version: "0.1.0".to_owned(),
+            started_at: jiff::Timestamp::UNIX_EPOCH,
+            servers: 0,
+            running: 0,
+            listen: None,
+            sessions: 0,
+            state_dir: "/s".into(),
+            socket: "/r/daemon.sock".into(),
+            log: "/s/daemon.log".into(),
+            instance: "i".to_owned(),
+            number,
+            holder: Some(2),
+            replacement_failed: replacement_failed.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_later_daemon_is_the_new_one_unless_it_says_otherwise() {
+        let check = |found: Option<DaemonInfo>, expected: Result<u64, Option<&str>>| {
+            let told = successor(7, found).map(|new| new.number);
+            assert_eq!(told, expected.map_err(|why| why.map(str::to_owned)));
+        };
+        check(Some(daemon(8, None)), Ok(8));
+        check(Some(daemon(9, Some("it fell"))), Err(Some("it fell")));
+        check(Some(daemon(7, None)), Err(None));
+        check(Some(daemon(7, Some("another one fell, long ago"))), Err(None));
+        check(None, Err(None));
+    }
 
     #[test]
     fn a_last_word_is_told_as_its_message() {
