@@ -203,3 +203,104 @@ fn without_deletion(link: PathBuf) -> PathBuf {
         None => link,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// A program in a directory of its own.
+    fn scene() -> (tempfile::TempDir, Installed) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mainstay");
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let installed = Installed::find(&path).unwrap();
+        (dir, installed)
+    }
+
+    fn copy(installed: &Installed, text: &str) -> TempPath {
+        let new = installed.directory().join("download");
+        fs::write(&new, text).unwrap();
+        let copy = installed.copy_in(&File::open(&new).unwrap()).unwrap();
+        fs::remove_file(new).unwrap();
+        copy
+    }
+
+    #[track_caller]
+    fn check(installed: &Installed, program: &str, previous: Option<&str>) {
+        assert_eq!(fs::read_to_string(installed.path()).unwrap(), program);
+        assert_eq!(fs::read_to_string(installed.previous()).ok().as_deref(), previous);
+        let files = fs::read_dir(installed.directory()).unwrap().count();
+        assert_eq!(files, 1 + usize::from(previous.is_some()), "nothing else is left");
+    }
+
+    #[test]
+    fn what_is_replaced_is_kept_and_can_come_back() {
+        let (_dir, installed) = scene();
+        installed.replace(copy(&installed, "new")).unwrap();
+        check(&installed, "new", Some("old"));
+        let mode = fs::metadata(installed.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o755);
+        for _already in 0..2 {
+            installed.restore().unwrap();
+            check(&installed, "old", None);
+        }
+    }
+
+    #[test]
+    fn an_update_that_was_cut_off_is_no_obstacle_for_the_next() {
+        let (_dir, installed) = scene();
+        installed.keep().unwrap();
+        for name in [".new", ".keep"] {
+            fs::write(installed.beside(name), "half").unwrap();
+        }
+        installed.replace(copy(&installed, "new")).unwrap();
+        check(&installed, "new", Some("old"));
+    }
+
+    #[test]
+    fn a_copy_that_is_not_needed_is_gone() {
+        let (_dir, installed) = scene();
+        drop(copy(&installed, "new"));
+        check(&installed, "old", None);
+    }
+
+    #[test]
+    fn a_strange_program_is_not_taken_for_the_old_one() {
+        let (_dir, installed) = scene();
+        installed.replace(copy(&installed, "new")).unwrap();
+        fs::write(installed.previous(), "odd").unwrap();
+        assert!(installed.restore().is_err());
+    }
+
+    #[test]
+    fn a_process_of_another_program_is_told_by_its_path() {
+        let (dir, installed) = scene();
+        let other = installed.other_than(std::process::id());
+        assert_eq!(other, Some(std::env::current_exe().unwrap()));
+
+        let cat = fs::canonicalize("/bin/cat").unwrap();
+        fs::copy(cat, installed.path()).unwrap();
+        let mut child =
+            Command::new(installed.path()).stdin(std::process::Stdio::piped()).spawn().unwrap();
+        assert!(installed.is_run_by(child.id()));
+        assert_eq!(installed.other_than(child.id()), None);
+        let newer = dir.path().join("newer");
+        fs::write(&newer, "new").unwrap();
+        fs::rename(newer, installed.path()).unwrap();
+        assert!(!installed.is_run_by(child.id()));
+        assert_eq!(installed.other_than(child.id()), None, "it runs what had the name before");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn the_kernels_note_is_no_part_of_a_path() {
+        let check =
+            |link: &str, path: &str| assert_eq!(without_deletion(link.into()), Path::new(path));
+        check("/some where/mainstay (deleted)", "/some where/mainstay");
+        check("/some where/mainstay", "/some where/mainstay");
+    }
+}
