@@ -74,16 +74,17 @@ impl Installed {
         self.settle().map_err(failed(self.directory.clone()))
     }
 
-    /// Makes sure that the old program is in its place, whoever has to put it there.
+    /// Makes sure that the old program is in its place, whoever has to put it there. Nothing else is put
+    /// there.
     pub(super) fn restore(&self) -> io::Result<()> {
-        if !self.is_in_place()? {
-            fs::rename(self.previous(), &self.path)?;
-            self.settle()?;
+        if self.is_at(&self.path)? {
+            return Ok(());
         }
-        if !self.is_in_place()? {
-            return Err(io::Error::other("another program has taken its place"));
+        if !self.is_at(&self.previous())? {
+            return Err(io::Error::other("what was kept is another program"));
         }
-        Ok(())
+        fs::rename(self.previous(), &self.path)?;
+        self.settle()
     }
 
     /// Whether these are the bytes of the old program.
@@ -121,8 +122,8 @@ impl Installed {
             .unwrap_or(true)
     }
 
-    fn is_in_place(&self) -> io::Result<bool> {
-        self.has_the_bytes_of(&File::open(&self.path)?)
+    fn is_at(&self, path: &Path) -> io::Result<bool> {
+        self.has_the_bytes_of(&File::open(path)?)
     }
 
     /// Keeps the old program under its other name: the very file, or a copy where that cannot be.
@@ -271,8 +272,11 @@ mod tests {
     fn a_strange_program_is_not_taken_for_the_old_one() {
         let (_dir, installed) = scene();
         installed.replace(copy(&installed, "new")).unwrap();
+        fs::remove_file(installed.previous()).unwrap();
+        assert!(installed.restore().is_err());
         fs::write(installed.previous(), "odd").unwrap();
         assert!(installed.restore().is_err());
+        check(&installed, "new", Some("odd"));
     }
 
     #[test]
