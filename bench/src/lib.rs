@@ -5,6 +5,7 @@
 //! - [`supervise`]: how fast and how cheaply Mainstay keeps servers alive (binary `supervise-bench`);
 //! - [`docker`]: the same for servers in containers, beside Docker's own restarts (binary `docker-bench`);
 //! - [`proxy`]: what Mainstay costs and bears as a proxy, beside its peers (binary `proxy-bench`);
+//! - [`restarts`]: what clients notice of the daemon's own restarts (binary `restart-bench`);
 //! - [`clients`]: what an edit of a client's file takes, and that it does no harm (binary `client-bench`);
 //! - [`state`]: whether the state survives whatever kills who changes it (binary `state-bench`).
 //!
@@ -19,6 +20,7 @@ pub mod fixture;
 pub mod load;
 mod procfs;
 pub mod proxy;
+pub mod restarts;
 mod rig;
 pub mod state;
 mod stats;
