@@ -30,41 +30,28 @@ mod snapshot;
 mod store;
 mod succession;
 mod upkeep;
+mod wake;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_api::{Around, Instance, ListenAddr};
-use mainstay_core::{RefreshMode, ServerName, Wanted};
-use mainstay_engine::{
-    DockerConfig, DockerEngine, EngineError, News, ProcessConfig, ProcessEngine, RemoteEngine,
-    RunKey,
-};
+use mainstay_api::{Instance, ListenAddr};
+use mainstay_core::RefreshMode;
+use mainstay_engine::EngineError;
 use mainstay_hold::holder::Order;
 use tokio::net::UnixListener;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, broadcast, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use clients::Clients;
-use driver::Context;
-use engines::{Engines, Home};
-use gateway::Gateway;
-use journal::Journal;
-use listen::{Listener, Sockets, own_addr};
-use registry::Registry;
 use service::Service;
-use session::Memory;
-use sessions::Sessions;
-use store::{Store, Stored};
-use succession::{End, Succession, Wish};
+use store::Store;
+use succession::{Ending, until_told};
 use upkeep::{keep_entries, keep_watch, pass_on_news, sweep};
+use wake::{Awake, wake};
 
 pub use ground::{RunError, prepare};
 pub use held::{Held, Orders, TAKE_OVER};
@@ -163,20 +150,20 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     let mut clients = JoinSet::new();
     let how = tokio::select! {
         how = until_told(&mut wishes, &mut orders, &held, &exe) => how,
-        () = accept(&listener, &service, &mut clients) => End::KeepServers,
-        () = keep_watch(&engines, &registry) => End::KeepServers,
-        () = sweep(&service.gateway) => End::KeepServers,
-        () = keep_entries(&registry, service.listen.clone(), sessions_lost) => End::KeepServers,
-        () = held.pulse() => End::KeepServers,
+        () = accept(&listener, &service, &mut clients) => Ending::KeepServers,
+        () = keep_watch(&engines, &registry) => Ending::KeepServers,
+        () = sweep(&service.gateway) => Ending::KeepServers,
+        () = keep_entries(&registry, service.listen.clone(), sessions_lost) => Ending::KeepServers,
+        () = held.pulse() => Ending::KeepServers,
     };
     drop(listener);
     match how {
-        End::KeepServers | End::EndServers => {
+        Ending::KeepServers | Ending::EndServers => {
             let drained = front.close();
             held.ending().await;
             drained.await;
         }
-        End::GiveWay => {
+        Ending::GiveWay => {
             held.give_way();
             service.gateway.hubs.hand_over().await;
             front.given_way().await;
@@ -184,12 +171,12 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     }
     registry.close().await;
     tracing::info!(?how, "daemon ends");
-    if how == End::EndServers {
+    if how == Ending::EndServers {
         registry.retire().await;
     }
     messengers.abort_all();
     drop(wishes);
-    if how == End::GiveWay {
+    if how == Ending::GiveWay {
         clients.abort_all();
     }
     let drained = async { while clients.join_next().await.is_some() {} };
@@ -200,7 +187,7 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     service.context.journal.close();
     service.gateway.note_use();
     sessions.close();
-    if how == End::GiveWay {
+    if how == Ending::GiveWay {
         held.yielded().map_err(RunError::Holder)?;
     }
     Ok(())
@@ -236,224 +223,6 @@ fn tell_of_the_last(held: &Held) {
     }
     if let Some(words) = &told.last_words {
         tracing::error!(words, "the last daemon died");
-    }
-}
-
-/// What a daemon lives by.
-struct Awake {
-    service: Arc<Service>,
-    engines: Engines,
-    /// The engines' news from the very beginning.
-    news: Vec<broadcast::Receiver<News>>,
-    sessions: Sessions,
-    /// Whether clients have sessions that nobody knows any more.
-    sessions_lost: bool,
-    front: Listener,
-}
-
-/// Opens everything and takes up every server.
-async fn wake(config: Config, held: Held, wishes: mpsc::Sender<Wish>) -> Result<Awake, RunError> {
-    let instance = config.instance.clone();
-    let store = Store::open(&instance.state_dir.join(STATE))?;
-    let instance_id = store.instance()?;
-    let daemon = store.next_daemon()?;
-    let stored = store.load()?;
-    let listens = addresses(&config, &stored);
-    let events = instance.state_dir.join(store::EVENTS);
-    let journal = Journal::open(&events)?;
-    let known = journal::known(&events);
-    let memory = Memory::open(instance.sessions_dir())
-        .map_err(|source| RunError::directory(&instance.run_dir, source))?;
-    let clients = Clients::open(surroundings(&config, &instance), store.clone(), journal.clone())?;
-    let env = config.env.clone();
-    let engine = ProcessEngine::open(ProcessConfig {
-        shim: config.exe,
-        runs_dir: instance.runs_dir(),
-        logs_dir: instance.logs_dir(),
-        instance: instance_id.clone(),
-        daemon,
-        env: config.env,
-        log_max_bytes: LOG_BYTES,
-        log_keep: LOG_KEEP,
-    })
-    .await?;
-    let containers = Arc::new(
-        DockerEngine::open(DockerConfig {
-            instance: instance_id.clone(),
-            wanted: in_containers(&stored),
-            records_dir: instance.state_dir.join(CONTAINERS),
-            logs_dir: instance.logs_dir(),
-            env,
-            log_max_bytes: LOG_BYTES,
-            log_keep: LOG_KEEP,
-        })
-        .await?,
-    );
-    let engines = Engines {
-        process: Arc::new(engine),
-        container: Arc::<DockerEngine>::clone(&containers),
-        remote: Arc::new(RemoteEngine::default()),
-    };
-    let (sessions, kept) =
-        Sessions::open(&instance.state_dir.join(SESSIONS), &instance.run_dir.join(STREAMS), daemon);
-    let sessions_lost = kept.lost;
-    let gateway = Gateway::new(journal.clone(), Arc::new(sessions.clone()), kept);
-    let hubs = Arc::clone(&gateway.hubs);
-    let sockets = Sockets::Held(held.clone());
-    let context = Context {
-        engines: engines.clone(),
-        store,
-        journal,
-        memory,
-        hubs,
-        clients,
-        sockets,
-        daemon,
-    };
-    // Before the list, so that no end falls between the two.
-    let news = engines.watch();
-    let (mut legacies, mut unwanted) = legacy::sort_out(known, engines.list().await?);
-    let forgotten = legacies.iter().map(|(name, legacy)| (name.clone(), legacy.last)).collect();
-    let registry = Registry::new(context.clone(), gateway.clone(), forgotten);
-    gateway.provide_from(&registry);
-    for server in stored {
-        let name = server.spec.name.clone();
-        let mut legacy = legacies.remove(&name).unwrap_or_default();
-        let misplaced = legacy.take_misplaced(Home::of(&server.spec.workload));
-        unwanted.extend(misplaced.map(|found| (found.home, RunKey::new(name, found.run))));
-        registry.adopt(server, &legacy);
-    }
-    // Before anything is waited for, so that no run is entered before.
-    gateway.restore();
-    for (server, legacy) in legacies {
-        let survivor = legacy.survivor;
-        unwanted.extend(survivor.map(|found| (found.home, RunKey::new(server, found.run))));
-    }
-    for (home, key) in unwanted {
-        sweep_run(&context, home, &key, registry.get(&key.server).is_ok()).await;
-    }
-    held.release_others(&listens).await;
-    let (addr, hubs) = (config.listen.socket_addr(), Arc::clone(&gateway.hubs));
-    let mut front = Listener::for_all(addr, context.sockets.clone(), hubs);
-    front.settle().await;
-    let listen = front.watch();
-    context.clients.listen_at(listen.clone());
-    let started_at = clock::wall();
-    let service = Service {
-        instance,
-        instance_id,
-        started_at,
-        context,
-        containers,
-        registry,
-        gateway,
-        listen,
-        connected: control::seats(),
-        held,
-        wishes,
-    };
-    let service = Arc::new(service);
-    Ok(Awake { service, engines, news, sessions, sessions_lost, front })
-}
-
-/// Where this daemon listens for MCP clients.
-fn addresses(config: &Config, stored: &[Stored]) -> Vec<SocketAddr> {
-    let on = stored.iter().filter(|server| server.wanted == Wanted::On);
-    let own = on.filter_map(|server| server.spec.proxy.port).map(own_addr);
-    own.chain([config.listen.socket_addr()]).collect()
-}
-
-/// What clients' entries depend on.
-fn surroundings(config: &Config, instance: &Instance) -> clients::Surroundings {
-    let env = config
-        .env
-        .iter()
-        .filter_map(|(key, value)| Some((key.to_str()?.to_owned(), value.to_str()?.to_owned())));
-    let env: BTreeMap<String, String> = env.collect();
-    let home = env.get("HOME").map(PathBuf::from).unwrap_or_default();
-    clients::Surroundings {
-        state_dir: instance.state_dir.join(CLIENTS_DIR),
-        exe: config.exe.clone(),
-        home: env.get("MAINSTAY_HOME").filter(|home| !home.is_empty()).map(PathBuf::from),
-        refresh: config.refresh,
-        around: Around { home, env },
-    }
-}
-
-/// The servers that are to run in containers. What is left of the containers of others is swept.
-fn in_containers(stored: &[Stored]) -> BTreeSet<ServerName> {
-    let specs = stored.iter().map(|server| &server.spec);
-    let contained = specs.filter(|spec| Home::of(&spec.workload) == Home::Container);
-    contained.map(|spec| spec.name.clone()).collect()
-}
-
-/// Ends a run that nobody wants. If its server is not known either, nothing of its container is left.
-/// A failure is no reason not to start: the engine itself sweeps what nobody wants, too.
-async fn sweep_run(context: &Context, home: Home, key: &RunKey, known: bool) {
-    let (server, run) = (&key.server, key.run);
-    tracing::warn!(%server, %run, "ending a run that nobody wants");
-    let engine = context.engines.at(home);
-    let mut swept = engine.kill(key).await;
-    if swept.is_ok() && home == Home::Container && !known {
-        swept = engine.forget(server).await;
-    }
-    if let Err(error) = swept {
-        tracing::warn!(%server, %run, %error, "the run stays for now");
-    }
-    context.memory.forget(key);
-}
-
-/// Ends when a signal, a client or the holder says so. A signal leaves the servers up: whoever sends it
-/// (a service manager, a shutdown) starts us again or ends them too.
-async fn until_told(
-    wishes: &mut mpsc::Receiver<Wish>,
-    orders: &mut Orders,
-    held: &Held,
-    exe: &Path,
-) -> End {
-    let listen = |kind| signal(kind).expect("the runtime handles signals");
-    let (mut term, mut int) = (listen(SignalKind::terminate()), listen(SignalKind::interrupt()));
-    let mut asked: Option<Succession> = None;
-    loop {
-        tokio::select! {
-            wish = wishes.recv() => match wish {
-                None => return End::KeepServers,
-                Some(Wish::End { keep_servers: true }) => return End::KeepServers,
-                Some(Wish::End { keep_servers: false }) => return End::EndServers,
-                Some(Wish::Succeed(succession)) => {
-                    let exe = succession.exe.as_deref().unwrap_or(exe);
-                    match held.replace(exe, succession.fallback.as_deref()) {
-                        Ok(()) => asked = Some(succession),
-                        Err(error) => succession.refuse(&error.to_string()),
-                    }
-                }
-            },
-            order = orders.next() => match order {
-                Order::Go => {}
-                Order::GiveWay => {
-                    if let Some(asked) = asked {
-                        asked.grant().await;
-                    }
-                    return End::GiveWay;
-                }
-                Order::NotReplaced(why) => {
-                    tracing::error!(why, "another daemon was to take over, and could not");
-                    if let Some(asked) = asked.take() {
-                        asked.refuse(&why);
-                    }
-                }
-                Order::HolderGone => {
-                    if let Some(asked) = asked.take() {
-                        asked.refuse("the holder of the listeners died meanwhile");
-                    }
-                    let (held, exe) = (held.clone(), exe.to_owned());
-                    // It ends by itself, at the latest with this daemon.
-                    drop(tokio::spawn(async move { held.replace_holder(&exe).await }));
-                }
-            },
-            _ = term.recv() => return End::KeepServers,
-            _ = int.recv() => return End::KeepServers,
-        }
     }
 }
 

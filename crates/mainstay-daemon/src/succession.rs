@@ -1,24 +1,81 @@
 //! How a daemon ends, and how another one takes its place.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mainstay_api::{ApiError, ErrorKind};
+use mainstay_hold::holder::Order;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
+
+use crate::held::{Held, Orders};
 
 /// How long whoever asked for another daemon may take to be told that it comes.
 const TOLD: Duration = Duration::from_millis(100);
 
 /// How a daemon ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum Ending {
     /// Servers stay up, for whichever daemon is next.
     KeepServers,
     /// Servers end too.
     EndServers,
     /// Another daemon goes on at once, with the same listeners.
     GiveWay,
+}
+
+/// Ends when a signal, a client or the holder says so. A signal leaves the servers up: whoever sends it
+/// (a service manager, a shutdown) starts us again or ends them too.
+pub(crate) async fn until_told(
+    wishes: &mut mpsc::Receiver<Wish>,
+    orders: &mut Orders,
+    held: &Held,
+    exe: &Path,
+) -> Ending {
+    let listen = |kind| signal(kind).expect("the runtime handles signals");
+    let (mut term, mut int) = (listen(SignalKind::terminate()), listen(SignalKind::interrupt()));
+    let mut asked: Option<Succession> = None;
+    loop {
+        tokio::select! {
+            wish = wishes.recv() => match wish {
+                None | Some(Wish::End { keep_servers: true }) => return Ending::KeepServers,
+                Some(Wish::End { keep_servers: false }) => return Ending::EndServers,
+                Some(Wish::Succeed(succession)) => {
+                    let exe = succession.exe.as_deref().unwrap_or(exe);
+                    match held.replace(exe, succession.fallback.as_deref()) {
+                        Ok(()) => asked = Some(succession),
+                        Err(error) => succession.refuse(&error.to_string()),
+                    }
+                }
+            },
+            order = orders.next() => match order {
+                Order::Go => {}
+                Order::GiveWay => {
+                    if let Some(asked) = asked {
+                        asked.grant().await;
+                    }
+                    return Ending::GiveWay;
+                }
+                Order::NotReplaced(why) => {
+                    tracing::error!(why, "another daemon was to take over, and could not");
+                    if let Some(asked) = asked.take() {
+                        asked.refuse(&why);
+                    }
+                }
+                Order::HolderGone => {
+                    if let Some(asked) = asked.take() {
+                        asked.refuse("the holder of the listeners died meanwhile");
+                    }
+                    let (held, exe) = (held.clone(), exe.to_owned());
+                    // It ends by itself, at the latest with this daemon.
+                    drop(tokio::spawn(async move { held.replace_holder(&exe).await }));
+                }
+            },
+            _ = term.recv() => return Ending::KeepServers,
+            _ = int.recv() => return Ending::KeepServers,
+        }
+    }
 }
 
 /// What clients want of the daemon itself.

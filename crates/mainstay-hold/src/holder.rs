@@ -91,6 +91,8 @@ pub enum HoldError {
         /// The process that left its number in the lock.
         pid: Option<u32>,
     },
+    /// The lock cannot be used.
+    Lock(io::Error),
     /// The first daemon did not start, as was told.
     NotStarted,
     /// The daemon died again and again, or cannot start any more.
@@ -112,6 +114,7 @@ impl fmt::Display for HoldError {
         match self {
             Self::Taken { pid: Some(pid) } => write!(f, "the process {pid} has the lock"),
             Self::Taken { pid: None } => f.write_str("another process has the lock"),
+            Self::Lock(source) => write!(f, "the lock cannot be used: {source}"),
             Self::NotStarted => f.write_str("the daemon did not start"),
             Self::GaveUp { last_words } => write!(f, "the daemon keeps dying: {last_words}"),
             Self::Io { attempt, source } => write!(f, "cannot {attempt}: {source}"),
@@ -122,7 +125,7 @@ impl fmt::Display for HoldError {
 impl std::error::Error for HoldError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Io { source, .. } => Some(source),
+            Self::Lock(source) | Self::Io { source, .. } => Some(source),
             Self::Taken { .. } | Self::NotStarted | Self::GaveUp { .. } => None,
         }
     }
@@ -131,7 +134,7 @@ impl std::error::Error for HoldError {
 /// Lives until its daemon has ended for good. `tell` is told once how the first start went, when a
 /// failed start has left nothing behind.
 pub fn run(config: Config, tell: impl FnOnce(First)) -> Result<(), HoldError> {
-    match lock::attempt(&config.state_dir).map_err(io_error("take the lock"))? {
+    match lock::attempt(&config.state_dir).map_err(HoldError::Lock)? {
         Attempt::Ours(lock) => hold(config, lock, Notify::from_env(), tell),
         Attempt::Taken(_, pid) => Err(HoldError::Taken { pid }),
     }
@@ -142,7 +145,7 @@ pub fn run(config: Config, tell: impl FnOnce(First)) -> Result<(), HoldError> {
 /// process.
 pub fn run_when_free(config: Config, tell: impl FnOnce(First)) -> Result<(), HoldError> {
     let notify = Notify::from_env();
-    let lock = match lock::attempt(&config.state_dir).map_err(io_error("take the lock"))? {
+    let lock = match lock::attempt(&config.state_dir).map_err(HoldError::Lock)? {
         Attempt::Ours(lock) => lock,
         Attempt::Taken(lock, pid) => {
             notify.waiting(pid);

@@ -71,7 +71,7 @@ fn held(result: &Result<(), HoldError>) -> u8 {
         Err(HoldError::Taken { .. }) => 10,
         Err(HoldError::NotStarted) => 11,
         Err(HoldError::GaveUp { .. }) => 12,
-        Err(HoldError::Io { .. }) => 13,
+        Err(HoldError::Lock(_) | HoldError::Io { .. }) => 13,
     }
 }
 

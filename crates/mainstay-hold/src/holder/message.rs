@@ -163,8 +163,9 @@ mod kind {
     pub(super) const NOT_REPLACED: u8 = 70;
 
     /// From here on, a type that is unknown is skipped.
-    pub(super) const SKIPPED: u8 = 128;
     pub(super) const CONNECTIONS: u8 = 128;
+    /// The first of those that this build does not know.
+    pub(super) const SKIPPED: u8 = 129;
 }
 
 impl ToHolder {

@@ -16,6 +16,7 @@ pub(crate) mod ls;
 pub(crate) mod run;
 pub(crate) mod service;
 pub(crate) mod status;
+mod succession;
 pub(crate) mod tools;
 pub(crate) mod update;
 pub(crate) mod why;

@@ -42,8 +42,9 @@ fn the_whole_help() {
       import       Run the servers of a TOML file, all or none
 
     Mainstay itself:
-      daemon       Run, inspect or stop the daemon
+      daemon       Run, inspect, replace or stop the daemon
       service      Have Mainstay started when you log in, or at boot
+      update       Put another version in the place of this one
       doctor       Look for problems, and say what to do about them
       completions  Print a script that completes commands in your shell
       demo         Watch a server die without its client noticing

@@ -1,0 +1,208 @@
+//! How a daemon begins: everything is opened, and every server taken up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use mainstay_api::{Around, Instance};
+use mainstay_core::{ServerName, Wanted};
+use mainstay_engine::{
+    DockerConfig, DockerEngine, News, ProcessConfig, ProcessEngine, RemoteEngine, RunKey,
+};
+use tokio::sync::{broadcast, mpsc};
+
+use crate::clients::{self, Clients};
+use crate::driver::Context;
+use crate::engines::{Engines, Home};
+use crate::gateway::Gateway;
+use crate::held::Held;
+use crate::journal::{self, Journal};
+use crate::listen::{Listener, Sockets, own_addr};
+use crate::registry::Registry;
+use crate::service::Service;
+use crate::session::Memory;
+use crate::sessions::Sessions;
+use crate::store::{self, Store, Stored};
+use crate::succession::Wish;
+use crate::{
+    CLIENTS_DIR, CONTAINERS, Config, LOG_BYTES, LOG_KEEP, RunError, SESSIONS, STATE, STREAMS,
+    clock, control, legacy,
+};
+
+/// What a daemon lives by.
+pub(crate) struct Awake {
+    pub(crate) service: Arc<Service>,
+    pub(crate) engines: Engines,
+    /// The engines' news from the very beginning.
+    pub(crate) news: Vec<broadcast::Receiver<News>>,
+    pub(crate) sessions: Sessions,
+    /// Whether clients have sessions that nobody knows any more.
+    pub(crate) sessions_lost: bool,
+    pub(crate) front: Listener,
+}
+
+/// Opens everything and takes up every server.
+pub(crate) async fn wake(
+    config: Config,
+    held: Held,
+    wishes: mpsc::Sender<Wish>,
+) -> Result<Awake, RunError> {
+    let instance = config.instance.clone();
+    let store = Store::open(&instance.state_dir.join(STATE))?;
+    let instance_id = store.instance()?;
+    let daemon = store.next_daemon()?;
+    let stored = store.load()?;
+    let listens = addresses(&config, &stored);
+    let events = instance.state_dir.join(store::EVENTS);
+    let journal = Journal::open(&events)?;
+    let known = journal::known(&events);
+    let memory = Memory::open(instance.sessions_dir())
+        .map_err(|source| RunError::directory(&instance.run_dir, source))?;
+    let clients = Clients::open(surroundings(&config, &instance), store.clone(), journal.clone())?;
+    let (engines, containers) =
+        open_engines(&config, &instance_id, daemon, in_containers(&stored)).await?;
+    let (sessions, kept) =
+        Sessions::open(&instance.state_dir.join(SESSIONS), &instance.run_dir.join(STREAMS), daemon);
+    let sessions_lost = kept.lost;
+    let gateway = Gateway::new(journal.clone(), Arc::new(sessions.clone()), kept);
+    let hubs = Arc::clone(&gateway.hubs);
+    let sockets = Sockets::Held(held.clone());
+    let context = Context {
+        engines: engines.clone(),
+        store,
+        journal,
+        memory,
+        hubs,
+        clients,
+        sockets,
+        daemon,
+    };
+    // Before the list, so that no end falls between the two.
+    let news = engines.watch();
+    let (mut legacies, mut unwanted) = legacy::sort_out(known, engines.list().await?);
+    let forgotten = legacies.iter().map(|(name, legacy)| (name.clone(), legacy.last)).collect();
+    let registry = Registry::new(context.clone(), gateway.clone(), forgotten);
+    gateway.provide_from(&registry);
+    for server in stored {
+        let name = server.spec.name.clone();
+        let mut legacy = legacies.remove(&name).unwrap_or_default();
+        let misplaced = legacy.take_misplaced(Home::of(&server.spec.workload));
+        unwanted.extend(misplaced.map(|found| (found.home, RunKey::new(name, found.run))));
+        registry.adopt(server, &legacy);
+    }
+    // Before anything is waited for, so that no run is entered before.
+    gateway.restore();
+    let survivors = legacies.into_iter().filter_map(|(server, legacy)| {
+        legacy.survivor.map(|found| (found.home, RunKey::new(server, found.run)))
+    });
+    unwanted.extend(survivors);
+    for (home, key) in unwanted {
+        sweep_run(&context, home, &key, registry.get(&key.server).is_ok()).await;
+    }
+    held.release_others(&listens).await;
+    let (addr, hubs) = (config.listen.socket_addr(), Arc::clone(&gateway.hubs));
+    let mut front = Listener::for_all(addr, context.sockets.clone(), hubs);
+    front.settle().await;
+    let listen = front.watch();
+    context.clients.listen_at(listen.clone());
+    let started_at = clock::wall();
+    let service = Service {
+        instance,
+        instance_id,
+        started_at,
+        context,
+        containers,
+        registry,
+        gateway,
+        listen,
+        connected: control::seats(),
+        held,
+        wishes,
+    };
+    let service = Arc::new(service);
+    Ok(Awake { service, engines, news, sessions, sessions_lost, front })
+}
+
+/// All engines, and the one of containers once more, for what only that can do.
+async fn open_engines(
+    config: &Config,
+    instance_id: &str,
+    daemon: u64,
+    wanted: BTreeSet<ServerName>,
+) -> Result<(Engines, Arc<DockerEngine>), RunError> {
+    let instance = &config.instance;
+    let process = ProcessEngine::open(ProcessConfig {
+        shim: config.exe.clone(),
+        runs_dir: instance.runs_dir(),
+        logs_dir: instance.logs_dir(),
+        instance: instance_id.to_owned(),
+        daemon,
+        env: config.env.clone(),
+        log_max_bytes: LOG_BYTES,
+        log_keep: LOG_KEEP,
+    });
+    let containers = DockerEngine::open(DockerConfig {
+        instance: instance_id.to_owned(),
+        wanted,
+        records_dir: instance.state_dir.join(CONTAINERS),
+        logs_dir: instance.logs_dir(),
+        env: config.env.clone(),
+        log_max_bytes: LOG_BYTES,
+        log_keep: LOG_KEEP,
+    });
+    let (process, containers) = (process.await?, Arc::new(containers.await?));
+    let engines = Engines {
+        process: Arc::new(process),
+        container: Arc::<DockerEngine>::clone(&containers),
+        remote: Arc::new(RemoteEngine::default()),
+    };
+    Ok((engines, containers))
+}
+
+/// Where this daemon listens for MCP clients.
+fn addresses(config: &Config, stored: &[Stored]) -> Vec<SocketAddr> {
+    let on = stored.iter().filter(|server| server.wanted == Wanted::On);
+    let own = on.filter_map(|server| server.spec.proxy.port).map(own_addr);
+    own.chain([config.listen.socket_addr()]).collect()
+}
+
+/// What clients' entries depend on.
+fn surroundings(config: &Config, instance: &Instance) -> clients::Surroundings {
+    let env = config
+        .env
+        .iter()
+        .filter_map(|(key, value)| Some((key.to_str()?.to_owned(), value.to_str()?.to_owned())));
+    let env: BTreeMap<String, String> = env.collect();
+    let home = env.get("HOME").map(PathBuf::from).unwrap_or_default();
+    clients::Surroundings {
+        state_dir: instance.state_dir.join(CLIENTS_DIR),
+        exe: config.exe.clone(),
+        home: env.get("MAINSTAY_HOME").filter(|home| !home.is_empty()).map(PathBuf::from),
+        refresh: config.refresh,
+        around: Around { home, env },
+    }
+}
+
+/// The servers that are to run in containers. What is left of the containers of others is swept.
+fn in_containers(stored: &[Stored]) -> BTreeSet<ServerName> {
+    let specs = stored.iter().map(|server| &server.spec);
+    let contained = specs.filter(|spec| Home::of(&spec.workload) == Home::Container);
+    contained.map(|spec| spec.name.clone()).collect()
+}
+
+/// Ends a run that nobody wants. If its server is not known either, nothing of its container is left.
+/// A failure is no reason not to start: the engine itself sweeps what nobody wants, too.
+async fn sweep_run(context: &Context, home: Home, key: &RunKey, known: bool) {
+    let (server, run) = (&key.server, key.run);
+    tracing::warn!(%server, %run, "ending a run that nobody wants");
+    let engine = context.engines.at(home);
+    let mut swept = engine.kill(key).await;
+    if swept.is_ok() && home == Home::Container && !known {
+        swept = engine.forget(server).await;
+    }
+    if let Err(error) = swept {
+        tracing::warn!(%server, %run, %error, "the run stays for now");
+    }
+    context.memory.forget(key);
+}

@@ -1,0 +1,186 @@
+//! `mainstay daemon run`: the holder, and the daemon that it starts.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io;
+
+use mainstay_api::{ApiError, ErrorKind};
+use mainstay_daemon::{Config, Held, RunError};
+use mainstay_hold::holder::{self, First, HoldError};
+
+use super::RunArgs;
+use crate::context::Context;
+use crate::error::{CliError, Exit};
+use crate::launch::{RUN_MARK, Word};
+
+/// Becomes the holder of an instance, which starts the daemon and starts it again when it dies; or, at
+/// a holder's word, that daemon. The daemon brings its own runtime, so this must not be called from one.
+pub(crate) fn run_daemon(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
+    if ctx.caller.has(RUN_MARK) {
+        return Err(CliError::Supervised);
+    }
+    if args.held {
+        return serve(args, ctx);
+    }
+    if args.detached {
+        mainstay_hold::descriptors::close_inherited()
+            .map_err(CliError::io("what was inherited cannot be closed"))?;
+        // Fails only for the leader of a group, who has what we want already.
+        let _leader = rustix::process::setsid();
+        return hold_for_launcher(args, ctx);
+    }
+    match hold(args, ctx, |_| ()) {
+        Ok(()) => Ok(()),
+        Err(Unheld::Taken(error) | Unheld::Failed(error)) => {
+            Err(CliError::Failed { message: error.message, help: error.help })
+        }
+    }
+}
+
+/// Why there is no daemon.
+enum Unheld {
+    /// There is one already.
+    Taken(ApiError),
+    /// It cannot start, or does not stay.
+    Failed(ApiError),
+}
+
+/// Holds for a launcher, who is told by one line how the start went. After that line, nobody reads what
+/// we write.
+fn hold_for_launcher(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
+    let announce = |first: &First| {
+        if let First::Ready = first {
+            let _launcher_gone = Word::Ready.say(&mut io::stdout()).and_then(|()| let_go());
+        }
+    };
+    let word = match hold(args, ctx, announce) {
+        Ok(()) => return Ok(()),
+        Err(Unheld::Taken(_)) => Word::Taken,
+        Err(Unheld::Failed(error)) => Word::Failed(error),
+    };
+    // Too late for a daemon that was ready once; then nobody reads it.
+    let _launcher_gone = word.say(&mut io::stdout());
+    Err(CliError::Answered(Exit::Failed))
+}
+
+fn hold(args: &RunArgs, ctx: &Context, announce: impl FnOnce(&First)) -> Result<(), Unheld> {
+    let told = |error: &CliError| {
+        Unheld::Failed(ApiError {
+            kind: ErrorKind::Invalid,
+            message: error.to_string(),
+            help: error.advice(),
+        })
+    };
+    // What is wrong with the settings is better said before anything is started.
+    let config = config(ctx, args.foreground()).map_err(|error| told(&error))?;
+    mainstay_daemon::prepare(&config.instance).map_err(|error| Unheld::Failed(word_of(&error)))?;
+    let mut word = None;
+    let tell = |first| {
+        announce(&first);
+        if let First::Failed(text) = first {
+            word = Some(text);
+        }
+    };
+    let ours = holder_config(args, &config);
+    let ended =
+        if args.service { holder::run_when_free(ours, tell) } else { holder::run(ours, tell) };
+    if let Some(word) = word {
+        return Err(Unheld::Failed(read_word(&word)));
+    }
+    ended.map_err(|error| match error {
+        HoldError::Taken { pid } => {
+            let pid = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+            let state = config.instance.state_dir.display();
+            let message = format!("a daemon is running already{pid} for `{state}`");
+            let help = "`mainstay daemon status` tells about it, `mainstay daemon stop` ends it";
+            Unheld::Taken(ApiError::new(ErrorKind::Unavailable, message).with_help(help))
+        }
+        HoldError::Lock(source) => {
+            let path = config.instance.state_dir.clone();
+            Unheld::Failed(word_of(&RunError::Directory { path, source }))
+        }
+        error @ (HoldError::NotStarted | HoldError::GaveUp { .. } | HoldError::Io { .. }) => {
+            Unheld::Failed(ApiError::new(ErrorKind::Internal, error.to_string()).with_help(
+                format!("its log tells more: {}", config.instance.daemon_log().display()),
+            ))
+        }
+    })
+}
+
+/// Becomes a holder in place of one that died, for the daemon at our standard input.
+pub(crate) fn take_over(ctx: &Context) -> Result<(), CliError> {
+    let args = RunArgs { detached: true, service: false, held: false, to_stderr: false };
+    let config = config(ctx, false)?;
+    holder::take_over(holder_config(&args, &config))
+        .map_err(|error| CliError::failed(error.to_string(), "the daemon goes on without it"))
+}
+
+fn holder_config(args: &RunArgs, config: &Config) -> holder::Config {
+    let to_stderr = args.foreground().then_some("--to-stderr");
+    let words = ["daemon", "run", "--held"].into_iter().chain(to_stderr);
+    holder::Config {
+        exe: config.exe.clone(),
+        args: words.map(OsString::from).collect(),
+        state_dir: config.instance.state_dir.clone(),
+        run_dir: config.instance.run_dir.clone(),
+        foreground: args.foreground(),
+    }
+}
+
+/// Serves as the daemon of the holder at our standard input.
+fn serve(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
+    let holder =
+        CliError::io("this is for the holder to start, whose socket is its standard input");
+    let socket = rustix::io::dup(rustix::stdio::stdin()).map_err(io::Error::from);
+    let (held, orders) = socket.and_then(Held::take_up).map_err(holder)?;
+    let served = match config(ctx, args.to_stderr) {
+        Ok(config) => {
+            mainstay_daemon::run(config, held.clone(), orders).map_err(|error| word_of(&error))
+        }
+        Err(error) => Err(ApiError {
+            kind: ErrorKind::Invalid,
+            message: error.to_string(),
+            help: error.advice(),
+        }),
+    };
+    served.map_err(|error| {
+        let word = serde_json::to_vec(&error).unwrap_or_default();
+        let _holder_gone = held.failed(&word);
+        CliError::Answered(Exit::Failed)
+    })
+}
+
+fn word_of(error: &RunError) -> ApiError {
+    ApiError { kind: ErrorKind::Internal, message: error.to_string(), help: error.help() }
+}
+
+/// What a daemon that could not start left: its own error, or the last thing it wrote.
+fn read_word(word: &[u8]) -> ApiError {
+    serde_json::from_slice(word).unwrap_or_else(|_| {
+        let words = String::from_utf8_lossy(word);
+        ApiError::new(ErrorKind::Internal, format!("it ended: {}", words.trim()))
+    })
+}
+
+fn config(ctx: &Context, foreground: bool) -> Result<Config, CliError> {
+    let log_filter = ctx.caller.var("MAINSTAY_LOG").and_then(|value| value.to_str());
+    let settings = ctx.settings()?.unwrap_or_default();
+    Ok(Config {
+        instance: ctx.instance()?,
+        listen: ctx.caller.listen(&settings)?,
+        foreground,
+        env: ctx.caller.env.clone(),
+        exe: ctx.exe.clone(),
+        refresh: settings.refresh.unwrap_or_default(),
+        log_filter: log_filter.map(str::to_owned),
+    })
+}
+
+/// Points the three standard streams at nothing, so that no terminal or pipe is kept open.
+fn let_go() -> io::Result<()> {
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
