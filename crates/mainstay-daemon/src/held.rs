@@ -25,6 +25,9 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 /// How long to wait before another holder is started, when one could not be.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
+/// How often the holder hears that this daemon lives, or more often if it wants so.
+const PULSE: Duration = Duration::from_secs(5);
+
 /// What is held for this daemon; clones share it.
 #[derive(Clone)]
 pub struct Held {
@@ -207,12 +210,10 @@ impl Held {
         }
     }
 
-    /// Tells the holder now and then that this daemon lives, if it wants to know. Never ends.
+    /// Tells the holder now and then that this daemon lives: it ends one that hangs. Never ends.
     pub(crate) async fn pulse(&self) {
-        let Some(period) = self.circumstances().watchdog else {
-            return std::future::pending().await;
-        };
-        let mut pulse = interval(period);
+        let wanted = self.circumstances().watchdog.unwrap_or(PULSE);
+        let mut pulse = interval(wanted.min(PULSE));
         pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             pulse.tick().await;

@@ -10,7 +10,8 @@
 //! - No daemon is told to serve while another one serves: it waits for a yield or an end, and a kill
 //!   is no end before the process is gone.
 //! - After the listeners are released nothing is started. The holder ends when every daemon has.
-//! - Every wait has a limit, and [`Plan::deadline`] is the next of them. A daemon that serves has none.
+//! - Every wait has a limit, and [`Plan::deadline`] is the next of them. A daemon that serves has one only
+//!   if it pulses: then a long silence is taken for a hang.
 
 mod daemon;
 mod news;
@@ -36,6 +37,9 @@ const WAITS: [Duration; 5] = [
     Duration::from_millis(400),
     Duration::from_millis(800),
 ];
+
+/// How long a daemon that has pulsed once may be silent.
+const SILENT: Duration = Duration::from_secs(20);
 
 /// Names one daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,6 +90,8 @@ enum Phase {
 struct Serving {
     daemon: Daemon,
     ready: Option<Instant>,
+    /// When its silence is taken for a hang, if it pulses.
+    hung: Option<Instant>,
     /// Of a successor that was told to go and has to prove itself.
     trial: Option<Trial>,
 }
@@ -112,7 +118,8 @@ impl Plan {
     pub(super) fn adopt(now: Instant, exe: PathBuf) -> (Self, Id) {
         let mut plan = Self { proven: true, ..Self::begin(now, exe) };
         let id = plan.next_id();
-        let serving = Serving { daemon: Daemon::new(id), ready: Some(now), trial: None };
+        let serving =
+            Serving { daemon: Daemon::new(id), ready: Some(now), hung: None, trial: None };
         plan.phase = Phase::Serving(serving);
         (plan, id)
     }
@@ -136,7 +143,7 @@ impl Plan {
     pub(super) fn deadline(&self) -> Option<Instant> {
         let of_phase = match &self.phase {
             Phase::Resting { until } => Some(*until),
-            Phase::Serving(serving) => serving.daemon.deadline(),
+            Phase::Serving(serving) => serving.deadline(),
             Phase::Ending { daemon, .. } => daemon.as_ref().and_then(Daemon::deadline),
             Phase::Restoring { .. } | Phase::Over => None,
         };
@@ -172,6 +179,7 @@ impl Plan {
             Word::Failed(word) if serves => self.failed(word),
             Word::Failed(word) => self.withdraw(id, &text_of(&word)),
             Word::Ending => self.ending(now, id),
+            Word::Pulse => self.pulse(now, id),
             Word::Replace { exe, fallback } => self.replace(now, id, exe, fallback),
             // Said too early, or too late to matter.
             Word::Ready | Word::Yielded => {}
@@ -193,6 +201,14 @@ impl Plan {
         if !self.proven {
             self.proven = true;
             self.actions.push(Action::First);
+        }
+    }
+
+    fn pulse(&mut self, now: Instant, id: Id) {
+        if let Phase::Serving(serving) = &mut self.phase
+            && serving.daemon.id == id
+        {
+            serving.hung = Some(now + SILENT);
         }
     }
 
@@ -308,7 +324,7 @@ impl Plan {
     fn keep_limits(&mut self, now: Instant) {
         match &mut self.phase {
             Phase::Serving(serving) => {
-                if let Some(fault) = serving.daemon.overdue(now) {
+                if let Some(fault) = serving.overdue(now) {
                     self.actions.extend(serving.daemon.kill());
                     if let Some(trial) = &mut serving.trial {
                         trial.fault.get_or_insert_with(|| fault.into());
@@ -374,7 +390,7 @@ impl Plan {
             replacement_failed: self.replacement_failed.clone(),
             last_words: self.last_words.clone(),
         }));
-        let serving = Serving { daemon: Daemon::new(id), ready: None, trial: None };
+        let serving = Serving { daemon: Daemon::new(id), ready: None, hung: None, trial: None };
         self.phase = Phase::Serving(serving);
     }
 
@@ -404,6 +420,18 @@ impl Plan {
     fn next_id(&mut self) -> Id {
         self.started += 1;
         Id(self.started)
+    }
+}
+
+impl Serving {
+    fn deadline(&self) -> Option<Instant> {
+        let hung = self.hung.filter(|_| !self.daemon.is_killed());
+        self.daemon.deadline().into_iter().chain(hung).min()
+    }
+
+    fn overdue(&self, now: Instant) -> Option<&'static str> {
+        let hung = self.hung.is_some_and(|at| now >= at).then_some("it hung");
+        self.daemon.overdue(now).or(hung)
     }
 }
 

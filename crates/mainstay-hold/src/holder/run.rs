@@ -175,9 +175,14 @@ impl<T: FnOnce(First)> Holder<T> {
                 }
             }
             ToHolder::Yielded => self.take_in(Event::Said(id, Word::Yielded)),
-            ToHolder::Pulse if self.plan.serves(id) => self.notify.pulse(),
-            // Nothing to do for one that does not serve, nor with what only a new holder is told.
-            ToHolder::Pulse | ToHolder::Handover { .. } | ToHolder::Listeners(_) => {}
+            ToHolder::Pulse => {
+                if self.plan.serves(id) {
+                    self.notify.pulse();
+                }
+                self.take_in(Event::Said(id, Word::Pulse));
+            }
+            // Only a new holder is told that.
+            ToHolder::Handover { .. } | ToHolder::Listeners(_) => {}
         }
     }
 

@@ -29,7 +29,12 @@ pub(in crate::holder) enum Word {
     Ready,
     Failed(Vec<u8>),
     Ending,
-    Replace { exe: PathBuf, fallback: Option<PathBuf> },
+    /// It lives.
+    Pulse,
+    Replace {
+        exe: PathBuf,
+        fallback: Option<PathBuf>,
+    },
     Yielded,
 }
 

@@ -149,7 +149,8 @@ impl Plan {
     pub(super) fn go(&mut self, now: Instant, mut daemon: Daemon, trial: Trial) {
         daemon.limit(BE_READY, now);
         self.actions.push(Action::Tell(daemon.id, Order::Go));
-        self.phase = Phase::Serving(Serving { daemon, ready: None, trial: Some(trial) });
+        self.phase =
+            Phase::Serving(Serving { daemon, ready: None, hung: None, trial: Some(trial) });
     }
 
     /// The daemon that serves does so no more, and may finish what it has begun.

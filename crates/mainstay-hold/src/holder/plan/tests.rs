@@ -93,6 +93,25 @@ fn not_replaced(why: &str) -> Order {
 }
 
 #[test]
+fn one_that_pulsed_and_fell_silent_hangs() {
+    let (mut story, id) = Story::serving();
+    assert_eq!(story.plan.deadline(), None);
+    assert_eq!(story.said(id, Word::Pulse), []);
+    assert_eq!(story.after(SILENT - SECOND), []);
+    assert_eq!(story.said(id, Word::Pulse), []);
+    assert_eq!(story.in_time(), (SILENT, vec![Action::Kill(id)]));
+    story.starts(gone(id), "old", false);
+}
+
+#[test]
+fn one_that_ends_need_not_pulse() {
+    let (mut story, id) = Story::serving();
+    story.said(id, Word::Pulse);
+    assert_eq!(story.said(id, Word::Ending), [Action::Release]);
+    assert_eq!(story.after(SILENT + SECOND), []);
+}
+
+#[test]
 fn a_holder_that_serves_needs_no_clock() {
     let (story, id) = Story::serving();
     assert_eq!(story.plan.deadline(), None);

@@ -19,9 +19,10 @@ use crate::stream::{EventId, Item, Reader, Stream};
 
 /// Something is sent at least this often, so that no client or proxy takes a stream for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// What a client is told to wait before it comes back, in milliseconds: the official clients give up
-/// after twice this time.
-const RETRY: &str = "retry: 5000\n";
+/// What a client is told to wait before it comes back, in milliseconds. The official clients give up after
+/// twice this time if they are refused, which they are not while the holder lives; and whoever's call was
+/// cut by our death should not wait long for its answer.
+const RETRY: &str = "retry: 1000\n";
 /// A comment without the empty line that ends an event: `httpx-sse` takes such a line for an event
 /// without data once an event had an id, and Python clients of before 2025-11-25 fail to parse it.
 const COMMENT: Bytes = Bytes::from_static(b":\n");

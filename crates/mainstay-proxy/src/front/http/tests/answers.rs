@@ -51,7 +51,7 @@ async fn a_slow_request_becomes_an_event_stream() {
     asked.out.push(note("first").into());
     let first = wire.sees("\n\n").await;
     let id = last_id(&first);
-    let expected = format!("event: message\nid: {id}\nretry: 5000\ndata: {}\n\n", note("first"));
+    let expected = format!("event: message\nid: {id}\nretry: 1000\ndata: {}\n\n", note("first"));
     assert!(first.ends_with(&expected), "{first}");
     let answer = asked.answers("{}");
     let last = wire.sees("\n\n").await;
@@ -84,7 +84,7 @@ async fn clients_of_the_newest_version_get_an_id_first() {
     wire.head(200).await;
     let priming = wire.sees("\n\n").await;
     let id = last_id(&priming);
-    assert!(priming.ends_with(&format!("id: {id}\nretry: 5000\ndata: \n\n")), "{priming}");
+    assert!(priming.ends_with(&format!("id: {id}\nretry: 1000\ndata: \n\n")), "{priming}");
     site.seen.request().await.answers("{}");
     let last = wire.sees("\n\n").await;
     assert!(!last.contains("retry"), "{last}");
