@@ -169,6 +169,11 @@ fn read_known(path: &Path) -> rusqlite::Result<Known> {
     Ok(known)
 }
 
+/// Undoes what a newer program did to the log before it failed.
+pub(crate) fn go_back(path: &Path) -> Result<(), StoreError> {
+    EVENTS.go_back(path)
+}
+
 /// Copies the log, if there is one, and changes nothing of it. One that this program cannot take over is
 /// refused.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {

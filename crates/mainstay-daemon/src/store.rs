@@ -60,6 +60,11 @@ impl Store {
         Self::of(path, INTENT.open(path)?)
     }
 
+    /// Undoes what a newer program did to the store before it failed.
+    pub(crate) fn go_back(path: &Path) -> Result<(), StoreError> {
+        INTENT.go_back(path)
+    }
+
     /// Whether the store could be opened and read, without making or changing one.
     pub(crate) fn inspect(path: &Path) -> Result<(), StoreError> {
         if !path.exists() {

@@ -49,12 +49,16 @@ pub(crate) async fn wake(
     wishes: mpsc::Sender<Wish>,
 ) -> Result<Awake, RunError> {
     let instance = config.instance.clone();
-    let store = Store::open(&instance.state_dir.join(STATE))?;
+    let (state, events) = (instance.state_dir.join(STATE), instance.state_dir.join(store::EVENTS));
+    if held.circumstances().replacement_failed.is_some() {
+        Store::go_back(&state)?;
+        journal::go_back(&events)?;
+    }
+    let store = Store::open(&state)?;
     let instance_id = store.instance()?;
     let daemon = store.next_daemon()?;
     let stored = store.load()?;
     let listens = addresses(&config, &stored);
-    let events = instance.state_dir.join(store::EVENTS);
     let journal = Journal::open(&events)?;
     let known = journal::known(&events);
     let memory = Memory::open(instance.sessions_dir())

@@ -43,6 +43,25 @@ pub(super) fn write_out(connection: &Connection, to: &Path) -> Result<(), StoreE
     written
 }
 
+/// Puts the backup of this schema in the place of a file of another, which is set aside with all that
+/// belongs to it.
+pub(super) fn put_back(path: &Path, schema: i64, found: i64) -> Result<(), StoreError> {
+    let failed = |source| StoreError::backup(path, source);
+    let backup = place(path, schema);
+    let whole = with_suffix(path, ".new");
+    copy(&backup, &whole)?;
+    for part in ["", "-wal", "-shm"] {
+        let aside = with_suffix(path, &format!(".schema-{found}.undone{part}"));
+        match fs::rename(with_suffix(path, part), aside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    fs::rename(&whole, path).map_err(failed)?;
+    tracing::warn!(path = %path.display(), backup = %backup.display(), "database put back as it was");
+    Ok(())
+}
+
 /// The backup with the newest schema up to this one.
 pub(super) fn newest(path: &Path, schema: i64) -> Option<PathBuf> {
     (1..=schema).rev().map(|schema| place(path, schema)).find(|backup| backup.exists())

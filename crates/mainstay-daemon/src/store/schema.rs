@@ -56,6 +56,21 @@ impl Schema {
         Ok(connection)
     }
 
+    /// Undoes what a newer program did to a file before it failed: the backup that it made of the newest
+    /// schema that this program knows is put back, and the newer file is kept beside it. Does nothing if
+    /// this program can use the file, or if there is no such backup.
+    pub(crate) fn go_back(&self, path: &Path) -> Result<(), StoreError> {
+        if !path.exists() {
+            return Ok(());
+        }
+        let failed = |error| StoreError::from_sqlite(path, error);
+        let found = pragma(&open_to_read(path)?, "user_version").map_err(failed)?;
+        if found <= self.newest() || !backup::place(path, self.newest()).exists() {
+            return Ok(());
+        }
+        backup::put_back(path, self.newest(), found)
+    }
+
     /// Copies a file, if there is one, and changes nothing of it. One that this program cannot take over is
     /// refused.
     pub(crate) fn copy(&self, from: &Path, to: &Path) -> Result<(), StoreError> {

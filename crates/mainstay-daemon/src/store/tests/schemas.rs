@@ -130,6 +130,22 @@ fn a_newer_schema_is_refused_and_left_alone() {
     assert!(help.contains("state.db.schema-2.bak`"), "{help}");
 }
 
+#[test]
+fn what_a_newer_program_changed_before_it_failed_is_undone() {
+    let (_dir, path) = loaded(SECOND);
+    Store::go_back(&path).unwrap();
+    assert!(!place(&path, 2).exists(), "nothing was changed, so nothing is undone");
+
+    let newer = Connection::open(&path).unwrap();
+    super::super::backup::keep(&newer, &path, 2).unwrap();
+    newer.execute_batch("DELETE FROM servers; PRAGMA user_version = 3;").unwrap();
+    // It is killed, so that a part of it is only in the file beside it.
+    std::mem::forget(newer);
+    Store::go_back(&path).unwrap();
+    has_what_every_fixture_has(&Store::open(&path).unwrap());
+    assert_eq!(version(&path.with_file_name("state.db.schema-3.undone")), 3);
+}
+
 const FAILING: Step = Step { what: "nothing", make: |tx| tx.execute_batch("SELECT no_such_thing") };
 const TABLE: Step = Step { what: "a table", make: |tx| tx.execute_batch("CREATE TABLE more (a)") };
 const NOTHING: Step = Step { what: "nothing", make: |_| Ok(()) };

@@ -28,6 +28,7 @@ fn a_word() -> impl Strategy<Value = ToHolder> {
         Just(ToHolder::Prepared),
         Just(ToHolder::Yielded),
         Just(ToHolder::Pulse),
+        prop::collection::vec(a_place(), 0..20).prop_map(ToHolder::Connections),
     ]
 }
 
@@ -57,6 +58,7 @@ fn an_order() -> impl Strategy<Value = ToDaemon> {
         ".{0,40}".prop_map(|why| ToDaemon::NotReplaced { why }),
         Just(ToDaemon::Go),
         Just(ToDaemon::GiveWay),
+        prop::collection::vec(a_place(), 0..20).prop_map(ToDaemon::Connections),
     ]
 }
 
@@ -92,7 +94,7 @@ proptest! {
 #[test]
 fn what_may_be_missed_is_skipped() {
     assert_eq!(ToHolder::decode(&[200, 1, 2]), Ok(None));
-    assert_eq!(ToDaemon::decode(&[128]), Ok(None));
+    assert_eq!(ToDaemon::decode(&[129]), Ok(None));
     assert_eq!(ToHolder::decode(&[127]), Err(DecodeError::Invalid("type")));
     assert_eq!(ToDaemon::decode(&[]), Err(DecodeError::Short));
 }
