@@ -155,10 +155,11 @@ impl Streams {
         self.lock().waiting().filter_map(|kept| Some(kept.request.as_deref()?.to_owned())).collect()
     }
 
-    /// Another daemon takes over: all that it will go on with ends here.
+    /// Another daemon takes over: all that it will go on with ends here. An answer that is there is still
+    /// read here, because it may not be written down.
     pub(crate) fn hand_over(&self) {
         self.general.cancel();
-        for kept in &self.lock().kept {
+        for kept in self.lock().kept.iter().filter(|kept| !kept.stream.is_finished()) {
             kept.stream.cancel();
         }
     }

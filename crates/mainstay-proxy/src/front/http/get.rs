@@ -52,7 +52,7 @@ pub(super) fn opening(version: Option<ProtocolVersion>) -> Opening {
 
 /// What is told of a request whose stream is no longer known: its client waits for an answer and
 /// would go on to do so.
-const LOST: &str = "the connection was lost for too long, and with it the answer to this request; \
+const LOST: &str = "the connection was lost, and with it the answer to this request; \
                     its effect is unknown";
 
 /// An id that is none of ours cannot tell which request it belonged to, so it counts as one of the

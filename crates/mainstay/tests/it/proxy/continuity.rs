@@ -75,7 +75,7 @@ fn a_held_call_is_a_stream_at_once_and_can_be_resumed() {
     assert_eq!(held.status, 200);
     assert!(held.header("content-type").unwrap().starts_with("text/event-stream"));
     let first = held.event().expect("a first event");
-    assert_eq!((&*first.data, first.retry), ("", Some(5000)));
+    assert_eq!((&*first.data, first.retry), ("", Some(1000)));
     let id = first.id.expect("an id to resume from");
     drop(held);
 
