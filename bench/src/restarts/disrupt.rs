@@ -16,6 +16,7 @@ use serde::Deserialize;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::board::Board;
+use super::updates::Versions;
 use crate::rig::{BenchError, Instance, kill};
 
 /// How long one recovery may take.
@@ -29,10 +30,12 @@ const POLL: Duration = Duration::from_millis(20);
 const TICK: Duration = Duration::from_millis(1);
 
 /// What is done to the daemon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+#[derive(Clone, Copy)]
+pub(super) enum Kind<'a> {
     Kill,
     Reload,
+    /// An update that fails: another daemon may take over for a moment, and the old program is back.
+    Update(&'a Versions),
 }
 
 /// The part of `mainstay daemon status --json` that is read here.
@@ -70,7 +73,7 @@ impl Daemon {
 /// Disrupts so many times; returns how long each took until the next daemon said that it was ready.
 pub(super) async fn disrupt(
     instance: &Instance,
-    kind: Kind,
+    kind: Kind<'_>,
     count: u32,
     board: &Board,
 ) -> Result<Vec<Duration>, BenchError> {
@@ -92,27 +95,35 @@ pub(super) async fn disrupt(
 /// One disruption, to the end of the old daemon.
 async fn once(
     instance: &Instance,
-    kind: Kind,
+    kind: Kind<'_>,
     daemon: &Daemon,
     board: &Board,
 ) -> Result<(), BenchError> {
     let death = Death::of(daemon.pid).map_err(BenchError::SetUp)?;
-    board.note(|tally| tally.disrupted(Instant::now(), kind == Kind::Reload));
+    let replaced = !matches!(kind, Kind::Kill);
+    board.note(|tally| tally.disrupted(Instant::now(), replaced));
     let gone = async {
         let gone = timeout(LIMIT, death.happens()).await;
-        gone.map_err(|_| late("the end of the old daemon"))?.map_err(BenchError::SetUp)?;
-        board.note(|tally| tally.over(Instant::now()));
-        Ok(())
+        gone.map_err(|_| late("the end of the old daemon"))?.map_err(BenchError::SetUp)
     };
+    let over = || board.note(|tally| tally.over(Instant::now()));
     match kind {
         Kind::Kill => {
             kill(daemon.pid);
-            gone.await
+            gone.await.map(|()| over())
         }
         Kind::Reload => {
+            let gone = async { gone.await.map(|()| over()) };
             let (reloaded, gone) = tokio::join!(instance.mainstay(&["daemon", "reload"]), gone);
-            reloaded?;
+            if let Err(error) = reloaded {
+                board.note(|tally| tally.misled(&crate::chain(&error)));
+            }
             gone
+        }
+        Kind::Update(versions) => {
+            // The flawed daemon may have had connections, too.
+            let (undone, gone) = tokio::join!(versions.fail(instance), gone);
+            undone.and(gone).map(|()| over())
         }
     }
 }

@@ -11,6 +11,7 @@ mod clients;
 mod disrupt;
 mod sse;
 mod tally;
+mod updates;
 mod web;
 mod work;
 
@@ -24,6 +25,7 @@ use self::board::Board;
 use self::clients::{Crew, Left, SERVER};
 use self::disrupt::{Daemon, Kind, disrupt};
 use self::tally::{Counts, Times};
+use self::updates::Versions;
 use self::work::Misdeeds;
 use crate::rig::{
     self, BenchError, Instance, Programs, Table, Upstream, unless_interrupted, with_instance,
@@ -40,6 +42,9 @@ pub struct Options {
     /// How many times the daemon is killed, and how many times it is reloaded.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
+    /// How many times it is updated to a version that cannot serve.
+    #[arg(long, default_value_t = 100)]
+    updates: u32,
     /// How many milliseconds each client rests after a call.
     #[arg(long, value_name = "MS", default_value_t = 20)]
     pause: u64,
@@ -62,14 +67,16 @@ pub struct Report {
 
 #[derive(Debug, Serialize)]
 struct Figures {
-    count: u32,
     kill: Ordeal,
     reload: Ordeal,
+    /// Nothing if none was asked for.
+    failed_update: Option<Ordeal>,
 }
 
 /// What so many disruptions of a kind did.
 #[derive(Debug, Serialize)]
 struct Ordeal {
+    times: u32,
     #[serde(flatten)]
     counts: Counts,
     executed_twice: u64,
@@ -79,11 +86,12 @@ struct Ordeal {
     holders_lost: u64,
     /// How many sessions more or less there are than were opened.
     sessions_off: u64,
-    /// Notifications that were never told to the listener, and those told twice.
+    /// How many notifications less the listener was told than there were.
     updates_missed: u64,
+    /// How many more, but for the one after each restart that says that something may have changed.
     updates_twice: u64,
     #[serde(flatten)]
-    times: Times,
+    took: Times,
     /// From the disruption to the next daemon's word that it is ready.
     start: Percentiles,
     /// The first thing that should not have happened.
@@ -92,9 +100,9 @@ struct Ordeal {
 
 impl Ordeal {
     /// What must be 0.
-    fn faults(&self) -> [(&'static str, u64); 14] {
+    fn faults(&self) -> [(&'static str, u64); 15] {
         let Counts { told, wrong, answered_twice, unanswered, .. } = self.counts;
-        let Counts { cut_otherwise, refused, sessions_lost, .. } = self.counts;
+        let Counts { cut_otherwise, refused, sessions_lost, misled, .. } = self.counts;
         [
             ("connections refused", refused),
             ("sessions lost", sessions_lost),
@@ -108,6 +116,7 @@ impl Ordeal {
             ("answered, not executed", self.never_executed),
             ("wrong answers", wrong),
             ("errors told", told),
+            ("reloads that said they failed", misled),
             ("notifications missed", self.updates_missed),
             ("notifications told twice", self.updates_twice),
         ]
@@ -116,77 +125,118 @@ impl Ordeal {
     fn is_clean(&self) -> bool {
         self.faults().iter().all(|(_, count)| *count == 0)
     }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let Counts { calls, answered, effect_unknown, resumed, .. } = self.counts;
+        let Counts { cut_kept, cut_fresh, cut_slow, .. } = self.counts;
+        let mut rows = vec![
+            ("times", u64::from(self.times)),
+            ("calls", calls),
+            ("answered", answered),
+            ("cut in flight, kept connection", cut_kept),
+            ("cut in flight, new connection", cut_fresh),
+            ("cut in flight, slow, no stream yet", cut_slow),
+            ("effect unknown (connect)", effect_unknown),
+            ("streams resumed", resumed),
+        ];
+        rows.extend(self.faults());
+        rows
+    }
+
+    fn table(&self, title: &str) -> Table {
+        let took = self.took;
+        Table::of_times(format!("{title}, {} times", self.times))
+            .times("old daemon gone", took.gone)
+            .times("next daemon ready", self.start)
+            .times("gap, HTTP, new connection", took.gap_fresh)
+            .times("gap, connect", took.gap_connect)
+            .times("longest call, HTTP, new connection", took.longest_fresh)
+            .times("longest call, HTTP, kept connection", took.longest_kept)
+            .times("longest call, connect", took.longest_connect)
+    }
 }
 
 impl Figures {
-    fn tables(&self) -> [Table; 3] {
-        [self.counts(), self.times("kill -9", &self.kill), self.times("reload", &self.reload)]
+    /// The ordeals with their names.
+    fn ordeals(&self) -> Vec<(&'static str, &Ordeal)> {
+        let updates = self.failed_update.as_ref().map(|ordeal| ("failed update", ordeal));
+        [("kill -9", &self.kill), ("reload", &self.reload)].into_iter().chain(updates).collect()
     }
 
-    fn counts(&self) -> Table {
-        let events = |ordeal: &Ordeal| {
-            let Counts { calls, answered, cut_in_flight, effect_unknown, resumed, .. } =
-                ordeal.counts;
-            [
-                ("calls", calls),
-                ("answered", answered),
-                ("cut, in flight without a stream", cut_in_flight),
-                ("effect unknown (connect)", effect_unknown),
-                ("streams resumed", resumed),
-            ]
-            .into_iter()
-            .chain(ordeal.faults())
-        };
-        let table = Table::new(format!("{} times each", self.count), &["kill -9", "reload"]);
-        let rows = events(&self.kill).zip(events(&self.reload));
-        rows.fold(table, |table, ((label, kill), (_, reload))| {
-            table.row(label, vec![kill.to_string(), reload.to_string()])
-        })
+    fn text(&self) -> String {
+        let ordeals = self.ordeals();
+        let mut parts = vec![counts(&ordeals).to_string()];
+        parts.extend(ordeals.iter().map(|(name, ordeal)| ordeal.table(name).to_string()));
+        parts.extend(ordeals.iter().filter_map(|(name, ordeal)| {
+            let example = ordeal.example.as_ref()?;
+            Some(format!("{name}, the first fault: {example}"))
+        }));
+        parts.join("\n\n")
     }
+}
 
-    fn times(&self, kind: &str, ordeal: &Ordeal) -> Table {
-        let times = ordeal.times;
-        Table::of_times(format!("{kind}, {} times", self.count))
-            .times("old daemon gone", times.gone)
-            .times("next daemon ready", ordeal.start)
-            .times("gap, HTTP, new connection", times.gap_fresh)
-            .times("gap, connect", times.gap_connect)
-            .times("longest call, HTTP, new connection", times.longest_fresh)
-            .times("longest call, HTTP, kept connection", times.longest_kept)
-            .times("longest call, connect", times.longest_connect)
-    }
+fn counts(ordeals: &[(&'static str, &Ordeal)]) -> Table {
+    let headings: Vec<_> = ordeals.iter().map(|(name, _)| *name).collect();
+    let columns: Vec<_> = ordeals.iter().map(|(_, ordeal)| ordeal.counts()).collect();
+    let labels = columns.first().into_iter().flatten().map(|(label, _)| *label);
+    labels.enumerate().fold(Table::new("restarts", &headings), |table, (row, label)| {
+        table.row(label, columns.iter().map(|column| column[row].1.to_string()).collect())
+    })
 }
 
 /// Measures and stores the figures if asked to.
 pub fn run(options: &Options) -> Result<Report, BenchError> {
     let programs = Programs::beside_this(options.mainstay.as_deref()).map_err(BenchError::SetUp)?;
     let figures = rig::block_on(async {
-        let kill = measure(&programs, Kind::Kill, options).await?;
-        let reload = measure(&programs, Kind::Reload, options).await?;
-        Ok(Figures { count: options.count, kill, reload })
+        Ok(Figures {
+            kill: measure(&programs, Kind::Kill, options.count, options).await?,
+            reload: measure(&programs, Kind::Reload, options.count, options).await?,
+            failed_update: failed_updates(options).await?,
+        })
     })?;
     rig::store(options.out.as_deref(), &figures)?;
-    let mut parts = figures.tables().map(|table| table.to_string()).to_vec();
-    let examples = [&figures.kill, &figures.reload].into_iter().filter_map(|it| it.example.clone());
-    parts.extend(examples.map(|example| format!("the first fault: {example}")));
-    let clean = figures.kill.is_clean() && figures.reload.is_clean();
-    Ok(Report { text: parts.join("\n\n"), clean })
+    let clean = figures.ordeals().iter().all(|(_, ordeal)| ordeal.is_clean());
+    Ok(Report { text: figures.text(), clean })
 }
 
-async fn measure(programs: &Programs, kind: Kind, options: &Options) -> Result<Ordeal, BenchError> {
+async fn failed_updates(options: &Options) -> Result<Option<Ordeal>, BenchError> {
+    if options.updates == 0 {
+        return Ok(None);
+    }
+    let mainstay = match &options.mainstay {
+        Some(path) => path.clone(),
+        None => std::env::current_exe().map_err(BenchError::SetUp)?.with_file_name("mainstay"),
+    };
+    let versions = Versions::of(&mainstay).map_err(BenchError::SetUp)?;
+    let programs = versions.programs().map_err(BenchError::SetUp)?;
+    measure(&programs, Kind::Update(&versions), options.updates, options).await.map(Some)
+}
+
+async fn measure(
+    programs: &Programs,
+    kind: Kind<'_>,
+    times: u32,
+    options: &Options,
+) -> Result<Ordeal, BenchError> {
+    let pause = Duration::from_millis(options.pause);
     with_instance(programs, async |instance| {
-        unless_interrupted(endure(instance, kind, options)).await
+        unless_interrupted(endure(instance, kind, times, pause)).await
     })
     .await
 }
 
-async fn endure(instance: &Instance, kind: Kind, options: &Options) -> Result<Ordeal, BenchError> {
+async fn endure(
+    instance: &Instance,
+    kind: Kind<'_>,
+    times: u32,
+    pause: Duration,
+) -> Result<Ordeal, BenchError> {
     instance.add(SERVER, Upstream::Stdio).await?;
     instance.ready_pid(SERVER, START_LIMIT).await?;
     let board = Arc::new(Board::default());
-    let crew = Crew::start(instance, &board, Duration::from_millis(options.pause)).await?;
+    let crew = Crew::start(instance, &board, pause).await?;
     let before = (Server::of(instance).await?, Daemon::of(instance).await?);
-    let starts = disrupt(instance, kind, options.count, &board).await?;
+    let starts = disrupt(instance, kind, times, &board).await?;
     let after = (Server::of(instance).await?, Daemon::of(instance).await?);
     let Left { works, touches } = crew.end().await?;
     let mut misdeeds = Misdeeds::default();
@@ -197,17 +247,19 @@ async fn endure(instance: &Instance, kind: Kind, options: &Options) -> Result<Or
         misdeeds.never_executed += never_executed;
     }
     let tally = board.take();
+    let most_updates = touches.answered + touches.unknown + u64::from(times);
     let (counts, example) = (tally.counts.clone(), tally.example.clone());
     Ok(Ordeal {
+        times,
         executed_twice: misdeeds.executed_twice,
         never_executed: misdeeds.never_executed,
         servers_restarted: u64::from(!before.0.is_same_run(&after.0)),
         holders_lost: u64::from(before.1.holder != after.1.holder),
         sessions_off: before.0.sessions.abs_diff(after.0.sessions),
         updates_missed: touches.answered.saturating_sub(counts.updates),
-        updates_twice: counts.updates.saturating_sub(touches.answered + touches.unknown),
+        updates_twice: counts.updates.saturating_sub(most_updates),
         counts,
-        times: tally.times(),
+        took: tally.times(),
         start: Percentiles::of(starts),
         example,
     })

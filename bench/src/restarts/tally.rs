@@ -69,11 +69,17 @@ pub(super) struct Counts {
     pub(super) wrong: u64,
     pub(super) answered_twice: u64,
     pub(super) unanswered: u64,
-    /// In flight without an event stream when their daemon went.
-    pub(super) cut_in_flight: u64,
+    /// In flight without an event stream when their daemon went, on a kept connection.
+    pub(super) cut_kept: u64,
+    /// The same on a connection of their own.
+    pub(super) cut_fresh: u64,
+    /// The same, of calls that would have got an event stream a moment later.
+    pub(super) cut_slow: u64,
     pub(super) cut_otherwise: u64,
     pub(super) refused: u64,
     pub(super) sessions_lost: u64,
+    /// Commands that said that they failed, although they did not.
+    pub(super) misled: u64,
     /// Event streams that were taken up again.
     pub(super) resumed: u64,
     /// Notifications that came on a session's own stream.
@@ -187,6 +193,12 @@ impl Tally {
         self.example.get_or_insert_with(|| format!("refused: {why}"));
     }
 
+    /// A command failed; if it did not do what it should, the disruption does not end.
+    pub(super) fn misled(&mut self, why: &str) {
+        self.counts.misled += 1;
+        self.example.get_or_insert_with(|| why.to_owned());
+    }
+
     pub(super) fn times(mut self) -> Times {
         self.past.extend(self.disruption.take());
         let gap = |of: fn(&Disruption) -> &Waits| {
@@ -208,11 +220,14 @@ impl Tally {
 
     fn cut(&mut self, done: &Done, cut: Cut) {
         let explained = self.disruption.as_ref().is_some_and(|it| it.explains(cut));
-        if explained && !cut.streamed && done.route != Route::Connect {
-            self.counts.cut_in_flight += 1;
-        } else {
-            self.counts.cut_otherwise += 1;
-            self.exemplify(done, if cut.streamed { "cut on its stream" } else { "cut" });
+        match done.route {
+            Route::Kept if explained => self.counts.cut_kept += 1,
+            Route::Fresh if explained => self.counts.cut_fresh += 1,
+            Route::Slow if explained => self.counts.cut_slow += 1,
+            Route::Kept | Route::Fresh | Route::Slow | Route::Connect => {
+                self.counts.cut_otherwise += 1;
+                self.exemplify(done, if cut.streamed { "cut on its stream" } else { "cut" });
+            }
         }
     }
 
@@ -253,9 +268,9 @@ impl Disruption {
         }
     }
 
-    /// Whether a connection may break because of this.
+    /// Whether a call may be cut because of this.
     fn explains(&self, cut: Cut) -> bool {
-        self.over.is_none_or(|over| cut.made <= over)
+        !cut.streamed && self.over.is_none_or(|over| cut.made <= over)
     }
 }
 
@@ -288,7 +303,7 @@ mod tests {
         }
 
         fn cuts(&self) -> (u64, u64) {
-            (self.tally.counts.cut_in_flight, self.tally.counts.cut_otherwise)
+            (self.tally.counts.cut_fresh, self.tally.counts.cut_otherwise)
         }
     }
 
