@@ -11,8 +11,10 @@ use tempfile::TempDir;
 
 use crate::rig::{BenchError, Instance, Programs};
 
-const SOCKET: &[u8] = b"daemon.sock";
-const UNUSABLE: &[u8; SOCKET.len()] = b"no/dir.sock";
+/// The first eight bytes of `daemon.sock`. In an optimized program the name may be cut up into machine
+/// words; this is the first of them.
+const SOCKET: &[u8; 8] = b"daemon.s";
+const UNUSABLE: &[u8; SOCKET.len()] = b"no/dir.s";
 
 /// The two programs, in a directory of their own.
 pub(super) struct Versions {
@@ -78,8 +80,8 @@ mod tests {
 
     #[test]
     fn the_name_is_changed_everywhere_and_nothing_else() {
-        let mut bytes = b"a daemon.sock, daemon.sock; daemon.soc".to_vec();
+        let mut bytes = b"a daemon.sock, daemon.sock; daemon.d".to_vec();
         assert_eq!(spoil(&mut bytes), 2);
-        assert_eq!(bytes, b"a no/dir.sock, no/dir.sock; daemon.soc");
+        assert_eq!(bytes, b"a no/dir.sock, no/dir.sock; daemon.d");
     }
 }
