@@ -193,6 +193,15 @@ impl Tally {
         self.example.get_or_insert_with(|| format!("refused: {why}"));
     }
 
+    /// The attempt to resume a stream broke. It is made again, so a disruption excuses it.
+    pub(super) fn broken(&mut self, made: Instant) {
+        let cut = Cut { made, streamed: false };
+        if !self.disruption.as_ref().is_some_and(|it| it.explains(cut)) {
+            self.counts.cut_otherwise += 1;
+            self.example.get_or_insert_with(|| "a stream could not be resumed".to_owned());
+        }
+    }
+
     /// A command failed; if it did not do what it should, the disruption does not end.
     pub(super) fn misled(&mut self, why: &str) {
         self.counts.misled += 1;
@@ -340,6 +349,9 @@ mod tests {
         assert_eq!(story.cuts(), (2, 2), "the old daemon was gone by then");
         story.cut(8, true, 9);
         assert_eq!(story.cuts(), (2, 3), "streams are resumed");
+        story.tally.broken(story.at(19));
+        story.tally.broken(story.at(22));
+        assert_eq!(story.cuts(), (2, 4), "and only the old daemon is excused");
     }
 
     #[test]

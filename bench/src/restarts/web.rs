@@ -123,6 +123,7 @@ impl Web {
     pub(super) async fn listen(&mut self, mut hear: impl FnMut(&[u8])) -> Fall {
         let mut events = Events::default();
         loop {
+            let begun = Instant::now();
             match self.get(events.last_id()).await {
                 Ok((response, _line)) => {
                     let mut body = response.into_body();
@@ -133,7 +134,7 @@ impl Web {
                 }
                 Err(Trouble::Status(status)) => return Fall::Status(status),
                 Err(Trouble::Refused(error)) => self.refused(&error),
-                Err(Trouble::Unsent | Trouble::Broken) => {}
+                Err(Trouble::Unsent | Trouble::Broken) => self.broken(begun),
             }
             events.cut();
             sleep(patience(&events)).await;
@@ -143,10 +144,10 @@ impl Web {
     async fn post(&mut self, body: Vec<u8>) -> Result<(Response<Incoming>, Line), Fall> {
         let body = Bytes::from(body);
         loop {
-            let mut line = match self.line.take() {
-                Some(line) => line,
+            let (mut line, kept) = match self.line.take() {
+                Some(line) => (line, true),
                 None => match self.site.connect().await {
-                    Ok(line) => line,
+                    Ok(line) => (line, false),
                     Err(error) => {
                         self.refused(&error);
                         sleep(REST).await;
@@ -157,9 +158,9 @@ impl Web {
             let request = self.site.request(Method::POST, body.clone());
             match line.send(request, self.session.as_ref()).await {
                 Ok(response) => return Ok((response, line)),
-                Err(Trouble::Unsent) => {}
+                Err(Trouble::Unsent) if kept => {}
                 Err(Trouble::Status(status)) => return Err(Fall::Status(status)),
-                Err(Trouble::Refused(_) | Trouble::Broken) => {
+                Err(Trouble::Refused(_) | Trouble::Unsent | Trouble::Broken) => {
                     return Err(Fall::Cut(Cut { made: line.made, streamed: false }));
                 }
             }
@@ -185,6 +186,7 @@ impl Web {
                 return Err(Fall::Cut(cut));
             }
             sleep(patience(events)).await;
+            let begun = Instant::now();
             match self.get(events.last_id()).await {
                 Ok((response, _line)) => {
                     self.board.note(|tally| tally.counts.resumed += 1);
@@ -194,7 +196,7 @@ impl Web {
                 }
                 Err(Trouble::Status(status)) => return Err(Fall::Status(status)),
                 Err(Trouble::Refused(error)) => self.refused(&error),
-                Err(Trouble::Unsent | Trouble::Broken) => {}
+                Err(Trouble::Unsent | Trouble::Broken) => self.broken(begun),
             }
         }
     }
@@ -226,6 +228,11 @@ impl Web {
         if more > 0 {
             self.board.note(|tally| tally.counts.answered_twice += more as u64);
         }
+    }
+
+    /// A connection that was made after this broke before its stream had begun.
+    fn broken(&self, begun: Instant) {
+        self.board.note(|tally| tally.broken(begun));
     }
 
     fn refused(&self, error: &io::Error) {
