@@ -42,6 +42,7 @@ use mainstay_api::{Instance, ListenAddr};
 use mainstay_core::RefreshMode;
 use mainstay_engine::EngineError;
 use mainstay_hold::holder::Order;
+use mainstay_proxy::Hubs;
 use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -136,6 +137,7 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     let (tell, mut wishes) = mpsc::channel(1);
     let Awake { service, engines, news, sessions, sessions_lost, front } =
         wake(config, held.clone(), tell).await?;
+    let _frozen = Frozen(&service.gateway.hubs);
     let registry = service.registry.clone();
     let mut messengers = JoinSet::new();
     for news in news {
@@ -158,13 +160,16 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     };
     drop(listener);
     match how {
-        Ending::KeepServers | Ending::EndServers => {
+        Ending::EndServers => {
             let drained = front.close();
             held.ending().await;
             drained.await;
         }
-        Ending::GiveWay => {
+        Ending::KeepServers | Ending::GiveWay => {
             held.give_way();
+            if how == Ending::KeepServers {
+                held.ending().await;
+            }
             service.gateway.hubs.hand_over().await;
             front.given_way().await;
         }
@@ -177,6 +182,7 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     messengers.abort_all();
     drop(wishes);
     if how == Ending::GiveWay {
+        // Commands wait for the next daemon as long as they may, and so does `connect`.
         clients.abort_all();
     }
     let drained = async { while clients.join_next().await.is_some() {} };
@@ -191,6 +197,16 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
         held.yielded().map_err(RunError::Holder)?;
     }
     Ok(())
+}
+
+/// Freezes the sessions when it is dropped: whatever is dropped after it, by an error too, was not given up by
+/// its client, and the next daemon goes on with it.
+struct Frozen<'a>(&'a Hubs);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        self.0.freeze();
+    }
 }
 
 /// Prepares to take the place of the daemon that serves, and waits until it has given way. False if

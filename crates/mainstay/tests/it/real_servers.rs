@@ -83,7 +83,7 @@ fn supervise(env: &TestEnv, options: &[&str], command: &[&str], call: &Call) {
     assert!(!is_alive(pid_of(&second)));
     assert_eq!(env.ok(["rm", "real"]), "real is removed\n");
     assert_eq!(env.json(["ls", "-a", "--json"]), json!([]));
-    assert_eq!(env.processes(), [env.daemon()], "nothing is left of it");
+    assert_eq!(env.processes(), env.mainstays(), "nothing is left of it");
 }
 
 /// An environment in which the interpreters of this machine are found.
