@@ -6,6 +6,7 @@
 //! - [`docker`]: the same for servers in containers, beside Docker's own restarts (binary `docker-bench`);
 //! - [`proxy`]: what Mainstay costs and bears as a proxy, beside its peers (binary `proxy-bench`);
 //! - [`restarts`]: what clients notice of the daemon's own restarts (binary `restart-bench`);
+//! - [`seeds`]: the whole promise on one screen, each row with its figure (binary `seeds`);
 //! - [`clients`]: what an edit of a client's file takes, and that it does no harm (binary `client-bench`);
 //! - [`state`]: whether the state survives whatever kills who changes it (binary `state-bench`).
 //!
@@ -22,6 +23,7 @@ mod procfs;
 pub mod proxy;
 pub mod restarts;
 mod rig;
+pub mod seeds;
 pub mod state;
 mod stats;
 pub mod supervise;

@@ -11,14 +11,14 @@ use tokio::time::sleep;
 use crate::rig::{BenchError, Instance, Server, output};
 
 /// The image of the fixture server.
-const IMAGE: &str = "mainstay-fixture:test";
+pub(crate) const IMAGE: &str = "mainstay-fixture:test";
 /// How long one command may take.
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(2);
 
 /// A container engine of our own.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct Engine {
+pub(crate) struct Engine {
     /// The directory of the engine to use, as `scripts/docker up` made it.
     #[arg(long = "engine", value_name = "DIR")]
     dir: PathBuf,
@@ -28,12 +28,17 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn socket(&self) -> PathBuf {
+    /// The engine in a directory, and the script that ends and starts it.
+    pub(crate) fn new(dir: PathBuf, script: PathBuf) -> Self {
+        Self { dir, script }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
         self.dir.join("docker.sock")
     }
 
     /// Runs the `docker` command and gives what it printed.
-    pub(super) async fn docker(&self, arguments: &[&str]) -> Result<String, BenchError> {
+    pub(crate) async fn docker(&self, arguments: &[&str]) -> Result<String, BenchError> {
         let mut command = Command::new("docker");
         command.args(self.prefix()).args(arguments);
         run(command).await
@@ -54,7 +59,7 @@ impl Engine {
     }
 
     /// The first process of a container.
-    pub(super) async fn pid(&self, container: &str) -> Result<u32, BenchError> {
+    pub(crate) async fn pid(&self, container: &str) -> Result<u32, BenchError> {
         let told = self.docker(&["inspect", "--format", "{{.State.Pid}}", container]).await?;
         told.parse().map_err(|_| BenchError::Wrong(format!("`{told}` is no process id")))
     }
@@ -88,8 +93,13 @@ impl Engine {
         self.script("stop").await
     }
 
+    /// Ends the engine at once.
+    pub(crate) async fn kill(&self) -> Result<(), BenchError> {
+        self.script("kill").await
+    }
+
     /// Starts the engine again.
-    pub(super) async fn start(&self) -> Result<(), BenchError> {
+    pub(crate) async fn start(&self) -> Result<(), BenchError> {
         self.script("start").await
     }
 
@@ -136,7 +146,7 @@ impl Wire {
 }
 
 /// A socket as `DOCKER_HOST` names it.
-pub(super) fn host(socket: &Path) -> String {
+pub(crate) fn host(socket: &Path) -> String {
     format!("unix://{}", socket.display())
 }
 

@@ -17,7 +17,9 @@ use serde::Serialize;
 
 use crate::rig::{self, BenchError, Programs, Table, unless_interrupted, with_instance};
 use crate::stats::Percentiles;
-use engine::{Engine, Wire};
+pub(crate) use engine::{Engine, IMAGE, host};
+pub(crate) use resume::end as end_container;
+use engine::Wire;
 use mute::Mute;
 
 /// Measures how Mainstay keeps containers alive.

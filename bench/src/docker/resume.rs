@@ -107,7 +107,7 @@ pub(super) async fn server_alone(
 
 /// Kills the first process of a container, and returns the time of that when the server in it is dead too:
 /// it lives on for a moment, in which it would still answer.
-async fn end(pid: u32) -> Result<Instant, BenchError> {
+pub(crate) async fn end(pid: u32) -> Result<Instant, BenchError> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let server = children.map_err(BenchError::SetUp)?;
     let killed = Instant::now();

@@ -11,7 +11,7 @@ use super::tally::Tally;
 
 /// The tally of all, and the word to stop.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(crate) struct Board {
     tally: Mutex<Tally>,
     changed: Notify,
     stopped: AtomicBool,
@@ -50,6 +50,11 @@ impl Board {
     /// The tally, of which no more is to come.
     pub(super) fn take(&self) -> Tally {
         std::mem::take(&mut self.tally())
+    }
+
+    /// How many connections were refused so far.
+    pub(crate) fn refused(&self) -> u64 {
+        self.tally().counts.refused
     }
 
     fn tally(&self) -> MutexGuard<'_, Tally> {

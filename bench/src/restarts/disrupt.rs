@@ -129,16 +129,16 @@ async fn once(
 }
 
 /// Tells when a process has ended, and with it all its connections.
-struct Death(OwnedFd);
+pub(crate) struct Death(OwnedFd);
 
 impl Death {
-    fn of(pid: u32) -> io::Result<Self> {
+    pub(crate) fn of(pid: u32) -> io::Result<Self> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
     }
 
-    async fn happens(&self) -> io::Result<()> {
+    pub(crate) async fn happens(&self) -> io::Result<()> {
         loop {
             let mut state = [PollFd::new(&self.0, PollFlags::IN)];
             if poll(&mut state, Some(&Timespec::default()))? > 0 {

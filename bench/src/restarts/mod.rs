@@ -21,12 +21,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use self::board::Board;
+pub(crate) use self::board::Board;
 use self::clients::{Crew, Left, SERVER};
+pub(crate) use self::disrupt::Death;
 use self::disrupt::{Daemon, Kind, disrupt};
 use self::tally::{Counts, Times};
 use self::updates::Versions;
+pub(crate) use self::web::{Fall, Web};
 use self::work::Misdeeds;
+pub(crate) use self::work::{INITIALIZED, answered_id, initialize, tool_call};
 use crate::rig::{
     self, BenchError, Instance, Programs, Table, Upstream, unless_interrupted, with_instance,
 };

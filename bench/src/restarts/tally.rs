@@ -43,7 +43,7 @@ pub(super) enum Ending {
 
 /// A connection that broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(crate) struct Cut {
     /// When it was made.
     pub(super) made: Instant,
     /// Whether an event stream had begun on it.

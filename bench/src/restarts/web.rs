@@ -35,7 +35,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Why a request has no answer.
 #[derive(Debug)]
-pub(super) enum Fall {
+pub(crate) enum Fall {
     Cut(Cut),
     Status(StatusCode),
 }
@@ -68,7 +68,7 @@ struct Line {
 }
 
 /// One client with its session.
-pub(super) struct Web {
+pub(crate) struct Web {
     site: Site,
     session: Option<HeaderValue>,
     /// Whether its connection is kept for the next call.
@@ -79,7 +79,7 @@ pub(super) struct Web {
 
 impl Web {
     /// A client of the server at a URL; `None` if that has no host or path.
-    pub(super) fn new(url: &str, keeps: bool, board: Arc<Board>) -> Option<Self> {
+    pub(crate) fn new(url: &str, keeps: bool, board: Arc<Board>) -> Option<Self> {
         let url: Uri = url.parse().ok()?;
         let authority = url.authority()?;
         let site = Site {
@@ -90,8 +90,13 @@ impl Web {
         Some(Self { site, session: None, keeps, line: None, board })
     }
 
+    /// The id of its session, once that is open.
+    pub(crate) fn session(&self) -> Option<&str> {
+        self.session.as_ref()?.to_str().ok()
+    }
+
     /// Sends a request and returns its answer.
-    pub(super) async fn ask(&mut self, body: Vec<u8>) -> Result<Bytes, Fall> {
+    pub(crate) async fn ask(&mut self, body: Vec<u8>) -> Result<Bytes, Fall> {
         let (response, line) = self.post(body).await?;
         if let Some(id) = response.headers().get(SESSION) {
             self.session.get_or_insert_with(|| id.clone());
@@ -110,7 +115,7 @@ impl Web {
     }
 
     /// Sends a notification.
-    pub(super) async fn tell(&mut self, body: &[u8]) -> Result<(), Fall> {
+    pub(crate) async fn tell(&mut self, body: &[u8]) -> Result<(), Fall> {
         let (response, line) = self.post(body.to_vec()).await?;
         let cut = Cut { made: line.made, streamed: false };
         response.into_body().collect().await.map_err(|_| Fall::Cut(cut))?;

@@ -19,10 +19,10 @@ use super::tally::Ending;
 const OPENING: u64 = 0;
 
 /// The notification that ends the opening.
-pub(super) const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+pub(crate) const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
 /// The request that opens a session.
-pub(super) fn initialize() -> Vec<u8> {
+pub(crate) fn initialize() -> Vec<u8> {
     let params = json!({
         "protocolVersion": "2025-11-25",
         "capabilities": {},
@@ -36,12 +36,12 @@ pub(super) fn request(id: u64, method: &str, params: &serde_json::Value) -> Vec<
     request.to_string().into_bytes()
 }
 
-pub(super) fn tool_call(id: u64, name: &str, arguments: &serde_json::Value) -> Vec<u8> {
+pub(crate) fn tool_call(id: u64, name: &str, arguments: &serde_json::Value) -> Vec<u8> {
     request(id, "tools/call", &json!({"name": name, "arguments": arguments}))
 }
 
 /// The id that a message answers to; `None` if it is no answer.
-pub(super) fn answered_id(message: &[u8]) -> Option<u64> {
+pub(crate) fn answered_id(message: &[u8]) -> Option<u64> {
     #[derive(Deserialize)]
     struct Kind {
         id: u64,

@@ -14,6 +14,23 @@ pub(crate) struct Server {
     pub(crate) container_id: Option<String>,
     #[serde(default)]
     pub(crate) ready_at: Option<Timestamp>,
+    #[serde(default)]
+    pub(crate) reason: Option<String>,
+    #[serde(default)]
+    pub(crate) generation: u64,
+    /// Those charged since the last reset.
+    #[serde(default)]
+    pub(crate) restarts: u32,
+    #[serde(default)]
+    pub(crate) last_exit: Option<LastExit>,
+    #[serde(default)]
+    pub(crate) sessions: u64,
+}
+
+/// How the last run of a server ended.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct LastExit {
+    pub(crate) cause: String,
 }
 
 impl Server {
@@ -26,6 +43,8 @@ impl Server {
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct Daemon {
     pub(crate) pid: u32,
+    #[serde(default)]
+    pub(crate) version: String,
 }
 
 /// One line of `mainstay events --json`.
@@ -35,8 +54,12 @@ pub(crate) struct Event {
     /// An event of the daemon itself belongs to no server.
     #[serde(default)]
     pub(crate) server: Option<String>,
+    #[serde(default)]
+    pub(crate) run: Option<u64>,
     #[serde(rename = "event")]
     pub(crate) kind: String,
+    #[serde(default)]
+    pub(crate) cause: Option<String>,
 }
 
 #[cfg(test)]

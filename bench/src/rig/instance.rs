@@ -92,6 +92,16 @@ impl Instance {
         self.folder.path().join("fixture-mcp")
     }
 
+    /// Where its clients' files are.
+    pub(crate) fn home(&self) -> PathBuf {
+        self.folder.path().join("home")
+    }
+
+    /// Where its proxy listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.listen
+    }
+
     /// Where the state of the instance is.
     pub(crate) fn state(&self) -> PathBuf {
         self.folder.path().join("state")
@@ -109,7 +119,7 @@ impl Instance {
     }
 
     /// Runs a `mainstay` command that prints JSON.
-    async fn json<T: DeserializeOwned>(&self, arguments: &[&str]) -> Result<T, BenchError> {
+    pub(crate) async fn json<T: DeserializeOwned>(&self, arguments: &[&str]) -> Result<T, BenchError> {
         let stdout = self.mainstay(arguments).await?;
         parse(&describe(&self.command(arguments)), &stdout)
     }
@@ -150,8 +160,11 @@ impl Instance {
     }
 
     pub(crate) async fn daemon_pid(&self) -> Result<u32, BenchError> {
-        let daemon: Daemon = self.json(&["daemon", "status", "--json"]).await?;
-        Ok(daemon.pid)
+        Ok(self.daemon().await?.pid)
+    }
+
+    pub(crate) async fn daemon(&self) -> Result<Daemon, BenchError> {
+        self.json(&["daemon", "status", "--json"]).await
     }
 
     /// Waits until this many servers are ready and returns them.
@@ -257,7 +270,7 @@ impl Instance {
             .args(arguments)
             .env("MAINSTAY_HOME", self.state())
             .env("MAINSTAY_LISTEN", self.listen.to_string())
-            .env("HOME", self.folder.path().join("home"))
+            .env("HOME", self.home())
             .envs(self.programs.vars.iter().map(|(name, value)| (name, value)));
         command
     }

@@ -139,7 +139,7 @@ mod tests {
 
     fn event(kind: &str, server: &str, micros: i64) -> Event {
         let at = Timestamp::from_microsecond(micros).unwrap();
-        Event { at, server: Some(server.to_owned()), kind: kind.to_owned() }
+        Event { at, server: Some(server.to_owned()), run: None, kind: kind.to_owned(), cause: None }
     }
 
     #[test]
