@@ -17,10 +17,10 @@ use serde::Serialize;
 
 use crate::rig::{self, BenchError, Programs, Table, unless_interrupted, with_instance};
 use crate::stats::Percentiles;
-pub(crate) use engine::{Engine, IMAGE, host};
-pub(crate) use resume::end as end_container;
 use engine::Wire;
+pub(crate) use engine::{Engine, IMAGE, host};
 use mute::Mute;
+pub(crate) use resume::end as end_container;
 
 /// Measures how Mainstay keeps containers alive.
 #[derive(Debug, clap::Parser)]

@@ -119,7 +119,10 @@ impl Instance {
     }
 
     /// Runs a `mainstay` command that prints JSON.
-    pub(crate) async fn json<T: DeserializeOwned>(&self, arguments: &[&str]) -> Result<T, BenchError> {
+    pub(crate) async fn json<T: DeserializeOwned>(
+        &self,
+        arguments: &[&str],
+    ) -> Result<T, BenchError> {
         let stdout = self.mainstay(arguments).await?;
         parse(&describe(&self.command(arguments)), &stdout)
     }

@@ -80,7 +80,11 @@ impl Client {
     pub(super) async fn echo(&mut self) -> Result<(), BenchError> {
         let text = format!("call {}", self.last_id + 1);
         let told = self.text("echo", &json!({"text": text})).await?;
-        if told == text { Ok(()) } else { Err(BenchError::Wrong(format!("`{text}` became `{told}`"))) }
+        if told == text {
+            Ok(())
+        } else {
+            Err(BenchError::Wrong(format!("`{text}` became `{told}`")))
+        }
     }
 
     /// Calls without a pause while something is done, and once more after it.

@@ -4,25 +4,25 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::client::Calls;
 use super::screen::{Seen, figure};
 use super::servers::STEADY;
 use super::stage::{LIMIT, Stage, check, end, until_exists};
 use crate::rig::{BenchError, Instance, output};
 
 pub(super) const KILLED: &str = "the daemon is killed (kill -9)";
-pub(super) const IN_FLIGHT: &str = "... during a slow call that writes";
+pub(super) const IN_FLIGHT: &str = "... while a slow call writes";
 pub(super) const RELOADED: &str = "mainstay daemon reload";
 pub(super) const UPDATED: &str = "mainstay update --from NEWER";
 pub(super) const LATE: &str = "the daemon is away for 300 ms";
-pub(super) const STOPPED: &str = "mainstay daemon stop, a call runs";
+pub(super) const STOPPED: &str = "mainstay daemon stop during a call";
 
 /// How long the slow calls take, and how long they are in flight when something happens to the daemon:
 /// longer than the 150 ms after which they are on an event stream.
@@ -63,18 +63,18 @@ pub(super) async fn in_flight(stage: &mut Stage<'_>) -> Result<Seen, BenchError>
 }
 
 pub(super) async fn reloaded(stage: &mut Stage<'_>) -> Result<Seen, BenchError> {
-    let calls = replaced(stage, &["daemon", "reload"]).await?;
-    Ok(Seen::new(no_refusal(calls), format!("longest {}", figure(calls.longest))))
+    let Replaced { saw, longest } = replaced(stage, &["daemon", "reload"]).await?;
+    Ok(Seen::new(saw, format!("longest call {}", figure(longest))))
 }
 
 pub(super) async fn updated(stage: &mut Stage<'_>) -> Result<Seen, BenchError> {
     let old = stage.instance.daemon().await?.version;
     let (file, new) = newer(stage, &old)?;
-    let calls = replaced(stage, &["update", "--from", &file.to_string_lossy()]).await?;
+    let command = ["update", "--from", &file.to_string_lossy()];
+    let Replaced { saw, longest } = replaced(stage, &command).await?;
     let now = stage.instance.daemon().await?.version;
     check(now == new, || format!("the daemon is version {now}, not {new}"))?;
-    let figure = format!("{old} to {new}, {}", figure(calls.longest));
-    Ok(Seen::new(no_refusal(calls), figure))
+    Ok(Seen::new(saw, format!("longest call {}", figure(longest))))
 }
 
 /// A command comes while no daemon is there, and may not start one itself.
@@ -130,21 +130,48 @@ pub(super) async fn stopped(stage: &mut Stage<'_>) -> Result<Seen, BenchError> {
     Ok(Seen::new("new connects refused; the call answered", figure))
 }
 
-/// Has the daemon replaced while its client calls: a new connection for each.
-async fn replaced(stage: &mut Stage<'_>, command: &[&str]) -> Result<Calls, BenchError> {
+/// What was seen while the daemon was replaced.
+struct Replaced {
+    saw: String,
+    /// The longest that a call took.
+    longest: Duration,
+}
+
+/// Has the daemon replaced while its client calls and others connect.
+async fn replaced(stage: &mut Stage<'_>, command: &[&str]) -> Result<Replaced, BenchError> {
     let instance: &Instance = stage.instance;
     let (daemon, server) = (instance.daemon_pid().await?, stage.pid(STEADY).await?);
     let client = stage.client(STEADY)?;
     let before = client.refused();
-    let (_, calls) = client.calls_during(instance.mainstay(command)).await?;
+    let deed = connects_during(instance.address(), instance.mainstay(command));
+    let (connects, calls) = client.calls_during(deed).await?;
     let refused = client.refused() - before;
-    check(refused == 0, || format!("{refused} of {} connects were refused", calls.count))?;
+    check(refused == 0, || format!("{refused} of {} calls were refused", calls.count))?;
     check_replaced(stage, daemon, server).await?;
-    Ok(calls)
+    let saw = format!("{} connects meanwhile, 0 refused", connects + calls.count);
+    Ok(Replaced { saw, longest: calls.longest })
 }
 
-fn no_refusal(calls: Calls) -> String {
-    format!("{} connects meanwhile, 0 refused", calls.count)
+/// Connects again and again while something is done; none may fail. Returns how many there were.
+async fn connects_during<T>(
+    address: SocketAddr,
+    deed: impl Future<Output = Result<T, BenchError>>,
+) -> Result<u32, BenchError> {
+    let mut deed = pin!(deed);
+    let mut count = 0;
+    loop {
+        tokio::select! {
+            done = &mut deed => return done.map(|_| count),
+            () = sleep(POLL) => {
+                drop(TcpStream::connect(address).await.map_err(|error| refused(&error))?);
+                count += 1;
+            }
+        }
+    }
+}
+
+fn refused(error: &io::Error) -> BenchError {
+    BenchError::Wrong(format!("a connection was refused: {error}"))
 }
 
 /// Another daemon serves, and the server is the one it was.
@@ -194,7 +221,7 @@ fn patch(mut bytes: Vec<u8>, from: &[u8], to: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn slow_write(file: &std::path::Path) -> serde_json::Value {
+fn slow_write(file: &Path) -> serde_json::Value {
     json!({"path": file, "line": "once", "ms": SLOW_MS})
 }
 

@@ -91,26 +91,26 @@ async fn play(
     let mut stage = Stage::new(instance, bin)?;
     let stage = &mut stage;
     screen.open();
-    screen.row(servers::KILLED, servers::killed(stage)).await;
-    screen.row(servers::STABLE, servers::stable(stage)).await;
-    screen.row(servers::CRASHES, servers::crashes(stage)).await;
-    screen.row(servers::REFRESHED, servers::refreshed(stage)).await;
+    screen.row(servers::KILLED, Box::pin(servers::killed(stage))).await;
+    screen.row(servers::STABLE, Box::pin(servers::stable(stage))).await;
+    screen.row(servers::CRASHES, Box::pin(servers::crashes(stage))).await;
+    screen.row(servers::REFRESHED, Box::pin(servers::refreshed(stage))).await;
     match engine {
         Some(engine) => {
-            screen.row(containers::KILLED, containers::killed(stage, engine)).await;
-            screen.row(containers::STOPPED, containers::stopped(stage, engine)).await;
-            screen.row(containers::RESTARTED, containers::restarted(stage, engine)).await;
-            screen.row(containers::OUTAGE, containers::outage(stage, engine)).await;
-            screen.row(containers::REMOVED, containers::removed(stage, engine)).await;
+            screen.row(containers::KILLED, Box::pin(containers::killed(stage, engine))).await;
+            screen.row(containers::STOPPED, Box::pin(containers::stopped(stage, engine))).await;
+            screen.row(containers::RESTARTED, Box::pin(containers::restarted(stage, engine))).await;
+            screen.row(containers::OUTAGE, Box::pin(containers::outage(stage, engine))).await;
+            screen.row(containers::REMOVED, Box::pin(containers::removed(stage, engine))).await;
         }
         None => CONTAINER_ROWS.iter().for_each(|title| screen.left_out(title)),
     }
-    screen.row(daemon::KILLED, daemon::killed(stage)).await;
-    screen.row(daemon::IN_FLIGHT, daemon::in_flight(stage)).await;
-    screen.row(daemon::RELOADED, daemon::reloaded(stage)).await;
-    screen.row(daemon::UPDATED, daemon::updated(stage)).await;
-    screen.row(daemon::LATE, daemon::late(stage)).await;
-    screen.row(daemon::STOPPED, daemon::stopped(stage)).await;
-    screen.row(stage::SESSIONS, stage.sessions()).await;
+    screen.row(daemon::KILLED, Box::pin(daemon::killed(stage))).await;
+    screen.row(daemon::IN_FLIGHT, Box::pin(daemon::in_flight(stage))).await;
+    screen.row(daemon::RELOADED, Box::pin(daemon::reloaded(stage))).await;
+    screen.row(daemon::UPDATED, Box::pin(daemon::updated(stage))).await;
+    screen.row(daemon::LATE, Box::pin(daemon::late(stage))).await;
+    screen.row(daemon::STOPPED, Box::pin(daemon::stopped(stage))).await;
+    screen.row(stage::SESSIONS, Box::pin(stage.sessions())).await;
     screen.close()
 }

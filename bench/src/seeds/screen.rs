@@ -10,8 +10,8 @@ use crate::rig::BenchError;
 
 /// No line is wider.
 const WIDTH: usize = 100;
-const TITLE: usize = 33;
-const SAW: usize = 41;
+const TITLE: usize = 34;
+const SAW: usize = 40;
 const FIGURE: usize = 22;
 /// How long one row may take, and all of them.
 const ROW_LIMIT: Duration = Duration::from_secs(30);
@@ -118,7 +118,7 @@ fn line(title: &str, told: &Result<Seen, String>) -> String {
 }
 
 fn columns(title: &str, saw: &str, figure: &str, verdict: &str) -> String {
-    let line = format!("{title:TITLE$} {saw:SAW$} {figure:>FIGURE$} {verdict}");
+    let line = format!("{title:TITLE$.TITLE$} {saw:SAW$.SAW$} {figure:>FIGURE$.FIGURE$} {verdict}");
     line.trim_end().to_owned()
 }
 

@@ -135,7 +135,9 @@ fn check_order(events: &[Event]) -> Result<(), BenchError> {
             _ => None,
         })
         .collect();
-    check(order.ends_with(&["removed", "started", "ready", "added"]), || format!("in order: {order:?}"))
+    check(order.ends_with(&["removed", "started", "ready", "added"]), || {
+        format!("in order: {order:?}")
+    })
 }
 
 fn fixture(stage: &Stage<'_>) -> String {

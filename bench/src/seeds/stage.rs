@@ -16,7 +16,8 @@ use crate::rig::{BenchError, Event, Instance, Server, kill};
 pub(super) const SESSIONS: &str = "all of the above";
 /// How long to wait for anything.
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
-const POLL: Duration = Duration::from_millis(20);
+/// How often `ls` is asked.
+pub(super) const POLL: Duration = Duration::from_millis(20);
 /// How often a file is looked at.
 const LOOK: Duration = Duration::from_millis(1);
 /// What the user of Cursor has in its file, in a form of their own.
@@ -41,7 +42,9 @@ impl<'a> Stage<'a> {
         let stage = Self { instance, bin, clients: BTreeMap::new() };
         let file = stage.cursor();
         let folder = file.parent().expect("the file is in a folder");
-        fs::create_dir_all(folder).and_then(|()| fs::write(&file, CURSOR)).map_err(BenchError::SetUp)?;
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&file, CURSOR))
+            .map_err(BenchError::SetUp)?;
         Ok(stage)
     }
 
@@ -112,10 +115,9 @@ impl<'a> Stage<'a> {
         let command = ["events", name, "--json"];
         let printed = self.instance.mainstay(&command).await?;
         let lines = serde_json::Deserializer::from_slice(&printed).into_iter();
-        lines.collect::<Result<_, _>>().map_err(|source| BenchError::Unreadable {
-            command: command.join(" "),
-            source,
-        })
+        lines
+            .collect::<Result<_, _>>()
+            .map_err(|source| BenchError::Unreadable { command: command.join(" "), source })
     }
 
     /// What Cursor reads.
@@ -156,9 +158,11 @@ impl<'a> Stage<'a> {
         ids.sort();
         ids.dedup();
         let (sessions, servers) = (ids.len(), self.clients.len());
-        check(sessions == servers && servers > 0, || format!("{sessions} ids of {servers} servers"))?;
+        check(sessions == servers && servers > 0, || {
+            format!("{sessions} ids of {servers} servers")
+        })?;
         let figure = format!("{sessions} of {servers} the same");
-        Ok(Seen::new("1 `initialize` each, the session it began with", figure))
+        Ok(Seen::new("1 initialize each, still that session", figure))
     }
 
     fn cursor(&self) -> PathBuf {
