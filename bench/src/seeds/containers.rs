@@ -1,10 +1,13 @@
 //! What happens to servers in containers, and to their engine.
 
+use std::time::Duration;
+
 use hyper::StatusCode;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::client::Calls;
+use super::schedule::{check_schedule, delays};
 use super::screen::{Seen, figure};
 use super::stage::{LIMIT, POLL, Stage, check};
 use crate::docker::{Engine, IMAGE, end_container};
@@ -20,6 +23,9 @@ pub(super) const REMOVED: &str = "docker rm --force";
 const BOXED: &str = "boxed";
 const BOXED_OPTIONS: [&str; 6] =
     ["--image", IMAGE, "--restart-initial", "200ms", "--restart-cap", "200ms"];
+
+/// What these options mean for the first two rows.
+const SCHEDULE: [Duration; 2] = [Duration::ZERO, Duration::from_millis(200)];
 
 const DOOMED: &str = "doomed";
 const DOOMED_OPTIONS: [&str; 4] = ["--image", IMAGE, "--client", "cursor"];
@@ -39,6 +45,7 @@ pub(super) async fn killed(stage: &mut Stage<'_>, engine: &Engine) -> Result<See
 pub(super) async fn stopped(stage: &mut Stage<'_>, engine: &Engine) -> Result<Seen, BenchError> {
     let (charged, calls) = by_hand(stage, engine, "stop", "stopped").await?;
     check(charged == 1, || format!("{charged} restarts were charged"))?;
+    check_schedule(&delays(&stage.events(BOXED).await?), &SCHEDULE)?;
     let why = stage.instance.mainstay(&["why", BOXED]).await?;
     let why = String::from_utf8_lossy(&why);
     check(why.contains("stopped by someone else"), || format!("`why` says: {why}"))?;

@@ -12,6 +12,7 @@
 mod client;
 mod containers;
 mod daemon;
+mod schedule;
 mod screen;
 mod servers;
 mod stage;

@@ -11,7 +11,7 @@ use crate::rig::BenchError;
 /// No line is wider.
 const WIDTH: usize = 100;
 const TITLE: usize = 34;
-const SAW: usize = 40;
+const SAW: usize = 39;
 const FIGURE: usize = 22;
 /// How long one row may take, and all of them.
 const ROW_LIMIT: Duration = Duration::from_secs(30);

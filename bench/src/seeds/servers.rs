@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::client::Answer;
+use super::schedule::{check_schedule, delays};
 use super::screen::{Seen, figure};
 use super::stage::{Stage, check, end};
 use crate::rig::{BenchError, Event, Server};
@@ -27,8 +28,6 @@ const LOOPER_OPTIONS: [&str; 6] =
 /// What these options mean: how long after each end the next run is started.
 const SCHEDULE: [Duration; 3] =
     [Duration::ZERO, Duration::from_millis(100), Duration::from_millis(200)];
-/// Ends and starts are told a moment after they were decided on.
-const TELLING: Duration = Duration::from_millis(10);
 
 const NOTED: &str = "noted";
 const NOTED_OPTIONS: [&str; 4] = ["--client", "cursor", "--refresh", "always"];
@@ -58,7 +57,7 @@ pub(super) async fn crashes(stage: &mut Stage<'_>) -> Result<Seen, BenchError> {
     let told = stage.client(LOOPER)?.call("echo", &json!({"text": "anybody?"})).await?;
     check_given_up(&told, &stage.server(LOOPER).await?)?;
     let delays = delays(&stage.events(LOOPER).await?);
-    check_schedule(&delays)?;
+    check_schedule(&delays, &SCHEDULE)?;
     fs::remove_file(&broken).map_err(BenchError::SetUp)?;
     stage.instance.mainstay(&["restart", LOOPER]).await?;
     stage.client(LOOPER)?.echo().await?;
@@ -104,26 +103,6 @@ fn check_given_up(told: &Answer, server: &Server) -> Result<(), BenchError> {
     let reason = server.reason.as_deref().unwrap_or_default();
     let given_up = server.status == "error" && server.restarts == 3;
     check(given_up && reason.contains("exited 3"), || format!("it is {server:?}"))
-}
-
-/// How long after each end the next run was started.
-fn delays(events: &[Event]) -> Vec<Duration> {
-    let at = |kind: &str, run: u64| {
-        let is_it = |event: &&Event| event.kind == kind && event.run == Some(run);
-        events.iter().find(is_it).map(|event| event.at)
-    };
-    let delay = |run: u64| {
-        let (ended, started) = (at("ended", run)?, at("started", run + 1)?);
-        Some(Duration::try_from(started.duration_since(ended)).unwrap_or_default())
-    };
-    (1..).map_while(delay).collect()
-}
-
-/// A restart may come late on a busy machine, but never early.
-fn check_schedule(delays: &[Duration]) -> Result<(), BenchError> {
-    let on_time = |(delay, due): (&Duration, &Duration)| *delay + TELLING >= *due;
-    let right = delays.len() == SCHEDULE.len() && delays.iter().zip(&SCHEDULE).all(on_time);
-    check(right, || format!("the restarts came after {delays:?}"))
 }
 
 fn check_order(events: &[Event]) -> Result<(), BenchError> {
