@@ -23,17 +23,18 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::board::Board;
 use self::clients::{Crew, Left, SERVER};
-pub(crate) use self::disrupt::Death;
 use self::disrupt::{Daemon, Kind, disrupt};
 use self::tally::{Counts, Times};
 use self::updates::Versions;
-pub(crate) use self::web::{Fall, Web};
 use self::work::Misdeeds;
-pub(crate) use self::work::{INITIALIZED, answered_id, initialize, tool_call};
 use crate::rig::{
     self, BenchError, Instance, Programs, Table, Upstream, unless_interrupted, with_instance,
 };
 use crate::stats::Percentiles;
+
+pub(crate) use self::disrupt::Death;
+pub(crate) use self::web::{Fall, Web};
+pub(crate) use self::work::{INITIALIZED, answered_id, initialize, tool_call};
 
 /// How long the server may take to be ready.
 const START_LIMIT: Duration = Duration::from_secs(30);
