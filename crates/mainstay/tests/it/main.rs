@@ -19,6 +19,7 @@ mod leaks;
 mod no_daemon;
 mod proxy;
 mod real_servers;
+mod restarts;
 mod service;
 mod stand_in;
 mod supervise;

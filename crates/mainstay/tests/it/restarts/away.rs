@@ -1,0 +1,69 @@
+//! A daemon that is not there just when it is needed.
+
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::scene::{NAME, Scene, say};
+use crate::env::{is_alive, kill, pid_of, until, until_dead};
+use crate::proxy::client::text_of;
+use crate::proxy::raw::{BOTH, call};
+
+/// For how long a daemon is away.
+const AWAY: Duration = Duration::from_millis(300);
+
+#[test]
+fn what_arrives_while_the_daemon_is_away_is_answered() {
+    let scene = Scene::new(&[], &[]);
+    let session = scene.raw();
+    // It comes back itself, or another one in its place.
+    for (round, back) in [(1, Signal::CONT), (2, Signal::KILL)] {
+        let daemon = scene.env.daemon();
+        kill(daemon, Signal::STOP);
+        let mut counted = thread::scope(|scope| {
+            let over_http = scope.spawn(|| say(&session, round, "count", &json!({})));
+            let by_command = scope.spawn(|| scene.env.call(NAME, "count", "{}"));
+            thread::sleep(AWAY);
+            assert!(!over_http.is_finished() && !by_command.is_finished());
+            kill(daemon, back);
+            [over_http, by_command].map(|request| request.join().unwrap())
+        });
+        counted.sort();
+        assert_eq!(counted, [2 * round - 1, 2 * round].map(|count| count.to_string()));
+    }
+    scene.assert_server_kept();
+}
+
+#[test]
+fn one_that_stops_refuses_the_late_and_answers_the_early() {
+    let scene = Scene::new(&[], &[]);
+    let (daemon, holder) = scene.mainstay();
+    let server = pid_of(&scene.server);
+    kill(server, Signal::STOP);
+    let mut early = scene.raw().post(BOTH, &call(1, "echo", &json!({"text": "early"})));
+    early.event().expect("it is under way");
+
+    let mut stop = scene.env.command(["daemon", "stop"]);
+    let mut stop = stop.stderr(Stdio::null()).spawn().unwrap();
+    let refused = until("the late are sent away", || TcpStream::connect(scene.address()).err());
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    let refused = until("those at the socket too", || UnixStream::connect(scene.socket()).err());
+    assert!(
+        matches!(refused.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound),
+        "{refused}"
+    );
+    assert!(is_alive(daemon), "it waits for the answer");
+    kill(server, Signal::CONT);
+    let answer = early.answer();
+    assert_eq!((&answer["id"], text_of(&answer["result"], 0)), (&json!(1), "early".to_owned()));
+    assert!(stop.wait().unwrap().success());
+    for ended in [daemon, holder, server] {
+        until_dead(ended);
+    }
+}

@@ -1,0 +1,183 @@
+//! Calls and streams that are open when the daemon goes, spoken by hand.
+
+use std::fs;
+use std::thread;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::scene::{Blow, NAME, SLOW, Scene, lines, say};
+use crate::env::{TestEnv, free_port, kill, pid_of, until, until_dead};
+use crate::proxy::client::text_of;
+use crate::proxy::raw::{BOTH, JSON, Raw, Response, call};
+
+#[test]
+fn slow_calls_are_answered_once_after_a_kill() {
+    answered_once(Blow::Kill);
+}
+
+#[test]
+fn slow_calls_are_answered_once_after_a_reload() {
+    answered_once(Blow::Reload);
+}
+
+/// A safe call and one with an effect.
+fn answered_once(blow: Blow) {
+    let env = TestEnv::new();
+    let (counted, effects) = (env.work().join("count"), env.work().join("effects"));
+    let scene = Scene::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
+    let session = scene.raw();
+    let reads = json!({"ms": SLOW});
+    let writes = json!({"path": effects, "line": "x", "ms": SLOW});
+    let begun = [call(1, "sleep_readonly", &reads), call(2, "append", &writes)];
+    let begun = begun.map(|call| session.post(BOTH, &call)).map(Begun::new);
+    until("the server has both", || (lines(&counted) == 2).then_some(()));
+
+    blow.strike(&scene.env);
+    let answers = begun.map(|begun| begun.resumed(&session));
+    for (answer, (id, text)) in answers.iter().zip([(1, "slept 2500 ms"), (2, "appended")]) {
+        assert_eq!((&answer["id"], text_of(&answer["result"], 0)), (&json!(id), text.to_owned()));
+        assert_eq!(answer["result"]["content"].as_array().unwrap().len(), 1, "nothing was lost");
+    }
+    assert_eq!(fs::read_to_string(&effects).unwrap(), "x\n");
+    assert_eq!(lines(&counted), 2, "each was executed once");
+    assert_eq!(say(&session, 3, "echo", &json!({"text": "after"})), "after");
+    assert_eq!(scene.env.server(NAME)["sessions"], 1);
+    scene.assert_server_kept();
+}
+
+#[test]
+fn calls_of_any_length_are_answered_through_a_reload() {
+    let scene = Scene::new(&[], &[]);
+    let session = scene.raw();
+    for round in 0..3 {
+        thread::scope(|scope| {
+            let calls = (1..=40).map(|n| {
+                let (session, id, ms) = (&session, 100 * round + n, 10 * n);
+                let call = call(id, "sleep_readonly", &json!({"ms": ms}));
+                (id, ms, scope.spawn(move || answered(session, &call)))
+            });
+            let calls: Vec<_> = calls.collect();
+            Blow::Reload.strike(&scene.env);
+            for (id, ms, call) in calls {
+                let answer = call.join().unwrap();
+                let expected = json!({"content": [{"type": "text", "text": format!("slept {ms} ms")}], "isError": false});
+                assert_eq!((&answer["id"], &answer["result"]), (&json!(id), &expected), "{answer}");
+            }
+        });
+    }
+    scene.assert_server_kept();
+}
+
+/// The answer to a request, from its first response or from as many as it takes.
+fn answered(session: &Raw, request: &Value) -> Value {
+    const RESUMPTIONS: usize = 5;
+    let mut response = session.post(BOTH, request);
+    assert_eq!(response.status, 200);
+    if response.header("content-type") == Some(JSON) {
+        return response.answer();
+    }
+    let mut last = None;
+    for _ in 0..RESUMPTIONS {
+        while let Some(event) = response.event() {
+            if !event.data.is_empty() {
+                return serde_json::from_str(&event.data).unwrap();
+            }
+            last = event.id.or(last);
+        }
+        response = session.get(Some(last.as_deref().expect("an id to resume from")));
+        assert_eq!(response.status, 200);
+    }
+    panic!("no answer after {RESUMPTIONS} resumptions");
+}
+
+#[test]
+fn what_a_server_says_while_no_daemon_is_there_is_heard_once() {
+    let env = TestEnv::new();
+    let counted = env.work().join("count");
+    let scene = Scene::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
+    let [missed, next] = ["fixture://numbers/1", "fixture://numbers/2"];
+    let (session, other) = (scene.raw(), scene.raw());
+    for (id, uri) in [(1, missed), (2, next)] {
+        session.ask(id, "resources/subscribe", &json!({"uri": uri}));
+    }
+    let listening = Begun::new(session.get(None));
+    let (daemon, holder) = scene.mainstay();
+    let server = pid_of(&scene.server);
+    kill(server, Signal::STOP);
+    let touching = Begun::new(other.post(BOTH, &call(1, "touch", &json!({"uri": missed}))));
+    kill(holder, Signal::STOP);
+    kill(daemon, Signal::KILL);
+    until_dead(daemon);
+    kill(server, Signal::CONT);
+    until("the server has dealt with it", || (lines(&counted) == 1).then_some(()));
+    kill(holder, Signal::CONT);
+
+    let mut resumed = session.get(Some(&listening.id));
+    assert_eq!(resumed.status, 200);
+    let uri = |heard: Option<Value>| heard.expect("the stream goes on")["params"]["uri"].clone();
+    assert_eq!(uri(resumed.message()), missed);
+    assert_eq!(text_of(&touching.resumed(&other)["result"], 0), "touched");
+    say(&other, 2, "touch", &json!({"uri": next}));
+    assert_eq!(uri(resumed.message()), next, "the first came once");
+    assert_eq!(lines(&counted), 2);
+    scene.assert_server_kept();
+}
+
+#[test]
+fn an_http_server_is_kept_and_executes_nothing_twice() {
+    for blow in Blow::ALL {
+        http_server_kept(blow);
+    }
+}
+
+/// The server's answer comes on a connection that ends with the daemon, so it may be lost. Then that
+/// is said.
+fn http_server_kept(blow: Blow) {
+    let env = TestEnv::new();
+    let effects = env.work().join("effects");
+    let port = free_port().to_string();
+    let options = ["--transport", "streamable-http", "--target-port", &port];
+    let address = format!("127.0.0.1:{port}");
+    let scene = Scene::in_env(env, &options, &["--http", &address]);
+    let session = scene.raw();
+    assert_eq!(say(&session, 1, "count", &json!({})), "1");
+    let arguments = json!({"path": effects, "line": "x", "ms": SLOW});
+    let begun = Begun::new(session.post(BOTH, &call(2, "append", &arguments)));
+    until("it has its effect", || (lines(&effects) == 1).then_some(()));
+
+    blow.strike(&scene.env);
+    let answer = begun.resumed(&session);
+    assert_eq!(answer["id"], 2);
+    let text = text_of(&answer["result"], 0);
+    let unknown = answer["result"]["isError"] == true && text.contains("its effect is unknown");
+    assert!(unknown || text == "appended", "{blow:?}: {answer}");
+    assert_eq!(say(&session, 3, "count", &json!({})), "2", "{blow:?}: its memory is kept");
+    assert_eq!(lines(&effects), 1, "{blow:?}");
+    scene.assert_server_kept();
+}
+
+/// A stream that has begun.
+struct Begun {
+    /// It stays open until it is resumed.
+    stream: Response,
+    id: String,
+}
+
+impl Begun {
+    fn new(mut stream: Response) -> Self {
+        assert_eq!(stream.status, 200);
+        let id = stream.event().and_then(|event| event.id).expect("an id to resume from");
+        Self { stream, id }
+    }
+
+    /// The one message that comes after it was resumed.
+    fn resumed(self, session: &Raw) -> Value {
+        drop(self.stream);
+        let mut resumed = session.get(Some(&self.id));
+        assert_eq!(resumed.status, 200);
+        let message = resumed.message().expect("an answer");
+        assert_eq!(resumed.message(), None, "the stream ends with it");
+        message
+    }
+}

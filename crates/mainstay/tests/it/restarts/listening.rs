@@ -1,0 +1,77 @@
+//! Where Mainstay listens, from one daemon to the next.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+use serde_json::json;
+
+use super::scene::{Blow, Knocker, NAME, Scene, say};
+use crate::env::{TestEnv, free_port, until};
+use crate::proxy::raw::Raw;
+
+#[test]
+fn a_port_of_its_own_is_never_given_up_before_the_server_is_stopped() {
+    let port = free_port().to_string();
+    let scene = Scene::new(&["--port", &port], &[]);
+    let address = format!("127.0.0.1:{port}");
+    let session = Raw::open(&format!("http://{address}/{NAME}/mcp"));
+    let knocker = Knocker::tcp(&address);
+    for (round, blow) in (1..).zip(Blow::ALL) {
+        blow.strike(&scene.env);
+        assert_eq!(say(&session, round, "count", &json!({})), round.to_string());
+    }
+    knocker.was_always_welcome();
+    scene.assert_server_kept();
+    scene.env.ok(["stop", NAME]);
+    assert_refused(&address);
+    Blow::Reload.strike(&scene.env);
+    assert_refused(&address);
+    scene.env.ok(["start", NAME]);
+    until("it listens again", || TcpStream::connect(&address).ok());
+}
+
+#[test]
+fn a_changed_config_file_moves_the_listener_and_a_broken_one_changes_nothing() {
+    let [old, new] = two_addresses();
+    let env = TestEnv::new().with_var("MAINSTAY_LISTEN", "");
+    fs::create_dir(env.mainstay_home()).unwrap();
+    let file = env.mainstay_home().join("config.toml");
+    let listen_at = |address: &str| fs::write(&file, format!("listen = '{address}'\n")).unwrap();
+    listen_at(&old);
+    let scene = Scene::in_env(env, &[], &[]);
+    assert_eq!(scene.address(), old);
+    listen_at(&new);
+    Blow::Reload.strike(&scene.env);
+    let url = format!("http://{new}/{NAME}/mcp");
+    assert_eq!(scene.env.server(NAME)["url"], json!(url));
+    assert_refused(&old);
+    let session = Raw::open(&url);
+    assert_eq!(say(&session, 1, "count", &json!({})), "1");
+
+    fs::write(&file, "listen = 'nowhere'\n").unwrap();
+    let daemon = scene.env.daemon();
+    let knocker = Knocker::tcp(&new);
+    let refused = scene.env.run(["daemon", "reload"]);
+    assert_eq!(refused.code, 1, "{refused}");
+    assert!(refused.stderr.contains("config.toml` cannot be used"), "{refused}");
+    assert_eq!(scene.env.daemon(), daemon, "the old one goes on");
+    assert_eq!(say(&session, 2, "count", &json!({})), "2");
+    knocker.was_always_welcome();
+    scene.assert_server_kept();
+}
+
+/// Two addresses that nothing listens at.
+fn two_addresses() -> [String; 2] {
+    let first = free_port();
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, first)).unwrap();
+    let second = free_port();
+    drop(taken);
+    [first, second].map(|port| format!("127.0.0.1:{port}"))
+}
+
+#[track_caller]
+fn assert_refused(address: &str) {
+    let refused = TcpStream::connect(address).map(drop).map_err(|error| error.kind());
+    assert_eq!(refused, Err(ErrorKind::ConnectionRefused), "{address}");
+}

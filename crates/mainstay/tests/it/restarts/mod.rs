@@ -1,0 +1,11 @@
+//! Mainstay itself dies, is replaced or cannot start, in the middle of traffic.
+//!
+//! Every story has a Mainstay of its own ([`scene`]). Its client speaks HTTP by hand. What a story must see while no daemon is there is made certain by stopping
+//! processes, not by being quick.
+
+mod away;
+mod calls;
+mod holder;
+mod listening;
+mod scene;
+mod servers;
