@@ -1,11 +1,13 @@
 //! Mainstay itself dies, is replaced or cannot start, in the middle of traffic.
 //!
-//! Every story has a Mainstay of its own ([`scene`]). Its client speaks HTTP by hand. What a story must see while no daemon is there is made certain by stopping
+//! Every story has a Mainstay of its own ([`scene`]). Its client speaks HTTP by hand, or is an official
+//! SDK ([`real`]). What a story must see while no daemon is there is made certain by stopping
 //! processes, not by being quick.
 
 mod away;
 mod calls;
 mod holder;
 mod listening;
+mod real;
 mod scene;
 mod servers;

@@ -1,0 +1,96 @@
+//! Real clients in sessions that outlive the daemon.
+
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::scene::{Blow, NAME, SLOW, Scene, lines};
+use crate::env::until;
+use crate::proxy::client::{Client, Sdk, is};
+use crate::real_servers::environment;
+
+/// How long calls are under way before anything happens: well past the 150 ms after which they are to
+/// outlive the daemon. Some clients are given a head before.
+const UNDER_WAY: Duration = Duration::from_millis(600);
+
+#[test]
+fn slow_calls_are_answered_once_after_a_kill() {
+    answered_once(Blow::Kill);
+}
+
+#[test]
+fn slow_calls_are_answered_once_after_a_reload() {
+    answered_once(Blow::Reload);
+}
+
+/// A safe call and one with an effect, of each client.
+fn answered_once(blow: Blow) {
+    let env = environment();
+    let (counted, effects) = (env.work().join("count"), env.work().join("effects"));
+    let scene = Scene::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
+    let clients = everyone(&scene);
+    let slow: Vec<_> = clients
+        .iter()
+        .flat_map(|client| {
+            let line = format!("{:?}", client.sdk);
+            let writes = json!({"path": effects, "line": line, "ms": SLOW});
+            let reads = client.send_call("sleep_readonly", &json!({"ms": SLOW}));
+            [
+                (client, reads, "slept 2500 ms"),
+                (client, client.send_call("append", &writes), "appended"),
+            ]
+        })
+        .collect();
+    until("the server has all", || (lines(&counted) == slow.len()).then_some(()));
+    for client in &clients {
+        until("both have a head", || (heads(client) == 2).then_some(()));
+    }
+    thread::sleep(UNDER_WAY);
+
+    blow.strike(&scene.env);
+    for (client, call, text) in &slow {
+        assert_eq!(call.text(), *text, "{:?}", client.sdk);
+    }
+    for client in &clients {
+        assert_eq!(client.text("echo", &json!({"text": "after"})), "after", "{:?}", client.sdk);
+    }
+    for (client, call, _) in &slow {
+        let ends =
+            client.all(|told| told["id"] == call.id && (is(told, "result") || is(told, "error")));
+        assert_eq!(ends.len(), 1, "{:?}: {ends:?}", client.sdk);
+    }
+    assert_eq!(lines(&counted), slow.len() + clients.len(), "each was executed once");
+    assert_eq!(lines(&effects), clients.len());
+    clients.iter().for_each(assert_one_session);
+    assert_eq!(scene.env.server(NAME)["sessions"], json!(clients.len()));
+    scene.assert_server_kept();
+}
+
+/// Opens a session with each SDK that is a program of its own.
+fn everyone(scene: &Scene) -> Vec<Client> {
+    let started = Sdk::PROGRAMS.map(|sdk| Client::start(&scene.env, sdk, &scene.url));
+    started.into_iter().map(Client::connected).collect()
+}
+
+/// How many calls have been answered so far by a head, at least.
+fn heads(client: &Client) -> usize {
+    client.all(|told| is(told, "http") && told["rpc"] == "tools/call").len()
+}
+
+/// Asserts that a client whose streams were cut has the session it began with, and was never refused.
+#[track_caller]
+fn assert_one_session(client: &Client) {
+    let sdk = client.sdk;
+    let http = client.all(|told| is(told, "http") && told["rpc"] != "server/discover");
+    let initialized = http.iter().filter(|exchange| exchange["rpc"] == "initialize").count();
+    assert_eq!(initialized, 1, "{sdk:?}");
+    for exchange in &http {
+        assert_eq!(exchange["status"].as_u64().unwrap_or_default() / 100, 2, "{sdk:?}: {exchange}");
+        let sent = exchange["session"].as_str().or(exchange["given"].as_str());
+        assert_eq!(sent, client.session().as_deref(), "{sdk:?}: {exchange}");
+    }
+    let cut = |told: &Value| told["message"].as_str().unwrap_or_default().contains("disconnected");
+    let trouble = client.all(|told| is(told, "trouble") && !cut(told));
+    assert_eq!(trouble, [Value::Null; 0], "{sdk:?}: nothing but that streams were cut");
+}
