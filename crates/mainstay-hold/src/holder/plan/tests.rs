@@ -97,7 +97,7 @@ fn one_that_pulsed_and_fell_silent_hangs() {
     let (mut story, id) = Story::serving();
     assert_eq!(story.plan.deadline(), None);
     assert_eq!(story.said(id, Word::Pulse), []);
-    assert_eq!(story.after(SILENT - SECOND), []);
+    assert_eq!(story.after(SILENT.saturating_sub(SECOND)), []);
     assert_eq!(story.said(id, Word::Pulse), []);
     assert_eq!(story.in_time(), (SILENT, vec![Action::Kill(id)]));
     story.starts(gone(id), "old", false);
