@@ -3,6 +3,8 @@
 //! Only the user who runs the daemon may speak to it: the socket is private, and the peer's
 //! credentials are checked on every connection. The daemon speaks first.
 
+mod until;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use self::until::Until;
 use crate::service::Service;
 
 /// A client that says nothing for so long has gone away.
@@ -103,6 +106,8 @@ async fn connect(
     let client =
         LineClient { server: name.to_string(), resume: Some(session), at_end: AtEnd::Close };
     let hubs = Arc::clone(&service.gateway.hubs);
+    // Whatever a client says from then on is for the next daemon to hear.
+    let reader = Until::new(reader, service.held.giving_way());
     let served = lines::serve_lines(hubs, client, reader, peer.write, |_| {}).await;
     served.map_err(io::Error::other)
 }

@@ -10,8 +10,8 @@ use super::{Hub, Session, lock};
 use crate::front::{Core, Lookup, OpenError};
 
 /// How long requests may take to be answered or written down before another daemon takes over. That is
-/// longer than any request goes without being written down.
-const SETTLING: Duration = Duration::from_millis(200);
+/// longer than any request goes without being written down, also on a machine that is busy.
+const SETTLING: Duration = Duration::from_millis(600);
 
 /// How often to look whether they are.
 const LOOK: Duration = Duration::from_millis(5);

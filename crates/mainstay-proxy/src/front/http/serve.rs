@@ -23,7 +23,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// How long connections may take to come to rest before another daemon takes over. That is longer than the
 /// core takes to settle and freeze.
-const COME_TO_REST: Duration = Duration::from_millis(400);
+const COME_TO_REST: Duration = Duration::from_millis(900);
 
 /// How a listener ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
