@@ -29,6 +29,8 @@ pub(super) const STOPPED: &str = "mainstay daemon stop during a call";
 /// longer than the 150 ms after which they are on an event stream.
 const SLOW_MS: u64 = 1500;
 const IN_FLIGHT_FOR: Duration = Duration::from_millis(500);
+/// In an optimized program a version may be cut up into machine words; this much of it stays together.
+const WORD: usize = 4;
 const AWAY: Duration = Duration::from_millis(300);
 const POLL: Duration = Duration::from_millis(1);
 
@@ -196,10 +198,12 @@ async fn until_refused(address: SocketAddr) -> Result<Instant, BenchError> {
 
 /// The installed program as if it were of a later version: the same program but for these bytes.
 fn newer(stage: &Stage<'_>, old: &str) -> Result<(PathBuf, String), BenchError> {
-    let new: String = old.chars().map(|c| if c.is_ascii_digit() { '9' } else { c }).collect();
+    let (word, rest) = old.split_at_checked(WORD).unwrap_or((old, ""));
+    let later = word.replace(|c: char| c.is_ascii_digit(), "9");
+    let new = format!("{later}{rest}");
     let file = stage.bin.join("newer");
     let program = fs::read(stage.bin.join("mainstay")).map_err(BenchError::SetUp)?;
-    let patched = patch(program, old.as_bytes(), new.as_bytes());
+    let patched = patch(program, word.as_bytes(), later.as_bytes());
     fs::write(&file, patched).map_err(BenchError::SetUp)?;
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).map_err(BenchError::SetUp)?;
     Ok((file, new))
