@@ -232,7 +232,9 @@ impl From<EngineError> for io::Error {
 /// Whether the machine was short of something that may be there again in a moment: descriptors,
 /// processes, memory, disk, time. A program that is being written counts too.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
-    match error.raw_os_error().map(Errno::from_raw_os_error) {
+    // A shim that refuses for a reason of its own has no number, which rustix does not forgive.
+    let number = error.raw_os_error().filter(|number| *number > 0);
+    match number.map(Errno::from_raw_os_error) {
         Some(errno) => matches!(
             errno,
             Errno::MFILE
