@@ -140,7 +140,7 @@ pub fn run(config: Config, tell: impl FnOnce(First)) -> Result<(), HoldError> {
     }
 }
 
-/// As [`run`], for a service manager: waits until the lock is free instead of failing, and tells the
+/// As [`run()`], for a service manager: waits until the lock is free instead of failing, and tells the
 /// manager meanwhile that all is well, because somebody serves. A signal ends the wait as it ends any
 /// process.
 pub fn run_when_free(config: Config, tell: impl FnOnce(First)) -> Result<(), HoldError> {
