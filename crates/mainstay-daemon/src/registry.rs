@@ -46,6 +46,8 @@ struct Shared {
     drivers: Mutex<JoinSet<()>>,
     /// The last runs of servers that were forgotten, so that no run number is used twice.
     forgotten: Mutex<HashMap<ServerName, RunId>>,
+    /// What an earlier daemon left of runs that belong to single sessions, until those are taken up.
+    orphans: Mutex<HashMap<ServerName, Legacy>>,
     /// Held while intent is changed.
     changing: tokio::sync::Mutex<Ended>,
 }
@@ -84,6 +86,7 @@ impl Registry {
             isolated: Mutex::default(),
             drivers: Mutex::default(),
             forgotten: Mutex::new(forgotten),
+            orphans: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -98,7 +101,18 @@ impl Registry {
         self.drive(name, driver);
     }
 
-    /// Starts a run of a server for one session only, and says what to expect of it.
+    /// Keeps what an earlier daemon left of runs that may belong to single sessions, for those to find.
+    pub(crate) fn keep_orphans(&self, orphans: HashMap<ServerName, Legacy>) {
+        *self.orphans() = orphans;
+    }
+
+    /// What no session has claimed.
+    pub(crate) fn take_orphans(&self) -> HashMap<ServerName, Legacy> {
+        std::mem::take(&mut *self.orphans())
+    }
+
+    /// Starts a run of a server for one session only, or takes up the one it had, and says what to expect
+    /// of it.
     pub(crate) fn isolate(
         &self,
         server: &ServerName,
@@ -118,7 +132,7 @@ impl Registry {
             wanted,
             created_at: clock::wall(),
         };
-        let legacy = Legacy::default();
+        let legacy = self.orphans().remove(&name).unwrap_or_default();
         let (driver, handle) = Driver::new(self.shared.context.clone(), audience, stored, &legacy);
         self.isolated().insert(name.clone(), Isolated { of: server.clone(), handle });
         self.drive(name, driver);
@@ -340,6 +354,10 @@ impl Registry {
 
     fn servers(&self) -> MutexGuard<'_, BTreeMap<ServerName, Handle>> {
         self.shared.servers.lock().expect("no code panics with this lock")
+    }
+
+    fn orphans(&self) -> MutexGuard<'_, HashMap<ServerName, Legacy>> {
+        self.shared.orphans.lock().expect("no code panics with this lock")
     }
 
     fn forgotten(&self) -> MutexGuard<'_, HashMap<ServerName, RunId>> {

@@ -96,8 +96,9 @@ pub(crate) async fn wake(
         registry.adopt(server, &legacy);
     }
     // Before anything is waited for, so that no run is entered before.
+    registry.keep_orphans(legacies);
     gateway.restore();
-    let survivors = legacies.into_iter().filter_map(|(server, legacy)| {
+    let survivors = registry.take_orphans().into_iter().filter_map(|(server, legacy)| {
         legacy.survivor.map(|found| (found.home, RunKey::new(server, found.run)))
     });
     unwanted.extend(survivors);

@@ -1,8 +1,9 @@
 //! What becomes of servers that are no plain case.
 
 use rustix::process::Signal;
+use serde_json::json;
 
-use super::scene::{Blow, NAME, Scene, lines};
+use super::scene::{Blow, NAME, Scene, lines, say};
 use crate::env::{TestEnv, fixture, kill, pid_of};
 
 #[test]
@@ -32,4 +33,21 @@ fn a_crash_loop_is_counted_on_by_the_next_daemon() {
         }
     }
     assert_eq!(lines(&starts), 4, "no daemon begins anew");
+}
+
+/// The run that belongs to one session is taken up with it.
+#[test]
+fn an_isolated_session_keeps_its_own_run() {
+    let scene = Scene::new(&["--isolate"], &[]);
+    let session = scene.raw();
+    let own = say(&session, 1, "pid", &json!({}));
+    assert_ne!(own, pid_of(&scene.server).to_string());
+    say(&session, 2, "remember", &json!({"key": "k", "value": "v"}));
+    for (round, blow) in (1..).zip(Blow::ALL) {
+        blow.strike(&scene.env);
+        assert_eq!(say(&session, 10 * round, "recall", &json!({"key": "k"})), "v", "{blow:?}");
+        assert_eq!(say(&session, 10 * round + 1, "pid", &json!({})), own, "{blow:?}");
+    }
+    assert_eq!(scene.env.server(NAME)["sessions"], 1);
+    scene.assert_server_kept();
 }
