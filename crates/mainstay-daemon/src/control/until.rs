@@ -69,6 +69,5 @@ mod tests {
         drop(writer);
         let more = timeout(Duration::from_secs(1), reader.read_line(&mut line)).await;
         assert!(more.is_err(), "neither a line nor the end");
-        assert_eq!(line, "one\n");
     }
 }
