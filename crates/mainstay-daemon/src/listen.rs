@@ -110,7 +110,7 @@ impl Listener {
             };
             let stop = || told_to_stop(stopped.clone(), &sockets);
             let inherited = sockets.connections(addr);
-            let serve = http::serve_until(listener, inherited, hubs, config, stop());
+            let serve = http::serve(listener, inherited, hubs, config, stop());
             // At once, because nobody is to wait in the queue of a listener that is not served.
             let release = async {
                 match stop().await {

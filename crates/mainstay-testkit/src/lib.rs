@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 pub mod conformance;
+pub mod dice;
 pub mod docker;
 pub mod fake_engine;
 pub mod programs;

@@ -33,6 +33,7 @@ use std::time::Duration;
 use mainstay_clients::file::{FileError, Observer, Step};
 use mainstay_clients::ledger::{Record, State};
 use mainstay_clients::{Change, Client, ClientError, Machine, Purpose, Registrar};
+use mainstay_testkit::dice::Dice;
 use serde_json::{Value, json};
 
 use crate::home::{Home, URL, http, remove, server, switch};
@@ -122,7 +123,7 @@ impl Scene {
         let mut output = child.stdout.take().unwrap();
         std::thread::scope(|scope| {
             if play != Play::Resting {
-                let mut dice = Dice(dice.next());
+                let mut dice = Dice(dice.throw());
                 scope.spawn({
                     let over = &over;
                     move || {
@@ -299,22 +300,5 @@ fn tell_count(file: &Path) {
         && let Some(count) = json["count"].as_u64()
     {
         println!("saw {count}");
-    }
-}
-
-/// Numbers by lot, the same for the same seed.
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
     }
 }

@@ -9,11 +9,7 @@ use crate::stand_in::{Client, Daemon, Peer};
 
 #[test]
 fn lines_are_carried_both_ways_and_nothing_else() {
-    let env = env();
-    let daemon = Daemon::new(&env);
-    let mut client = Client::start(&env);
-    let mut peer = daemon.accept(None, "s1");
-    open(&mut client, &mut peer);
+    let (_env, _daemon, mut client, mut peer) = opened();
     let long = format!(r#"{{"id":7,"method":"tools/call","params":"{}"}}"#, "x".repeat(1 << 20));
     client.say(&long);
     client.say("no json at all");
@@ -41,11 +37,7 @@ fn the_last_answers_are_waited_for() {
 
 #[test]
 fn a_broken_connection_is_made_again_and_the_session_goes_on() {
-    let env = env();
-    let daemon = Daemon::new(&env);
-    let mut client = Client::start(&env);
-    let mut peer = daemon.accept(None, "s1");
-    open(&mut client, &mut peer);
+    let (_env, daemon, mut client, mut peer) = opened();
     let list = r#"{"id":1,"method":"tools/list"}"#;
     let call = r#"{"id":2,"method":"tools/call","params":{"name":"x"}}"#;
     for line in [list, call] {
@@ -69,11 +61,7 @@ fn a_broken_connection_is_made_again_and_the_session_goes_on() {
 
 #[test]
 fn what_outlived_the_daemon_is_answered_through_the_next_one() {
-    let env = env();
-    let daemon = Daemon::new(&env);
-    let mut client = Client::start(&env);
-    let mut peer = daemon.accept(None, "s1");
-    open(&mut client, &mut peer);
+    let (_env, daemon, mut client, mut peer) = opened();
     let list = r#"{"id":1,"method":"tools/list"}"#;
     let call = r#"{"id":"a b","method":"tools/call","params":{"name":"x"}}"#;
     for line in [list, call] {
@@ -96,11 +84,7 @@ fn what_outlived_the_daemon_is_answered_through_the_next_one() {
 
 #[test]
 fn a_daemon_that_is_gone_for_a_while_is_waited_for() {
-    let env = env();
-    let daemon = Daemon::new(&env);
-    let mut client = Client::start(&env);
-    let mut peer = daemon.accept(None, "s1");
-    open(&mut client, &mut peer);
+    let (env, daemon, mut client, peer) = opened();
     daemon.leave();
     drop(peer);
     let call = r#"{"id":1,"method":"tools/call","params":{"name":"x"}}"#;
@@ -177,11 +161,7 @@ fn a_daemon_of_another_version_is_told_once_in_a_life() {
 
 #[test]
 fn a_session_that_the_daemon_forgot_is_opened_again() {
-    let env = env();
-    let daemon = Daemon::new(&env);
-    let mut client = Client::start(&env);
-    let mut peer = daemon.accept(None, "s1");
-    open(&mut client, &mut peer);
+    let (_env, daemon, mut client, peer) = opened();
     drop(peer);
     let mut peer = daemon.accept(Some("s1"), "s2");
     client.say(r#"{"id":1,"method":"ping"}"#);
@@ -196,11 +176,7 @@ fn a_session_that_the_daemon_forgot_is_opened_again() {
 
 #[test]
 fn a_server_that_was_removed_meanwhile_ends_it() {
-    let env = env();
-    let daemon = Daemon::new(&env);
-    let mut client = Client::start(&env);
-    let mut peer = daemon.accept(None, "s1");
-    open(&mut client, &mut peer);
+    let (_env, daemon, mut client, mut peer) = opened();
     client.say(r#"{"id":1,"method":"tools/list"}"#);
     peer.line();
     drop(peer);
@@ -245,6 +221,16 @@ fn a_client_that_passes_on_no_variables_names_the_home() {
         open(&mut client, &mut peer);
         assert_eq!(client.end(), (Some(0), Vec::new(), String::new()));
     }
+}
+
+/// A daemon and a client whose session is open. The environment ends with the test.
+fn opened() -> (TestEnv, Daemon, Client, Peer) {
+    let env = env();
+    let daemon = Daemon::new(&env);
+    let mut client = Client::start(&env);
+    let mut peer = daemon.accept(None, "s1");
+    open(&mut client, &mut peer);
+    (env, daemon, client, peer)
 }
 
 /// The handshake of a client.

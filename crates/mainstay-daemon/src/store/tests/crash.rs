@@ -17,6 +17,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use mainstay_testkit::dice::Dice;
+
 use super::schemas::{FIRST, load};
 use super::*;
 
@@ -110,7 +112,7 @@ impl Scene {
         if self.dice.below(2) == 0 {
             acknowledged += u64::from(said.next().is_some());
         }
-        std::thread::sleep(LIFE.mul_f64(self.dice.share()));
+        std::thread::sleep(LIFE.mul_f64(share(&mut self.dice)));
         child.kill().unwrap();
         acknowledged += said.count() as u64;
         let status = child.wait().unwrap();
@@ -217,24 +219,7 @@ fn change_until_killed(part: &str) -> ! {
     unreachable!("it is killed before it runs out of numbers")
 }
 
-/// Numbers by lot, the same for the same seed.
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    /// Between nothing and one.
-    fn share(&mut self) -> f64 {
-        f64::from(u32::try_from(self.below(1001)).unwrap()) / 1000.0
-    }
+/// Between nothing and one.
+fn share(dice: &mut Dice) -> f64 {
+    f64::from(u32::try_from(dice.below(1001)).unwrap()) / 1000.0
 }

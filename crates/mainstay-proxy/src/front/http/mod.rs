@@ -12,7 +12,7 @@
 //! most other answers.
 //!
 //! A listener ends in one of two manners ([`Drain`]): requests may finish, because nobody will go on with
-//! them; or another daemon takes over, to which even idle connections are handed ([`serve_until`]).
+//! them; or another daemon takes over, to which even idle connections are handed ([`serve`]).
 
 mod body;
 mod get;
@@ -39,7 +39,7 @@ use self::reply::Refusal;
 use super::Core;
 
 pub use self::guard::Allowed;
-pub use self::serve::{Drain, serve, serve_until};
+pub use self::serve::{Drain, serve};
 
 /// How to serve.
 #[derive(Debug, Clone)]

@@ -36,25 +36,10 @@ pub enum Drain {
     HandOver,
 }
 
-/// Serves until the shutdown. Then nothing more is accepted, general streams end, and requests in
-/// flight may finish for [`Limits::drain`](super::Limits::drain).
-pub async fn serve<C: Core>(
-    listener: TcpListener,
-    core: Arc<C>,
-    config: Config,
-    shutdown: impl Future<Output = ()>,
-) {
-    let stop = async {
-        shutdown.await;
-        Drain::Finish
-    };
-    drop(serve_until(listener, Vec::new(), core, config, stop).await);
-}
-
 /// Serves new connections, and those that another daemon had, until it is to stop. Gives back the
 /// connections that are at rest then, if another daemon takes over. Nothing of a request is lost on them:
 /// what their clients have sent is not read yet.
-pub async fn serve_until<C: Core>(
+pub async fn serve<C: Core>(
     listener: TcpListener,
     inherited: Vec<net::TcpStream>,
     core: Arc<C>,

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mainstay_proxy::front::http::{Allowed, Config, Drain, Limits, Scope, serve_until};
+use mainstay_proxy::front::http::{Allowed, Config, Drain, Limits, Scope, serve};
 use mainstay_proxy::front::{Core as _, Session as _};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -35,7 +35,7 @@ impl Door {
         };
         let stopped = async { stopped.await.unwrap_or(Drain::Finish) };
         let hubs = Arc::clone(&world.hubs);
-        let served = tokio::spawn(serve_until(listener, inherited, hubs, config, stopped));
+        let served = tokio::spawn(serve(listener, inherited, hubs, config, stopped));
         Self { addr, stop, served }
     }
 

@@ -25,8 +25,7 @@ impl Live {
         let addr = listener.local_addr().unwrap();
         let (shutdown, is_over) = oneshot::channel();
         let is_over = async { is_over.await.unwrap() };
-        let served =
-            tokio::spawn(serve_until(listener, Vec::new(), Arc::clone(&fake), config, is_over));
+        let served = tokio::spawn(serve(listener, Vec::new(), Arc::clone(&fake), config, is_over));
         Self { fake, seen, addr, shutdown, served }
     }
 
@@ -134,7 +133,7 @@ async fn at_a_hand_over_connections_at_rest_are_given_back_with_all_they_have_no
         Drain::Finish
     };
     let config = config(Limits::default());
-    let next = serve_until(listener, at_rest, Arc::clone(&live.fake), config, stop);
+    let next = serve(listener, at_rest, Arc::clone(&live.fake), config, stop);
     let _next = tokio::spawn(next);
     for wire in [&mut fresh, &mut used, &mut stream, &mut slow] {
         assert_eq!(wire.reply().await.status, 200);

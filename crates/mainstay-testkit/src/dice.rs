@@ -1,0 +1,21 @@
+//! Numbers by lot.
+
+/// The same numbers for the same seed (`SplitMix64`).
+#[derive(Debug, Clone)]
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// Any number.
+    pub fn throw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// One below this.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.throw() % limit
+    }
+}
