@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 pub mod client;
+mod door;
 pub mod frame;
 pub mod front;
 mod gate;
@@ -21,6 +22,7 @@ pub mod sse;
 pub mod stream;
 mod upstream;
 
+pub use door::Door;
 pub use hub::{
     Arrival, Decision, Hub, Hubs, Isolation, Local, Outlook, Ports, Reason, Run, Session, Settings,
     Witness,

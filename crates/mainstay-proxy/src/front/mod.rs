@@ -21,6 +21,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::json;
 
+use crate::door::Door;
 use crate::frame::Parsed;
 use crate::stream::{Stream, Streams};
 
@@ -30,6 +31,9 @@ pub use self::version::{ProtocolVersion, UnknownVersion};
 pub trait Core: Send + Sync + 'static {
     /// A handle to one session.
     type Session: Session;
+
+    /// Where requests come in. A front takes none while it is closed, but for those that are in it.
+    fn door(&self) -> &Arc<Door>;
 
     /// Begins a session for a client that sent `initialize`. Its id is known at once, so that the
     /// head of the response can carry it before the answer is known.

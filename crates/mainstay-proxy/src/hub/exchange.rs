@@ -15,19 +15,21 @@ use super::progress::Progress;
 use super::session::Session;
 use super::witness::Decision;
 use super::{initialize, lists, words};
+use crate::door::InDoor;
 use crate::frame::{self, Id, Method, Parsed};
 use crate::lists::ListKind;
 use crate::record::Sent;
 use crate::stream::{Inherited, Stream};
 use crate::upstream::UpstreamError;
 
-/// Answers a request into its stream, which is finished exactly once. Dropping the future gives the
+/// Answers a request into its stream, which is finished exactly once; it arrives with the first step. Dropping the future gives the
 /// request up: it is cancelled at the server, and its stream stays without an answer.
 ///
 /// Every call needs memory for the whole future, so what is rare is boxed, here and below.
-pub(super) async fn answer(session: Session, message: Parsed, out: Arc<Stream>) {
+pub(super) async fn answer(session: Session, message: Parsed, out: Arc<Stream>, arriving: InDoor) {
     let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
     let _open = session.open(id, &out);
+    drop(arriving);
     let text = match method {
         Method::Ping => Some(frame::empty_result(id)),
         Method::Initialize => Box::pin(initialize::answer(&session, &message, &out)).await,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::{Hub, Session, lock};
+use crate::door::Door;
 use crate::front::{Core, Lookup, OpenError};
 
 /// How long requests may take to be answered or written down before another daemon takes over. That is
@@ -20,6 +21,7 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(Debug, Default)]
 pub struct Hubs {
     all: Mutex<HashMap<String, Arc<Hub>>>,
+    door: Arc<Door>,
 }
 
 impl Hubs {
@@ -45,14 +47,19 @@ impl Hubs {
         session.map(|session| session.pending()).unwrap_or_default()
     }
 
-    /// Prepares for another daemon to take over: waits a moment until every request is answered or
-    /// written down, then [freezes](Self::freeze). No more requests should be let in before.
+    /// Prepares for another daemon to take over: lets no more requests in, waits a moment until every one
+    /// is answered or written down, then [freezes](Self::freeze).
     pub async fn hand_over(&self) {
+        self.door.close();
         let until = Instant::now() + SETTLING;
-        while Instant::now() < until && !self.all().iter().all(|hub| hub.is_settled()) {
+        while Instant::now() < until && !self.is_settled() {
             sleep(LOOK).await;
         }
         self.freeze();
+    }
+
+    fn is_settled(&self) -> bool {
+        self.door.is_clear() && self.all().iter().all(|hub| hub.is_settled())
     }
 
     /// Another daemon takes over now. From here on nothing is noted, saved, sent or cancelled for any
@@ -72,6 +79,10 @@ impl Hubs {
 
 impl Core for Hubs {
     type Session = Session;
+
+    fn door(&self) -> &Arc<Door> {
+        &self.door
+    }
 
     fn open(&self, server: &str) -> Result<Session, OpenError> {
         let hub = self.get(server).ok_or(OpenError::NoSuchServer)?;

@@ -6,9 +6,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::exchange::{self, Refusal};
+use super::exchange::Refusal;
 use super::{Hub, Session};
 use crate::frame::{self, Parsed};
+use crate::front::Session as _;
 use crate::lists::MAX_PAGES;
 use crate::stream::Stream;
 use crate::upstream::{self, Identity, UpstreamError};
@@ -89,7 +90,7 @@ impl Local {
     async fn exchange(&self, request: Bytes) -> Option<Bytes> {
         let request = Parsed::read(request).ok()?;
         let out = Stream::new();
-        exchange::answer(self.session.clone(), request, Arc::clone(&out)).await;
+        self.session.request(request, Arc::clone(&out)).await;
         out.answer()
     }
 }

@@ -46,6 +46,7 @@ use tokio::sync::watch;
 use self::copies::Copies;
 use self::level::Level;
 use self::lines::Awaited;
+use crate::door::Door;
 use crate::frame::Parsed;
 use crate::front::Session as _;
 use crate::gate::Gate;
@@ -127,6 +128,8 @@ pub struct Hub {
     ports: Ports,
     /// The way to the keeper.
     gate: Gate,
+    /// In it are requests that were given to sessions and are not open there yet.
+    door: Arc<Door>,
     settings: Mutex<Arc<Settings>>,
     outlook: watch::Sender<Outlook>,
     sessions: Mutex<HashMap<String, Session>>,
@@ -148,6 +151,7 @@ impl Hub {
             name: name.to_owned(),
             me: me.clone(),
             gate: Gate::new(Arc::clone(&ports.keeper)),
+            door: Arc::default(),
             ports,
             settings: Mutex::new(Arc::new(settings)),
             outlook: watch::Sender::new(nothing_yet),

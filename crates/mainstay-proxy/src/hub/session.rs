@@ -373,7 +373,8 @@ impl front::Session for Session {
         message: Parsed,
         out: Arc<Stream>,
     ) -> impl Future<Output = ()> + Send + 'static {
-        exchange::answer(self.clone(), message, out)
+        let arriving = self.hub().door.enter();
+        exchange::answer(self.clone(), message, out, arriving)
     }
 
     fn post(&self, message: Parsed) {

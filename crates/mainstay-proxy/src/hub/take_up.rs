@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 
-use super::exchange;
 use super::lines::Awaited;
 use super::progress::Progress;
 use super::session::Session;
@@ -39,9 +38,9 @@ impl Hub {
         awaited
     }
 
-    /// Whether every open request is written down.
+    /// Whether every request is answered or written down.
     pub(super) fn is_settled(&self) -> bool {
-        self.everyone().iter().all(Session::is_settled)
+        self.door.is_clear() && self.everyone().iter().all(Session::is_settled)
     }
 
     /// See [`Hubs::freeze`](super::Hubs::freeze).
@@ -87,7 +86,7 @@ impl Session {
 
 async fn go_on(session: Session, message: Parsed, stream: Arc<Stream>, kept: Kept<Session>) {
     if !stream.is_finished() {
-        let work = exchange::answer(session, message, stream);
+        let work = session.request(message, stream);
         kept.see_through(work).await;
     }
     kept.linger().await;

@@ -6,36 +6,26 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::way_in::WayIn;
+
 /// Up to so many bytes are put together.
 const SHORT: usize = 1024;
 
-/// A connection.
+/// A connection, from which no request is begun to be read when the door is closed.
 pub(super) struct Io<T> {
     inner: TokioIo<T>,
-    was_read: WasRead,
-}
-
-/// Whether anything was read from a connection.
-#[derive(Debug, Clone, Default)]
-pub(super) struct WasRead(Arc<AtomicBool>);
-
-impl WasRead {
-    pub(super) fn get(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
+    way: Arc<WayIn>,
 }
 
 impl<T> Io<T> {
-    pub(super) fn new(connection: T) -> (Self, WasRead) {
-        let was_read = WasRead::default();
-        (Self { inner: TokioIo::new(connection), was_read: was_read.clone() }, was_read)
+    pub(super) fn new(connection: T, way: Arc<WayIn>) -> Self {
+        Self { inner: TokioIo::new(connection), way }
     }
 
     pub(super) fn into_inner(self) -> T {
@@ -49,9 +39,13 @@ impl<T: AsyncRead + Unpin> Read for Io<T> {
         cx: &mut Context<'_>,
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.way.may_read() {
+            // Whoever closes the door wakes the connection.
+            return Poll::Pending;
+        }
         let read = Pin::new(&mut self.inner).poll_read(cx, buf);
         if read.is_ready() {
-            self.was_read.0.store(true, Ordering::Relaxed);
+            self.way.read();
         }
         read
     }

@@ -23,19 +23,23 @@ mod io;
 mod post;
 mod reply;
 mod serve;
+mod way_in;
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::header::HeaderMap;
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tracing::error;
 
 use self::body::Body;
+use self::post::Taken;
 use self::reply::Refusal;
+use self::way_in::WayIn;
 use super::Core;
 
 pub use self::guard::Allowed;
@@ -138,40 +142,44 @@ impl<C: Core> Front<C> {
 
 async fn handle<C: Core>(
     front: &Front<C>,
+    way: &WayIn,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    Ok(respond(front, request).await.unwrap_or_else(Refusal::into_response))
+    let taken = take(front, request).await;
+    way.taken();
+    Ok(match taken {
+        Ok((taken, headers)) => taken.respond(front, headers).await,
+        Err(refusal) => refusal.into_response(),
+    })
 }
 
-async fn respond<C: Core>(
+/// Reads a request. The map is empty.
+async fn take<C: Core>(
     front: &Front<C>,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<(Taken<C::Session>, HeaderMap), Refusal> {
     let (mut head, body) = request.into_parts();
     if !guard::admits(&head, &front.config.allowed) {
         return Err(Refusal::Foreign);
     }
     let no_such_path = || Refusal::NoSuchPath { version: front.config.version.clone() };
     let server = head::server(head.uri.path(), &front.config.scope).ok_or_else(no_such_path)?;
-    match head.method {
-        Method::POST => {
-            let taken = post::take(front, server, &head.headers, body).await?;
-            // While we work, hyper reads on to notice a client that goes. If nothing refers to what
-            // it has read so far, it needs no new buffer for that. The map goes into the response,
-            // after which hyper uses it for the next request.
-            let mut headers = std::mem::take(&mut head.headers);
-            headers.clear();
-            drop(head);
-            Ok(taken.respond(front, headers).await)
-        }
-        Method::GET => get::get(front, server, &head.headers),
+    let taken = match head.method {
+        Method::POST => post::take(front, server, &head.headers, body).await?,
+        Method::GET => Taken::Done(get::get(front, server, &head.headers)?),
         Method::DELETE => {
             let id = head::session_id(&head.headers)?;
             front.core.close(server, id).map_err(Refusal::Lookup)?;
-            Ok(reply::empty(StatusCode::NO_CONTENT))
+            Taken::Done(reply::empty(StatusCode::NO_CONTENT))
         }
-        _ => Err(Refusal::Method),
-    }
+        _ => return Err(Refusal::Method),
+    };
+    // While we work, hyper reads on to notice a client that goes. If nothing refers to what it has read so
+    // far, it needs no new buffer for that. The map goes into the response, after which hyper uses it for
+    // the next request.
+    let mut headers = std::mem::take(&mut head.headers);
+    headers.clear();
+    Ok((taken, headers))
 }
 
 /// Forgets the tasks that have ended.

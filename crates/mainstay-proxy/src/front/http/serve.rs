@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::io::Io;
+use super::way_in::WayIn;
 use super::{Config, Front, handle, reap, report};
 use crate::front::Core;
 
@@ -30,9 +31,9 @@ const COME_TO_REST: Duration = Duration::from_millis(900);
 pub enum Drain {
     /// Requests in flight may finish for [`Limits::drain`](super::Limits::drain), then they are given up.
     Finish,
-    /// Another daemon takes over, and goes on with what is written down. Whoever says so has the core
-    /// frozen shortly after ([`Hubs::hand_over`](crate::Hubs::hand_over)), at which the streams end; a
-    /// core that is not frozen takes what is then dropped for given up.
+    /// Another daemon takes over, and goes on with what is written down. Whoever says so closes the core's
+    /// door at once and has the core frozen shortly after ([`Hubs::hand_over`](crate::Hubs::hand_over)), at
+    /// which the streams end; a core that is not frozen takes what is then dropped for given up.
     HandOver,
 }
 
@@ -110,8 +111,9 @@ where
     C: Core,
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(|request| handle(&front, request));
-    let (io, was_read) = Io::new(stream);
+    let way = WayIn::new(front.core.door());
+    let service = service_fn(|request| handle(&front, &way, request));
+    let io = Io::new(stream, Arc::clone(&way));
     let mut served = http1::Builder::new()
         // A client that closes its side has gone: what it asked for is given up at once. No client
         // of MCP shuts down only its sending side.
@@ -137,8 +139,13 @@ where
             None
         }
         // hyper would wait for its first request.
-        Drain::HandOver if !was_read.get() => Some(served.into_parts().io.into_inner()),
+        Drain::HandOver if !way.was_read() => Some(served.into_parts().io.into_inner()),
         Drain::HandOver => {
+            tokio::select! {
+                _ = &mut served => return None,
+                // hyper would drop half a head.
+                () = way.at_rest() => {}
+            }
             Pin::new(&mut served).graceful_shutdown();
             let parts = served.without_shutdown().await.ok()?;
             // What hyper has read is lost to others.

@@ -21,6 +21,7 @@ pub(super) const SERVER: &str = "time";
 /// `fast` is answered at once, `initialize` too unless its client is called `slow` or `refused`;
 /// every other request is handed to the test.
 pub(super) struct Fake {
+    door: Arc<Door>,
     sessions: Arc<Mutex<BTreeMap<String, FakeSession>>>,
     asked: mpsc::UnboundedSender<Asked>,
     posted: mpsc::UnboundedSender<String>,
@@ -60,7 +61,8 @@ impl Fake {
         let (asked, asked_out) = mpsc::unbounded_channel();
         let (posted, posted_out) = mpsc::unbounded_channel();
         let (opened, is_full) = (AtomicU32::new(0), AtomicBool::new(false));
-        let fake = Self { sessions: Arc::default(), asked, posted, opened, is_full };
+        let (sessions, door) = Default::default();
+        let fake = Self { door, sessions, asked, posted, opened, is_full };
         (Arc::new(fake), Seen { asked: asked_out, posted: posted_out })
     }
 
@@ -78,6 +80,10 @@ impl Fake {
 
 impl Core for Fake {
     type Session = FakeSession;
+
+    fn door(&self) -> &Arc<Door> {
+        &self.door
+    }
 
     fn open(&self, server: &str) -> Result<FakeSession, OpenError> {
         if server != SERVER {
@@ -166,6 +172,11 @@ impl Session for FakeSession {
 }
 
 impl Seen {
+    /// Whether no request waits for its answer.
+    pub(super) fn asks_nothing(&mut self) -> bool {
+        self.asked.try_recv().is_err()
+    }
+
     /// Waits for a request.
     pub(super) async fn request(&mut self) -> Asked {
         soon(self.asked.recv()).await.expect("the core is there")

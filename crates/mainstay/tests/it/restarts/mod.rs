@@ -6,6 +6,7 @@
 
 mod away;
 mod calls;
+mod halves;
 mod holder;
 mod listening;
 mod real;

@@ -1,5 +1,6 @@
 //! Real clients in sessions that outlive the daemon.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -9,6 +10,12 @@ use super::scene::{Blow, NAME, SLOW, Scene, lines};
 use crate::env::until;
 use crate::proxy::client::{Client, Sdk, is};
 use crate::real_servers::environment;
+
+/// Calls that a client makes at most while daemons come and go.
+const CALLS: u64 = 5_000;
+
+/// How many reloads they live through.
+const RELOADS: usize = 10;
 
 /// How long calls are under way before anything happens: well past the 150 ms after which they are to
 /// outlive the daemon. Some clients are given a head before.
@@ -63,6 +70,37 @@ fn answered_once(blow: Blow) {
     assert_eq!(lines(&counted), slow.len() + clients.len(), "each was executed once");
     assert_eq!(lines(&effects), clients.len());
     clients.iter().for_each(assert_one_session);
+    assert_eq!(scene.env.server(NAME)["sessions"], json!(clients.len()));
+    scene.assert_server_kept();
+}
+
+#[test]
+fn quick_calls_go_on_through_reloads_without_an_error() {
+    let scene = Scene::in_env(environment(), &[], &[]);
+    let clients = everyone(&scene);
+    let enough = AtomicBool::new(false);
+    let call_on = |client: &Client| {
+        let more = |_: &u64| !enough.load(Ordering::Relaxed);
+        let calls = (0..CALLS).take_while(more).inspect(|n| {
+            let text = n.to_string();
+            assert_eq!(client.text("echo", &json!({"text": text})), text);
+            // Connections are now busy and now at rest.
+            thread::sleep(Duration::from_millis(n % 7));
+        });
+        calls.count()
+    };
+    thread::scope(|scope| {
+        let calling: Vec<_> =
+            clients.iter().map(|client| scope.spawn(move || call_on(client))).collect();
+        for _ in 0..RELOADS {
+            Blow::Reload.strike(&scene.env);
+        }
+        enough.store(true, Ordering::Relaxed);
+        for calls in calling {
+            assert!(calls.join().expect("its calls were answered") > 0);
+        }
+    });
+    clients.iter().for_each(Client::assert_clean);
     assert_eq!(scene.env.server(NAME)["sessions"], json!(clients.len()));
     scene.assert_server_kept();
 }

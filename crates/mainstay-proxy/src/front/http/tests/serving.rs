@@ -14,7 +14,7 @@ struct Live {
     fake: Arc<Fake>,
     seen: Seen,
     addr: SocketAddr,
-    shutdown: oneshot::Sender<Drain>,
+    shutdown: Option<oneshot::Sender<Drain>>,
     served: JoinHandle<Vec<std::net::TcpStream>>,
 }
 
@@ -26,7 +26,22 @@ impl Live {
         let (shutdown, is_over) = oneshot::channel();
         let is_over = async { is_over.await.unwrap() };
         let served = tokio::spawn(serve(listener, Vec::new(), Arc::clone(&fake), config, is_over));
-        Self { fake, seen, addr, shutdown, served }
+        Self { fake, seen, addr, shutdown: Some(shutdown), served }
+    }
+
+    fn finish(&mut self) {
+        self.end(Drain::Finish);
+    }
+
+    /// Another daemon takes over.
+    fn hand_over(&mut self) {
+        self.fake.door().close();
+        self.end(Drain::HandOver);
+    }
+
+    fn end(&mut self, drain: Drain) {
+        let shutdown = self.shutdown.take().expect("it ends once");
+        shutdown.send(drain).unwrap();
     }
 
     async fn connect(&self) -> Wire<TcpStream> {
@@ -58,7 +73,7 @@ async fn at_the_end_streams_end_and_requests_finish() {
     let asked = live.seen.request().await;
     asked.out.push(note("progress").into());
     slow.sees("progress").await;
-    live.shutdown.send(Drain::Finish).unwrap();
+    live.finish();
     stream.ends().await;
     let answer = asked.answers("{}");
     slow.sees(&answer).await;
@@ -75,7 +90,7 @@ async fn at_the_end_requests_are_cut_after_a_while() {
     slow.send(&post(session.id(), BOTH, &call(1, "slow"))).await;
     let asked = live.seen.request().await;
     slow.head(200).await;
-    live.shutdown.send(Drain::Finish).unwrap();
+    live.finish();
     asked.given_up().await;
     soon(live.served).await.unwrap();
 }
@@ -113,7 +128,7 @@ async fn at_a_hand_over_connections_at_rest_are_given_back_with_all_they_have_no
     slow.send(&post(session.id(), BOTH, &call(2, "slow"))).await;
     let asked = live.seen.request().await;
     slow.sees("data: \n\n").await;
-    live.shutdown.send(Drain::HandOver).unwrap();
+    live.hand_over();
     // A general stream ends at once, with the advice to come back soon.
     assert!(stream.sees("0\r\n\r\n").await.contains("retry: 250\n"));
     // What the core closes when it freezes ends likewise.
@@ -133,7 +148,9 @@ async fn at_a_hand_over_connections_at_rest_are_given_back_with_all_they_have_no
         Drain::Finish
     };
     let config = config(Limits::default());
-    let next = serve(listener, at_rest, Arc::clone(&live.fake), config, stop);
+    let (fake, _seen) = Fake::new();
+    assert_eq!(fake.with(NEW).id(), session.id());
+    let next = serve(listener, at_rest, fake, config, stop);
     let _next = tokio::spawn(next);
     for wire in [&mut fresh, &mut used, &mut stream, &mut slow] {
         assert_eq!(wire.reply().await.status, 200);
@@ -147,7 +164,46 @@ async fn at_a_hand_over_what_does_not_come_to_rest_is_cut() {
     let mut slow = live.connect().await;
     slow.send(&post(session.id(), "application/json", &call(1, "slow"))).await;
     let asked = live.seen.request().await;
-    live.shutdown.send(Drain::HandOver).unwrap();
+    live.hand_over();
     asked.given_up().await;
     assert_eq!(soon(live.served).await.unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn at_a_hand_over_what_is_half_read_is_read_to_its_end_and_nothing_else_is_begun() {
+    let mut live = Live::new(config(Limits::default())).await;
+    let session = live.fake.with(NEW);
+    let fast = |id| post(session.id(), BOTH, &call(id, "fast"));
+    let body = fast(1).find("\r\n\r\n").expect("a head") + 4;
+    // The first request of a connection and a later one, with half a head and half a body.
+    let cuts = [(false, 20), (true, 20), (false, body + 9), (true, body + 9)];
+    let mut halves = Vec::new();
+    for (id, (later, cut)) in (1..).zip(cuts) {
+        let mut wire = live.connect().await;
+        if later {
+            wire.send(&fast(id)).await;
+            assert_eq!(wire.reply().await.status, 200);
+        }
+        let text = fast(id);
+        wire.send(&text[..cut]).await;
+        halves.push((wire, text[cut..].to_owned()));
+    }
+    let door = Arc::clone(live.fake.door());
+    soon(async {
+        while door.inside() < cuts.len() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let mut idle = live.connect().await;
+    live.hand_over();
+    idle.send(&post(session.id(), BOTH, &call(9, "slow"))).await;
+    for (wire, rest) in &mut halves {
+        wire.send(rest).await;
+        assert_eq!(wire.reply().await.status, 200);
+    }
+    assert!(door.is_clear());
+    let at_rest = soon(live.served).await.unwrap();
+    assert!(live.seen.asks_nothing());
+    assert!(!at_rest.is_empty(), "one has not been read from");
 }

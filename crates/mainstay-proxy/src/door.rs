@@ -1,0 +1,53 @@
+//! The door through which requests come in.
+//!
+//! A daemon that gives way to another one must know when the last request is in: what comes later is for
+//! the other one. From the moment when the door is [closed](Door::close) no request enters it any more,
+//! and when it [is clear](Door::is_clear) those that had entered are where somebody looks after them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// A door. It begins open.
+#[derive(Debug, Default)]
+pub struct Door {
+    is_closed: AtomicBool,
+    inside: AtomicUsize,
+}
+
+impl Door {
+    /// Lets nobody enter any more. Those who are in it pass.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether nobody may enter.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// Whether nobody is in it.
+    pub fn is_clear(&self) -> bool {
+        self.inside() == 0
+    }
+
+    /// How many are in it.
+    pub(crate) fn inside(&self) -> usize {
+        self.inside.load(Ordering::SeqCst)
+    }
+
+    /// Enters. Whoever must not do so while it is closed has to ask before.
+    pub(crate) fn enter(self: &Arc<Self>) -> InDoor {
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        InDoor(Arc::clone(self))
+    }
+}
+
+/// A request that is in a door, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct InDoor(Arc<Door>);
+
+impl Drop for InDoor {
+    fn drop(&mut self) {
+        self.0.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+}
