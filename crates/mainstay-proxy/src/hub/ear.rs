@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use super::Hub;
 use super::lines::LineLane;
-use super::session::{Origin, Session, WeakSession};
+use super::session::{Session, WeakSession};
 use crate::frame::{self, Method, Parsed};
 use crate::stream::Stream;
 
@@ -49,8 +49,7 @@ impl Ear {
         }
         let refusal = match self.listener(callers) {
             Some(Listener { session, out }) => {
-                let origin = Origin::Lines { lane: Arc::downgrade(lane), id: id.get().into() };
-                session.ask_client(origin, lane.generation(), request, out.as_ref())
+                session.ask_client(lane.generation(), request, out.as_ref())
             }
             None => Some(AMBIGUOUS),
         };

@@ -12,7 +12,7 @@ use super::exchange::{Failure, Fate};
 use super::http::{ERROR_BODY, HttpLane, HttpRun, UpSession};
 use super::outlook::{Outlook, RunLink};
 use super::progress::Progress;
-use super::session::{Origin, Session, WeakSession};
+use super::session::{Session, WeakSession};
 use crate::client::{BodyError, ContentType, Method, Response};
 use crate::frame::{self, Kind, Method as Rpc, Parsed};
 use crate::loss::is_session_lost;
@@ -196,8 +196,7 @@ fn put_question(session: &Session, generation: u64, request: &Parsed, out: Optio
     let answer = if request.method() == Some(&Rpc::Ping) {
         Some(frame::empty_result(id))
     } else {
-        let origin = Origin::Http { id: id.get().into() };
-        let refusal = session.ask_client(origin, generation, request, out);
+        let refusal = session.ask_client(generation, request, out);
         refusal.map(|why| frame::error(id, frame::METHOD_NOT_FOUND, why))
     };
     if let Some(answer) = answer {

@@ -14,7 +14,6 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 use self::asks::Asks;
-pub(super) use self::asks::Origin;
 use self::open::Open;
 use super::http::HttpLane;
 use super::level::Level;
@@ -113,7 +112,6 @@ impl Session {
             state.version = record.version.parse().ok();
             state.initialized = record.initialized;
             state.knows = record.run.unwrap_or_default();
-            state.asks = Asks::apart();
         }
         session.inner.streams.write_down_general();
         session

@@ -1,60 +1,54 @@
 //! Questions: requests of the server that are with the client.
 //!
-//! A client sees each under an id of ours. It ends with the client's answer, which goes to whoever asked
-//! and to nobody else; when the server takes it back; or when its run or the request that it was part
-//! of is over, of which the client is told.
+//! A client sees each under an id that names the run and the id which the question has there. It ends with
+//! the client's answer, which goes to whoever asked and to nobody else; when the server takes it back; or
+//! when its run or the request that it was part of is over, of which the client is told.
+//!
+//! A later daemon does not know which questions an earlier one put. It passes an answer on to the run that
+//! its id names, as long as the session has a request there that the earlier daemon had sent.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::timeout;
 
 use super::open::Open;
 use super::{Session, Terms};
 use crate::frame::{self, Id, InitializeParams, Method, Parsed};
 use crate::hub::http::HttpLane;
-use crate::hub::lines::LineLane;
+use crate::hub::outlook::{Outlook, Run, RunLink};
 use crate::stream::Stream;
 
-/// The questions that a client has not answered yet, by our numbers.
+/// How long a run may take to be spoken to again after a daemon before its question counts as moot.
+const COME_UP: Duration = Duration::from_secs(10);
+
+/// The questions that a client has not answered yet.
 #[derive(Default)]
 pub(super) struct Asks {
-    open: HashMap<u64, Ask>,
-    next: u64,
+    open: HashMap<Question, Ask>,
 }
 
-/// One question.
-struct Ask {
-    origin: Origin,
+/// Which question.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Question {
+    /// The run that asked.
     generation: u64,
+    /// Its id there, as JSON.
+    id: Box<str>,
+}
+
+/// What it is part of.
+struct Ask {
     /// The client's request on whose stream it was put.
     stream: Option<Arc<Stream>>,
 }
 
-/// Who asked, and under which id.
-#[derive(Debug, Clone)]
-pub(in crate::hub) enum Origin {
-    Lines { lane: Weak<LineLane>, id: Box<str> },
-    Http { id: Box<str> },
-}
-
 impl Asks {
-    /// None, numbered so that an answer to a question that an earlier daemon put is not taken for the
-    /// answer to one of these.
-    pub(super) fn apart() -> Self {
-        let next = RandomState::new().hash_one(0) >> 16;
-        Self { next, ..Self::default() }
-    }
-
     /// The request of this stream is answered: what was asked as a part of it is no more of interest.
     pub(super) fn end_with(&mut self, stream: &Arc<Stream>) {
         self.open.retain(|_, ask| !ask.is_part_of(stream));
-    }
-
-    fn add(&mut self, ask: Ask) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.open.insert(number, ask);
-        number
     }
 }
 
@@ -64,47 +58,64 @@ impl Ask {
     }
 }
 
+impl Question {
+    /// The id under which the client sees it, as JSON.
+    fn name(&self) -> String {
+        serde_json::json!(format!("{NAME}{}-{}", self.generation, self.id)).to_string()
+    }
+
+    /// What was given that name.
+    fn named(name: Id<'_>) -> Option<Self> {
+        let name: String = serde_json::from_str(name.get()).ok()?;
+        let (generation, id) = name.strip_prefix(NAME)?.split_once('-')?;
+        Some(Self { generation: generation.parse().ok()?, id: id.into() })
+    }
+}
+
+/// How the name of every question begins.
+const NAME: &str = "mainstay-";
+
 impl Session {
     /// Puts a question of the server to the client. Says why not, if it cannot be.
     pub(in crate::hub) fn ask_client(
         &self,
-        origin: Origin,
         generation: u64,
         request: &Parsed,
         stream: Option<&Arc<Stream>>,
     ) -> Option<&'static str> {
+        let question = Question { generation, id: request.id()?.get().into() };
         let mut state = self.state();
         if !state.terms.understands(request.method()) {
             return Some("the client did not announce that it can be asked this");
         }
-        let number = state.asks.add(Ask { origin, generation, stream: stream.cloned() });
+        let name = question.name();
+        state.asks.open.insert(question.clone(), Ask { stream: stream.cloned() });
         drop(state);
-        if self.put(request.with_id(&ask_id(number)), stream) {
+        if self.put(request.with_id(&name), stream) {
             return None;
         }
-        self.state().asks.open.remove(&number);
+        self.state().asks.open.remove(&question);
         Some("the client does not listen")
     }
 
     /// The server takes a question back.
     pub(in crate::hub) fn ask_cancelled(&self, generation: u64, notification: &Parsed) {
         let Some(place) = notification.cancelled_id() else { return };
-        let taken = self.take_asks(|ask| {
-            ask.generation == generation && ask.origin.id() == notification.get(place)
-        });
-        for (number, ask) in taken {
-            self.hear(notification.with(place, &ask_id(number)), ask.stream.as_ref());
+        let question = Question { generation, id: notification.get(place).into() };
+        let ask = self.state().asks.open.remove(&question);
+        if let Some(ask) = ask {
+            self.hear(notification.with(place, &question.name()), ask.stream.as_ref());
         }
     }
 
     /// The run is over, and with it what it asked.
     pub(in crate::hub) fn forget_asks(&self, generation: u64) {
-        self.withdraw(|ask| ask.generation == generation);
+        self.withdraw(|question, _| question.generation == generation);
     }
 
     /// A request is over, and with it what was asked on its account.
     pub(in crate::hub) fn forget_asks_of(&self, stream: &Arc<Stream>) {
-        self.withdraw(|ask| ask.is_part_of(stream));
+        self.withdraw(|_, ask| ask.is_part_of(stream));
     }
 
     /// Whether the client has answered a question of the server's on account of this request.
@@ -113,44 +124,63 @@ impl Session {
         state.open.values().any(|open| open.interactive && Arc::ptr_eq(&open.stream, stream))
     }
 
-    fn withdraw(&self, which: impl Fn(&Ask) -> bool) {
-        for (number, ask) in self.take_asks(which) {
-            let id = ask_id(number);
-            let id = Id::new(&id).expect("a string is an id");
-            self.hear(
-                frame::cancelled(id, "the server that asked has stopped"),
-                ask.stream.as_ref(),
-            );
+    fn withdraw(&self, which: impl Fn(&Question, &Ask) -> bool) {
+        let withdrawn: Vec<_> =
+            self.state().asks.open.extract_if(|question, ask| which(question, ask)).collect();
+        for (question, ask) in withdrawn {
+            let name = question.name();
+            let name = Id::new(&name).expect("a string is an id");
+            let notification = frame::cancelled(name, "the server that asked has stopped");
+            self.hear(notification, ask.stream.as_ref());
         }
-    }
-
-    fn take_asks(&self, which: impl Fn(&Ask) -> bool) -> Vec<(u64, Ask)> {
-        self.state().asks.open.extract_if(|_, ask| which(ask)).collect()
     }
 
     /// The client answers a question of the server's.
     pub(super) fn answered(&self, response: &Parsed) {
-        let number = response.id().and_then(|id| ask_number(id.get()));
-        let Some(ask) = number.and_then(|number| self.state().asks.open.remove(&number)) else {
+        let Some(question) = response.id().and_then(Question::named) else { return };
+        let mut state = self.state();
+        let stream = match state.asks.open.remove(&question) {
+            Some(ask) => ask.stream,
+            // An earlier daemon put it.
+            None if state.open.values().any(|open| open.was_sent_to(question.generation)) => None,
             // The server that asked has gone, or asked nothing.
-            return;
+            None => return,
         };
         // If it cannot be told which request the question was part of, it may have been any.
-        let concerned = |open: &Open| {
-            ask.stream.as_ref().is_none_or(|stream| Arc::ptr_eq(&open.stream, stream))
-        };
-        for open in self.state().open.values_mut() {
+        let concerned =
+            |open: &Open| stream.as_ref().is_none_or(|stream| Arc::ptr_eq(&open.stream, stream));
+        for open in state.open.values_mut() {
             open.interactive |= concerned(open);
         }
-        match ask.origin {
-            Origin::Lines { lane, id } => {
-                if let Some(lane) = lane.upgrade() {
-                    lane.tell_later(response.with_id(&id));
-                }
+        drop(state);
+        self.tell_run(question.generation, response.with_id(&question.id));
+    }
+
+    /// Tells the run of that generation something, if it is there or about to be taken up.
+    fn tell_run(&self, generation: u64, message: Bytes) {
+        match self.present() {
+            Outlook::Up(run) => self.tell(&run, generation, message),
+            Outlook::Coming { due: None, .. } => {
+                let session = self.clone();
+                // It ends by itself.
+                drop(tokio::spawn(async move {
+                    let mut outlook = session.outlook();
+                    let up = timeout(COME_UP, outlook.wait_for(|it| it.run().is_some())).await;
+                    let run = up.ok().and_then(|up| up.ok()?.run().cloned());
+                    if let Some(run) = run {
+                        session.tell(&run, generation, message);
+                    }
+                }));
             }
-            Origin::Http { id } => {
-                HttpLane::tell_later(self, ask.generation, response.with_id(&id));
-            }
+            Outlook::Coming { due: Some(_), .. } | Outlook::Down { .. } | Outlook::Removed => {}
+        }
+    }
+
+    fn tell(&self, run: &Run, generation: u64, message: Bytes) {
+        match &run.link {
+            _ if run.generation != generation => {}
+            RunLink::Lines(lane) => lane.tell_later(message),
+            RunLink::Http(_) => HttpLane::tell_later(self, generation, message),
         }
     }
 }
@@ -169,19 +199,19 @@ impl Terms {
     }
 }
 
-impl Origin {
-    fn id(&self) -> &str {
-        match self {
-            Self::Lines { id, .. } | Self::Http { id } => id,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_known_by_its_name() {
+        for id in ["7", "\"a-b\"", "\"quoted \\\" and \\u00e4\""] {
+            let question = Question { generation: 3, id: id.into() };
+            let name = question.name();
+            assert_eq!(Question::named(Id::new(&name).unwrap()), Some(question), "{name}");
+        }
+        for other in ["\"mainstay-3\"", "\"mainstay-x-1\"", "\"other-3-1\"", "3"] {
+            assert_eq!(Question::named(Id::new(other).unwrap()), None, "{other}");
         }
     }
-}
-
-/// The id under which a client sees a question of the server's.
-fn ask_id(number: u64) -> String {
-    format!("\"mainstay-{number}\"")
-}
-
-fn ask_number(id: &str) -> Option<u64> {
-    id.strip_prefix("\"mainstay-")?.strip_suffix('"')?.parse().ok()
 }

@@ -14,6 +14,14 @@ pub(super) struct Open {
     pub(super) interactive: bool,
 }
 
+impl Open {
+    /// Whether an earlier daemon has sent it to the run of that generation, which can still answer.
+    pub(super) fn was_sent_to(&self, generation: u64) -> bool {
+        let sent = self.stream.inherited().and_then(|inherited| inherited.sent);
+        sent.is_some_and(|sent| sent.generation == generation && sent.line.is_some())
+    }
+}
+
 impl Session {
     /// Takes note of a request of the client for as long as the result lives.
     pub(in crate::hub) fn open<'a>(

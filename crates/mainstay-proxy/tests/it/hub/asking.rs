@@ -1,8 +1,12 @@
 //! What a server asks of clients.
 
-use serde_json::{Value, json};
+use std::time::Duration;
 
-use super::client::Asked;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::client::{Asked, text};
+use super::desk::Desk;
 use super::{Client, Server, World};
 use crate::soon;
 
@@ -171,6 +175,38 @@ async fn a_question_of_a_call_that_was_given_up_is_forgotten() {
     assert_eq!(server.reads().await["params"]["requestId"], call["id"]);
     client.posts(&json!({"id": question["id"], "result": {}}));
     assert!(server.reads_nothing().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_outlives_the_daemon_that_put_it() {
+    for answered_at_once in [false, true] {
+        let (world, mut server) = served().await;
+        let (mut desk, session) = Desk::opens(&world).await;
+        desk.calls(7, "poke").await;
+        let call = server.reads_call("poke").await;
+        server.says(&elicitation(&json!("q-1"))).await;
+        let question = desk.reads().await;
+        assert_eq!(question["method"], "elicitation/create");
+        // Longer than a call takes to be written down.
+        sleep(Duration::from_millis(200)).await;
+
+        let world = world.killed();
+        let mut desk = Desk::resumes(&world, &session);
+        let answer = json!({"id": question["id"], "result": {"action": "accept"}});
+        if answered_at_once {
+            desk.says(&answer).await;
+        }
+        let mut server = world.finds(&server, &[]).await;
+        if !answered_at_once {
+            desk.says(&answer).await;
+        }
+        let heard = server.reads().await;
+        assert_eq!((&heard["id"], &heard["result"]["action"]), (&json!("q-1"), &json!("accept")));
+        server.returns(&call, "done").await;
+        assert_eq!(text(&desk.reads().await), "done");
+        desk.says(&answer).await;
+        assert!(server.reads_nothing().await, "the call that it was part of is over");
+    }
 }
 
 async fn served() -> (World, Server) {
