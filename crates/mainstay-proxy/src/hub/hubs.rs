@@ -47,6 +47,15 @@ impl Hubs {
         session.map(|session| session.pending()).unwrap_or_default()
     }
 
+    /// Waits for a moment when another daemon could take over without a loss: a server that speaks HTTP
+    /// answers a request only to who sent it, so one that takes long has to be waited for. Meanwhile all
+    /// goes on.
+    pub async fn unbound(&self) {
+        while self.all().iter().any(|hub| hub.is_bound()) {
+            sleep(LOOK).await;
+        }
+    }
+
     /// Prepares for another daemon to take over: lets no more requests in, waits a moment until every one
     /// is answered or written down, then [freezes](Self::freeze).
     pub async fn hand_over(&self) {

@@ -43,6 +43,11 @@ impl Hub {
         self.door.is_clear() && self.everyone().iter().all(Session::is_settled)
     }
 
+    /// Whether a request would miss its answer if another daemon took over.
+    pub(super) fn is_bound(&self) -> bool {
+        self.everyone().iter().any(Session::is_bound)
+    }
+
     /// See [`Hubs::freeze`](super::Hubs::freeze).
     pub(super) fn freeze(&self) {
         self.gate.shut();

@@ -107,6 +107,15 @@ impl Stream {
         }
     }
 
+    /// Whether a later daemon would go on with it, but could not hear the answer of the run that has its
+    /// request.
+    pub(crate) fn would_be_severed(&self) -> bool {
+        let shared = self.lock();
+        matches!(shared.durable, Durable::Request(_))
+            && matches!(shared.sent, Some(Sent { line: None, .. }))
+            && !shared.log.has_ended()
+    }
+
     /// What an earlier daemon did about its request, if it is not of this one.
     pub(crate) fn inherited(&self) -> Option<&Inherited> {
         self.inherited.as_deref()

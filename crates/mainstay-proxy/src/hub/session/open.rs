@@ -40,6 +40,11 @@ impl Session {
         let is_settled = |open: &Open| open.stream.is_written_down() || open.stream.is_finished();
         self.state().open.values().all(is_settled)
     }
+
+    /// Whether an open request would miss its answer if another daemon took over.
+    pub(in crate::hub) fn is_bound(&self) -> bool {
+        self.state().open.values().any(|open| open.stream.would_be_severed())
+    }
 }
 
 /// An open request. It is closed when this is dropped.

@@ -1,7 +1,10 @@
 //! Streams over HTTP that are resumed at another daemon.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use mainstay_proxy::front::http::{Allowed, Config, Drain, Limits, Scope, serve};
 use mainstay_proxy::front::{Core as _, Session as _};
@@ -12,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::server::tool_result;
+use super::site::Site;
 use super::{Client, NAME, World};
 use crate::soon;
 
@@ -158,4 +162,21 @@ async fn at_a_hand_over_no_request_is_lost() {
     server.says(&answer(&slow_call)).await;
     assert!(slow.sees("0\r\n\r\n").await.contains(r#""id":7,"#));
     drop(door);
+}
+
+#[tokio::test]
+async fn a_slow_call_of_a_server_that_speaks_http_binds_its_daemon() {
+    let (world, mut site) = (World::new(), Site::new().await);
+    world.is_served_by(&site).await;
+    let session = opens(&world).await;
+    let door = Door::of(&world, Vec::new()).await;
+    soon(world.hubs.unbound()).await;
+    let mut wire = door.asks(&session, "POST", "", &call(7)).await;
+    let call = site.call("poke").await;
+    wire.is_primed().await;
+    let mut unbound = pin!(world.hubs.unbound());
+    assert!(poll_fn(|cx| Poll::Ready(unbound.as_mut().poll(cx).is_pending())).await);
+    call.returns("done").await;
+    wire.sees("done").await;
+    soon(unbound).await;
 }
