@@ -11,7 +11,9 @@
 //! - A daemon is replaced without a gap: its successor prepares beside it and serves when the old one has
 //!   yielded. A successor that is no good is undone, in the end by the program that was there before.
 //! - An end on purpose closes the listeners first, so a late client is refused rather than left waiting,
-//!   and then waits for the daemon.
+//!   and then waits for the daemon. They are closed at the daemon's word, which it gives when it has
+//!   stopped accepting; a signal to the holder only asks for that, and kills a daemon that does not heed
+//!   it within 10 seconds.
 //! - The instance is locked while the holder or any of its daemons lives. If the holder dies, the daemon
 //!   starts another one with all that it holds ([`Link::replace_holder`]).
 //!
@@ -95,7 +97,7 @@ pub enum HoldError {
     Lock(io::Error),
     /// The first daemon did not start, as was told.
     NotStarted,
-    /// The daemon died again and again, or cannot start any more.
+    /// The daemon died again and again.
     GaveUp {
         /// How it ended, and its last words.
         last_words: String,

@@ -119,7 +119,7 @@ impl Link {
         self.ask(|request| ToHolder::Ready { request }).map(drop)
     }
 
-    /// The daemon cannot start, and why. It is not tried again.
+    /// The daemon cannot serve, and why. If it is the first one, no other is tried.
     pub fn failed(&self, word: &[u8]) -> io::Result<()> {
         self.say(&ToHolder::Failed { word: word.to_vec() })
     }

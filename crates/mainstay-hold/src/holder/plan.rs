@@ -22,7 +22,7 @@ mod tests;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use self::daemon::{Daemon, END, WITHOUT_SOCKET};
+use self::daemon::{Daemon, END, HEED};
 pub(super) use self::news::{Action, End, Event, Outcome, Start, Word};
 use self::replacing::{Stage, Successor, Trial, Undone};
 
@@ -72,10 +72,7 @@ enum Phase {
         until: Instant,
     },
     /// No daemon serves, until a program is put back.
-    Restoring {
-        from: PathBuf,
-        to: PathBuf,
-    },
+    Restoring(Undone),
     /// One daemon serves, or is about to.
     Serving(Serving),
     /// The end was asked for or cannot be helped.
@@ -145,7 +142,7 @@ impl Plan {
             Phase::Resting { until } => Some(*until),
             Phase::Serving(serving) => serving.deadline(),
             Phase::Ending { daemon, .. } => daemon.as_ref().and_then(Daemon::deadline),
-            Phase::Restoring { .. } | Phase::Over => None,
+            Phase::Restoring(_) | Phase::Over => None,
         };
         let of_successor = self.successor.as_ref().and_then(|next| next.daemon.deadline());
         let of_leaving = self.leaving.iter().filter_map(Daemon::deadline);
@@ -159,7 +156,7 @@ impl Plan {
                 daemon.id == id
             }
             Phase::Resting { .. }
-            | Phase::Restoring { .. }
+            | Phase::Restoring(_)
             | Phase::Ending { daemon: None, .. }
             | Phase::Over => false,
         }
@@ -212,14 +209,12 @@ impl Plan {
         }
     }
 
+    /// A first start is not tried again: whoever waits for it is to see why. Any other daemon may do what
+    /// this one could not, so its end is like every end.
     fn failed(&mut self, word: Vec<u8>) {
         let Phase::Serving(serving) = &mut self.phase else { return };
-        self.actions.extend(serving.daemon.kill());
-        if let Some(trial) = &mut serving.trial {
-            trial.fault.get_or_insert_with(|| text_of(&word));
-        } else if self.proven {
-            self.end(Outcome::GaveUp(text_of(&word)));
-        } else {
+        self.actions.extend(serving.daemon.condemn(&text_of(&word)));
+        if !self.proven {
             self.end(Outcome::NotStarted(word));
         }
     }
@@ -232,10 +227,11 @@ impl Plan {
                 self.end_on_purpose();
             }
             Phase::Ending { daemon: Some(daemon), .. } if daemon.id == id => {
+                daemon.limit(END, now);
                 self.actions.push(Action::Release);
             }
             Phase::Resting { .. }
-            | Phase::Restoring { .. }
+            | Phase::Restoring(_)
             | Phase::Serving(_)
             | Phase::Ending { .. }
             | Phase::Over => self.withdraw(id, "it ended"),
@@ -247,7 +243,7 @@ impl Plan {
             let next = self.successor.as_mut().map(|next| &mut next.daemon);
             let mut both = [Some(&mut serving.daemon), next].into_iter().flatten();
             if let Some(daemon) = both.find(|daemon| daemon.id == id) {
-                daemon.limit_closed(WITHOUT_SOCKET, now);
+                daemon.limit_without_socket(now);
             }
         }
     }
@@ -263,14 +259,15 @@ impl Plan {
             }
             Phase::Serving(serving) if serving.daemon.id == id => {
                 let (ready, trial) = (serving.ready, serving.trial.take());
+                let why = serving.daemon.why(end);
                 self.phase = Phase::Resting { until: now };
                 match trial {
-                    Some(trial) => self.undo(trial, end),
-                    None => self.succeed(now, ready, end),
+                    Some(trial) => self.undo(trial, why),
+                    None => self.succeed(now, ready, why),
                 }
             }
             Phase::Resting { .. }
-            | Phase::Restoring { .. }
+            | Phase::Restoring(_)
             | Phase::Serving(_)
             | Phase::Ending { .. }
             | Phase::Over => {}
@@ -279,7 +276,7 @@ impl Plan {
 
     /// The daemon that served is gone: it is followed by its successor if that is prepared, and else
     /// by another one like itself.
-    fn succeed(&mut self, now: Instant, ready: Option<Instant>, end: &End) {
+    fn succeed(&mut self, now: Instant, ready: Option<Instant>, why: String) {
         match self.successor.take() {
             Some(Successor { daemon, trial, stage: Stage::Waiting }) => {
                 return self.go(now, daemon, trial);
@@ -287,7 +284,7 @@ impl Plan {
             Some(next) => self.drop_successor(next, "the daemon died before it could be replaced"),
             None => {}
         }
-        self.start_again(now, ready, with_words(&end.how, &end.words));
+        self.start_again(now, ready, why);
     }
 
     /// Whoever served does so no more, for this reason: another one is started, unless that was in vain
@@ -307,14 +304,16 @@ impl Plan {
         }
     }
 
+    /// The listeners are not closed before the daemon says so: it accepts nothing more by then, and what it
+    /// has accepted is its own.
     fn signal(&mut self, now: Instant) {
         match &mut self.phase {
             Phase::Serving(serving) => {
-                serving.daemon.limit(END, now);
+                serving.daemon.limit(HEED, now);
                 self.actions.push(Action::Term(serving.daemon.id));
                 self.end_on_purpose();
             }
-            Phase::Resting { .. } | Phase::Restoring { .. } => self.end_on_purpose(),
+            Phase::Resting { .. } | Phase::Restoring(_) => self.end_on_purpose(),
             Phase::Ending { daemon: Some(daemon), .. } => self.actions.extend(daemon.kill()),
             Phase::Ending { daemon: None, .. } | Phase::Over => {}
         }
@@ -325,19 +324,13 @@ impl Plan {
         match &mut self.phase {
             Phase::Serving(serving) => {
                 if let Some(fault) = serving.overdue(now) {
-                    self.actions.extend(serving.daemon.kill());
-                    if let Some(trial) = &mut serving.trial {
-                        trial.fault.get_or_insert_with(|| fault.into());
-                    }
+                    self.actions.extend(serving.daemon.condemn(fault));
                 }
             }
             Phase::Ending { daemon: Some(daemon), .. } if daemon.overdue(now).is_some() => {
                 self.actions.extend(daemon.kill());
             }
-            Phase::Resting { .. }
-            | Phase::Restoring { .. }
-            | Phase::Ending { .. }
-            | Phase::Over => {}
+            Phase::Resting { .. } | Phase::Restoring(_) | Phase::Ending { .. } | Phase::Over => {}
         }
         let overdue = self
             .successor
@@ -357,9 +350,10 @@ impl Plan {
     fn proceed(&mut self, now: Instant) {
         match &self.phase {
             Phase::Resting { until } if now >= *until => match self.undone.take() {
-                Some(Undone { from, to }) => {
-                    self.actions.push(Action::Restore { from: from.clone(), to: to.clone() });
-                    self.phase = Phase::Restoring { from, to };
+                Some(undone) => {
+                    let Undone { from, to } = undone.clone();
+                    self.actions.push(Action::Restore { from, to });
+                    self.phase = Phase::Restoring(undone);
                 }
                 None => self.start(),
             },
@@ -374,7 +368,7 @@ impl Plan {
                 }
             }
             Phase::Resting { .. }
-            | Phase::Restoring { .. }
+            | Phase::Restoring(_)
             | Phase::Serving(_)
             | Phase::Ending { .. }
             | Phase::Over => {}
@@ -409,10 +403,9 @@ impl Plan {
         }
         let daemon = match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Serving(serving) => Some(serving.daemon),
-            Phase::Resting { .. }
-            | Phase::Restoring { .. }
-            | Phase::Ending { .. }
-            | Phase::Over => None,
+            Phase::Resting { .. } | Phase::Restoring(_) | Phase::Ending { .. } | Phase::Over => {
+                None
+            }
         };
         self.phase = Phase::Ending { daemon, outcome };
     }

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Action, Id};
+use super::{Action, End, Id, with_words};
 
 /// How long a daemon may live without its socket.
-pub(super) const WITHOUT_SOCKET: Limit = Limit::new(1_000, "it closed its socket");
+const WITHOUT_SOCKET: Limit = Limit::new(1_000, "it closed its socket");
 
 /// How long a standby may take until it could serve.
 pub(super) const PREPARE: Limit = Limit::new(10_000, "it was not prepared within 10 s");
@@ -18,6 +18,9 @@ pub(super) const BE_READY: Limit = Limit::new(10_000, "it was not ready within 1
 
 /// How long one that has yielded may finish what it has begun.
 pub(super) const LEAVE: Limit = Limit::new(30_000, "it did not leave within 30 s");
+
+/// How long a daemon that was sent a signal may take to say that it ends.
+pub(super) const HEED: Limit = Limit::new(10_000, "it did not heed a signal within 10 s");
 
 /// How long a daemon may take to end its servers and itself.
 pub(super) const END: Limit = Limit::new(130_000, "it did not end within 130 s");
@@ -42,13 +45,15 @@ pub(super) struct Daemon {
     /// The limit of what it is expected to do, if anything.
     expected: Option<(Instant, Limit)>,
     /// The limit of its life without a socket, which nothing lifts.
-    closed: Option<(Instant, Limit)>,
+    closed: Option<Instant>,
     killed: bool,
+    /// Why it is no good, if that is known before its end.
+    fault: Option<String>,
 }
 
 impl Daemon {
     pub(super) fn new(id: Id) -> Self {
-        Self { id, expected: None, closed: None, killed: false }
+        Self { id, expected: None, closed: None, killed: false, fault: None }
     }
 
     /// Expects something else from now on.
@@ -61,8 +66,9 @@ impl Daemon {
         self.expected = None;
     }
 
-    pub(super) fn limit_closed(&mut self, limit: Limit, now: Instant) {
-        self.closed = Some((now + limit.time, limit));
+    /// It has closed its socket.
+    pub(super) fn limit_without_socket(&mut self, now: Instant) {
+        self.closed = Some(now + WITHOUT_SOCKET.time);
     }
 
     pub(super) fn is_killed(&self) -> bool {
@@ -73,6 +79,17 @@ impl Daemon {
     pub(super) fn kill(&mut self) -> Option<Action> {
         let first = !std::mem::replace(&mut self.killed, true);
         first.then_some(Action::Kill(self.id))
+    }
+
+    /// Kills it because it is no good. The first reason counts.
+    pub(super) fn condemn(&mut self, fault: &str) -> Option<Action> {
+        self.fault.get_or_insert_with(|| fault.into());
+        self.kill()
+    }
+
+    /// Why it has ended like this.
+    pub(super) fn why(&self, end: &End) -> String {
+        with_words(self.fault.as_ref().unwrap_or(&end.how), &end.words)
     }
 
     /// When it is killed next. One that was killed already has nothing to fear.
@@ -86,7 +103,8 @@ impl Daemon {
     }
 
     fn limits(&self) -> impl Iterator<Item = (Instant, Limit)> {
-        let limits = if self.killed { [None, None] } else { [self.expected, self.closed] };
+        let closed = self.closed.map(|at| (at, WITHOUT_SOCKET));
+        let limits = if self.killed { [None, None] } else { [self.expected, closed] };
         limits.into_iter().flatten()
     }
 }

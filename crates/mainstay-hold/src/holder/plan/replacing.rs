@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::daemon::{BE_READY, Daemon, LEAVE, PREPARE, YIELD};
-use super::{Action, End, Id, Phase, Plan, Serving, Start, with_words};
+use super::{Action, End, Id, Phase, Plan, Serving, Start};
 use crate::holder::Order;
 
 /// What a successor is tried for.
@@ -17,18 +17,10 @@ pub(super) struct Trial {
     pub(super) exe: PathBuf,
     /// What is renamed over it if it is no good.
     pub(super) fallback: Option<PathBuf>,
-    /// Why it is no good, if that is known before its end.
-    pub(super) fault: Option<String>,
-}
-
-impl Trial {
-    fn why(&self, end: &End) -> String {
-        with_words(self.fault.as_ref().unwrap_or(&end.how), &end.words)
-    }
 }
 
 /// A program, and the one in whose place it belongs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Undone {
     pub(super) from: PathBuf,
     pub(super) to: PathBuf,
@@ -67,7 +59,7 @@ impl Plan {
             {
                 None
             }
-            Phase::Serving(_) | Phase::Resting { .. } | Phase::Restoring { .. } => {
+            Phase::Serving(_) | Phase::Resting { .. } | Phase::Restoring(_) => {
                 Some("another one is under way")
             }
         };
@@ -83,7 +75,7 @@ impl Plan {
             replacement_failed: None,
             last_words: None,
         }));
-        let trial = Trial { exe, fallback, fault: None };
+        let trial = Trial { exe, fallback };
         self.successor = Some(Successor { daemon, trial, stage: Stage::Preparing });
     }
 
@@ -102,9 +94,9 @@ impl Plan {
     /// Whoever yields is out, asked or not: the order to go on may have crossed its word.
     pub(super) fn yielded(&mut self, now: Instant) {
         let Phase::Serving(serving) = &mut self.phase else { return };
-        if let Some(trial) = &mut serving.trial {
-            trial.fault.get_or_insert_with(|| "it gave way before it was ready".into());
-            return self.actions.extend(serving.daemon.kill());
+        if serving.trial.is_some() {
+            let kill = serving.daemon.condemn("it gave way before it was ready");
+            return self.actions.extend(kill);
         }
         let ready = serving.ready;
         self.leave(now);
@@ -124,25 +116,24 @@ impl Plan {
         let (Some(next), Phase::Serving(serving)) = (self.successor.take(), &mut self.phase) else {
             return;
         };
+        let why = next.daemon.why(end);
         if serving.daemon.is_killed() {
-            return self.undo(next.trial, end);
+            return self.undo(next.trial, why);
         }
         serving.daemon.unlimit();
-        let why = next.trial.why(end);
         self.actions.push(Action::Tell(serving.daemon.id, Order::NotReplaced(why)));
     }
 
     /// A successor was no good, and nobody serves any more: back to what was before it.
-    pub(super) fn undo(&mut self, trial: Trial, end: &End) {
-        self.replacement_failed = Some(trial.why(end));
+    pub(super) fn undo(&mut self, trial: Trial, why: String) {
+        self.replacement_failed = Some(why);
         self.undone = trial.fallback.map(|from| Undone { from, to: trial.exe });
     }
 
     pub(super) fn restored(&mut self, now: Instant, done: bool) {
-        if let Phase::Restoring { from, to } = &mut self.phase {
-            self.exe = std::mem::take(if done { to } else { from });
-            self.phase = Phase::Resting { until: now };
-        }
+        let Phase::Restoring(Undone { from, to }) = &mut self.phase else { return };
+        self.exe = std::mem::take(if done { to } else { from });
+        self.phase = Phase::Resting { until: now };
     }
 
     /// Nobody serves any more: the successor may.
@@ -169,9 +160,8 @@ impl Plan {
         let Some(next) = self.successor.as_mut().filter(|next| next.daemon.id == id) else {
             return;
         };
-        next.trial.fault.get_or_insert_with(|| reason.into());
         next.stage = Stage::Withdrawn;
-        self.actions.extend(next.daemon.kill());
+        self.actions.extend(next.daemon.condemn(reason));
         if let Phase::Serving(serving) = &mut self.phase {
             serving.daemon.unlimit();
         }
@@ -180,7 +170,8 @@ impl Plan {
     /// A successor that comes too late, because nobody is left whom it could follow.
     pub(super) fn drop_successor(&mut self, mut next: Successor, reason: &str) {
         self.actions.extend(next.daemon.kill());
+        let why = next.daemon.why(&End { how: reason.into(), words: String::new() });
         self.leaving.push(next.daemon);
-        self.undo(next.trial, &End { how: reason.into(), words: String::new() });
+        self.undo(next.trial, why);
     }
 }

@@ -100,7 +100,8 @@ fn one_that_pulsed_and_fell_silent_hangs() {
     assert_eq!(story.after(SILENT.saturating_sub(SECOND)), []);
     assert_eq!(story.said(id, Word::Pulse), []);
     assert_eq!(story.in_time(), (SILENT, vec![Action::Kill(id)]));
-    story.starts(gone(id), "old", false);
+    let start = story.starts(gone(id), "old", false);
+    assert_eq!(start.last_words.as_deref(), Some("it hung:\nhelp!"));
 }
 
 #[test]
@@ -173,12 +174,28 @@ fn a_first_start_is_tried_once() {
 }
 
 #[test]
-fn one_that_says_it_cannot_start_is_not_tried_again() {
+fn one_that_says_it_cannot_start_is_tried_as_often_as_one_that_dies() {
     let (mut story, id) = Story::serving();
     story.now += SECOND;
-    let id = story.starts(gone(id), "old", false).id;
+    let mut id = story.starts(gone(id), "old", false).id;
+    let why = "no:\nhelp!";
+    for _ in 1..WAITS.len() {
+        assert_eq!(story.said(id, Word::Failed(b"no".into())), [Action::Kill(id)]);
+        assert_eq!(story.gone(id), []);
+        let start = only_start(story.in_time().1, "old", false);
+        assert_eq!(start.last_words.as_deref(), Some(why));
+        id = start.id;
+    }
     assert_eq!(story.said(id, Word::Failed(b"no".into())), [Action::Kill(id)]);
-    assert_eq!(story.gone(id), [Action::End(Outcome::GaveUp("no".into()))]);
+    assert_eq!(story.gone(id), [Action::End(Outcome::GaveUp(why.into()))]);
+}
+
+#[test]
+fn one_that_served_for_long_and_then_fails_is_started_again_at_once() {
+    let (mut story, id) = Story::serving();
+    story.now += SECOND;
+    assert_eq!(story.said(id, Word::Failed(b"no".into())), [Action::Kill(id)]);
+    story.starts(gone(id), "old", false);
 }
 
 #[test]
@@ -221,6 +238,24 @@ fn a_signal_is_passed_on_and_a_second_one_kills() {
     assert_eq!(story.take(Event::Signal), [Action::Term(id)]);
     let actions = story.gone(id);
     assert!(matches!(actions[..], [Action::End(Outcome::NotStarted(_))]), "{actions:?}");
+}
+
+#[test]
+fn one_that_does_not_heed_a_signal_is_killed() {
+    let (mut story, id) = Story::serving();
+    assert_eq!(story.take(Event::Signal), [Action::Term(id)]);
+    assert_eq!(story.in_time(), (10 * SECOND, vec![Action::Kill(id)]));
+    assert_eq!(story.gone(id), [Action::End(Outcome::Done)]);
+
+    let (mut story, id) = Story::serving();
+    assert_eq!(story.take(Event::Signal), [Action::Term(id)]);
+    assert_eq!(story.after(9 * SECOND), []);
+    assert_eq!(story.said(id, Word::Ending), [Action::Release]);
+    assert_eq!(
+        story.in_time(),
+        (130 * SECOND, vec![Action::Kill(id)]),
+        "it may take its time then"
+    );
 }
 
 #[test]
