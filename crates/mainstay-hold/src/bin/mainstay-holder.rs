@@ -21,6 +21,7 @@ use std::time::Duration;
 use mainstay_hold::holder::{self, Config, First, HoldError, Link, Order, Place};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::SocketFlags;
+use rustix::process::{Pid, Signal, kill_process};
 
 fn main() -> ExitCode {
     if mainstay_hold::descriptors::close_inherited().is_err() {
@@ -218,8 +219,15 @@ impl<'a> Daemon<'a> {
         match order {
             Order::GiveWay if self.has("deaf") => Ok(None),
             Order::GiveWay => {
-                self.link.yielded()?;
-                self.note("yielded")?;
+                if self.has("fells its holder") {
+                    self.fell_holder()?;
+                }
+                if self.link.yielded().is_ok() {
+                    self.note("yielded")?;
+                } else {
+                    self.link.end_successor()?;
+                    self.replace_holder()?;
+                }
                 Ok(Some(0))
             }
             Order::NotReplaced(why) => {
@@ -232,6 +240,14 @@ impl<'a> Daemon<'a> {
             }
             Order::Go => Ok(None),
         }
+    }
+
+    /// Kills the holder, and returns when the link is broken.
+    fn fell_holder(&self) -> io::Result<()> {
+        let holder = Pid::from_raw(self.holder_pid.cast_signed()).ok_or(io::ErrorKind::NotFound)?;
+        kill_process(holder, Signal::KILL)?;
+        while self.next_order()? != Order::HolderGone {}
+        Ok(())
     }
 
     fn replace_holder(&mut self) -> io::Result<()> {

@@ -16,10 +16,11 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
 use super::Place;
 use super::message::{self, ToDaemon, ToHolder, VERSION};
@@ -28,6 +29,9 @@ use crate::codec::length;
 
 /// How long a new holder may take to take over.
 const HANDOVER: Duration = Duration::from_secs(10);
+
+/// How long a killed process may take to be gone.
+const DEATH: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// What a daemon starts with.
 #[derive(Debug)]
@@ -54,12 +58,13 @@ pub enum Order {
     /// The standby may serve.
     Go,
     /// A successor is prepared: accept nothing more, let go of state and shims, say
-    /// [`Link::yielded`].
+    /// [`Link::yielded`]. If that fails, the holder has died and may have told the successor to go or
+    /// not: see to it that the successor is gone ([`Link::end_successor`]), start another holder, and end.
     GiveWay,
     /// There will be no successor, and why. Whoever has not yielded goes on.
     NotReplaced(String),
     /// The holder has died, and with it any replacement that was under way. A daemon that serves
-    /// starts another one ([`Link::replace_holder`]); a standby, or one that has yielded, ends.
+    /// starts another one ([`Link::replace_holder`]); a standby ends.
     HolderGone,
 }
 
@@ -72,6 +77,8 @@ struct Shared {
     socket: OwnedFd,
     pending: Mutex<Pending>,
     connections: Mutex<Vec<(Place, OwnedFd)>>,
+    /// The process that this daemon was told to give way to.
+    successor: Mutex<Option<OwnedFd>>,
 }
 
 /// The requests that are not answered yet.
@@ -146,12 +153,27 @@ impl Link {
     /// The connections that the daemon before this one passed on. All are there when a standby is told
     /// to go.
     pub fn connections(&self) -> Vec<(Place, OwnedFd)> {
-        std::mem::take(&mut *self.0.connections.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.0.connections))
     }
 
-    /// Accepts nothing more, state and shims are let go: the successor may go. There is no way back.
+    /// Accepts nothing more, state and shims are let go: the successor may go. There is no way back. The
+    /// successor was told, or another one is started, when this returns; if it fails, neither is certain.
     pub fn yielded(&self) -> io::Result<()> {
-        self.say(&ToHolder::Yielded)
+        self.ask(|request| ToHolder::Yielded { request }).map(drop)
+    }
+
+    /// Kills whoever this daemon was told to give way to, and waits until it is gone.
+    pub fn end_successor(&self) -> io::Result<()> {
+        let Some(successor) = lock(&self.0.successor).take() else { return Ok(()) };
+        match pidfd_send_signal(&successor, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let mut process = [PollFd::new(&successor, PollFlags::IN)];
+        match retry_on_intr(|| poll(&mut process, Some(&DEATH)))? {
+            0 => Err(ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Tells the watchdog that this daemon is well.
@@ -192,8 +214,12 @@ impl Link {
         obey: impl FnMut(Order) + Send + 'static,
         after: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
-        let shared =
-            Arc::new(Shared { socket, pending: Mutex::default(), connections: Mutex::default() });
+        let shared = Arc::new(Shared {
+            socket,
+            pending: Mutex::default(),
+            connections: Mutex::default(),
+            successor: Mutex::default(),
+        });
         let listener = Arc::clone(&shared);
         let listen = move || {
             listener.listen(buffer, obey);
@@ -220,7 +246,7 @@ impl Link {
 
 impl Shared {
     fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pending)
     }
 
     /// Comes back when the holder is gone. A holder that talks nonsense is as good as gone.
@@ -228,10 +254,13 @@ impl Shared {
         while let Ok(Some(packet)) = buffer.receive(self.socket.as_fd(), RecvFlags::empty()) {
             match ToDaemon::decode(packet.bytes) {
                 Ok(Some(ToDaemon::Go)) => obey(Order::Go),
-                Ok(Some(ToDaemon::GiveWay)) => obey(Order::GiveWay),
+                Ok(Some(ToDaemon::GiveWay)) => {
+                    *lock(&self.successor) = packet.descriptors.into_iter().next();
+                    obey(Order::GiveWay);
+                }
                 Ok(Some(ToDaemon::NotReplaced { why })) => obey(Order::NotReplaced(why)),
                 Ok(Some(ToDaemon::Connections(places))) => {
-                    let mut all = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut all = lock(&self.connections);
                     all.extend(places.into_iter().zip(packet.descriptors));
                 }
                 Ok(Some(ToDaemon::Done { request, result })) => {
@@ -272,6 +301,11 @@ impl Pending {
         self.answers.insert(self.last, asker);
         Ok(self.last)
     }
+}
+
+/// No code leaves what is locked here half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn read_welcome(socket: BorrowedFd<'_>, buffer: &mut Buffer) -> io::Result<Welcome> {

@@ -58,7 +58,9 @@ pub(super) enum ToHolder {
         exe: PathBuf,
         fallback: Option<PathBuf>,
     },
-    Yielded,
+    Yielded {
+        request: u64,
+    },
     Pulse,
     /// With as many descriptors: connections that came to these places and are at rest, for the
     /// successor. A holder that does not know them closes them.
@@ -91,6 +93,7 @@ pub(super) enum ToDaemon {
         result: Result<(), Refusal>,
     },
     Go,
+    /// With a descriptor of the successor's process.
     GiveWay,
     NotReplaced {
         why: String,
@@ -194,7 +197,7 @@ impl ToHolder {
                 out.put_bytes(exe.as_os_str().as_bytes());
                 put_maybe(out, fallback.as_ref().map(|path| path.as_os_str().as_bytes()));
             }),
-            Self::Yielded => message(kind::YIELDED, |_| ()),
+            Self::Yielded { request } => message(kind::YIELDED, |out| out.put_u64(*request)),
             Self::Pulse => message(kind::PULSE, |_| ()),
         }
     }
@@ -220,7 +223,7 @@ impl ToHolder {
                 exe: path(from.bytes()?),
                 fallback: maybe(&mut from, "fallback")?.map(path),
             },
-            kind::YIELDED => Self::Yielded,
+            kind::YIELDED => Self::Yielded { request: from.u64()? },
             kind::PULSE => Self::Pulse,
             kind::SKIPPED.. => return Ok(None),
             _ => return Err(DecodeError::Invalid("type")),

@@ -174,7 +174,10 @@ impl<T: FnOnce(First)> Holder<T> {
                     next.tell(&ToDaemon::Connections(places), connections);
                 }
             }
-            ToHolder::Yielded => self.take_in(Event::Said(id, Word::Yielded)),
+            ToHolder::Yielded { request } => {
+                self.take_in(Event::Said(id, Word::Yielded));
+                self.answer(id, request, Ok(Vec::new()));
+            }
             ToHolder::Pulse => {
                 if self.plan.serves(id) {
                     self.notify.pulse();
@@ -265,15 +268,22 @@ impl<T: FnOnce(First)> Holder<T> {
     }
 
     fn order(&mut self, id: Id, order: Order) {
-        let message = match order {
-            Order::Go => ToDaemon::Go,
-            Order::GiveWay => ToDaemon::GiveWay,
-            Order::NotReplaced(why) => ToDaemon::NotReplaced { why: clip(why) },
+        let (message, descriptors) = match order {
+            Order::Go => (ToDaemon::Go, Vec::new()),
+            Order::GiveWay => (ToDaemon::GiveWay, self.successor_of(id)),
+            Order::NotReplaced(why) => (ToDaemon::NotReplaced { why: clip(why) }, Vec::new()),
             Order::HolderGone => unreachable!("nobody lives to say so"),
         };
         if let Some(daemon) = self.daemon(id) {
-            daemon.tell(&message, Vec::new());
+            daemon.tell(&message, descriptors);
         }
+    }
+
+    /// The process that is to take the place of this daemon; none if we are out of descriptors.
+    fn successor_of(&mut self, id: Id) -> Vec<Rc<OwnedFd>> {
+        let next = self.plan.successor_of(id).and_then(|next| self.daemon(next));
+        let process = next.and_then(|next| next.process.as_fd().try_clone_to_owned().ok());
+        process.map(Rc::new).into_iter().collect()
     }
 
     fn signal(&mut self, id: Id, signal: Signal) {

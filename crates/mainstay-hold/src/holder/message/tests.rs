@@ -26,7 +26,7 @@ fn a_word() -> impl Strategy<Value = ToHolder> {
             exe: exe.into(),
         }),
         Just(ToHolder::Prepared),
-        Just(ToHolder::Yielded),
+        any::<u64>().prop_map(|request| ToHolder::Yielded { request }),
         Just(ToHolder::Pulse),
         prop::collection::vec(a_place(), 0..20).prop_map(ToHolder::Connections),
     ]

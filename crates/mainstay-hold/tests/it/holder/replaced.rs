@@ -101,6 +101,31 @@ fn an_old_one_that_does_not_give_way_is_killed() {
     assert_eq!(bench.who().0, "new");
 }
 
+/// The holder dies when the old daemon was told to give way, and before its successor was told to go.
+#[test]
+fn a_holder_that_dies_in_the_middle_leaves_somebody_who_serves() {
+    let mut bench = Bench::new();
+    fs::remove_file(bench.path("v1")).unwrap();
+    bench.program("v1", "v1", "fells its holder");
+    let first = bench.start("run");
+    bench.logged("first ready");
+    let address = bench.address();
+    let (_, old, _) = bench.who();
+    let caller = Caller::begin(address);
+    ask_in(&bench, "", false);
+    bench.logged("v1 holder");
+    wait_for_exit(old);
+    bench.logged_times("v1 ready", 2);
+    let (label, next, holder) = bench.who();
+    assert_eq!(label, "v1", "the successor went with its holder");
+    assert!(next != old && holder != first);
+    let calls = caller.end();
+    assert_eq!(calls.refused, [], "{calls:?}");
+    assert_eq!(bench.address(), address);
+    let log = bench.log();
+    assert!(!log.iter().any(|line| line.starts_with("new ready")), "{log:?}");
+}
+
 #[test]
 fn a_bad_successor_is_undone_by_the_program_that_was_there() {
     let bench = ask("dies", true);
