@@ -6,6 +6,7 @@
 //! listeners' queues, which live as long as either of the two.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -60,6 +61,8 @@ struct Shared {
     obey: mpsc::UnboundedSender<Order>,
     /// Connections of the daemon before this one, by where they came to.
     connections: Mutex<HashMap<Place, Vec<TcpStream>>>,
+    /// Whether this daemon ends for good. Locked while another holder is started.
+    ending: Mutex<bool>,
     /// Whether another daemon goes on with the listeners.
     giving_way: watch::Sender<bool>,
 }
@@ -83,6 +86,7 @@ impl Held {
             circumstances,
             obey,
             connections: Mutex::default(),
+            ending: Mutex::default(),
             giving_way: watch::Sender::new(false),
         };
         Ok((Self { shared: Arc::new(shared) }, Orders(orders)))
@@ -161,9 +165,10 @@ impl Held {
         }
     }
 
-    /// This daemon serves.
-    pub(crate) fn ready(&self) -> io::Result<()> {
-        self.link().ready()
+    /// This daemon serves. The holder knows it when this returns.
+    pub(crate) async fn ready(&self) -> io::Result<()> {
+        let link = self.link();
+        spawn_blocking(move || link.ready()).await?
     }
 
     /// Asks for a daemon that takes this one's place.
@@ -183,24 +188,41 @@ impl Held {
         drop(given.wait_for(|given| *given).await);
     }
 
-    /// This daemon has let go of everything, so that the next one may begin.
-    pub(crate) fn yielded(&self) -> io::Result<()> {
-        self.link().yielded()
+    /// This daemon has let go of everything, so that the next one may begin. That it does is certain when
+    /// this succeeds.
+    pub(crate) async fn yielded(&self) -> io::Result<()> {
+        let link = self.link();
+        spawn_blocking(move || link.yielded()).await?
     }
 
-    /// This daemon ends for good. Comes back when nobody can connect any more.
+    /// Sees to it that whoever this daemon was told to give way to does not serve.
+    pub(crate) async fn end_successor(&self) -> io::Result<()> {
+        let link = self.link();
+        spawn_blocking(move || link.end_successor()).await?
+    }
+
+    /// This daemon ends for good. Comes back when nobody can connect any more. No other holder is started
+    /// from here on, and one that is being started is told, too.
     pub(crate) async fn ending(&self) {
         self.listeners().clear();
-        let link = self.link();
-        report(spawn_blocking(move || link.ending()).await, "the listeners stay with the holder");
+        let held = self.clone();
+        let ended = spawn_blocking(move || {
+            *lock(&held.shared.ending) = true;
+            held.link().ending()
+        });
+        report(ended.await, "the listeners stay with the holder");
     }
 
-    /// Starts another holder in place of one that has died, and tries until there is one.
+    /// Starts another holder in place of one that has died, and tries until there is one or this daemon
+    /// [ends](Self::ending).
     pub(crate) async fn replace_holder(&self, exe: &Path) {
         loop {
             let (held, exe) = (self.clone(), exe.to_owned());
             match spawn_blocking(move || held.start_holder(&exe)).await {
-                Ok(Ok(pid)) => return tracing::warn!(pid, "the holder had died; this is another"),
+                Ok(Ok(None)) => return,
+                Ok(Ok(Some(pid))) => {
+                    return tracing::warn!(pid, "the holder had died; this is another");
+                }
                 Ok(Err(error)) => {
                     tracing::error!(%error, "the holder has died, and no other can be started");
                 }
@@ -210,8 +232,8 @@ impl Held {
         }
     }
 
-    /// Tells the holder now and then that this daemon lives: it ends one that hangs. Never ends.
-    pub(crate) async fn pulse(&self) {
+    /// Tells the holder now and then that this daemon lives: it ends one that hangs.
+    pub(crate) async fn pulse(&self) -> Infallible {
         let wanted = self.circumstances().watchdog.unwrap_or(PULSE);
         let mut pulse = interval(wanted.min(PULSE));
         pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -238,20 +260,38 @@ impl Held {
         self.listeners().remove(&place);
         let link = self.link();
         let released = spawn_blocking(move || link.release(&place)).await;
-        report(released, "a listener stays with the holder");
+        report(released, STAYS);
     }
 
-    fn start_holder(&self, exe: &Path) -> io::Result<u32> {
-        let listeners = self.listeners();
-        let held: Vec<_> =
-            listeners.iter().map(|(place, fd)| (place.clone(), fd.as_fd())).collect();
-        let instance_lock = self.shared.lock.as_fd();
-        let args = [OsString::from(TAKE_OVER)];
+    fn start_holder(&self, exe: &Path) -> io::Result<Option<u32>> {
+        // Kept until there is one, so that whoever ends meanwhile tells the new one of it.
+        let ending = lock(&self.shared.ending);
+        if *ending {
+            return Ok(None);
+        }
+        let held = self.copies()?;
+        let borrowed: Vec<_> = held.iter().map(|(place, fd)| (place.clone(), fd.as_fd())).collect();
+        let (instance_lock, args) = (self.shared.lock.as_fd(), [OsString::from(TAKE_OVER)]);
         let (link, pid) =
-            Link::replace_holder(exe, &args, instance_lock, &held, obeying(&self.shared.obey))?;
-        *lock(&self.shared.link) = link;
+            Link::replace_holder(exe, &args, instance_lock, &borrowed, obeying(&self.shared.obey))?;
+        *lock(&self.shared.link) = link.clone();
         self.shared.holder.store(pid, Ordering::Relaxed);
-        Ok(pid)
+        drop(ending);
+        // What was let go of meanwhile, when there was nobody to tell.
+        for (place, _) in held {
+            if !self.listeners().contains_key(&place)
+                && let Err(error) = link.release(&place)
+            {
+                tracing::warn!(%error, "{STAYS}");
+            }
+        }
+        Ok(Some(pid))
+    }
+
+    /// Every listener once more.
+    fn copies(&self) -> io::Result<Vec<(Place, OwnedFd)>> {
+        let copy = |(place, fd): (&Place, &OwnedFd)| Ok((place.clone(), fd.try_clone()?));
+        self.listeners().iter().map(copy).collect()
     }
 
     fn link(&self) -> Link {
@@ -272,6 +312,9 @@ impl Orders {
 
 /// The word by which this program becomes a holder in place of one that died.
 pub const TAKE_OVER: &str = "__take-over";
+
+/// What becomes of a listener that cannot be released.
+const STAYS: &str = "a listener stays with the holder";
 
 /// No code leaves what is locked here half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -32,8 +32,8 @@ mod succession;
 mod upkeep;
 mod wake;
 
+use std::convert::Infallible;
 use std::ffi::OsString;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ use tokio::time::timeout;
 
 use service::Service;
 use store::Store;
-use succession::{Ending, until_told};
+use succession::{Ending, make_room, until_told};
 use upkeep::{keep_entries, keep_watch, pass_on_news, sweep};
 use wake::{Awake, wake};
 
@@ -147,18 +147,22 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
         .listen_for_commands(&run_dir)
         .await
         .map_err(|source| RunError::Socket { path: service.instance.socket(), source })?;
-    held.ready().map_err(RunError::Holder)?;
+    if let Err(error) = held.ready().await {
+        // Its end is the first order that comes, and another one is started then.
+        tracing::warn!(%error, "the holder does not hear that this daemon serves");
+    }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "daemon ready");
     let mut clients = JoinSet::new();
     let how = tokio::select! {
         how = until_told(&mut wishes, &mut orders, &held, &exe) => how,
-        () = accept(&listener, &service, &mut clients) => Ending::KeepServers,
-        () = keep_watch(&engines, &registry) => Ending::KeepServers,
-        () = sweep(&service.gateway) => Ending::KeepServers,
-        () = keep_entries(&registry, service.listen.clone(), sessions_lost) => Ending::KeepServers,
-        () = held.pulse() => Ending::KeepServers,
+        never = accept(&listener, &service, &mut clients) => match never {},
+        never = keep_watch(&engines, &registry) => match never {},
+        never = sweep(&service.gateway) => match never {},
+        never = keep_entries(&registry, service.listen.clone(), sessions_lost) => match never {},
+        never = held.pulse() => match never {},
     };
     drop(listener);
+    service.gateway.note_use();
     match how {
         Ending::EndServers => {
             let drained = front.close();
@@ -191,12 +195,11 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     }
     service.context.clients.end().await;
     service.context.journal.close();
-    service.gateway.note_use();
     sessions.close();
-    if how == Ending::GiveWay {
-        held.yielded().map_err(RunError::Holder)?;
+    match how {
+        Ending::GiveWay => make_room(&held, &exe).await,
+        Ending::KeepServers | Ending::EndServers => Ok(()),
     }
-    Ok(())
 }
 
 /// Freezes the sessions when it is dropped: whatever is dropped after it, by an error too, was not given up by
@@ -243,7 +246,11 @@ fn tell_of_the_last(held: &Held) {
 }
 
 /// Accepts clients until it is dropped.
-async fn accept(listener: &UnixListener, service: &Arc<Service>, clients: &mut JoinSet<()>) {
+async fn accept(
+    listener: &UnixListener,
+    service: &Arc<Service>,
+    clients: &mut JoinSet<()>,
+) -> Infallible {
     let commands = Arc::new(Semaphore::new(CLIENTS));
     loop {
         let permit = Arc::clone(&commands).acquire_owned().await;
@@ -265,11 +272,5 @@ async fn accept(listener: &UnixListener, service: &Arc<Service>, clients: &mut J
 impl From<EngineError> for RunError {
     fn from(error: EngineError) -> Self {
         Self::Engine(error)
-    }
-}
-
-impl From<io::Error> for RunError {
-    fn from(error: io::Error) -> Self {
-        Self::Runtime(error)
     }
 }

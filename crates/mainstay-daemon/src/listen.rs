@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,10 +98,8 @@ impl Listener {
         let (told, told_to) = watch::channel(None);
         let (stop, stopped) = watch::channel(());
         let task = tokio::spawn(async move {
-            let listener = tokio::select! {
-                listener = bind(addr, &sockets) => listener,
-                () = gone(stopped.clone()) => return,
-            };
+            let stop = || told_to_stop(stopped.clone(), &sockets);
+            let Some(listener) = bind(addr, &sockets, stop()).await else { return };
             told.send_replace(listener.local_addr().ok());
             let config = Config {
                 scope,
@@ -108,7 +107,6 @@ impl Listener {
                 limits: Limits::default(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             };
-            let stop = || told_to_stop(stopped.clone(), &sockets);
             let inherited = sockets.connections(addr);
             let serve = http::serve(listener, inherited, hubs, config, stop());
             // At once, because nobody is to wait in the queue of a listener that is not served.
@@ -177,17 +175,27 @@ async fn gone(mut sender: watch::Receiver<()>) {
     while sender.changed().await.is_ok() {}
 }
 
-async fn bind(addr: SocketAddr, sockets: &Sockets) -> TcpListener {
+/// Tries until it has the address, or is to stop. An attempt that was begun is seen through, so that no
+/// listener is left with the holder that nobody knows of.
+async fn bind(
+    addr: SocketAddr,
+    sockets: &Sockets,
+    stop: impl Future<Output = Drain>,
+) -> Option<TcpListener> {
+    let mut stop = pin!(stop);
     let mut told = false;
     loop {
         match sockets.listen(addr).await {
-            Ok(listener) => return listener,
+            Ok(listener) => return Some(listener),
             Err(error) if told => tracing::debug!(%addr, %error, "still cannot listen"),
             Err(error) => {
                 tracing::error!(%addr, %error, "cannot listen for MCP clients; trying again");
                 told = true;
             }
         }
-        sleep(TRY_AGAIN).await;
+        tokio::select! {
+            () = sleep(TRY_AGAIN) => {}
+            Drain::Finish | Drain::HandOver = &mut stop => return None,
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! How a daemon ends, and how another one takes its place.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -7,12 +8,17 @@ use mainstay_api::{ApiError, ErrorKind};
 use mainstay_hold::holder::Order;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::RunError;
 use crate::held::{Held, Orders};
 
 /// How long whoever asked for another daemon may take to be told that it comes.
 const TOLD: Duration = Duration::from_millis(100);
+
+/// How long it may take to start a holder in the end, when there is no other way to go on.
+const REPLACED: Duration = Duration::from_secs(15);
 
 /// How a daemon ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,47 +41,56 @@ pub(crate) async fn until_told(
 ) -> Ending {
     let listen = |kind| signal(kind).expect("the runtime handles signals");
     let (mut term, mut int) = (listen(SignalKind::terminate()), listen(SignalKind::interrupt()));
-    let mut asked: Option<Succession> = None;
+    let mut asked = Asked::default();
+    let mut holders = JoinSet::new();
     loop {
         tokio::select! {
             wish = wishes.recv() => match wish {
                 None | Some(Wish::End { keep_servers: true }) => return Ending::KeepServers,
                 Some(Wish::End { keep_servers: false }) => return Ending::EndServers,
-                Some(Wish::Succeed(succession)) => {
+                Some(Wish::Succeed(succession)) => asked.take_on(succession, |succession| {
                     let exe = succession.exe.as_deref().unwrap_or(exe);
-                    match held.replace(exe, succession.fallback.as_deref()) {
-                        Ok(()) => asked = Some(succession),
-                        Err(error) => succession.refuse(&error.to_string()),
-                    }
-                }
+                    held.replace(exe, succession.fallback.as_deref())
+                }),
             },
             order = orders.next() => match order {
                 Order::Go => {}
                 Order::GiveWay => {
-                    if let Some(asked) = asked {
-                        asked.grant().await;
-                    }
+                    asked.grant().await;
                     return Ending::GiveWay;
                 }
                 Order::NotReplaced(why) => {
                     tracing::error!(why, "another daemon was to take over, and could not");
-                    if let Some(asked) = asked.take() {
-                        asked.refuse(&why);
-                    }
+                    asked.refuse(&why);
                 }
                 Order::HolderGone => {
-                    if let Some(asked) = asked.take() {
-                        asked.refuse("the holder of the listeners died meanwhile");
-                    }
+                    asked.refuse("the holder of the listeners died meanwhile");
                     let (held, exe) = (held.clone(), exe.to_owned());
-                    // It ends by itself, at the latest with this daemon.
-                    drop(tokio::spawn(async move { held.replace_holder(&exe).await }));
+                    holders.spawn(async move { held.replace_holder(&exe).await });
                 }
             },
+            Some(replaced) = holders.join_next() => {
+                if let Err(error) = replaced {
+                    tracing::error!(%error, "the holder was not replaced");
+                }
+            }
             _ = term.recv() => return Ending::KeepServers,
             _ = int.recv() => return Ending::KeepServers,
         }
     }
+}
+
+/// Has the next daemon begin, now that this one has let go of everything. If the holder has died meanwhile,
+/// nobody can tell whether it had told the next one to go. So that one is ended, and a new holder, which
+/// has all listeners from us, starts another when we are gone: never nobody, and never two.
+pub(crate) async fn make_room(held: &Held, exe: &Path) -> Result<(), RunError> {
+    let Err(error) = held.yielded().await else { return Ok(()) };
+    tracing::warn!(%error, "the holder has died in the middle of a hand-over");
+    if let Err(error) = held.end_successor().await {
+        tracing::error!(%error, "the daemon that was to take over cannot be ended");
+    }
+    let replaced = timeout(REPLACED, held.replace_holder(exe)).await;
+    replaced.map_err(|elapsed| RunError::Holder(elapsed.into()))
 }
 
 /// What clients want of the daemon itself.
@@ -102,14 +117,43 @@ pub(crate) struct Succession {
     told: oneshot::Receiver<()>,
 }
 
+/// The succession that is under way, if any.
+#[derive(Debug, Default)]
+struct Asked(Option<Succession>);
+
+impl Asked {
+    /// Takes on a succession if it is the only one and can be asked for.
+    fn take_on(&mut self, succession: Succession, ask: impl FnOnce(&Succession) -> io::Result<()>) {
+        if self.0.is_some() {
+            return succession.refuse("another one is under way");
+        }
+        match ask(&succession) {
+            Ok(()) => self.0 = Some(succession),
+            Err(error) => succession.refuse(&error.to_string()),
+        }
+    }
+
+    async fn grant(self) {
+        if let Some(succession) = self.0 {
+            succession.grant().await;
+        }
+    }
+
+    fn refuse(&mut self, why: &str) {
+        if let Some(succession) = self.0.take() {
+            succession.refuse(why);
+        }
+    }
+}
+
 impl Succession {
     /// Asks for another daemon; `tell` is given the answer as long as this daemon lives.
     pub(crate) async fn ask(
         wishes: &mpsc::Sender<Wish>,
         exe: Option<PathBuf>,
         fallback: Option<PathBuf>,
-        tell: impl AsyncFnOnce(Result<(), ApiError>) -> std::io::Result<()>,
-    ) -> std::io::Result<()> {
+        tell: impl AsyncFnOnce(Result<(), ApiError>) -> io::Result<()>,
+    ) -> io::Result<()> {
         let (outcome, decided) = oneshot::channel();
         let (telling, told) = oneshot::channel();
         let wish = Wish::Succeed(Self { exe, fallback, outcome, told });
@@ -127,7 +171,7 @@ impl Succession {
     }
 
     /// The other daemon is about to go on. Comes back when that was told.
-    pub(crate) async fn grant(self) {
+    async fn grant(self) {
         if self.outcome.send(Ok(())).is_ok() {
             // An error is what is waited for; one who does not read is not.
             drop(timeout(TOLD, self.told).await);
@@ -135,8 +179,57 @@ impl Succession {
     }
 
     /// There is no other daemon.
-    pub(crate) fn refuse(self, why: &str) {
+    fn refuse(self, why: &str) {
         // Whoever asked may have gone.
         drop(self.outcome.send(Err(why.to_owned())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Answer = oneshot::Receiver<Result<(), String>>;
+
+    /// A wish, the answer to it, and what is dropped when that was told.
+    fn a_wish() -> (Succession, Answer, oneshot::Sender<()>) {
+        let (outcome, answer) = oneshot::channel();
+        let (telling, told) = oneshot::channel();
+        (Succession { exe: None, fallback: None, outcome, told }, answer, telling)
+    }
+
+    fn refused(answer: &mut Answer) -> String {
+        answer.try_recv().unwrap().unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_second_wish_is_refused_and_the_first_goes_on() {
+        let mut asked = Asked::default();
+        let (first, first_answer, telling) = a_wish();
+        asked.take_on(first, |_| Ok(()));
+        let (second, mut answer, _) = a_wish();
+        asked.take_on(second, |_| panic!("the holder is not asked again"));
+        assert_eq!(refused(&mut answer), "another one is under way");
+
+        drop(telling);
+        asked.grant().await;
+        assert_eq!(first_answer.await, Ok(Ok(())));
+    }
+
+    #[test]
+    fn one_that_came_to_nothing_makes_room_for_another() {
+        let mut asked = Asked::default();
+        let (deaf, mut answer, _) = a_wish();
+        asked.take_on(deaf, |_| Err(io::Error::other("nobody listens")));
+        assert_eq!(refused(&mut answer), "nobody listens");
+
+        let (bad, mut answer, _) = a_wish();
+        asked.take_on(bad, |_| Ok(()));
+        asked.refuse("it fell");
+        assert_eq!(refused(&mut answer), "it fell");
+
+        let (good, mut answer, _) = a_wish();
+        asked.take_on(good, |_| Ok(()));
+        assert!(answer.try_recv().is_err(), "it is under way");
     }
 }

@@ -1,5 +1,6 @@
 //! What a daemon does all the time, until it is dropped.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ pub(crate) async fn pass_on_news(
 }
 
 /// Compares with what the engine lists now and then, and at once when the host has slept.
-pub(crate) async fn keep_watch(engines: &Engines, registry: &Registry) {
+pub(crate) async fn keep_watch(engines: &Engines, registry: &Registry) -> Infallible {
     let mut pulse = interval(PULSE);
     pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut slept = clock::slept();
@@ -71,7 +72,7 @@ pub(crate) async fn keep_entries(
     registry: &Registry,
     mut listen: watch::Receiver<Option<SocketAddr>>,
     sessions_lost: bool,
-) {
+) -> Infallible {
     if sessions_lost {
         registry.lose_sessions().await;
     }
@@ -89,7 +90,7 @@ pub(crate) async fn keep_entries(
 }
 
 /// Ends sessions that nobody uses any more, and notes of the others when they were used.
-pub(crate) async fn sweep(gateway: &Gateway) {
+pub(crate) async fn sweep(gateway: &Gateway) -> Infallible {
     loop {
         tokio::time::sleep(SWEEP).await;
         gateway.sweep();

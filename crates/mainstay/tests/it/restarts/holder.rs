@@ -1,6 +1,9 @@
 //! The holder dies, both die, or no daemon can live.
 
 use std::fs;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -32,6 +35,66 @@ fn a_killed_holder_is_replaced_and_the_daemon_is_held_as_before() {
         knocker.was_always_welcome();
     }
     scene.assert_server_kept();
+}
+
+/// Whatever the hand-over has come to, one of the two daemons goes on, or a third one does.
+#[test]
+fn a_holder_that_is_killed_during_a_reload_leaves_a_daemon() {
+    let scene = Scene::new(&[], &[]);
+    let session = scene.raw();
+    let knockers = [Knocker::tcp(&scene.address()), Knocker::unix(scene.socket())];
+    for round in 1..=12 {
+        let (_, holder) = scene.mainstay();
+        let mut reload = scene.env.command(["daemon", "reload"]);
+        let mut reload = reload.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // Each round another moment is met; which one does not matter to what must be.
+        thread::sleep(Duration::from_millis(round * 30));
+        kill(holder, Signal::KILL);
+        until_dead(holder);
+        until("the command has ended", || reload.try_wait().unwrap());
+        once_held_anew(&scene, holder);
+        assert_eq!(say(&session, round, "count", &json!({})), round.to_string());
+    }
+    for knocker in knockers {
+        knocker.was_always_welcome();
+    }
+    scene.assert_server_kept();
+}
+
+#[test]
+fn a_holder_that_dies_before_its_daemon_is_ready_is_replaced() {
+    let scene = Scene::new(&[], &[]);
+    let session = scene.raw();
+    let knocker = Knocker::tcp(&scene.address());
+    let (old, holder) = scene.mainstay();
+    kill(old, Signal::KILL);
+    until("the next daemon has opened the state", || {
+        let mut others = scene.env.processes().into_iter().filter(|pid| *pid != old);
+        others.find(|pid| opened(*pid, "state.db"))
+    });
+    kill(holder, Signal::KILL);
+    until_dead(holder);
+    let (next, _) = once_held_anew(&scene, holder);
+    assert_ne!(next, old);
+    assert_eq!(say(&session, 1, "count", &json!({})), "1");
+    Blow::Kill.strike(&scene.env);
+    assert_eq!(say(&session, 2, "count", &json!({})), "2");
+    knocker.was_always_welcome();
+    scene.assert_server_kept();
+}
+
+/// The daemon and its holder, once that is another one than this. None is started for it.
+fn once_held_anew(scene: &Scene, dead: u32) -> (u32, u32) {
+    until("there is another holder", || {
+        let (daemon, holder) = scene.mainstay();
+        (holder != dead && is_alive(holder)).then_some((daemon, holder))
+    })
+}
+
+/// Whether a process has a file of this name open.
+fn opened(pid: u32, name: &str) -> bool {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|file| file.ends_with(name))
 }
 
 #[test]

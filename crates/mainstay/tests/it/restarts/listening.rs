@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use serde_json::json;
 
 use super::scene::{Blow, Knocker, NAME, Scene, say};
-use crate::env::{TestEnv, free_port, until};
+use crate::env::{TestEnv, fixture, free_port, until};
 use crate::proxy::raw::Raw;
 
 #[test]
@@ -59,6 +59,23 @@ fn a_changed_config_file_moves_the_listener_and_a_broken_one_changes_nothing() {
     assert_eq!(say(&session, 2, "count", &json!({})), "2");
     knocker.was_always_welcome();
     scene.assert_server_kept();
+}
+
+#[test]
+fn a_taken_address_keeps_no_daemon_from_giving_way() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let env = TestEnv::new().with_var("MAINSTAY_LISTEN", &address);
+    let server = env.run_server(NAME, &[], &[&fixture()]);
+    Blow::Reload.strike(&env);
+    let log = fs::read_to_string(env.mainstay_home().join("state/daemon.log")).unwrap();
+    assert!(log.contains("daemon ends how=GiveWay"), "it went by itself: {log}");
+    env.ok(["daemon", "stop", "--keep-servers"]);
+    assert_eq!(env.server(NAME)["pid"], server["pid"]);
+
+    drop(taken);
+    until("it listens", || TcpStream::connect(&address).ok());
+    assert_eq!(env.server(NAME)["url"], json!(format!("http://{address}/{NAME}/mcp")));
 }
 
 /// Two addresses that nothing listens at.
