@@ -34,6 +34,7 @@ mod plan;
 mod process;
 mod run;
 mod signals;
+mod waiting;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -42,8 +43,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 
 use self::daemon::Daemon;
 pub use self::last_words::FILE as LAST_WORDS;
@@ -137,26 +136,31 @@ impl std::error::Error for HoldError {
 /// failed start has left nothing behind.
 pub fn run(config: Config, tell: impl FnOnce(First)) -> Result<(), HoldError> {
     match lock::attempt(&config.state_dir).map_err(HoldError::Lock)? {
-        Attempt::Ours(lock) => hold(config, lock, Notify::from_env(), tell),
+        Attempt::Ours(lock) => {
+            let signals = listen(&config)?;
+            hold(config, lock, Notify::from_env(), signals, tell)
+        }
         Attempt::Taken(_, pid) => Err(HoldError::Taken { pid }),
     }
 }
 
 /// As [`run()`], for a service manager: waits until the lock is free instead of failing, and tells the
-/// manager meanwhile that all is well, because somebody serves. A signal ends the wait as it ends any
-/// process.
+/// manager meanwhile that all is well, because somebody serves. A signal ends the wait, and the one who
+/// serves too if that is the manager's as well.
 pub fn run_when_free(config: Config, tell: impl FnOnce(First)) -> Result<(), HoldError> {
     let notify = Notify::from_env();
+    let mut signals = listen(&config)?;
     let lock = match lock::attempt(&config.state_dir).map_err(HoldError::Lock)? {
         Attempt::Ours(lock) => lock,
         Attempt::Taken(lock, pid) => {
             notify.waiting(pid);
-            let lock = wait_for(lock, &notify).map_err(io_error("wait for the lock"))?;
+            let waited = waiting::wait(lock, &config.state_dir, &notify, &mut signals);
+            let Some(lock) = waited.map_err(io_error("wait for the lock"))? else { return Ok(()) };
             notify.starting();
             lock
         }
     };
-    hold(config, lock, notify, tell)
+    hold(config, lock, notify, signals, tell)
 }
 
 /// The holder that replaces a dead one. Its standard input is the socket that
@@ -165,7 +169,7 @@ pub fn take_over(config: Config) -> Result<(), HoldError> {
     let taken = take_stdio(config.foreground).and_then(receive);
     let (spawned, mut lock, listeners) = taken.map_err(io_error("take over"))?;
     lock::sign(&mut lock).map_err(io_error("write into the lock"))?;
-    let signals = Signals::listen(config.foreground).map_err(io_error("listen to signals"))?;
+    let signals = listen(&config)?;
     let (plan, id) = Plan::adopt(clock::now(), config.exe.clone());
     let mut daemon = Daemon::new(id, spawned);
     let holder_pid = std::process::id();
@@ -188,6 +192,7 @@ fn hold(
     config: Config,
     lock: File,
     notify: Notify,
+    signals: Signals,
     tell: impl FnOnce(First),
 ) -> Result<(), HoldError> {
     finish(Holder {
@@ -195,7 +200,7 @@ fn hold(
         lock: Rc::new(lock.into()),
         listeners: Listeners::default(),
         daemons: Vec::new(),
-        signals: Signals::listen(config.foreground).map_err(io_error("listen to signals"))?,
+        signals,
         notify,
         buffer: Buffer::new(),
         tell: Some(tell),
@@ -223,23 +228,8 @@ fn finish<T: FnOnce(First)>(holder: Holder<T>) -> Result<(), HoldError> {
     }
 }
 
-/// Waits for the lock on a thread of its own, because the manager wants to hear from us.
-fn wait_for(lock: File, notify: &Notify) -> io::Result<File> {
-    let (sender, taken) = mpsc::channel();
-    let wait = move || {
-        let _nobody_waits = sender.send(lock::wait(lock));
-    };
-    thread::Builder::new().name("lock".into()).spawn(wait)?;
-    let Some(every) = notify.watchdog() else {
-        return taken.recv().expect("the thread sends once");
-    };
-    loop {
-        match taken.recv_timeout(every) {
-            Ok(lock) => return lock,
-            Err(RecvTimeoutError::Timeout) => notify.pulse(),
-            Err(RecvTimeoutError::Disconnected) => unreachable!("the thread sends once"),
-        }
-    }
+fn listen(config: &Config) -> Result<Signals, HoldError> {
+    Signals::listen(config.foreground).map_err(io_error("listen to signals"))
 }
 
 /// The socket, moved out of the way of daemons to be started. In the background output and error lead

@@ -25,6 +25,11 @@ pub(crate) fn stat(pid: u32) -> io::Result<Option<Stat>> {
     }
 }
 
+/// Where a process is in the control groups, as the kernel writes it.
+pub(crate) fn control_group(pid: u32) -> io::Result<String> {
+    fs::read_to_string(format!("/proc/{pid}/cgroup"))
+}
+
 /// The pids of all processes that can be seen.
 pub(crate) fn pids() -> io::Result<impl Iterator<Item = u32>> {
     Ok(fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))

@@ -3,10 +3,10 @@
 //! The lock belongs to the open file and not to a process. The holder gives it to every daemon, so the
 //! instance stays locked while any of them lives.
 
-use std::fs::File;
-use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
@@ -27,19 +27,22 @@ pub(super) fn attempt(state_dir: &Path) -> io::Result<Attempt> {
         .write(true)
         .truncate(false)
         .mode(0o600)
-        .open(state_dir.join("lock"))?;
+        .open(path(state_dir))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from) {
         Ok(()) => {
             sign(&mut file)?;
             Ok(Attempt::Ours(file))
         }
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
-            let mut pid = String::new();
-            file.read_to_string(&mut pid)?;
-            Ok(Attempt::Taken(file, pid.trim().parse().ok()))
+            Ok(Attempt::Taken(file, owner(state_dir)?))
         }
         Err(error) => Err(error),
     }
+}
+
+/// The holder that took the lock last.
+pub(super) fn owner(state_dir: &Path) -> io::Result<Option<u32>> {
+    Ok(fs::read_to_string(path(state_dir))?.trim().parse().ok())
 }
 
 /// Waits until the lock is free and takes it.
@@ -54,6 +57,10 @@ pub(super) fn sign(file: &mut File) -> io::Result<()> {
     file.set_len(0)?;
     file.rewind()?;
     writeln!(file, "{}", std::process::id())
+}
+
+fn path(state_dir: &Path) -> PathBuf {
+    state_dir.join("lock")
 }
 
 #[cfg(test)]

@@ -25,6 +25,11 @@ impl Notify {
         Self { to, watchdog }
     }
 
+    /// Whether there is one.
+    pub(super) fn is_heard(&self) -> bool {
+        self.to.is_some()
+    }
+
     /// How often it wants to hear that all is well: twice as often as it would worry.
     pub(super) fn watchdog(&self) -> Option<Duration> {
         self.watchdog

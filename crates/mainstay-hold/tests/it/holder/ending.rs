@@ -104,6 +104,51 @@ fn who_waits_takes_over_when_the_lock_is_free() {
     assert_eq!(bench.who().2, second);
 }
 
+/// The holder of a service was killed; the service was started again, and waits for the daemon to end.
+#[test]
+fn who_waits_for_a_manager_passes_its_end_on_to_who_serves() {
+    let (mut bench, first) = Bench::serving();
+    let path = bench.path("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    let (_, daemon, _) = bench.who();
+    kill(first, Signal::KILL);
+    bench.logged("v1 holder");
+    let (_, same, second) = bench.who();
+    assert_eq!(same, daemon);
+    let waiting = bench.start_with("wait", &[("NOTIFY_SOCKET", path.to_str().unwrap())]);
+    assert!(hear(&manager).starts_with("READY=1\nSTATUS=waiting"));
+    kill(waiting, Signal::TERM);
+    assert_eq!(hear(&manager), "STOPPING=1");
+    assert_eq!(bench.exit_code(), Some(0));
+    for ended in [daemon, second] {
+        wait_for_exit(ended);
+    }
+    assert_eq!(bench.try_tell("who").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(
+        bench.logged_times("first ready", 1).len(),
+        1,
+        "the one that waited started nothing"
+    );
+}
+
+#[test]
+fn who_waits_for_nobody_ends_alone() {
+    let (mut bench, first) = Bench::serving();
+    let waiting = bench.start("wait");
+    // When it has begun to wait cannot be seen; before, the signal ends it in another way.
+    kill(waiting, Signal::TERM);
+    wait_for_exit(waiting);
+    assert_eq!(bench.who().2, first);
+}
+
+/// What a service manager is told next.
+fn hear(manager: &UnixDatagram) -> String {
+    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut text = [0; 256];
+    let count = manager.recv(&mut text).unwrap();
+    String::from_utf8(text[..count].to_vec()).unwrap()
+}
+
 #[test]
 fn what_is_released_is_free_and_what_is_taken_says_so() {
     let (bench, _) = Bench::serving();
@@ -121,12 +166,7 @@ fn a_service_manager_hears_of_everything() {
     let mut bench = Bench::new();
     let path = bench.path("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let hear = || {
-        let mut text = [0; 256];
-        let count = manager.recv(&mut text).unwrap();
-        String::from_utf8(text[..count].to_vec()).unwrap()
-    };
+    let hear = || hear(&manager);
     let socket = path.to_str().unwrap().to_owned();
     let env = [("NOTIFY_SOCKET", &*socket), ("WATCHDOG_USEC", "60000000")];
     let holder = bench.start_with("run", &env);

@@ -1,0 +1,80 @@
+//! Waiting for the lock on behalf of a service manager.
+//!
+//! When the holder of a service is killed, its daemon serves on with a holder of its own making, and the
+//! manager starts the service again: that one waits here. It is all that the manager knows of, so an end
+//! that is asked of it is meant for whoever serves. It is passed on if that belongs to the same service,
+//! which is to say, to the same control group; a daemon that somebody started elsewhere is left alone.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::lock;
+use super::notify::Notify;
+use super::signals::Signals;
+use crate::procfs;
+
+/// Waits until the lock is ours, or `None` when somebody wants us to end. The manager hears meanwhile that
+/// all is well.
+pub(super) fn wait(
+    taken: File,
+    state_dir: &Path,
+    notify: &Notify,
+    signals: &mut Signals,
+) -> io::Result<Option<File>> {
+    let (sender, locked) = mpsc::channel();
+    // Its other end is closed when the lock was sent.
+    let (bell, ringer) = UnixStream::pair()?;
+    let wait = move || {
+        let _nobody_waits = sender.send(lock::wait(taken));
+        drop(ringer);
+    };
+    thread::Builder::new().name("lock".into()).spawn(wait)?;
+    let mut ending = false;
+    loop {
+        pause(&bell, signals, notify.watchdog())?;
+        if signals.count() > 0 {
+            ending = true;
+            notify.stopping();
+            if !notify.is_heard() || pass_on(state_dir).is_err() {
+                return Ok(None);
+            }
+        }
+        if let Ok(lock) = locked.try_recv() {
+            return lock.map(|lock| (!ending).then_some(lock));
+        }
+        notify.pulse();
+    }
+}
+
+/// Sleeps until something happens, or as long as the manager has patience.
+fn pause(bell: &UnixStream, signals: &Signals, limit: Option<Duration>) -> io::Result<()> {
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    let mut sources = [bell.as_fd(), signals.as_fd()]
+        .map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
+    match poll(&mut sources, limit.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Asks the holder that has the lock to end, if it belongs to the same service as we do.
+fn pass_on(state_dir: &Path) -> io::Result<()> {
+    let pid = lock::owner(state_dir)?.ok_or(ErrorKind::NotFound)?;
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(ErrorKind::NotFound)?;
+    // First the descriptor, so that nobody else can be meant once the group was found to be ours.
+    let process = pidfd_open(process, PidfdFlags::empty())?;
+    if procfs::control_group(pid)? != procfs::control_group(std::process::id())? {
+        return Err(ErrorKind::PermissionDenied.into());
+    }
+    Ok(pidfd_send_signal(&process, Signal::TERM)?)
+}
