@@ -211,6 +211,13 @@ fn servers_and_sessions_outlive_the_service() {
     });
     machine.assert_unharmed(&server, &session);
 
+    // What systemd started waits for the daemon, which it does not know; an end is for both.
+    machine.systemctl("stop");
+    assert!(!machine.is_alive(daemon) && machine.is_alive(pid_of(&server)));
+    assert_eq!(machine.property("Result"), "success");
+    machine.systemctl("start");
+    machine.assert_unharmed(&server, &session);
+
     machine.mainstay(&["service", "uninstall"]);
     machine.assert_unharmed(&server, &session);
 }
