@@ -3,9 +3,9 @@
 //! One connection carries one request. The daemon speaks first: a [`Hello`] line with its version
 //! and the protocol's. The client then writes one [`Request`] line, and reads [`Frame`] lines: any
 //! number of items for a request that streams, then exactly one `ok` or `error`. After the `ok` to
-//! [`Request::Connect`] the connection is a client's line to its MCP server. Every line is one JSON
-//! value. What the fields mean to users is kept in `schema/v1.json`, which a test compares with
-//! these types.
+//! [`Request::Connect`] the connection is a client's line to its MCP server, on which a daemon that
+//! leaves says a [`Farewell`]. Every line is one JSON value. What the fields mean to users is kept in
+//! `schema/v1.json`, which a test compares with these types.
 //!
 //! Compatibility: readers ignore fields they do not know; a field is never given another meaning. A
 //! change that an old reader would misread raises [`PROTOCOL`].
@@ -31,7 +31,9 @@ pub use model::{
     Connected, ContainerInfo, DaemonInfo, Described, EventRecord, LastExit, LogLine, McpInfo,
     Outcome, PullProgress, ServerInfo, StatusReport, WhyReport,
 };
-pub use protocol::{Around, Frame, Hello, MAX_LINE, MAX_MESSAGE, PROTOCOL, Request, Which};
+pub use protocol::{
+    Around, Farewell, Frame, Hello, MAX_LINE, MAX_MESSAGE, PROTOCOL, Request, Which,
+};
 pub use registration::{
     ClientDone, ClientEntry, ClientInfo, ClientReport, EntryStanding, Registration,
 };

@@ -139,6 +139,9 @@ pub enum Request {
         name: ServerName,
         /// A session that an earlier connection carried, to go on with.
         session: Option<String>,
+        /// Whether it understands a [`Farewell`].
+        #[serde(default)]
+        farewell: bool,
     },
     /// Has another daemon take this one's place, with no connection refused in between. Answered with
     /// `null` when the other one is prepared and this one gives way, which is before the other one serves; or
@@ -242,4 +245,17 @@ pub enum Frame {
     Ok(Box<RawValue>),
     /// The request failed; nothing follows.
     Error(ApiError),
+}
+
+/// The last line of a daemon on a connection that carries JSON-RPC, to clients that understand it. It is no
+/// JSON-RPC itself, so that no server can say it in the daemon's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Farewell {
+    /// Another daemon takes its place.
+    Leaving {
+        /// How many of the client's lines on this connection it has taken. Of the later ones nobody
+        /// has seen anything: they are for the next daemon to hear.
+        taken: u64,
+    },
 }

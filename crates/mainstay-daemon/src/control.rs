@@ -1,17 +1,18 @@
 //! The control API on the unix socket.
 //!
 //! Only the user who runs the daemon may speak to it: the socket is private, and the peer's
-//! credentials are checked on every connection. The daemon speaks first.
-
-mod until;
+//! credentials are checked on every connection. The daemon speaks first, and last to an MCP client: when
+//! it gives way, the client is told which of its lines are for the next daemon to hear.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_api::{ApiError, Connected, ErrorKind, Frame, Hello, MAX_LINE, PROTOCOL, Request};
+use mainstay_api::{
+    ApiError, Connected, ErrorKind, Farewell, Frame, Hello, MAX_LINE, PROTOCOL, Request,
+};
 use mainstay_core::ServerName;
-use mainstay_proxy::front::lines::{self, AtEnd, LineClient};
+use mainstay_proxy::front::lines::{self, AtEnd, Ended, LineClient};
 use serde::Serialize;
 use serde_json::value::to_raw_value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -20,14 +21,16 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use self::until::Until;
 use crate::service::Service;
 
 /// A client that says nothing for so long has gone away.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// MCP clients over lines that are served at the same time.
-const CONNECTED: usize = 4096;
+const CONNECTED: u32 = 4096;
+
+/// How long their farewells may take. A client that does not read keeps the next daemon waiting.
+const FAREWELLS: Duration = Duration::from_millis(100);
 
 /// Speaks with one client until its request is answered. The permit is for a command: an MCP client
 /// gives it back.
@@ -62,9 +65,9 @@ pub(crate) async fn converse(
                 return peer.fail(ApiError::new(ErrorKind::Invalid, message)).await;
             }
         };
-        if let Request::Connect { name, session } = request {
+        if let Request::Connect { name, session, farewell } = request {
             drop(permit);
-            return connect(&service, &name, session, reader, peer).await;
+            return connect(&service, (&name, session), farewell, reader, peer).await;
         }
         // Intent that is stored must also reach its driver, whoever has gone meanwhile.
         if request.is_change() {
@@ -84,12 +87,16 @@ pub(crate) async fn converse(
 /// The connection carries the messages of one MCP client from here on.
 async fn connect(
     service: &Service,
-    name: &ServerName,
-    session: Option<String>,
+    (name, session): (&ServerName, Option<String>),
+    farewell: bool,
     reader: BufReader<OwnedReadHalf>,
     mut peer: Peer,
 ) -> io::Result<()> {
-    let Ok(_connected) = service.connected.try_acquire() else {
+    if service.held.is_giving_way() {
+        // Only the next daemon knows what becomes of the session.
+        return Ok(());
+    }
+    let Ok(_seat) = service.connected.try_acquire() else {
         let message = format!("{CONNECTED} clients are connected already");
         return peer.fail(ApiError::new(ErrorKind::Unavailable, message)).await;
     };
@@ -107,14 +114,25 @@ async fn connect(
         LineClient { server: name.to_string(), resume: Some(session), at_end: AtEnd::Close };
     let hubs = Arc::clone(&service.gateway.hubs);
     // Whatever a client says from then on is for the next daemon to hear.
-    let reader = Until::new(reader, service.held.giving_way());
-    let served = lines::serve_lines(hubs, client, reader, peer.write, |_| {}).await;
-    served.map_err(io::Error::other)
+    let leave = service.held.giving_way();
+    let served = lines::serve_lines(hubs, client, reader, &mut peer.write, leave, |_| {}).await;
+    match served.map_err(io::Error::other)? {
+        Ended::Left { taken } if farewell => peer.line(&Farewell::Leaving { taken }).await,
+        Ended::Left { .. } | Ended::Done => Ok(()),
+    }
 }
 
-/// Leaves for as many MCP clients over lines as there may be.
+/// Seats for as many MCP clients over lines as there may be.
 pub(crate) fn seats() -> Semaphore {
-    Semaphore::new(CONNECTED)
+    Semaphore::new(CONNECTED as usize)
+}
+
+/// Waits until all of them are left, if that takes no longer than farewells do. No seat may be asked for
+/// any more.
+pub(crate) async fn all_left(seats: &Semaphore) {
+    if timeout(FAREWELLS, seats.acquire_many(CONNECTED)).await.is_err() {
+        tracing::debug!("some clients did not hear that another daemon takes over");
+    }
 }
 
 /// The writing half of a connection.

@@ -181,6 +181,11 @@ impl Held {
         self.shared.giving_way.send_replace(true);
     }
 
+    /// Whether this daemon [gives way](Self::give_way).
+    pub(crate) fn is_giving_way(&self) -> bool {
+        *self.shared.giving_way.borrow()
+    }
+
     /// Resolves when this daemon [gives way](Self::give_way).
     pub(crate) async fn giving_way(&self) {
         let mut given = self.shared.giving_way.subscribe();

@@ -186,7 +186,8 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     messengers.abort_all();
     drop(wishes);
     if how == Ending::GiveWay {
-        // Commands wait for the next daemon as long as they may, and so does `connect`.
+        control::all_left(&service.connected).await;
+        // Commands wait for the next daemon as long as they may.
         clients.abort_all();
     }
     let drained = async { while clients.join_next().await.is_some() {} };

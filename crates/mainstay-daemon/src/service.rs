@@ -51,7 +51,7 @@ pub(crate) struct Service {
     pub(crate) registry: Registry,
     pub(crate) gateway: Gateway,
     pub(crate) listen: watch::Receiver<Option<SocketAddr>>,
-    /// Leaves for MCP clients over lines.
+    /// Seats for MCP clients over lines.
     pub(crate) connected: Semaphore,
     pub(crate) held: Held,
     pub(crate) wishes: mpsc::Sender<Wish>,

@@ -186,7 +186,7 @@ async fn what_comes_with_the_answer_belongs_to_the_wire() {
     };
     let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
     let name = "time".parse().unwrap();
-    let request = Request::Connect { name, session: Some("s1".to_owned()) };
+    let request = Request::Connect { name, session: Some("s1".to_owned()), farewell: true };
     let (connected, mut wire) = connection.attach(&request).await.unwrap();
     assert!(connected.resumes(Some("s1")) && !connected.resumes(Some("s2")));
     assert!(

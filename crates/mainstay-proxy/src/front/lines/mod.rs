@@ -9,13 +9,19 @@
 //! outlives this daemon: a client that resumes its session is first told what became of such requests. A
 //! client has no ids to come back with, so what it was told before the answer is not told again. Dropping
 //! [`serve_lines`] gives open requests up, but ends no session: that is for the client to do.
+//!
+//! We may leave a client that others go on with. From then on no line of its is taken. The core lets go of
+//! the session, its last answers are written, and only then it is told how many lines were taken: the core
+//! has seen every message of those, and none of any other.
 
 mod input;
 mod output;
 mod passing;
 
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -38,6 +44,8 @@ const IN_FLIGHT: usize = 1024;
 const LINES: usize = 64;
 /// How long requests may go on when the input has ended.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
+/// How long answers may take to be passed on that are there when we leave.
+const LAST_WORDS: Duration = Duration::from_millis(50);
 /// How long the last lines may take to be written.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
@@ -61,6 +69,18 @@ pub enum AtEnd {
     Keep,
 }
 
+/// How serving a client over lines came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The client's input or its session has ended.
+    Done,
+    /// We left, and have told the client all we had to tell. Its session is as it was.
+    Left {
+        /// How many lines of the client were taken; for the others nothing was done.
+        taken: u64,
+    },
+}
+
 /// Why a client over lines is served no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum LinesError {
@@ -73,36 +93,40 @@ pub enum LinesError {
     /// It cannot be written to.
     #[error("writing to the client failed")]
     Write(#[source] io::Error),
+    /// It did not read the last lines that it was told.
+    #[error("the client does not read")]
+    Deaf,
 }
 
-/// Serves one client until its input ends. `opened` is told the id of its session.
+/// Serves one client until its input ends or `leave` resolves. `opened` is told the id of its session.
 pub async fn serve_lines<C: Core>(
     core: Arc<C>,
     client: LineClient,
     reader: impl AsyncBufRead + Unpin,
     writer: impl AsyncWrite + Unpin,
+    leave: impl Future<Output = ()>,
     opened: impl FnMut(&str),
-) -> Result<(), LinesError> {
+) -> Result<Ended, LinesError> {
     let (lines, to_write) = mpsc::channel(LINES);
     let mut talk = Talk::new(core, client, lines, opened);
-    let mut writing = std::pin::pin!(output::write_all(to_write, writer));
-    let outcome = tokio::select! {
-        read = talk.read_all(reader) => read,
-        written = &mut writing => written.map_err(LinesError::Write),
+    let mut writing = pin!(output::write_all(to_write, writer));
+    let ended = tokio::select! {
+        ended = talk.read_all(reader, leave) => ended,
+        written = &mut writing => written.map(|()| Ended::Done).map_err(LinesError::Write),
     };
-    if outcome.is_ok() {
+    if let Ok(ended) = ended {
         tokio::select! {
-            // Who has closed its input may still want the answers; for how long, nobody knows.
-            _ = timeout(LAST_ANSWERS, talk.answered()) => {}
-            written = &mut writing => return written.map_err(LinesError::Write),
+            _ = timeout(LAST_ANSWERS, talk.last_answers(ended)) => {}
+            written = &mut writing => return written.map(|()| ended).map_err(LinesError::Write),
         }
     }
-    talk.end().await;
-    if outcome.is_ok() {
-        // The client may have stopped reading for good.
-        timeout(LAST_LINES, writing).await.unwrap_or(Ok(())).map_err(LinesError::Write)?;
+    let ended = talk.end(ended).await?;
+    match (timeout(LAST_LINES, writing).await, ended) {
+        (Ok(written), _) => written.map(|()| ended).map_err(LinesError::Write),
+        // Who has closed its input may have stopped reading for good.
+        (Err(_), Ended::Done) => Ok(ended),
+        (Err(_), Ended::Left { .. }) => Err(LinesError::Deaf),
     }
-    outcome
 }
 
 /// What one client and we have going on.
@@ -132,30 +156,72 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
         }
     }
 
-    async fn read_all(&mut self, reader: impl AsyncBufRead + Unpin) -> Result<(), LinesError> {
-        if let Some(id) = &self.client.resume {
-            let session = self.core.session(&self.client.server, id).map_err(LinesError::Resume)?;
-            let taken_up = session.streams().taken_up();
-            self.enter(session);
-            for stream in taken_up {
-                let (reader, lines) = (stream.reader_for_good(), self.lines.clone());
-                self.spawn(passing::rest(reader, lines));
-            }
-        }
-        let mut input = Input::new(reader);
+    async fn read_all(
+        &mut self,
+        reader: impl AsyncBufRead + Unpin,
+        leave: impl Future<Output = ()>,
+    ) -> Result<Ended, LinesError> {
+        self.resume()?;
+        let (mut input, mut leave) = (Input::new(reader), pin!(leave));
+        let mut taken = 0;
         loop {
-            let line = tokio::select! {
-                line = input.next() => line.map_err(LinesError::Read)?,
-                () = over(&self.session) => None,
+            let is_line = tokio::select! {
+                biased;
+                () = &mut leave => return Ok(Ended::Left { taken }),
+                is_line = self.take_next(&mut input) => is_line?,
             };
-            let Some(line) = line else { break };
-            match line {
-                Line::Text(text) if text.trim_ascii().is_empty() => {}
-                Line::Text(text) => self.take(text).await,
-                Line::TooLong => self.refuse(PARSE_ERROR, "the line is too long").await,
+            if !is_line {
+                return Ok(Ended::Done);
             }
+            taken += 1;
+        }
+    }
+
+    fn resume(&mut self) -> Result<(), LinesError> {
+        let Some(id) = &self.client.resume else { return Ok(()) };
+        let session = self.core.session(&self.client.server, id).map_err(LinesError::Resume)?;
+        let taken_up = session.streams().taken_up();
+        self.enter(session);
+        for stream in taken_up {
+            let (reader, lines) = (stream.reader_for_good(), self.lines.clone());
+            self.spawn(passing::rest(reader, lines));
         }
         Ok(())
+    }
+
+    /// Takes a line; false if there are no more. Nothing is done for a line if this is dropped before it
+    /// is done.
+    async fn take_next(
+        &mut self,
+        input: &mut Input<impl AsyncBufRead + Unpin>,
+    ) -> Result<bool, LinesError> {
+        let line = tokio::select! {
+            line = input.next() => line.map_err(LinesError::Read)?,
+            () = over(&self.session) => None,
+        };
+        match line {
+            None => return Ok(false),
+            Some(Line::Text(text)) if text.trim_ascii().is_empty() => {}
+            Some(Line::Text(text)) => self.take(text).await,
+            Some(Line::TooLong) => self.refuse(PARSE_ERROR, "the line is too long").await,
+        }
+        Ok(true)
+    }
+
+    /// Resolves when there will be no more answers.
+    async fn last_answers(&self, ended: Ended) {
+        match ended {
+            // Who has closed its input may still want them; for how long, nobody knows.
+            Ended::Done => self.answered().await,
+            Ended::Left { .. } => {
+                let session = lock(&self.session).clone();
+                if let Some(session) = session {
+                    session.streams().general().closed().await;
+                }
+                // What has no answer by now is for others to answer.
+                timeout(LAST_WORDS, self.answered()).await.ok();
+            }
+        }
     }
 
     /// Resolves when no request is open.
@@ -165,15 +231,18 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
     }
 
     /// Gives all open requests up.
-    async fn end(mut self) {
+    async fn end(mut self, ended: Result<Ended, LinesError>) -> Result<Ended, LinesError> {
         self.tasks.shutdown().await;
         let session = lock(&self.session).take();
-        if let Some(session) = session
-            && self.client.at_end == AtEnd::Close
-        {
+        let closes = match ended {
+            Ok(Ended::Left { .. }) => false,
+            Ok(Ended::Done) | Err(_) => self.client.at_end == AtEnd::Close,
+        };
+        if let Some(session) = session.filter(|_| closes) {
             // It may have ended by itself.
             self.core.close(&self.client.server, session.id()).ok();
         }
+        ended
     }
 
     async fn take(&mut self, text: Bytes) {
@@ -194,14 +263,15 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
             }
             (Kind::Request, Some(session)) if message.method() == Some(&Method::Initialize) => {
                 if session.version().is_none() {
-                    return self.initialize(session, message).await;
+                    let permit = self.permit().await;
+                    return self.initialize(session, message, permit);
                 }
                 self.fail(&message, INVALID_REQUEST, "the session is initialized already").await;
             }
             (Kind::Request, Some(session)) => {
-                let run = Run::new(&session, message);
                 let (lines, permit) = (self.lines.clone(), self.permit().await);
-                self.spawn(passing::request(session, run, lines, permit));
+                let run = Run::new(&session, message);
+                self.begin(passing::request(session, run, lines, permit));
             }
             (Kind::Notification | Kind::Result | Kind::Error, Some(session)) => {
                 session.post(message);
@@ -220,32 +290,33 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
             (None, Ok(_)) => return,
             (_, Err(error)) => return self.refuse(INVALID_REQUEST, &error.to_string()).await,
         };
+        let permit = if requests.is_empty() { None } else { Some(self.permit().await) };
         for message in others {
             session.post(message);
         }
-        if !requests.is_empty() {
+        if let Some(permit) = permit {
             let run = Run::of(|out| Box::pin(batch::run(session, requests, out)));
-            let (lines, permit) = (self.lines.clone(), self.permit().await);
-            self.spawn(async move { drop(passing::all(run, &lines, permit).await) });
+            let lines = self.lines.clone();
+            self.begin(async move { drop(passing::all(run, &lines, permit).await) });
         }
     }
 
     async fn open(&mut self, message: Parsed) {
+        let permit = self.permit().await;
         match self.core.open(&self.client.server) {
             Ok(session) => {
                 self.enter(session.clone());
-                self.initialize(session, message).await;
+                self.initialize(session, message, permit);
             }
             Err(error) => self.fail(&message, INTERNAL_ERROR, &error.to_string()).await,
         }
     }
 
-    async fn initialize(&mut self, session: C::Session, message: Parsed) {
+    fn initialize(&mut self, session: C::Session, message: Parsed, permit: OwnedSemaphorePermit) {
         let opening = Opening::new(session.clone());
         let run = Run::new(&session, message);
-        let (slot, lines, permit) =
-            (Arc::clone(&self.session), self.lines.clone(), self.permit().await);
-        self.spawn(async move {
+        let (slot, lines) = (Arc::clone(&self.session), self.lines.clone());
+        self.begin(async move {
             let answer = passing::all(run, &lines, permit).await;
             if opening.settle(answer.as_deref()).is_none() {
                 *lock(&slot) = None;
@@ -272,6 +343,17 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
     async fn permit(&self) -> OwnedSemaphorePermit {
         let permit = Arc::clone(&self.in_flight).acquire_owned().await;
         permit.expect("the semaphore is never closed")
+    }
+
+    /// Gives a request to the core at once, so that it knows of every line that was taken; what is left
+    /// to do is done by a task.
+    fn begin(&mut self, request: impl Future<Output = ()> + Send + 'static) {
+        let mut request = Box::pin(request);
+        // The task looks again, as soon as it runs: nothing need wake it before.
+        let begun = request.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if begun.is_pending() {
+            self.spawn(request);
+        }
     }
 
     fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {

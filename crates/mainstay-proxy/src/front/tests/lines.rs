@@ -4,15 +4,16 @@ use tokio::io::{
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::front::lines::{AtEnd, LineClient, LinesError, serve_lines};
+use crate::front::lines::{AtEnd, Ended, LineClient, LinesError, serve_lines};
 
 struct Client {
     fake: Arc<Fake>,
     seen: Seen,
     reader: BufReader<ReadHalf<DuplexStream>>,
     writer: WriteHalf<DuplexStream>,
-    served: JoinHandle<Result<(), LinesError>>,
+    served: JoinHandle<Result<Ended, LinesError>>,
     opened: mpsc::UnboundedReceiver<String>,
+    leave: oneshot::Sender<()>,
 }
 
 impl Client {
@@ -25,6 +26,12 @@ impl Client {
         let (reader, writer) = split(ours);
         let (input, output) = split(theirs);
         let (tell, opened) = mpsc::unbounded_channel();
+        let (leave, left) = oneshot::channel::<()>();
+        let left = async {
+            if left.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
         let client = LineClient { server: SERVER.to_owned(), resume, at_end };
         let core = Arc::clone(&fake);
         let served = tokio::spawn(serve_lines(
@@ -32,9 +39,10 @@ impl Client {
             client,
             BufReader::new(input),
             output,
+            left,
             move |id: &str| drop(tell.send(id.to_owned())),
         ));
-        Self { fake, seen, reader: BufReader::new(reader), writer, served, opened }
+        Self { fake, seen, reader: BufReader::new(reader), writer, served, opened, leave }
     }
 
     async fn initialized(version: &str) -> Self {
@@ -57,8 +65,13 @@ impl Client {
     /// Ends the input and waits for the end.
     async fn leaves(mut self) -> (Arc<Fake>, Seen) {
         soon(self.writer.shutdown()).await.unwrap();
-        soon(self.served).await.unwrap().unwrap();
+        assert_eq!(soon(self.served).await.unwrap().unwrap(), Ended::Done);
         (self.fake, self.seen)
+    }
+
+    /// The one session there is.
+    async fn session(&mut self) -> FakeSession {
+        self.fake.session(SERVER, &soon(self.opened.recv()).await.unwrap()).unwrap()
     }
 }
 
@@ -84,7 +97,7 @@ async fn a_session_is_opened_served_and_closed() {
 #[tokio::test]
 async fn what_the_server_says_unasked_is_written() {
     let mut client = Client::initialized("2025-11-25").await;
-    let session = client.fake.session(SERVER, &client.opened.recv().await.unwrap()).unwrap();
+    let session = client.session().await;
     session.streams().general().push(note("list_changed").into());
     assert_eq!(client.reads().await, note("list_changed"));
 }
@@ -194,4 +207,72 @@ async fn requests_in_flight_are_bounded() {
     let mut line = String::new();
     soon(client.reader.read_line(&mut line)).await.unwrap();
     assert!(line.contains(r#""id":1023"#), "{line}");
+}
+
+#[tokio::test]
+async fn whoever_leaves_knows_how_many_lines_were_taken() {
+    let mut client = Client::initialized("2025-11-25").await;
+    let session = client.session().await;
+    for line in ["", "junk", &note("notifications/initialized"), &call(1, "slow")] {
+        client.says(line).await;
+    }
+    assert!(client.reads().await.contains("-32700"));
+    client.seen.post().await;
+    let slow = client.seen.request().await;
+    // Nothing tells when half a line was read, and it makes no difference.
+    soon(client.writer.write_all(br#"{"jsonrpc":"2.0","#)).await.unwrap();
+    tokio::task::yield_now().await;
+    client.leave.send(()).unwrap();
+    let rest = format!("\"method\":\"late\"}}\n{}\n", call(2, "fast"));
+    soon(client.writer.write_all(rest.as_bytes())).await.unwrap();
+    session.streams().general().push(note("news").into());
+    let answer = slow.answers("{}");
+    let mut read = String::new();
+    for _ in 0..2 {
+        soon(client.reader.read_line(&mut read)).await.unwrap();
+    }
+    assert!(read.contains(&answer) && read.contains("news"), "what was begun is told: {read}");
+    assert!(!client.served.is_finished(), "the core has not let go of the session");
+    session.streams().close();
+    assert_eq!(soon(client.served).await.unwrap().unwrap(), Ended::Left { taken: 5 });
+    let mut rest = String::new();
+    soon(client.reader.read_line(&mut rest)).await.unwrap();
+    assert_eq!(rest, "");
+    assert!(client.seen.posted.try_recv().is_err() && client.seen.asked.try_recv().is_err());
+    assert_eq!(client.fake.sessions(), 1, "its session goes on elsewhere");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_has_to_wait_is_not_taken_by_one_who_leaves() {
+    let mut client = Client::initialized("2025-11-25").await;
+    let session = client.session().await;
+    let mut writer = client.writer;
+    let talker = tokio::spawn(async move {
+        for id in 0..1025 {
+            writer.write_all(format!("{}\n", call(id, "slow")).as_bytes()).await.unwrap();
+        }
+        writer
+    });
+    let mut open = Vec::new();
+    for _ in 0..1024 {
+        open.push(client.seen.request().await);
+    }
+    let _writer = soon(talker).await.unwrap();
+    client.leave.send(()).unwrap();
+    session.streams().close();
+    assert_eq!(soon(client.served).await.unwrap().unwrap(), Ended::Left { taken: 1025 });
+    assert!(client.seen.asked.try_recv().is_err(), "it waited for its turn");
+    open.pop().unwrap().given_up().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_leaves_a_client_that_does_not_read_says_so() {
+    let mut client = Client::initialized("2025-11-25").await;
+    let session = client.session().await;
+    session.streams().general().push(note(&"x".repeat(1 << 17)).into());
+    assert!(!soon(client.reader.fill_buf()).await.unwrap().is_empty(), "it has begun to be told");
+    client.leave.send(()).unwrap();
+    session.streams().close();
+    let outcome = soon(client.served).await.unwrap();
+    assert!(matches!(outcome, Err(LinesError::Deaf)), "{outcome:?}");
 }

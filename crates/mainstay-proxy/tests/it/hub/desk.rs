@@ -1,5 +1,6 @@
 //! A client over lines, in front of hubs.
 
+use std::future::pending;
 use std::sync::Arc;
 
 use mainstay_proxy::front::lines::{AtEnd, LineClient, serve_lines};
@@ -46,7 +47,8 @@ impl Desk {
         let client = LineClient { server: NAME.to_owned(), resume, at_end: AtEnd::Close };
         let hubs = Arc::clone(&world.hubs);
         let served = tokio::spawn(async move {
-            let served = serve_lines(hubs, client, BufReader::new(input), output, |_| {});
+            let served =
+                serve_lines(hubs, client, BufReader::new(input), output, pending(), |_| {});
             // A client that goes may leave lines unread.
             served.await.ok();
         });

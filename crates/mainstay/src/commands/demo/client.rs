@@ -21,7 +21,7 @@ pub(super) struct Client {
 impl Client {
     /// Connects and initializes, once.
     pub(super) async fn connect(remote: &Remote, name: &ServerName) -> Result<Self, CliError> {
-        let request = Request::Connect { name: name.clone(), session: None };
+        let request = Request::Connect { name: name.clone(), session: None, farewell: false };
         let (Connected { session, .. }, Wire { reader, writer }) = remote.attach(&request).await?;
         let session = session.ok_or_else(|| failed("the session has no id"))?;
         let mut client = Self { session, reader: BufReader::new(reader), writer, last_id: 0 };
