@@ -10,6 +10,7 @@ mod held;
 mod lines;
 mod message;
 mod said;
+mod unheard;
 
 use std::path::PathBuf;
 

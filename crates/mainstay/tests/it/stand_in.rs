@@ -78,7 +78,8 @@ impl Daemon {
         pending: &[&str],
     ) -> Peer {
         let (mut peer, request) = self.hello();
-        let expected = json!({"method": "connect", "params": {"name": "time", "session": asked}});
+        let params = json!({"name": "time", "session": asked, "farewell": true});
+        let expected = json!({"method": "connect", "params": params});
         assert_eq!(request, expected);
         peer.say(&json!({"ok": {"session": given, "pending": pending}}).to_string());
         peer

@@ -12,18 +12,22 @@
 //! If there is no connection for [`UNDECIDED`], that word is given then. What the client says
 //! meanwhile waits; what has waited for [`HOLD`] is answered without having been sent.
 //!
+//! A daemon that leaves for another one says which lines it took. The rest counts as never sent: it
+//! waits with what the client says meanwhile, before it.
+//!
 //! The daemon may still know the session. If it does not, the client's own `initialize` and
 //! `initialized` are said again, before anything else, and the answer is kept from the client.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use mainstay_api::Connected;
+use mainstay_api::{Connected, Farewell};
 use serde_json::{Value, json};
 
 use super::held::{HOLD, Held, Unsent};
 use super::message::{Message, compact, messages};
-use super::said::{Asked, Id, Kind, Line, Said};
+use super::said::{Asked, Id, Kind, Line, Said, said};
+use super::unheard::{Unheard, Why};
 
 /// How long requests that may have had an effect wait for the next connection.
 const UNDECIDED: Duration = Duration::from_secs(8);
@@ -40,7 +44,7 @@ const ABSENT: &str = "the Mainstay daemon is not running, and did not come back 
 pub(super) enum Heard {
     /// The client gets it.
     Pass,
-    /// The client has its answer already, or never asked.
+    /// The client has its answer already, or never asked; or it is meant for us.
     Swallow,
     /// The session could not be opened again, for this reason.
     Lost(String),
@@ -57,6 +61,8 @@ pub(super) struct Exchange {
     requests: u64,
     /// What is said again on this connection before the client's next line.
     again: VecDeque<Again>,
+    /// What was sent on this connection and may not have been taken.
+    unheard: Unheard,
     /// The client's lines that have not been sent as a whole.
     held: Held,
 }
@@ -82,6 +88,8 @@ struct Opening {
     initialize: Line,
     answered: bool,
     initialized: Option<Line>,
+    /// Whether `initialized` is due, because the session was opened again.
+    owed: bool,
 }
 
 /// A request that was sent and not answered.
@@ -89,15 +97,17 @@ struct Opening {
 struct Flight {
     number: u64,
     kind: Kind,
+    /// The number of the line that it was last sent as.
+    line: u64,
     /// Whether it was sent a second time.
     repeated: bool,
 }
 
-/// A line that is said again, and the request that it is.
+/// A line that is said again.
 #[derive(Debug)]
 struct Again {
     line: Line,
-    request: Option<Id>,
+    why: Why,
 }
 
 impl Exchange {
@@ -129,14 +139,21 @@ impl Exchange {
 
     /// The line that [`Self::next`] gave has been sent as a whole.
     pub(super) fn sent(&mut self) {
-        if let Some(Again { request, .. }) = self.again.pop_front() {
-            let flight = request.and_then(|id| self.in_flight.get_mut(&id));
-            if let Some(flight) = flight {
-                flight.repeated = true;
+        if let Some(Again { line, why }) = self.again.pop_front() {
+            let number = self.unheard.sent(line, why.clone());
+            match why {
+                Why::Repeat(id) => {
+                    if let Some(flight) = self.in_flight.get_mut(&id) {
+                        (flight.line, flight.repeated) = (number, true);
+                    }
+                }
+                Why::Opened => self.owe_initialized(false),
+                Why::Opening | Why::Client => {}
             }
         } else if let Some(Unsent { line, said, .. }) = self.held.pop() {
+            let number = self.unheard.sent(line.clone(), Why::Client);
             for said in said {
-                self.note(said, &line);
+                self.note(said, &line, number);
             }
         }
     }
@@ -144,13 +161,22 @@ impl Exchange {
     /// A line came from the daemon.
     pub(super) fn received(&mut self, line: &[u8]) -> Heard {
         let messages = messages(line);
+        if let [message] = &messages[..]
+            && let Some(Farewell::Leaving { taken }) = message.farewell()
+        {
+            self.unheard.left(taken);
+            return Heard::Swallow;
+        }
         let mut pass = messages.is_empty();
         for message in &messages {
             match message.answers() {
                 None => pass = true,
                 Some(id) if self.is_restored_by(&id) => return self.restored(message),
                 Some(id) => {
-                    pass |= self.in_flight.remove(&id).is_some();
+                    if let Some(flight) = self.in_flight.remove(&id) {
+                        self.unheard.heard(flight.line);
+                        pass = true;
+                    }
                     self.note_opened(&id, message);
                 }
             }
@@ -162,10 +188,29 @@ impl Exchange {
     pub(super) fn broken(&mut self, now: Instant) {
         self.again.clear();
         self.standing = Standing::Away(now);
+        let mut back = Vec::new();
+        for (line, why) in self.unheard.broken() {
+            match why {
+                Why::Client => back.push(line),
+                Why::Repeat(id) => {
+                    if let Some(flight) = self.in_flight.get_mut(&id) {
+                        flight.repeated = false;
+                    }
+                }
+                Why::Opened => self.owe_initialized(true),
+                // Whether it is still needed is told by the next connection.
+                Why::Opening => {}
+            }
+        }
+        for said in back.iter().flat_map(|line| said(line)) {
+            self.forget(&said);
+        }
+        self.held.put_back(back, now);
     }
 
     /// There is a connection. Gives the answers that the client gets now.
     pub(super) fn connected(&mut self, connected: &Connected) -> Vec<Vec<u8>> {
+        self.unheard.connected();
         let resumed = connected.resumes(self.session());
         self.session.clone_from(&connected.session);
         // What another session has open is none of ours.
@@ -181,12 +226,9 @@ impl Exchange {
             Some(opening) if opening.answered && !resumed => {
                 self.standing = Standing::Restoring;
                 let line = opening.initialize.clone();
-                self.again.push_back(Again { line, request: None });
+                self.again.push_back(Again { line, why: Why::Opening });
             }
-            Some(_) | None => {
-                self.standing = Standing::Connected;
-                self.repeat(&pending);
-            }
+            Some(_) | None => self.go_on(&pending),
         }
         answers
     }
@@ -249,12 +291,12 @@ impl Exchange {
             && self.opening.as_ref().is_some_and(|opening| opening.id == *id)
     }
 
-    /// Notes what a line of the client, which is sent, means for later.
-    fn note(&mut self, said: Said, line: &Line) {
+    /// Notes what a line of the client, which is sent under this number, means for later.
+    fn note(&mut self, said: Said, line: &Line, number: u64) {
         match said {
             Said::Initialized => {
                 if let Some(opening) = &mut self.opening {
-                    opening.initialized = Some(line.clone());
+                    (opening.initialized, opening.owed) = (Some(line.clone()), false);
                 }
             }
             Said::Cancelled(id) => {
@@ -263,12 +305,33 @@ impl Exchange {
             Said::Request(Asked { id, kind, opens }) => {
                 if opens && let Kind::Safe(initialize) = &kind {
                     let (id, initialize) = (id.clone(), initialize.clone());
-                    let opening = Opening { id, initialize, answered: false, initialized: None };
-                    self.opening = Some(opening);
+                    self.opening = Some(Opening {
+                        id,
+                        initialize,
+                        answered: false,
+                        initialized: None,
+                        owed: false,
+                    });
                 }
                 self.requests += 1;
-                let flight = Flight { number: self.requests, kind, repeated: false };
+                let flight = Flight { number: self.requests, kind, line: number, repeated: false };
                 self.in_flight.insert(id, flight);
+            }
+        }
+    }
+
+    /// Undoes [`Self::note`]: nobody has heard it.
+    fn forget(&mut self, said: &Said) {
+        match said {
+            Said::Initialized => {
+                if let Some(opening) = &mut self.opening {
+                    opening.initialized = None;
+                }
+            }
+            Said::Cancelled(_) => {}
+            Said::Request(Asked { id, .. }) => {
+                self.in_flight.remove(id);
+                self.opening.take_if(|opening| opening.id == *id && !opening.answered);
             }
         }
     }
@@ -291,11 +354,24 @@ impl Exchange {
         if let Some(reason) = answer.error_message() {
             return Heard::Lost(reason);
         }
-        self.standing = Standing::Connected;
-        let initialized = self.opening.as_ref().and_then(|opening| opening.initialized.clone());
-        self.again.extend(initialized.map(|line| Again { line, request: None }));
-        self.repeat(&HashSet::new());
+        self.owe_initialized(true);
+        self.go_on(&HashSet::new());
         Heard::Swallow
+    }
+
+    fn owe_initialized(&mut self, owed: bool) {
+        if let Some(opening) = &mut self.opening {
+            opening.owed = owed;
+        }
+    }
+
+    /// The session is open: what was lost in it is said again.
+    fn go_on(&mut self, pending: &HashSet<Id>) {
+        self.standing = Standing::Connected;
+        let owed = self.opening.as_ref().filter(|opening| opening.owed);
+        let initialized = owed.and_then(|opening| opening.initialized.clone());
+        self.again.extend(initialized.map(|line| Again { line, why: Why::Opened }));
+        self.repeat(pending);
     }
 
     /// Says every request in flight again, in order, but for those that are still pending. Only safe
@@ -306,7 +382,7 @@ impl Exchange {
         lost.sort_unstable_by_key(|(_, flight)| flight.number);
         for (id, flight) in lost {
             if let Kind::Safe(line) = &flight.kind {
-                self.again.push_back(Again { line: line.clone(), request: Some(id.clone()) });
+                self.again.push_back(Again { line: line.clone(), why: Why::Repeat(id.clone()) });
             }
         }
     }
@@ -345,6 +421,8 @@ fn answer(id: &Id, kind: &Kind, text: &str) -> Vec<u8> {
     line
 }
 
+#[cfg(test)]
+mod farewells;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]

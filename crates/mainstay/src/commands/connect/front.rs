@@ -200,7 +200,7 @@ impl<D: Daemon> Front<D> {
 
     fn request(&self) -> Request {
         let session = self.exchange.borrow().session().map(str::to_owned);
-        Request::Connect { name: self.name.clone(), session, farewell: false }
+        Request::Connect { name: self.name.clone(), session, farewell: true }
     }
 
     /// Carries lines both ways over one connection.

@@ -38,12 +38,32 @@ pub(super) struct Held {
 impl Held {
     /// Takes in a line at its end.
     pub(super) fn push(&mut self, line: Vec<u8>, now: Instant) {
-        let line = Line::new(line);
+        self.wait(Line::new(line), now);
+    }
+
+    fn wait(&mut self, line: Line, now: Instant) {
         let said = said(&line);
         // Without it a session never opens, and nobody is there to be told that it was dropped.
         let opens = said.iter().any(|said| matches!(said, Said::Initialized));
         self.bytes += line.len();
         self.lines.push_back(Unsent { line, said, until: (!opens).then_some(now + HOLD) });
+    }
+
+    /// Takes lines back that were sent in vain, in front of all that wait.
+    pub(super) fn put_back(&mut self, lines: Vec<Line>, now: Instant) {
+        if lines.is_empty() {
+            return;
+        }
+        let later = std::mem::take(self);
+        for line in lines {
+            self.wait(line, now);
+            self.drop_cancelled();
+        }
+        for unsent in later.lines {
+            self.bytes += unsent.line.len();
+            self.lines.push_back(unsent);
+            self.drop_cancelled();
+        }
     }
 
     pub(super) fn first(&self) -> Option<&Line> {

@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
+use mainstay_api::Farewell;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::said::{Id, Line};
 
-/// A request, a notification or an answer.
+/// A request, a notification or an answer; or what the daemon itself says.
 #[derive(Debug)]
 pub(super) struct Message<'a> {
     text: &'a RawValue,
@@ -75,6 +76,12 @@ impl Message<'_> {
         }
         let cancelled: Cancelled<'_> = serde_json::from_str(self.params?.get()).ok()?;
         compact(cancelled.request_id.get())
+    }
+
+    /// What a daemon says that leaves. No server can: it is none of a server's messages.
+    pub(super) fn farewell(&self) -> Option<Farewell> {
+        let is_theirs = self.id.is_some() || self.method.is_some() || self.error.is_some();
+        if is_theirs { None } else { serde_json::from_str(self.text.get()).ok() }
     }
 
     /// What an answer that is an error says.

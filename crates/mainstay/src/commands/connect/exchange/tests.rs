@@ -4,14 +4,20 @@ use std::sync::LazyLock;
 
 use super::*;
 
-const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
-const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-const LIST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
-const CALL: &str = r#"{"jsonrpc":"2.0","id":"two","method":"tools/call","params":{"name":"x"}}"#;
-const LEVEL: &str = r#"{"jsonrpc":"2.0","id":3,"method":"logging/setLevel"}"#;
+pub(super) const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
+pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+pub(super) const LIST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+pub(super) const CALL: &str =
+    r#"{"jsonrpc":"2.0","id":"two","method":"tools/call","params":{"name":"x"}}"#;
+pub(super) const LEVEL: &str = r#"{"jsonrpc":"2.0","id":3,"method":"logging/setLevel"}"#;
 
-fn answer_to(id: &str) -> String {
+pub(super) fn answer_to(id: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#)
+}
+
+pub(super) fn cancel(id: &str) -> String {
+    let params = format!(r#"{{"requestId":{id}}}"#);
+    format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#)
 }
 
 /// So many seconds after the beginning. No clock is read but once.
@@ -20,18 +26,18 @@ pub(super) fn at(seconds: u64) -> Instant {
     *BEGINNING + Duration::from_secs(seconds)
 }
 
-fn offer(exchange: &mut Exchange, line: &str, second: u64) {
+pub(super) fn offer(exchange: &mut Exchange, line: &str, second: u64) {
     exchange.offer(format!("{line}\n").into_bytes(), at(second));
 }
 
 /// Sends a line of the client, and whatever goes before it.
-fn send(exchange: &mut Exchange, line: &str) -> Vec<String> {
+pub(super) fn send(exchange: &mut Exchange, line: &str) -> Vec<String> {
     offer(exchange, line, 0);
     drain(exchange)
 }
 
 /// Everything that is to be sent now.
-fn drain(exchange: &mut Exchange) -> Vec<String> {
+pub(super) fn drain(exchange: &mut Exchange) -> Vec<String> {
     let next = |exchange: &mut Exchange| {
         let line = exchange.next()?;
         exchange.sent();
@@ -45,22 +51,26 @@ fn text(line: &[u8]) -> String {
     line.strip_suffix('\n').expect("lines are whole").to_owned()
 }
 
-fn texts(lines: &[Vec<u8>]) -> Vec<String> {
+pub(super) fn texts(lines: &[Vec<u8>]) -> Vec<String> {
     lines.iter().map(|line| text(line)).collect()
 }
 
 /// Connects, and gives what the client is told for it.
-fn connect(exchange: &mut Exchange, session: &str) -> Vec<String> {
+pub(super) fn connect(exchange: &mut Exchange, session: &str) -> Vec<String> {
     connect_pending(exchange, session, &[])
 }
 
-fn connect_pending(exchange: &mut Exchange, session: &str, pending: &[&str]) -> Vec<String> {
+pub(super) fn connect_pending(
+    exchange: &mut Exchange,
+    session: &str,
+    pending: &[&str],
+) -> Vec<String> {
     let pending = pending.iter().map(|&id| id.to_owned()).collect();
     texts(&exchange.connected(&Connected { session: Some(session.to_owned()), pending }))
 }
 
 /// An exchange with an open session `s1`.
-fn open() -> Exchange {
+pub(super) fn open() -> Exchange {
     let mut exchange = Exchange::default();
     connect(&mut exchange, "s1");
     assert_eq!(send(&mut exchange, INITIALIZE), [INITIALIZE]);
@@ -243,10 +253,6 @@ fn a_session_is_opened_however_late() {
 
 #[test]
 fn what_is_cancelled_while_the_daemon_is_away_is_forgotten() {
-    let cancel = |id: &str| {
-        let params = format!(r#"{{"requestId":{id}}}"#);
-        format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#)
-    };
     let mut exchange = open();
     send(&mut exchange, CALL);
     exchange.broken(at(0));
@@ -306,10 +312,7 @@ fn a_cancelled_request_is_neither_answered_nor_said_again() {
     send(&mut exchange, LIST);
     send(&mut exchange, CALL);
     for id in ["1", "\"two\""] {
-        let params = format!(r#"{{"requestId":{id}}}"#);
-        let line =
-            format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#);
-        send(&mut exchange, &line);
+        send(&mut exchange, &cancel(id));
     }
     exchange.broken(at(0));
     assert!(connect(&mut exchange, "s1").is_empty());
