@@ -65,6 +65,38 @@ fn slow_calls_outlive_a_daemon_that_is_killed() {
     assert_eq!((code, rest), (Some(0), Vec::new()), "{stderr}");
 }
 
+#[test]
+fn calls_that_are_made_all_the_time_are_executed_once_each_through_reloads() {
+    const RELOADS: usize = 8;
+    const AT_ONCE: u64 = 64;
+    let env = TestEnv::new();
+    let effects = env.work().join("effects");
+    env.run_server("time", &[], &[&fixture()]);
+    let mut client = open(&env);
+    let (mut made, mut answered) = (0, 0);
+    thread::scope(|scope| {
+        let reloads = scope.spawn(|| (0..RELOADS).for_each(|_| drop(env.ok(["daemon", "reload"]))));
+        while !reloads.is_finished() {
+            made += 1;
+            call(&mut client, made, "append", &json!({"path": effects, "line": made.to_string()}));
+            while made - answered == AT_ONCE {
+                assert_appended(&client.message());
+                answered += 1;
+            }
+        }
+        reloads.join().unwrap();
+    });
+    for _ in answered..made {
+        assert_appended(&client.message());
+    }
+    let (code, rest, stderr) = client.end();
+    assert_eq!((code, rest), (Some(0), Vec::new()), "{stderr}");
+    let effects = fs::read_to_string(&effects).unwrap();
+    let mut effects: Vec<u64> = effects.lines().map(|line| line.parse().unwrap()).collect();
+    effects.sort_unstable();
+    assert!(effects.into_iter().eq(1..=made), "each was executed once");
+}
+
 /// A client with an open session.
 fn open(env: &TestEnv) -> Client {
     let mut client = Client::start(env);
@@ -92,6 +124,11 @@ fn say(client: &mut Client, message: &Value) {
 fn text(answer: &Value) -> (Value, String) {
     let text = answer["result"]["content"][0]["text"].as_str();
     (answer["id"].clone(), text.unwrap_or_else(|| panic!("{answer}")).to_owned())
+}
+
+#[track_caller]
+fn assert_appended(answer: &Value) {
+    assert_eq!(text(answer).1, "appended", "{answer}");
 }
 
 fn lines(path: &Path) -> usize {

@@ -242,6 +242,25 @@ async fn a_call_that_outlived_the_daemon_is_answered_by_its_server() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_a_daemon_did_not_take_before_it_left_is_made_to_the_next_one() {
+    play(|mut scene| async move {
+        scene.ask(LIST).await;
+        scene.client.say(CALL).await;
+        // The opening and the list; what becomes of the call in its buffers is its own affair.
+        scene.daemon.say(r#"{"leaving":{"taken":2}}"#).await;
+        scene.leave().await;
+        scene.daemon = scene.place.put("s1", &["1"]);
+        assert_eq!(scene.daemon.line().await, CALL);
+        scene.daemon.say(CALLED).await;
+        scene.daemon.say(LISTED).await;
+        assert_eq!(scene.client.line().await, CALLED, "nothing else was told");
+        assert_eq!(scene.client.line().await, LISTED);
+        scene.end().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_ends_while_the_daemon_is_away_ends_it() {
     play(|mut scene| async move {
         scene.leave().await;
