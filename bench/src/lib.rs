@@ -15,6 +15,7 @@
 use std::error::Error;
 use std::fmt::Write as _;
 
+mod answer;
 pub mod clients;
 pub mod docker;
 pub mod fixture;

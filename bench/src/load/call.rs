@@ -1,13 +1,12 @@
 //! The requests of a session, and the check of their answers.
 
-use std::borrow::Cow;
-
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::Work;
+use crate::answer::{ToolResult, shorten};
 
 /// A tool of the fixture whose answers can be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -116,25 +115,12 @@ impl Calls {
     /// Checks the answer to the last request. A proxy may add a content of its own, such as a note
     /// about a restart, but the expected one must be there.
     pub(super) fn check(&self, answer: &[u8]) -> Result<(), Mistake> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct ToolResult<'a> {
-            #[serde(borrow)]
-            content: Vec<Content<'a>>,
-            #[serde(default)]
-            is_error: bool,
-        }
-        #[derive(Deserialize)]
-        struct Content<'a> {
-            #[serde(borrow, default)]
-            text: Cow<'a, str>,
-        }
         let answer = Answer::parse(answer)?;
         answer.check_id(self.id)?;
         let result: ToolResult = serde_json::from_str(answer.result()?.get())
             .map_err(|error| Mistake::Wrong(error.to_string()))?;
-        let right = result.content.iter().any(|content| content.text == self.expected);
-        let text = result.content.first().map(|content| content.text.as_ref()).unwrap_or_default();
+        let right = result.texts().any(|text| text == self.expected);
+        let text = result.texts().next().unwrap_or_default();
         match (result.is_error, right) {
             (true, _) => Err(Mistake::Refused(shorten(text))),
             (false, true) => Ok(()),
@@ -178,11 +164,6 @@ impl<'a> Answer<'a> {
             (None, None) => Err(Mistake::Wrong("neither result nor error".to_owned())),
         }
     }
-}
-
-/// Enough of a text to recognize it.
-fn shorten(text: &str) -> String {
-    text.chars().take(200).collect()
 }
 
 #[cfg(test)]

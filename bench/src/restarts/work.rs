@@ -3,7 +3,6 @@
 //! Every second call writes: the server appends a line of its own to the client's file, so that what
 //! was executed, and how often, can be read there afterwards.
 
-use std::borrow::Cow;
 use std::fs;
 use std::io;
 use std::ops::RangeInclusive;
@@ -14,6 +13,7 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 
 use super::tally::Ending;
+use crate::answer::{ToolResult, shorten};
 
 /// The id of `initialize`; calls are numbered from 1.
 const OPENING: u64 = 0;
@@ -164,15 +164,14 @@ impl Call {
             let error = answer.error.unwrap_or_default();
             return Ending::Told(shorten(&error.to_string()));
         };
-        let texts = || result.content.iter().map(|content| content.text.as_ref());
-        if result.is_error && texts().any(|text| text.contains("effect is unknown")) {
+        if result.is_error && result.texts().any(|text| text.contains("effect is unknown")) {
             Ending::EffectUnknown
         } else if result.is_error {
-            Ending::Told(shorten(&texts().collect::<Vec<_>>().join(" ")))
-        } else if texts().any(|text| text == self.expected) {
+            Ending::Told(shorten(&result.texts().collect::<Vec<_>>().join(" ")))
+        } else if result.texts().any(|text| text == self.expected) {
             Ending::Answered
         } else {
-            Ending::Wrong(shorten(&texts().collect::<Vec<_>>().join(" ")))
+            Ending::Wrong(shorten(&result.texts().collect::<Vec<_>>().join(" ")))
         }
     }
 }
@@ -183,26 +182,6 @@ struct Answer<'a> {
     #[serde(borrow)]
     result: Option<ToolResult<'a>>,
     error: Option<serde_json::Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ToolResult<'a> {
-    #[serde(borrow)]
-    content: Vec<Content<'a>>,
-    #[serde(default)]
-    is_error: bool,
-}
-
-#[derive(Deserialize)]
-struct Content<'a> {
-    #[serde(borrow, default)]
-    text: Cow<'a, str>,
-}
-
-/// Enough of a text to recognize it.
-fn shorten(text: &str) -> String {
-    text.chars().take(200).collect()
 }
 
 #[cfg(test)]

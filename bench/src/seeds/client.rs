@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use crate::answer::ToolResult;
 use crate::restarts::{Board, Fall, INITIALIZED, Web, answered_id, initialize, tool_call};
 use crate::rig::BenchError;
 
@@ -145,22 +146,12 @@ impl Client {
 impl Answer {
     fn parse(answer: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
-        struct Whole {
-            result: ToolResult,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct ToolResult {
-            content: Vec<Content>,
-            #[serde(default)]
-            is_error: bool,
-        }
-        #[derive(Deserialize)]
-        struct Content {
-            text: String,
+        struct Whole<'a> {
+            #[serde(borrow)]
+            result: ToolResult<'a>,
         }
         let Whole { result } = serde_json::from_slice(answer).ok()?;
-        let texts = result.content.into_iter().map(|content| content.text).collect();
+        let texts = result.texts().map(str::to_owned).collect();
         Some(Self { texts, is_error: result.is_error })
     }
 }
