@@ -1,6 +1,5 @@
-//! Moving a damaged database out of the way.
+//! What lies beside a database, and a damaged one that is moved there.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,19 +13,29 @@ pub(crate) fn set_aside(path: &Path, what: &str) {
     if let Err(error) = fs::rename(path, &aside) {
         tracing::error!(%error, "the damaged {what} cannot be moved");
     }
-    for suffix in ["-wal", "-shm"] {
-        let mut name = OsString::from(path);
-        name.push(suffix);
-        match fs::remove_file(&name) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%error, "a part of the damaged {what} stays behind");
-            }
-            Ok(()) | Err(_) => {}
+    for part in ["-wal", "-shm"] {
+        if let Err(error) = remove(&beside(path, part)) {
+            tracing::warn!(%error, "a part of the damaged {what} stays behind");
         }
     }
 }
 
 /// Where a damaged database is moved.
 pub(crate) fn place(path: &Path) -> PathBuf {
-    path.with_extension("db.damaged")
+    beside(path, ".damaged")
+}
+
+/// The file whose name is that of another one and something more.
+pub(crate) fn beside(path: &Path, more: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(more);
+    name.into()
+}
+
+/// Removes a file that may not be there.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }

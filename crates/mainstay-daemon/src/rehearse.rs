@@ -16,7 +16,7 @@ use mainstay_api::Instance;
 use mainstay_clients::{ClientError, Machine, Registrar};
 
 use crate::journal::{self, Journal};
-use crate::sessions::Sessions;
+use crate::sessions::{self, Sessions};
 use crate::store::{self, Store, StoreError};
 use crate::{CLIENTS_DIR, SESSIONS, STATE};
 
@@ -86,7 +86,7 @@ fn take_up_events(from: &Path, to: &Path) -> Result<(), RehearseError> {
 }
 
 fn take_up_sessions(from: &Path, to: &Path) -> Result<(), RehearseError> {
-    match store::copy(from, to) {
+    match sessions::copy(from, to) {
         Ok(()) | Err(StoreError::Damaged { .. }) => {}
         Err(error) => return Err(error.into()),
     }
@@ -120,6 +120,7 @@ mod tests {
 
     const STATE_V1: &str = include_str!("../tests/fixtures/state-v1.sql");
     const EVENTS_V1: &str = include_str!("../tests/fixtures/events-v1.sql");
+    const SESSIONS_V1: &str = include_str!("../tests/fixtures/sessions-v1.sql");
 
     struct Scene {
         dir: TempDir,
@@ -139,8 +140,7 @@ mod tests {
             let scene = Self::new();
             scene.load(STATE, STATE_V1);
             scene.load(store::EVENTS, EVENTS_V1);
-            let streams = scene.state("streams");
-            Sessions::open(&scene.state(SESSIONS), &streams, 1).0.close();
+            scene.load(SESSIONS, SESSIONS_V1);
             fs::create_dir(scene.state(CLIENTS_DIR)).unwrap();
             fs::write(scene.ledger(), r#"{"version":1,"records":[]}"#).unwrap();
             scene
@@ -213,14 +213,12 @@ mod tests {
 
     #[test]
     fn a_newer_state_is_refused_by_its_own_name() {
-        for name in [STATE, store::EVENTS] {
+        for (name, known) in [(STATE, 2), (store::EVENTS, 2), (SESSIONS, 2)] {
             let scene = Scene::old();
             scene.load(name, "PRAGMA user_version=9");
-            scene.fails(&format!("/state/{name}` has schema 9"));
+            let refusal = "has schema 9, this version of Mainstay knows";
+            scene.fails(&format!("/state/{name}` {refusal} {known}"));
         }
-        let scene = Scene::old();
-        scene.load(SESSIONS, "PRAGMA user_version=9");
-        scene.fails("/state/sessions.db` cannot be taken up");
     }
 
     #[test]
@@ -231,12 +229,17 @@ mod tests {
         let scene = Scene::old();
         fs::write(scene.ledger(), "{}").unwrap();
         scene.fails("the ledger of entries in clients' files cannot be taken up");
+        let scene = Scene::old();
+        scene.load(SESSIONS, "UPDATE sessions SET subscriptions = 'x'");
+        scene.fails("/state/sessions.db` cannot be taken up");
     }
 
     #[test]
     fn what_a_daemon_would_do_without_is_no_obstacle() {
-        let scene = Scene::old();
-        fs::write(scene.state(store::EVENTS), "no database at all".repeat(500)).unwrap();
-        scene.rehearse().unwrap();
+        for name in [store::EVENTS, SESSIONS] {
+            let scene = Scene::old();
+            fs::write(scene.state(name), "no database at all".repeat(500)).unwrap();
+            scene.rehearse().unwrap();
+        }
     }
 }

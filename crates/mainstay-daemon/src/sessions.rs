@@ -13,6 +13,7 @@
 //! wrote, sessions live in memory only.
 
 mod database;
+mod migrations;
 mod pending;
 
 use std::collections::HashMap;
@@ -23,10 +24,12 @@ use std::time::{Duration, SystemTime};
 
 use mainstay_proxy::{Keeper, SessionRecord, StreamKey, StreamNews, StreamRecord};
 
-use self::database::{Database, OpenError};
+use self::database::Database;
+use self::migrations::SESSIONS;
 use self::pending::{Change, Full, Pending};
 use crate::aside::set_aside;
 use crate::calls::Calls;
+use crate::store::StoreError;
 
 /// How long to wait with the next try after the disk has refused.
 const RETRY: Duration = Duration::from_secs(5);
@@ -225,9 +228,23 @@ impl Shared {
     }
 }
 
-fn open_or_replace(path: &Path) -> Result<(Database, Kept), OpenError> {
+/// Undoes what a newer program did to the file before it failed. If it cannot be undone, the file stays as
+/// it is.
+pub(crate) fn go_back(path: &Path) {
+    if let Err(error) = SESSIONS.go_back(path) {
+        tracing::error!(%error, "the sessions of before the update cannot be put back");
+    }
+}
+
+/// Copies the file, if there is one, and changes nothing of it. One that this program cannot take over is
+/// refused.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
+    SESSIONS.copy(from, to)
+}
+
+fn open_or_replace(path: &Path) -> Result<(Database, Kept), StoreError> {
     match Database::open(path) {
-        Err(OpenError::Damaged { .. }) => {
+        Err(StoreError::Damaged { .. }) => {
             set_aside(path, "file of sessions");
             let (database, kept) = Database::open(path)?;
             Ok((database, Kept { lost: true, ..kept }))

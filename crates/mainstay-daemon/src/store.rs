@@ -15,7 +15,6 @@ pub(crate) mod schema;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use backup::copy;
 pub(crate) use clients::StoredClient;
 pub use error::StoreError;
 

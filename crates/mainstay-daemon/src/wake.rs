@@ -22,7 +22,7 @@ use crate::listen::{Listener, Sockets, own_addr};
 use crate::registry::Registry;
 use crate::service::Service;
 use crate::session::Memory;
-use crate::sessions::Sessions;
+use crate::sessions::{self, Sessions};
 use crate::store::{self, Store, Stored};
 use crate::succession::Wish;
 use crate::{
@@ -49,10 +49,12 @@ pub(crate) async fn wake(
     wishes: mpsc::Sender<Wish>,
 ) -> Result<Awake, RunError> {
     let instance = config.instance.clone();
-    let (state, events) = (instance.state_dir.join(STATE), instance.state_dir.join(store::EVENTS));
+    let [state, events, kept_sessions] =
+        [STATE, store::EVENTS, SESSIONS].map(|name| instance.state_dir.join(name));
     if held.circumstances().replacement_failed.is_some() {
         Store::go_back(&state)?;
         journal::go_back(&events)?;
+        sessions::go_back(&kept_sessions);
     }
     let store = Store::open(&state)?;
     let instance_id = store.instance()?;
@@ -66,8 +68,7 @@ pub(crate) async fn wake(
     let clients = Clients::open(surroundings(&config, &instance), store.clone(), journal.clone())?;
     let (engines, containers) =
         open_engines(&config, &instance_id, daemon, in_containers(&stored)).await?;
-    let (sessions, kept) =
-        Sessions::open(&instance.state_dir.join(SESSIONS), &instance.run_dir.join(STREAMS), daemon);
+    let (sessions, kept) = Sessions::open(&kept_sessions, &instance.run_dir.join(STREAMS), daemon);
     let sessions_lost = kept.lost;
     let gateway = Gateway::new(journal.clone(), Arc::new(sessions.clone()), kept);
     let hubs = Arc::clone(&gateway.hubs);

@@ -1,62 +1,26 @@
-//! The file.
-//!
-//! Schema 2. A file of schema 1, which did not know the runs that sessions have met, is changed in
-//! place. One of a later schema is not touched. Times are milliseconds since 1970, and subscriptions a
-//! JSON array.
+//! The file. Times are milliseconds since 1970, and subscriptions a JSON array.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use mainstay_proxy::SessionRecord;
 use rusqlite::types::Type;
-use rusqlite::{Connection, Error, ErrorCode, Row, Transaction, params};
+use rusqlite::{Connection, Error, Row, Transaction, params};
 
 use super::Kept;
+use super::migrations::SESSIONS;
 use super::pending::{Change, Pending};
-use crate::ground::make_private_database;
-
-const SCHEMA: i64 = 2;
-
-/// Why the file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum OpenError {
-    /// A later version of this program wrote it.
-    #[error("the file `{}` has schema {found}, known is {SCHEMA}", path.display())]
-    Newer { path: PathBuf, found: i64 },
-    /// It is no database, or its content makes no sense.
-    #[error("the file `{}` is damaged", path.display())]
-    Damaged {
-        path: PathBuf,
-        #[source]
-        source: Error,
-    },
-    /// Anything else.
-    #[error("the file `{}` cannot be used", path.display())]
-    Sqlite {
-        path: PathBuf,
-        #[source]
-        source: Error,
-    },
-}
+use crate::store::StoreError;
 
 #[derive(Debug)]
 pub(super) struct Database(Connection);
 
 impl Database {
     /// Opens the file, or begins a new one, and reads all that is in it.
-    pub(super) fn open(path: &Path) -> Result<(Self, Kept), OpenError> {
-        let failed = |source| open_error(path, source);
-        make_private_database(path);
-        let mut connection = Connection::open(path).map_err(failed)?;
-        let found: i64 = connection
-            .pragma_query_value(None, "user_version", |row| row.get(0))
-            .map_err(failed)?;
-        if found > SCHEMA {
-            return Err(OpenError::Newer { path: path.to_owned(), found });
-        }
-        prepare(&mut connection, found).map_err(failed)?;
-        let kept = read(&connection).map_err(failed)?;
+    pub(super) fn open(path: &Path) -> Result<(Self, Kept), StoreError> {
+        let connection = SESSIONS.open(path)?;
+        let kept = read(&connection).map_err(|error| StoreError::from_sqlite(path, error))?;
         Ok((Self(connection), kept))
     }
 
@@ -76,48 +40,6 @@ impl Database {
         }
         tx.commit()
     }
-}
-
-fn open_error(path: &Path, source: Error) -> OpenError {
-    let path = path.to_owned();
-    match (&source, source.sqlite_error_code()) {
-        (Error::InvalidColumnType(..) | Error::FromSqlConversionFailure(..), _)
-        | (_, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)) => {
-            OpenError::Damaged { path, source }
-        }
-        _ => OpenError::Sqlite { path, source },
-    }
-}
-
-fn prepare(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
-    connection.pragma_update(None, "journal_mode", "wal")?;
-    connection.pragma_update(None, "synchronous", "normal")?;
-    connection.pragma_update(None, "cache_size", -512)?;
-    let tx = connection.transaction()?;
-    if found == 1 {
-        tx.execute_batch("ALTER TABLE sessions ADD COLUMN run INTEGER")?;
-    }
-    tx.execute_batch(
-        "CREATE TABLE IF NOT EXISTS sessions (
-             id TEXT PRIMARY KEY,
-             server TEXT NOT NULL,
-             params BLOB NOT NULL,
-             version TEXT NOT NULL,
-             initialized INTEGER NOT NULL,
-             level TEXT,
-             subscriptions TEXT NOT NULL,
-             created_at INTEGER NOT NULL,
-             used_at INTEGER NOT NULL,
-             run INTEGER
-         ) STRICT, WITHOUT ROWID;
-         CREATE INDEX IF NOT EXISTS sessions_by_server ON sessions (server);
-         CREATE TABLE IF NOT EXISTS copies (
-             server TEXT PRIMARY KEY,
-             content BLOB NOT NULL
-         ) STRICT;",
-    )?;
-    tx.pragma_update(None, "user_version", SCHEMA)?;
-    tx.commit()
 }
 
 fn read(connection: &Connection) -> rusqlite::Result<Kept> {

@@ -3,8 +3,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use rusqlite::Connection;
 
 use super::*;
+use crate::aside::beside;
 
 struct Place {
     _dir: tempfile::TempDir,
@@ -100,7 +102,7 @@ fn senseless_content_counts_as_damage() {
     let (sessions, _) = open(&place.path);
     sessions.save(record("a", "s"));
     sessions.close();
-    let connection = rusqlite::Connection::open(&place.path).unwrap();
+    let connection = Connection::open(&place.path).unwrap();
     connection.execute("UPDATE sessions SET subscriptions = 'x'", []).unwrap();
     drop(connection);
     let (sessions, kept) = open(&place.path);
@@ -112,8 +114,8 @@ fn senseless_content_counts_as_damage() {
 #[test]
 fn a_file_of_a_later_program_is_left_alone() {
     let place = place();
-    let connection = rusqlite::Connection::open(&place.path).unwrap();
-    connection.pragma_update(None, "user_version", 3).unwrap();
+    let connection = Connection::open(&place.path).unwrap();
+    connection.pragma_update(None, "user_version", 9).unwrap();
     drop(connection);
     let before = fs::read(&place.path).unwrap();
     let (sessions, kept) = open(&place.path);
@@ -123,41 +125,76 @@ fn a_file_of_a_later_program_is_left_alone() {
     assert_eq!(fs::read(&place.path).unwrap(), before);
 }
 
-/// The file as schema 1 had it.
-const SCHEMA_1: &str = "
-    PRAGMA journal_mode = wal;
-    CREATE TABLE sessions (
-        id TEXT PRIMARY KEY,
-        server TEXT NOT NULL,
-        params BLOB NOT NULL,
-        version TEXT NOT NULL,
-        initialized INTEGER NOT NULL,
-        level TEXT,
-        subscriptions TEXT NOT NULL,
-        created_at INTEGER NOT NULL,
-        used_at INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX sessions_by_server ON sessions (server);
-    CREATE TABLE copies (server TEXT PRIMARY KEY, content BLOB NOT NULL) STRICT;
-    INSERT INTO sessions VALUES (
-        'a', 's', CAST('{\"protocolVersion\":\"2025-06-18\", \"x\":\"\\u00e4\"}' AS BLOB),
-        '2025-06-18', 1, 'debug', '[\"a://b\",\"\\\"\"]', 1000, 2000
-    );
-    INSERT INTO copies VALUES ('s', x'ff00');
-    PRAGMA user_version = 1;";
+const FIRST: &str = include_str!("../../tests/fixtures/sessions-v1.sql");
+const SECOND: &str = include_str!("../../tests/fixtures/sessions-v2.sql");
+
+/// Makes a file as the version that the dump is of would have left it.
+fn load(dump: &str, path: &Path) {
+    let connection = Connection::open(path).unwrap();
+    connection.pragma_update(None, "journal_mode", "wal").unwrap();
+    connection.execute_batch(dump).unwrap();
+}
 
 #[test]
-fn a_file_of_schema_1_is_taken_over() {
+fn a_file_of_every_schema_is_brought_forward() {
+    let fixtures = [FIRST, SECOND];
+    assert_eq!(SESSIONS.newest(), i64::try_from(fixtures.len()).unwrap());
+    for (dump, schema) in fixtures.into_iter().zip(1..) {
+        let place = place();
+        load(dump, &place.path);
+        let (sessions, kept) = open(&place.path);
+        let run = (schema >= 2).then_some(3);
+        let old = SessionRecord { run, ..record("a", "s") };
+        let bare = SessionRecord {
+            initialized: false,
+            level: None,
+            subscriptions: vec![],
+            run: None,
+            ..record("b", "t")
+        };
+        let copies = vec![("s".to_owned(), b"\xff\0".to_vec())];
+        assert_eq!(kept, Kept { sessions: vec![old, bare], copies, ..Kept::default() });
+        sessions.save(record("a", "s"));
+        let (sessions, kept) = reopened(&sessions, &place.path);
+        assert_eq!(kept.sessions[0], record("a", "s"));
+        sessions.close();
+        let backup = beside(&place.path, &format!(".schema-{schema}.bak"));
+        assert_eq!(backup.exists(), schema < SESSIONS.newest());
+    }
+}
+
+#[test]
+fn a_file_of_a_version_that_died_before_it_numbered_it_is_taken_over() {
     let place = place();
-    rusqlite::Connection::open(&place.path).unwrap().execute_batch(SCHEMA_1).unwrap();
+    load(FIRST, &place.path);
+    load("PRAGMA user_version = 0", &place.path);
     let (sessions, kept) = open(&place.path);
-    let old = SessionRecord { run: None, ..record("a", "s") };
-    let copies = vec![("s".to_owned(), b"\xff\0".to_vec())];
-    assert_eq!(kept, Kept { sessions: vec![old], copies, ..Kept::default() });
-    sessions.save(record("a", "s"));
-    let (sessions, kept) = reopened(&sessions, &place.path);
-    assert_eq!(kept.sessions, [record("a", "s")]);
+    assert_eq!((kept.sessions.len(), kept.lost), (2, false));
     sessions.close();
+}
+
+#[test]
+fn what_a_newer_program_changed_before_it_failed_is_undone() {
+    let place = place();
+    load(SECOND, &place.path);
+    fs::copy(&place.path, beside(&place.path, ".schema-2.bak")).unwrap();
+    load("DELETE FROM sessions; PRAGMA user_version = 3", &place.path);
+    go_back(&place.path);
+    let (sessions, kept) = open(&place.path);
+    assert_eq!((kept.sessions.len(), kept.lost), (2, false));
+    sessions.close();
+}
+
+#[test]
+fn what_cannot_be_undone_stays_and_the_daemon_goes_on() {
+    let place = place();
+    load(SECOND, &place.path);
+    load("PRAGMA user_version = 3", &place.path);
+    fs::write(beside(&place.path, ".schema-2.bak"), "no database at all".repeat(100)).unwrap();
+    let before = fs::read(&place.path).unwrap();
+    go_back(&place.path);
+    assert!(fs::read(&place.path).unwrap() == before, "the file was touched");
+    assert!(open(&place.path).1.lost);
 }
 
 #[test]
@@ -189,7 +226,7 @@ fn streams_go_with_their_sessions_and_these_with_their_servers() {
 fn what_the_disk_refused_is_written_later() {
     let place = place();
     let (mut database, _) = Database::open(&place.path).unwrap();
-    let connection = rusqlite::Connection::open(&place.path).unwrap();
+    let connection = Connection::open(&place.path).unwrap();
     connection.execute("ALTER TABLE copies RENAME TO hidden", []).unwrap();
     let mut refused = Pending::default();
     refused.change("a".to_owned(), Change::Save(Box::new(record("a", "s")))).unwrap();

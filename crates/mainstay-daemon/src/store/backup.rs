@@ -27,7 +27,7 @@ pub(super) fn keep(connection: &Connection, path: &Path, schema: i64) -> Result<
 }
 
 /// Copies a database as it is at one moment, if there is one. Others may write it meanwhile.
-pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
+pub(super) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
     if from.exists() { write_out(&open_to_read(from)?, to) } else { Ok(()) }
 }
 

@@ -68,8 +68,10 @@ pub enum StoreError {
 impl StoreError {
     pub(crate) fn from_sqlite(path: &Path, source: rusqlite::Error) -> Self {
         let path = path.to_owned();
-        // A value where none of its kind can be was not written by us.
-        if let rusqlite::Error::InvalidColumnType(..) = source {
+        // A value where none of its kind can be, or that makes no sense, was not written by us.
+        if let rusqlite::Error::InvalidColumnType(..)
+        | rusqlite::Error::FromSqlConversionFailure(..) = source
+        {
             return Self::Damaged { path, what: source.to_string() };
         }
         match source.sqlite_error_code() {
