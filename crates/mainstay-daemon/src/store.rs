@@ -14,6 +14,7 @@ mod migrations;
 pub(crate) mod schema;
 #[cfg(test)]
 mod tests;
+mod undo;
 
 pub(crate) use clients::StoredClient;
 pub use error::StoreError;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 use super::StoreError;
-use super::schema::open_to_read;
+use crate::aside::{beside, remove};
 
 /// How many backups of a file are kept.
 const KEEP: usize = 3;
@@ -26,40 +26,16 @@ pub(super) fn keep(connection: &Connection, path: &Path, schema: i64) -> Result<
     Ok(())
 }
 
-/// Copies a database as it is at one moment, if there is one. Others may write it meanwhile.
-pub(super) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
-    if from.exists() { write_out(&open_to_read(from)?, to) } else { Ok(()) }
-}
-
 /// Writes all that a database has into a new file, in place of one that may be there. It is whole and on
 /// disk, or not there.
 pub(super) fn write_out(connection: &Connection, to: &Path) -> Result<(), StoreError> {
-    let unfinished = with_suffix(to, ".new");
+    let unfinished = beside(to, ".new");
     let written = write(connection, &unfinished, to);
     if written.is_err() {
         // It may not have been made at all.
         fs::remove_file(&unfinished).ok();
     }
     written
-}
-
-/// Puts the backup of this schema in the place of a file of another, which is set aside with all that
-/// belongs to it.
-pub(super) fn put_back(path: &Path, schema: i64, found: i64) -> Result<(), StoreError> {
-    let failed = |source| StoreError::backup(path, source);
-    let backup = place(path, schema);
-    let whole = with_suffix(path, ".new");
-    copy(&backup, &whole)?;
-    for part in ["", "-wal", "-shm"] {
-        let aside = with_suffix(path, &format!(".schema-{found}.undone{part}"));
-        match fs::rename(with_suffix(path, part), aside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            Ok(()) | Err(_) => {}
-        }
-    }
-    fs::rename(&whole, path).map_err(failed)?;
-    tracing::warn!(path = %path.display(), backup = %backup.display(), "database put back as it was");
-    Ok(())
 }
 
 /// The backup with the newest schema up to this one.
@@ -69,15 +45,12 @@ pub(super) fn newest(path: &Path, schema: i64) -> Option<PathBuf> {
 
 /// Where a backup is kept.
 pub(super) fn place(path: &Path, schema: i64) -> PathBuf {
-    with_suffix(path, &format!(".schema-{schema}.bak"))
+    beside(path, &format!(".schema-{schema}.bak"))
 }
 
 fn write(connection: &Connection, unfinished: &Path, to: &Path) -> Result<(), StoreError> {
     let failed = |source| StoreError::backup(to, source);
-    match fs::remove_file(unfinished) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        Ok(()) | Err(_) => {}
-    }
+    remove(unfinished).map_err(failed)?;
     let file = File::options()
         .create_new(true)
         .write(true)
@@ -90,8 +63,12 @@ fn write(connection: &Connection, unfinished: &Path, to: &Path) -> Result<(), St
         .map_err(|error| StoreError::from_sqlite(to, error))?;
     file.sync_all().map_err(failed)?;
     fs::rename(unfinished, to).map_err(failed)?;
-    let dir = to.parent().unwrap_or(to);
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
+    sync_names(to).map_err(failed)
+}
+
+/// Has the names of a file and of all beside it on disk.
+pub(super) fn sync_names(path: &Path) -> io::Result<()> {
+    File::open(path.parent().unwrap_or(path))?.sync_all()
 }
 
 /// Removes all but the newest backups. One that stays does no harm.
@@ -117,10 +94,4 @@ fn backups(path: &Path) -> Vec<(i64, PathBuf)> {
         Some((schema, backup))
     });
     found.collect()
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }

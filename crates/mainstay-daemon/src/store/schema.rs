@@ -12,6 +12,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
+use super::undo::Undo;
 use super::{StoreError, backup};
 use crate::ground::make_private_database;
 
@@ -68,7 +69,7 @@ impl Schema {
         if found <= self.newest() || !backup::place(path, self.newest()).exists() {
             return Ok(());
         }
-        backup::put_back(path, self.newest(), found)
+        Undo::new(path, self.newest(), found).make()
     }
 
     /// Copies a file, if there is one, and changes nothing of it. One that this program cannot take over is

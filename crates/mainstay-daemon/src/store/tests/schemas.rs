@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use super::super::backup::place;
 use super::super::schema::{Schema, Step, pragma};
+use super::super::undo::Undo;
 use super::*;
 
 pub(super) const FIRST: &str = include_str!("../../../tests/fixtures/state-v1.sql");
@@ -130,20 +131,79 @@ fn a_newer_schema_is_refused_and_left_alone() {
     assert!(help.contains("state.db.schema-2.bak`"), "{help}");
 }
 
+/// What a newer program leaves that is killed: a backup, and a store a part of which is only in the file
+/// beside it.
+fn left_by_a_newer_program() -> (TempDir, PathBuf) {
+    let (dir, path) = loaded(SECOND);
+    let newer = Connection::open(&path).unwrap();
+    super::super::backup::keep(&newer, &path, 2).unwrap();
+    newer.execute_batch("DELETE FROM servers; PRAGMA user_version = 3;").unwrap();
+    let left = copied(&path);
+    assert!(left.0.path().join("state.db-wal").exists());
+    drop((newer, dir));
+    left
+}
+
+/// A store in a directory of its own, with all that is beside it: another process has it.
+fn copied(path: &Path) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(path.parent().unwrap()).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+    }
+    let path = dir.path().join("state.db");
+    (dir, path)
+}
+
+fn servers(path: &Path) -> i64 {
+    let count = "SELECT count(*) FROM servers";
+    Connection::open(path).unwrap().query_row(count, [], |row| row.get(0)).unwrap()
+}
+
+#[track_caller]
+fn is_undone(path: &Path) {
+    has_what_every_fixture_has(&Store::open(path).unwrap());
+    let undone = path.with_file_name("state.db.schema-3.undone");
+    assert_eq!((version(&undone), servers(&undone)), (3, 0));
+}
+
 #[test]
 fn what_a_newer_program_changed_before_it_failed_is_undone() {
     let (_dir, path) = loaded(SECOND);
     Store::go_back(&path).unwrap();
     assert!(!place(&path, 2).exists(), "nothing was changed, so nothing is undone");
 
-    let newer = Connection::open(&path).unwrap();
-    super::super::backup::keep(&newer, &path, 2).unwrap();
-    newer.execute_batch("DELETE FROM servers; PRAGMA user_version = 3;").unwrap();
-    // It is killed, so that a part of it is only in the file beside it.
-    std::mem::forget(newer);
+    let (_dir, path) = left_by_a_newer_program();
     Store::go_back(&path).unwrap();
-    has_what_every_fixture_has(&Store::open(&path).unwrap());
-    assert_eq!(version(&path.with_file_name("state.db.schema-3.undone")), 3);
+    is_undone(&path);
+}
+
+#[test]
+fn a_way_back_that_is_cut_short_loses_nothing() {
+    for cut in 0..=Undo::STEPS.len() {
+        let (_dir, path) = left_by_a_newer_program();
+        let undo = Undo::new(&path, 2, 3);
+        Undo::STEPS[..cut].iter().try_for_each(|step| step(&undo)).unwrap();
+
+        let (_dir, seen) = copied(&path);
+        let is_back = cut == Undo::STEPS.len();
+        let expected = if is_back { (2, 4) } else { (3, 0) };
+        assert_eq!((version(&seen), servers(&seen)), expected, "after {cut} steps");
+
+        Store::go_back(&path).unwrap();
+        is_undone(&path);
+    }
+}
+
+#[test]
+fn a_newer_program_that_still_has_the_file_is_not_undone() {
+    let (_dir, path) = left_by_a_newer_program();
+    let newer = Connection::open(&path).unwrap();
+    newer.execute_batch("BEGIN; SELECT * FROM servers;").unwrap();
+    let undo = Undo::new(&path, 2, 3);
+    undo.make().unwrap_err();
+    drop(newer);
+    assert_eq!((version(&path), servers(&path)), (3, 0));
 }
 
 const FAILING: Step = Step { what: "nothing", make: |tx| tx.execute_batch("SELECT no_such_thing") };
