@@ -7,6 +7,8 @@
 
 mod skew;
 
+pub(crate) use skew::tell_of;
+
 use std::io::{self, ErrorKind::NotADirectory};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;

@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 use super::succession::succeed;
 use crate::context::{Context, now};
 use crate::error::{CliError, Exit};
-use crate::remote::{Ending, Remote};
+use crate::remote::{Ending, Remote, tell_of};
 use crate::text::{Cell, ago, columns, date_and_clock};
 use crate::ui::paint;
 
@@ -105,7 +105,9 @@ async fn status(args: &StatusArgs, ctx: &mut Context) -> Result<(), CliError> {
         return Err(CliError::Answered(Exit::Unreachable));
     };
     let now = now();
-    ctx.ui.answer(args.json, &daemon, |daemon| page(daemon, now))
+    ctx.ui.answer(args.json, &daemon, |daemon| page(daemon, now))?;
+    tell_of(&daemon);
+    Ok(())
 }
 
 fn page(daemon: &DaemonInfo, now: Timestamp) -> String {

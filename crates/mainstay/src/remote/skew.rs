@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::sync::Once;
 
-use mainstay_api::{Hello, Request};
+use mainstay_api::{DaemonInfo, Hello, Request};
 use semver::Version;
 
 use crate::ui::Ui;
@@ -25,7 +25,16 @@ pub(super) fn tell(hello: &Hello, request: &Request) {
     }
     let lasting = matches!(request, Request::Connect { .. });
     let who = if lasting { Program::Connect } else { Program::Command };
-    if let Some(notice) = notice(OURS, &hello.mainstay, who) {
+    say(&hello.mainstay, who);
+}
+
+/// The same, for a command that has asked the daemon about itself.
+pub(crate) fn tell_of(daemon: &DaemonInfo) {
+    say(&daemon.version, Program::Command);
+}
+
+fn say(theirs: &str, who: Program) {
+    if let Some(notice) = notice(OURS, theirs, who) {
         TOLD.call_once(|| Ui::new().say(notice));
     }
 }

@@ -133,6 +133,26 @@ fn a_daemon_of_another_version_is_told_on_stderr() {
 }
 
 #[test]
+fn the_status_of_a_daemon_of_another_version_tells_both() {
+    let env = no_start();
+    let daemon = Daemon::new(&env);
+    let status = begin(&env, ["daemon", "status"]);
+    let (mut peer, request) = daemon.hello_as("0.0.1");
+    assert_eq!(request, json!({"method": "daemon"}));
+    let about = json!({
+        "pid": 1, "version": "0.0.1", "started_at": "2026-01-01T00:00:00Z", "servers": 0,
+        "running": 0, "listen": null, "state_dir": "/s", "socket": "/s", "log": "/s",
+        "instance": "i",
+    });
+    peer.say(&json!({"ok": about}).to_string());
+    let (code, stdout, stderr) = end(status);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("version:") && stdout.contains("0.0.1"), "{stdout}");
+    let expected = format!("the daemon is version 0.0.1, older than this program ({VERSION}); ");
+    assert!(stderr.starts_with(&expected), "{stderr}");
+}
+
+#[test]
 fn a_daemon_that_speaks_otherwise_is_an_error() {
     let env = no_start();
     let daemon = Daemon::new(&env);
