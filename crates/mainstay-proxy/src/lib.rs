@@ -28,5 +28,7 @@ pub use hub::{
     Witness,
 };
 pub use loss::is_session_lost;
-pub use record::{Keeper, Sent, SessionRecord, StreamKey, StreamNews, StreamRecord};
+pub use record::{
+    Keeper, Sent, SessionRecord, StreamKey, StreamNews, StreamRecord, UpstreamRecord,
+};
 pub use upstream::{Fault, Hello, Identity, LineLink, Link, UpstreamError};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 /// A client's session, as far as a later daemon needs it to go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,10 +26,23 @@ pub struct SessionRecord {
     pub subscriptions: Vec<String>,
     /// The newest run of the server that it has met, if it has met one.
     pub run: Option<u64>,
+    /// Its own session with a run that speaks HTTP, if it has one.
+    pub upstream: Option<UpstreamRecord>,
     /// When it was opened.
     pub created_at: SystemTime,
     /// When it was last used.
     pub used_at: SystemTime,
+}
+
+/// A session with a run that speaks HTTP, which lasts as long as the run does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpstreamRecord {
+    /// The run.
+    pub run: u64,
+    /// The server's id for it, if it gave one.
+    pub id: Option<String>,
+    /// The protocol version agreed with the server.
+    pub version: String,
 }
 
 /// One stream of a session.

@@ -1,4 +1,4 @@
-//! The file. Times are milliseconds since 1970, and subscriptions a JSON array.
+//! The file. Times are milliseconds since 1970; subscriptions and sessions of servers are JSON.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -7,6 +7,8 @@ use bytes::Bytes;
 use mainstay_proxy::SessionRecord;
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, Row, Transaction, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::Kept;
 use super::migrations::SESSIONS;
@@ -45,7 +47,7 @@ impl Database {
 fn read(connection: &Connection) -> rusqlite::Result<Kept> {
     let mut select = connection.prepare(
         "SELECT id, server, params, version, initialized, level, subscriptions, created_at, used_at,
-             run
+             run, upstream
          FROM sessions ORDER BY created_at, id",
     )?;
     let sessions = select.query_map([], session)?.collect::<Result<_, _>>()?;
@@ -59,8 +61,7 @@ fn session(row: &Row<'_>) -> rusqlite::Result<SessionRecord> {
     let params: Vec<u8> = row.get(2)?;
     let subscriptions: String = row.get(6)?;
     let run: Option<i64> = row.get(9)?;
-    let subscriptions = serde_json::from_str(&subscriptions)
-        .map_err(|error| Error::FromSqlConversionFailure(6, Type::Text, Box::new(error)))?;
+    let upstream: Option<String> = row.get(10)?;
     Ok(SessionRecord {
         id: row.get(0)?,
         server: row.get(1)?,
@@ -68,8 +69,9 @@ fn session(row: &Row<'_>) -> rusqlite::Result<SessionRecord> {
         version: row.get(3)?,
         initialized: row.get(4)?,
         level: row.get(5)?,
-        subscriptions,
+        subscriptions: from_json(6, &subscriptions)?,
         run: run.and_then(|run| u64::try_from(run).ok()),
+        upstream: upstream.map(|upstream| from_json(10, &upstream)).transpose()?,
         created_at: time(row.get(7)?),
         used_at: time(row.get(8)?),
     })
@@ -77,13 +79,11 @@ fn session(row: &Row<'_>) -> rusqlite::Result<SessionRecord> {
 
 fn write_session(tx: &Transaction<'_>, id: &str, change: &Change) -> rusqlite::Result<()> {
     match change {
-        Change::Save(record) => {
-            let subscriptions = serde_json::to_string(&record.subscriptions)
-                .expect("strings can be written as JSON");
-            tx.prepare_cached(
+        Change::Save(record) => tx
+            .prepare_cached(
                 "INSERT OR REPLACE INTO sessions (id, server, params, version, initialized, level,
-                     subscriptions, created_at, used_at, run)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                     subscriptions, created_at, used_at, run, upstream)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
             )?
             .execute(params![
                 record.id,
@@ -92,18 +92,27 @@ fn write_session(tx: &Transaction<'_>, id: &str, change: &Change) -> rusqlite::R
                 record.version,
                 record.initialized,
                 record.level,
-                subscriptions,
+                to_json(&record.subscriptions),
                 millis(record.created_at),
                 millis(record.used_at),
                 record.run.and_then(|run| i64::try_from(run).ok()),
-            ])
-        }
+                record.upstream.as_ref().map(to_json),
+            ]),
         Change::Touch(at) => tx
             .prepare_cached("UPDATE sessions SET used_at = ?2 WHERE id = ?1")?
             .execute(params![id, millis(*at)]),
         Change::Remove => tx.prepare_cached("DELETE FROM sessions WHERE id = ?1")?.execute([id]),
     }
     .map(drop)
+}
+
+fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("strings and numbers can be written as JSON")
+}
+
+fn from_json<T: DeserializeOwned>(column: usize, text: &str) -> rusqlite::Result<T> {
+    serde_json::from_str(text)
+        .map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
 }
 
 /// A clock before 1970 counts as 1970.

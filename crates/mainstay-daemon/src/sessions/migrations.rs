@@ -34,6 +34,10 @@ pub(super) const SESSIONS: Schema = Schema {
             what: "the runs that sessions have met",
             make: |tx| tx.execute_batch("ALTER TABLE sessions ADD COLUMN run INTEGER"),
         },
+        Step {
+            what: "the sessions of servers that speak HTTP, which those of clients go on in",
+            make: |tx| tx.execute_batch("ALTER TABLE sessions ADD COLUMN upstream TEXT"),
+        },
     ],
     synchronous: "normal",
 };

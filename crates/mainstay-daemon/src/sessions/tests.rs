@@ -3,6 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use mainstay_proxy::UpstreamRecord;
 use rusqlite::Connection;
 
 use super::*;
@@ -37,8 +38,25 @@ fn record(id: &str, server: &str) -> SessionRecord {
         level: Some("debug".to_owned()),
         subscriptions: vec!["a://b".to_owned(), "\"".to_owned()],
         run: Some(3),
+        upstream: Some(UpstreamRecord {
+            run: 3,
+            id: Some("up".to_owned()),
+            version: "2025-06-18".to_owned(),
+        }),
         created_at: at(1),
         used_at: at(2),
+    }
+}
+
+/// A session of which hardly anything is known.
+fn bare() -> SessionRecord {
+    SessionRecord {
+        initialized: false,
+        level: None,
+        subscriptions: vec![],
+        run: None,
+        upstream: None,
+        ..record("b", "t")
     }
 }
 
@@ -53,7 +71,7 @@ fn sessions_and_copies_are_found_again() {
     let place = place();
     let (sessions, kept) = open(&place.path);
     assert_eq!(kept, Kept::default());
-    let bare = SessionRecord { level: None, subscriptions: vec![], run: None, ..record("b", "t") };
+    let bare = bare();
     sessions.save(record("a", "s"));
     sessions.save(bare.clone());
     sessions.save_copy("s", b"old".to_vec());
@@ -127,6 +145,7 @@ fn a_file_of_a_later_program_is_left_alone() {
 
 const FIRST: &str = include_str!("../../tests/fixtures/sessions-v1.sql");
 const SECOND: &str = include_str!("../../tests/fixtures/sessions-v2.sql");
+const THIRD: &str = include_str!("../../tests/fixtures/sessions-v3.sql");
 
 /// Makes a file as the version that the dump is of would have left it.
 fn load(dump: &str, path: &Path) {
@@ -137,23 +156,18 @@ fn load(dump: &str, path: &Path) {
 
 #[test]
 fn a_file_of_every_schema_is_brought_forward() {
-    let fixtures = [FIRST, SECOND];
+    let fixtures = [FIRST, SECOND, THIRD];
     assert_eq!(SESSIONS.newest(), i64::try_from(fixtures.len()).unwrap());
     for (dump, schema) in fixtures.into_iter().zip(1..) {
         let place = place();
         load(dump, &place.path);
         let (sessions, kept) = open(&place.path);
-        let run = (schema >= 2).then_some(3);
-        let old = SessionRecord { run, ..record("a", "s") };
-        let bare = SessionRecord {
-            initialized: false,
-            level: None,
-            subscriptions: vec![],
-            run: None,
-            ..record("b", "t")
-        };
+        let all = record("a", "s");
+        let run = all.run.filter(|_| schema >= 2);
+        let upstream = all.upstream.clone().filter(|_| schema >= 3);
+        let old = SessionRecord { run, upstream, ..all };
         let copies = vec![("s".to_owned(), b"\xff\0".to_vec())];
-        assert_eq!(kept, Kept { sessions: vec![old, bare], copies, ..Kept::default() });
+        assert_eq!(kept, Kept { sessions: vec![old, bare()], copies, ..Kept::default() });
         sessions.save(record("a", "s"));
         let (sessions, kept) = reopened(&sessions, &place.path);
         assert_eq!(kept.sessions[0], record("a", "s"));
@@ -176,9 +190,9 @@ fn a_file_of_a_version_that_died_before_it_numbered_it_is_taken_over() {
 #[test]
 fn what_a_newer_program_changed_before_it_failed_is_undone() {
     let place = place();
-    load(SECOND, &place.path);
-    fs::copy(&place.path, beside(&place.path, ".schema-2.bak")).unwrap();
-    load("DELETE FROM sessions; PRAGMA user_version = 3", &place.path);
+    load(THIRD, &place.path);
+    fs::copy(&place.path, beside(&place.path, ".schema-3.bak")).unwrap();
+    load("DELETE FROM sessions; PRAGMA user_version = 4", &place.path);
     go_back(&place.path);
     let (sessions, kept) = open(&place.path);
     assert_eq!((kept.sessions.len(), kept.lost), (2, false));
@@ -188,9 +202,9 @@ fn what_a_newer_program_changed_before_it_failed_is_undone() {
 #[test]
 fn what_cannot_be_undone_stays_and_the_daemon_goes_on() {
     let place = place();
-    load(SECOND, &place.path);
-    load("PRAGMA user_version = 3", &place.path);
-    fs::write(beside(&place.path, ".schema-2.bak"), "no database at all".repeat(100)).unwrap();
+    load(THIRD, &place.path);
+    load("PRAGMA user_version = 4", &place.path);
+    fs::write(beside(&place.path, ".schema-3.bak"), "no database at all".repeat(100)).unwrap();
     let before = fs::read(&place.path).unwrap();
     go_back(&place.path);
     assert!(fs::read(&place.path).unwrap() == before, "the file was touched");

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use serde_json::value::RawValue;
 
 use super::ear::Ear;
-use super::http::{HttpRun, UpSession};
+use super::http::HttpRun;
+use super::http_session::UpSession;
 use super::lines::{Beginning, LineLane};
 use super::outlook::{Run, RunLink};
 use super::session::{Session, Terms};
@@ -52,21 +53,21 @@ impl Hub {
             }
             Link::Http(target) => {
                 let client = Client::new(target);
-                let own = match known {
-                    Some(hello) => UpSession::resume(generation, &hello)?,
+                let opened = match known {
+                    Some(hello) => (UpSession::known(generation, &hello)?, hello),
                     None => {
                         UpSession::open_patiently(generation, &client, &self.own_terms()).await?
                     }
                 };
-                self.http_link(generation, client, own)?
+                self.http_link(generation, client, opened)
             }
             Link::Remote(target) => {
                 let client = Client::new(target);
-                let own = match known {
-                    Some(hello) => UpSession::resume(generation, &hello)?,
+                let opened = match known {
+                    Some(hello) => (UpSession::known(generation, &hello)?, hello),
                     None => UpSession::open(generation, &client, &self.own_terms()).await?,
                 };
-                self.http_link(generation, client, own)?
+                self.http_link(generation, client, opened)
             }
         };
         if let Some(Some(owner)) = &owner {
@@ -82,11 +83,10 @@ impl Hub {
         &self,
         generation: u64,
         client: Client,
-        own: UpSession,
-    ) -> Result<(RunLink, Hello), UpstreamError> {
-        let hello = own.hello()?;
+        (own, hello): (UpSession, Hello),
+    ) -> (RunLink, Hello) {
         let run = HttpRun::new(generation, client, own, self.own_params());
-        Ok((RunLink::Http(run), hello))
+        (RunLink::Http(run), hello)
     }
 
     /// What we ourselves agree with a server.

@@ -2,41 +2,29 @@
 //! own terms, opened again when the server has forgotten it or is another run.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tracing::debug;
 
 use super::exchange::{Failure, Fate};
+use super::http_session::{ERROR_BODY, UpSession};
 use super::http_stream::{self, Listener};
 use super::outlook::RunLink;
 use super::progress::Progress;
 use super::session::{Session, Terms};
-use crate::Hello;
-use crate::client::{Client, Headers, Method, Request, Response, SendError};
+use crate::client::{Client, Method, SendError};
 use crate::frame::{self, Parsed};
-use crate::record::Sent;
+use crate::record::{Sent, UpstreamRecord};
 use crate::stream::Stream;
-use crate::upstream::{self, MAX_LINE, UpstreamError};
-
-/// How much of an error's body is read.
-pub(super) const ERROR_BODY: usize = 64 * 1024;
-
-/// What every POST carries.
-static POST: LazyLock<Headers> = LazyLock::new(|| {
-    let (kind, accept) = ("application/json", "application/json, text/event-stream");
-    Headers::new(&[("Content-Type", kind), ("Accept", accept)]).expect("these are headers")
-});
+use crate::upstream::UpstreamError;
 
 /// How many messages without an answer may be on their way for one client, and for how long.
 const ERRANDS: usize = 64;
 const ERRAND: Duration = Duration::from_secs(30);
-
-/// While a server is coming up it is asked again after this time.
-const COMING_UP: Duration = Duration::from_millis(50);
 
 /// The way to a run that speaks HTTP.
 #[derive(Debug)]
@@ -72,7 +60,8 @@ impl HttpRun {
             Err(UpstreamError::SessionLost { .. }) => {
                 let terms =
                     Terms { params: Some(Arc::clone(&self.own_params)), ..Terms::default() };
-                let new = Arc::new(UpSession::open(self.generation, &self.client, &terms).await?);
+                let (new, _) = UpSession::open(self.generation, &self.client, &terms).await?;
+                let new = Arc::new(new);
                 *super::lock(&self.own) = Arc::clone(&new);
                 new.ask(&self.client, self.new_id(), method, params).await
             }
@@ -96,17 +85,24 @@ pub(super) struct HttpLane {
     errands: AtomicUsize,
 }
 
-/// A session with one run.
-#[derive(Debug)]
-pub(super) struct UpSession {
-    pub(super) generation: u64,
-    id: Option<String>,
-    /// What tells the server which session a request belongs to.
-    headers: Headers,
-    result: Arc<RawValue>,
-}
-
 impl HttpLane {
+    /// A client's session that goes on where an earlier daemon had it.
+    pub(super) fn restored(record: &UpstreamRecord) -> Self {
+        // One that no header can name is opened again.
+        let up = UpSession::resume(record.clone()).ok().map(Arc::new);
+        Self { present: Mutex::new(up), ..Self::default() }
+    }
+
+    /// What a later daemon needs to go on with the session.
+    pub(super) fn record(&self) -> Option<UpstreamRecord> {
+        self.present().as_ref().map(|up| up.record().clone())
+    }
+
+    /// Whether there is a session with this run.
+    pub(super) fn is_open_with(&self, run: &HttpRun) -> bool {
+        self.with(run).is_some()
+    }
+
     /// Opens the session for a client that initializes.
     pub(super) async fn open(
         &self,
@@ -115,10 +111,9 @@ impl HttpLane {
     ) -> Result<Arc<RawValue>, UpstreamError> {
         let terms = Terms { params: Some(Arc::clone(params)), ..Terms::default() };
         let _one_at_a_time = self.opening.lock().await;
-        let opened = UpSession::open(run.generation, &run.client, &terms).await?;
-        let result = Arc::clone(&opened.result);
+        let (opened, hello) = UpSession::open(run.generation, &run.client, &terms).await?;
         *self.present() = Some(Arc::new(opened));
-        Ok(result)
+        Ok(Arc::from(hello.result))
     }
 
     /// Asks on behalf of the client.
@@ -211,7 +206,7 @@ impl HttpLane {
     pub(super) fn close(&self, session: &Session) {
         let Some(up) = self.present().take() else { return };
         let outlook = session.outlook();
-        let run = outlook.borrow().run().filter(|run| run.generation == up.generation).cloned();
+        let run = outlook.borrow().run().filter(|run| run.generation == up.generation()).cloned();
         drop(tokio::spawn(async move {
             if let Some(run) = run
                 && let RunLink::Http(http) = &run.link
@@ -244,10 +239,10 @@ impl HttpLane {
             return Ok(up);
         }
         let terms = session.terms();
-        let up = Arc::new(
-            UpSession::open(run.generation, &run.client, &terms).await.map_err(not_opened)?,
-        );
+        let opened = UpSession::open(run.generation, &run.client, &terms).await;
+        let up = Arc::new(opened.map_err(not_opened)?.0);
         *self.present() = Some(Arc::clone(&up));
+        session.keep_upstream();
         for uri in &terms.subscriptions {
             // What changed in between cannot be known.
             session.hear(frame::resource_updated(uri), None);
@@ -256,7 +251,7 @@ impl HttpLane {
     }
 
     fn with(&self, run: &HttpRun) -> Option<Arc<UpSession>> {
-        self.present().as_ref().filter(|up| up.generation == run.generation).cloned()
+        self.present().as_ref().filter(|up| up.generation() == run.generation).cloned()
     }
 
     pub(super) fn forget(&self, up: &Arc<UpSession>) {
@@ -268,119 +263,6 @@ impl HttpLane {
 
     fn present(&self) -> MutexGuard<'_, Option<Arc<UpSession>>> {
         self.present.lock().expect("no code panics with this lock")
-    }
-}
-
-impl UpSession {
-    /// Opens a session with a server that may still be coming up: as long as it refuses or cuts
-    /// connections, or answers 404, 502 or 503, it is asked again.
-    pub(super) async fn open_patiently(
-        generation: u64,
-        client: &Client,
-        terms: &Terms,
-    ) -> Result<Self, UpstreamError> {
-        loop {
-            match Self::open(generation, client, terms).await {
-                Err(
-                    UpstreamError::Connect { .. }
-                    | UpstreamError::Closed { .. }
-                    | UpstreamError::Http { status: 404 | 502 | 503, .. },
-                ) => sleep(COMING_UP).await,
-                opened => return opened,
-            }
-        }
-    }
-
-    /// `initialize`, `notifications/initialized`, then the level and the subscriptions.
-    pub(super) async fn open(
-        generation: u64,
-        client: &Client,
-        terms: &Terms,
-    ) -> Result<Self, UpstreamError> {
-        const METHOD: &str = "initialize";
-        let request = frame::request(0, METHOD, terms.params.as_deref());
-        let sent = client.send_with(&[&POST], post_of(&request)).await;
-        let mut response = sent.map_err(|error| upstream::not_sent(METHOD, error))?;
-        let id = response.header("mcp-session-id").map(str::to_owned);
-        if response.status() != 200 {
-            let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
-            // Whatever it says of sessions, none is there that it could have lost.
-            let body = upstream::excerpt(&body);
-            let (method, status) = (METHOD.to_owned(), response.status());
-            return Err(UpstreamError::Http { method, status, body });
-        }
-        let answer = http_stream::only_answer(METHOD, &mut response).await?;
-        let hello = Hello::read(upstream::settled(METHOD, &answer)?, id)?;
-        let up = Self::resume(generation, &hello)?;
-        up.tell(client, &frame::notification("notifications/initialized", None)).await;
-        if let Some(level) = terms.level {
-            let params = upstream::string_param("level", level.as_str());
-            up.tell(client, &frame::request(1, "logging/setLevel", Some(&params))).await;
-        }
-        for (number, uri) in terms.subscriptions.iter().enumerate() {
-            let params = upstream::string_param("uri", uri);
-            let id = 2 + number as u64;
-            up.tell(client, &frame::request(id, "resources/subscribe", Some(&params))).await;
-        }
-        Ok(up)
-    }
-
-    /// A session that was opened before, maybe by an earlier daemon.
-    pub(super) fn resume(generation: u64, hello: &Hello) -> Result<Self, UpstreamError> {
-        let version = ("MCP-Protocol-Version", hello.protocol_version.as_str());
-        let id = hello.http_session.as_deref().map(|id| ("Mcp-Session-Id", id));
-        let headers: Vec<_> = [Some(version), id].into_iter().flatten().collect();
-        let headers = Headers::new(&headers);
-        Ok(Self {
-            generation,
-            id: hello.http_session.clone(),
-            headers: headers.map_err(|error| upstream::protocol("initialize", error))?,
-            result: Arc::from(hello.result.clone()),
-        })
-    }
-
-    pub(super) fn hello(&self) -> Result<Hello, UpstreamError> {
-        Hello::read(self.result.as_ref().to_owned(), self.id.clone())
-    }
-
-    /// Makes a request of our own.
-    async fn ask(
-        &self,
-        client: &Client,
-        id: u64,
-        method: &str,
-        params: Option<&RawValue>,
-    ) -> Result<Box<RawValue>, UpstreamError> {
-        let request = frame::request(id, method, params);
-        let sent = self.post(client, &request).await;
-        let mut response = sent.map_err(|error| upstream::not_sent(method, error))?;
-        if response.status() != 200 {
-            let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
-            return Err(upstream::bad_status(method, response.status(), &body));
-        }
-        let answer = http_stream::only_answer(method, &mut response).await?;
-        upstream::settled(method, &answer)
-    }
-
-    pub(super) async fn post(&self, client: &Client, body: &[u8]) -> Result<Response, SendError> {
-        client.send_with(&[&POST, &self.headers], post_of(body)).await
-    }
-
-    /// Sends a request without a body, with the headers of this session.
-    pub(super) async fn send(
-        &self,
-        client: &Client,
-        method: Method,
-        headers: &[(&str, &str)],
-    ) -> Result<Response, SendError> {
-        client.send_with(&[&self.headers], Request { method, headers, body: &[] }).await
-    }
-
-    /// Sends something whose answer does not matter: a server that refuses it goes without.
-    async fn tell(&self, client: &Client, message: &[u8]) {
-        if let Ok(mut response) = self.post(client, message).await {
-            response.bytes(MAX_LINE).await.ok();
-        }
     }
 }
 
@@ -408,10 +290,6 @@ impl Drop for GivenUp<'_> {
             HttpLane::tell_later(session, self.generation, cancelled);
         }
     }
-}
-
-fn post_of(body: &[u8]) -> Request<'_> {
-    Request { method: Method::Post, headers: &[], body }
 }
 
 impl From<SendError> for Failure {

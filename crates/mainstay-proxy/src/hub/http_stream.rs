@@ -9,7 +9,8 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::exchange::{Failure, Fate};
-use super::http::{ERROR_BODY, HttpLane, HttpRun, UpSession};
+use super::http::{HttpLane, HttpRun};
+use super::http_session::{ERROR_BODY, UpSession};
 use super::outlook::{Outlook, RunLink};
 use super::progress::Progress;
 use super::session::{Session, WeakSession};
@@ -25,6 +26,10 @@ const RESUMES: u32 = 5;
 
 /// How long to wait before that, unless the server says otherwise.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// How often in a row a stream is asked for that somebody else reads: a daemon that gives way to us is about
+/// to end.
+const CONFLICTS: u32 = 20;
 
 /// No server may make us wait longer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -143,7 +148,7 @@ impl Reading<'_> {
             Kind::Error if message.id().is_none() => Some(message),
             Kind::Result | Kind::Error => None,
             Kind::Request => {
-                put_question(self.session, self.up.generation, &message, Some(self.out));
+                put_question(self.session, self.up.generation(), &message, Some(self.out));
                 None
             }
             Kind::Notification => {
@@ -156,7 +161,7 @@ impl Reading<'_> {
                     _ => true,
                 };
                 if admitted {
-                    self.session.hear_own(self.up.generation, &message, Some(self.out));
+                    self.session.hear_own(self.up.generation(), &message, Some(self.out));
                 }
                 None
             }
@@ -241,11 +246,12 @@ pub(super) struct Listener {
     /// The last event, and the run that sent it.
     last: Option<(u64, String)>,
     pause: Duration,
+    conflicts: u32,
 }
 
 impl Listener {
     pub(super) fn new(session: &Session) -> Self {
-        Self { session: session.downgrade(), last: None, pause: PAUSE }
+        Self { session: session.downgrade(), last: None, pause: PAUSE, conflicts: 0 }
     }
 
     pub(super) async fn run(mut self) {
@@ -300,6 +306,10 @@ impl Listener {
             if forgotten {
                 session.http().forget(&up);
             }
+            if response.status() == 409 && self.conflicts < CONFLICTS {
+                self.conflicts += 1;
+                return true;
+            }
             if response.status() >= 500 && last.is_some() {
                 // It says nothing of the event: a gateway may not reach the server for a while.
                 return true;
@@ -309,6 +319,7 @@ impl Listener {
             return forgotten || last.is_some();
         }
         drop(session);
+        self.conflicts = 0;
         let mut parser = match last {
             Some((_, last)) => Parser::resumed(MAX_LINE, last),
             None => Parser::new(MAX_LINE),

@@ -20,6 +20,7 @@ mod ear;
 mod enter;
 mod exchange;
 mod http;
+mod http_session;
 mod http_stream;
 mod hubs;
 mod initialize;

@@ -101,6 +101,7 @@ impl Session {
         let used = AtomicU64::new(seconds(record.used_at));
         let mut inner = Self::inner(hub, record.id, true);
         (inner.created, inner.used) = (record.created_at, used);
+        inner.http = record.upstream.as_ref().map(HttpLane::restored).unwrap_or_default();
         let session = Self { inner: Arc::new(inner) };
         {
             let mut state = session.state();
@@ -227,18 +228,26 @@ impl Session {
         is_news
     }
 
-    /// There is a new run. What changed of the resources in between cannot be known.
+    /// There is a new run, or a new daemon. What changed of the resources in between cannot be known.
     pub(super) fn meet(&self, run: &Run) {
+        let subscriptions = self.terms().subscriptions;
         match &run.link {
-            RunLink::Lines(_) => {
-                for uri in self.terms().subscriptions {
-                    self.hear(frame::resource_updated(&uri), None);
+            // Its session is opened by whoever needs it next; subscribers need it now.
+            RunLink::Http(_) if subscriptions.is_empty() => {}
+            RunLink::Http(http) if !self.http().is_open_with(http) => {
+                HttpLane::reopen(self, run.generation);
+            }
+            RunLink::Lines(_) | RunLink::Http(_) => {
+                for uri in &subscriptions {
+                    self.hear(frame::resource_updated(uri), None);
                 }
             }
-            // Its session is opened by whoever needs it next; subscribers need it now.
-            RunLink::Http(_) if self.terms().subscriptions.is_empty() => {}
-            RunLink::Http(_) => HttpLane::reopen(self, run.generation),
         }
+    }
+
+    /// Keeps its session with a server that speaks HTTP, for a later daemon to go on in.
+    pub(super) fn keep_upstream(&self) {
+        self.keep(&self.state());
     }
 
     pub(super) fn general(&self) -> &Arc<Stream> {
@@ -325,6 +334,7 @@ impl Session {
             level: state.terms.level.map(|level| level.as_str().to_owned()),
             subscriptions: state.terms.subscriptions.iter().cloned().collect(),
             run: (state.knows != 0).then_some(state.knows),
+            upstream: self.http().record(),
             created_at: self.inner.created,
             used_at: self.last_use().1,
         })

@@ -94,6 +94,19 @@ async fn a_stream_that_cannot_be_taken_up_is_begun_anew() {
 }
 
 #[tokio::test]
+async fn a_stream_that_another_daemon_is_still_reading_is_asked_for_again() {
+    let (world, mut site) = (World::new(), site().await);
+    world.is_served_by(&site).await;
+    let client = world.client().await;
+    client.session.listens();
+    for _ in 0..2 {
+        site.turn().await.responds(409, "", "only one stream is allowed for each session").await;
+    }
+    let mut turn = listens(&mut site).await;
+    is_heard(&mut turn, &client, "e1").await;
+}
+
+#[tokio::test]
 async fn news_of_the_same_run_cut_no_stream() {
     let (world, mut site) = (World::new(), site().await);
     let run = world.is_served_by(&site).await;

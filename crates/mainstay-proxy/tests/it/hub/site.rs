@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use mainstay_proxy::client::Target;
-use mainstay_proxy::{Link, Outlook, Run};
+use mainstay_proxy::{Arrival, Link, Outlook, Run};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -131,6 +131,15 @@ impl World {
         let run = soon(self.hub.enter(site.link(), self.arrival())).await.unwrap();
         self.hub.look(Outlook::Up(Arc::clone(&run)));
         run
+    }
+
+    /// The newest run, which speaks HTTP, is found alive.
+    pub(super) async fn finds_site(&self, site: &Site, before: &Run) {
+        let known = Some(before.hello.as_ref().clone());
+        let arrival =
+            Arrival { generation: before.generation, after: None, known, epoch: 2, session: None };
+        let run = soon(self.hub.enter(site.link(), arrival)).await.unwrap();
+        self.hub.look(Outlook::Up(run));
     }
 }
 
