@@ -154,7 +154,7 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "daemon ready");
     let mut clients = JoinSet::new();
     let how = tokio::select! {
-        how = until_told(&mut wishes, &mut orders, &held, &exe) => how,
+        how = until_told(&mut wishes, &mut orders, &held, &service.gateway.hubs, &exe) => how,
         never = accept(&listener, &service, &mut clients) => match never {},
         never = keep_watch(&engines, &registry) => match never {},
         never = sweep(&service.gateway) => match never {},

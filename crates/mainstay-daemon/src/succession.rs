@@ -6,16 +6,20 @@ use std::time::Duration;
 
 use mainstay_api::{ApiError, ErrorKind};
 use mainstay_hold::holder::Order;
+use mainstay_proxy::Hubs;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::RunError;
 use crate::held::{Held, Orders};
 
 /// How long whoever asked for another daemon may take to be told that it comes.
 const TOLD: Duration = Duration::from_millis(100);
+
+/// How long a succession waits for calls that the next daemon could not go on with.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// How long it may take to start a holder in the end, when there is no other way to go on.
 const REPLACED: Duration = Duration::from_secs(15);
@@ -37,6 +41,7 @@ pub(crate) async fn until_told(
     wishes: &mut mpsc::Receiver<Wish>,
     orders: &mut Orders,
     held: &Held,
+    hubs: &Hubs,
     exe: &Path,
 ) -> Ending {
     let listen = |kind| signal(kind).expect("the runtime handles signals");
@@ -48,11 +53,12 @@ pub(crate) async fn until_told(
             wish = wishes.recv() => match wish {
                 None | Some(Wish::End { keep_servers: true }) => return Ending::KeepServers,
                 Some(Wish::End { keep_servers: false }) => return Ending::EndServers,
-                Some(Wish::Succeed(succession)) => asked.take_on(succession, |succession| {
-                    let exe = succession.exe.as_deref().unwrap_or(exe);
-                    held.replace(exe, succession.fallback.as_deref())
-                }),
+                Some(Wish::Succeed(succession)) => asked.take_on(succession),
             },
+            () = asked.quiet(hubs) => asked.begin(|succession| {
+                let exe = succession.exe.as_deref().unwrap_or(exe);
+                held.replace(exe, succession.fallback.as_deref())
+            }),
             order = orders.next() => match order {
                 Order::Go => {}
                 Order::GiveWay => {
@@ -117,30 +123,48 @@ pub(crate) struct Succession {
     told: oneshot::Receiver<()>,
 }
 
-/// The succession that is under way, if any.
+/// The succession that is wished for, if any.
 #[derive(Debug, Default)]
-struct Asked(Option<Succession>);
+struct Asked {
+    succession: Option<Succession>,
+    /// Until then it waits for a good moment; gone when the holder was asked.
+    waits: Option<Instant>,
+}
 
 impl Asked {
-    /// Takes on a succession if it is the only one and can be asked for.
-    fn take_on(&mut self, succession: Succession, ask: impl FnOnce(&Succession) -> io::Result<()>) {
-        if self.0.is_some() {
+    /// Takes on a succession if it is the only one.
+    fn take_on(&mut self, succession: Succession) {
+        if self.succession.is_some() {
             return succession.refuse("another one is under way");
         }
-        match ask(&succession) {
-            Ok(()) => self.0 = Some(succession),
-            Err(error) => succession.refuse(&error.to_string()),
+        *self = Self { succession: Some(succession), waits: Some(Instant::now() + QUIET) };
+    }
+
+    /// Resolves when a succession that waits can begin.
+    async fn quiet(&self, hubs: &Hubs) {
+        let Some(until) = self.waits else { return std::future::pending().await };
+        if timeout_at(until, hubs.unbound()).await.is_err() {
+            tracing::warn!("calls of servers that speak HTTP will miss their answers");
+        }
+    }
+
+    /// Begins with it, if it can be asked for.
+    fn begin(&mut self, ask: impl FnOnce(&Succession) -> io::Result<()>) {
+        self.waits = None;
+        if let Some(Err(error)) = self.succession.as_ref().map(ask) {
+            self.refuse(&error.to_string());
         }
     }
 
     async fn grant(self) {
-        if let Some(succession) = self.0 {
+        if let Some(succession) = self.succession {
             succession.grant().await;
         }
     }
 
     fn refuse(&mut self, why: &str) {
-        if let Some(succession) = self.0.take() {
+        self.waits = None;
+        if let Some(succession) = self.succession.take() {
             succession.refuse(why);
         }
     }
@@ -206,9 +230,10 @@ mod tests {
     async fn a_second_wish_is_refused_and_the_first_goes_on() {
         let mut asked = Asked::default();
         let (first, first_answer, telling) = a_wish();
-        asked.take_on(first, |_| Ok(()));
+        asked.take_on(first);
+        asked.begin(|_| Ok(()));
         let (second, mut answer, _) = a_wish();
-        asked.take_on(second, |_| panic!("the holder is not asked again"));
+        asked.take_on(second);
         assert_eq!(refused(&mut answer), "another one is under way");
 
         drop(telling);
@@ -220,16 +245,19 @@ mod tests {
     fn one_that_came_to_nothing_makes_room_for_another() {
         let mut asked = Asked::default();
         let (deaf, mut answer, _) = a_wish();
-        asked.take_on(deaf, |_| Err(io::Error::other("nobody listens")));
+        asked.take_on(deaf);
+        asked.begin(|_| Err(io::Error::other("nobody listens")));
         assert_eq!(refused(&mut answer), "nobody listens");
 
         let (bad, mut answer, _) = a_wish();
-        asked.take_on(bad, |_| Ok(()));
+        asked.take_on(bad);
+        asked.begin(|_| Ok(()));
         asked.refuse("it fell");
         assert_eq!(refused(&mut answer), "it fell");
 
         let (good, mut answer, _) = a_wish();
-        asked.take_on(good, |_| Ok(()));
+        asked.take_on(good);
+        asked.begin(|_| Ok(()));
         assert!(answer.try_recv().is_err(), "it is under way");
     }
 }

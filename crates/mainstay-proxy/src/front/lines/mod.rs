@@ -264,7 +264,7 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
             (Kind::Request, Some(session)) if message.method() == Some(&Method::Initialize) => {
                 if session.version().is_none() {
                     let permit = self.permit().await;
-                    return self.initialize(session, message, permit);
+                    return self.initialize(&session, message, permit);
                 }
                 self.fail(&message, INVALID_REQUEST, "the session is initialized already").await;
             }
@@ -306,15 +306,15 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
         match self.core.open(&self.client.server) {
             Ok(session) => {
                 self.enter(session.clone());
-                self.initialize(session, message, permit);
+                self.initialize(&session, message, permit);
             }
             Err(error) => self.fail(&message, INTERNAL_ERROR, &error.to_string()).await,
         }
     }
 
-    fn initialize(&mut self, session: C::Session, message: Parsed, permit: OwnedSemaphorePermit) {
+    fn initialize(&mut self, session: &C::Session, message: Parsed, permit: OwnedSemaphorePermit) {
         let opening = Opening::new(session.clone());
-        let run = Run::new(&session, message);
+        let run = Run::new(session, message);
         let (slot, lines) = (Arc::clone(&self.session), self.lines.clone());
         self.begin(async move {
             let answer = passing::all(run, &lines, permit).await;
