@@ -87,8 +87,9 @@ pub(crate) async fn until_told(
 }
 
 /// Has the next daemon begin, now that this one has let go of everything. If the holder has died meanwhile,
-/// nobody can tell whether it had told the next one to go. So that one is ended, and a new holder, which
-/// has all listeners from us, starts another when we are gone: never nobody, and never two.
+/// nobody can tell whether it had told the next one to go. So that one is ended, long before it could serve
+/// and start a holder of its own, and a new holder, which has all listeners from us, starts another when
+/// we are gone: never nobody, and never two.
 pub(crate) async fn make_room(held: &Held, exe: &Path) -> Result<(), RunError> {
     let Err(error) = held.yielded().await else { return Ok(()) };
     tracing::warn!(%error, "the holder has died in the middle of a hand-over");

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::scene::{Blow, Knocker, NAME, Scene, say};
-use crate::env::{TestEnv, free_port, is_alive, kill, pid_of, until, until_dead};
+use crate::env::{TestEnv, free_port, is_alive, kill, pid_of, shim_of, until, until_dead};
 
 #[test]
 fn a_killed_holder_is_replaced_and_the_daemon_is_held_as_before() {
@@ -81,6 +81,26 @@ fn a_holder_that_dies_before_its_daemon_is_ready_is_replaced() {
     assert_eq!(say(&session, 2, "count", &json!({})), "2");
     knocker.was_always_welcome();
     scene.assert_server_kept();
+}
+
+#[test]
+fn a_daemon_that_ends_leaves_no_holder_behind() {
+    let scene = Scene::new(&[], &[]);
+    let server = pid_of(&scene.server);
+    let shim = shim_of(&scene.server);
+    for round in 0..5 {
+        let (daemon, holder) = scene.mainstay();
+        kill(holder, Signal::KILL);
+        // Before, while and after another one is started.
+        thread::sleep(Duration::from_millis(round * 10));
+        kill(daemon, Signal::TERM);
+        until_dead(daemon);
+        until("only the server is left", || {
+            let mut left = scene.env.processes().into_iter().filter(|pid| is_alive(*pid));
+            left.all(|pid| pid == server || pid == shim).then_some(())
+        });
+        scene.assert_server_kept();
+    }
 }
 
 /// The daemon and its holder, once that is another one than this. None is started for it.
