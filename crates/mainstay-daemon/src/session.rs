@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_core::{RemoteSpec, ServerSpec, Transport, Workload, human_duration};
+use mainstay_core::{RemoteSpec, RunId, ServerSpec, Transport, Workload, human_duration};
 use mainstay_engine::{Engine, EngineError, RunKey};
 use mainstay_proxy::client::{BadTarget, SendError, Target};
 use mainstay_proxy::{Arrival, Hello, Hub, LineLink, Link, UpstreamError};
@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use crate::clock;
+use crate::engines::Home;
 use crate::snapshot::Session;
 
 /// How long a server that runs elsewhere may take to answer `initialize`, its connection included.
@@ -102,6 +103,9 @@ pub(crate) struct Remembered {
     version: u32,
     pub(crate) ready_at: Timestamp,
     pub(crate) hello: Hello,
+    /// Whether the run is elsewhere, where no engine finds it.
+    #[serde(default)]
+    elsewhere: bool,
 }
 
 impl Remembered {
@@ -109,8 +113,9 @@ impl Remembered {
     /// second `initialize`.
     const VERSION: u32 = 1;
 
-    pub(crate) fn new(ready_at: Timestamp, hello: Hello) -> Self {
-        Self { version: Self::VERSION, ready_at, hello }
+    pub(crate) fn new(ready_at: Timestamp, hello: Hello, home: Home) -> Self {
+        let elsewhere = home == Home::Remote;
+        Self { version: Self::VERSION, ready_at, hello, elsewhere }
     }
 }
 
@@ -132,6 +137,17 @@ impl Memory {
         (found.version == Remembered::VERSION).then_some(found)
     }
 
+    /// The runs elsewhere that are remembered, and since when each was ready.
+    pub(crate) fn elsewhere(&self) -> Vec<(RunKey, Timestamp)> {
+        let files = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let keys = files.filter_map(|file| key_of(file.file_name().to_str()?));
+        let known = keys.filter_map(|key| {
+            let ready_at = self.recall(&key).filter(|known| known.elsewhere)?.ready_at;
+            Some((key, ready_at))
+        });
+        known.collect()
+    }
+
     /// Failing to remember costs a restart of the server when the daemon is next replaced, no more.
     pub(crate) fn remember(&self, key: &RunKey, what: &Remembered) {
         if let Err(error) = write(&self.path(key), what) {
@@ -151,6 +167,12 @@ impl Memory {
     fn path(&self, key: &RunKey) -> PathBuf {
         self.dir.join(format!("{}.{}.json", key.server, key.run))
     }
+}
+
+/// The run whose session a file is about.
+fn key_of(file_name: &str) -> Option<RunKey> {
+    let (server, run) = file_name.strip_suffix(".json")?.rsplit_once('.')?;
+    Some(RunKey::new(server.parse().ok()?, RunId::new(run.parse().ok()?)))
 }
 
 fn write(path: &Path, what: &Remembered) -> io::Result<()> {
@@ -230,7 +252,32 @@ fn quoted(body: &str) -> String {
 mod tests {
     use std::io;
 
+    use mainstay_testkit::samples::key;
+
     use super::*;
+
+    #[test]
+    fn runs_elsewhere_are_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = Memory::open(dir.path().to_owned()).unwrap();
+        let hello = serde_json::json!({
+            "protocol_version": "2025-06-18", "server_name": null, "server_version": null,
+            "result": {}, "http_session": "s1",
+        });
+        let remember = |key: &RunKey, seconds: i64, home| {
+            let at = Timestamp::from_second(seconds).unwrap();
+            let hello = serde_json::from_value(hello.clone()).unwrap();
+            memory.remember(key, &Remembered::new(at, hello, home));
+        };
+        remember(&key("far-away", 12), 1, Home::Remote);
+        remember(&key("here", 2), 2, Home::Process);
+        remember(&key("gone", 3), 3, Home::Remote);
+        memory.forget(&key("gone", 3));
+        fs::write(dir.path().join("odd.4.json"), "{}").unwrap();
+        fs::write(dir.path().join("odd.new"), "{}").unwrap();
+        let since = Timestamp::from_second(1).unwrap();
+        assert_eq!(memory.elsewhere(), [(key("far-away", 12), since)]);
+    }
 
     fn http(status: u16) -> SessionError {
         let (method, body) = ("initialize".to_owned(), String::new());

@@ -67,7 +67,7 @@ pub(crate) async fn wake(
         .map_err(|source| RunError::directory(&instance.run_dir, source))?;
     let clients = Clients::open(surroundings(&config, &instance), store.clone(), journal.clone())?;
     let (engines, containers) =
-        open_engines(&config, &instance_id, daemon, in_containers(&stored)).await?;
+        open_engines(&config, &instance_id, daemon, in_containers(&stored), &memory).await?;
     let (sessions, kept) = Sessions::open(&kept_sessions, &instance.run_dir.join(STREAMS), daemon);
     let sessions_lost = kept.lost;
     let gateway = Gateway::new(journal.clone(), Arc::new(sessions.clone()), kept);
@@ -136,6 +136,7 @@ async fn open_engines(
     instance_id: &str,
     daemon: u64,
     wanted: BTreeSet<ServerName>,
+    memory: &Memory,
 ) -> Result<(Engines, Arc<DockerEngine>), RunError> {
     let instance = &config.instance;
     let process = ProcessEngine::open(ProcessConfig {
@@ -158,10 +159,11 @@ async fn open_engines(
         log_keep: LOG_KEEP,
     });
     let (process, containers) = (process.await?, Arc::new(containers.await?));
+    let elsewhere = memory.elsewhere().into_iter().map(|(key, at)| (key, clock::since(at)));
     let engines = Engines {
         process: Arc::new(process),
         container: Arc::<DockerEngine>::clone(&containers),
-        remote: Arc::new(RemoteEngine::default()),
+        remote: Arc::new(RemoteEngine::resumed(elsewhere)),
     };
     Ok((engines, containers))
 }

@@ -1,8 +1,8 @@
 //! Servers that run elsewhere. Nothing is started or stopped: a run is the time during which a server
 //! is wanted, and this engine remembers which runs there are.
 //!
-//! Nothing of a run outlives the engine, so the next daemon finds none and begins a new one. A server
-//! elsewhere has no log that we could read, and is reached by its URL, not through the engine.
+//! Nothing of a run is there that could outlive the engine: the next one is told which runs there were. A
+//! server elsewhere has no log that we could read, and is reached by its URL, not through the engine.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -36,6 +36,14 @@ impl Default for RemoteEngine {
 }
 
 impl RemoteEngine {
+    /// An engine with runs that an earlier one had, each that old.
+    pub fn resumed(runs: impl IntoIterator<Item = (RunKey, Duration)>) -> Self {
+        let now = Instant::now();
+        let since = |age| now.checked_sub(age).unwrap_or(now);
+        let runs = runs.into_iter().map(|(key, age)| (key, since(age))).collect();
+        Self { runs: Mutex::new(runs), ..Self::default() }
+    }
+
     fn end(&self, key: &RunKey) {
         if self.runs().remove(key).is_none() {
             return;

@@ -199,14 +199,9 @@ impl Driver {
             still_there(run).await
         });
         let ready_at = *self.times.ready_at.get_or_insert_with(clock::wall);
-        match self.home {
-            Home::Process | Home::Container => {
-                let hello = Hello::clone(&session.run.hello);
-                self.context.memory.remember(&self.key(run), &Remembered::new(ready_at, hello));
-            }
-            // No run elsewhere is known to the next daemon.
-            Home::Remote => {}
-        }
+        let hello = Hello::clone(&session.run.hello);
+        let known = Remembered::new(ready_at, hello, self.home);
+        self.context.memory.remember(&self.key(run), &known);
         self.session = Some(session);
         Event::Ready { run }
     }

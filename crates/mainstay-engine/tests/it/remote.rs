@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mainstay_core::{Cause, Exit, RemoteSpec, ServerSpec, Workload};
 use mainstay_engine::{
-    Engine as _, EngineError, FoundState, LogRange, News, RemoteEngine, StartError, Started,
+    Engine as _, EngineError, Found, FoundState, LogRange, News, RemoteEngine, StartError, Started,
 };
 use mainstay_testkit::samples::{key, spec};
 
@@ -33,6 +33,17 @@ async fn a_run_is_listed_until_it_is_ended_and_its_end_is_told_once() {
     assert_eq!(news.recv().await.unwrap(), exited);
     assert_eq!(news.recv().await.unwrap(), News::Gone { key, cause: Cause::Exited(exit) });
     assert!(news.is_empty());
+    assert_eq!(engine.list().await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_engine_had_is_gone_on_with() {
+    let (key, age) = (key("api", 7), Duration::from_secs(60));
+    let engine = RemoteEngine::resumed([(key.clone(), age)]);
+    let found = engine.list().await.unwrap();
+    let state = FoundState::Alive { pid: None, container: None, age };
+    assert_eq!(found, [Found { key: key.clone(), state }]);
+    engine.kill(&key).await.unwrap();
     assert_eq!(engine.list().await.unwrap(), []);
 }
 

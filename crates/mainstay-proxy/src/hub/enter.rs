@@ -28,6 +28,7 @@ impl Hub {
             Some(None) => self.own_terms(),
             None => self.common_terms(),
         };
+        let first_id = upstream::first_id(epoch);
         self.speaks_lines.store(matches!(link, Link::Lines(_)), Ordering::Relaxed);
         let (link, hello) = match link {
             Link::Lines(link) => {
@@ -40,7 +41,7 @@ impl Hub {
                 let owner = owner.as_ref().and_then(Option::as_ref);
                 let beginning = Beginning {
                     generation,
-                    first_id: upstream::first_id(epoch),
+                    first_id,
                     gate: self.gate.clone(),
                     awaited: self.awaited_of(generation, owner),
                 };
@@ -59,15 +60,15 @@ impl Hub {
                         UpSession::open_patiently(generation, &client, &self.own_terms()).await?
                     }
                 };
-                self.http_link(generation, client, opened)
+                self.http_link(generation, client, opened, first_id)
             }
             Link::Remote(target) => {
                 let client = Client::new(target);
                 let opened = match known {
-                    Some(hello) => (UpSession::known(generation, &hello)?, hello),
+                    Some(hello) => self.find(generation, &client, hello, first_id).await?,
                     None => UpSession::open(generation, &client, &self.own_terms()).await?,
                 };
-                self.http_link(generation, client, opened)
+                self.http_link(generation, client, opened, first_id)
             }
         };
         if let Some(Some(owner)) = &owner {
@@ -79,13 +80,36 @@ impl Hub {
         Ok(Arc::new(Run { generation, hello: Arc::new(hello), after, link }))
     }
 
+    /// Goes on in our session with a server that runs elsewhere. Nobody can tell whether it is still there
+    /// but the server itself; if it does not know the session, it is opened again.
+    async fn find(
+        &self,
+        generation: u64,
+        client: &Client,
+        hello: Hello,
+        first_id: u64,
+    ) -> Result<(UpSession, Hello), UpstreamError> {
+        let own = UpSession::known(generation, &hello)?;
+        match own.ask(client, first_id, "ping", None).await {
+            // One that cannot be pinged has read the question all the same.
+            Ok(_) | Err(UpstreamError::Rpc { .. }) => Ok((own, hello)),
+            Err(error @ (UpstreamError::Connect { .. } | UpstreamError::Closed { .. })) => {
+                Err(error)
+            }
+            Err(_) => UpSession::open(generation, client, &self.own_terms()).await,
+        }
+    }
+
     fn http_link(
         &self,
         generation: u64,
         client: Client,
         (own, hello): (UpSession, Hello),
+        first_id: u64,
     ) -> (RunLink, Hello) {
-        let run = HttpRun::new(generation, client, own, self.own_params());
+        // The first few ids are those of the handshake.
+        let first_id = first_id + 10;
+        let run = HttpRun::new(generation, client, own, self.own_params(), first_id);
         (RunLink::Http(run), hello)
     }
 

@@ -43,10 +43,10 @@ impl HttpRun {
         client: Client,
         own: UpSession,
         own_params: Arc<RawValue>,
+        first_id: u64,
     ) -> Self {
         let own = Mutex::new(Arc::new(own));
-        // The first few ids are those of the handshake.
-        Self { generation, client, own, own_params, next_id: AtomicU64::new(10) }
+        Self { generation, client, own, own_params, next_id: AtomicU64::new(first_id) }
     }
 
     /// Makes a request of our own. If the server has forgotten our session, it is opened again.

@@ -6,8 +6,9 @@ use mainstay_proxy::Run;
 use mainstay_proxy::front::{Core as _, Session as _};
 use serde_json::json;
 
-use super::site::Site;
+use super::site::{Site, found};
 use super::{Client, NAME, World};
+use crate::soon;
 
 /// A daemon, its server, and a client that has a session with both.
 struct Scene {
@@ -84,6 +85,35 @@ async fn another_run_knows_nothing_of_the_session() {
     let mut scene = Scene::new().await.killed();
     scene.world.is_served_by(&scene.site).await;
     assert_eq!((scene.calls().await.as_str(), scene.opened()), ("s4", 4));
+}
+
+/// Nobody else can tell whether it still knows us.
+#[tokio::test]
+async fn a_server_elsewhere_is_asked_whether_it_is_there() {
+    let (world, mut site) = (World::new(), Site::new().await);
+    let run = soon(world.hub.enter(site.remote_link(), world.arrival())).await.unwrap();
+    let next = world.killed();
+    for (status, body, session) in [
+        (200, r#"{"jsonrpc": "2.0", "id": 0, "result": {}}"#, "s1"),
+        (200, r#"{"jsonrpc": "2.0", "id": 0, "error": {"code": -32601, "message": "?"}}"#, "s1"),
+        (404, "", "s2"),
+        (400, "who?", "s3"),
+    ] {
+        let entering = next.hub.enter(site.remote_link(), found(&run));
+        let answering = async {
+            let ping = site.turn().await;
+            assert_eq!((&ping.message["method"], ping.session()), (&json!("ping"), "s1"));
+            ping.responds(status, "content-type: application/json\r\n", body).await;
+        };
+        let (entered, ()) = soon(async { tokio::join!(entering, answering) }).await;
+        let entered = entered.unwrap();
+        assert_eq!(entered.hello.http_session.as_deref(), Some(session), "{status} {body}");
+        assert_eq!(entered.generation, run.generation);
+    }
+    let link = site.remote_link();
+    drop(site);
+    let missed = soon(next.hub.enter(link, found(&run))).await.unwrap_err();
+    assert!(missed.to_string().starts_with("`ping` cannot be sent"), "{missed}");
 }
 
 #[tokio::test]

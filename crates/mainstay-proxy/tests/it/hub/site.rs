@@ -81,6 +81,11 @@ impl Site {
         Link::Http(Target::local(vec![self.addr], "/mcp").unwrap())
     }
 
+    /// The way to it, if it is taken for one that runs elsewhere.
+    pub(super) fn remote_link(&self) -> Link {
+        Link::Remote(Target::remote(&format!("http://{}/mcp", self.addr), []).unwrap())
+    }
+
     /// It can be listened to.
     pub(super) fn lets_listen(&self) {
         self.shared.listening.store(true, Ordering::Relaxed);
@@ -135,12 +140,15 @@ impl World {
 
     /// The newest run, which speaks HTTP, is found alive.
     pub(super) async fn finds_site(&self, site: &Site, before: &Run) {
-        let known = Some(before.hello.as_ref().clone());
-        let arrival =
-            Arrival { generation: before.generation, after: None, known, epoch: 2, session: None };
-        let run = soon(self.hub.enter(site.link(), arrival)).await.unwrap();
+        let run = soon(self.hub.enter(site.link(), found(before))).await.unwrap();
         self.hub.look(Outlook::Up(run));
     }
+}
+
+/// What another daemon knows of a run that it has found.
+pub(super) fn found(run: &Run) -> Arrival {
+    let known = Some(run.hello.as_ref().clone());
+    Arrival { generation: run.generation, after: None, known, epoch: 2, session: None }
 }
 
 impl Turn {

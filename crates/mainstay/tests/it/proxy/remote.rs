@@ -129,17 +129,34 @@ fn what_is_asked_of_a_server_that_is_not_there_is_done_at_once() {
 }
 
 #[test]
-fn a_new_daemon_begins_a_new_run() {
+fn a_new_daemon_goes_on_where_the_last_one_was() {
     let env = TestEnv::new();
     let port = free_port();
-    let _server = Elsewhere::start(port, &[]);
+    let server = Elsewhere::start(port, &[]);
     let url = format!("http://127.0.0.1:{port}/mcp");
-    env.json(args("api", &url, &["--wait", "--json"]));
-    let daemon = env.daemon();
-    kill(daemon, Signal::KILL);
-    until_dead(daemon);
-    env.once_running("api", 2);
-    assert_eq!(env.call("api", "echo", r#"{"text":"again"}"#), "again");
+    let shown = env.json(args("api", &url, &["--wait", "--json"]));
+    let session = Raw::open(shown["url"].as_str().unwrap());
+    let echo = |id, text: &str| {
+        let params = json!({"name": "echo", "arguments": {"text": text}});
+        let content = session.ask(id, "tools/call", &params)["content"].clone();
+        assert_eq!(content, json!([{"type": "text", "text": text}]), "nothing else is told");
+    };
+    echo(1, "before");
+    let dies = || {
+        let daemon = env.daemon();
+        kill(daemon, Signal::KILL);
+        until_dead(daemon);
+    };
+    dies();
+    env.once_running("api", 1);
+    echo(2, "after");
+    // What nobody saw is found out.
+    drop(server);
+    dies();
+    env.once("api", "was missed", |server| server["status"] == "waiting");
+    let _server = Elsewhere::start(port, &[]);
+    env.once_running("api", 1);
+    echo(3, "again");
 }
 
 #[test]
