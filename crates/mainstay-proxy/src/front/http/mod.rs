@@ -12,7 +12,7 @@
 //! most other answers.
 //!
 //! A listener ends in one of two manners ([`Drain`]): requests may finish, because nobody will go on with
-//! them; or another daemon takes over, to which even idle connections are handed ([`serve`]).
+//! them; or another daemon takes over, to which even idle connections are handed ([`serve()`]).
 
 mod body;
 mod get;
