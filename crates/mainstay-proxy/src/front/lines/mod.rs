@@ -27,7 +27,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::io::{AsyncBufRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tracing::error;
 
@@ -209,7 +209,7 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
     }
 
     /// Resolves when there will be no more answers.
-    async fn last_answers(&self, ended: Ended) {
+    async fn last_answers(&mut self, ended: Ended) {
         match ended {
             // Who has closed its input may still want them; for how long, nobody knows.
             Ended::Done => self.answered().await,
@@ -219,7 +219,7 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
                     session.streams().general().closed().await;
                 }
                 // What has no answer by now is for others to answer.
-                timeout(LAST_WORDS, self.answered()).await.ok();
+                timeout(LAST_WORDS, self.all_told()).await.ok();
             }
         }
     }
@@ -228,6 +228,13 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
     async fn answered(&self) {
         let all = u32::try_from(IN_FLIGHT).unwrap_or(u32::MAX);
         drop(self.in_flight.acquire_many(all).await);
+    }
+
+    /// Resolves when all that there was to say is said.
+    async fn all_told(&mut self) {
+        while let Some(ended) = self.tasks.join_next().await {
+            report(ended);
+        }
     }
 
     /// Gives all open requests up.
@@ -358,9 +365,7 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
 
     fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         while let Some(ended) = self.tasks.try_join_next() {
-            if let Err(error) = ended {
-                error!(%error, "task failed");
-            }
+            report(ended);
         }
         self.tasks.spawn(task);
     }
@@ -393,6 +398,12 @@ async fn over<S: Session>(slot: &Slot<S>) {
         }
     }
     std::future::pending::<()>().await;
+}
+
+fn report(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        error!(%error, "task failed");
+    }
 }
 
 fn lock<S>(slot: &Mutex<Option<S>>) -> std::sync::MutexGuard<'_, Option<S>> {
