@@ -12,6 +12,7 @@
 mod reader;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
@@ -47,6 +48,8 @@ pub(crate) struct LineLane {
     router: Mutex<Router>,
     /// Leave for messages to wait until the server reads.
     patience: Arc<Semaphore>,
+    /// Whether every line that was heard is told to be.
+    all_heard: AtomicBool,
     ended: watch::Receiver<bool>,
 }
 
@@ -147,8 +150,16 @@ impl LineLane {
         let (end, ended) = watch::channel(false);
         let router = Mutex::new(Router::new(*written.borrow(), awaited));
         let patience = Arc::new(Semaphore::new(LATE));
-        let lane =
-            Arc::new(Self { generation, first_id, gate, to_server, router, patience, ended });
+        let lane = Arc::new(Self {
+            generation,
+            first_id,
+            gate,
+            to_server,
+            router,
+            patience,
+            all_heard: AtomicBool::new(true),
+            ended,
+        });
         let reader = Reader::new(Arc::clone(&lane), ear, junk, written, heard);
         // Its end is awaited through `closed`.
         drop(tokio::spawn(async move {
@@ -264,6 +275,11 @@ impl LineLane {
             lane.tell(message).await;
             drop(permit);
         }));
+    }
+
+    /// Whether another daemon would hear no line that was heard here.
+    pub(super) fn all_heard(&self) -> bool {
+        self.all_heard.load(Ordering::Relaxed)
     }
 
     /// Waits until the lines have ended.

@@ -88,6 +88,14 @@ impl Outlook {
         }
     }
 
+    /// Whether another daemon would hear no line of the run that was heard here.
+    pub(super) fn all_heard(&self) -> bool {
+        match self.run().map(|run| &run.link) {
+            Some(RunLink::Lines(lane)) => lane.all_heard(),
+            Some(RunLink::Http(_)) | None => true,
+        }
+    }
+
     /// How the run of that generation ended, as far as that is known by now.
     pub(crate) fn end_of(&self, generation: u64) -> Option<&Arc<Reason>> {
         match self {

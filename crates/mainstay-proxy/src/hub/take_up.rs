@@ -38,9 +38,13 @@ impl Hub {
         awaited
     }
 
-    /// Whether every request is answered or written down.
+    /// Whether every request is answered or written down, and every line of a server counts as heard.
     pub(super) fn is_settled(&self) -> bool {
-        self.door.is_clear() && self.everyone().iter().all(Session::is_settled)
+        let everyone = self.everyone();
+        self.door.is_clear()
+            && everyone.iter().all(Session::is_settled)
+            && self.present().all_heard()
+            && everyone.iter().filter(|it| it.is_isolated()).all(|it| it.present().all_heard())
     }
 
     /// Whether a request would miss its answer if another daemon took over.

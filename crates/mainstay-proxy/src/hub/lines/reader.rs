@@ -4,9 +4,11 @@
 //! another daemon if this one dies. A line counts when all that is to be written down of it is: what goes
 //! to streams is noted as it is heard; an answer is when its request's task has finished the stream, so its
 //! line, and those after it, count only then. What is heard a second time after all does no harm but
-//! to repeat a notification: an answer finds nobody who waits for it.
+//! to repeat a notification: an answer finds nobody who waits for it. A daemon that gives way waits a moment
+//! until all lines count.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -107,6 +109,7 @@ impl Reader {
         if !self.lane.gate.is_shut() {
             self.heard.send_if_modified(|told| std::mem::replace(told, heard) != heard);
         }
+        self.lane.all_heard.store(self.unfinished.is_empty(), Ordering::Relaxed);
     }
 
     /// Takes in a line that an earlier daemon may have heard.

@@ -427,11 +427,14 @@ async fn a_hand_over_waits_for_requests_to_be_answered_or_written_down() {
     let fast = server.reads_call("fast").await;
     desk.calls(2, "slow").await;
     server.reads_call("slow").await;
+    let heard = *server.heard.borrow();
     let hubs = std::sync::Arc::clone(&world.hubs);
     let handing_over = tokio::spawn(async move { hubs.hand_over().await });
     server.returns(&fast, "done").await;
+    server.logs("error", "also heard").await;
     assert_eq!(text(&desk.reads().await), "done");
     soon(handing_over).await.unwrap();
+    assert_eq!(*server.heard.borrow(), heard + 2, "the next daemon does not hear them again");
     assert_eq!(world.killed().hubs.pending(NAME, &session), ["2"]);
 }
 
