@@ -171,10 +171,13 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
         }
         Ending::KeepServers | Ending::GiveWay => {
             held.give_way();
-            if how == Ending::KeepServers {
-                held.ending().await;
-            }
-            service.gateway.hubs.hand_over().await;
+            let ending = async {
+                if how == Ending::KeepServers {
+                    held.ending().await;
+                }
+            };
+            // The door is closed at once, whatever the holder takes.
+            tokio::join!(service.gateway.hubs.hand_over(), ending);
             front.given_way().await;
         }
     }

@@ -21,6 +21,9 @@ const TOLD: Duration = Duration::from_millis(100);
 /// How long a succession waits for calls that the next daemon could not go on with.
 const QUIET: Duration = Duration::from_secs(10);
 
+/// How long a daemon that is to give way waits for such calls that were begun meanwhile.
+const STILL_QUIET: Duration = Duration::from_secs(1);
+
 /// How long it may take to start a holder in the end, when there is no other way to go on.
 const REPLACED: Duration = Duration::from_secs(15);
 
@@ -62,6 +65,8 @@ pub(crate) async fn until_told(
             order = orders.next() => match order {
                 Order::Go => {}
                 Order::GiveWay => {
+                    // An error is none: it has been waited for long enough.
+                    drop(timeout(STILL_QUIET, hubs.unbound()).await);
                     asked.grant().await;
                     return Ending::GiveWay;
                 }
@@ -70,7 +75,7 @@ pub(crate) async fn until_told(
                     asked.refuse(&why);
                 }
                 Order::HolderGone => {
-                    asked.refuse("the holder of the listeners died meanwhile");
+                    asked.holder_died();
                     let (held, exe) = (held.clone(), exe.to_owned());
                     holders.spawn(async move { held.replace_holder(&exe).await });
                 }
@@ -89,13 +94,11 @@ pub(crate) async fn until_told(
 /// Has the next daemon begin, now that this one has let go of everything. If the holder has died meanwhile,
 /// nobody can tell whether it had told the next one to go. So that one is ended, long before it could serve
 /// and start a holder of its own, and a new holder, which has all listeners from us, starts another when
-/// we are gone: never nobody, and never two.
+/// we are gone: never nobody, and never two. One that cannot be ended may serve; then there is no other.
 pub(crate) async fn make_room(held: &Held, exe: &Path) -> Result<(), RunError> {
     let Err(error) = held.yielded().await else { return Ok(()) };
     tracing::warn!(%error, "the holder has died in the middle of a hand-over");
-    if let Err(error) = held.end_successor().await {
-        tracing::error!(%error, "the daemon that was to take over cannot be ended");
-    }
+    held.end_successor().await.map_err(RunError::Holder)?;
     let replaced = timeout(REPLACED, held.replace_holder(exe)).await;
     replaced.map_err(|elapsed| RunError::Holder(elapsed.into()))
 }
@@ -160,6 +163,13 @@ impl Asked {
     async fn grant(self) {
         if let Some(succession) = self.succession {
             succession.grant().await;
+        }
+    }
+
+    /// One that waits has asked nothing of that holder.
+    fn holder_died(&mut self) {
+        if self.waits.is_none() {
+            self.refuse("the holder of the listeners died meanwhile");
         }
     }
 

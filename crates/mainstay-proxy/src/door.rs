@@ -2,7 +2,8 @@
 //!
 //! A daemon that gives way to another one must know when the last request is in: what comes later is for
 //! the other one. From the moment when the door is [closed](Door::close) no request enters it any more,
-//! and when it [is clear](Door::is_clear) those that had entered are where somebody looks after them.
+//! and when it [is clear](Door::is_clear) those that had entered are where somebody looks after them. Both
+//! holds for who enters on the thread that closes it: others may just have found it open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -35,10 +36,20 @@ impl Door {
         self.inside.load(Ordering::SeqCst)
     }
 
-    /// Enters. Whoever must not do so while it is closed has to ask before.
+    /// Enters, until the result is dropped. Whoever must not do so while it is closed has to ask before.
     pub(crate) fn enter(self: &Arc<Self>) -> InDoor {
-        self.inside.fetch_add(1, Ordering::SeqCst);
+        self.step_in();
         InDoor(Arc::clone(self))
+    }
+
+    /// Enters, until [`Self::step_out`].
+    pub(crate) fn step_in(&self) {
+        self.inside.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Leaves.
+    pub(crate) fn step_out(&self) {
+        self.inside.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -48,6 +59,6 @@ pub(crate) struct InDoor(Arc<Door>);
 
 impl Drop for InDoor {
     fn drop(&mut self) {
-        self.0.inside.fetch_sub(1, Ordering::SeqCst);
+        self.0.step_out();
     }
 }

@@ -164,7 +164,9 @@ impl Link {
 
     /// Kills whoever this daemon was told to give way to, and waits until it is gone.
     pub fn end_successor(&self) -> io::Result<()> {
-        let Some(successor) = lock(&self.0.successor).take() else { return Ok(()) };
+        let Some(successor) = lock(&self.0.successor).take() else {
+            return Err(io::Error::new(ErrorKind::NotFound, "it is not known"));
+        };
         match pidfd_send_signal(&successor, Signal::KILL) {
             Ok(()) | Err(Errno::SRCH) => {}
             Err(errno) => return Err(errno.into()),

@@ -22,8 +22,9 @@ use crate::record::Sent;
 use crate::stream::{Inherited, Stream};
 use crate::upstream::UpstreamError;
 
-/// Answers a request into its stream, which is finished exactly once; it arrives with the first step. Dropping the future gives the
-/// request up: it is cancelled at the server, and its stream stays without an answer.
+/// Answers a request into its stream, which is finished exactly once; the request arrives with the first
+/// step. Dropping the future gives it up: it is cancelled at the server, and its stream stays without an
+/// answer.
 ///
 /// Every call needs memory for the whole future, so what is rare is boxed, here and below.
 pub(super) async fn answer(session: Session, message: Parsed, out: Arc<Stream>, arriving: InDoor) {

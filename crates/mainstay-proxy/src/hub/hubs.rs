@@ -17,6 +17,9 @@ const SETTLING: Duration = Duration::from_millis(600);
 /// How often to look whether they are.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// The same, when all goes on meanwhile.
+const LOOK_UNHURRIED: Duration = Duration::from_millis(50);
+
 /// The hubs by the names of their servers.
 #[derive(Debug, Default)]
 pub struct Hubs {
@@ -47,12 +50,12 @@ impl Hubs {
         session.map(|session| session.pending()).unwrap_or_default()
     }
 
-    /// Waits for a moment when another daemon could take over without a loss: a server that speaks HTTP
-    /// answers a request only to who sent it, so one that takes long has to be waited for. Meanwhile all
-    /// goes on.
+    /// Waits for a moment when another daemon could take over without a loss. A server that speaks HTTP
+    /// answers a request only to who sent it, and what belongs to no event stream is not written down, so
+    /// those that take long have to be waited for. Meanwhile all goes on.
     pub async fn unbound(&self) {
         while self.all().iter().any(|hub| hub.is_bound()) {
-            sleep(LOOK).await;
+            sleep(LOOK_UNHURRIED).await;
         }
     }
 

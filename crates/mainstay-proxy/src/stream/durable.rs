@@ -17,6 +17,8 @@ use crate::record::{Sent, StreamNews, StreamRecord};
 #[derive(Debug)]
 pub(super) enum Durable {
     No,
+    /// It takes long, and cannot be.
+    Never,
     /// The stream of a request will be, with its first message.
     Soon(Box<Scribe>, Bytes),
     /// The stream of a request is.
@@ -95,7 +97,7 @@ impl Stream {
         shared.sent = Some(sent);
         match &shared.durable {
             Durable::Request(scribe) => scribe.note(StreamNews::Sent(sent)),
-            Durable::No | Durable::Soon(..) | Durable::General(_) => true,
+            Durable::No | Durable::Never | Durable::Soon(..) | Durable::General(_) => true,
         }
     }
 
@@ -103,17 +105,25 @@ impl Stream {
     pub(crate) fn is_written_down(&self) -> bool {
         match self.lock().durable {
             Durable::Request(_) | Durable::General(_) => true,
-            Durable::No | Durable::Soon(..) => false,
+            Durable::No | Durable::Never | Durable::Soon(..) => false,
         }
     }
 
-    /// Whether a later daemon would go on with it, but could not hear the answer of the run that has its
-    /// request.
-    pub(crate) fn would_be_severed(&self) -> bool {
+    /// Its request takes long, and cannot be written down.
+    pub(crate) fn is_for_this_daemon(&self) {
+        self.lock().durable = Durable::Never;
+    }
+
+    /// Whether its request takes long and no later daemon could answer it: it is not written down, or is
+    /// with a run that answers only to who sent it.
+    pub(crate) fn is_bound(&self) -> bool {
         let shared = self.lock();
-        matches!(shared.durable, Durable::Request(_))
-            && matches!(shared.sent, Some(Sent { line: None, .. }))
-            && !shared.log.has_ended()
+        !shared.log.has_ended()
+            && match shared.durable {
+                Durable::Never => true,
+                Durable::Request(_) => matches!(shared.sent, Some(Sent { line: None, .. })),
+                Durable::No | Durable::Soon(..) | Durable::General(_) => false,
+            }
     }
 
     /// What an earlier daemon did about its request, if it is not of this one.
@@ -138,7 +148,7 @@ impl Shared {
     /// Notes a message that is in the log by now. False if that is forbidden.
     pub(super) fn note_message(&mut self, message: Bytes) -> bool {
         match &self.durable {
-            Durable::No => true,
+            Durable::No | Durable::Never => true,
             Durable::Soon(..) => self.begin(),
             Durable::Request(_) | Durable::General(_) if self.audience == Audience::ForGood => true,
             Durable::Request(scribe) | Durable::General(scribe) => {
@@ -150,7 +160,7 @@ impl Shared {
     /// Notes the answer, which is in the log by now. False if that is forbidden.
     pub(super) fn note_answer(&mut self, answer: Bytes) -> bool {
         match &self.durable {
-            Durable::No | Durable::Soon(..) | Durable::General(_) => true,
+            Durable::No | Durable::Never | Durable::Soon(..) | Durable::General(_) => true,
             Durable::Request(scribe) => scribe.note(StreamNews::Answered(self.log.last(), answer)),
         }
     }
@@ -168,7 +178,7 @@ impl Shared {
     fn begin(&mut self) -> bool {
         let (scribe, request) = match std::mem::replace(&mut self.durable, Durable::No) {
             Durable::Soon(scribe, request) => (scribe, request),
-            other @ (Durable::No | Durable::Request(_) | Durable::General(_)) => {
+            other @ (Durable::No | Durable::Never | Durable::Request(_) | Durable::General(_)) => {
                 self.durable = other;
                 return true;
             }

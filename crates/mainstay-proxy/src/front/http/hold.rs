@@ -45,6 +45,9 @@ pub(super) fn commit<C: Core>(
     let text = run.request().filter(|_| begun.is_none()).cloned();
     let (work, reader) = run.into_parts();
     let stream = Arc::clone(reader.stream());
+    if text.is_none() || !accept.events {
+        stream.is_for_this_daemon();
+    }
     let has_id = Arc::<AtomicBool>::default();
     let (kept, mut response) = if accept.events {
         let opening = opening(version);

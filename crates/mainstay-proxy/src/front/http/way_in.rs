@@ -1,11 +1,11 @@
 //! How requests come in on one connection.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::door::{Door, InDoor};
+use crate::door::Door;
 
 /// The way from a connection to the core. A request is in the [`Door`] from when the first of it is read
 /// until all of it is taken.
@@ -13,8 +13,8 @@ use crate::door::{Door, InDoor};
 pub(super) struct WayIn {
     door: Arc<Door>,
     was_read: AtomicBool,
-    /// Of what was read and belongs to no request that was taken.
-    begun: Mutex<Option<InDoor>>,
+    /// Whether something was read that belongs to no request that was taken.
+    is_begun: AtomicBool,
     taken: Notify,
 }
 
@@ -23,7 +23,7 @@ impl WayIn {
         Arc::new(Self {
             door: Arc::clone(door),
             was_read: AtomicBool::new(false),
-            begun: Mutex::default(),
+            is_begun: AtomicBool::new(false),
             taken: Notify::new(),
         })
     }
@@ -41,29 +41,36 @@ impl WayIn {
     /// Something was read.
     pub(super) fn read(&self) {
         self.was_read.store(true, Ordering::Relaxed);
-        self.begun().get_or_insert_with(|| self.door.enter());
+        if !self.is_begun.swap(true, Ordering::Relaxed) {
+            self.door.step_in();
+        }
     }
 
     /// The request that was being read is where it belongs.
     pub(super) fn taken(&self) {
-        drop(self.begun().take());
-        if self.door.is_closed() {
-            self.taken.notify_one();
+        if self.is_begun.swap(false, Ordering::Relaxed) {
+            self.door.step_out();
+            self.taken.notify_waiters();
         }
     }
 
-    /// Resolves when no request is half read. It is for when the door is closed.
+    /// Resolves when no request is half read.
     pub(super) async fn at_rest(&self) {
-        while self.is_begun() {
-            self.taken.notified().await;
+        let mut taken = std::pin::pin!(self.taken.notified());
+        // From here on no word of it is missed.
+        taken.as_mut().enable();
+        if self.is_begun() {
+            taken.await;
         }
     }
 
     fn is_begun(&self) -> bool {
-        self.begun().is_some()
+        self.is_begun.load(Ordering::Relaxed)
     }
+}
 
-    fn begun(&self) -> std::sync::MutexGuard<'_, Option<InDoor>> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+impl Drop for WayIn {
+    fn drop(&mut self) {
+        self.taken();
     }
 }

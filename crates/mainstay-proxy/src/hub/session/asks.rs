@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::open::Open;
@@ -68,6 +69,11 @@ impl Question {
     fn named(name: Id<'_>) -> Option<Self> {
         let name: String = serde_json::from_str(name.get()).ok()?;
         let (generation, id) = name.strip_prefix(NAME)?.split_once('-')?;
+        // What a client wrote there becomes part of a message to the server.
+        let id = match serde_json::from_str(id).ok()? {
+            id @ (Value::Number(_) | Value::String(_)) => id.to_string(),
+            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
+        };
         Some(Self { generation: generation.parse().ok()?, id: id.into() })
     }
 }
@@ -210,7 +216,15 @@ mod tests {
             let name = question.name();
             assert_eq!(Question::named(Id::new(&name).unwrap()), Some(question), "{name}");
         }
-        for other in ["\"mainstay-3\"", "\"mainstay-x-1\"", "\"other-3-1\"", "3"] {
+        let spliced = r#""mainstay-3-1,\"method\":\"ping\"""#;
+        for other in [
+            spliced,
+            "\"mainstay-3-[]\"",
+            "\"mainstay-3\"",
+            "\"mainstay-x-1\"",
+            "\"other-3-1\"",
+            "3",
+        ] {
             assert_eq!(Question::named(Id::new(other).unwrap()), None, "{other}");
         }
     }

@@ -43,7 +43,7 @@ impl Session {
 
     /// Whether an open request would miss its answer if another daemon took over.
     pub(in crate::hub) fn is_bound(&self) -> bool {
-        self.state().open.values().any(|open| open.stream.would_be_severed())
+        self.state().open.values().any(|open| open.stream.is_bound())
     }
 }
 
