@@ -2,6 +2,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,9 @@ use mainstay_api::Instance;
 use mainstay_engine::EngineError;
 
 use crate::StoreError;
+
+/// How many bytes a daemon writes to begin, at most: into the logs of its databases, for the most part.
+const ROOM: usize = 512 * 1024;
 
 /// Why a daemon cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +45,14 @@ pub enum RunError {
         /// Why.
         source: io::Error,
     },
+    /// Where MCP clients are to be listened to.
+    #[error("the address {addr} for MCP clients cannot be had: {}", plain(source))]
+    Listen {
+        /// Which one.
+        addr: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
     /// The log.
     #[error("the log cannot be set up: {0}")]
     Log(#[source] io::Error),
@@ -64,6 +76,9 @@ impl RunError {
                 Some(format!("`chown` it to yourself (`{}`), {elsewhere}", path.display()))
             }
             Self::Store(error) => error.help(),
+            Self::Listen { .. } => {
+                Some("end whoever has it, or set `listen` in the config file to another".to_owned())
+            }
             Self::Engine(_)
             | Self::Holder(_)
             | Self::Socket { .. }
@@ -94,6 +109,17 @@ fn make_private(dir: &Path) -> Result<(), RunError> {
     }
     if found.permissions().mode() & 0o077 != 0 {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Whether as much can be written as a daemon needs to begin. What it made is gone when this returns.
+pub(crate) fn check_room(instance: &Instance) -> Result<(), RunError> {
+    for dir in instance.directories() {
+        let trial = dir.join(format!("trial-{}", std::process::id()));
+        let written = fs::write(&trial, vec![1; ROOM]);
+        fs::remove_file(&trial).ok();
+        written.map_err(|source| RunError::directory(dir, source))?;
     }
     Ok(())
 }
@@ -129,6 +155,16 @@ mod tests {
         for dir in [&instance.state_dir, &instance.run_dir] {
             assert_eq!(fs::metadata(dir).unwrap().permissions().mode() & 0o777, 0o700);
         }
+    }
+
+    #[test]
+    fn a_look_for_room_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let instance = instance(dir.path());
+        assert!(check_room(&instance).is_err(), "there are no directories");
+        prepare(&instance).unwrap();
+        check_room(&instance).unwrap();
+        assert_eq!(fs::read_dir(&instance.run_dir).unwrap().count(), 0);
     }
 
     #[test]

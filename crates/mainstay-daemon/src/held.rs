@@ -113,6 +113,16 @@ impl Held {
         TcpListener::from_std(listener)
     }
 
+    /// Whether whoever is served over TCP now would be at this address.
+    pub(crate) fn check(&self, addr: SocketAddr) -> io::Result<()> {
+        let listeners = self.listeners();
+        let serves = listeners.keys().any(|place| matches!(place, Place::Tcp(_)));
+        if !serves || listeners.contains_key(&Place::Tcp(addr)) {
+            return Ok(());
+        }
+        std::net::TcpListener::bind(addr).map(drop)
+    }
+
     /// The control socket.
     pub(crate) async fn listen_for_commands(&self, dir: &Path) -> io::Result<UnixListener> {
         let place = Place::Unix { dir: dir.to_owned(), name: Instance::SOCKET.to_owned() };

@@ -82,7 +82,10 @@ const EVENT_INTERVAL: u32 = 512;
 /// Commands that are served at the same time. Those who stay, as MCP clients do, are counted apart.
 const CLIENTS: usize = 128;
 
-/// How long the last answers may take when the daemon ends.
+/// How long servers may take for the last answers when they are to end with the daemon.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// How long the last words to clients may take when the daemon ends.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// When a server's log is rotated, and how many old ones are kept.
@@ -129,7 +132,7 @@ pub fn run(config: Config, held: Held, orders: Orders) -> Result<(), RunError> {
 }
 
 async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunError> {
-    if held.circumstances().standby && !await_turn(&config.instance, &held, &mut orders).await? {
+    if held.circumstances().standby && !await_turn(&config, &held, &mut orders).await? {
         return Ok(());
     }
     tell_of_the_last(&held);
@@ -167,7 +170,9 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
         Ending::EndServers => {
             let drained = front.close();
             held.ending().await;
-            drained.await;
+            // Those of lines and of commands, which the listener does not know.
+            let answered = timeout(LAST_ANSWERS, service.gateway.hubs.answered());
+            let (_late, ()) = tokio::join!(answered, drained);
         }
         Ending::KeepServers | Ending::GiveWay => {
             held.give_way();
@@ -218,12 +223,11 @@ impl Drop for Frozen<'_> {
 
 /// Prepares to take the place of the daemon that serves, and waits until it has given way. False if
 /// it goes on instead.
-async fn await_turn(
-    instance: &Instance,
-    held: &Held,
-    orders: &mut Orders,
-) -> Result<bool, RunError> {
-    inspect(instance)?;
+async fn await_turn(config: &Config, held: &Held, orders: &mut Orders) -> Result<bool, RunError> {
+    inspect(&config.instance)?;
+    ground::check_room(&config.instance)?;
+    let addr = config.listen.socket_addr();
+    held.check(addr).map_err(|source| RunError::Listen { addr, source })?;
     held.prepared().map_err(RunError::Holder)?;
     loop {
         match orders.next().await {

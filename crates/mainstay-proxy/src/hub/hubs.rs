@@ -59,6 +59,13 @@ impl Hubs {
         }
     }
 
+    /// Waits until every request is answered. More may come meanwhile.
+    pub async fn answered(&self) {
+        while !self.all().iter().all(|hub| hub.is_idle()) {
+            sleep(LOOK_UNHURRIED).await;
+        }
+    }
+
     /// Prepares for another daemon to take over: lets no more requests in, waits a moment until every one
     /// is answered or written down, then [freezes](Self::freeze).
     pub async fn hand_over(&self) {

@@ -90,6 +90,7 @@ impl Local {
     async fn exchange(&self, request: Bytes) -> Option<Bytes> {
         let request = Parsed::read(request).ok()?;
         let out = Stream::new();
+        let _asking = self.session.hub().own_door.enter();
         self.session.request(request, Arc::clone(&out)).await;
         out.answer()
     }

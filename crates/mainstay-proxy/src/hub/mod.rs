@@ -131,6 +131,8 @@ pub struct Hub {
     gate: Gate,
     /// In it are requests that were given to sessions and are not open there yet.
     door: Arc<Door>,
+    /// In it are requests of our own user.
+    own_door: Arc<Door>,
     settings: Mutex<Arc<Settings>>,
     outlook: watch::Sender<Outlook>,
     sessions: Mutex<HashMap<String, Session>>,
@@ -153,6 +155,7 @@ impl Hub {
             me: me.clone(),
             gate: Gate::new(Arc::clone(&ports.keeper)),
             door: Arc::default(),
+            own_door: Arc::default(),
             ports,
             settings: Mutex::new(Arc::new(settings)),
             outlook: watch::Sender::new(nothing_yet),

@@ -49,7 +49,12 @@ impl Hub {
 
     /// Whether a request would miss its answer if another daemon took over.
     pub(super) fn is_bound(&self) -> bool {
-        self.everyone().iter().any(Session::is_bound)
+        !self.own_door.is_clear() || self.everyone().iter().any(Session::is_bound)
+    }
+
+    /// Whether no request waits for its answer.
+    pub(super) fn is_idle(&self) -> bool {
+        self.own_door.is_clear() && self.everyone().iter().all(Session::is_idle)
     }
 
     /// See [`Hubs::freeze`](super::Hubs::freeze).

@@ -276,6 +276,23 @@ fn a_full_disk_stops_no_server_and_loses_nothing() {
 }
 
 #[test]
+fn a_reload_on_a_full_disk_leaves_the_daemon_as_it_is() {
+    let env = TestEnv::new();
+    let disk = Disk::mount(&env, "size=2m");
+    disk.json(["run", "time", "--wait", "--json", "--", &fixture()]);
+    let daemon = disk.json(["daemon", "status", "--json"])["pid"].take();
+    disk.fill();
+    let reload = disk.run(["daemon", "reload"]);
+    assert_eq!(reload.code, 1, "{reload}");
+    assert!(reload.stderr.contains("no space left on device"), "{reload}");
+    assert_eq!(disk.json(["daemon", "status", "--json"])["pid"], daemon);
+    assert_eq!(disk.run(["call", "time", "count"]).stdout, "1\n");
+    disk.free();
+    assert_eq!(disk.run(["daemon", "reload"]).code, 0);
+    assert_ne!(disk.json(["daemon", "status", "--json"])["pid"], daemon);
+}
+
+#[test]
 fn a_daemon_on_a_full_disk_says_so() {
     let env = TestEnv::new();
     let disk = Disk::mount(&env, "size=600k");

@@ -36,6 +36,23 @@ fn a_daemon_that_is_stopped_stays_so_and_the_session_goes_on_with_the_next_one()
 }
 
 #[test]
+fn a_daemon_that_is_stopped_lets_its_servers_answer_first() {
+    let env = TestEnv::new();
+    let counted = env.work().join("count");
+    env.run_server("time", &[], &[&fixture(), "--count-file", counted.to_str().unwrap()]);
+    let mut client = open(&env);
+    call(&mut client, 1, "sleep", &json!({"ms": 1_000}));
+    let by_hand = thread::scope(|scope| {
+        let by_hand = scope.spawn(|| env.call("time", "sleep", r#"{"ms": 1000}"#));
+        until("the server has both", || (lines(&counted) == 2).then_some(()));
+        env.ok(["daemon", "stop"]);
+        by_hand.join().unwrap()
+    });
+    assert_eq!(by_hand, "slept 1000 ms");
+    assert_eq!(text(&client.message()), (json!(1), "slept 1000 ms".to_owned()));
+}
+
+#[test]
 fn slow_calls_outlive_a_daemon_that_is_killed() {
     let env = TestEnv::new();
     let (counted, effects) = (env.work().join("count"), env.work().join("effects"));

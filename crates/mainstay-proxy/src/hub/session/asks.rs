@@ -70,10 +70,10 @@ impl Question {
         let name: String = serde_json::from_str(name.get()).ok()?;
         let (generation, id) = name.strip_prefix(NAME)?.split_once('-')?;
         // What a client wrote there becomes part of a message to the server.
-        let id = match serde_json::from_str(id).ok()? {
-            id @ (Value::Number(_) | Value::String(_)) => id.to_string(),
+        match serde_json::from_str(id).ok()? {
+            Value::Number(_) | Value::String(_) => {}
             Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
-        };
+        }
         Some(Self { generation: generation.parse().ok()?, id: id.into() })
     }
 }

@@ -41,6 +41,11 @@ impl Session {
         self.state().open.values().all(is_settled)
     }
 
+    /// Whether no request is open.
+    pub(in crate::hub) fn is_idle(&self) -> bool {
+        self.state().open.is_empty()
+    }
+
     /// Whether an open request would miss its answer if another daemon took over.
     pub(in crate::hub) fn is_bound(&self) -> bool {
         self.state().open.values().any(|open| open.stream.is_bound())

@@ -124,6 +124,26 @@ fn what_a_server_says_while_no_daemon_is_there_is_heard_once() {
     scene.assert_server_kept();
 }
 
+/// What belongs to no event stream is not written down, so it is waited for.
+#[test]
+fn calls_by_hand_and_calls_for_plain_json_are_answered_before_a_reload() {
+    let env = TestEnv::new();
+    let counted = env.work().join("count");
+    let scene = Scene::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
+    let session = scene.raw();
+    let arguments = json!({"ms": SLOW});
+    thread::scope(|scope| {
+        let by_hand = scope.spawn(|| scene.env.call(NAME, "sleep", &arguments.to_string()));
+        let plain = scope.spawn(|| session.post(JSON, &call(1, "sleep", &arguments)).answer());
+        until("the server has both", || (lines(&counted) == 2).then_some(()));
+        Blow::Reload.strike(&scene.env);
+        let slept = format!("slept {SLOW} ms");
+        assert_eq!(by_hand.join().unwrap(), slept);
+        assert_eq!(text_of(&plain.join().unwrap()["result"], 0), slept);
+    });
+    assert_eq!(lines(&counted), 2, "each was executed once");
+}
+
 #[test]
 fn an_http_server_is_kept_and_executes_nothing_twice() {
     for blow in Blow::ALL {

@@ -49,13 +49,19 @@ fn a_changed_config_file_moves_the_listener_and_a_broken_one_changes_nothing() {
     let session = Raw::open(&url);
     assert_eq!(say(&session, 1, "count", &json!({})), "1");
 
-    fs::write(&file, "listen = 'nowhere'\n").unwrap();
     let daemon = scene.env.daemon();
     let knocker = Knocker::tcp(&new);
-    let refused = scene.env.run(["daemon", "reload"]);
-    assert_eq!(refused.code, 1, "{refused}");
-    assert!(refused.stderr.contains("config.toml` cannot be used"), "{refused}");
-    assert_eq!(scene.env.daemon(), daemon, "the old one goes on");
+    let taken = TcpListener::bind(&old).unwrap();
+    for (address, why) in
+        [("nowhere", "config.toml` cannot be used"), (&old, "address already in use")]
+    {
+        listen_at(address);
+        let refused = scene.env.run(["daemon", "reload"]);
+        assert_eq!(refused.code, 1, "{refused}");
+        assert!(refused.stderr.contains(why), "{refused}");
+        assert_eq!(scene.env.daemon(), daemon, "the old one goes on");
+    }
+    drop(taken);
     assert_eq!(say(&session, 2, "count", &json!({})), "2");
     knocker.was_always_welcome();
     scene.assert_server_kept();
