@@ -35,9 +35,10 @@ enum Action {
 
 /// Install the service, and start it
 ///
-/// It gets your PATH, and `MAINSTAY_HOME` and `MAINSTAY_LISTEN` if they are set, as they are now. A daemon
-/// that runs on demand makes way for it; servers run on. If the service is there already, only its unit
-/// is brought up to date: whether it runs and whether it is enabled stays as you left it.
+/// It gets `PATH`, `MAINSTAY_HOME`, `MAINSTAY_LISTEN`, `MAINSTAY_LOG`, `XDG_CONFIG_HOME`, `XDG_DATA_HOME` and
+/// `XDG_STATE_HOME`, as far as they are set, as they are now. A daemon that runs on demand makes way for it;
+/// servers run on. If the service is there already, only its unit is brought up to date: whether it runs
+/// and whether it is enabled stays as you left it.
 #[derive(Debug, clap::Args)]
 struct InstallArgs {
     /// Print the unit, and change nothing

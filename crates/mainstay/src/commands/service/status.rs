@@ -13,7 +13,7 @@ use crate::ui::paint;
 
 /// Show whether the service is installed and runs
 ///
-/// The exit code is 0 if it runs, and 4 if it does not.
+/// The exit code is 0 if it runs, 4 if it does not, and 1 if no service manager answers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print JSON
