@@ -1,7 +1,7 @@
 //! What can go wrong for the user of the command line, and the exit code that says so.
 
 use std::fmt::Write as _;
-use std::io;
+use std::io::{self, ErrorKind::PermissionDenied};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,6 +9,7 @@ use mainstay_api::{ApiError, CallError, ErrorKind, InstanceError, ListenError, i
 use mainstay_core::with_causes;
 use miette::Diagnostic;
 
+use crate::rights;
 use crate::settings::SettingsError;
 use crate::ui::paint;
 
@@ -62,6 +63,14 @@ pub(crate) enum CliError {
          the reason (with MAINSTAY_NO_START set, none is started)"
     ))]
     Unreachable { socket: PathBuf, source: io::Error },
+    /// The socket must not be used.
+    #[error("the daemon cannot be reached at `{}`", socket.display())]
+    Denied {
+        socket: PathBuf,
+        source: io::Error,
+        #[help]
+        help: String,
+    },
     /// The daemon accepted the connection and said nothing.
     #[error("the daemon at `{}` accepted the connection but did not answer", socket.display())]
     #[diagnostic(help(
@@ -147,6 +156,9 @@ impl CliError {
     /// A request to the daemon behind `socket` has no answer.
     pub(crate) fn call(socket: &Path, error: CallError) -> Self {
         match error {
+            CallError::Unreachable(source) if source.kind() == PermissionDenied => {
+                Self::Denied { socket: socket.to_owned(), source, help: rights::advice(socket) }
+            }
             CallError::Unreachable(source) => {
                 Self::Unreachable { socket: socket.to_owned(), source }
             }
@@ -176,6 +188,7 @@ impl CliError {
             | Self::Instance(_)
             | Self::Settings(_)
             | Self::Listen(_)
+            | Self::Denied { .. }
             | Self::NotStarted { .. }
             | Self::Supervised
             | Self::Skew { .. }
@@ -191,6 +204,7 @@ impl CliError {
         match self {
             Self::Usage { .. } => Exit::Usage,
             Self::Unreachable { .. }
+            | Self::Denied { .. }
             | Self::NoHello { .. }
             | Self::NotStarted { .. }
             | Self::Supervised
@@ -228,16 +242,12 @@ impl CliError {
                 | ErrorKind::Server
                 | ErrorKind::Internal => None,
             }),
-            Self::Unreachable { source, .. }
-                if source.kind() == io::ErrorKind::PermissionDenied =>
-            {
-                Some("it serves another user; set MAINSTAY_HOME to a directory of yours".to_owned())
-            }
             Self::Usage { .. }
             | Self::Instance(_)
             | Self::Settings(_)
             | Self::Listen(_)
             | Self::Unreachable { .. }
+            | Self::Denied { .. }
             | Self::NoHello { .. }
             | Self::NotStarted { .. }
             | Self::Supervised

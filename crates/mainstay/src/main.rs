@@ -12,6 +12,7 @@ mod images;
 mod launch;
 mod limits;
 mod remote;
+mod rights;
 mod servers_file;
 mod service;
 mod settings;

@@ -1,7 +1,7 @@
 //! Commands while the daemon is away, is being replaced or is another one than expected.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -82,10 +82,14 @@ fn a_connection_that_is_queued_is_waited_on() {
 
 #[test]
 fn who_may_not_connect_is_told_at_once() {
+    if !geteuid().is_root() {
+        return; // Only root can become somebody else.
+    }
     let env = no_start();
     let daemon = Daemon::new(&env);
+    fs::set_permissions(env.mainstay_home().join("run"), mode(0o700)).unwrap();
     let begun = Instant::now();
-    let output = env.run_prepared(as_another_user(&env));
+    let output = env.run_prepared(as_nobody(&env, "ls"));
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     assert_snapshot!(output, @"
     exit: 4
@@ -93,7 +97,36 @@ fn who_may_not_connect_is_told_at_once() {
     error: the daemon cannot be reached at `[ROOT]/mainstay/run/daemon.sock`: Permission denied (os error 13)
     help: it serves another user; set MAINSTAY_HOME to a directory of yours
     ");
-    fs::set_permissions(env.mainstay_home().join("run"), mode(0o700)).unwrap();
+    assert!(daemon.is_idle());
+}
+
+#[test]
+fn who_is_kept_out_of_a_directory_of_his_own_is_told_how_to_get_in() {
+    let env = no_start();
+    let daemon = Daemon::new(&env);
+    let run_dir = env.mainstay_home().join("run");
+    fs::set_permissions(&run_dir, mode(0o000)).unwrap();
+    let run = |word: &str| {
+        // Root may open everything.
+        if geteuid().is_root() {
+            chown(&run_dir, Some(NOBODY), Some(NOBODY)).unwrap();
+            env.run_prepared(as_nobody(&env, word))
+        } else {
+            env.run([word])
+        }
+    };
+    assert_snapshot!(run("ls"), @"
+    exit: 4
+    --- stderr
+    error: the daemon cannot be reached at `[ROOT]/mainstay/run/daemon.sock`: Permission denied (os error 13)
+    help: it is yours, but its rights keep you out: chmod 700 [ROOT]/mainstay/run
+    ");
+    let doctor = run("doctor");
+    assert_eq!(doctor.code, 1, "{doctor}");
+    let told = "help: it is yours, but its rights keep you out: chmod 700 [ROOT]/mainstay/run\n";
+    assert!(doctor.stdout.contains(told), "{doctor}");
+    assert!(!doctor.stdout.contains("another user"), "{doctor}");
+    fs::set_permissions(&run_dir, mode(0o700)).unwrap();
     assert!(daemon.is_idle());
 }
 
@@ -205,26 +238,16 @@ fn mode(bits: u32) -> fs::Permissions {
     fs::Permissions::from_mode(bits)
 }
 
-/// `ls` by one who may not open the runtime directory. Root may open everything, and becomes another
-/// user, who has to be able to reach the program and its directory.
-fn as_another_user(env: &TestEnv) -> Command {
-    let run_dir = env.mainstay_home().join("run");
-    let mut command = env.command(["ls"]);
-    if geteuid().is_root() {
-        let program = env.root().join("program");
-        fs::copy(command.get_program(), &program).unwrap();
-        fs::set_permissions(&program, mode(0o755)).unwrap();
-        fs::set_permissions(env.root(), mode(0o755)).unwrap();
-        fs::set_permissions(&run_dir, mode(0o700)).unwrap();
-        let mut other = Command::new(program);
-        other.arg("ls").env_clear().current_dir(env.work()).stdin(Stdio::null());
-        for (name, value) in command.get_envs() {
-            other.env(name, value.unwrap());
-        }
-        other.uid(NOBODY).gid(NOBODY);
-        command = other;
-    } else {
-        fs::set_permissions(&run_dir, mode(0o000)).unwrap();
-    }
-    command
+/// A command of another user, who has to be able to reach the program and its directory.
+fn as_nobody(env: &TestEnv, word: &str) -> Command {
+    let command = env.command([word]);
+    let program = env.root().join("program");
+    fs::copy(command.get_program(), &program).unwrap();
+    fs::set_permissions(&program, mode(0o755)).unwrap();
+    fs::set_permissions(env.root(), mode(0o755)).unwrap();
+    let mut other = Command::new(program);
+    other.arg(word).env_clear().current_dir(env.work()).stdin(Stdio::null());
+    other.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    other.uid(NOBODY).gid(NOBODY);
+    other
 }

@@ -1,0 +1,64 @@
+//! What to do about a path that its user may not use.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use rustix::process::geteuid;
+
+/// What stands in the way to a path.
+#[derive(Debug, Clone, Copy)]
+struct Barrier<'a> {
+    path: &'a Path,
+    owner: u32,
+    is_dir: bool,
+}
+
+/// What the user can do about a path that may not be used. What can be looked at nearest to it is what
+/// bars the way: nobody sees past a directory that is closed.
+pub(crate) fn advice(path: &Path) -> String {
+    let look = |path| {
+        let found = fs::metadata(path).ok()?;
+        Some(Barrier { path, owner: found.uid(), is_dir: found.is_dir() })
+    };
+    advise(path.ancestors().find_map(look), geteuid().as_raw())
+}
+
+fn advise(barrier: Option<Barrier<'_>>, user: u32) -> String {
+    match barrier {
+        Some(Barrier { path, owner, is_dir }) if owner == user => {
+            let mode = if is_dir { 700 } else { 600 };
+            format!("it is yours, but its rights keep you out: chmod {mode} {}", path.display())
+        }
+        Some(_) | None => {
+            "it serves another user; set MAINSTAY_HOME to a directory of yours".to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(owner: u32, is_dir: bool, expected: &str) {
+        let barrier = Barrier { path: Path::new("/m/run"), owner, is_dir };
+        assert_eq!(advise(Some(barrier), 1000), expected);
+    }
+
+    #[test]
+    fn what_is_ours_can_be_opened_and_what_is_not_cannot() {
+        check(1000, true, "it is yours, but its rights keep you out: chmod 700 /m/run");
+        check(1000, false, "it is yours, but its rights keep you out: chmod 600 /m/run");
+        let foreign = "it serves another user; set MAINSTAY_HOME to a directory of yours";
+        check(0, true, foreign);
+        assert_eq!(advise(None, 1000), foreign);
+    }
+
+    #[test]
+    fn the_nearest_that_can_be_seen_bars_the_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let told = advice(&dir.path().join("run/daemon.sock"));
+        assert!(told.ends_with(&format!("chmod 700 {}", dir.path().display())), "{told}");
+    }
+}
