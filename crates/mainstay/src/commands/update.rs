@@ -53,14 +53,14 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     candidate.check(installed.file())?;
     let remote = Remote::of(ctx)?;
     let daemon = remote.inspect().await?;
-    if is_installed(&installed, &candidate)? {
-        ctx.ui.say(nothing_to_do(&installed, daemon.as_ref()));
-        return Ok(());
-    }
     if let Some(other) = daemon.as_ref().and_then(|daemon| installed.other_than(daemon.pid)) {
         return Err(
             UpdateError::OtherProgram { daemon: other, ours: installed.path().to_owned() }.into()
         );
+    }
+    if is_installed(&installed, &candidate)? {
+        ctx.ui.say(nothing_to_do(&installed, daemon.as_ref()));
+        return Ok(());
     }
     let copy = installed.copy_in(candidate.file())?;
     let rehearsal = rehearsal::hold(&copy, candidate.path(), &instance.state_dir);
@@ -100,8 +100,12 @@ fn nothing_to_do(installed: &Installed, daemon: Option<&DaemonInfo>) -> String {
 }
 
 fn updated(installed: &Installed, new: &str) -> String {
-    let previous = installed.previous();
-    format!("updated from {VERSION} to {new}; the old program is kept as `{}`", previous.display())
+    let done = if new == VERSION {
+        format!("updated to another build of {VERSION}")
+    } else {
+        format!("updated from {VERSION} to {new}")
+    };
+    format!("{done}; the old program is kept as `{}`", installed.previous().display())
 }
 
 fn not_updated(

@@ -80,6 +80,22 @@ fn the_same_file_is_installed_already() {
 }
 
 #[test]
+fn another_build_of_the_same_version_is_told_as_such() {
+    let scene = Scene::running();
+    let daemon = scene.daemon();
+    let mut bytes = fs::read(built()).unwrap();
+    bytes.push(0);
+    assert_snapshot!(scene.update(&scene.file("build", &bytes)), @"
+    exit: 0
+    --- stderr
+    version 0.1.0 can take up what is here
+    updated to another build of 0.1.0; the old program is kept as `[ROOT]/some where/mainstay.previous`
+    clients notice nothing; a `mainstay connect` of theirs stays the old version until they start it again, which does no harm
+    ");
+    assert_ne!(scene.daemon()["pid"], daemon["pid"]);
+}
+
+#[test]
 fn what_cannot_be_updated_to_is_refused_without_a_trace() {
     let scene = Scene::running();
     let daemon = scene.daemon();
@@ -135,9 +151,11 @@ fn there_is_one_update_at_a_time() {
 fn the_program_of_another_daemon_is_left_alone() {
     let scene = Scene::new();
     scene.env.ok(["ls"]);
-    let told = scene.refused(&scene.newer());
     let expected = format!("error: the daemon runs `{}`, and this is `[ROOT]/some where/", built());
-    assert!(told.starts_with(&expected), "{told}");
+    for from in [&scene.newer(), Path::new(built())] {
+        let told = scene.refused(from);
+        assert!(told.starts_with(&expected), "{told}");
+    }
 }
 
 #[test]

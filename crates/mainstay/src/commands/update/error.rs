@@ -10,6 +10,9 @@ use mainstay_core::{human_duration, with_causes};
 use super::header::{HeaderError, Platform};
 use crate::error::CliError;
 
+/// What is said of everything that is refused. The new program may say it of itself.
+const UNCHANGED: &str = "nothing was changed";
+
 /// Why nothing was replaced. The old program is in its place and its daemon serves.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UpdateError {
@@ -68,11 +71,12 @@ impl UpdateError {
                  programs; nothing was changed"
                     .to_owned()
             }
-            Self::Late { .. } | Self::NoRehearsal { .. } => "nothing was changed".to_owned(),
-            Self::Rehearsal { error, .. } => {
-                let help = error.help.as_deref().map(|help| format!("; it says: {help}"));
-                format!("nothing was changed{}", help.unwrap_or_default())
-            }
+            Self::Late { .. } | Self::NoRehearsal { .. } => UNCHANGED.to_owned(),
+            Self::Rehearsal { error, .. } => match error.help.as_deref() {
+                Some(help) if help.contains(UNCHANGED) => format!("it says: {help}"),
+                Some(help) => format!("it says: {help}; {UNCHANGED}"),
+                None => UNCHANGED.to_owned(),
+            },
         }
     }
 }
@@ -80,5 +84,26 @@ impl UpdateError {
 impl From<UpdateError> for CliError {
     fn from(error: UpdateError) -> Self {
         Self::failed(with_causes(&error), error.help())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstay_api::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn that_nothing_was_changed_is_said_once() {
+        let check = |help: Option<&str>, expected: &str| {
+            let error = ApiError::new(ErrorKind::Internal, "the disk is full");
+            let error = ApiError { help: help.map(str::to_owned), ..error };
+            let error = UpdateError::Rehearsal { version: "2.0.0".to_owned(), error };
+            assert_eq!(error.help(), expected);
+        };
+        let full = "free some space; nothing was changed";
+        check(Some(full), "it says: free some space; nothing was changed");
+        check(Some("go elsewhere"), "it says: go elsewhere; nothing was changed");
+        check(None, "nothing was changed");
     }
 }
