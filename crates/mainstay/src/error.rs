@@ -230,6 +230,14 @@ impl CliError {
         }
     }
 
+    /// What went wrong, in one line.
+    pub(crate) fn line(&self) -> String {
+        match self {
+            Self::Settings(error) => error.line(),
+            error => error.to_string(),
+        }
+    }
+
     /// What the user can do about it.
     pub(crate) fn advice(&self) -> Option<String> {
         match self {

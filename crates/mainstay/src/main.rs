@@ -9,6 +9,7 @@ mod engine_host;
 mod environment;
 mod error;
 mod images;
+mod last_words;
 mod launch;
 mod limits;
 mod remote;

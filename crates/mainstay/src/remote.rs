@@ -24,6 +24,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::context::Context;
 use crate::error::CliError;
+use crate::last_words::LastWords;
 use crate::launch::{Launch, Launched, RUN_MARK};
 
 /// The daemon of one instance.
@@ -114,6 +115,11 @@ impl Remote {
             Some(connection) => self.finish(connection.call(&Request::Daemon).await).map(Some),
             None => Ok(None),
         }
+    }
+
+    /// The last words of a daemon that was given up, if no other one has served since.
+    pub(crate) fn last_words(&self) -> Option<LastWords> {
+        LastWords::left_in(&self.instance.run_dir)
     }
 
     /// The answer to a request, or the error with the socket it was meant for.

@@ -12,6 +12,7 @@ use serde::de::IgnoredAny;
 use super::succession::succeed;
 use crate::context::{Context, now};
 use crate::error::{CliError, Exit};
+use crate::last_words::LastWords;
 use crate::remote::{Ending, Remote, tell_of};
 use crate::text::{Cell, ago, columns, date_and_clock};
 use crate::ui::paint;
@@ -42,6 +43,9 @@ pub(crate) enum Action {
 }
 
 /// Run the daemon in the foreground, with its log on standard error
+///
+/// Ctrl-C and other signals end the daemon and leave its servers running, for the next one to take over;
+/// `mainstay daemon stop` ends both.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct RunArgs {
@@ -87,6 +91,9 @@ pub(crate) struct StopArgs {
 ///
 /// It runs the program that is on disk now, with the settings as they are now. No connection is refused
 /// meanwhile, no session ends and no server is restarted. If it does not come up, the old one goes on.
+///
+/// It keeps the environment that the running one was started with: a `MAINSTAY_LISTEN` that you set for this
+/// command does not count. For another environment: `mainstay daemon stop --keep-servers`, then any command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReloadArgs {}
 
@@ -100,14 +107,23 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
 }
 
 async fn status(args: &StatusArgs, ctx: &mut Context) -> Result<(), CliError> {
-    let Some(daemon) = Remote::of(ctx)?.inspect().await? else {
-        ctx.ui.answer(args.json, &None::<DaemonInfo>, |_| "not running".to_owned())?;
+    let remote = Remote::of(ctx)?;
+    let Some(daemon) = remote.inspect().await? else {
+        let last_words = remote.last_words();
+        ctx.ui.answer(args.json, &None::<DaemonInfo>, |_| absence(last_words.as_ref()))?;
         return Err(CliError::Answered(Exit::Unreachable));
     };
     let now = now();
     ctx.ui.answer(args.json, &daemon, |daemon| page(daemon, now))?;
     tell_of(&daemon);
     Ok(())
+}
+
+fn absence(last_words: Option<&LastWords>) -> String {
+    match last_words {
+        Some(words) => format!("not running\n{}", words.of_given_up()),
+        None => "not running".to_owned(),
+    }
 }
 
 fn page(daemon: &DaemonInfo, now: Timestamp) -> String {
@@ -157,10 +173,8 @@ async fn reload(ctx: &mut Context) -> Result<(), CliError> {
         return Err(CliError::Answered(Exit::Unreachable));
     };
     let succeeded = ctx.ui.waiting("reloading", succeed(&remote, &old, None, None)).await;
-    let new = succeeded.map_err(|why| {
-        let message = format!("no new daemon serves; the old one, or one like it, does: {why}");
-        CliError::failed(message, format!("its log tells more: {}", old.log.display()))
-    })?;
+    let new = succeeded
+        .map_err(|error| CliError::Failed { message: error.to_string(), help: error.help(&old) })?;
     let versions = if old.version == new.version {
         new.version
     } else {

@@ -9,8 +9,8 @@ use mainstay_daemon::discover::Disk;
 use serde::Serialize;
 
 use self::checks::{
-    daemon_check, database_check, directory_check, kernel_checks, listen_check, program_checks,
-    server_check, settings_check,
+    Prospect, daemon_check, database_check, directory_check, kernel_checks, listen_check,
+    program_checks, server_check, settings_check,
 };
 use self::clients::{client_checks, find_clients};
 use self::engines::engine_check;
@@ -76,17 +76,23 @@ async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
     let instance = ctx.instance()?;
     let mut checks = program_checks(&ctx.caller);
     checks.extend(kernel_checks());
-    checks.push(directory_check("state directory", &instance.state_dir));
-    checks.push(directory_check("runtime directory", &instance.run_dir));
+    let mut ground = vec![
+        directory_check("state directory", &instance.state_dir),
+        directory_check("runtime directory", &instance.run_dir),
+    ];
     let remote = Remote::of(ctx)?;
     let daemon = ctx.ui.waiting("looking for the daemon", remote.inspect()).await;
-    checks.push(database_check(mainstay_daemon::inspect(&instance).err()));
+    ground.push(database_check(mainstay_daemon::inspect(&instance).err()));
+    let grounded = ground.iter().all(|check| check.level != Level::Fail);
+    checks.append(&mut ground);
     let running = daemon.as_ref().ok().and_then(Option::as_ref);
     let settings = ctx.settings();
     let usual = Settings::default();
     let said = settings.as_ref().ok().and_then(Option::as_ref).unwrap_or(&usual);
     let listen = ctx.caller.listen(said);
-    checks.push(daemon_check(&daemon, settings.is_ok() && listen.is_ok()));
+    let can_start = grounded && settings.is_ok() && listen.is_ok();
+    let last_words = remote.last_words();
+    checks.push(daemon_check(&daemon, Prospect { can_start, last_words: last_words.as_ref() }));
     checks.extend(settings_check(instance.config_file.as_deref(), &settings));
     checks.push(listen_check(listen, running));
     checks.push(engine_check(&ctx.caller, &Disk));

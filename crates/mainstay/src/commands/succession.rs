@@ -1,15 +1,18 @@
 //! One daemon after another: what `daemon reload` and `update` ask for.
+//!
+//! What is told of a failure was seen: a daemon is said to serve only if it was met.
 
 use std::path::Path;
 use std::time::Duration;
 
-use mainstay_api::{ApiError, DaemonInfo, Request};
+use mainstay_api::{DaemonInfo, Request};
 use mainstay_core::with_causes;
 use serde::de::IgnoredAny;
 use tokio::time::{Instant, sleep};
 
 use crate::error::CliError;
-use crate::remote::Remote;
+use crate::last_words::LastWords;
+use crate::remote::{Ending, Remote};
 
 /// How long a succession may take, the way back included: the holder has shorter limits.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -17,29 +20,95 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// How often the next daemon is looked for meanwhile.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Has another daemon take the place of `old`, and waits until it serves. The error tells what became of
-/// it, with its last words; whichever daemon serves then is not the one that was asked for.
+/// How long a holder that has closed its listeners may take to leave its last words and end.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Why the daemon that was asked for does not serve.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotSucceeded {
+    /// The old one goes on, and says why.
+    #[error("{}", .0.message)]
+    Refused(LastWords),
+    /// The old one goes on, although it did not refuse.
+    #[error("the daemon goes on as it is: {0}")]
+    Unmoved(String),
+    /// It gave way, and the new one did not serve: another one like the old one does.
+    #[error("the new daemon did not come up: {}", why.message)]
+    Undone { why: LastWords, pid: u32 },
+    /// Nobody holds the socket.
+    #[error("no daemon serves any more{}", after_colon(.0.as_ref()))]
+    Nobody(Option<LastWords>),
+    /// Somebody holds the socket, and no daemon answers on it.
+    #[error("no daemon answers: {0}")]
+    Silent(String),
+}
+
+impl NotSucceeded {
+    /// What the user can do about it. `old` is the daemon that was there before.
+    pub(super) fn help(&self, old: &DaemonInfo) -> Option<String> {
+        let advice = self.advice().map(str::to_owned);
+        let log = || format!("its log tells more: {}", old.log.display());
+        match self {
+            Self::Refused(_) => advice,
+            Self::Undone { pid, .. } => {
+                let serves = format!("another one like the old one serves (pid {pid})");
+                Some(format!("{serves}; {}", advice.unwrap_or_else(log)))
+            }
+            Self::Nobody(_) => {
+                Some(advice.unwrap_or_else(|| format!("the next command starts one; {}", log())))
+            }
+            Self::Unmoved(_) | Self::Silent(_) => Some(log()),
+        }
+    }
+
+    /// What the daemon that failed says should be done about it.
+    pub(super) fn advice(&self) -> Option<&str> {
+        match self {
+            Self::Refused(why) | Self::Undone { why, .. } | Self::Nobody(Some(why)) => {
+                why.help.as_deref()
+            }
+            Self::Nobody(None) | Self::Unmoved(_) | Self::Silent(_) => None,
+        }
+    }
+
+    /// What became of the new daemon, for those who have seen to the rest.
+    pub(super) fn cause(&self) -> String {
+        match self {
+            Self::Refused(why) | Self::Undone { why, .. } | Self::Nobody(Some(why)) => {
+                why.message.clone()
+            }
+            Self::Nobody(None) => "no daemon was left".to_owned(),
+            Self::Unmoved(_) | Self::Silent(_) => self.to_string(),
+        }
+    }
+}
+
+/// Has another daemon take the place of `old`, and waits until it serves.
 pub(super) async fn succeed(
     remote: &Remote,
     old: &DaemonInfo,
     exe: Option<&Path>,
     fallback: Option<&Path>,
-) -> Result<DaemonInfo, String> {
+) -> Result<DaemonInfo, NotSucceeded> {
     let request =
         Request::Reload { exe: exe.map(Path::to_owned), fallback: fallback.map(Path::to_owned) };
-    let why = match ask(remote, &request).await {
+    let asked = match ask(remote, &request).await {
         // The new one was not even prepared.
-        Err(refused @ CliError::Api(_)) => with_causes(&refused),
+        Err(CliError::Api(refusal)) => {
+            let LastWords { message, help } = LastWords::parse(&refusal.message);
+            let help = help.or(refusal.help);
+            return Err(NotSucceeded::Refused(LastWords { message, help }));
+        }
         // An answer that was lost does not tell what is under way, so that is waited for too.
-        asked => match successor(old.number, next(remote, old).await) {
-            Ok(new) => return Ok(new),
-            Err(Some(why)) => why,
-            Err(None) => {
-                asked.err().map_or_else(|| "it never served".to_owned(), |e| with_causes(&e))
-            }
-        },
+        asked => asked.err().map(|error| with_causes(&error)),
     };
-    Err(in_words(&why))
+    let found = next(remote, old).await;
+    if let Found::Nobody = found
+        && let Some(holder) = old.holder.and_then(Ending::of)
+    {
+        holder.within(LAST_WORDS).await;
+    }
+    successor(old.number, found, asked, || remote.last_words())
 }
 
 /// Asks for it. Answered when the new daemon is prepared and the old one gives way.
@@ -51,37 +120,66 @@ async fn ask(remote: &Remote, request: &Request) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The daemon after `old`, or whichever is there when the time is over. None is started for this, and a
-/// handshake that fails is tried again: there may be no daemon for a moment.
-async fn next(remote: &Remote, old: &DaemonInfo) -> Option<DaemonInfo> {
+/// Who was found in the daemon's place.
+#[derive(Debug)]
+enum Found {
+    /// This one serves.
+    Daemon(Box<DaemonInfo>),
+    /// Nobody holds the socket.
+    Nobody,
+    /// Somebody does, and no daemon answers, for this reason.
+    Silence(String),
+}
+
+/// Who is there after `old`, or whoever is there when the time is over. No daemon is started for this, and
+/// a handshake that fails is tried again: there may be no daemon for a moment. But a holder that lives
+/// holds the socket all the time, so one that refuses twice is nobody's.
+async fn next(remote: &Remote, old: &DaemonInfo) -> Found {
     let deadline = Instant::now() + LIMIT;
+    let mut refused = false;
     loop {
-        match remote.inspect().await.ok().flatten() {
-            Some(daemon) if daemon.number > old.number => return Some(daemon),
-            found if Instant::now() >= deadline => return found,
-            Some(_) | None => sleep(LOOK).await,
+        let found = match remote.inspect().await {
+            Ok(Some(daemon)) if daemon.number > old.number => {
+                return Found::Daemon(Box::new(daemon));
+            }
+            Ok(None) if refused => return Found::Nobody,
+            Ok(Some(daemon)) => Found::Daemon(Box::new(daemon)),
+            Ok(None) => Found::Nobody,
+            Err(error) => Found::Silence(with_causes(&error)),
+        };
+        if Instant::now() >= deadline {
+            return found;
         }
+        refused = matches!(found, Found::Nobody);
+        sleep(LOOK).await;
     }
 }
 
-/// The daemon that was found if it is the new one; else what became of that, if it is known.
-fn successor(old: u64, found: Option<DaemonInfo>) -> Result<DaemonInfo, Option<String>> {
+/// The daemon that was found if it is the new one, else what became of that. `asked` is what went wrong
+/// with the asking.
+fn successor(
+    old: u64,
+    found: Found,
+    asked: Option<String>,
+    last_words: impl FnOnce() -> Option<LastWords>,
+) -> Result<DaemonInfo, NotSucceeded> {
     match found {
-        // It may still tell of an earlier update.
-        Some(found) if found.number <= old => Err(None),
-        Some(DaemonInfo { replacement_failed: Some(why), .. }) => Err(Some(why)),
-        Some(new) => Ok(new),
-        None => Err(None),
+        Found::Daemon(found) if found.number <= old => {
+            // It may still tell of an earlier update.
+            let late = || format!("no new one has come within {} s", LIMIT.as_secs());
+            Err(NotSucceeded::Unmoved(asked.unwrap_or_else(late)))
+        }
+        Found::Daemon(found) => match &found.replacement_failed {
+            Some(why) => Err(NotSucceeded::Undone { why: LastWords::parse(why), pid: found.pid }),
+            None => Ok(*found),
+        },
+        Found::Nobody => Err(NotSucceeded::Nobody(last_words())),
+        Found::Silence(why) => Err(NotSucceeded::Silent(why)),
     }
 }
 
-/// What became of a daemon, for people: its last word may be an error as it travels between programs.
-fn in_words(why: &str) -> String {
-    let Some(start) = why.find(r#"{"kind""#) else { return why.to_owned() };
-    let mut errors = serde_json::Deserializer::from_str(&why[start..]).into_iter::<ApiError>();
-    let Some(Ok(error)) = errors.next() else { return why.to_owned() };
-    let rest = why[start + errors.byte_offset()..].trim_start_matches(':');
-    format!("{}{}{rest}", &why[..start], error.message)
+fn after_colon(why: Option<&LastWords>) -> String {
+    why.map(|why| format!(": {}", why.message)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -107,26 +205,58 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_later_daemon_is_the_new_one_unless_it_says_otherwise() {
-        let check = |found: Option<DaemonInfo>, expected: Result<u64, Option<&str>>| {
-            let told = successor(7, found).map(|new| new.number);
-            assert_eq!(told, expected.map_err(|why| why.map(str::to_owned)));
-        };
-        check(Some(daemon(8, None)), Ok(8));
-        check(Some(daemon(9, Some("it fell"))), Err(Some("it fell")));
-        check(Some(daemon(7, None)), Err(None));
-        check(Some(daemon(7, Some("another one fell, long ago"))), Err(None));
-        check(None, Err(None));
+    /// What is said if this is found in place of daemon 7, or the number of the new one.
+    #[track_caller]
+    fn check(found: Found, asked: Option<&str>, expected: Result<u64, &str>) {
+        let words = || Some(LastWords::parse("it fell"));
+        let told = successor(7, found, asked.map(str::to_owned), words);
+        let told = told.map(|new| new.number).map_err(|error| error.to_string());
+        assert_eq!(told, expected.map_err(str::to_owned));
+    }
+
+    fn met(number: u64, replacement_failed: Option<&str>) -> Found {
+        Found::Daemon(Box::new(daemon(number, replacement_failed)))
     }
 
     #[test]
-    fn a_last_word_is_told_as_its_message() {
-        let check = |why: &str, told: &str| assert_eq!(in_words(why), told);
-        let error = r#"{"kind":"internal","message":"no {room}"}"#;
-        check("it exited with 1", "it exited with 1");
-        check(error, "no {room}");
-        check(&format!("as it is: {error}:\nlast words"), "as it is: no {room}\nlast words");
-        check(r#"{"kind": half"#, r#"{"kind": half"#);
+    fn a_later_daemon_is_the_new_one_unless_it_says_otherwise() {
+        check(met(8, None), None, Ok(8));
+        check(met(8, None), Some("the answer was lost"), Ok(8));
+        check(met(9, Some("it fell")), None, Err("the new daemon did not come up: it fell"));
+    }
+
+    #[test]
+    fn only_a_daemon_that_was_met_is_said_to_serve() {
+        let late = "the daemon goes on as it is: no new one has come within 30 s";
+        check(met(7, None), None, Err(late));
+        check(met(7, Some("another one fell, long ago")), None, Err(late));
+        check(met(7, None), Some("cut"), Err("the daemon goes on as it is: cut"));
+        check(Found::Nobody, None, Err("no daemon serves any more: it fell"));
+        let silence = Found::Silence("no hello".to_owned());
+        check(silence, None, Err("no daemon answers: no hello"));
+        assert_eq!(NotSucceeded::Nobody(None).to_string(), "no daemon serves any more");
+    }
+
+    #[test]
+    fn what_to_do_is_what_the_daemon_says_or_told_by_who_serves() {
+        let old = daemon(7, None);
+        let why = |help: Option<&str>| LastWords {
+            message: "bad file".to_owned(),
+            help: help.map(str::to_owned),
+        };
+        let check = |error: NotSucceeded, expected: Option<&str>| {
+            assert_eq!(error.help(&old).as_deref(), expected, "{error}");
+        };
+        check(NotSucceeded::Refused(why(Some("correct it"))), Some("correct it"));
+        check(NotSucceeded::Refused(why(None)), None);
+        check(
+            NotSucceeded::Undone { why: why(Some("correct it")), pid: 3 },
+            Some("another one like the old one serves (pid 3); correct it"),
+        );
+        check(NotSucceeded::Nobody(Some(why(Some("correct it")))), Some("correct it"));
+        check(
+            NotSucceeded::Nobody(None),
+            Some("the next command starts one; its log tells more: /s/daemon.log"),
+        );
     }
 }

@@ -114,15 +114,15 @@ fn not_updated(
     old: &DaemonInfo,
     failure: NotUpdated,
 ) -> CliError {
-    let message = format!("not updated to {new}: {}", failure.why);
+    let message = format!("not updated to {new}: {}", failure.why.cause());
+    let log = || format!("the log tells more: {}", old.log.display());
+    let more = failure.why.advice().map_or_else(log, str::to_owned);
     match failure.back {
         Ok(daemon) => CliError::failed(
             message,
             format!(
-                "version {} is back and serves (pid {}), nothing was lost; the log tells more: {}",
-                daemon.version,
-                daemon.pid,
-                old.log.display()
+                "version {} is back and serves (pid {}), nothing was lost; {more}",
+                daemon.version, daemon.pid
             ),
         ),
         Err(trouble) => CliError::failed(

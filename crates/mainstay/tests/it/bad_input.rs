@@ -303,6 +303,12 @@ fn a_daemon_on_a_full_disk_says_so() {
     error: the daemon could not be started: the directory `[ROOT]/mainstay/state` cannot be used: no space left on device
     help: free some space on the disk of `[ROOT]/mainstay/state`
     ");
+    let doctor = disk.run(["doctor"]);
+    assert_eq!(doctor.code, 1, "{doctor}");
+    let no_room = "fail  state directory: `[ROOT]/mainstay/state` has only 0 KB left";
+    assert!(doctor.stdout.contains(no_room), "{doctor}");
+    let no_daemon = "fail  daemon: not running, and cannot be started like this\n";
+    assert!(doctor.stdout.contains(no_daemon), "{doctor}");
     disk.free();
     assert_eq!(disk.json(["ls", "--json"]), json!([]));
 }

@@ -137,11 +137,10 @@ fn serve(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
         Ok(config) => {
             mainstay_daemon::run(config, held.clone(), orders).map_err(|error| word_of(&error))
         }
-        Err(error) => Err(ApiError {
-            kind: ErrorKind::Invalid,
-            message: error.to_string(),
-            help: error.advice(),
-        }),
+        // Whoever reads it may have one line for it.
+        Err(error) => {
+            Err(ApiError { kind: ErrorKind::Invalid, message: error.line(), help: error.advice() })
+        }
     };
     served.map_err(|error| {
         let word = serde_json::to_vec(&error).unwrap_or_default();

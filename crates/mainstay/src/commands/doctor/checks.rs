@@ -15,11 +15,18 @@ use rustix::process::{PidfdFlags, child_subreaper, geteuid, getpid, pidfd_open};
 use super::{Check, Level};
 use crate::context::Caller;
 use crate::error::CliError;
+use crate::last_words::LastWords;
+use crate::rights;
 use crate::settings::Settings;
 use crate::text::reason;
 
 /// Below this, databases and logs are at risk.
 const LOW_SPACE: u64 = 100 * 1024 * 1024;
+
+/// Below this, no daemon starts: each of its databases takes 32 KB to be opened.
+const NO_SPACE: u64 = 80 * 1024;
+
+const MAKE_ROOM: &str = "make room on its file system";
 
 /// What this program was given.
 pub(super) fn program_checks(caller: &Caller) -> Vec<Check> {
@@ -66,6 +73,10 @@ pub(super) fn directory_check(name: &str, path: &Path) -> Check {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return absent(name, path);
         }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Check::new(name, Level::Fail, format!("`{shown}`: {error}"))
+                .help(rights::advice(path));
+        }
         Err(error) => {
             return Check::new(name, Level::Fail, format!("`{shown}`: {error}"))
                 .help("make it accessible, or set MAINSTAY_HOME to another place");
@@ -105,25 +116,38 @@ fn flaw(
         let problem = format!("is open to others (mode {mode:03o})");
         return Some((Level::Warn, problem, "chmod 700 DIR"));
     }
-    match space {
-        Some(free) if free < LOW_SPACE => {
-            let problem = format!("has only {} MB left", free / 1024 / 1024);
-            Some((Level::Warn, problem, "make room on its file system"))
-        }
-        Some(_) | None => None,
-    }
+    let (level, problem) = space.and_then(shortage)?;
+    Some((level, problem, MAKE_ROOM))
 }
 
 /// A directory that does not exist yet is fine if it can be made.
 fn absent(name: &str, path: &Path) -> Check {
     let parent = path.ancestors().find(|parent| parent.exists());
     let makeable = parent.is_some_and(|parent| access(parent, Access::WRITE_OK).is_ok());
+    let space = parent.and_then(|parent| statvfs(parent).ok()).as_ref().map(free);
     let detail = format!("`{}` does not exist yet", path.display());
-    if makeable {
-        Check::new(name, Level::Ok, format!("{detail}; the daemon makes it"))
+    if !makeable {
+        return Check::new(name, Level::Fail, format!("{detail} and cannot be made"))
+            .help("make it yours to write, or set MAINSTAY_HOME to another place");
+    }
+    match space.and_then(shortage) {
+        None => Check::new(name, Level::Ok, format!("{detail}; the daemon makes it")),
+        Some((level, problem)) => {
+            Check::new(name, level, format!("{detail}, and its file system {problem}"))
+                .help(MAKE_ROOM)
+        }
+    }
+}
+
+/// What is wrong with so much space.
+fn shortage(free: u64) -> Option<(Level, String)> {
+    if free < NO_SPACE {
+        let problem = format!("has only {} KB left, too little for a daemon", free / 1024);
+        Some((Level::Fail, problem))
+    } else if free < LOW_SPACE {
+        Some((Level::Warn, format!("has only {} MB left", free / 1024 / 1024)))
     } else {
-        Check::new(name, Level::Fail, format!("{detail} and cannot be made"))
-            .help("make it yours to write, or set MAINSTAY_HOME to another place")
+        None
     }
 }
 
@@ -131,8 +155,20 @@ fn free(stat: &StatVfs) -> u64 {
     stat.f_bavail.saturating_mul(stat.f_frsize)
 }
 
-/// The daemon: there, and of our version. `can_start` tells whether what it reads makes sense.
-pub(super) fn daemon_check(found: &Result<Option<DaemonInfo>, CliError>, can_start: bool) -> Check {
+/// What is known of the next daemon while none is running.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Prospect<'a> {
+    /// Whether it has all that it needs.
+    pub(super) can_start: bool,
+    /// What the last one left, if that was given up.
+    pub(super) last_words: Option<&'a LastWords>,
+}
+
+/// The daemon: there, and of our version; or to be had.
+pub(super) fn daemon_check(
+    found: &Result<Option<DaemonInfo>, CliError>,
+    prospect: Prospect<'_>,
+) -> Check {
     let ours = env!("CARGO_PKG_VERSION");
     match found {
         Ok(Some(daemon)) if daemon.version == ours => {
@@ -144,16 +180,31 @@ pub(super) fn daemon_check(found: &Result<Option<DaemonInfo>, CliError>, can_sta
             Check::new("daemon", Level::Warn, format!("version {theirs}, this program is {ours}"))
                 .help("`mainstay daemon stop --keep-servers`, then any command starts the new one")
         }
-        Ok(None) if can_start => {
-            Check::new("daemon", Level::Ok, "not running; the next command that needs it starts it")
-        }
-        Ok(None) => {
-            Check::new("daemon", Level::Fail, "not running, and cannot be started like this")
-                .help("correct what is told below; the next command that needs it starts it then")
-        }
+        Ok(None) => absent_daemon(prospect),
         Err(error) => {
             let check = Check::new("daemon", Level::Fail, error.to_string());
             Check { help: error.advice(), ..check }
+        }
+    }
+}
+
+/// No daemon is there, which is no problem in itself.
+fn absent_daemon(Prospect { can_start, last_words }: Prospect<'_>) -> Check {
+    let told = last_words.map(|words| format!("; {}", words.of_given_up())).unwrap_or_default();
+    if !can_start {
+        let detail = format!("not running, and cannot be started like this{told}");
+        return Check::new("daemon", Level::Fail, detail)
+            .help("correct what else fails here; the next command that needs it starts it then");
+    }
+    match last_words {
+        None => {
+            Check::new("daemon", Level::Ok, "not running; the next command that needs it starts it")
+        }
+        Some(words) => {
+            let another = "the next command that needs it starts another";
+            let help = words.help.as_ref().map(|help| format!("{help}; {another}"));
+            Check::new("daemon", Level::Warn, format!("not running{told}"))
+                .help(help.unwrap_or_else(|| another.to_owned()))
         }
     }
 }
@@ -169,11 +220,7 @@ pub(super) fn settings_check(
         }
         (Ok(_), _) => None,
         (Err(error), _) => {
-            let detail = match error {
-                CliError::Settings(error) => error.line(),
-                error => error.to_string(),
-            };
-            let check = Check::new("config file", Level::Fail, detail);
+            let check = Check::new("config file", Level::Fail, error.line());
             Some(Check { help: error.advice(), ..check })
         }
     }
@@ -279,6 +326,8 @@ mod tests {
         check_dir(0o755, None, true, LOW_SPACE, Some("is open to others (mode 755)"));
         check_dir(0o700, None, false, LOW_SPACE, Some("is not writable"));
         check_dir(0o700, None, true, 1024 * 1024, Some("has only 1 MB left"));
+        let none = "has only 4 KB left, too little for a daemon";
+        check_dir(0o700, None, true, 4 * 1024, Some(none));
         let metadata = fs::metadata("/").unwrap();
         let stranger = metadata.uid() + 1;
         assert_eq!(flaw(&metadata, stranger, true, None).unwrap().0, Level::Fail);
@@ -346,8 +395,24 @@ mod tests {
 
     #[test]
     fn an_absent_daemon_is_no_problem() {
-        assert_eq!(daemon_check(&Ok(None), true).level, Level::Ok);
-        assert_eq!(daemon_check(&Ok(None), false).level, Level::Fail);
-        assert_eq!(daemon_check(&Err(CliError::OutputClosed), true).level, Level::Fail);
+        let check = |can_start, last_words| {
+            let prospect = Prospect { can_start, last_words };
+            let Check { level, detail, help, .. } = daemon_check(&Ok(None), prospect);
+            (level, detail, help.unwrap_or_default())
+        };
+        assert_eq!(check(true, None).0, Level::Ok);
+        assert_eq!(check(false, None).0, Level::Fail);
+        let words = LastWords { message: "bad file".to_owned(), help: None };
+        let (level, detail, help) = check(true, Some(&words));
+        assert_eq!(level, Level::Warn);
+        assert!(detail.starts_with("not running; ") && detail.ends_with(": bad file"), "{detail}");
+        assert_eq!(help, "the next command that needs it starts another");
+        let words = LastWords { help: Some("correct it".to_owned()), ..words.clone() };
+        assert!(check(true, Some(&words)).2.starts_with("correct it; the next "));
+        let (level, detail, _) = check(false, Some(&words));
+        assert_eq!(level, Level::Fail);
+        assert!(detail.ends_with(": bad file"), "{detail}");
+        let prospect = Prospect { can_start: true, last_words: None };
+        assert_eq!(daemon_check(&Err(CliError::OutputClosed), prospect).level, Level::Fail);
     }
 }

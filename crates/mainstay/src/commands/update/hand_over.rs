@@ -7,14 +7,14 @@ use mainstay_api::{DaemonInfo, Request};
 use mainstay_core::with_causes;
 
 use super::installed::Installed;
-use crate::commands::succession::succeed;
+use crate::commands::succession::{NotSucceeded, succeed};
 use crate::remote::Remote;
 
 /// Why the old program is, or should be, where it was.
 #[derive(Debug)]
 pub(super) struct NotUpdated {
     /// What became of the new daemon, with its last words.
-    pub(super) why: String,
+    pub(super) why: NotSucceeded,
     /// The daemon that serves now, or what is wrong with the way back.
     pub(super) back: Result<DaemonInfo, String>,
 }

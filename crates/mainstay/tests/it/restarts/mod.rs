@@ -6,6 +6,7 @@
 
 mod away;
 mod calls;
+mod given_up;
 mod halves;
 mod holder;
 mod listening;

@@ -1,0 +1,107 @@
+//! What a daemon that could not live left behind, for people.
+//!
+//! A holder that gives up keeps the last words of its daemon in a file of the run directory. The next
+//! daemon that serves removes it, so while the file is there no other one has served since.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use mainstay_api::ApiError;
+use mainstay_hold::holder::LAST_WORDS;
+
+use crate::text::{clip, tame};
+
+/// No more of the file is read; a holder writes less.
+const MOST: u64 = 64 * 1024;
+
+/// How many characters fit into a line that is still read.
+const WIDTH: usize = 300;
+
+/// What went wrong with a daemon, and what to do about it if that is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LastWords {
+    pub(crate) message: String,
+    pub(crate) help: Option<String>,
+}
+
+impl LastWords {
+    /// Those of the daemon that was given up, if no other one has served since.
+    pub(crate) fn left_in(run_dir: &Path) -> Option<Self> {
+        let words = read(&run_dir.join(LAST_WORDS)).ok()?;
+        Some(Self::parse(&String::from_utf8_lossy(&words)))
+    }
+
+    /// Words as they travel between programs: an error of ours may be among them.
+    pub(crate) fn parse(words: &str) -> Self {
+        Self::with_error(words)
+            .unwrap_or_else(|| Self { message: words.trim().to_owned(), help: None })
+    }
+
+    fn with_error(words: &str) -> Option<Self> {
+        let (before, json) = words.split_at(words.find(r#"{"kind""#)?);
+        let mut errors = serde_json::Deserializer::from_str(json).into_iter::<ApiError>();
+        let error = errors.next()?.ok()?;
+        let rest = json[errors.byte_offset()..].trim_start_matches(':').trim_end();
+        Some(Self { message: format!("{before}{}{rest}", error.message), help: error.help })
+    }
+
+    /// That a daemon was given up, in one line.
+    pub(crate) fn of_given_up(&self) -> String {
+        let lines = self.message.lines().map(str::trim).filter(|line| !line.is_empty());
+        let words = tame(&lines.collect::<Vec<_>>().join(" "));
+        let given_up = "the last one was given up, because it kept dying";
+        // A full disk has no room for words.
+        if words.is_empty() {
+            given_up.to_owned()
+        } else {
+            format!("{given_up}: {}", clip(&words, WIDTH))
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut words = Vec::new();
+    File::open(path)?.take(MOST).read_to_end(&mut words)?;
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(words: &str, message: &str, help: Option<&str>) {
+        let expected = LastWords { message: message.to_owned(), help: help.map(str::to_owned) };
+        assert_eq!(LastWords::parse(words), expected);
+    }
+
+    #[test]
+    fn an_error_of_ours_is_told_as_its_message_and_its_help() {
+        check("it exited with 1\n", "it exited with 1", None);
+        let error = r#"{"kind":"internal","message":"no {room}"}"#;
+        check(error, "no {room}", None);
+        check(&format!("as it is: {error}:\nlast words"), "as it is: no {room}\nlast words", None);
+        let error = r#"{"kind":"invalid","message":"bad file","help":"correct it"}"#;
+        check(&format!("as it is: {error}"), "as it is: bad file", Some("correct it"));
+        check(r#"{"kind": half"#, r#"{"kind": half"#, None);
+    }
+
+    #[test]
+    fn a_daemon_that_was_given_up_is_told_in_one_line() {
+        let line = |words: &str| LastWords::parse(words).of_given_up();
+        let given_up = "the last one was given up, because it kept dying";
+        assert_eq!(line(""), given_up);
+        let told = line("it exited with 101:\n\n  thread `main` panicked\u{7}\n");
+        assert_eq!(told, format!("{given_up}: it exited with 101: thread `main` panicked"));
+        assert_eq!(line(&"x".repeat(1_000)).chars().count(), given_up.len() + 2 + WIDTH);
+    }
+
+    #[test]
+    fn words_are_there_while_the_file_is() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(LastWords::left_in(dir.path()), None);
+        std::fs::write(dir.path().join(LAST_WORDS), "it fell").unwrap();
+        assert_eq!(LastWords::left_in(dir.path()).unwrap().message, "it fell");
+    }
+}

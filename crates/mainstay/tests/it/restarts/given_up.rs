@@ -1,0 +1,100 @@
+//! What is told when no daemon is left, or no new one comes.
+
+use std::fs;
+use std::time::Duration;
+
+use insta::assert_snapshot;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::env::{TestEnv, kill, until_dead};
+use crate::stand_in::{Daemon, VERSION};
+
+/// What no daemon can start with.
+const BAD_SETTINGS: &str = "refresh = 'often'\n";
+
+#[test]
+fn a_daemon_that_was_given_up_is_told_until_another_one_serves() {
+    let env = TestEnv::new();
+    env.ok(["ls"]);
+    let about = env.json(["daemon", "status", "--json"]);
+    let settings = env.mainstay_home().join("config.toml");
+    fs::write(&settings, BAD_SETTINGS).unwrap();
+    kill(pid(&about, "pid"), Signal::KILL);
+    until_dead(pid(&about, "holder"));
+    assert_snapshot!(env.run(["daemon", "status"]), @"
+    exit: 4
+    --- stdout
+    not running
+    the last one was given up, because it kept dying: `[ROOT]/mainstay/config.toml` cannot be used: line 1, column 11: unknown variant `often`, expected one of `auto`, `always`, `never`
+    ");
+    assert_snapshot!(env.run(["daemon", "status", "--json"]), @"
+    exit: 4
+    --- stdout
+    null
+    ");
+    let doctor = || env.run(["doctor"]).stdout;
+    let told = "daemon: not running, and cannot be started like this; the last one was given up";
+    assert!(doctor().contains(&format!("fail  {told}")), "{}", doctor());
+    fs::remove_file(&settings).unwrap();
+    let told = "warn  daemon: not running; the last one was given up, because it kept dying: ";
+    assert!(doctor().contains(told), "{}", doctor());
+
+    env.ok(["ls"]);
+    assert!(doctor().contains("ok    daemon: running"), "{}", doctor());
+    env.ok(["daemon", "stop"]);
+    assert_snapshot!(env.run(["daemon", "status"]), @"
+    exit: 4
+    --- stdout
+    not running
+    ");
+}
+
+#[test]
+fn a_reload_that_cannot_be_is_told_once_with_what_to_do() {
+    let env = TestEnv::new();
+    env.ok(["ls"]);
+    let daemon = env.daemon();
+    fs::write(env.mainstay_home().join("config.toml"), BAD_SETTINGS).unwrap();
+    assert_snapshot!(env.run(["daemon", "reload"]), @"
+    exit: 1
+    --- stderr
+    error: the daemon goes on as it is: `[ROOT]/mainstay/config.toml` cannot be used: line 1, column 11: unknown variant `often`, expected one of `auto`, `always`, `never`
+    help: correct it, or move it away
+    ");
+    assert_eq!(env.daemon(), daemon);
+}
+
+#[test]
+fn a_reload_after_which_nobody_is_left_says_so_at_once() {
+    let env = TestEnv::new();
+    let daemon = Daemon::new(&env);
+    let begun = Instant::now();
+    let reload = env.follow(["daemon", "reload"]);
+    let (mut peer, request) = daemon.hello();
+    assert_eq!(request, json!({"method": "daemon"}));
+    let about = json!({
+        "pid": 1, "version": VERSION, "started_at": "2026-01-01T00:00:00Z", "servers": 0,
+        "running": 0, "listen": null, "state_dir": "/s", "socket": "/s", "log": "/s/daemon.log",
+        "instance": "i", "number": 7,
+    });
+    peer.say(&json!({"ok": about}).to_string());
+    let (mut peer, request) = daemon.hello();
+    assert_eq!(request["method"], "reload");
+    fs::write(env.mainstay_home().join("run/last-words"), "it was killed by signal 9").unwrap();
+    daemon.leave();
+    peer.say(&json!({"ok": null}).to_string());
+    let (code, stderr) = reload.ending();
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert_eq!(code, Some(1), "{stderr}");
+    assert_eq!(
+        stderr,
+        "error: no daemon serves any more: it was killed by signal 9\n\
+         help: the next command starts one; its log tells more: /s/daemon.log\n"
+    );
+}
+
+fn pid(about: &Value, field: &str) -> u32 {
+    u32::try_from(about[field].as_u64().unwrap()).unwrap()
+}
