@@ -170,12 +170,12 @@ impl CliError {
         }
     }
 
-    /// Whether asking again later may help one who has been served before: the daemon is away, or too
-    /// busy at the moment.
+    /// Whether asking again later may help one who has been served before: the daemon is away, cannot be
+    /// started or is too busy at the moment.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { source, .. } => is_transient(source.kind()),
-            Self::NoHello { .. } | Self::Cut { .. } => true,
+            Self::NoHello { .. } | Self::Cut { .. } | Self::NotStarted { .. } => true,
             Self::Api(error) => match error.kind {
                 ErrorKind::Unavailable | ErrorKind::Internal => true,
                 ErrorKind::NoSuchServer
@@ -189,7 +189,6 @@ impl CliError {
             | Self::Settings(_)
             | Self::Listen(_)
             | Self::Denied { .. }
-            | Self::NotStarted { .. }
             | Self::Supervised
             | Self::Skew { .. }
             | Self::Garbled { .. }

@@ -100,6 +100,18 @@ impl Remote {
         self.finish(connection.attach(request).await)
     }
 
+    /// The same for one who knows that the daemon died together with its holder, so that nobody
+    /// brings it back: starts another one, unless that is forbidden.
+    pub(crate) async fn attach_after_death(
+        &self,
+        request: &Request,
+    ) -> Result<(Connected, Wire), CliError> {
+        match self.start {
+            Start::With(_) => self.attach(request).await,
+            Start::Forbidden | Start::ByAServer => self.attach_again(request).await,
+        }
+    }
+
     /// Connects to the daemon if there is one. Never starts it.
     pub(crate) async fn probe(&self) -> Result<Option<Connection>, CliError> {
         match self.meet().await {
@@ -218,6 +230,26 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_daemon_that_died_is_started_again_unless_that_is_forbidden() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(std::os::unix::net::UnixListener::bind(dir.path().join(Instance::SOCKET)).unwrap());
+        let request =
+            Request::Connect { name: "time".parse().unwrap(), session: None, farewell: true };
+        let tried = async |start: Start| {
+            let (state_dir, run_dir) = (dir.path().join("state"), dir.path().to_owned());
+            let instance = Instance { state_dir, run_dir, config_file: None };
+            let tried = Remote { instance, start }.attach_after_death(&request).await;
+            tried.err().expect("there is no daemon")
+        };
+        for start in [Start::Forbidden, Start::ByAServer] {
+            let error = tried(start).await;
+            assert!(matches!(error, CliError::Unreachable { .. }), "{error:?}");
+        }
+        let error = tried(Start::With(Launch::new("/no/such".into(), &[]))).await;
+        assert!(matches!(error, CliError::NotStarted { .. }), "{error:?}");
+    }
 
     #[tokio::test]
     async fn the_end_of_a_process_is_seen_before_anyone_collects_it() {

@@ -53,6 +53,22 @@ fn a_daemon_that_is_stopped_lets_its_servers_answer_first() {
 }
 
 #[test]
+fn a_daemon_that_died_with_its_holder_is_started_again() {
+    let env = TestEnv::new();
+    let server = env.run_server("time", &[], &[&fixture()]);
+    let mut client = open(&env);
+    call(&mut client, 1, "count", &json!({}));
+    assert_eq!(text(&client.message()), (json!(1), "1".to_owned()));
+    env.kill_mainstay();
+    call(&mut client, 2, "count", &json!({}));
+    assert_eq!(text(&client.message()), (json!(2), "2".to_owned()));
+    assert_eq!(env.server("time")["pid"], server["pid"]);
+    let (code, lines, stderr) = client.end();
+    assert_eq!((code, lines), (Some(0), Vec::new()), "{stderr}");
+    assert_eq!(stderr, "the connection to the Mainstay daemon broke; connecting again\n");
+}
+
+#[test]
 fn slow_calls_outlive_a_daemon_that_is_killed() {
     let env = TestEnv::new();
     let (counted, effects) = (env.work().join("count"), env.work().join("effects"));
@@ -107,7 +123,7 @@ fn calls_that_are_made_all_the_time_are_executed_once_each_through_reloads() {
         assert_appended(&client.message());
     }
     let (code, rest, stderr) = client.end();
-    assert_eq!((code, rest), (Some(0), Vec::new()), "{stderr}");
+    assert_eq!((code, rest, stderr.as_str()), (Some(0), Vec::new(), ""), "nothing broke");
     let effects = fs::read_to_string(&effects).unwrap();
     let mut effects: Vec<u64> = effects.lines().map(|line| line.parse().unwrap()).collect();
     effects.sort_unstable();

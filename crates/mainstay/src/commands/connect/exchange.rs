@@ -184,6 +184,11 @@ impl Exchange {
         if pass { Heard::Pass } else { Heard::Swallow }
     }
 
+    /// Whether the daemon has said that it leaves for another one.
+    pub(super) fn is_left(&self) -> bool {
+        self.unheard.is_left()
+    }
+
     /// The connection broke. What that means is decided by the next one, or by time.
     pub(super) fn broken(&mut self, now: Instant) {
         self.again.clear();

@@ -1,8 +1,12 @@
 //! Carries lines between a client and the daemon, over one connection after another.
 //!
 //! Only the end of the client ends it, and errors that no waiting helps: the daemon may be away for
-//! as long as it likes. Its first connection may start a daemon, the later ones never do. While the
-//! daemon is away the client is still listened to, and gets the answers that cannot wait.
+//! as long as it likes. While it is away the client is still listened to, and gets the answers that
+//! cannot wait.
+//!
+//! The first connection may start a daemon. The later ones start none in place of one that was stopped,
+//! which takes its socket along. A socket that nobody listens at was left behind by a daemon that died
+//! together with its holder: when nobody has come for as long as the grace, a daemon is started again.
 
 use std::cell::{Cell, RefCell};
 use std::future::pending;
@@ -28,19 +32,25 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// How often a daemon is looked for that has been away for longer than the grace.
 const SELDOM: Duration = Duration::from_secs(2);
 
+/// How long after a daemon could not be started that is tried again.
+const START_AGAIN: Duration = Duration::from_secs(60);
+
 /// What a client is told that has ended before its answers came.
 const GONE: &str = "the Mainstay daemon ended during this request; asking again is safe";
 
 /// A connection that carries the client's lines.
 type Link = (Connected, Wire);
 
-/// Where connections come from. Both requests are [`Request::Connect`].
+/// Where connections come from. All requests are [`Request::Connect`].
 pub(super) trait Daemon {
     /// The first connection.
     async fn attach(&self, request: &Request) -> Result<Link, CliError>;
 
     /// Another one, if somebody is there to give it. Starts nothing.
     async fn attach_again(&self, request: &Request) -> Result<Link, CliError>;
+
+    /// The same, for one who knows that the daemon died: starts another one if that is allowed.
+    async fn attach_after_death(&self, request: &Request) -> Result<Link, CliError>;
 }
 
 impl Daemon for Remote {
@@ -50,6 +60,10 @@ impl Daemon for Remote {
 
     async fn attach_again(&self, request: &Request) -> Result<Link, CliError> {
         self.attach_again(request).await
+    }
+
+    async fn attach_after_death(&self, request: &Request) -> Result<Link, CliError> {
+        self.attach_after_death(request).await
     }
 }
 
@@ -118,11 +132,14 @@ impl<D: Daemon> Front<D> {
             let (connected, wire) = link;
             let due = self.exchange.borrow_mut().connected(&connected);
             tell(output, &due).await?;
-            match self.carry(wire, input, output).await? {
-                Ending::Done => return Ok(()),
-                Ending::Broken => self.exchange.borrow_mut().broken(Instant::now().into_std()),
+            if let Ending::Done = self.carry(wire, input, output).await? {
+                return Ok(());
             }
-            say("the connection to the Mainstay daemon broke; connecting again");
+            // One that leaves for another one has said so.
+            if !self.exchange.borrow().is_left() {
+                say("the connection to the Mainstay daemon broke; connecting again");
+            }
+            self.exchange.borrow_mut().broken(Instant::now().into_std());
             let Some(another) = self.wait(next_try, input, output, say).await? else {
                 let due = self.exchange.borrow_mut().give_up(GONE);
                 return tell(output, &due).await;
@@ -182,10 +199,16 @@ impl<D: Daemon> Front<D> {
     ) -> Result<Link, CliError> {
         let request = self.request();
         let begun = Instant::now();
+        let mut may_start = begun + Grace::default().total;
         let mut told = false;
         sleep_until(next_try).await;
         loop {
-            let error = match self.daemon.attach_again(&request).await {
+            let mut attached = self.daemon.attach_again(&request).await;
+            if is_orphaned(&attached) && Instant::now() >= may_start {
+                attached = self.daemon.attach_after_death(&request).await;
+                may_start = Instant::now() + START_AGAIN;
+            }
+            let error = match attached {
                 Err(error) if error.may_pass() => error,
                 attached => return attached,
             };
@@ -303,6 +326,12 @@ impl<D: Daemon> Front<D> {
             }
         }
     }
+}
+
+/// Whether nobody listens at a socket that is still there: who is stopped takes it along.
+fn is_orphaned(attached: &Result<Link, CliError>) -> bool {
+    matches!(attached, Err(CliError::Unreachable { source, .. })
+        if source.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// How long to wait before the next try, when the daemon has been away for so long.

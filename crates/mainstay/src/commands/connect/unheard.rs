@@ -81,6 +81,11 @@ impl Unheard {
         self.taken = Some(taken);
     }
 
+    /// Whether the daemon has said that it leaves.
+    pub(super) fn is_left(&self) -> bool {
+        self.taken.is_some()
+    }
+
     /// The connection broke. Gives the lines of which it is certain that the daemon did not take them, in
     /// order.
     pub(super) fn broken(&mut self) -> Vec<(Line, Why)> {

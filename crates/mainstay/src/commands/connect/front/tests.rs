@@ -23,6 +23,12 @@ struct Found {
     /// When each try was, and the session it asked for.
     tries: Vec<(Instant, Option<String>)>,
     launches: usize,
+    /// Whether the daemon left its socket behind.
+    orphaned: bool,
+    /// What those find who may start a daemon after one died.
+    started: VecDeque<Result<Link, CliError>>,
+    /// When that was.
+    starts: Vec<Instant>,
 }
 
 impl Daemon for Place {
@@ -35,20 +41,23 @@ impl Daemon for Place {
         let Request::Connect { session, .. } = request else { panic!("{request:?}") };
         let mut found = self.0.borrow_mut();
         found.tries.push((Instant::now(), session.clone()));
-        found.links.pop_front().unwrap_or_else(|| Err(absent()))
+        let orphaned = found.orphaned;
+        found.links.pop_front().unwrap_or_else(|| Err(absent(orphaned)))
+    }
+
+    async fn attach_after_death(&self, _: &Request) -> Result<Link, CliError> {
+        let mut found = self.0.borrow_mut();
+        found.starts.push(Instant::now());
+        found.started.pop_front().unwrap_or_else(|| Err(not_started()))
     }
 }
 
 impl Place {
     /// Puts a daemon there that gives this session, in which these requests are open.
     fn put(&self, session: &str, pending: &[&str]) -> Peer {
-        let (near, far) = duplex(1 << 16);
-        let (reader, writer) = split(near);
-        let pending = pending.iter().map(|&id| id.to_owned()).collect();
-        let connected = Connected { session: Some(session.to_owned()), pending };
-        let wire = Wire { reader: Box::new(reader), writer: Box::new(writer) };
-        self.0.borrow_mut().links.push_back(Ok((connected, wire)));
-        Peer::over(far)
+        let (link, peer) = link(session, pending);
+        self.0.borrow_mut().links.push_back(Ok(link));
+        peer
     }
 
     fn refuse(&self, error: CliError) {
@@ -60,9 +69,23 @@ impl Place {
     }
 }
 
-fn absent() -> CliError {
-    let source = io::ErrorKind::ConnectionRefused.into();
-    CliError::Unreachable { socket: "/run/daemon.sock".into(), source }
+/// A daemon that gives this session, in which these requests are open, and its own end.
+fn link(session: &str, pending: &[&str]) -> (Link, Peer) {
+    let (near, far) = duplex(1 << 16);
+    let (reader, writer) = split(near);
+    let pending = pending.iter().map(|&id| id.to_owned()).collect();
+    let connected = Connected { session: Some(session.to_owned()), pending };
+    let wire = Wire { reader: Box::new(reader), writer: Box::new(writer) };
+    ((connected, wire), Peer::over(far))
+}
+
+fn absent(orphaned: bool) -> CliError {
+    let kind = if orphaned { io::ErrorKind::ConnectionRefused } else { io::ErrorKind::NotFound };
+    CliError::Unreachable { socket: "/run/daemon.sock".into(), source: kind.into() }
+}
+
+fn not_started() -> CliError {
+    CliError::NotStarted { message: "the disk is full".to_owned(), help: None }
 }
 
 /// The other end of a stream of lines both ways.
@@ -169,9 +192,53 @@ async fn an_outage_of_an_hour_is_ridden_out() {
         assert_eq!(found.borrow().tries.last().unwrap().1.as_deref(), Some("s1"));
         let said = scene.said.borrow().join("\n");
         let expected = "the connection to the Mainstay daemon broke; connecting again\n\
-                        the daemon cannot be reached at `/run/daemon.sock`: connection refused; \
+                        the daemon cannot be reached at `/run/daemon.sock`: entity not found; \
                         waiting for it";
         assert_eq!(said, expected, "it is told once");
+        scene.end().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_was_stopped_is_not_started_and_one_that_died_is_after_the_grace() {
+    play(|mut scene| async move {
+        scene.leave().await;
+        sleep(Duration::from_secs(100)).await;
+        assert_eq!(scene.place.0.borrow().starts, []);
+        scene.end().await.unwrap();
+    })
+    .await;
+    play(|mut scene| async move {
+        scene.place.0.borrow_mut().orphaned = true;
+        let (link, next) = link("s1", &[]);
+        scene.place.0.borrow_mut().started.push_back(Ok(link));
+        let left = Instant::now();
+        scene.leave().await;
+        scene.daemon = next;
+        scene.ask(LIST).await;
+        let starts = scene.place.0.borrow().starts.clone();
+        assert_eq!(starts.len(), 1);
+        let waited = starts[0] - left;
+        assert!((8_000..8_500).contains(&waited.as_millis()), "{waited:?}");
+        assert_eq!(scene.said.borrow().len(), 1, "{:?}", scene.said);
+        scene.end().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_cannot_be_started_is_tried_once_a_minute() {
+    play(|mut scene| async move {
+        scene.place.0.borrow_mut().orphaned = true;
+        scene.leave().await;
+        sleep(Duration::from_secs(605)).await;
+        let starts = scene.place.0.borrow().starts.len();
+        assert!((9..=10).contains(&starts), "{starts}");
+        let said = scene.said.borrow().join("\n");
+        assert!(said.ends_with("could not be started: the disk is full; waiting for it"), "{said}");
+        scene.daemon = scene.place.put("s1", &[]);
+        scene.ask(LIST).await;
         scene.end().await.unwrap();
     })
     .await;
@@ -255,6 +322,7 @@ async fn a_call_that_a_daemon_did_not_take_before_it_left_is_made_to_the_next_on
         scene.daemon.say(LISTED).await;
         assert_eq!(scene.client.line().await, CALLED, "nothing else was told");
         assert_eq!(scene.client.line().await, LISTED);
+        assert_eq!(*scene.said.borrow(), [""; 0], "nothing broke");
         scene.end().await.unwrap();
     })
     .await;
