@@ -139,7 +139,7 @@ impl Asked {
     /// Takes on a succession if it is the only one.
     fn take_on(&mut self, succession: Succession) {
         if self.succession.is_some() {
-            return succession.refuse("another one is under way");
+            return succession.refuse("another reload or update is under way");
         }
         *self = Self { succession: Some(succession), waits: Some(Instant::now() + QUIET) };
     }
@@ -245,7 +245,7 @@ mod tests {
         asked.begin(|_| Ok(()));
         let (second, mut answer, _) = a_wish();
         asked.take_on(second);
-        assert_eq!(refused(&mut answer), "another one is under way");
+        assert_eq!(refused(&mut answer), "another reload or update is under way");
 
         drop(telling);
         asked.grant().await;

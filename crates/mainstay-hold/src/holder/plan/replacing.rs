@@ -60,7 +60,7 @@ impl Plan {
                 None
             }
             Phase::Serving(_) | Phase::Resting { .. } | Phase::Restoring(_) => {
-                Some("another one is under way")
+                Some("another reload or update is under way")
             }
         };
         if let Some(refusal) = refusal {

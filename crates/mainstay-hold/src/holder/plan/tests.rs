@@ -284,7 +284,7 @@ fn one_replacement_at_a_time() {
     let (mut story, old) = Story::serving();
     let new = story.asks(old, None);
     let again = || Word::Replace { exe: "newer".into(), fallback: None };
-    let busy = |id| [Action::Tell(id, not_replaced("another one is under way"))];
+    let busy = |id| [Action::Tell(id, not_replaced("another reload or update is under way"))];
     assert_eq!(story.said(old, again()), busy(old));
     story.said(new, Word::Prepared);
     assert_eq!(story.said(old, again()), busy(old));
