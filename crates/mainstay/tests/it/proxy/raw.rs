@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 /// No exchange may be silent for longer.
 const LIMIT: Duration = Duration::from_secs(40);
 
+/// How often an answer is asked for again, at most.
+const RESUMPTIONS: usize = 5;
+
 pub(crate) const BOTH: &str = "application/json, text/event-stream";
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const EVENTS: &str = "text/event-stream";
@@ -60,6 +63,10 @@ impl Raw {
 
     /// Sends a message and returns when the head of the response is there.
     pub(crate) fn post(&self, accept: &str, message: &Value) -> Response {
+        self.try_post(accept, message).unwrap()
+    }
+
+    fn try_post(&self, accept: &str, message: &Value) -> io::Result<Response> {
         let head = [("Content-Type", JSON), ("Accept", accept)];
         self.exchange("POST", &head, &message.to_string())
     }
@@ -74,26 +81,52 @@ impl Raw {
         answer["result"].clone()
     }
 
+    /// The answer to a request, from its first response or from as many as it takes.
+    pub(crate) fn answered(&self, request: &Value) -> Value {
+        self.try_answered(request).unwrap()
+    }
+
+    /// The same, or why there was no head of a first response.
+    pub(crate) fn try_answered(&self, request: &Value) -> io::Result<Value> {
+        let mut response = self.try_post(BOTH, request)?;
+        assert_eq!(response.status, 200);
+        if response.header("content-type") == Some(JSON) {
+            return Ok(response.answer());
+        }
+        let mut last = None;
+        for _ in 0..RESUMPTIONS {
+            while let Some(event) = response.event() {
+                if !event.data.is_empty() {
+                    return Ok(serde_json::from_str(&event.data).unwrap());
+                }
+                last = event.id.or(last);
+            }
+            response = self.get(Some(last.as_deref().expect("an id to resume from")));
+            assert_eq!(response.status, 200);
+        }
+        panic!("no answer after {RESUMPTIONS} resumptions");
+    }
+
     /// Opens the session's general stream, or resumes the one of an event.
     pub(crate) fn get(&self, last_event: Option<&str>) -> Response {
         let mut head = vec![("Accept", EVENTS)];
         head.extend(last_event.map(|id| ("Last-Event-ID", id)));
-        self.exchange("GET", &head, "")
+        self.exchange("GET", &head, "").unwrap()
     }
 
     /// Ends the session.
     pub(crate) fn delete(&self) -> u16 {
-        self.exchange("DELETE", &[], "").status
+        self.exchange("DELETE", &[], "").unwrap().status
     }
 
-    fn exchange(&self, verb: &str, head: &[(&str, &str)], body: &str) -> Response {
+    fn exchange(&self, verb: &str, head: &[(&str, &str)], body: &str) -> io::Result<Response> {
         let mut all = vec![("Host", &*self.address)];
         all.extend_from_slice(head);
         if !self.id.is_empty() {
             all.push(("Mcp-Session-Id", &self.id));
             all.push(("MCP-Protocol-Version", "2025-11-25"));
         }
-        exchange(&self.address, verb, &self.path, &all, body)
+        try_exchange(&self.address, verb, &self.path, &all, body)
     }
 }
 
@@ -105,13 +138,23 @@ pub(crate) fn exchange(
     head: &[(&str, &str)],
     body: &str,
 ) -> Response {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    try_exchange(address, verb, path, head, body).unwrap()
+}
+
+fn try_exchange(
+    address: &str,
+    verb: &str,
+    path: &str,
+    head: &[(&str, &str)],
+    body: &str,
+) -> io::Result<Response> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(LIMIT))?;
     let fields: Vec<_> = head.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let (fields, length) = (fields.concat(), body.len());
     let text = format!("{verb} {path} HTTP/1.1\r\n{fields}Content-Length: {length}\r\n\r\n{body}");
-    stream.write_all(text.as_bytes()).unwrap();
-    Response::read(stream).unwrap()
+    stream.write_all(text.as_bytes())?;
+    Response::read(stream)
 }
 
 /// The address and the path of a URL.
@@ -135,8 +178,11 @@ impl Response {
     fn read(stream: TcpStream) -> io::Result<Self> {
         let mut reader = BufReader::new(stream);
         let first = line(&mut reader)?;
+        if first.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
-        let status = status.unwrap_or_else(|| panic!("no status in `{first}`"));
+        let status = status.ok_or_else(|| io::Error::other(format!("no status in `{first}`")))?;
         let mut head = Vec::new();
         loop {
             let text = line(&mut reader)?;

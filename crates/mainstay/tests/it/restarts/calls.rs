@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::scene::{Blow, NAME, SLOW, Scene, lines, say};
 use crate::env::{TestEnv, free_port, kill, pid_of, until, until_dead};
 use crate::proxy::client::text_of;
-use crate::proxy::raw::{BOTH, JSON, Raw, Response, call};
+use crate::proxy::raw::{BOTH, Raw, Response, call};
 
 #[test]
 fn slow_calls_are_answered_once_after_a_kill() {
@@ -55,7 +55,7 @@ fn calls_of_any_length_are_answered_through_a_reload() {
             let calls = (1..=40).map(|n| {
                 let (session, id, ms) = (&session, 100 * round + n, 10 * n);
                 let call = call(id, "sleep_readonly", &json!({"ms": ms}));
-                (id, ms, scope.spawn(move || answered(session, &call)))
+                (id, ms, scope.spawn(move || session.answered(&call)))
             });
             let calls: Vec<_> = calls.collect();
             Blow::Reload.strike(&scene.env);
@@ -67,28 +67,6 @@ fn calls_of_any_length_are_answered_through_a_reload() {
         });
     }
     scene.assert_server_kept();
-}
-
-/// The answer to a request, from its first response or from as many as it takes.
-fn answered(session: &Raw, request: &Value) -> Value {
-    const RESUMPTIONS: usize = 5;
-    let mut response = session.post(BOTH, request);
-    assert_eq!(response.status, 200);
-    if response.header("content-type") == Some(JSON) {
-        return response.answer();
-    }
-    let mut last = None;
-    for _ in 0..RESUMPTIONS {
-        while let Some(event) = response.event() {
-            if !event.data.is_empty() {
-                return serde_json::from_str(&event.data).unwrap();
-            }
-            last = event.id.or(last);
-        }
-        response = session.get(Some(last.as_deref().expect("an id to resume from")));
-        assert_eq!(response.status, 200);
-    }
-    panic!("no answer after {RESUMPTIONS} resumptions");
 }
 
 #[test]
