@@ -1,6 +1,6 @@
 //! `mainstay update`: another version takes over, or nothing has happened.
 
-mod scene;
+pub(crate) mod scene;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};

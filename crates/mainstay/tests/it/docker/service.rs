@@ -1,20 +1,35 @@
 //! The service under a real systemd: machines of `scripts/systemd`, which can be rebooted.
 
+mod load;
+
+use std::fs;
 use std::path::Path;
 use std::process::{self, Command, Stdio};
 
 use mainstay_testkit::docker::Engine;
 use serde_json::{Value, json};
 
+use self::load::{Connected, Load, Patient};
 use super::scene::assert_works;
 use crate::env::{free_port, pid_of, until};
-use crate::proxy::raw::Raw;
+use crate::proxy::client::text_of;
+use crate::proxy::raw::{BOTH, Raw, call};
+use crate::update::scene::{NEW, OLD, version};
 
 /// Where the program is on a machine. systemd has an opinion about most of these characters.
 const PROGRAM: &str = "/opt/my tools/100%h $HOME/mainstay";
 
 /// Where systemd refuses to start a program from by itself.
 const QUOTED: &str = r#"/opt/"my" tool's \bin/mainstay"#;
+
+/// Where a machine's user may replace the program.
+const OWN: &str = "/home/me/my tools/mainstay";
+
+/// Where another version of it is.
+const NEWER: &str = "/opt/newer";
+
+/// How long a slow call takes: longer than the service needs for a restart.
+const SLOW: u64 = 5_000;
 
 /// Where the fixture server is on a machine.
 const FIXTURE: &str = "/opt/fixture-mcp";
@@ -25,6 +40,8 @@ struct Machine {
     name: String,
     /// Where its Mainstay listens, in the network namespace of the engine.
     listen: String,
+    /// The program that its user runs.
+    program: &'static str,
 }
 
 impl Machine {
@@ -33,11 +50,23 @@ impl Machine {
         let engine = Engine::shared();
         engine.enter();
         let name = format!("{story}-{}", process::id());
-        let machine = Self { engine, name, listen: format!("127.0.0.1:{}", free_port()) };
+        let listen = format!("127.0.0.1:{}", free_port());
+        let machine = Self { engine, name, listen, program: PROGRAM };
         machine.script("up", &[]);
         machine.script("put", &[env!("CARGO_BIN_EXE_mainstay"), PROGRAM]);
         let fixture = machine.engine.socket().with_file_name("fixture-mcp");
         machine.script("put", &[fixture.to_str().unwrap(), FIXTURE]);
+        machine
+    }
+
+    /// The same, with a program that its user may replace, and another version of it.
+    fn boot_to_be_updated(story: &str) -> Self {
+        let mut machine = Self::boot(story);
+        machine.run(&["install", "-D", PROGRAM, OWN]);
+        machine.program = OWN;
+        let newer = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&newer, version(NEW)).unwrap();
+        machine.script("put", &[newer.path().to_str().unwrap(), NEWER]);
         machine
     }
 
@@ -74,7 +103,13 @@ impl Machine {
 
     #[track_caller]
     fn mainstay(&self, args: &[&str]) -> String {
-        self.run_from(PROGRAM, args)
+        self.run_from(self.program, args)
+    }
+
+    /// Opens a session through `mainstay connect`.
+    fn connect(&self, server: &str) -> Connected {
+        let listen = format!("MAINSTAY_LISTEN={}", self.listen);
+        Connected::open(self.command("as", &["env", &listen, self.program, "connect", server]))
     }
 
     #[track_caller]
@@ -220,6 +255,43 @@ fn servers_and_sessions_outlive_the_service() {
 
     machine.mainstay(&["service", "uninstall"]);
     machine.assert_unharmed(&server, &session);
+}
+
+#[test]
+fn under_load_an_update_costs_no_call_and_a_restart_at_most_one() {
+    let machine = Machine::boot_to_be_updated("update");
+    machine.mainstay(&["service", "install"]);
+    let server = machine.run_server("clock");
+    let session = Raw::open(server["url"].as_str().unwrap());
+    let mut connected = machine.connect("clock");
+    let mut load = Load::default();
+    let (holder, daemon) = (machine.property("MainPID"), machine.daemon());
+
+    load.through(&mut [&mut &session, &mut connected], || {
+        let told = machine.mainstay(&["update", "--from", NEWER]);
+        assert!(told.contains(&format!("updated from {OLD} to {NEW}")), "{told}");
+    });
+    machine.assert_unharmed(&server, &session);
+    assert_ne!(machine.daemon(), daemon);
+    assert_eq!(machine.json(&["daemon", "status"])["version"], NEW);
+    assert_eq!(machine.property("ActiveState"), "active");
+    assert_eq!(machine.property("MainPID"), holder, "systemd has not noticed");
+
+    let mut slow = session.post(BOTH, &call(1, "sleep", &json!({"ms": SLOW})));
+    let event = slow.event().and_then(|event| event.id).expect("an id to resume from");
+    load.through(&mut [&mut Patient(&session), &mut connected], || machine.systemctl("restart"));
+    let answer = session.get(Some(&event)).answer();
+    assert_eq!(text_of(&answer["result"], 0), format!("slept {SLOW} ms"));
+    machine.assert_unharmed(&server, &session);
+    assert_eq!(machine.json(&["daemon", "status"])["version"], NEW);
+    assert_eq!(machine.property("ActiveState"), "active");
+    assert_ne!(machine.property("MainPID"), holder);
+    assert_eq!(machine.main_program(), OWN);
+
+    // The only one that was in flight over HTTP when the service ended.
+    load.assert_executed_once(1);
+    assert_eq!(machine.server("clock")["sessions"], 2, "those they began with");
+    connected.end();
 }
 
 #[test]

@@ -13,8 +13,8 @@ use serde_json::Value;
 use crate::env::{Output, TestEnv, fixture};
 
 /// This version, and one that is made of it.
-pub(super) const OLD: &str = env!("CARGO_PKG_VERSION");
-pub(super) const NEW: &str = "9.9.9";
+pub(crate) const OLD: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const NEW: &str = "9.9.9";
 
 /// How a version is bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +149,7 @@ pub(super) fn built() -> &'static str {
 }
 
 /// The program under test as if it were of that version.
-fn version(version: &str) -> Vec<u8> {
+pub(crate) fn version(version: &str) -> Vec<u8> {
     let mut bytes = fs::read(built()).unwrap();
     patch(&mut bytes, OLD, version);
     bytes
