@@ -199,9 +199,9 @@ pub struct Stdio {
     /// Takes in how many lines of `from_server` have been dealt with, all together. What was not is told
     /// again to the daemon that attaches next; an engine that keeps no more of them has the server wait.
     pub heard: watch::Sender<u64>,
-    /// What the server may have written while nobody was attached, for whoever waits for an answer;
-    /// some of it may have been told before.
-    pub past: Vec<Bytes>,
+    /// What the server may have written while nobody was attached, for whoever waits for an answer; some
+    /// of it may have been told before. None if all of it comes with `from_server`.
+    pub past: Option<Vec<Bytes>>,
 }
 
 /// Which part of a log is wanted.

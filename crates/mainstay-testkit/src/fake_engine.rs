@@ -420,7 +420,7 @@ impl Engine for FakeEngine {
             junk,
             written: watch::channel(0).1,
             heard: watch::channel(0).0,
-            past: Vec::new(),
+            past: None,
         })
     }
 

@@ -178,7 +178,7 @@ impl Pump {
         // The engine keeps its log whether anybody hears the lines or not.
         let (written, heard) = (self.written.clone(), watch::channel(0).0);
         let past = std::mem::take(&mut *lock(&self.earlier));
-        Ok(Stdio { to_server, from_server, junk, written, heard, past })
+        Ok(Stdio { to_server, from_server, junk, written, heard, past: Some(past) })
     }
 
     /// The run is over: waits, not longer than that, until all it said has been read. What nobody has

@@ -48,6 +48,8 @@ pub(crate) struct LineLane {
     router: Mutex<Router>,
     /// Leave for messages to wait until the server reads.
     patience: Arc<Semaphore>,
+    /// Whether all that the run has said since an earlier daemon is heard.
+    misses_nothing: bool,
     /// Whether every line that was heard is told to be.
     all_heard: AtomicBool,
     ended: watch::Receiver<bool>,
@@ -157,13 +159,14 @@ impl LineLane {
             to_server,
             router,
             patience,
+            misses_nothing: past.is_none(),
             all_heard: AtomicBool::new(true),
             ended,
         });
         let reader = Reader::new(Arc::clone(&lane), ear, junk, written, heard);
         // Its end is awaited through `closed`.
         drop(tokio::spawn(async move {
-            reader.run(past, from_server).await;
+            reader.run(past.unwrap_or_default(), from_server).await;
             end.send_replace(true);
         }));
         lane
@@ -275,6 +278,11 @@ impl LineLane {
             lane.tell(message).await;
             drop(permit);
         }));
+    }
+
+    /// Whether all that the run has said since an earlier daemon is heard.
+    pub(super) fn misses_nothing(&self) -> bool {
+        self.misses_nothing
     }
 
     /// Whether another daemon would hear no line that was heard here.

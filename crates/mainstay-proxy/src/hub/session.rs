@@ -228,10 +228,13 @@ impl Session {
         is_news
     }
 
-    /// There is a new run, or a new daemon. What changed of the resources in between cannot be known.
+    /// There is a new run, or a new daemon. What changed of the resources in between cannot be known, but of
+    /// a run that is known and that was listened to all the time.
     pub(super) fn meet(&self, run: &Run) {
         let subscriptions = self.terms().subscriptions;
         match &run.link {
+            RunLink::Lines(lane)
+                if lane.misses_nothing() && self.state().knows == run.generation => {}
             // Its session is opened by whoever needs it next; subscribers need it now.
             RunLink::Http(_) if subscriptions.is_empty() => {}
             RunLink::Http(http) if !self.http().is_open_with(http) => {

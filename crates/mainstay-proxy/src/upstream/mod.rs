@@ -37,8 +37,9 @@ pub struct LineLink {
     /// for another daemon.
     pub heard: watch::Sender<u64>,
     /// What the server may have written while nobody listened; some of it may have been heard by an
-    /// earlier daemon. Only answers to requests that are still open count.
-    pub past: Vec<Bytes>,
+    /// earlier daemon. Only answers to requests that are still open count. None if all that was not heard
+    /// comes with `from_server`.
+    pub past: Option<Vec<Bytes>>,
 }
 
 /// The way to a server.

@@ -1,8 +1,9 @@
 //! Requests that take long: the head of the response is sent, and the work goes on in a task of its
 //! own.
 //!
-//! A request that goes on for 150 ms is also written down, if its client has an id to come back with, so
-//! that it outlives this daemon. One that is part of a batch, begins a session or is answered as JSON is not.
+//! A request that goes on for 150 ms, or of which something was said, is also written down, if its client has
+//! an id to come back with, so that it outlives this daemon. One that is part of a batch, begins a session
+//! or is answered as JSON is not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -153,7 +153,9 @@ async fn ask<C: Core>(
     match timeout_at(due, poll_fn(|cx| run.poll_ready(cx))).await {
         Ok(Ready::Answer(answer)) if asked.accept.json => plain(asked, answer, headers),
         Ok(Ready::End) => reply::empty(StatusCode::ACCEPTED),
-        Ok(Ready::Answer(_) | Ready::Message) | Err(_) => hold::commit(front, asked, run, due),
+        Ok(Ready::Answer(_)) | Err(_) => hold::commit(front, asked, run, due),
+        // Whoever is told something can come back for the rest, so it is worth that at once.
+        Ok(Ready::Message) => hold::commit(front, asked, run, Instant::now()),
     }
 }
 

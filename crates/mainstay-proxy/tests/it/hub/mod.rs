@@ -89,7 +89,8 @@ impl World {
     /// The newest run is found alive. What it wrote meanwhile may be past.
     async fn finds(&self, before: &Server, past: &[Value]) -> Server {
         let (mut server, mut link) = Server::new();
-        link.past = past.iter().map(|line| line.to_string().into()).collect();
+        link.past =
+            (!past.is_empty()).then(|| past.iter().map(|line| line.to_string().into()).collect());
         server.wrote(before.lines());
         let known = before.run.as_ref().unwrap().hello.as_ref().clone();
         let generation = self.generation.load(Ordering::Relaxed);

@@ -243,10 +243,8 @@ async fn a_restored_session_goes_on_with_a_new_run() {
     server.answers(&request, &json!({})).await;
     soon(subscribed.answer()).await;
 
-    let world = World::new();
-    let record = before.notes.records().remove(0);
-    let id = record.id.clone();
-    world.hub.restore(record);
+    let world = before.killed();
+    let id = before.notes.records().remove(0).id;
     let session = mainstay_proxy::front::Core::session(&*world.hubs, super::NAME, &id).unwrap();
     let client = super::Client::new(session);
     let held = client.calls("poke");

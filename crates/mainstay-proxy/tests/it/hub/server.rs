@@ -35,7 +35,7 @@ impl Server {
             junk: junk_in,
             written: progress,
             heard,
-            past: Vec::new(),
+            past: None,
         };
         (Self { stdin, stdout, junk, written, heard: told, run: None }, link)
     }

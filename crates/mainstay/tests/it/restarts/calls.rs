@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::scene::{Blow, NAME, SLOW, Scene, lines, say};
 use crate::env::{TestEnv, free_port, kill, pid_of, until, until_dead};
 use crate::proxy::client::text_of;
-use crate::proxy::raw::{BOTH, Raw, Response, call};
+use crate::proxy::raw::{BOTH, JSON, Raw, Response, call};
 
 #[test]
 fn slow_calls_are_answered_once_after_a_kill() {
@@ -74,9 +74,9 @@ fn what_a_server_says_while_no_daemon_is_there_is_heard_once() {
     let env = TestEnv::new();
     let counted = env.work().join("count");
     let scene = Scene::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
-    let [missed, next] = ["fixture://numbers/1", "fixture://numbers/2"];
+    let [missed, next, last] = [1, 2, 3].map(|n| format!("fixture://numbers/{n}"));
     let (session, other) = (scene.raw(), scene.raw());
-    for (id, uri) in [(1, missed), (2, next)] {
+    for (id, uri) in [(1, &missed), (2, &next), (3, &last)] {
         session.ask(id, "resources/subscribe", &json!({"uri": uri}));
     }
     let listening = Begun::new(session.get(None));
@@ -96,9 +96,11 @@ fn what_a_server_says_while_no_daemon_is_there_is_heard_once() {
     let uri = |heard: Option<Value>| heard.expect("the stream goes on")["params"]["uri"].clone();
     assert_eq!(uri(resumed.message()), missed);
     assert_eq!(text_of(&touching.resumed(&other)["result"], 0), "touched");
-    say(&other, 2, "touch", &json!({"uri": next}));
-    assert_eq!(uri(resumed.message()), next, "the first came once");
-    assert_eq!(lines(&counted), 2);
+    for (id, touched) in [(2, &next), (3, &last)] {
+        say(&other, id, "touch", &json!({"uri": touched}));
+        assert_eq!(uri(resumed.message()), **touched, "and nothing else");
+    }
+    assert_eq!(lines(&counted), 3);
     scene.assert_server_kept();
 }
 
