@@ -247,9 +247,10 @@ impl Web {
 
 impl Site {
     async fn connect(&self) -> io::Result<Line> {
+        // The kernel makes it at once; we may hear of it later.
+        let made = Instant::now();
         let stream = TcpStream::connect(&self.address).await?;
         stream.set_nodelay(true)?;
-        let made = Instant::now();
         let (sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         // How it ends is told to whoever waits for a response.
