@@ -117,6 +117,9 @@ impl Store {
     /// Takes the store over. The number of this daemon is one more than the last one's, who can change
     /// nothing from now on.
     pub(crate) fn next_daemon(&self) -> Result<u64, StoreError> {
+        // Clients wait for this daemon, and need not wait for a busy disk: a power cut may take the number
+        // back, since no daemon outlives one.
+        self.synchronize("normal")?;
         let daemon = self.transact(TransactionBehavior::Immediate, |tx| {
             tx.execute(
                 "INSERT INTO meta (key, value) VALUES ('daemon', 1)
@@ -125,6 +128,7 @@ impl Store {
             )?;
             Ok(Some(newest_daemon(tx)?))
         })?;
+        self.synchronize(INTENT.synchronous)?;
         self.daemon.store(daemon, Ordering::SeqCst);
         Ok(daemon)
     }
@@ -239,6 +243,13 @@ impl Store {
         self.transact(TransactionBehavior::Immediate, |tx| {
             if newest_daemon(tx)? == ours { work(tx).map(Some) } else { Ok(None) }
         })
+    }
+
+    /// What commits wait for from now on.
+    fn synchronize(&self, with: &str) -> Result<(), StoreError> {
+        let connection = self.connection.lock().expect("the store's code does not panic");
+        let set = connection.pragma_update(None, "synchronous", with);
+        set.map_err(|error| StoreError::from_sqlite(&self.path, error))
     }
 
     /// Does something in a transaction; nothing comes of it if we were fenced off.
