@@ -66,6 +66,8 @@ struct State {
     over: bool,
     /// Every request so far.
     requests: Vec<String>,
+    /// All that was kept back for [`Fault::MuteEvents`].
+    muted: Vec<u8>,
     /// Both sides of every connection, also of those that have ended.
     connections: Vec<(Kind, [UnixStream; 2])>,
 }
@@ -80,6 +82,7 @@ impl FaultProxy {
             listening: false,
             over: false,
             requests: Vec::new(),
+            muted: Vec::new(),
             connections: Vec::new(),
         };
         let socket = dir.path().join("proxy.sock");
@@ -135,6 +138,12 @@ impl FaultProxy {
     /// How many requests there were that begin so, such as `GET /events`.
     pub fn count(&self, request: &str) -> usize {
         self.shared.state().count(request)
+    }
+
+    /// Waits until an event with this text was kept back.
+    pub fn wait_for_muted(&self, text: &str) {
+        let is_in = |state: &State| String::from_utf8_lossy(&state.muted).contains(text);
+        self.shared.wait(text, is_in);
     }
 
     /// Waits until there were so many requests that begin so.
@@ -298,7 +307,12 @@ impl Shared {
             progress.take(&buffer[..read]);
             match self.judge(source, &progress) {
                 Verdict::Pass => to.write_all(&buffer[..read])?,
-                Verdict::PassHead => to.write_all(&buffer[..progress.head_in_last])?,
+                Verdict::PassHead => {
+                    let (head, rest) = buffer[..read].split_at(progress.head_in_last);
+                    to.write_all(head)?;
+                    self.state().muted.extend_from_slice(rest);
+                    self.changed.notify_all();
+                }
                 Verdict::Cut(excess) => {
                     to.write_all(&buffer[..read.saturating_sub(excess)])?;
                     to.shutdown(Shutdown::Both)?;
