@@ -185,18 +185,8 @@ async fn batches_are_served_where_the_version_has_them() {
 #[tokio::test]
 async fn requests_in_flight_are_bounded() {
     let mut client = Client::initialized("2025-11-25").await;
-    let (mut seen, mut writer) = (client.seen, client.writer);
-    let talker = tokio::spawn(async move {
-        for id in 0..1025 {
-            writer.write_all(format!("{}\n", call(id, "slow")).as_bytes()).await.unwrap();
-        }
-        writer
-    });
-    let mut open = Vec::new();
-    for _ in 0..1024 {
-        open.push(seen.request().await);
-    }
-    let _writer = soon(talker).await.unwrap();
+    let mut seen = client.seen;
+    let (_writer, mut open) = ask_one_too_many(client.writer, &mut seen).await;
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
@@ -246,18 +236,7 @@ async fn whoever_leaves_knows_how_many_lines_were_taken() {
 async fn a_request_that_has_to_wait_is_not_taken_by_one_who_leaves() {
     let mut client = Client::initialized("2025-11-25").await;
     let session = client.session().await;
-    let mut writer = client.writer;
-    let talker = tokio::spawn(async move {
-        for id in 0..1025 {
-            writer.write_all(format!("{}\n", call(id, "slow")).as_bytes()).await.unwrap();
-        }
-        writer
-    });
-    let mut open = Vec::new();
-    for _ in 0..1024 {
-        open.push(client.seen.request().await);
-    }
-    let _writer = soon(talker).await.unwrap();
+    let (_writer, mut open) = ask_one_too_many(client.writer, &mut client.seen).await;
     client.leave.send(()).unwrap();
     session.streams().close();
     assert_eq!(soon(client.served).await.unwrap().unwrap(), Ended::Left { taken: 1025 });
@@ -275,4 +254,22 @@ async fn whoever_leaves_a_client_that_does_not_read_says_so() {
     session.streams().close();
     let outcome = soon(client.served).await.unwrap();
     assert!(matches!(outcome, Err(LinesError::Deaf)), "{outcome:?}");
+}
+
+/// Makes one request more than may be in flight, and gives those that are.
+async fn ask_one_too_many(
+    mut writer: WriteHalf<DuplexStream>,
+    seen: &mut Seen,
+) -> (WriteHalf<DuplexStream>, Vec<Asked>) {
+    let talker = tokio::spawn(async move {
+        for id in 0..1025 {
+            writer.write_all(format!("{}\n", call(id, "slow")).as_bytes()).await.unwrap();
+        }
+        writer
+    });
+    let mut open = Vec::new();
+    for _ in 0..1024 {
+        open.push(seen.request().await);
+    }
+    (soon(talker).await.unwrap(), open)
 }
