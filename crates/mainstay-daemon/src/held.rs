@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mainstay_api::Instance;
-use mainstay_hold::holder::{Link, Order, Place};
+use mainstay_hold::holder::{Link, Order, Place, take_stdin};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
@@ -68,8 +68,9 @@ struct Shared {
 }
 
 impl Held {
-    /// Takes up what the holder at the other end of this socket holds.
-    pub fn take_up(socket: OwnedFd) -> io::Result<(Self, Orders)> {
+    /// Takes over from the holder, whose socket is standard input.
+    pub fn take_up() -> io::Result<(Self, Orders)> {
+        let socket = take_stdin()?;
         let (obey, orders) = mpsc::unbounded_channel();
         let (link, welcome) = Link::take_up(socket, obeying(&obey))?;
         let circumstances = Circumstances {

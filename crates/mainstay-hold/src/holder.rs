@@ -38,7 +38,7 @@ mod waiting;
 
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -58,6 +58,7 @@ use self::process::{Process, Spawned};
 use self::run::Holder;
 use self::signals::Signals;
 use crate::clock;
+use crate::descriptors::null;
 
 /// What a holder must know.
 #[derive(Debug, Clone)]
@@ -232,15 +233,20 @@ fn listen(config: &Config) -> Result<Signals, HoldError> {
     Signals::listen(config.foreground).map_err(io_error("listen to signals"))
 }
 
-/// The socket, moved out of the way of daemons to be started. In the background output and error lead
-/// nowhere from here on: they are the daemon's, which must be able to end without us.
-fn take_stdio(foreground: bool) -> io::Result<OwnedFd> {
+/// Takes the socket from standard input and puts `/dev/null` there, so that no child inherits it.
+pub fn take_stdin() -> io::Result<OwnedFd> {
     let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
-    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
-    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdin(null()?)?;
+    Ok(socket)
+}
+
+/// In the background output and error lead nowhere from here on: they are the daemon's, which must be able
+/// to end without us.
+fn take_stdio(foreground: bool) -> io::Result<OwnedFd> {
+    let socket = take_stdin()?;
     if !foreground {
-        rustix::stdio::dup2_stdout(&null)?;
-        rustix::stdio::dup2_stderr(&null)?;
+        rustix::stdio::dup2_stdout(null()?)?;
+        rustix::stdio::dup2_stderr(null()?)?;
     }
     Ok(socket)
 }

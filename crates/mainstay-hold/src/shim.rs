@@ -13,6 +13,7 @@
 //!   ended, also those that called setsid. The exit record is written before `Gone`. A shim that is
 //!   dismissed ends when the attached daemon has been sent all of that, or has not taken it within the linger.
 //! - Memory is bounded, whatever server and daemons do, and an idle shim never wakes up.
+//! - The server inherits its three pipes and no other descriptor.
 //! - The server does not outlive the shim. A killed shim (also by TERM: the shim keeps the default) takes the
 //!   server along; its other descendants are to be swept by [`find_marked`](crate::tree::find_marked).
 //!
@@ -31,7 +32,7 @@ mod server;
 mod spawn;
 mod stdin;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -47,13 +48,14 @@ use self::reaper::Reaper;
 use self::run::Run;
 use self::server::Server;
 use crate::launch::{Failure, Launch, Report};
-use crate::{clock, procfs, record, socket, tree};
+use crate::{clock, descriptors, procfs, record, socket, tree};
 
 /// Runs a server to its end. The [`Launch`] comes from standard input, a [`Report`] goes to standard
 /// output. To be called by the main thread before there are others, and without a process group of
 /// its own.
 pub fn main(run_dir: &Path) -> ExitCode {
-    let Ok((input, output)) = take_stdio() else { return ExitCode::FAILURE };
+    let inherited = descriptors::close_inherited().and_then(|()| take_stdio());
+    let Ok((input, output)) = inherited else { return ExitCode::FAILURE };
     match start(run_dir, input) {
         Ok(run) => {
             report(output, &Report::Started { server_pid: run.server_pid() });
@@ -125,7 +127,7 @@ fn leads_a_session() -> io::Result<bool> {
 fn take_stdio() -> io::Result<(File, File)> {
     let input = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
-    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let null = descriptors::null()?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;

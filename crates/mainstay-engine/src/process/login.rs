@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::process::Stdio;
 use std::time::Duration;
 
+use mainstay_hold::descriptors;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
@@ -91,7 +92,9 @@ impl LoginPath {
 async fn ask_shell(env: &[(OsString, OsString)]) -> io::Result<OsString> {
     let shell = env.iter().find(|(name, _)| name == "SHELL").map(|(_, shell)| shell.clone());
     let script = format!("printf '%s%s%s' {FENCE} \"$PATH\" {FENCE}");
-    let output = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()))
+    let mut command = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()));
+    descriptors::pass_only_stdio(command.as_std_mut());
+    let output = command
         .args(["-l", "-c", &script])
         .env_clear()
         .envs(env.iter().map(|(name, value)| (name, value)))
@@ -137,6 +140,18 @@ mod tests {
         let env = [("HOME", home.path().as_os_str()), ("SHELL", OsStr::new("/bin/sh"))]
             .map(|(name, value)| (name.into(), value.to_owned()));
         assert_eq!(LoginPath::default().get(&env).await.path, "/from/profile:/bin");
+    }
+
+    #[tokio::test]
+    async fn a_login_shell_inherits_three_streams() {
+        let _leaked = rustix::io::dup(std::io::stdin()).unwrap();
+        let home = tempfile::tempdir().unwrap();
+        // The fourth is the directory that `ls` reads.
+        let profile = "PATH=/$(/bin/ls /proc/self/fd | /usr/bin/tr -d '\\n')\n";
+        std::fs::write(home.path().join(".profile"), profile).unwrap();
+        let env = [("HOME", home.path().as_os_str()), ("SHELL", OsStr::new("/bin/sh"))]
+            .map(|(name, value)| (name.into(), value.to_owned()));
+        assert_eq!(LoginPath::default().get(&env).await.path, "/0123");
     }
 
     #[tokio::test]

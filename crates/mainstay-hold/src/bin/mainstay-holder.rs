@@ -87,6 +87,8 @@ struct Daemon<'a> {
     label: &'a str,
     flaws: &'a [&'a str],
     link: Link,
+    /// A copy of the socket to the first holder.
+    socket: OwnedFd,
     lock: OwnedFd,
     listeners: Vec<(Place, OwnedFd)>,
     holder_pid: u32,
@@ -102,7 +104,8 @@ impl<'a> Daemon<'a> {
         let (sender, orders) = mpsc::channel();
         let (bell, ringer) = UnixStream::pair()?;
         let ring = (sender, ringer);
-        let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+        let socket = holder::take_stdin()?;
+        let copy = socket.try_clone()?;
         let (link, welcome) = Link::take_up(socket, obey(&ring)?)?;
         let pid = std::process::id();
         note(dir, &format!("{label} up {pid} standby={}", welcome.standby))?;
@@ -118,6 +121,7 @@ impl<'a> Daemon<'a> {
             label,
             flaws,
             link,
+            socket: copy,
             lock: welcome.lock,
             listeners: welcome.listeners,
             holder_pid: welcome.holder_pid,
@@ -295,7 +299,7 @@ impl<'a> Daemon<'a> {
                 ("pulsed".into(), None)
             }
             "hang-up" => {
-                rustix::net::shutdown(rustix::stdio::stdin(), rustix::net::Shutdown::Both)?;
+                rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both)?;
                 thread::sleep(Duration::MAX);
                 return Ok(None);
             }

@@ -26,6 +26,7 @@ use super::Place;
 use super::message::{self, ToDaemon, ToHolder, VERSION};
 use super::packet::{self, Buffer, Packet};
 use crate::codec::length;
+use crate::descriptors;
 
 /// How long a new holder may take to take over.
 const HANDOVER: Duration = Duration::from_secs(10);
@@ -193,8 +194,9 @@ impl Link {
         obey: impl FnMut(Order) + Send + 'static,
     ) -> io::Result<(Self, u32)> {
         let (socket, theirs) = packet::pair()?;
-        let mut holder =
-            Command::new(exe).args(args).process_group(0).stdin(Stdio::from(theirs)).spawn()?;
+        let mut command = Command::new(exe);
+        descriptors::pass_only_stdio(&mut command);
+        let mut holder = command.args(args).process_group(0).stdin(Stdio::from(theirs)).spawn()?;
         let mut buffer = Buffer::new();
         match hand_over(socket.as_fd(), &mut buffer, lock, held) {
             Ok(pid) => {

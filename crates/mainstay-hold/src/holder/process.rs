@@ -10,6 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{notify, packet};
+use crate::descriptors;
 
 /// A process that is waited for and signalled by descriptor, so that no other can be meant.
 #[derive(Debug)]
@@ -33,6 +34,7 @@ pub(super) struct Spawned {
 pub(super) fn spawn(exe: &Path, args: &[OsString], foreground: bool) -> io::Result<Spawned> {
     let (socket, theirs) = packet::pair()?;
     let mut command = Command::new(exe);
+    descriptors::pass_only_stdio(&mut command);
     command.args(args).process_group(0).stdin(Stdio::from(theirs));
     for name in notify::VARIABLES {
         command.env_remove(name);

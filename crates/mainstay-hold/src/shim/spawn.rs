@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 
 use super::Failed;
+use crate::descriptors;
 use crate::launch::{Failure, Launch};
 
 /// A running server and our ends of its pipes, which never block.
@@ -21,14 +22,15 @@ pub(super) struct Spawned {
     pub(super) stderr: OwnedFd,
 }
 
-/// Starts the server in a process group of its own. It dies with this thread, which must therefore
-/// be the one that lives as long as the shim.
+/// Starts the server in a process group of its own, with three pipes as its only descriptors. It dies with
+/// this thread, which must therefore be the one that lives as long as the shim.
 pub(super) fn spawn(launch: &Launch) -> Result<Spawned, Failed> {
     check_cwd(&launch.cwd)?;
     let mut command = Command::new(&launch.program);
     command.args(&launch.args).env_clear().envs(launch.env.iter().map(|(k, v)| (k, v)));
     command.current_dir(&launch.cwd).process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    descriptors::pass_only_stdio(&mut command);
     die_with_us(&mut command);
     let mut child = command.spawn().map_err(|error| explain(&launch.program, &error))?;
 

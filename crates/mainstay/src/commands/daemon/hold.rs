@@ -1,7 +1,6 @@
 //! `mainstay daemon run`: the holder, and the daemon that it starts.
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
 use std::io;
 
 use mainstay_api::{ApiError, ErrorKind};
@@ -131,8 +130,7 @@ fn holder_config(args: &RunArgs, config: &Config) -> holder::Config {
 fn serve(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
     let holder =
         CliError::io("this is for the holder to start, whose socket is its standard input");
-    let socket = rustix::io::dup(rustix::stdio::stdin()).map_err(io::Error::from);
-    let (held, orders) = socket.and_then(Held::take_up).map_err(holder)?;
+    let (held, orders) = Held::take_up().map_err(holder)?;
     let served = match config(ctx, args.to_stderr) {
         Ok(config) => {
             mainstay_daemon::run(config, held.clone(), orders).map_err(|error| word_of(&error))
@@ -177,7 +175,7 @@ fn config(ctx: &Context, foreground: bool) -> Result<Config, CliError> {
 
 /// Points the three standard streams at nothing, so that no terminal or pipe is kept open.
 fn let_go() -> io::Result<()> {
-    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let null = mainstay_hold::descriptors::null()?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;

@@ -145,6 +145,7 @@ impl Asked<'_> {
     ) -> Result<Said, UpdateError> {
         let path = || self.told_as.to_owned();
         let mut command = Command::new(self.copy);
+        mainstay_hold::descriptors::pass_only_stdio(command.as_std_mut());
         command.arg(question).args(about).current_dir("/").kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let talk = async {
@@ -246,6 +247,14 @@ mod tests {
             r#"Rehearsed { version: "7.0.0" }"#,
         )
         .await;
+    }
+
+    #[tokio::test]
+    async fn a_program_inherits_three_streams() {
+        let _leaked = rustix::io::dup(std::io::stdin()).unwrap();
+        // The fourth is the directory that `ls` reads.
+        let list = r"ls /proc/self/fd | tr -d '\n'";
+        check(list, "`new` is no Mainstay: asked for its version, it says `0123`").await;
     }
 
     #[tokio::test]
