@@ -16,6 +16,7 @@
 //!   it within 10 seconds.
 //! - The instance is locked while the holder or any of its daemons lives. If the holder dies, the daemon
 //!   starts another one with all that it holds ([`Link::replace_holder`]).
+//! - Packets are accepted from the daemon's pid only; others are discarded.
 //!
 //! What happens next is decided in `plan`, which is pure; `run` carries it out. An idle holder sleeps in
 //! `poll` without a time limit. Nothing leaks into a daemon but its three streams: everything else is
@@ -254,7 +255,7 @@ fn take_stdio(foreground: bool) -> io::Result<OwnedFd> {
 /// Receives what a daemon hands over.
 fn receive(socket: OwnedFd) -> io::Result<(Spawned, File, Listeners)> {
     let mut buffer = Buffer::new();
-    let Packet { bytes, descriptors } = link::next(socket.as_fd(), &mut buffer)?;
+    let Packet { bytes, descriptors, .. } = link::next(socket.as_fd(), &mut buffer)?;
     let Some(ToHolder::Handover { version: 1.., stderr: has_stderr, listeners, .. }) =
         ToHolder::decode(bytes).map_err(link::unexpected)?
     else {
@@ -278,7 +279,8 @@ fn receive(socket: OwnedFd) -> io::Result<(Spawned, File, Listeners)> {
                 _ => Err(link::unexpected("no listeners came")),
             },
         )?;
-    let spawned = Spawned { process: Process::adopt(pidfd), socket, stderr };
+    packet::enable_sender_credentials(socket.as_fd())?;
+    let spawned = Spawned { process: Process::adopt(pidfd)?, socket, stderr };
     Ok((spawned, lock.into(), Listeners::adopt(held)))
 }
 

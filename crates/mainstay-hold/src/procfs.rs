@@ -2,6 +2,9 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::process::Pid;
 
 /// The facts that we read from `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +26,14 @@ pub(crate) fn stat(pid: u32) -> io::Result<Option<Stat>> {
         Err(error) if is_gone(&error) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The process that a pidfd refers to, or `None` if it has ended and was reaped, or cannot be seen from here.
+pub(crate) fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<Option<Pid>> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+    // The kernel writes -1 and 0 for these.
+    Ok(pid.filter(|pid| *pid > 0).and_then(Pid::from_raw))
 }
 
 /// Where a process is in the control groups, as the kernel writes it.

@@ -1,10 +1,10 @@
 //! A holder without the rest of Mainstay, and a daemon that does as it is told, for tests.
 //!
 //! `run DIR EXE`, `foreground DIR EXE`, `wait DIR EXE` and `take-over DIR EXE` are holders with their
-//! directories in `DIR`.
-//! `daemon DIR LABEL [FLAW...]` is a daemon: it opens the listeners that `DIR/places` names, writes
-//! what happens to `DIR/log`, and answers each connection to one of its listeners, which is a command
-//! on one line. A flaw is what it does wrong.
+//! directories in `DIR`. `daemon DIR LABEL [FLAW...]` is a daemon: it opens the listeners that `DIR/places`
+//! names, writes what happens to `DIR/log`, and answers each connection to one of its listeners, which is a
+//! command on one line. A flaw is what it does wrong. `send HEX` sends a packet into its standard input, as a
+//! process with a leaked socket could.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -13,14 +13,14 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
 use mainstay_hold::holder::{self, Config, First, HoldError, Link, Order, Place};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::SocketFlags;
+use rustix::net::{SendFlags, SocketFlags};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn main() -> ExitCode {
@@ -38,6 +38,7 @@ fn main() -> ExitCode {
             held(&holder::run_when_free(config(dir, exe), |first| told(dir, &first)))
         }
         ["take-over", dir, exe] => held(&holder::take_over(config(dir, exe))),
+        ["send", hex] => u8::from(send(hex).is_err()),
         ["daemon", dir, label, flaws @ ..] => {
             Daemon::serve(Path::new(dir), label, flaws).unwrap_or(1)
         }
@@ -55,6 +56,16 @@ fn config(dir: &str, exe: &str) -> Config {
         run_dir: dir.join("run"),
         foreground: false,
     }
+}
+
+fn send(hex: &str) -> io::Result<()> {
+    rustix::net::send(rustix::stdio::stdin(), &hex_bytes(hex)?, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn hex_bytes(hex: &str) -> io::Result<Vec<u8>> {
+    let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).map_err(io::Error::other);
+    (0..hex.len()).step_by(2).map(byte).collect()
 }
 
 fn told(dir: &str, first: &First) {
@@ -302,6 +313,17 @@ impl<'a> Daemon<'a> {
                 rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both)?;
                 thread::sleep(Duration::MAX);
                 return Ok(None);
+            }
+            "send" => {
+                rustix::net::send(&self.socket, &hex_bytes(rest)?, SendFlags::NOSIGNAL)?;
+                ("sent".into(), None)
+            }
+            "leak" => {
+                let status = Command::new("/proc/self/exe")
+                    .args(["send", rest])
+                    .stdin(self.socket.try_clone()?)
+                    .status()?;
+                (if status.success() { "sent" } else { "not sent" }.into(), None)
             }
             "die" => return Ok(Some(self.die())),
             "stop" => {

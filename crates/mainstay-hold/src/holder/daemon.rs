@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use super::message::{ToDaemon, ToHolder};
-use super::packet::{self, Buffer, Packet};
+use super::packet::{self, Buffer};
 use super::plan::{End, Id};
 use super::process::{Process, Spawned};
 use crate::shim::ring::Tail;
@@ -45,6 +45,8 @@ struct Outgoing {
 pub(super) enum Heard {
     Nothing,
     Word(ToHolder, Vec<OwnedFd>),
+    /// A packet that was discarded: of an optional type that is not known, or sent by another process.
+    Skipped,
     /// It has closed its socket, or talks nonsense and has had it closed.
     Closed,
 }
@@ -90,20 +92,24 @@ impl Daemon {
         }
     }
 
-    /// The next word, without waiting for it.
+    /// The next message, without blocking. Packets are accepted only from the daemon's own process, even if
+    /// other processes have a copy of its socket.
     pub(super) fn hear(&mut self, buffer: &mut Buffer) -> Heard {
-        loop {
-            let Some(socket) = &self.socket else { return Heard::Nothing };
-            let (word, descriptors) = match buffer.receive(socket.as_fd(), RecvFlags::DONTWAIT) {
-                Ok(Some(Packet { bytes, descriptors })) => (ToHolder::decode(bytes), descriptors),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Heard::Nothing,
-                Ok(None) | Err(_) => return self.close(),
-            };
-            match word {
-                Ok(Some(word)) => return Heard::Word(word, descriptors),
-                Ok(None) => {}
-                Err(_) => return self.close(),
-            }
+        let Some(socket) = &self.socket else { return Heard::Nothing };
+        let packet = match buffer.receive(socket.as_fd(), RecvFlags::DONTWAIT) {
+            Ok(Some(packet)) => packet,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Heard::Nothing,
+            // The packet is too long or has too many descriptors. Its sender is unknown.
+            Err(error) if error.kind() == ErrorKind::InvalidData => return Heard::Skipped,
+            Ok(None) | Err(_) => return self.close(),
+        };
+        if packet.sender.is_none() || packet.sender != self.process.pid() {
+            return Heard::Skipped;
+        }
+        match ToHolder::decode(packet.bytes) {
+            Ok(Some(word)) => Heard::Word(word, packet.descriptors),
+            Ok(None) => Heard::Skipped,
+            Err(_) => self.close(),
         }
     }
 

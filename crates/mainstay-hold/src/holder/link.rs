@@ -313,7 +313,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn read_welcome(socket: BorrowedFd<'_>, buffer: &mut Buffer) -> io::Result<Welcome> {
-    let Packet { bytes, descriptors } = next(socket, buffer)?;
+    let Packet { bytes, descriptors, .. } = next(socket, buffer)?;
     let Some(ToDaemon::Welcome {
         version: 1..,
         holder_pid,
@@ -359,7 +359,7 @@ pub(super) fn read_listeners(
 ) -> io::Result<Vec<(Place, OwnedFd)>> {
     let mut listeners = Vec::new();
     while listeners.len() < count as usize {
-        let Packet { bytes, descriptors } = next(socket, buffer)?;
+        let Packet { bytes, descriptors, .. } = next(socket, buffer)?;
         let places = decode(bytes)?;
         if places.is_empty() || places.len() != descriptors.len() {
             return Err(unexpected("places and listeners differ in number"));

@@ -8,8 +8,9 @@ use rustix::cmsg_space;
 use rustix::io::retry_on_intr;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sockopt,
 };
+use rustix::process::Pid;
 
 /// The most bytes of one packet.
 pub(super) const MAX_BYTES: usize = 32 * 1024;
@@ -18,6 +19,7 @@ pub(super) const MAX_BYTES: usize = 32 * 1024;
 pub(super) const MAX_DESCRIPTORS: usize = 128;
 
 const RIGHTS: usize = cmsg_space!(ScmRights(MAX_DESCRIPTORS));
+const RIGHTS_AND_SENDER: usize = cmsg_space!(ScmRights(MAX_DESCRIPTORS), ScmCredentials(1));
 
 /// Where packets are received. It is never cleared: a page that nothing was received into costs no
 /// memory.
@@ -28,12 +30,21 @@ pub(super) struct Buffer(Box<[u8]>);
 pub(super) struct Packet<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) descriptors: Vec<OwnedFd>,
+    /// The process that sent it, if the socket has [sender credentials](enable_sender_credentials). For a
+    /// process outside our pid namespace the kernel says 0, which rustix reads as `None`.
+    pub(super) sender: Option<Pid>,
 }
 
 /// Two ends that are closed on exec.
 pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?)
+}
+
+/// Has the kernel attach the sender's pid to every packet from now on, so that a leaked copy of the other
+/// end cannot impersonate its owner.
+pub(super) fn enable_sender_credentials(socket: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(sockopt::set_socket_passcred(socket, true)?)
 }
 
 /// Sends one packet whole, or not at all.
@@ -62,33 +73,37 @@ impl Buffer {
         Self(vec![0; MAX_BYTES].into())
     }
 
-    /// Receives one packet, or `None` if the other end is closed. What does not fit is an error of
+    /// Receives one packet, or `None` if the other end is closed. A packet that is too long is an error of
     /// the kind [`InvalidData`](ErrorKind::InvalidData).
     pub(super) fn receive(
         &mut self,
         socket: BorrowedFd<'_>,
         flags: RecvFlags,
     ) -> io::Result<Option<Packet<'_>>> {
-        let mut space = [MaybeUninit::uninit(); RIGHTS];
+        let mut space = [MaybeUninit::uninit(); RIGHTS_AND_SENDER];
         let mut rights = RecvAncillaryBuffer::new(&mut space);
         let flags = flags | RecvFlags::CMSG_CLOEXEC;
         let received = retry_on_intr(|| {
             let mut into = [IoSliceMut::new(&mut self.0)];
             rustix::net::recvmsg(socket, &mut into, &mut rights, flags)
         })?;
-        let descriptors = rights
-            .drain()
-            .filter_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-                _ => None,
-            })
-            .flatten()
-            .collect();
-        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        let (mut descriptors, mut sender, mut named) = (Vec::new(), None, false);
+        for message in rights.drain() {
+            match message {
+                RecvAncillaryMessage::ScmRights(received) => descriptors.extend(received),
+                RecvAncillaryMessage::ScmCredentials(process) => {
+                    (sender, named) = (Some(process.pid), true);
+                }
+                _ => {}
+            }
+        }
+        // Descriptors that were lost because this process has too many open are noticed by the recipient.
+        if received.flags.contains(ReturnFlags::TRUNC) {
             return Err(io::Error::new(ErrorKind::InvalidData, "the packet was cut off"));
         }
         let bytes = &self.0[..received.bytes];
-        Ok((!bytes.is_empty()).then_some(Packet { bytes, descriptors }))
+        // An empty packet looks like the end, except that it has a sender.
+        Ok((!bytes.is_empty() || named).then_some(Packet { bytes, descriptors, sender }))
     }
 }
 
@@ -122,6 +137,24 @@ mod tests {
         assert_eq!(none.kind(), ErrorKind::WouldBlock);
         drop(left);
         assert!(buffer.receive(right.as_fd(), RecvFlags::empty()).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_packet_has_the_pid_of_its_sender_if_credentials_are_enabled() {
+        let (left, right) = pair().unwrap();
+        let sender_of = |text: &[u8]| {
+            send(left.as_fd(), text, &[], SendFlags::empty()).unwrap();
+            let mut buffer = Buffer::new();
+            let packet = buffer.receive(right.as_fd(), RecvFlags::empty()).unwrap().unwrap();
+            assert_eq!(packet.bytes, text);
+            packet.sender
+        };
+        assert_eq!(sender_of(b"one"), None);
+        enable_sender_credentials(right.as_fd()).unwrap();
+        assert_eq!(sender_of(b"two"), Some(rustix::process::getpid()));
+        assert_eq!(sender_of(b""), Some(rustix::process::getpid()), "it is not the end");
+        drop(left);
+        assert!(Buffer::new().receive(right.as_fd(), RecvFlags::empty()).unwrap().is_none());
     }
 
     #[test]

@@ -10,11 +10,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{notify, packet};
-use crate::descriptors;
+use crate::{descriptors, procfs};
 
 /// A process that is waited for and signalled by descriptor, so that no other can be meant.
 #[derive(Debug)]
 pub(super) struct Process {
+    /// `None` if it had ended, and was reaped, before it was adopted.
+    pid: Option<Pid>,
     pidfd: OwnedFd,
     /// `None` if it is not ours to reap.
     child: Option<Child>,
@@ -24,6 +26,7 @@ pub(super) struct Process {
 #[derive(Debug)]
 pub(super) struct Spawned {
     pub(super) process: Process,
+    /// Has sender credentials enabled.
     pub(super) socket: OwnedFd,
     /// Its standard error, in the background.
     pub(super) stderr: Option<OwnedFd>,
@@ -33,6 +36,7 @@ pub(super) struct Spawned {
 /// terminal sends reaches the holder, which passes it on in its own way.
 pub(super) fn spawn(exe: &Path, args: &[OsString], foreground: bool) -> io::Result<Spawned> {
     let (socket, theirs) = packet::pair()?;
+    packet::enable_sender_credentials(socket.as_fd())?;
     let mut command = Command::new(exe);
     descriptors::pass_only_stdio(&mut command);
     command.args(args).process_group(0).stdin(Stdio::from(theirs));
@@ -45,8 +49,12 @@ pub(super) fn spawn(exe: &Path, args: &[OsString], foreground: bool) -> io::Resu
     let mut child = command.spawn()?;
     let stderr = child.stderr.take().map(OwnedFd::from);
     let set_up = stderr.as_ref().map_or(Ok(()), |pipe| rustix::io::ioctl_fionbio(pipe, true));
-    match set_up.and_then(|()| pidfd_open(Pid::from_child(&child), PidfdFlags::empty())) {
-        Ok(pidfd) => Ok(Spawned { process: Process { pidfd, child: Some(child) }, socket, stderr }),
+    let pid = Pid::from_child(&child);
+    match set_up.and_then(|()| pidfd_open(pid, PidfdFlags::empty())) {
+        Ok(pidfd) => {
+            let process = Process { pid: Some(pid), pidfd, child: Some(child) };
+            Ok(Spawned { process, socket, stderr })
+        }
         Err(errno) => {
             child.kill()?;
             child.wait()?;
@@ -56,9 +64,13 @@ pub(super) fn spawn(exe: &Path, args: &[OsString], foreground: bool) -> io::Resu
 }
 
 impl Process {
-    /// One that somebody else has started.
-    pub(super) fn adopt(pidfd: OwnedFd) -> Self {
-        Self { pidfd, child: None }
+    /// Adopts a process that another process has started.
+    pub(super) fn adopt(pidfd: OwnedFd) -> io::Result<Self> {
+        Ok(Self { pid: procfs::pid_of(pidfd.as_fd())?, pidfd, child: None })
+    }
+
+    pub(super) fn pid(&self) -> Option<Pid> {
+        self.pid
     }
 
     /// What has ended need not be told anything.

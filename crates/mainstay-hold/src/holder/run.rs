@@ -136,6 +136,7 @@ impl<T: FnOnce(First)> Holder<T> {
             let found = self.daemons.iter_mut().find(|daemon| daemon.id == id);
             match found.map(|daemon| daemon.hear(&mut self.buffer)) {
                 Some(Heard::Word(word, descriptors)) => self.obey(id, word, descriptors),
+                Some(Heard::Skipped) => {}
                 Some(Heard::Closed) => self.take_in(Event::Closed(id)),
                 Some(Heard::Nothing) | None => return,
             }

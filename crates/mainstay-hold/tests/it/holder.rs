@@ -2,5 +2,6 @@
 
 mod ending;
 mod kept;
+mod leaked;
 mod replaced;
 mod support;
