@@ -37,6 +37,9 @@ pub enum RunError {
     /// The holder.
     #[error("the holder of the listeners cannot be reached: {}", plain(.0))]
     Holder(#[source] io::Error),
+    /// A later daemon has opened the state directory.
+    #[error("a later daemon has opened the state directory")]
+    Replaced,
     /// The socket.
     #[error("the socket `{}` cannot be opened: {}", path.display(), plain(source))]
     Socket {
@@ -81,6 +84,7 @@ impl RunError {
             }
             Self::Engine(_)
             | Self::Holder(_)
+            | Self::Replaced
             | Self::Socket { .. }
             | Self::Log(_)
             | Self::Runtime(_) => None,

@@ -141,7 +141,7 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     let Awake { service, engines, news, sessions, sessions_lost, front } =
         wake(config, held.clone(), tell).await?;
     let _frozen = Frozen(&service.gateway.hubs);
-    let registry = service.registry.clone();
+    let (registry, store) = (service.registry.clone(), service.context.store.clone());
     let mut messengers = JoinSet::new();
     for news in news {
         messengers.spawn(pass_on_news(engines.clone(), news, registry.clone()));
@@ -157,7 +157,9 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "daemon ready");
     let mut clients = JoinSet::new();
     let how = tokio::select! {
-        how = until_told(&mut wishes, &mut orders, &held, &service.gateway.hubs, &exe) => how,
+        how = until_told(&mut wishes, &mut orders, &held, &service.gateway.hubs, &store, &exe) => {
+            how
+        }
         never = accept(&listener, &service, &mut clients) => match never {},
         never = keep_watch(&engines, &registry) => match never {},
         never = sweep(&service.gateway) => match never {},
@@ -165,8 +167,13 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
         never = held.pulse() => match never {},
     };
     drop(listener);
+    if how == Ending::Replaced {
+        // Exit as after a kill: the later daemon has taken over and must not be disturbed.
+        return Err(RunError::Replaced);
+    }
     service.gateway.note_use();
     match how {
+        Ending::Replaced => {}
         Ending::EndServers => {
             let drained = front.close();
             held.ending().await;
@@ -207,7 +214,7 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     sessions.close();
     match how {
         Ending::GiveWay => make_room(&held, &exe).await,
-        Ending::KeepServers | Ending::EndServers => Ok(()),
+        Ending::KeepServers | Ending::EndServers | Ending::Replaced => Ok(()),
     }
 }
 
@@ -236,7 +243,7 @@ async fn await_turn(config: &Config, held: &Held, orders: &mut Orders) -> Result
                 return Ok(true);
             }
             // The daemon that serves looks after that, and there is nobody to ask for our turn.
-            Order::HolderGone => return Ok(false),
+            Order::HolderGone | Order::Disconnected => return Ok(false),
             Order::GiveWay | Order::NotReplaced(_) => {}
         }
     }

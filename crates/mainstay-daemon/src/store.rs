@@ -245,6 +245,13 @@ impl Store {
         })
     }
 
+    /// Whether no later daemon has taken over since.
+    pub(crate) async fn is_current(&self) -> Result<bool, StoreError> {
+        let (store, ours) = (self.clone(), self.daemon.load(Ordering::SeqCst));
+        let check = move || store.read(|tx| Ok(newest_daemon(tx)? <= ours));
+        spawn_blocking(check).await.expect("the store's code does not panic")
+    }
+
     /// What commits wait for from now on.
     fn synchronize(&self, with: &str) -> Result<(), StoreError> {
         let connection = self.connection.lock().expect("the store's code does not panic");

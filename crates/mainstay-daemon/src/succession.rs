@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
 use mainstay_api::{ApiError, ErrorKind};
@@ -10,10 +11,11 @@ use mainstay_proxy::Hubs;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::RunError;
 use crate::held::{Held, Orders};
+use crate::store::Store;
 
 /// How long whoever asked for another daemon may take to be told that it comes.
 const TOLD: Duration = Duration::from_millis(100);
@@ -27,6 +29,9 @@ const STILL_QUIET: Duration = Duration::from_secs(1);
 /// How long it may take to start a holder in the end, when there is no other way to go on.
 const REPLACED: Duration = Duration::from_secs(15);
 
+/// How often a daemon checks whether a later one has registered.
+const REPLACED_CHECK: Duration = Duration::from_secs(5);
+
 /// How a daemon ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
@@ -36,6 +41,8 @@ pub(crate) enum Ending {
     EndServers,
     /// Another daemon goes on at once, with the same listeners.
     GiveWay,
+    /// Another daemon has taken over, or is about to: there is nothing to hand over.
+    Replaced,
 }
 
 /// Ends when a signal, a client or the holder says so. A signal leaves the servers up: whoever sends it
@@ -45,12 +52,14 @@ pub(crate) async fn until_told(
     orders: &mut Orders,
     held: &Held,
     hubs: &Hubs,
+    store: &Store,
     exe: &Path,
 ) -> Ending {
     let listen = |kind| signal(kind).expect("the runtime handles signals");
     let (mut term, mut int) = (listen(SignalKind::terminate()), listen(SignalKind::interrupt()));
     let mut asked = Asked::default();
     let mut holders = JoinSet::new();
+    let mut replaced = pin!(until_replaced(store));
     loop {
         tokio::select! {
             wish = wishes.recv() => match wish {
@@ -74,16 +83,24 @@ pub(crate) async fn until_told(
                     tracing::error!(why, "another daemon was to take over, and could not");
                     asked.refuse(&why);
                 }
+                Order::Disconnected => {
+                    tracing::error!("the holder closed the connection; it is starting another daemon");
+                    return Ending::Replaced;
+                }
                 Order::HolderGone => {
                     asked.holder_died();
                     let (held, exe) = (held.clone(), exe.to_owned());
                     holders.spawn(async move { held.replace_holder(&exe).await });
                 }
             },
-            Some(replaced) = holders.join_next() => {
-                if let Err(error) = replaced {
+            Some(started) = holders.join_next() => {
+                if let Err(error) = started {
                     tracing::error!(%error, "the holder was not replaced");
                 }
+            }
+            () = &mut replaced => {
+                tracing::error!("a later daemon has opened the state directory");
+                return Ending::Replaced;
             }
             _ = term.recv() => return Ending::KeepServers,
             _ = int.recv() => return Ending::KeepServers,
@@ -101,6 +118,24 @@ pub(crate) async fn make_room(held: &Held, exe: &Path) -> Result<(), RunError> {
     held.end_successor().await.map_err(RunError::Holder)?;
     let replaced = timeout(REPLACED, held.replace_holder(exe)).await;
     replaced.map_err(|elapsed| RunError::Holder(elapsed.into()))
+}
+
+/// Resolves when a later daemon has registered in the store. This daemon must then exit: shims and store
+/// reject its commands.
+async fn until_replaced(store: &Store) {
+    let mut readable = true;
+    loop {
+        sleep(REPLACED_CHECK).await;
+        match store.is_current().await {
+            Ok(false) => return,
+            Ok(true) => readable = true,
+            Err(error) => {
+                if std::mem::replace(&mut readable, false) {
+                    tracing::warn!(%error, "cannot read the newest daemon's number");
+                }
+            }
+        }
+    }
 }
 
 /// What clients want of the daemon itself.
@@ -223,6 +258,17 @@ impl Succession {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_notices_that_a_later_one_has_registered() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Store::open(&dir.path().join("state.db")).unwrap();
+        let (old, new) = (open(), open());
+        old.next_daemon().unwrap();
+        assert!(timeout(REPLACED_CHECK * 10, until_replaced(&old)).await.is_err());
+        new.next_daemon().unwrap();
+        timeout(REPLACED_CHECK * 10, until_replaced(&old)).await.unwrap();
+    }
 
     type Answer = oneshot::Receiver<Result<(), String>>;
 

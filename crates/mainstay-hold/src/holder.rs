@@ -15,7 +15,7 @@
 //!   stopped accepting; a signal to the holder only asks for that, and kills a daemon that does not heed
 //!   it within 10 seconds.
 //! - The instance is locked while the holder or any of its daemons lives. If the holder dies, the daemon
-//!   starts another one with all that it holds ([`Link::replace_holder`]).
+//!   starts another one with all that it holds ([`Link::replace_holder`]). There are never two.
 //! - Packets are accepted from the daemon's pid only; others are discarded.
 //!
 //! What happens next is decided in `plan`, which is pure; `run` carries it out. An idle holder sleeps in
@@ -168,18 +168,27 @@ pub fn run_when_free(config: Config, tell: impl FnOnce(First)) -> Result<(), Hol
 /// The holder that replaces a dead one. Its standard input is the socket that
 /// [`Link::replace_holder`] gave it; it comes back when the daemon has ended for good.
 pub fn take_over(config: Config) -> Result<(), HoldError> {
+    let signals = listen(&config)?;
     let taken = take_stdio(config.foreground).and_then(receive);
     let (spawned, mut lock, listeners) = taken.map_err(io_error("take over"))?;
-    lock::sign(&mut lock).map_err(io_error("write into the lock"))?;
-    let signals = listen(&config)?;
     let (plan, id) = Plan::adopt(clock::now(), config.exe.clone());
     let mut daemon = Daemon::new(id, spawned);
+    let holder_lock = match lock::holder(&config.state_dir) {
+        Ok(lock) => lock,
+        Err(error) => {
+            daemon.tell(&ToDaemon::NotReplaced { why: error.to_string() }, Vec::new());
+            return Err(HoldError::Lock(error));
+        }
+    };
+    // The pid in the lock is informational. A full disk must not prevent the takeover.
+    let _no_space = lock::sign(&mut lock);
     let holder_pid = std::process::id();
     daemon.tell(&ToDaemon::TakenOver { version: VERSION, holder_pid }, Vec::new());
     finish(Holder {
         config,
         plan,
         lock: Rc::new(lock.into()),
+        holder_lock: holder_lock.into(),
         listeners,
         daemons: vec![daemon],
         signals,
@@ -197,9 +206,11 @@ fn hold(
     signals: Signals,
     tell: impl FnOnce(First),
 ) -> Result<(), HoldError> {
+    let holder_lock = lock::holder(&config.state_dir).map_err(HoldError::Lock)?;
     finish(Holder {
         plan: Plan::begin(clock::now(), config.exe.clone()),
         lock: Rc::new(lock.into()),
+        holder_lock: holder_lock.into(),
         listeners: Listeners::default(),
         daemons: Vec::new(),
         signals,

@@ -82,7 +82,9 @@ async fn a_daemon_that_was_replaced_changes_nothing_any_more() {
     old.put(vec![stored("a")]).await.unwrap();
     let new = Store::open(&path).unwrap();
     old.want(vec!["a".parse().unwrap()], Wanted::Off).await.unwrap();
+    assert!(old.is_current().await.unwrap());
     assert_eq!(new.next_daemon().unwrap(), 2);
+    assert!(!old.is_current().await.unwrap() && new.is_current().await.unwrap());
 
     let name = || "a".parse::<ServerName>().unwrap();
     let attempts = [

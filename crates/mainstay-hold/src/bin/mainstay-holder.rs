@@ -253,6 +253,10 @@ impl<'a> Daemon<'a> {
                 self.replace_holder()?;
                 Ok(None)
             }
+            Order::Disconnected => {
+                self.note("disconnected")?;
+                Ok(Some(0))
+            }
             Order::Go => Ok(None),
         }
     }
@@ -314,6 +318,15 @@ impl<'a> Daemon<'a> {
                 thread::sleep(Duration::MAX);
                 return Ok(None);
             }
+            "shut-down" => {
+                // As "hang-up", but the daemon continues.
+                rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both)?;
+                ("done".into(), None)
+            }
+            "second-holder" => match self.replace_holder() {
+                Ok(()) => ("started".into(), None),
+                Err(error) => (format!("{:?}", error.kind()), None),
+            },
             "send" => {
                 rustix::net::send(&self.socket, &hex_bytes(rest)?, SendFlags::NOSIGNAL)?;
                 ("sent".into(), None)

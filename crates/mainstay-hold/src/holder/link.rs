@@ -20,7 +20,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal};
 
 use super::Place;
 use super::message::{self, ToDaemon, ToHolder, VERSION};
@@ -33,6 +33,10 @@ const HANDOVER: Duration = Duration::from_secs(10);
 
 /// How long a killed process may take to be gone.
 const DEATH: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// How long a holder that has closed its socket may take to exit. One that stays alive has closed it on
+/// purpose, and kills its daemon sooner than this.
+const HOLDER_DEATH: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
 
 /// What a daemon starts with.
 #[derive(Debug)]
@@ -67,6 +71,9 @@ pub enum Order {
     /// The holder has died, and with it any replacement that was under way. A daemon that serves
     /// starts another one ([`Link::replace_holder`]); a standby ends.
     HolderGone,
+    /// The holder is alive but has closed this daemon's socket, and starts another daemon. This daemon must
+    /// exit and must not start a holder.
+    Disconnected,
 }
 
 /// The daemon's way to its holder.
@@ -76,6 +83,8 @@ pub struct Link(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     socket: OwnedFd,
+    /// The holder's process; `None` if it had ended before it could be opened.
+    holder: Option<OwnedFd>,
     pending: Mutex<Pending>,
     connections: Mutex<Vec<(Place, OwnedFd)>>,
     /// The process that this daemon was told to give way to.
@@ -101,7 +110,8 @@ impl Link {
     ) -> io::Result<(Self, Welcome)> {
         let mut buffer = Buffer::new();
         let welcome = read_welcome(socket.as_fd(), &mut buffer)?;
-        Ok((Self::begin(socket, buffer, obey, || ())?, welcome))
+        let holder = open_parent(welcome.holder_pid)?;
+        Ok((Self::begin(socket, holder, buffer, obey, || ())?, welcome))
     }
 
     /// Opens a listener, or gives the one that is open at this place already.
@@ -168,15 +178,12 @@ impl Link {
         let Some(successor) = lock(&self.0.successor).take() else {
             return Err(io::Error::new(ErrorKind::NotFound, "it is not known"));
         };
-        match pidfd_send_signal(&successor, Signal::KILL) {
-            Ok(()) | Err(Errno::SRCH) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        let mut process = [PollFd::new(&successor, PollFlags::IN)];
-        match retry_on_intr(|| poll(&mut process, Some(&DEATH)))? {
-            0 => Err(ErrorKind::TimedOut.into()),
-            _ => Ok(()),
-        }
+        kill(&successor)
+    }
+
+    /// Whether the holder's process has ended, or ends within [`HOLDER_DEATH`].
+    fn holder_has_ended(&self) -> io::Result<bool> {
+        self.0.holder.as_ref().map_or(Ok(true), |holder| has_ended(holder, &HOLDER_DEATH))
     }
 
     /// Tells the watchdog that this daemon is well.
@@ -185,7 +192,8 @@ impl Link {
     }
 
     /// The holder is gone: starts another one, `exe args`, with all that this daemon holds. The new one
-    /// calls [`take_over`](super::take_over). Also gives its pid.
+    /// calls [`take_over`](super::take_over). Also gives its pid. Fails with
+    /// [`AddrInUse`](ErrorKind::AddrInUse) if another process has the holder lock.
     pub fn replace_holder(
         exe: &Path,
         args: &[OsString],
@@ -198,10 +206,12 @@ impl Link {
         descriptors::pass_only_stdio(&mut command);
         let mut holder = command.args(args).process_group(0).stdin(Stdio::from(theirs)).spawn()?;
         let mut buffer = Buffer::new();
-        match hand_over(socket.as_fd(), &mut buffer, lock, held) {
-            Ok(pid) => {
-                let link = Self::begin(socket, buffer, obey, move || reap(&mut holder))?;
-                Ok((link, pid))
+        let taken = hand_over(socket.as_fd(), &mut buffer, lock, held)
+            .and_then(|pid| Ok((pid, pidfd_open(Pid::from_child(&holder), PidfdFlags::empty())?)));
+        match taken {
+            Ok((pid, process)) => {
+                let reaped = move || reap(&mut holder);
+                Ok((Self::begin(socket, Some(process), buffer, obey, reaped)?, pid))
             }
             Err(error) => {
                 holder.kill()?;
@@ -214,19 +224,21 @@ impl Link {
     /// Starts to listen. `after` is called when the holder is gone and that was told.
     fn begin(
         socket: OwnedFd,
+        holder: Option<OwnedFd>,
         buffer: Buffer,
         obey: impl FnMut(Order) + Send + 'static,
         after: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             socket,
+            holder,
             pending: Mutex::default(),
             connections: Mutex::default(),
             successor: Mutex::default(),
         });
-        let listener = Arc::clone(&shared);
+        let link = Self(Arc::clone(&shared));
         let listen = move || {
-            listener.listen(buffer, obey);
+            link.listen(buffer, obey);
             after();
         };
         thread::Builder::new().name("holder".into()).spawn(listen)?;
@@ -246,30 +258,25 @@ impl Link {
         }
         answer.recv().unwrap_or_else(|_| Err(holder_gone()))
     }
-}
 
-impl Shared {
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        lock(&self.pending)
-    }
-
-    /// Comes back when the holder is gone. A holder that talks nonsense is as good as gone.
+    /// Returns when the holder closes the socket or sends an invalid message.
     fn listen(&self, mut buffer: Buffer, mut obey: impl FnMut(Order)) {
-        while let Ok(Some(packet)) = buffer.receive(self.socket.as_fd(), RecvFlags::empty()) {
+        let Self(shared) = self;
+        while let Ok(Some(packet)) = buffer.receive(shared.socket.as_fd(), RecvFlags::empty()) {
             match ToDaemon::decode(packet.bytes) {
                 Ok(Some(ToDaemon::Go)) => obey(Order::Go),
                 Ok(Some(ToDaemon::GiveWay)) => {
-                    *lock(&self.successor) = packet.descriptors.into_iter().next();
+                    *lock(&shared.successor) = packet.descriptors.into_iter().next();
                     obey(Order::GiveWay);
                 }
                 Ok(Some(ToDaemon::NotReplaced { why })) => obey(Order::NotReplaced(why)),
                 Ok(Some(ToDaemon::Connections(places))) => {
-                    let mut all = lock(&self.connections);
+                    let mut all = lock(&shared.connections);
                     all.extend(places.into_iter().zip(packet.descriptors));
                 }
                 Ok(Some(ToDaemon::Done { request, result })) => {
                     let listener = packet.descriptors.into_iter().next();
-                    self.answer(request, result.map(|()| listener).map_err(io::Error::from));
+                    shared.answer(request, result.map(|()| listener).map_err(io::Error::from));
                 }
                 Ok(
                     None
@@ -282,11 +289,19 @@ impl Shared {
                 Err(_) => break,
             }
         }
-        let mut pending = self.pending();
+        let mut pending = shared.pending();
         pending.holder_gone = true;
         pending.answers.clear();
         drop(pending);
-        obey(Order::HolderGone);
+        // If that is not known, assume that it is alive: two holders are worse than none.
+        let ended = self.holder_has_ended().unwrap_or(false);
+        obey(if ended { Order::HolderGone } else { Order::Disconnected });
+    }
+}
+
+impl Shared {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        lock(&self.pending)
     }
 
     fn answer(&self, request: u64, answer: Answer) {
@@ -394,10 +409,13 @@ fn hand_over(
     descriptors.extend(stderr.as_ref().map(AsFd::as_fd));
     packet::send(socket, &handover.encode(), &descriptors, SendFlags::empty())?;
     send_list(socket, held, ToHolder::Listeners)?;
-    let Some(ToDaemon::TakenOver { version: 1.., holder_pid }) =
-        ToDaemon::decode(next(socket, buffer)?.bytes).map_err(unexpected)?
-    else {
-        return Err(unexpected("the holder did not take over"));
+    let answer = ToDaemon::decode(next(socket, buffer)?.bytes).map_err(unexpected)?;
+    let holder_pid = match answer {
+        Some(ToDaemon::TakenOver { version: 1.., holder_pid }) => holder_pid,
+        Some(ToDaemon::NotReplaced { why }) => {
+            return Err(io::Error::new(ErrorKind::AddrInUse, why));
+        }
+        _ => return Err(unexpected("the holder did not take over")),
     };
     set_socket_timeout(socket, Timeout::Send, None)?;
     set_socket_timeout(socket, Timeout::Recv, None)?;
@@ -417,6 +435,32 @@ fn renew_stderr() -> io::Result<Option<OwnedFd>> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::stdio::dup2_stderr(&write)?;
     Ok(Some(read))
+}
+
+/// The process that started this one, if it has not ended yet.
+fn open_parent(pid: u32) -> io::Result<Option<OwnedFd>> {
+    let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return Ok(None) };
+    let parent = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(parent) => parent,
+        Err(Errno::SRCH) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    // It is still our parent, so the pid was not reused before it was opened.
+    Ok((getppid() == Some(pid)).then_some(parent))
+}
+
+fn kill(process: &OwnedFd) -> io::Result<()> {
+    match pidfd_send_signal(process, Signal::KILL) {
+        Ok(()) | Err(Errno::SRCH) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    if has_ended(process, &DEATH)? { Ok(()) } else { Err(ErrorKind::TimedOut.into()) }
+}
+
+/// Whether a process has ended, or does so within this time.
+fn has_ended(process: &OwnedFd, limit: &Timespec) -> io::Result<bool> {
+    let mut process = [PollFd::new(process, PollFlags::IN)];
+    Ok(retry_on_intr(|| poll(&mut process, Some(limit)))? > 0)
 }
 
 fn reap(holder: &mut Child) {

@@ -1,15 +1,27 @@
-//! The instance lock: one holder, with its daemons, per state directory.
+//! Two locks in the state directory.
 //!
-//! The lock belongs to the open file and not to a process. The holder gives it to every daemon, so the
-//! instance stays locked while any of them lives.
+//! The instance lock (`lock`): one holder, with its daemons, per state directory. It belongs to the open file
+//! and not to a process. The holder gives it to every daemon, so the instance stays locked while any of
+//! them lives.
+//!
+//! The holder lock (`holder.lock`): one holder, even while daemons have the instance lock. It never leaves
+//! the holder's process, except to the program that this process executes.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
+
+use crate::descriptors;
+
+/// How long, and how often, the holder lock is tried: a holder that was killed may not be gone yet.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// The outcome of an attempt that does not wait.
 pub(super) enum Attempt {
@@ -19,25 +31,31 @@ pub(super) enum Attempt {
     Taken(File, Option<u32>),
 }
 
-/// Takes the lock if it is free.
+/// Takes the instance lock if it is free.
 pub(super) fn attempt(state_dir: &Path) -> io::Result<Attempt> {
-    let mut file = File::options()
-        .create(true)
-        .read(true)
-        .write(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path(state_dir))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from) {
-        Ok(()) => {
-            sign(&mut file)?;
-            Ok(Attempt::Ours(file))
-        }
-        Err(error) if error.kind() == ErrorKind::WouldBlock => {
-            Ok(Attempt::Taken(file, owner(state_dir)?))
-        }
-        Err(error) => Err(error),
+    let mut file = open(&path(state_dir))?;
+    if try_lock(&file)? {
+        sign(&mut file)?;
+        Ok(Attempt::Ours(file))
+    } else {
+        Ok(Attempt::Taken(file, owner(state_dir)?))
     }
+}
+
+/// Takes the holder lock, or fails with [`AddrInUse`](ErrorKind::AddrInUse) if another process has it. If the
+/// file cannot be used at all, because the state directory is gone or read-only, the holder runs without
+/// this lock: the daemon has made sure that the last holder has ended, and no holder would be worse.
+pub(super) fn holder(state_dir: &Path) -> io::Result<File> {
+    let Ok(file) = open(&state_dir.join("holder.lock")) else { return descriptors::null() };
+    let mut waited = Duration::ZERO;
+    while !try_lock(&file)? {
+        if waited >= LOCK_TIMEOUT {
+            return Err(io::Error::new(ErrorKind::AddrInUse, "another holder is running"));
+        }
+        thread::sleep(LOCK_RETRY);
+        waited += LOCK_RETRY;
+    }
+    Ok(file)
 }
 
 /// The holder that took the lock last.
@@ -54,13 +72,28 @@ pub(super) fn wait(mut file: File) -> io::Result<File> {
 
 /// Writes our process into a lock that is ours.
 pub(super) fn sign(file: &mut File) -> io::Result<()> {
-    file.set_len(0)?;
+    let pid = format!("{}\n", std::process::id());
     file.rewind()?;
-    writeln!(file, "{}", std::process::id())
+    file.write_all(pid.as_bytes())?;
+    file.set_len(pid.len() as u64)
 }
 
 fn path(state_dir: &Path) -> PathBuf {
     state_dir.join("lock")
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.create(true).read(true).write(true).truncate(false).mode(0o600).open(path)
+}
+
+/// Returns false if another process has it.
+fn try_lock(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -79,5 +112,26 @@ mod tests {
         assert_eq!(pid, Some(std::process::id()));
         drop(copy);
         wait(other).unwrap();
+    }
+
+    #[test]
+    fn there_is_one_holder_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = holder(dir.path()).unwrap();
+        assert_eq!(holder(dir.path()).unwrap_err().kind(), ErrorKind::AddrInUse);
+        let ending = thread::spawn(move || {
+            thread::sleep(LOCK_RETRY * 3);
+            drop(first);
+        });
+        holder(dir.path()).unwrap();
+        ending.join().unwrap();
+    }
+
+    #[test]
+    fn a_holder_lock_that_cannot_be_used_is_no_reason_to_do_without_a_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("holder.lock")).unwrap();
+        holder(dir.path()).unwrap();
+        holder(&dir.path().join("missing")).unwrap();
     }
 }

@@ -31,10 +31,13 @@ const WORDS_AT_ONCE: usize = 64;
 /// The longest text about a daemon's end that is passed on. The rest of its packet is shorter.
 const MAX_TEXT: usize = 12 * 1024;
 
+#[expect(clippy::struct_field_names, reason = "`holder.lock` and `lock` are two locks")]
 pub(super) struct Holder<T> {
     pub(super) config: Config,
     pub(super) plan: Plan,
     pub(super) lock: Rc<OwnedFd>,
+    #[expect(dead_code, reason = "the lock is held while the file is open")]
+    pub(super) holder_lock: OwnedFd,
     pub(super) listeners: Listeners,
     pub(super) daemons: Vec<Daemon>,
     pub(super) signals: Signals,
@@ -273,7 +276,9 @@ impl<T: FnOnce(First)> Holder<T> {
             Order::Go => (ToDaemon::Go, Vec::new()),
             Order::GiveWay => (ToDaemon::GiveWay, self.successor_of(id)),
             Order::NotReplaced(why) => (ToDaemon::NotReplaced { why: clip(why) }, Vec::new()),
-            Order::HolderGone => unreachable!("nobody lives to say so"),
+            Order::HolderGone | Order::Disconnected => {
+                unreachable!("the daemon's own link says so")
+            }
         };
         if let Some(daemon) = self.daemon(id) {
             daemon.tell(&message, descriptors);

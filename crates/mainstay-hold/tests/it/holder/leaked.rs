@@ -1,8 +1,11 @@
-//! A copy of a daemon's socket has leaked to another process.
+//! A copy of a daemon's socket has leaked to another process; a holder is cut off from its daemon.
 
 use std::path::Path;
 
-use super::support::Bench;
+use rustix::process::Signal;
+
+use super::support::{Bench, kill};
+use crate::support::wait_for_exit;
 
 /// `Ending` with request 1: the holder would close all listeners.
 const ENDING: &str = "050100000000000000";
@@ -36,4 +39,42 @@ fn another_process_with_the_daemons_socket_is_not_obeyed() {
     // The daemon itself is obeyed.
     assert_eq!(bench.tell(&format!("send {}", replace(&unwanted))), "sent");
     bench.logged("unwanted ready");
+}
+
+/// In 0.1.0 the daemon took its holder for dead and started a second one.
+#[test]
+fn a_daemon_that_talks_nonsense_is_replaced_and_starts_no_second_holder() {
+    let (bench, holder) = Bench::serving();
+    let (_, daemon, _) = bench.who();
+    assert_eq!(bench.tell(&format!("send {GARBAGE}")), "sent");
+    wait_for_exit(daemon);
+    bench.logged_times("v1 ready", 2);
+    let (_, next, same) = bench.who();
+    assert_eq!(same, holder);
+    assert_ne!(next, daemon);
+    assert!(!bench.log().iter().any(|line| line.starts_with("v1 holder")), "{:?}", bench.log());
+}
+
+/// The holder cannot kill it, because it is stopped; the daemon must end by itself.
+#[test]
+fn a_daemon_that_is_disconnected_by_a_living_holder_ends() {
+    let (bench, holder) = Bench::serving();
+    let (_, daemon, _) = bench.who();
+    kill(holder, Signal::STOP);
+    assert_eq!(bench.tell("shut-down"), "done");
+    bench.logged("v1 disconnected");
+    kill(holder, Signal::CONT);
+    wait_for_exit(daemon);
+    bench.logged_times("v1 ready", 2);
+    assert_eq!(bench.who().2, holder);
+    assert!(!bench.log().iter().any(|line| line.starts_with("v1 holder")), "{:?}", bench.log());
+}
+
+#[test]
+fn a_second_holder_is_refused_while_the_first_one_runs() {
+    let (bench, holder) = Bench::serving();
+    let address = bench.address();
+    assert_eq!(bench.tell("second-holder"), "AddrInUse");
+    assert_eq!(bench.who().2, holder);
+    assert_eq!(bench.address(), address);
 }
