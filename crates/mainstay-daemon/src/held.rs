@@ -49,6 +49,8 @@ pub(crate) struct Circumstances {
     pub(crate) last_words: Option<String>,
     /// How often the holder wants to hear that this daemon lives.
     pub(crate) watchdog: Option<Duration>,
+    /// Whether the holder speaks version 1 of its protocol (Mainstay 0.1.0).
+    pub(crate) holder_is_outdated: bool,
 }
 
 struct Shared {
@@ -78,6 +80,7 @@ impl Held {
             replacement_failed: welcome.replacement_failed,
             last_words: welcome.last_words,
             watchdog: welcome.watchdog,
+            holder_is_outdated: welcome.holder_is_outdated,
         };
         let shared = Shared {
             link: Mutex::new(link),
@@ -229,6 +232,22 @@ impl Held {
         report(ended.await, "the listeners stay with the holder");
     }
 
+    /// Kills a holder of Mainstay 0.1.0, which accepts commands from every process that has a copy of its
+    /// daemon's socket, as all servers of 0.1.0 have. [`Order::HolderGone`] follows, and a new holder is
+    /// started.
+    pub(crate) async fn kill_outdated_holder(&self) {
+        if !self.circumstances().holder_is_outdated {
+            return;
+        }
+        let link = self.link();
+        match spawn_blocking(move || link.kill_holder()).await {
+            Ok(Ok(())) => tracing::info!("killed the holder of version 0.1.0"),
+            failed => {
+                report(failed, "cannot kill the holder of version 0.1.0; it is still running");
+            }
+        }
+    }
+
     /// Starts another holder in place of one that has died, and tries until there is one or this daemon
     /// [ends](Self::ending).
     pub(crate) async fn replace_holder(&self, exe: &Path) {
@@ -248,6 +267,13 @@ impl Held {
         }
     }
 
+    /// Sends a pulse immediately, which starts the watchdog of a new holder.
+    pub(crate) fn pulse_now(&self) {
+        if let Err(error) = self.link().pulse() {
+            tracing::debug!(%error, "the holder does not hear us");
+        }
+    }
+
     /// Tells the holder now and then that this daemon lives: it ends one that hangs.
     pub(crate) async fn pulse(&self) -> Infallible {
         let wanted = self.circumstances().watchdog.unwrap_or(PULSE);
@@ -255,9 +281,7 @@ impl Held {
         pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             pulse.tick().await;
-            if let Err(error) = self.link().pulse() {
-                tracing::debug!(%error, "the holder does not hear us");
-            }
+            self.pulse_now();
         }
     }
 
@@ -293,6 +317,7 @@ impl Held {
         *lock(&self.shared.link) = link.clone();
         self.shared.holder.store(pid, Ordering::Relaxed);
         drop(ending);
+        self.pulse_now();
         // What was let go of meanwhile, when there was nobody to tell.
         for (place, _) in held {
             if !self.listeners().contains_key(&place)

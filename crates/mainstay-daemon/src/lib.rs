@@ -155,6 +155,7 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
         tracing::warn!(%error, "the holder does not hear that this daemon serves");
     }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "daemon ready");
+    held.kill_outdated_holder().await;
     let mut clients = JoinSet::new();
     let how = tokio::select! {
         how = until_told(&mut wishes, &mut orders, &held, &service.gateway.hubs, &store, &exe) => {
@@ -244,7 +245,7 @@ async fn await_turn(config: &Config, held: &Held, orders: &mut Orders) -> Result
             }
             // The daemon that serves looks after that, and there is nobody to ask for our turn.
             Order::HolderGone | Order::Disconnected => return Ok(false),
-            Order::GiveWay | Order::NotReplaced(_) => {}
+            Order::GiveWay | Order::NotReplaced(_) | Order::HolderReexecuted(_) => {}
         }
     }
 }

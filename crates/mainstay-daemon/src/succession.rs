@@ -87,6 +87,13 @@ pub(crate) async fn until_told(
                     tracing::error!("the holder closed the connection; it is starting another daemon");
                     return Ending::Replaced;
                 }
+                Order::HolderReexecuted(Ok(())) => {
+                    held.pulse_now();
+                    tracing::info!("the holder runs the new program");
+                }
+                Order::HolderReexecuted(Err(why)) => {
+                    tracing::warn!(why, "the holder still runs the old program");
+                }
                 Order::HolderGone => {
                     asked.holder_died();
                     let (held, exe) = (held.clone(), exe.to_owned());

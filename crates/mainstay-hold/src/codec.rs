@@ -41,6 +41,10 @@ impl<'a> Reader<'a> {
         std::mem::take(&mut self.0).to_vec()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Checks that nothing is left.
     pub(crate) fn finish(self) -> Result<(), DecodeError> {
         if self.0.is_empty() { Ok(()) } else { Err(DecodeError::Trailing) }

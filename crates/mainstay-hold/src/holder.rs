@@ -17,6 +17,7 @@
 //! - The instance is locked while the holder or any of its daemons lives. If the holder dies, the daemon
 //!   starts another one with all that it holds ([`Link::replace_holder`]). There are never two.
 //! - Packets are accepted from the daemon's pid only; others are discarded.
+//! - A holder executes the program of its daemon when that has changed (`reexec`), so that updates reach it.
 //!
 //! What happens next is decided in `plan`, which is pure; `run` carries it out. An idle holder sleeps in
 //! `poll` without a time limit. Nothing leaks into a daemon but its three streams: everything else is
@@ -33,6 +34,7 @@ mod packet;
 mod place;
 mod plan;
 mod process;
+mod reexec;
 mod run;
 mod signals;
 mod waiting;
@@ -42,8 +44,11 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::rc::Rc;
+
+use rustix::process::Pid;
 
 use self::daemon::Daemon;
 pub use self::last_words::FILE as LAST_WORDS;
@@ -56,6 +61,7 @@ use self::packet::{Buffer, Packet};
 pub use self::place::Place;
 use self::plan::{Outcome, Plan};
 use self::process::{Process, Spawned};
+pub use self::reexec::runs;
 use self::run::Holder;
 use self::signals::Signals;
 use crate::clock;
@@ -74,6 +80,9 @@ pub struct Config {
     pub run_dir: PathBuf,
     /// Whether the daemon shares the standard output and error of the holder.
     pub foreground: bool,
+    /// Builds the command that executes the daemon's program as this holder; it calls [`take_over`]. Fails if
+    /// the daemon (the pid) does not run the program that is at `exe` now.
+    pub reexec: fn(&Config, exe: &Path, daemon: Pid) -> io::Result<Command>,
 }
 
 /// How the first start went.
@@ -165,15 +174,17 @@ pub fn run_when_free(config: Config, tell: impl FnOnce(First)) -> Result<(), Hol
     hold(config, lock, notify, signals, tell)
 }
 
-/// The holder that replaces a dead one. Its standard input is the socket that
-/// [`Link::replace_holder`] gave it; it comes back when the daemon has ended for good.
+/// Runs a holder that replaces a dead one, or continues a holder after a re-exec. Its standard input is the
+/// socket that [`Link::replace_holder`] or the previous program left there. Returns when the daemon has ended
+/// for good.
 pub fn take_over(config: Config) -> Result<(), HoldError> {
     let signals = listen(&config)?;
     let taken = take_stdio(config.foreground).and_then(receive);
-    let (spawned, mut lock, listeners) = taken.map_err(io_error("take over"))?;
+    let Inherited { spawned, mut lock, holder_lock, listeners } =
+        taken.map_err(io_error("take over"))?;
     let (plan, id) = Plan::adopt(clock::now(), config.exe.clone());
     let mut daemon = Daemon::new(id, spawned);
-    let holder_lock = match lock::holder(&config.state_dir) {
+    let holder_lock = match holder_lock.map_or_else(|| lock::holder(&config.state_dir), Ok) {
         Ok(lock) => lock,
         Err(error) => {
             daemon.tell(&ToDaemon::NotReplaced { why: error.to_string() }, Vec::new());
@@ -263,36 +274,59 @@ fn take_stdio(foreground: bool) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Receives what a daemon hands over.
-fn receive(socket: OwnedFd) -> io::Result<(Spawned, File, Listeners)> {
+/// What a new holder starts with.
+struct Inherited {
+    spawned: Spawned,
+    lock: File,
+    /// Only from the program that ran in this process before a re-exec.
+    holder_lock: Option<File>,
+    listeners: Listeners,
+}
+
+/// Receives what a daemon hands over, or the program that ran in this process before a re-exec.
+fn receive(inherited: OwnedFd) -> io::Result<Inherited> {
     let mut buffer = Buffer::new();
-    let Packet { bytes, descriptors, .. } = link::next(socket.as_fd(), &mut buffer)?;
-    let Some(ToHolder::Handover { version: 1.., stderr: has_stderr, listeners, .. }) =
-        ToHolder::decode(bytes).map_err(link::unexpected)?
-    else {
-        return Err(link::unexpected("nothing was handed over"));
+    let Packet { bytes, descriptors, .. } = link::next(inherited.as_fd(), &mut buffer)?;
+    let (has_stderr, count, resumed) = match ToHolder::decode(bytes).map_err(link::unexpected)? {
+        Some(ToHolder::Handover { version: 1.., stderr, listeners }) => (stderr, listeners, None),
+        Some(ToHolder::Resume { version: 2.., stderr, listeners, last_words }) => {
+            (stderr, listeners, Some(last_words))
+        }
+        _ => return Err(link::unexpected("nothing was handed over")),
     };
     let mut descriptors = descriptors.into_iter();
-    let (Some(lock), Some(pidfd)) = (descriptors.next(), descriptors.next()) else {
-        return Err(link::unexpected("no lock or no process came"));
-    };
-    let stderr = descriptors.next().filter(|_| has_stderr);
+    let mut next = || descriptors.next().ok_or_else(|| link::unexpected("a descriptor is missing"));
+    let lock = next()?;
+    let holder_lock = resumed.is_some().then(&mut next).transpose()?;
+    let pidfd = next()?;
+    let socket = resumed.is_some().then(&mut next).transpose()?;
+    let stderr = has_stderr.then(&mut next).transpose()?;
     if let Some(pipe) = &stderr {
         rustix::io::ioctl_fionbio(pipe, true)?;
     }
     let held =
         link::read_listeners(
-            socket.as_fd(),
+            inherited.as_fd(),
             &mut buffer,
-            listeners,
+            count,
             |bytes| match ToHolder::decode(bytes).map_err(link::unexpected)? {
                 Some(ToHolder::Listeners(places)) => Ok(places),
                 _ => Err(link::unexpected("no listeners came")),
             },
         )?;
+    let socket = socket.unwrap_or(inherited);
     packet::enable_sender_credentials(socket.as_fd())?;
-    let spawned = Spawned { process: Process::adopt(pidfd)?, socket, stderr };
-    Ok((spawned, lock.into(), Listeners::adopt(held)))
+    Ok(Inherited {
+        spawned: Spawned {
+            process: Process::adopt(pidfd)?,
+            socket,
+            stderr,
+            last_words: resumed.unwrap_or_default(),
+        },
+        lock: lock.into(),
+        holder_lock: holder_lock.map(File::from),
+        listeners: Listeners::adopt(held),
+    })
 }
 
 fn io_error(attempt: &'static str) -> impl Fn(io::Error) -> HoldError {

@@ -41,8 +41,10 @@ fn main() -> ExitCode {
     match (args.get(1).and_then(|word| word.to_str()), args.get(2)) {
         (Some("__shim"), Some(run_dir)) => return mainstay_hold::shim::main(Path::new(run_dir)),
         (Some("__demo-server"), None) => return demo_server::main(),
-        (Some(TAKE_OVER), None) => {
-            return finish(Context::of_this_process().and_then(|ctx| daemon::take_over(&ctx)));
+        (Some(TAKE_OVER), flag) => {
+            let foreground = flag.is_some_and(|flag| flag == daemon::FOREGROUND);
+            let take_over = |ctx: Context| daemon::take_over(&ctx, foreground);
+            return finish(Context::of_this_process().and_then(take_over));
         }
         (Some(REHEARSE), Some(dir)) => {
             let rehearse = |mut ctx| update::rehearse(&mut ctx, Path::new(dir));

@@ -5,6 +5,8 @@
 //! names, writes what happens to `DIR/log`, and answers each connection to one of its listeners, which is a
 //! command on one line. A flaw is what it does wrong. `send HEX` sends a packet into its standard input, as a
 //! process with a leaked socket could.
+//!
+//! A holder executes `DIR/new-holder` after a reload if there is such a file.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -55,7 +57,17 @@ fn config(dir: &str, exe: &str) -> Config {
         state_dir: dir.join("state"),
         run_dir: dir.join("run"),
         foreground: false,
+        reexec,
     }
+}
+
+fn reexec(config: &Config, exe: &Path, _daemon: Pid) -> io::Result<Command> {
+    let dir = config.state_dir.parent().ok_or(io::ErrorKind::NotFound)?;
+    let new = dir.join("new-holder");
+    let program = if new.exists() { new } else { "/proc/self/exe".into() };
+    let mut command = Command::new(program);
+    command.arg("take-over").arg(dir).arg(exe);
+    Ok(command)
 }
 
 fn send(hex: &str) -> io::Result<()> {
@@ -256,6 +268,10 @@ impl<'a> Daemon<'a> {
             Order::Disconnected => {
                 self.note("disconnected")?;
                 Ok(Some(0))
+            }
+            Order::HolderReexecuted(done) => {
+                self.note(&format!("holder re-executed: {done:?}"))?;
+                Ok(None)
             }
             Order::Go => Ok(None),
         }

@@ -52,8 +52,9 @@ pub(super) enum Heard {
 }
 
 impl Daemon {
-    pub(super) fn new(id: Id, Spawned { process, socket, stderr }: Spawned) -> Self {
-        let (outbox, words) = (VecDeque::new(), Tail::new(WORDS));
+    pub(super) fn new(id: Id, Spawned { process, socket, stderr, last_words }: Spawned) -> Self {
+        let (outbox, mut words) = (VecDeque::new(), Tail::new(WORDS));
+        words.push(&last_words);
         Self { id, process, socket: Some(socket), outbox, stderr, words }
     }
 
@@ -63,6 +64,11 @@ impl Daemon {
 
     pub(super) fn stderr(&self) -> Option<BorrowedFd<'_>> {
         self.stderr.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The end of what it wrote to standard error so far.
+    pub(super) fn last_words(&self) -> Vec<u8> {
+        self.words.to_vec()
     }
 
     /// Whether messages wait until it reads.

@@ -23,7 +23,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal};
 
 use super::Place;
-use super::message::{self, ToDaemon, ToHolder, VERSION};
+use super::message::{self, CHECKS_SENDER, ToDaemon, ToHolder, VERSION};
 use super::packet::{self, Buffer, Packet};
 use crate::codec::length;
 use crate::descriptors;
@@ -43,6 +43,9 @@ const HOLDER_DEATH: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
 pub struct Welcome {
     /// The process of the holder.
     pub holder_pid: u32,
+    /// Whether the holder is from Mainstay 0.1.0: it accepts commands from every process that has a copy of
+    /// the daemon's socket, and cannot execute another program. See [`Link::kill_holder`].
+    pub holder_is_outdated: bool,
     /// The instance lock. While this is open the instance stays locked, even without the holder.
     pub lock: OwnedFd,
     /// The listeners that are open already.
@@ -74,6 +77,8 @@ pub enum Order {
     /// The holder is alive but has closed this daemon's socket, and starts another daemon. This daemon must
     /// exit and must not start a holder.
     Disconnected,
+    /// The holder has executed the program of this daemon, or why it has not.
+    HolderReexecuted(Result<(), String>),
 }
 
 /// The daemon's way to its holder.
@@ -134,7 +139,7 @@ impl Link {
 
     /// The daemon serves. The holder knows it when this returns.
     pub fn ready(&self) -> io::Result<()> {
-        self.ask(|request| ToHolder::Ready { request }).map(drop)
+        self.ask(|request| ToHolder::Ready { request, holder: VERSION }).map(drop)
     }
 
     /// The daemon cannot serve, and why. If it is the first one, no other is tried.
@@ -151,14 +156,14 @@ impl Link {
     /// go and is no good, `fallback` is renamed over `exe`.
     pub fn replace(&self, exe: &Path, fallback: Option<&Path>) -> io::Result<()> {
         let (exe, fallback) = (exe.to_path_buf(), fallback.map(Path::to_path_buf));
-        self.say(&ToHolder::Replace { exe, fallback })
+        self.say_at_once(&ToHolder::Replace { exe, fallback })
     }
 
     /// Passes connections on to the successor, before [`yielded`](Self::yielded): each came to a place
     /// and is at rest.
     pub fn pass_on(&self, connections: &[(Place, BorrowedFd<'_>)]) -> io::Result<()> {
         let socket = self.0.socket.as_fd();
-        send_list(socket, connections, ToHolder::Connections)
+        send_list(socket, connections, ToHolder::Connections, SendFlags::empty())
     }
 
     /// The connections that the daemon before this one passed on. All are there when a standby is told
@@ -181,6 +186,12 @@ impl Link {
         kill(&successor)
     }
 
+    /// Kills the holder and waits until it has exited; [`Order::HolderGone`] follows. This replaces a holder
+    /// that cannot execute another program. Its listeners and its lock stay open in this daemon.
+    pub fn kill_holder(&self) -> io::Result<()> {
+        self.0.holder.as_ref().map_or(Ok(()), kill)
+    }
+
     /// Whether the holder's process has ended, or ends within [`HOLDER_DEATH`].
     fn holder_has_ended(&self) -> io::Result<bool> {
         self.0.holder.as_ref().map_or(Ok(true), |holder| has_ended(holder, &HOLDER_DEATH))
@@ -188,7 +199,7 @@ impl Link {
 
     /// Tells the watchdog that this daemon is well.
     pub fn pulse(&self) -> io::Result<()> {
-        self.say(&ToHolder::Pulse)
+        self.say_at_once(&ToHolder::Pulse)
     }
 
     /// The holder is gone: starts another one, `exe args`, with all that this daemon holds. The new one
@@ -249,6 +260,11 @@ impl Link {
         packet::send(self.0.socket.as_fd(), &word.encode(), &[], SendFlags::empty())
     }
 
+    /// Never blocks. Fails if the socket's buffer is full because the holder does not read.
+    fn say_at_once(&self, word: &ToHolder) -> io::Result<()> {
+        packet::send(self.0.socket.as_fd(), &word.encode(), &[], SendFlags::DONTWAIT)
+    }
+
     fn ask(&self, request: impl FnOnce(u64) -> ToHolder) -> Answer {
         let (sender, answer) = sync_channel(1);
         let number = self.0.pending().add(sender)?;
@@ -270,6 +286,8 @@ impl Link {
                     obey(Order::GiveWay);
                 }
                 Ok(Some(ToDaemon::NotReplaced { why })) => obey(Order::NotReplaced(why)),
+                Ok(Some(ToDaemon::TakenOver { .. })) => obey(Order::HolderReexecuted(Ok(()))),
+                Ok(Some(ToDaemon::ReexecFailed { why })) => obey(Order::HolderReexecuted(Err(why))),
                 Ok(Some(ToDaemon::Connections(places))) => {
                     let mut all = lock(&shared.connections);
                     all.extend(places.into_iter().zip(packet.descriptors));
@@ -278,14 +296,7 @@ impl Link {
                     let listener = packet.descriptors.into_iter().next();
                     shared.answer(request, result.map(|()| listener).map_err(io::Error::from));
                 }
-                Ok(
-                    None
-                    | Some(
-                        ToDaemon::Welcome { .. }
-                        | ToDaemon::Listeners(_)
-                        | ToDaemon::TakenOver { .. },
-                    ),
-                ) => {}
+                Ok(None | Some(ToDaemon::Welcome { .. } | ToDaemon::Listeners(_))) => {}
                 Err(_) => break,
             }
         }
@@ -330,7 +341,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn read_welcome(socket: BorrowedFd<'_>, buffer: &mut Buffer) -> io::Result<Welcome> {
     let Packet { bytes, descriptors, .. } = next(socket, buffer)?;
     let Some(ToDaemon::Welcome {
-        version: 1..,
+        version: version @ 1..,
         holder_pid,
         standby,
         replacement_failed,
@@ -348,19 +359,29 @@ fn read_welcome(socket: BorrowedFd<'_>, buffer: &mut Buffer) -> io::Result<Welco
             _ => Err(unexpected("no listeners came")),
         }
     })?;
-    Ok(Welcome { holder_pid, lock, listeners, standby, replacement_failed, last_words, watchdog })
+    Ok(Welcome {
+        holder_pid,
+        holder_is_outdated: version < CHECKS_SENDER,
+        lock,
+        listeners,
+        standby,
+        replacement_failed,
+        last_words,
+        watchdog,
+    })
 }
 
 /// Sends descriptors with their places, in as many packets as it takes.
-fn send_list(
+pub(super) fn send_list<D: AsFd>(
     socket: BorrowedFd<'_>,
-    all: &[(Place, BorrowedFd<'_>)],
+    all: &[(Place, D)],
     say: impl Fn(Vec<Place>) -> ToHolder,
+    flags: SendFlags,
 ) -> io::Result<()> {
     for list in message::lists(all) {
         let places = list.iter().map(|(place, _)| place.clone()).collect();
-        let descriptors: Vec<_> = list.iter().map(|(_, descriptor)| *descriptor).collect();
-        packet::send(socket, &say(places).encode(), &descriptors, SendFlags::empty())?;
+        let descriptors: Vec<_> = list.iter().map(|(_, descriptor)| descriptor.as_fd()).collect();
+        packet::send(socket, &say(places).encode(), &descriptors, flags)?;
     }
     Ok(())
 }
@@ -408,7 +429,7 @@ fn hand_over(
     let mut descriptors = vec![lock, process.as_fd()];
     descriptors.extend(stderr.as_ref().map(AsFd::as_fd));
     packet::send(socket, &handover.encode(), &descriptors, SendFlags::empty())?;
-    send_list(socket, held, ToHolder::Listeners)?;
+    send_list(socket, held, ToHolder::Listeners, SendFlags::empty())?;
     let answer = ToDaemon::decode(next(socket, buffer)?.bytes).map_err(unexpected)?;
     let holder_pid = match answer {
         Some(ToDaemon::TakenOver { version: 1.., holder_pid }) => holder_pid,

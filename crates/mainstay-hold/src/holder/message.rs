@@ -22,7 +22,14 @@ use super::packet::{MAX_BYTES, MAX_DESCRIPTORS};
 use crate::codec::{DecodeError, Put, Reader, length};
 
 /// The version of the protocol that this build speaks.
-pub(super) const VERSION: u32 = 1;
+///
+/// 1. Mainstay 0.1.0.
+/// 2. A holder accepts commands only from its daemon's process, and executes the program of a daemon that
+///    supports this holder version ([`ToHolder::Ready`]).
+pub(super) const VERSION: u32 = 2;
+
+/// From this version on, a holder checks the sender of packets.
+pub(super) const CHECKS_SENDER: u32 = 2;
 
 /// What a daemon says to a holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +40,15 @@ pub(super) enum ToHolder {
         version: u32,
         stderr: bool,
         listeners: u32,
+    },
+    /// Sent by a holder to the program that it executes next. Carries the instance lock, the holder lock, a
+    /// pidfd of the daemon, the socket to it and, if `stderr` is set, the readable end of its standard error.
+    /// Followed by listeners.
+    Resume {
+        version: u32,
+        stderr: bool,
+        listeners: u32,
+        last_words: Vec<u8>,
     },
     /// With as many descriptors.
     Listeners(Vec<Place>),
@@ -46,6 +62,8 @@ pub(super) enum ToHolder {
     },
     Ready {
         request: u64,
+        /// The holder version that the daemon's program supports.
+        holder: u32,
     },
     Ending {
         request: u64,
@@ -82,10 +100,15 @@ pub(super) enum ToDaemon {
     },
     /// With as many descriptors.
     Listeners(Vec<Place>),
-    /// The answer to a handover.
+    /// The answer to a handover ([`NotReplaced`](Self::NotReplaced) refuses it), and the first message of a
+    /// holder after a re-exec.
     TakenOver {
         version: u32,
         holder_pid: u32,
+    },
+    /// The holder could not execute the program of its daemon, and continues unchanged.
+    ReexecFailed {
+        why: String,
     },
     /// The answer to a request, with the listener if that was asked for.
     Done {
@@ -155,6 +178,7 @@ mod kind {
     pub(super) const REPLACE: u8 = 8;
     pub(super) const YIELDED: u8 = 9;
     pub(super) const PULSE: u8 = 10;
+    pub(super) const RESUME: u8 = 11;
 
     pub(super) const LISTENERS: u8 = 64;
 
@@ -167,8 +191,9 @@ mod kind {
 
     /// From here on, a type that is unknown is skipped.
     pub(super) const CONNECTIONS: u8 = 128;
+    pub(super) const REEXEC_FAILED: u8 = 129;
     /// The first of those that this build does not know.
-    pub(super) const SKIPPED: u8 = 129;
+    pub(super) const SKIPPED: u8 = 130;
 }
 
 impl ToHolder {
@@ -179,6 +204,14 @@ impl ToHolder {
                 out.put_u8(u8::from(*stderr));
                 out.put_u32(*listeners);
             }),
+            Self::Resume { version, stderr, listeners, last_words } => {
+                message(kind::RESUME, |out| {
+                    out.put_u32(*version);
+                    out.put_u8(u8::from(*stderr));
+                    out.put_u32(*listeners);
+                    out.put_bytes(last_words);
+                })
+            }
             Self::Listeners(places) => list(kind::LISTENERS, places),
             Self::Connections(places) => list(kind::CONNECTIONS, places),
             Self::Bind { request, place } => message(kind::BIND, |out| {
@@ -189,7 +222,10 @@ impl ToHolder {
                 out.put_u64(*request);
                 put_place(out, place);
             }),
-            Self::Ready { request } => message(kind::READY, |out| out.put_u64(*request)),
+            Self::Ready { request, holder } => message(kind::READY, |out| {
+                out.put_u64(*request);
+                out.put_u32(*holder);
+            }),
             Self::Ending { request } => message(kind::ENDING, |out| out.put_u64(*request)),
             Self::Prepared => message(kind::PREPARED, |_| ()),
             Self::Failed { word } => message(kind::FAILED, |out| out.put_bytes(word)),
@@ -215,7 +251,18 @@ impl ToHolder {
             kind::CONNECTIONS => Self::Connections(places(&mut from)?),
             kind::BIND => Self::Bind { request: from.u64()?, place: place(&mut from)? },
             kind::RELEASE => Self::Release { request: from.u64()?, place: place(&mut from)? },
-            kind::READY => Self::Ready { request: from.u64()? },
+            kind::READY => {
+                let request = from.u64()?;
+                // A daemon of version 1 does not say.
+                let holder = if from.is_empty() { 1 } else { from.u32()? };
+                Self::Ready { request, holder }
+            }
+            kind::RESUME => Self::Resume {
+                version: from.u32()?,
+                stderr: from.bool("stderr")?,
+                listeners: from.u32()?,
+                last_words: from.bytes()?.to_vec(),
+            },
             kind::ENDING => Self::Ending { request: from.u64()? },
             kind::PREPARED => Self::Prepared,
             kind::FAILED => Self::Failed { word: from.bytes()?.to_vec() },
@@ -225,7 +272,7 @@ impl ToHolder {
             },
             kind::YIELDED => Self::Yielded { request: from.u64()? },
             kind::PULSE => Self::Pulse,
-            kind::SKIPPED.. => return Ok(None),
+            kind::REEXEC_FAILED | kind::SKIPPED.. => return Ok(None),
             _ => return Err(DecodeError::Invalid("type")),
         }))
     }
@@ -271,6 +318,9 @@ impl ToDaemon {
             Self::NotReplaced { why } => {
                 message(kind::NOT_REPLACED, |out| out.put_bytes(why.as_bytes()))
             }
+            Self::ReexecFailed { why } => {
+                message(kind::REEXEC_FAILED, |out| out.put_bytes(why.as_bytes()))
+            }
         }
     }
 
@@ -294,6 +344,7 @@ impl ToDaemon {
             kind::GO => Self::Go,
             kind::GIVE_WAY => Self::GiveWay,
             kind::NOT_REPLACED => Self::NotReplaced { why: from.text("why")? },
+            kind::REEXEC_FAILED => Self::ReexecFailed { why: from.text("why")? },
             kind::SKIPPED.. => return Ok(None),
             _ => return Err(DecodeError::Invalid("type")),
         }))

@@ -10,6 +10,7 @@
 //! - No daemon is told to serve while another one serves: it waits for a yield or an end, and a kill
 //!   is no end before the process is gone.
 //! - After the listeners are released nothing is started. The holder ends when every daemon has.
+//! - The holder executes another program only while one daemon serves and no other lives.
 //! - Every wait has a limit, and [`Plan::deadline`] is the next of them. A daemon that serves has one only
 //!   if it pulses: then a long silence is taken for a hang.
 
@@ -60,6 +61,8 @@ pub(super) struct Plan {
     replacement_failed: Option<String>,
     /// The program that is put back before the next start.
     undone: Option<Undone>,
+    /// The program that the holder executes itself, as soon as no other daemon is left.
+    reexec: Option<PathBuf>,
     last_words: Option<String>,
     started: u32,
     actions: Vec<Action>,
@@ -105,6 +108,7 @@ impl Plan {
             proven: false,
             replacement_failed: None,
             undone: None,
+            reexec: None,
             last_words: None,
             started: 0,
             actions: Vec::new(),
@@ -171,7 +175,7 @@ impl Plan {
         let serves = self.serves(id);
         match word {
             Word::Prepared => self.prepared(now, id),
-            Word::Ready if serves => self.ready(now),
+            Word::Ready { can_hold } if serves => self.ready(now, can_hold),
             Word::Yielded if serves => self.yielded(now),
             Word::Failed(word) if serves => self.failed(word),
             Word::Failed(word) => self.withdraw(id, &text_of(&word)),
@@ -179,11 +183,11 @@ impl Plan {
             Word::Pulse => self.pulse(now, id),
             Word::Replace { exe, fallback } => self.replace(now, id, exe, fallback),
             // Said too early, or too late to matter.
-            Word::Ready | Word::Yielded => {}
+            Word::Ready { .. } | Word::Yielded => {}
         }
     }
 
-    fn ready(&mut self, now: Instant) {
+    fn ready(&mut self, now: Instant, can_hold: bool) {
         let Phase::Serving(serving) = &mut self.phase else { return };
         // One that is killed already may have been late by a hair; it stays killed.
         if serving.ready.is_some() || serving.daemon.is_killed() {
@@ -194,6 +198,7 @@ impl Plan {
             serving.daemon.unlimit();
             self.exe = trial.exe;
         }
+        self.reexec = can_hold.then(|| self.exe.clone());
         (self.replacement_failed, self.last_words) = (None, None);
         if !self.proven {
             self.proven = true;
@@ -366,6 +371,11 @@ impl Plan {
                     self.actions.push(Action::End(outcome));
                     self.phase = Phase::Over;
                 }
+            }
+            Phase::Serving(serving) if self.successor.is_none() && self.leaving.is_empty() => {
+                let is_well = serving.ready.is_some() && !serving.daemon.is_killed();
+                let reexec = if is_well { self.reexec.take() } else { None };
+                self.actions.extend(reexec.map(Action::Reexec));
             }
             Phase::Resting { .. }
             | Phase::Restoring(_)

@@ -3,11 +3,14 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_open, pidfd_send_signal,
+    waitid,
+};
 
 use super::{notify, packet};
 use crate::{descriptors, procfs};
@@ -18,8 +21,6 @@ pub(super) struct Process {
     /// `None` if it had ended, and was reaped, before it was adopted.
     pid: Option<Pid>,
     pidfd: OwnedFd,
-    /// `None` if it is not ours to reap.
-    child: Option<Child>,
 }
 
 /// A daemon that was started, and our ends.
@@ -30,6 +31,8 @@ pub(super) struct Spawned {
     pub(super) socket: OwnedFd,
     /// Its standard error, in the background.
     pub(super) stderr: Option<OwnedFd>,
+    /// What was read from there before.
+    pub(super) last_words: Vec<u8>,
 }
 
 /// Starts a daemon whose standard input is a socket to us. It has a process group of its own: what a
@@ -52,8 +55,8 @@ pub(super) fn spawn(exe: &Path, args: &[OsString], foreground: bool) -> io::Resu
     let pid = Pid::from_child(&child);
     match set_up.and_then(|()| pidfd_open(pid, PidfdFlags::empty())) {
         Ok(pidfd) => {
-            let process = Process { pid: Some(pid), pidfd, child: Some(child) };
-            Ok(Spawned { process, socket, stderr })
+            let process = Process { pid: Some(pid), pidfd };
+            Ok(Spawned { process, socket, stderr, last_words: Vec::new() })
         }
         Err(errno) => {
             child.kill()?;
@@ -64,9 +67,9 @@ pub(super) fn spawn(exe: &Path, args: &[OsString], foreground: bool) -> io::Resu
 }
 
 impl Process {
-    /// Adopts a process that another process has started.
+    /// Adopts a process that another process, or this one before a re-exec, has started.
     pub(super) fn adopt(pidfd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { pid: procfs::pid_of(pidfd.as_fd())?, pidfd, child: None })
+        Ok(Self { pid: procfs::pid_of(pidfd.as_fd())?, pidfd })
     }
 
     pub(super) fn pid(&self) -> Option<Pid> {
@@ -78,11 +81,11 @@ impl Process {
         let _has_ended = pidfd_send_signal(&self.pidfd, signal);
     }
 
-    /// How it has ended. To be asked when it has.
-    pub(super) fn reap(&mut self) -> String {
-        match self.child.as_mut().map(Child::wait) {
-            Some(Ok(status)) => how(status),
-            Some(Err(_)) | None => "it ended".into(),
+    /// How it has ended. Call it after the end. Unknown if it is not our child.
+    pub(super) fn reap(&self) -> String {
+        match waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED) {
+            Ok(Some(status)) => how(&status),
+            Ok(None) | Err(_) => "it ended".into(),
         }
     }
 }
@@ -94,8 +97,8 @@ impl AsFd for Process {
     }
 }
 
-fn how(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
+fn how(status: &WaitIdStatus) -> String {
+    match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => format!("it exited with {code}"),
         (None, Some(signal)) => format!("it was killed by signal {signal}"),
         (None, None) => "it ended".into(),

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::rc::Rc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,6 +21,7 @@ use super::notify::Notify;
 use super::packet::Buffer;
 use super::plan::{Action, Event, Id, Outcome, Plan, Start, Word};
 use super::process;
+use super::reexec::{self, HandoverState};
 use super::signals::Signals;
 use super::{Config, First, Order, last_words};
 use crate::clock;
@@ -36,7 +38,6 @@ pub(super) struct Holder<T> {
     pub(super) config: Config,
     pub(super) plan: Plan,
     pub(super) lock: Rc<OwnedFd>,
-    #[expect(dead_code, reason = "the lock is held while the file is open")]
     pub(super) holder_lock: OwnedFd,
     pub(super) listeners: Listeners,
     pub(super) daemons: Vec<Daemon>,
@@ -158,9 +159,10 @@ impl<T: FnOnce(First)> Holder<T> {
                 let released = if serves { self.listeners.release(&place) } else { Ok(()) };
                 self.answer(id, request, released.map(|()| Vec::new()));
             }
-            ToHolder::Ready { request } => {
-                self.take_in(Event::Said(id, Word::Ready));
+            ToHolder::Ready { request, holder } => {
+                // Answer first: the event may re-execute the holder.
                 self.answer(id, request, Ok(Vec::new()));
+                self.take_in(Event::Said(id, Word::Ready { can_hold: holder >= VERSION }));
             }
             ToHolder::Ending { request } => {
                 self.take_in(Event::Said(id, Word::Ending));
@@ -189,7 +191,7 @@ impl<T: FnOnce(First)> Holder<T> {
                 self.take_in(Event::Said(id, Word::Pulse));
             }
             // Only a new holder is told that.
-            ToHolder::Handover { .. } | ToHolder::Listeners(_) => {}
+            ToHolder::Handover { .. } | ToHolder::Resume { .. } | ToHolder::Listeners(_) => {}
         }
     }
 
@@ -233,6 +235,7 @@ impl<T: FnOnce(First)> Holder<T> {
                     tell(First::Ready);
                 }
             }
+            Action::Reexec(exe) => self.reexec(&exe),
             Action::Release => {
                 self.notify.stopping();
                 self.listeners.release_all();
@@ -276,13 +279,44 @@ impl<T: FnOnce(First)> Holder<T> {
             Order::Go => (ToDaemon::Go, Vec::new()),
             Order::GiveWay => (ToDaemon::GiveWay, self.successor_of(id)),
             Order::NotReplaced(why) => (ToDaemon::NotReplaced { why: clip(why) }, Vec::new()),
-            Order::HolderGone | Order::Disconnected => {
+            Order::HolderGone | Order::Disconnected | Order::HolderReexecuted(_) => {
                 unreachable!("the daemon's own link says so")
             }
         };
         if let Some(daemon) = self.daemon(id) {
             daemon.tell(&message, descriptors);
         }
+    }
+
+    /// Executes the program that the daemon runs, unless it is the holder's already. If that fails, the daemon
+    /// is notified and the holder continues. A pending signal makes it fail and is handled next.
+    fn reexec(&mut self, exe: &Path) {
+        let [daemon] = self.daemons.as_slice() else { return };
+        match self.try_reexec(daemon, exe) {
+            Ok(()) => {}
+            Err(error) => {
+                let why = clip(error.to_string());
+                self.daemons[0].tell(&ToDaemon::ReexecFailed { why }, Vec::new());
+            }
+        }
+    }
+
+    fn try_reexec(&self, daemon: &Daemon, exe: &Path) -> io::Result<()> {
+        let pid = daemon.process.pid().ok_or(io::ErrorKind::NotFound)?;
+        let command = (self.config.reexec)(&self.config, exe, pid)?;
+        if reexec::runs("self", Path::new(command.get_program()))? {
+            return Ok(());
+        }
+        if daemon.owes() {
+            return Err(io::Error::other("the daemon does not read its messages"));
+        }
+        let state = HandoverState {
+            lock: self.lock.as_fd(),
+            holder_lock: self.holder_lock.as_fd(),
+            listeners: &self.listeners,
+            daemon,
+        };
+        match reexec::reexec(command, &state, &self.signals)? {}
     }
 
     /// The process that is to take the place of this daemon; none if we are out of descriptors.

@@ -17,7 +17,7 @@ use crate::remote::{Ending, Remote, tell_of};
 use crate::text::{Cell, ago, columns, date_and_clock};
 use crate::ui::paint;
 
-pub(crate) use self::hold::{run_daemon, take_over};
+pub(crate) use self::hold::{FOREGROUND, run_daemon, take_over};
 
 /// A daemon that ends its servers may take as long as the slowest of them; this is past all reason.
 const STOP_LIMIT: Duration = Duration::from_secs(120);

@@ -33,6 +33,7 @@ fn another_version_takes_over_and_nobody_notices() {
     assert_eq!(scene.env.server("fx")["pid"], server["pid"]);
     let now = scene.daemon();
     assert_eq!((&now["version"], &now["holder"]), (&json!(NEW), &daemon["holder"]));
+    scene.until_holder_runs(&scene.program);
     assert_eq!(now["listen"], daemon["listen"]);
     assert_eq!(scene.ok(&["--version"]), format!("mainstay {NEW}\n"));
     let new = fs::metadata(&scene.program).unwrap();
@@ -42,6 +43,8 @@ fn another_version_takes_over_and_nobody_notices() {
     assert!(!scene.has_rehearsal());
 
     assert_eq!(scene.update(&scene.previous()).code, 0, "and back again");
+    scene.until_holder_runs(&scene.program);
+    assert_eq!(scene.daemon()["holder"], daemon["holder"]);
     assert_eq!(scene.daemon()["version"], OLD);
     assert_eq!(count(&session, 3), "3");
     assert_eq!(scene.env.server("fx")["pid"], server["pid"]);

@@ -18,7 +18,10 @@ fn a_word() -> impl Strategy<Value = ToHolder> {
         prop::collection::vec(a_place(), 0..20).prop_map(ToHolder::Listeners),
         (any::<u64>(), a_place()).prop_map(|(request, place)| ToHolder::Bind { request, place }),
         (any::<u64>(), a_place()).prop_map(|(request, place)| ToHolder::Release { request, place }),
-        any::<u64>().prop_map(|request| ToHolder::Ready { request }),
+        any::<(u64, u32)>().prop_map(|(request, holder)| ToHolder::Ready { request, holder }),
+        any::<(u32, bool, u32, Vec<u8>)>().prop_map(|(version, stderr, listeners, last_words)| {
+            ToHolder::Resume { version, stderr, listeners, last_words }
+        }),
         any::<u64>().prop_map(|request| ToHolder::Ending { request }),
         any::<Vec<u8>>().prop_map(|word| ToHolder::Failed { word }),
         ("[a-z/]{1,30}", any::<bool>()).prop_map(|(exe, fallback)| ToHolder::Replace {
@@ -56,6 +59,7 @@ fn an_order() -> impl Strategy<Value = ToDaemon> {
             result: Err(Refusal { errno, text }),
         }),
         ".{0,40}".prop_map(|why| ToDaemon::NotReplaced { why }),
+        ".{0,40}".prop_map(|why| ToDaemon::ReexecFailed { why }),
         Just(ToDaemon::Go),
         Just(ToDaemon::GiveWay),
         prop::collection::vec(a_place(), 0..20).prop_map(ToDaemon::Connections),
@@ -94,9 +98,15 @@ proptest! {
 #[test]
 fn what_may_be_missed_is_skipped() {
     assert_eq!(ToHolder::decode(&[200, 1, 2]), Ok(None));
-    assert_eq!(ToDaemon::decode(&[129]), Ok(None));
+    assert_eq!(ToDaemon::decode(&[130]), Ok(None));
     assert_eq!(ToHolder::decode(&[127]), Err(DecodeError::Invalid("type")));
     assert_eq!(ToDaemon::decode(&[]), Err(DecodeError::Short));
+}
+
+#[test]
+fn a_daemon_of_version_1_does_not_say_which_holder_it_can_be() {
+    let old = [&[4][..], &7_u64.to_le_bytes()].concat();
+    assert_eq!(ToHolder::decode(&old), Ok(Some(ToHolder::Ready { request: 7, holder: 1 })));
 }
 
 #[test]

@@ -26,7 +26,10 @@ pub(in crate::holder) enum Event {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::holder) enum Word {
     Prepared,
-    Ready,
+    Ready {
+        /// Whether its program can also run as this holder.
+        can_hold: bool,
+    },
     Failed(Vec<u8>),
     Ending,
     /// It lives.
@@ -61,6 +64,8 @@ pub(in crate::holder) enum Action {
     },
     /// The first daemon is ready.
     First,
+    /// Execute this program as the holder, with everything that is held. It is the daemon's program.
+    Reexec(PathBuf),
     /// Close all listeners.
     Release,
     /// The holder is done.

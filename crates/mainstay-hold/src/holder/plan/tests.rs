@@ -7,6 +7,12 @@ use crate::holder::Order;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// A daemon of 0.1.0 is ready.
+const READY: Word = Word::Ready { can_hold: false };
+
+/// A daemon is ready whose program can be the holder's.
+const CAN_HOLD: Word = Word::Ready { can_hold: true };
+
 /// A plan and its clock.
 struct Story {
     plan: Plan,
@@ -24,7 +30,7 @@ impl Story {
     fn serving() -> (Self, Id) {
         let mut story = Self::new();
         let id = story.starts(Event::Tick, "old", false).id;
-        assert_eq!(story.said(id, Word::Ready), [Action::First]);
+        assert_eq!(story.said(id, READY), [Action::First]);
         (story, id)
     }
 
@@ -127,7 +133,7 @@ fn a_daemon_that_dies_after_a_while_is_started_again_at_once() {
         let start = story.starts(gone(id), "old", false);
         assert_eq!(start.last_words.as_deref(), Some(HOW));
         id = start.id;
-        assert_eq!(story.said(id, Word::Ready), []);
+        assert_eq!(story.said(id, READY), []);
     }
 }
 
@@ -137,7 +143,7 @@ fn daemons_that_do_not_last_are_started_ever_later_and_then_given_up() {
     story.now += SECOND;
     id = story.starts(gone(id), "old", false).id;
     for wait in [100, 200, 400, 800] {
-        story.said(id, Word::Ready);
+        story.said(id, READY);
         story.now += Duration::from_millis(999);
         assert_eq!(story.gone(id), []);
         let (waited, actions) = story.in_time();
@@ -154,10 +160,10 @@ fn one_that_lasts_makes_up_for_those_that_did_not() {
     for _ in 0..20 {
         assert_eq!(story.gone(id), []);
         id = only_start(story.in_time().1, "old", false).id;
-        story.said(id, Word::Ready);
+        story.said(id, READY);
         story.now += SECOND;
         id = story.starts(gone(id), "old", false).id;
-        story.said(id, Word::Ready);
+        story.said(id, READY);
     }
 }
 
@@ -262,7 +268,7 @@ fn one_that_does_not_heed_a_signal_is_killed() {
 fn a_good_successor_serves_and_its_program_stays() {
     let (mut story, old, new) = Story::gone_to(Some("kept"));
     assert!(story.plan.serves(new) && !story.plan.serves(old));
-    assert_eq!(story.said(new, Word::Ready), []);
+    assert_eq!(story.said(new, READY), []);
     assert_eq!(story.in_time(), (30 * SECOND, vec![Action::Kill(old)]));
     assert_eq!(story.gone(old), []);
     assert_eq!(story.plan.deadline(), None);
@@ -291,7 +297,7 @@ fn one_replacement_at_a_time() {
     story.said(old, Word::Yielded);
     assert_eq!(story.said(old, again()), busy(old));
     assert_eq!(story.said(new, again()), busy(new));
-    story.said(new, Word::Ready);
+    story.said(new, READY);
     story.starts(Event::Said(new, again()), "newer", true);
 }
 
@@ -362,7 +368,7 @@ fn check_undone(spoil: impl Fn(&mut Story, Id) -> Vec<Action>, why: &str) {
         assert_eq!(story.gone(old), []);
         let mut actions = spoil(&mut story, new);
         if actions == [Action::Kill(new)] {
-            assert_eq!(story.said(new, Word::Ready), [], "too late");
+            assert_eq!(story.said(new, READY), [], "too late");
             actions = story.gone(new);
         }
         if let Some(fallback) = fallback {
@@ -371,7 +377,7 @@ fn check_undone(spoil: impl Fn(&mut Story, Id) -> Vec<Action>, why: &str) {
         }
         let start = only_start(actions, exe, false);
         assert_eq!(start.replacement_failed, Some(format!("{why}:\nhelp!")));
-        story.said(start.id, Word::Ready);
+        story.said(start.id, READY);
         assert_eq!(story.plan.deadline(), None);
         story.now += SECOND;
         let next = story.starts(gone(start.id), exe, false);
@@ -395,7 +401,7 @@ fn a_bad_successor_is_undone_after_it_was_told_to_go() {
 #[test]
 fn an_end_takes_everybody_along() {
     let (mut story, old, new) = Story::gone_to(None);
-    story.said(new, Word::Ready);
+    story.said(new, READY);
     let newer = story.asks(new, None);
     assert_eq!(story.said(new, Word::Ending), [Action::Release, Action::Kill(newer)]);
     assert_eq!(story.gone(new), [Action::Kill(old)]);
@@ -411,4 +417,49 @@ fn an_adopted_daemon_is_like_any_other() {
     assert_eq!(story.take(Event::Tick), []);
     assert_eq!(story.plan.deadline(), None);
     story.starts(gone(id), "old", false);
+}
+
+fn reexec(exe: &str) -> Action {
+    Action::Reexec(exe.into())
+}
+
+#[test]
+fn the_holder_executes_the_new_program_when_the_old_daemon_has_left() {
+    let (mut story, old, new) = Story::gone_to(None);
+    assert_eq!(story.said(new, CAN_HOLD), [], "the old daemon is still there");
+    assert_eq!(story.gone(old), [reexec("new")]);
+    assert_eq!(story.after(SECOND), [], "once");
+
+    let (mut story, old, new) = Story::gone_to(None);
+    story.gone(old);
+    assert_eq!(story.said(new, CAN_HOLD), [reexec("new")]);
+}
+
+#[test]
+fn the_holder_executes_no_program_that_cannot_be_a_holder() {
+    let (mut story, old, new) = Story::gone_to(None);
+    assert_eq!(story.said(new, READY), []);
+    assert_eq!(story.gone(old), []);
+}
+
+#[test]
+fn a_program_that_was_replaced_meanwhile_is_not_executed() {
+    let (mut story, old, new) = Story::gone_to(None);
+    story.said(new, CAN_HOLD);
+    let next = story.asks(new, None);
+    assert_eq!(story.gone(old), [], "a successor is under way");
+    story.said(next, Word::Prepared);
+    story.said(new, Word::Yielded);
+    assert_eq!(story.said(next, READY), []);
+    assert_eq!(story.gone(new), [], "0.1.0 is in its place now");
+}
+
+#[test]
+fn a_daemon_that_is_started_again_may_be_another_program() {
+    let mut story = Story::new();
+    let id = story.starts(Event::Tick, "old", false).id;
+    assert_eq!(story.said(id, CAN_HOLD), [Action::First, reexec("old")]);
+    story.after(STABLE);
+    let next = story.starts(gone(id), "old", false).id;
+    assert_eq!(story.said(next, CAN_HOLD), [reexec("old")]);
 }

@@ -2,9 +2,11 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::path::Path;
+use std::process::Command;
 
-use mainstay_api::{ApiError, ErrorKind};
-use mainstay_daemon::{Config, Held, RunError};
+use mainstay_api::{ApiError, ErrorKind, Instance};
+use mainstay_daemon::{Config, Held, RunError, TAKE_OVER};
 use mainstay_hold::holder::{self, First, HoldError};
 
 use super::RunArgs;
@@ -28,13 +30,11 @@ pub(crate) fn run_daemon(args: &RunArgs, ctx: &Context) -> Result<(), CliError> 
         let _leader = rustix::process::setsid();
         return hold_for_launcher(args, ctx);
     }
-    match hold(args, ctx, |_| ()) {
-        Ok(()) => Ok(()),
-        Err(Unheld::Taken(error) | Unheld::Failed(error)) => {
-            Err(CliError::Failed { message: error.message, help: error.help })
-        }
-    }
+    hold(args, ctx, |_| ()).map_err(failed)
 }
+
+/// After [`TAKE_OVER`]: the daemon shares the standard output and error of the holder.
+pub(crate) const FOREGROUND: &str = "--foreground";
 
 /// Why there is no daemon.
 enum Unheld {
@@ -42,6 +42,10 @@ enum Unheld {
     Taken(ApiError),
     /// It cannot start, or does not stay.
     Failed(ApiError),
+}
+
+fn failed((Unheld::Taken(error) | Unheld::Failed(error)): Unheld) -> CliError {
+    CliError::Failed { message: error.message, help: error.help }
 }
 
 /// Holds for a launcher, who is told by one line how the start went. After that line, nobody reads what
@@ -80,49 +84,65 @@ fn hold(args: &RunArgs, ctx: &Context, announce: impl FnOnce(&First)) -> Result<
             word = Some(text);
         }
     };
-    let ours = holder_config(args, &config);
+    let ours = holder_config(&config.instance, &config.exe, args.foreground());
     let ended =
         if args.service { holder::run_when_free(ours, tell) } else { holder::run(ours, tell) };
     if let Some(word) = word {
         return Err(Unheld::Failed(read_word(&word)));
     }
-    ended.map_err(|error| match error {
+    ended.map_err(|error| unheld(error, &config.instance))
+}
+
+fn unheld(error: HoldError, instance: &Instance) -> Unheld {
+    match error {
         HoldError::Taken { pid } => {
             let pid = pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-            let state = config.instance.state_dir.display();
+            let state = instance.state_dir.display();
             let message = format!("a daemon is running already{pid} for `{state}`");
             let help = "`mainstay daemon status` tells about it, `mainstay daemon stop` ends it";
             Unheld::Taken(ApiError::new(ErrorKind::Unavailable, message).with_help(help))
         }
+        HoldError::Lock(source) if source.kind() == io::ErrorKind::AddrInUse => {
+            unheld(HoldError::Taken { pid: None }, instance)
+        }
         HoldError::Lock(source) => {
-            let path = config.instance.state_dir.clone();
+            let path = instance.state_dir.clone();
             Unheld::Failed(word_of(&RunError::Directory { path, source }))
         }
         error @ (HoldError::NotStarted | HoldError::GaveUp { .. } | HoldError::Io { .. }) => {
-            Unheld::Failed(ApiError::new(ErrorKind::Internal, error.to_string()).with_help(
-                format!("its log tells more: {}", config.instance.daemon_log().display()),
-            ))
+            Unheld::Failed(
+                ApiError::new(ErrorKind::Internal, error.to_string())
+                    .with_help(format!("see its log: {}", instance.daemon_log().display())),
+            )
         }
-    })
+    }
 }
 
-/// Becomes a holder in place of one that died, for the daemon at our standard input.
-pub(crate) fn take_over(ctx: &Context) -> Result<(), CliError> {
-    let args = RunArgs { detached: true, service: false, held: false, to_stderr: false };
-    let config = config(ctx, false)?;
-    holder::take_over(holder_config(&args, &config))
-        .map_err(|error| CliError::failed(error.to_string(), "the daemon goes on without it"))
+/// Runs the holder that replaces a dead one, or continues this holder after a re-exec. The settings are the
+/// daemon's business: a config file that cannot be read must not end a holder.
+pub(crate) fn take_over(ctx: &Context, foreground: bool) -> Result<(), CliError> {
+    let instance = ctx.instance()?;
+    holder::take_over(holder_config(&instance, &ctx.exe, foreground))
+        .map_err(|error| failed(unheld(error, &instance)))
 }
 
-fn holder_config(args: &RunArgs, config: &Config) -> holder::Config {
-    let to_stderr = args.foreground().then_some("--to-stderr");
+fn holder_config(instance: &Instance, exe: &Path, foreground: bool) -> holder::Config {
+    let to_stderr = foreground.then_some("--to-stderr");
     let words = ["daemon", "run", "--held"].into_iter().chain(to_stderr);
     holder::Config {
-        exe: config.exe.clone(),
+        exe: exe.to_owned(),
         args: words.map(OsString::from).collect(),
-        state_dir: config.instance.state_dir.clone(),
-        run_dir: config.instance.run_dir.clone(),
-        foreground: args.foreground(),
+        state_dir: instance.state_dir.clone(),
+        run_dir: instance.run_dir.clone(),
+        foreground,
+        reexec: |config, exe, daemon| {
+            if !holder::runs(&daemon.to_string(), exe)? {
+                return Err(io::Error::other("the program has been replaced meanwhile"));
+            }
+            let mut command = Command::new(exe);
+            command.arg(TAKE_OVER).args(config.foreground.then_some(FOREGROUND));
+            Ok(command)
+        },
     }
 }
 

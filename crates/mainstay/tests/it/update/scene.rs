@@ -4,13 +4,13 @@
 //! first one, and needs no hook in it.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::env::{Output, TestEnv, fixture};
+use crate::env::{Output, TestEnv, fixture, until};
 
 /// This version, and one that is made of it.
 pub(crate) const OLD: &str = env!("CARGO_PKG_VERSION");
@@ -95,6 +95,15 @@ impl Scene {
             command
         });
         serde_json::from_str(&output.stdout).unwrap_or_else(|_| panic!("{output}"))
+    }
+
+    /// Waits until the holder runs the program that is at this path now.
+    pub(super) fn until_holder_runs(&self, program: &Path) {
+        let holder = self.daemon()["holder"].as_u64().unwrap();
+        until("the holder runs the new program", || {
+            let running = fs::metadata(format!("/proc/{holder}/exe")).unwrap().ino();
+            (running == fs::metadata(program).unwrap().ino()).then_some(())
+        });
     }
 
     pub(super) fn previous(&self) -> PathBuf {

@@ -21,7 +21,7 @@ enum Step {
 
 fn a_step() -> impl Strategy<Value = Step> {
     let word = prop_oneof![
-        4 => Just(Word::Ready),
+        4 => any::<bool>().prop_map(|can_hold| Word::Ready { can_hold }),
         4 => Just(Word::Prepared),
         3 => Just(Word::Yielded),
         1 => Just(Word::Failed(b"no".into())),
@@ -122,6 +122,10 @@ impl World {
                 self.take(Event::Restored(true));
             }
             Action::First => {}
+            Action::Reexec(_) => {
+                assert_eq!(self.alive, self.serving, "another daemon lives");
+                assert!(!self.alive.is_empty() && !self.released);
+            }
             Action::Release => self.released = true,
             Action::End(_) => {
                 assert!(self.alive.is_empty(), "{:?} are left", self.alive);
