@@ -7,7 +7,7 @@
 //!   wait for the next daemon and none is refused.
 //! - A daemon that dies is started again, at once at first, then ever later while they live less than a
 //!   second. After five such deaths in a row the holder gives up, closes the listeners and leaves the
-//!   last words in the run directory.
+//!   last words in the run directory. Daemons that live longer, but not long, are started again after a pause.
 //! - A daemon is replaced without a gap: its successor prepares beside it and serves when the old one has
 //!   yielded. A successor that is no good is undone, in the end by the program that was there before.
 //! - An end on purpose closes the listeners first, so a late client is refused rather than left waiting,

@@ -39,6 +39,15 @@ const WAITS: [Duration; 5] = [
     Duration::from_millis(800),
 ];
 
+/// A daemon that served for less time is short-lived.
+const LONG_LIVED: Duration = Duration::from_secs(30);
+
+/// This many short-lived daemons in a row are replaced immediately, so that clients notice nothing.
+const MAX_IMMEDIATE: usize = 10;
+
+/// How long to wait before each further start.
+const RESTART_PAUSE: Duration = Duration::from_millis(200);
+
 /// How long a daemon that has pulsed once may be silent.
 const SILENT: Duration = Duration::from_secs(20);
 
@@ -56,6 +65,8 @@ pub(super) struct Plan {
     leaving: Vec<Daemon>,
     /// How many daemons in a row were not stable.
     unstable: usize,
+    /// How many daemons in a row were short-lived.
+    short_lived: usize,
     /// Whether any daemon was ready.
     proven: bool,
     replacement_failed: Option<String>,
@@ -105,6 +116,7 @@ impl Plan {
             successor: None,
             leaving: Vec::new(),
             unstable: 0,
+            short_lived: 0,
             proven: false,
             replacement_failed: None,
             undone: None,
@@ -298,12 +310,15 @@ impl Plan {
         if !self.proven {
             return self.end(Outcome::NotStarted(text.into_bytes()));
         }
-        let stable = ready.is_some_and(|ready| now.saturating_duration_since(ready) >= STABLE);
-        self.unstable = if stable { 0 } else { self.unstable + 1 };
+        let served = ready.map(|ready| now.saturating_duration_since(ready)).unwrap_or_default();
+        self.unstable = if served >= STABLE { 0 } else { self.unstable + 1 };
+        self.short_lived = if served >= LONG_LIVED { 0 } else { self.short_lived + 1 };
         match WAITS.get(self.unstable) {
             Some(wait) => {
+                let pause =
+                    if self.short_lived > MAX_IMMEDIATE { RESTART_PAUSE } else { Duration::ZERO };
                 self.last_words = Some(text);
-                self.phase = Phase::Resting { until: now + *wait };
+                self.phase = Phase::Resting { until: now + pause.max(*wait) };
             }
             None => self.end(Outcome::GaveUp(text)),
         }

@@ -129,12 +129,43 @@ fn a_holder_that_serves_needs_no_clock() {
 fn a_daemon_that_dies_after_a_while_is_started_again_at_once() {
     let (mut story, mut id) = Story::serving();
     for _ in 0..100 {
-        story.now += SECOND;
+        story.now += LONG_LIVED;
         let start = story.starts(gone(id), "old", false);
         assert_eq!(start.last_words.as_deref(), Some(HOW));
         id = start.id;
         assert_eq!(story.said(id, READY), []);
     }
+}
+
+#[test]
+fn daemons_that_keep_dying_are_restarted_with_a_pause_forever() {
+    let (mut story, mut id) = Story::serving();
+    let mut waits = Vec::new();
+    for _ in 0..100 {
+        story.now += SECOND;
+        let mut actions = story.gone(id);
+        let mut waited = Duration::ZERO;
+        if actions.is_empty() {
+            (waited, actions) = story.in_time();
+        }
+        waits.push(waited);
+        let start = only_start(actions, "old", false);
+        id = start.id;
+        assert_eq!(story.said(id, READY), []);
+    }
+    assert_eq!(
+        waits[..MAX_IMMEDIATE],
+        [Duration::ZERO; MAX_IMMEDIATE],
+        "the first restarts are immediate"
+    );
+    assert!(waits.is_sorted(), "{waits:?}");
+    assert_eq!(waits[99], RESTART_PAUSE);
+
+    story.now += LONG_LIVED;
+    let id = story.starts(gone(id), "old", false).id;
+    assert_eq!(story.said(id, READY), []);
+    story.now += SECOND;
+    story.starts(gone(id), "old", false);
 }
 
 #[test]
@@ -161,7 +192,7 @@ fn one_that_lasts_makes_up_for_those_that_did_not() {
         assert_eq!(story.gone(id), []);
         id = only_start(story.in_time().1, "old", false).id;
         story.said(id, READY);
-        story.now += SECOND;
+        story.now += LONG_LIVED;
         id = story.starts(gone(id), "old", false).id;
         story.said(id, READY);
     }
