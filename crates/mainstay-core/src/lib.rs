@@ -8,6 +8,7 @@
 mod cause;
 mod inherit;
 mod name;
+pub mod panics;
 mod policy;
 pub mod refresh;
 mod spec;
@@ -18,6 +19,7 @@ mod unit;
 pub use cause::{Cause, Exit};
 pub use inherit::is_inherited;
 pub use name::{NameError, RunId, ServerName};
+pub use panics::lock;
 pub use policy::{OnStop, RestartPolicy, StableFrom};
 pub use spec::{
     ClientSettings, ContainerSpec, EngineKind, EnvVar, HeaderError, HeaderName, HeaderValue,

@@ -18,7 +18,7 @@ mod file;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use mainstay_proxy::{StreamKey, StreamNews, StreamRecord};
@@ -109,9 +109,8 @@ impl Calls {
         self.lock().paper = Paper::Closed;
     }
 
-    /// No code leaves the state half changed, not even by a panic.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        mainstay_core::lock(&self.state)
     }
 }
 

@@ -199,7 +199,7 @@ impl Clients {
         is_known: impl Fn(&ServerName) -> bool + Send + 'static,
     ) -> Vec<ClientReport> {
         let reports = self.work(move |desk| desk.sweep(is_known)).await;
-        let mut failed = self.shared.unswept.lock().expect("no code panics with this lock");
+        let mut failed = mainstay_core::lock(&self.shared.unswept);
         let before = std::mem::take(&mut *failed);
         for report in &reports {
             if report.done == ClientDone::Failed {
@@ -300,7 +300,7 @@ impl Clients {
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, StoredClient>> {
-        self.shared.known.lock().expect("no code panics with this lock")
+        mainstay_core::lock(&self.shared.known)
     }
 }
 

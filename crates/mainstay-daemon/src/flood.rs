@@ -23,7 +23,7 @@ struct Count {
 impl Flood {
     /// Whether an event may be recorded, and how many like it were not before.
     pub(crate) fn admit(&self, server: &str, kind: &'static str, now: Instant) -> Option<u32> {
-        let mut counts = self.counts.lock().expect("no code panics with this lock");
+        let mut counts = mainstay_core::lock(&self.counts);
         // Bounded by the servers that clients use at the same time.
         counts.retain(|_, count| {
             count.seen > ADMITTED || now.saturating_duration_since(count.since) < STRETCH

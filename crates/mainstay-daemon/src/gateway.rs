@@ -107,7 +107,7 @@ impl Gateway {
     }
 
     fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().expect("no code panics with this lock")
+        mainstay_core::lock(&self.kept)
     }
 }
 

@@ -13,7 +13,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use mainstay_api::Instance;
@@ -357,9 +357,8 @@ pub const TAKE_OVER: &str = "__take-over";
 /// What becomes of a listener that cannot be released.
 const STAYS: &str = "a listener stays with the holder";
 
-/// No code leaves what is locked here half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mainstay_core::lock(mutex)
 }
 
 /// Passes orders on; a daemon that has ended obeys none.

@@ -119,7 +119,7 @@ impl Journal {
 
     /// Writes what is left and closes the file.
     pub(crate) fn close(&self) {
-        let writer = self.shared.writer.lock().expect("no code panics with this lock").take();
+        let writer = mainstay_core::lock(&self.shared.writer).take();
         if let Some(writer) = writer
             && self.shared.to_writer.send(Order::Close).is_ok()
             && writer.join().is_err()

@@ -349,23 +349,23 @@ impl Registry {
     }
 
     fn isolated(&self) -> MutexGuard<'_, BTreeMap<ServerName, Isolated>> {
-        self.shared.isolated.lock().expect("no code panics with this lock")
+        mainstay_core::lock(&self.shared.isolated)
     }
 
     fn servers(&self) -> MutexGuard<'_, BTreeMap<ServerName, Handle>> {
-        self.shared.servers.lock().expect("no code panics with this lock")
+        mainstay_core::lock(&self.shared.servers)
     }
 
     fn orphans(&self) -> MutexGuard<'_, HashMap<ServerName, Legacy>> {
-        self.shared.orphans.lock().expect("no code panics with this lock")
+        mainstay_core::lock(&self.shared.orphans)
     }
 
     fn forgotten(&self) -> MutexGuard<'_, HashMap<ServerName, RunId>> {
-        self.shared.forgotten.lock().expect("no code panics with this lock")
+        mainstay_core::lock(&self.shared.forgotten)
     }
 
     fn drivers(&self) -> MutexGuard<'_, JoinSet<()>> {
-        self.shared.drivers.lock().expect("no code panics with this lock")
+        mainstay_core::lock(&self.shared.drivers)
     }
 }
 

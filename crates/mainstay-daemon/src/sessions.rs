@@ -222,9 +222,8 @@ impl Shared {
         Some(std::mem::take(&mut state.pending))
     }
 
-    /// No code leaves the changes half made, not even by a panic.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        mainstay_core::lock(&self.state)
     }
 }
 

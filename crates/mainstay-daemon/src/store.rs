@@ -254,7 +254,7 @@ impl Store {
 
     /// What commits wait for from now on.
     fn synchronize(&self, with: &str) -> Result<(), StoreError> {
-        let connection = self.connection.lock().expect("the store's code does not panic");
+        let connection = mainstay_core::lock(&self.connection);
         let set = connection.pragma_update(None, "synchronous", with);
         set.map_err(|error| StoreError::from_sqlite(&self.path, error))
     }
@@ -265,7 +265,7 @@ impl Store {
         behavior: TransactionBehavior,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<Option<T>>,
     ) -> Result<T, StoreError> {
-        let mut connection = self.connection.lock().expect("the store's code does not panic");
+        let mut connection = mainstay_core::lock(&self.connection);
         let run = || {
             let tx = connection.transaction_with_behavior(behavior)?;
             let done = work(&tx)?;

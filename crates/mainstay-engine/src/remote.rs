@@ -66,7 +66,7 @@ impl RemoteEngine {
     }
 
     fn runs(&self) -> MutexGuard<'_, HashMap<RunKey, Instant>> {
-        self.runs.lock().expect("no code panics while it holds this lock")
+        mainstay_core::lock(&self.runs)
     }
 }
 

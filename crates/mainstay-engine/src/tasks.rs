@@ -14,7 +14,7 @@ pub(crate) struct Tasks {
 
 impl Tasks {
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut all = self.all.lock().expect("no code panics while it holds this lock");
+        let mut all = mainstay_core::lock(&self.all);
         while let Some(ended) = all.try_join_next() {
             if let Err(error) = ended {
                 tracing::error!(%error, "a task of the engine ended badly");

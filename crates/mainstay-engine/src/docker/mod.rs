@@ -195,8 +195,7 @@ impl Engine for DockerEngine {
     }
 
     fn watch(&self) -> broadcast::Receiver<News> {
-        let early =
-            self.shared.early.lock().expect("no code panics while it holds this lock").take();
+        let early = mainstay_core::lock(&self.shared.early).take();
         early.unwrap_or_else(|| self.shared.news.subscribe())
     }
 

@@ -208,7 +208,7 @@ impl Pump {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no code panics while it holds this lock")
+    mainstay_core::lock(mutex)
 }
 
 struct Reader {

@@ -114,7 +114,7 @@ impl Server {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no code panics while it holds this lock")
+        mainstay_core::lock(&self.state)
     }
 
     /// Whether a container that bears its label is the one it has, or may have in a moment.

@@ -233,19 +233,19 @@ impl Shared {
     }
 
     pub(super) fn hosts(&self) -> MutexGuard<'_, HashMap<Address, Arc<Host>>> {
-        self.hosts.lock().expect("no code panics while it holds this lock")
+        mainstay_core::lock(&self.hosts)
     }
 
     pub(super) fn servers(&self) -> MutexGuard<'_, HashMap<ServerName, Arc<Server>>> {
-        self.servers.lock().expect("no code panics while it holds this lock")
+        mainstay_core::lock(&self.servers)
     }
 
     pub(super) fn left(&self) -> MutexGuard<'_, HashMap<ServerName, Record>> {
-        self.left.lock().expect("no code panics while it holds this lock")
+        mainstay_core::lock(&self.left)
     }
 
     pub(super) fn wanted(&self) -> MutexGuard<'_, BTreeSet<ServerName>> {
-        self.wanted.lock().expect("no code panics while it holds this lock")
+        mainstay_core::lock(&self.wanted)
     }
 }
 

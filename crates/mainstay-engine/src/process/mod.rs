@@ -196,7 +196,7 @@ impl Shared {
     }
 
     fn active(&self) -> MutexGuard<'_, HashMap<RunKey, Active>> {
-        self.active.lock().expect("no code panics while it holds this lock")
+        mainstay_core::lock(&self.active)
     }
 }
 

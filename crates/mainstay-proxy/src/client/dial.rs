@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -61,7 +61,7 @@ impl Dialer {
         for &addr in &addrs {
             match timeout(CONNECT, TcpStream::connect(addr)).await.unwrap_or_else(|_| late()) {
                 Ok(stream) => {
-                    *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(addr);
+                    *mainstay_core::lock(&self.last) = Some(addr);
                     return Ok(stream);
                 }
                 Err(error) => first_error = first_error.or(Some(error)),
@@ -72,7 +72,7 @@ impl Dialer {
     }
 
     fn last(&self) -> Option<SocketAddr> {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        *mainstay_core::lock(&self.last)
     }
 }
 

@@ -7,7 +7,7 @@
 //! written and answers read waits here too, as long as there are idle connections.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -99,8 +99,7 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change is one call on a collection, so a panic elsewhere leaves nothing half done.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        mainstay_core::lock(&self.state)
     }
 }
 

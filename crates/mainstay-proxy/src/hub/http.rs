@@ -262,7 +262,7 @@ impl HttpLane {
     }
 
     fn present(&self) -> MutexGuard<'_, Option<Arc<UpSession>>> {
-        self.present.lock().expect("no code panics with this lock")
+        mainstay_core::lock(&self.present)
     }
 }
 

@@ -379,7 +379,7 @@ impl LineLane {
     }
 
     fn router(&self) -> MutexGuard<'_, Router> {
-        self.router.lock().expect("no code panics with this lock")
+        mainstay_core::lock(&self.router)
     }
 }
 

@@ -424,5 +424,5 @@ impl Drop for Held {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no code panics with this lock")
+    mainstay_core::lock(mutex)
 }

@@ -50,7 +50,7 @@ impl Progress {
 
     /// Whether the client may be told this: only what is more than all before.
     pub(super) fn admits(&self, value: f64) -> bool {
-        let mut last = self.last.lock().expect("no code panics with this lock");
+        let mut last = mainstay_core::lock(&self.last);
         let more = last.is_none_or(|last| value > last);
         if more {
             *last = Some(value);

@@ -366,7 +366,7 @@ impl Session {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.inner.state.lock().expect("no code panics with this lock")
+        mainstay_core::lock(&self.inner.state)
     }
 }
 

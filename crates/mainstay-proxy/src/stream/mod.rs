@@ -19,7 +19,7 @@ mod reader;
 mod streams;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -214,9 +214,8 @@ impl Stream {
         }
     }
 
-    /// No code panics while it holds the lock in a way that leaves the state half changed.
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        mainstay_core::lock(&self.shared)
     }
 }
 
