@@ -379,6 +379,13 @@ fn unprepared(name: &ServerName, error: &StartError) -> ApiError {
             ErrorKind::Unavailable,
             "nothing was changed; start a container engine, such as Docker or Podman",
         ),
+        StartError::NamesTaken { .. } => {
+            (ErrorKind::Unavailable, "nothing was changed; rename one with `docker rename OLD NEW`")
+        }
+        StartError::Unrecorded { .. } => (
+            ErrorKind::Unavailable,
+            "nothing was changed; make that directory writable or free disk space, then try again",
+        ),
         StartError::NotFound { .. }
         | StartError::NotExecutable { .. }
         | StartError::BadDirectory { .. }

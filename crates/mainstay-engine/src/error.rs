@@ -74,6 +74,20 @@ pub enum StartError {
     /// Somebody has removed what the server runs in.
     #[error("its container was removed")]
     Removed,
+    /// Every name that its container may have belongs to a container that we did not create.
+    #[error("the container names {} are in use by other containers; rename or remove one", names(.taken))]
+    NamesTaken {
+        /// The names, and the ids of the containers that have them.
+        taken: Vec<(String, String)>,
+    },
+    /// The records of containers cannot be written.
+    #[error("its container cannot be recorded in `{}`: {cause}", dir.display())]
+    Unrecorded {
+        /// The directory of the records.
+        dir: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
     /// The holder process could not be started or did not report.
     #[error("the process that holds the server could not be started: {what}")]
     Shim {
@@ -102,6 +116,7 @@ impl StartError {
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Short { .. } => true,
+            Self::Unrecorded { cause, .. } => is_shortage(cause),
             Self::Shim { source, .. } => is_shortage(source) || is_hang_up(source),
             Self::NotFound { .. }
             | Self::NotExecutable { .. }
@@ -112,6 +127,7 @@ impl StartError {
             | Self::NoImage { .. }
             | Self::Away { .. }
             | Self::Removed
+            | Self::NamesTaken { .. }
             | Self::Refused(_) => false,
         }
     }
@@ -137,6 +153,12 @@ fn name(kind: Option<EngineKind>) -> &'static str {
         Some(EngineKind::Podman) => "Podman",
         None => "container engine",
     }
+}
+
+fn names(taken: &[(String, String)]) -> String {
+    let short = |id: &str| id.get(..12).unwrap_or(id).to_owned();
+    let each = taken.iter().map(|(name, id)| format!("`{name}` (id {})", short(id)));
+    each.collect::<Vec<_>>().join(" and ")
 }
 
 fn places(tried: &[String]) -> String {
@@ -290,12 +312,17 @@ mod tests {
             Errno::DQUOT,
             Errno::TXTBSY,
         ];
+        let unrecorded = |cause| StartError::Unrecorded { dir: PathBuf::from("/x"), cause };
+        let all = |errno: Errno| [shim(os(errno)), refused(os(errno)), unrecorded(os(errno))];
         for errno in passing {
-            assert!(shim(os(errno)).is_passing() && refused(os(errno)).is_passing(), "{errno}");
+            assert!(all(errno).iter().all(StartError::is_passing), "{errno}");
         }
         for errno in [Errno::NOENT, Errno::ACCESS, Errno::NOTDIR, Errno::NOEXEC, Errno::ADDRINUSE] {
-            assert!(!shim(os(errno)).is_passing() && !refused(os(errno)).is_passing(), "{errno}");
+            assert!(!all(errno).iter().any(StartError::is_passing), "{errno}");
         }
+        let full = unrecorded(os(Errno::NOSPC)).to_string();
+        let expected = "its container cannot be recorded in `/x`: No space left on device";
+        assert!(full.starts_with(expected), "{full}");
         assert!(shim(io::ErrorKind::TimedOut.into()).is_passing(), "no report in time");
         assert!(shim(io::ErrorKind::UnexpectedEof.into()).is_passing(), "it died");
         assert!(!shim(io::Error::other("junk")).is_passing());

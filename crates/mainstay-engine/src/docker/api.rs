@@ -10,8 +10,8 @@ use bollard::Docker;
 use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::errors::Error;
 use bollard::models::{
-    ContainerCreateBody, ContainerInspectResponse, ContainerStateStatusEnum, EventMessage,
-    HealthStatusEnum,
+    ContainerCreateBody, ContainerInspectResponse, ContainerStateStatusEnum,
+    ContainerSummaryStateEnum, EventMessage, HealthStatusEnum,
 };
 use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, EventsOptionsBuilder,
@@ -51,9 +51,12 @@ pub(crate) enum Failure {
     /// It cannot be in the present state of things.
     #[error("{0}")]
     Conflict(String),
-    /// The engine does not want to, or is not able to.
+    /// The engine does not want to.
     #[error("{0}")]
     Refused(String),
+    /// The engine failed, before or after it executed the request.
+    #[error("{0}")]
+    Internal(String),
     /// There was no answer, or none that makes sense.
     #[error("{0}")]
     Silent(String),
@@ -65,6 +68,7 @@ impl From<Error> for Failure {
             Error::DockerResponseServerError { status_code, message } => match status_code {
                 404 => Self::Missing(message),
                 409 => Self::Conflict(message),
+                500.. => Self::Internal(message),
                 _ => Self::Refused(message),
             },
             Error::DockerStreamError { error } => Self::Refused(error),
@@ -97,12 +101,19 @@ pub(crate) struct Inspected {
     pub(crate) ports: HashMap<u16, u16>,
 }
 
-/// A container of ours, as a list has it.
+/// A container with the labels of this instance, as a list has it. Anyone can set labels: whether this
+/// instance created it is decided by [`ownership`](super::ownership).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) id: String,
     pub(crate) name: String,
+    /// What its labels say.
     pub(crate) server: String,
+    pub(crate) nonce: Option<String>,
+    /// When it was created, in seconds of Unix time.
+    pub(crate) created: i64,
+    /// Whether it was ever started.
+    pub(crate) started: bool,
 }
 
 /// The API of one engine.
@@ -152,7 +163,7 @@ impl Api {
         self.docker.events(Some(EventsOptionsBuilder::default().filters(&filters).build()))
     }
 
-    /// All containers of this instance, whether they run or not.
+    /// All containers with the label of this instance, whether they run or not.
     pub(crate) async fn list(&self, instance: &str) -> Result<Vec<Listed>, Failure> {
         let filters = HashMap::from([("label", vec![format!("{}={instance}", body::INSTANCE)])]);
         let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
@@ -164,14 +175,36 @@ impl Api {
             let server = labels.remove(body::SERVER)?;
             let name = found.names?.into_iter().next()?;
             let name = name.trim_start_matches('/').to_owned();
-            Some(Listed { id: found.id?, name, server })
+            let (nonce, created) = (labels.remove(body::NONCE), found.created.unwrap_or_default());
+            // Podman lists its state `configured` as `created`, too.
+            let started = found.state != Some(ContainerSummaryStateEnum::CREATED);
+            Some(Listed { id: found.id?, name, server, nonce, created, started })
         });
         Ok(listed.collect())
     }
 
+    /// Inspects the container with this id.
     pub(crate) async fn inspect(&self, id: &str) -> Result<Inspected, Failure> {
-        let asked = self.docker.inspect_container(id, None::<InspectContainerOptions>);
-        Ok(inspected(id, in_time(ASK, asked).await?))
+        let found = self.find(id).await?;
+        if found.id.as_deref() != Some(id) {
+            // Engines also find a container by its name, and someone may have named one like that.
+            return Err(Failure::Missing(format!("there is no container with the id {id}")));
+        }
+        Ok(inspected(id, found))
+    }
+
+    /// The id of the container that has a name.
+    pub(crate) async fn id_of(&self, name: &str) -> Result<Option<String>, Failure> {
+        match self.find(name).await {
+            Ok(found) => Ok(found.id),
+            Err(Failure::Missing(_)) => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn find(&self, id_or_name: &str) -> Result<ContainerInspectResponse, Failure> {
+        let asked = self.docker.inspect_container(id_or_name, None::<InspectContainerOptions>);
+        Ok(in_time(ASK, asked).await?)
     }
 
     /// Whether an image is there.
@@ -198,11 +231,7 @@ impl Api {
     }
 
     /// Creates a container of that name.
-    pub(crate) async fn create_as(
-        &self,
-        name: &str,
-        body: &ContainerCreateBody,
-    ) -> Result<String, Failure> {
+    async fn create_as(&self, name: &str, body: &ContainerCreateBody) -> Result<String, Failure> {
         let options = CreateContainerOptionsBuilder::default().name(name).build();
         Ok(self.docker.create_container(Some(options), body.clone()).await?.id)
     }
@@ -234,13 +263,17 @@ impl Api {
         Ok(self.docker.unpause_container(id).await?)
     }
 
-    /// Removes a container with what only it uses; one that is gone already is no failure.
-    pub(crate) async fn remove(&self, id: &str) -> Result<(), Failure> {
+    /// Removes the container with this id and what only it uses. Returns whether it is gone: `false` while
+    /// another removal is in progress.
+    pub(crate) async fn remove(&self, id: &str) -> Result<bool, Failure> {
+        if let Err(Failure::Missing(_)) = self.inspect(id).await {
+            return Ok(true);
+        }
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
         match self.docker.remove_container(id, Some(options)).await.map_err(Failure::from) {
-            // Somebody else is just removing it.
-            Err(Failure::Missing(_) | Failure::Conflict(_)) => Ok(()),
-            other => other,
+            Ok(()) | Err(Failure::Missing(_)) => Ok(true),
+            Err(Failure::Conflict(_)) => Ok(false),
+            Err(failure) => Err(failure),
         }
     }
 

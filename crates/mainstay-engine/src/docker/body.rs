@@ -15,14 +15,17 @@ use mainstay_core::{
     ContainerSpec, EngineKind, Limits, RunId, ServerName, ServerSpec, Transport, Volume,
 };
 
+// Labels are for people and for lists. They do not prove that a container is ours, because anyone can
+// set them, and `docker commit` copies them: see `ownership`.
+
 /// Which instance of Mainstay a container belongs to.
 pub(crate) const INSTANCE: &str = "mainstay.instance";
 /// Which server it is.
 pub(crate) const SERVER: &str = "mainstay.server";
 /// For which run it was created.
 pub(crate) const RUN: &str = "mainstay.run";
-/// The [`digest`] of the spec that it was created from.
-pub(crate) const SPEC: &str = "mainstay.spec";
+/// The nonce of its [`Creation`](super::creations::Creation).
+pub(crate) const NONCE: &str = "mainstay.nonce";
 
 /// Whose container it is.
 #[derive(Debug)]
@@ -30,6 +33,7 @@ pub(crate) struct Labels<'a> {
     pub(crate) instance: &'a str,
     pub(crate) server: &'a ServerName,
     pub(crate) run: RunId,
+    pub(crate) nonce: &'a str,
 }
 
 /// What is created for a server.
@@ -53,7 +57,7 @@ pub(crate) fn create_body(
         stdin_once: Some(false),
         tty: Some(false),
         exposed_ports: published_port(container).map(|port| vec![port]),
-        labels: Some(label_map(container, labels)),
+        labels: Some(label_map(labels)),
         stop_timeout: Some(whole_seconds(spec.restart.stop_timeout)),
         host_config: Some(host_config(container)),
         ..ContainerCreateBody::default()
@@ -61,7 +65,8 @@ pub(crate) fn create_body(
 }
 
 /// Names the spec as far as it decides what is created: a changed digest means that a new container is
-/// needed. It is the same in every version of Mainstay, as long as what is created is.
+/// needed. It is the same in every version of Mainstay, as long as what is created is. It depends on secrets,
+/// so it is kept in our records and not sent to the engine.
 pub(crate) fn digest(container: &ContainerSpec) -> String {
     let mut hash = Fnv::new();
     hash.field("image", [container.image.as_str()]);
@@ -88,12 +93,12 @@ pub(crate) fn digest(container: &ContainerSpec) -> String {
     hash.finish()
 }
 
-fn label_map(container: &ContainerSpec, labels: &Labels<'_>) -> HashMap<String, String> {
+fn label_map(labels: &Labels<'_>) -> HashMap<String, String> {
     let labels = [
         (INSTANCE, labels.instance.to_owned()),
         (SERVER, labels.server.to_string()),
         (RUN, labels.run.to_string()),
-        (SPEC, digest(container)),
+        (NONCE, labels.nonce.to_owned()),
     ];
     labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_core::{Cause, RunId};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::api::{Failure, Listed};
 use super::host::{Host, Up};
+use super::ownership::{Plan, Source, plan};
 use super::server::Server;
 use super::shared::Shared;
 use crate::News;
@@ -61,7 +62,7 @@ impl Shared {
             let alone = missing.len() == 1 && !returned;
             self.look_again(up, missing, there.is_empty() && !alone).await?;
         }
-        self.sweep(host, up, listed);
+        self.sweep(host, up, &listed).await;
         Ok(())
     }
 
@@ -106,53 +107,60 @@ impl Shared {
         self.send(News::Gone { key: server.key(last), cause });
     }
 
-    /// Removes, meanwhile, the containers of this instance that belong to no server any more, and those
-    /// that were to be replaced when a daemon died.
-    fn sweep(self: &Arc<Self>, host: &Arc<Host>, up: &Up, listed: Vec<Listed>) {
-        let left = self.left_at(host, up);
-        let unwanted: Vec<String> = listed
-            .into_iter()
-            .filter(|found| !self.is_wanted(found))
-            .map(|found| found.id)
-            .collect();
-        if left.is_empty() && unwanted.is_empty() {
+    /// Removes, in the background, the containers that this instance created and that no server needs: those
+    /// of servers that were forgotten, and those that were to be replaced when a daemon died.
+    async fn sweep(self: &Arc<Self>, host: &Arc<Host>, up: &Up, listed: &[Listed]) {
+        let (entries, now) = (self.creations.all(), Instant::now());
+        let address = host.address.to_string();
+        let source = Source { address: &address, engine: &up.who.id };
+        let plan = plan(source, listed, &entries, |server| self.need(server), now);
+        host.report_foreign(listed, &plan.foreign);
+        for (nonce, missing) in &plan.unbound {
+            self.creations.note_missing(nonce, *missing, now);
+        }
+        for nonce in &plan.expired {
+            self.creations.forget(nonce).await;
+        }
+        if plan.claim.is_empty() && plan.remove.is_empty() {
             return;
         }
         // One at a time: what this one leaves is found by the next comparison.
         let Ok(sweeping) = Arc::clone(&host.sweeping).try_lock_owned() else { return };
+        let unneeded = self.claim(plan).await;
+        for Listed { id, name, .. } in listed.iter().filter(|found| unneeded.contains(&found.id)) {
+            tracing::info!(id, name, "removing a container that no server needs");
+        }
         let (weak, api) = (Arc::downgrade(self), up.api.clone());
         self.tasks.spawn(async move {
-            for container in unwanted {
-                let Some(shared) = weak.upgrade() else { return };
-                if shared.knows(&container) {
+            for container in unneeded {
+                if weak.upgrade().is_none_or(|shared| shared.knows(&container)) {
                     continue;
                 }
-                drop(shared);
-                tracing::info!(container, "sweeping a container");
-                if let Err(error) = api.remove(&container).await {
-                    tracing::warn!(container, %error, "cannot remove a container");
-                }
-            }
-            for (server, container) in left {
                 let removed = api.remove(&container).await;
                 let Some(shared) = weak.upgrade() else { return };
-                match removed {
-                    Ok(()) => shared.forget_what_was_left(&server),
-                    Err(error) => tracing::warn!(%server, %error, "cannot remove a container"),
+                if let Err(error) = shared.note_removal(&container, removed).await {
+                    tracing::warn!(container, %error, "cannot remove a container");
                 }
             }
             drop(sweeping);
         });
     }
 
-    /// Whether a container that bears our label is a server's, or may be in a moment. One that somebody
-    /// made from a server's container (`docker commit`) bears its labels too, but not a name that we give.
-    fn is_wanted(&self, found: &Listed) -> bool {
-        let Ok(name) = found.server.parse() else { return true };
-        match self.server(&name) {
-            Some(server) => server.needs(&found.id) || !self.names(&name).contains(&found.name),
-            None => self.wanted().contains(&name),
+    /// Records the ids of containers that were found by their nonces, and returns all ids to be removed.
+    pub(super) async fn claim(&self, plan: Plan) -> Vec<String> {
+        let mut unneeded = plan.remove;
+        for (nonce, container) in plan.claim {
+            match self.creations.bind(&nonce, &container).await {
+                Ok(true) => unneeded.push(container),
+                Ok(false) => {}
+                // Only a recorded id is removed. The next comparison tries again.
+                Err(error) => {
+                    tracing::warn!(container, %error, "the id of a container cannot be recorded");
+                }
+            }
         }
+        unneeded.retain(|container| !self.knows(container));
+        unneeded
     }
 
     /// The servers whose containers this very engine has, with those.

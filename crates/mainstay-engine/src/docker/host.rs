@@ -5,10 +5,11 @@
 //! looked up. When the stream of events ends, or anything else makes the engine suspect, it is met
 //! anew; one that cannot be met within two seconds is away.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::pin::pin;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bollard::models::EventMessage;
@@ -17,7 +18,7 @@ use mainstay_core::{RunId, ServerName};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::api::{ASK, Api, Identity, PING};
+use super::api::{ASK, Api, Identity, Listed, PING};
 use super::noticing::{self, Said};
 use super::shared::Shared;
 use crate::discover::Address;
@@ -43,6 +44,8 @@ pub(crate) struct Host {
     errands: mpsc::Sender<Errand>,
     /// Held by whoever sweeps there.
     pub(super) sweeping: Arc<tokio::sync::Mutex<()>>,
+    /// Number of lists in which each foreign container appeared, by id.
+    foreign: Mutex<HashMap<String, u32>>,
 }
 
 /// Whether an engine answers.
@@ -81,7 +84,8 @@ impl Host {
     pub(super) fn start(shared: &Arc<Shared>, address: Address) -> Arc<Self> {
         let (errands, inbox) = mpsc::channel(ERRANDS);
         let reach = watch::Sender::new(Reach::Untried);
-        let host = Arc::new(Self { address, reach, errands, sweeping: Arc::default() });
+        let (sweeping, foreign) = (Arc::default(), Mutex::default());
+        let host = Arc::new(Self { address, reach, errands, sweeping, foreign });
         let watcher = Watcher {
             shared: Arc::downgrade(shared),
             host: Arc::clone(&host),
@@ -113,6 +117,26 @@ impl Host {
     /// What is said when another engine answers than the one that has a server's container.
     pub(crate) fn stranger(&self) -> String {
         format!("another engine answers at {} than the one that has its container", self.address)
+    }
+
+    /// Logs once which containers have our labels although we did not create them. They are left alone.
+    pub(crate) fn report_foreign(&self, listed: &[Listed], foreign: &[Listed]) {
+        let mut seen = mainstay_core::lock(&self.foreign);
+        seen.retain(|id, _| listed.iter().any(|listed| listed.id == *id));
+        for Listed { id, name, server, .. } in foreign {
+            let lists = seen.entry(id.clone()).or_default();
+            *lists = lists.saturating_add(1);
+            // The first list may be older than the records, if a container was removed in between.
+            if *lists == 2 {
+                tracing::warn!(
+                    container = name,
+                    id,
+                    server,
+                    "a container has Mainstay labels but no record; it is left alone. If it is not \
+                     needed: `docker rm --force {name}`"
+                );
+            }
+        }
     }
 
     /// Leaves something to be done. There is always more than one way to learn of anything, so nothing

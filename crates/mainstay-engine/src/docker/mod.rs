@@ -1,20 +1,24 @@
 //! Containers: Docker, and what speaks its language, such as Podman.
 //!
 //! A server has one container, which is made when it is first started and started again for every run.
-//! It bears labels that say whose it is; what bears no label of this instance is never touched.
+//! Its id is recorded, and only containers with a recorded id are stopped, removed or attached to. Labels
+//! and names prove nothing, because anyone can copy them: see [`ownership`].
 //!
 //! * [`host`] keeps watch over one engine, [`api`] is how it is spoken to;
 //! * [`noticing`] decides what events and inspections mean, [`tell`] makes news of it;
-//! * [`compare`] finds what no event told, and sweeps what nobody wants;
+//! * [`compare`] finds what no event reported, and removes containers that no server needs;
+//! * [`creations`] records what was created, [`ownership`] decides which containers are ours to remove;
 //! * [`start`] makes containers and starts them, [`body`] is what they are made from;
 //! * [`pump`] carries the lines of a run, across outages too, [`past`] finds those before.
 
 mod api;
 mod body;
 mod compare;
+mod creations;
 mod gap;
 mod host;
 mod noticing;
+mod ownership;
 mod past;
 mod pull;
 mod pump;
@@ -49,9 +53,9 @@ pub use self::pull::Pulled;
 /// What the engine of containers needs to know.
 #[derive(Debug)]
 pub struct DockerConfig {
-    /// Which instance of Mainstay this is. Only what bears its label is ever touched.
+    /// Which instance of Mainstay this is: what its containers have as a label.
     pub instance: String,
-    /// The servers there are. What is left of others is swept.
+    /// The servers there are. Recorded containers of others are removed.
     pub wanted: BTreeSet<ServerName>,
     /// Where it is written down which run is which.
     pub records_dir: PathBuf,
@@ -74,7 +78,10 @@ pub struct DockerEngine {
 impl DockerEngine {
     /// Opens the engine. That succeeds whether a container engine answers or not.
     pub async fn open(config: DockerConfig) -> Result<Self, EngineError> {
-        let shared = Shared::open(config)?;
+        let opened = tokio::task::spawn_blocking(|| Shared::open(config)).await;
+        let shared = opened.unwrap_or_else(|error| {
+            Err(EngineError::Io { what: "opening the records of containers", source: error.into() })
+        })?;
         shared.settle_in().await;
         Ok(Self { shared })
     }
@@ -122,7 +129,7 @@ impl DockerEngine {
             };
             let ended = match ended {
                 // One that is paused can neither hear nor die.
-                Err(Failure::Conflict(_) | Failure::Refused(_)) => {
+                Err(Failure::Conflict(_) | Failure::Refused(_) | Failure::Internal(_)) => {
                     up.api.unpause(&container).await.ok();
                     up.api.kill(&container).await
                 }
@@ -156,7 +163,7 @@ impl Engine for DockerEngine {
             Failure::Missing(_) => StartError::NoImage { image: container.image.to_string() },
             failure => StartError::Refused(failure.to_string()),
         })?;
-        self.shared.try_out(&up, spec, container).await?;
+        self.shared.try_out(&address, &up, spec, container).await?;
         let mut spec = spec.clone();
         if let Workload::Container(container) = &mut spec.workload {
             container.engine = Some(up.who.kind);
@@ -247,22 +254,22 @@ impl Engine for DockerEngine {
         let _busy = known.busy.lock().await;
         let (host, record) = {
             let mut state = known.state();
-            state.pump = None;
-            (Arc::clone(&state.host), state.record())
+            let record = state.record();
+            state.lose_container();
+            (Arc::clone(&state.host), record)
         };
         self.shared.servers().remove(server);
-        if let Some(record) = record {
-            let removed = match host.reach() {
-                Reach::Up(up) => up.api.remove(&record.container).await.is_ok(),
-                Reach::Away(_) | Reach::Untried => false,
-            };
-            if !removed {
-                // Its container is removed when the engine is back, be it by the next daemon.
-                self.shared.left().insert(server.clone(), record);
-                return Ok(());
-            }
+        let dropped = self.shared.drop_record(server).await;
+        dropped.map_err(EngineError::io("recording a container that is to be removed"))?;
+        if let Some(record) = record
+            && let Reach::Up(up) = host.reach()
+            && up.who.id == record.engine
+            && let Err(error) = self.shared.remove(&up.api, &record.container).await
+        {
+            // It is removed when the engine is back, be it by the next daemon.
+            tracing::debug!(%server, %error, "cannot remove a container yet");
         }
-        self.shared.records.remove(server).map_err(EngineError::io("removing a record"))
+        Ok(())
     }
 
     async fn forget(&self, server: &ServerName) -> Result<(), EngineError> {

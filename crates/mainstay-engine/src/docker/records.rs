@@ -1,12 +1,14 @@
 //! What is written down about the containers of servers, for the next daemon.
 //!
-//! A container outlives many runs and many daemons, and its labels never change: which run it is in can
-//! only be told from a record. Truth is what the engine says; a record that is lost costs a run number.
+//! A container outlives many runs and many daemons, and its labels never change: which run it is in can only
+//! be told from a record. The engine's state is authoritative. If a record is lost, the next start makes a
+//! new container; the old one is still known by its [creation](super::creations).
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use mainstay_core::{RunId, ServerName};
 use serde::{Deserialize, Serialize};
@@ -46,15 +48,17 @@ struct Versioned {
 }
 
 /// Where records are kept.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Records {
     dir: PathBuf,
+    /// Held while a record is made and written, so that no stale record is written after a removal.
+    writing: Arc<Mutex<()>>,
 }
 
 impl Records {
     pub(crate) fn open(dir: PathBuf) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        Ok(Self { dir })
+        Ok(Self { dir, writing: Arc::default() })
     }
 
     /// All records that can be read.
@@ -65,30 +69,39 @@ impl Records {
             let name = path.file_name().and_then(|name| name.to_str());
             let server = name.and_then(|name| name.strip_suffix(".json"));
             let Some(server) = server.and_then(|name| name.parse().ok()) else { continue };
-            match fs::read(&path).map(|bytes| serde_json::from_slice::<Versioned>(&bytes)) {
-                Ok(Ok(found)) if found.version == VERSION => all.push((server, found.record)),
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => {
-                    tracing::warn!(%error, path = %path.display(), "a record cannot be read");
+            let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+            match read {
+                Ok(Versioned { version: VERSION, record }) => all.push((server, record)),
+                Ok(Versioned { .. }) => {}
+                Err(error) => {
+                    tracing::warn!(%error, path = %path.display(), "skipping a bad record");
                 }
-                Err(error) => return Err(error),
             }
         }
         Ok(all)
     }
 
-    /// Writes a record. If that fails, the next daemon takes a run for a new one.
-    pub(crate) fn write(&self, server: &ServerName, record: &Record) {
-        if let Err(error) = self.try_write(server, record) {
+    /// Writes the record that is made, if any. If that fails, the next daemon takes a run for a new one.
+    pub(crate) fn write(&self, server: &ServerName, make: impl FnOnce() -> Option<Record>) {
+        let _writing = self.lock();
+        let Some(record) = make() else { return };
+        if let Err(error) = self.try_write(server, &record) {
             tracing::warn!(%server, %error, "the record of a container cannot be written");
         }
     }
 
+    /// Removes a record, if there is one. Returns when that is on disk.
     pub(crate) fn remove(&self, server: &ServerName) -> io::Result<()> {
+        let _writing = self.lock();
         match fs::remove_file(self.path(server)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => Ok(()),
+            Ok(()) => File::open(&self.dir)?.sync_all(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        mainstay_core::lock(&self.writing)
     }
 
     fn try_write(&self, server: &ServerName, record: &Record) -> io::Result<()> {
@@ -129,8 +142,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let records = Records::open(dir.path().join("containers")).unwrap();
         let (time, web) = ("time".parse().unwrap(), "web".parse().unwrap());
-        records.write(&time, &record());
-        records.write(&web, &Record { over: true, ..record() });
+        records.write(&time, || Some(record()));
+        records.write(&time, || None);
+        records.write(&web, || Some(Record { over: true, ..record() }));
         records.remove(&web).unwrap();
         records.remove(&web).unwrap();
         assert_eq!(records.all().unwrap(), [(time, record())]);
@@ -143,6 +157,7 @@ mod tests {
         fs::write(dir.path().join("a.json"), r#"{"version":2,"address":"x"}"#).unwrap();
         fs::write(dir.path().join("b.json"), "{").unwrap();
         fs::write(dir.path().join("c.new"), "{}").unwrap();
+        fs::create_dir(dir.path().join("d.json")).unwrap();
         assert_eq!(records.all().unwrap(), []);
     }
 }

@@ -10,6 +10,7 @@ use mainstay_core::{ContainerSpec, Exit, OnStop, RunId, ServerName, ServerSpec, 
 use super::api::Inspected;
 use super::host::Host;
 use super::noticing::Watch;
+use super::ownership::Need;
 use super::pump::{Past, Pump, Speech};
 use super::records::Record;
 use crate::discover::Address;
@@ -117,12 +118,17 @@ impl Server {
         mainstay_core::lock(&self.state)
     }
 
-    /// Whether a container that bears its label is the one it has, or may have in a moment.
-    /// One engine may be reached at several addresses, so where it was found does not matter.
-    pub(crate) fn needs(&self, container: &str) -> bool {
-        let Ok(_idle) = self.busy.try_lock() else { return true };
+    /// What it needs of the containers that were created for it. One engine may be reached at several
+    /// addresses, so where they are does not matter.
+    pub(crate) fn need(&self) -> Need {
+        let Ok(_idle) = self.busy.try_lock() else { return Need::Unknown };
         let state = self.state();
-        state.container.as_ref().map_or(!state.removed, |own| own == container)
+        match &state.container {
+            Some(container) => Need::Container(container.clone()),
+            None if state.removed => Need::Nothing,
+            // Its container may be back with its engine; the next start decides.
+            None => Need::Unknown,
+        }
     }
 
     /// What has become of its run, as far as that is known. One whose end has not been told in full is

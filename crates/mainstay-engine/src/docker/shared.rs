@@ -1,6 +1,7 @@
 //! What the parts of the engine of containers share.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,8 +15,10 @@ use tokio::sync::broadcast;
 use tokio::time::timeout;
 
 use super::DockerConfig;
-use super::api::Api;
+use super::api::{Api, Failure};
+use super::creations::{Creations, blocking};
 use super::host::{Host, Reach, Up};
+use super::ownership::Need;
 use super::records::{Record, Records};
 use super::server::Server;
 use crate::discover::{self, Address, AddressError, Disk, Env};
@@ -37,6 +40,7 @@ pub(super) struct Shared {
     pub(super) log_max_bytes: u64,
     pub(super) log_keep: u32,
     pub(super) records: Records,
+    pub(super) creations: Creations,
     pub(super) news: broadcast::Sender<News>,
     /// What is told before anybody listens.
     pub(super) early: Mutex<Option<broadcast::Receiver<News>>>,
@@ -45,15 +49,15 @@ pub(super) struct Shared {
     pub(super) hosts: Mutex<HashMap<Address, Arc<Host>>>,
     pub(super) servers: Mutex<HashMap<ServerName, Arc<Server>>>,
     pub(super) wanted: Mutex<BTreeSet<ServerName>>,
-    /// What was left of servers that were forgotten while their engines were away.
-    pub(super) left: Mutex<HashMap<ServerName, Record>>,
     pub(super) tasks: Tasks,
 }
 
 impl Shared {
     /// Takes up what an earlier daemon wrote down.
     pub(super) fn open(config: DockerConfig) -> Result<Arc<Self>, EngineError> {
-        let opened = Records::open(config.records_dir);
+        let opened = Creations::open(config.records_dir.clone());
+        let creations = opened.map_err(EngineError::io("reading the records of containers"))?;
+        let opened = Records::open(config.records_dir.clone());
         let records = opened.map_err(EngineError::io("opening the records of containers"))?;
         let known = records.all().map_err(EngineError::io("reading the records of containers"))?;
         let (news, early) = broadcast::channel(NEWS);
@@ -64,30 +68,48 @@ impl Shared {
             log_max_bytes: config.log_max_bytes,
             log_keep: config.log_keep,
             records,
+            creations,
             news,
             early: Mutex::new(Some(early)),
             listed: AtomicBool::new(false),
             hosts: Mutex::default(),
             servers: Mutex::default(),
             wanted: Mutex::new(config.wanted),
-            left: Mutex::default(),
             tasks: Tasks::default(),
         });
         for (name, record) in known {
-            match record.address.parse::<Address>() {
-                Ok(address) if shared.wanted().contains(&name) => {
-                    let host = shared.host(&address);
-                    let server = Server::recorded(name.clone(), host, record);
-                    shared.servers().insert(name, Arc::new(server));
-                }
-                Ok(address) => {
-                    shared.host(&address);
-                    shared.left().insert(name, record);
-                }
-                Err(error) => tracing::warn!(server = %name, %error, "a record cannot be used"),
+            shared.resume(name, record);
+        }
+        for entry in shared.creations.all() {
+            // Containers that no server needs are removed by the host's first comparison.
+            if let Ok(address) = entry.creation.address.parse() {
+                shared.host(&address);
             }
         }
         Ok(shared)
+    }
+
+    /// Resumes a server that has a container, or removes the run record of one that was forgotten.
+    fn resume(self: &Arc<Self>, name: ServerName, record: Record) {
+        let Record { address, engine, container, .. } = &record;
+        let imported = self.creations.import(&name, address, engine, container);
+        if let Err(error) = &imported {
+            tracing::warn!(server = %name, %error, "the record of a container cannot be written");
+        }
+        if self.wanted().contains(&name) {
+            match address.parse::<Address>() {
+                Ok(address) => {
+                    let host = self.host(&address);
+                    let server = Server::recorded(name.clone(), host, record);
+                    self.servers().insert(name, Arc::new(server));
+                }
+                Err(error) => tracing::warn!(server = %name, %error, "a record cannot be used"),
+            }
+        } else if imported.is_ok()
+            && let Err(error) = self.records.remove(&name)
+        {
+            tracing::warn!(server = %name, %error, "a record cannot be removed");
+        }
     }
 
     /// Waits a moment for the engines that are known. What cannot be said by then of their servers is
@@ -124,21 +146,40 @@ impl Shared {
         servers.values().any(|server| server.state().container.as_deref() == Some(container))
     }
 
-    /// What is left at an engine of servers that were forgotten.
-    pub(super) fn left_at(&self, host: &Host, up: &Up) -> Vec<(ServerName, String)> {
-        let address = host.address.to_string();
-        let here = |record: &Record| record.address == address && record.engine == up.who.id;
-        let left = self.left();
-        let left = left.iter().filter(|(_, record)| here(record));
-        left.map(|(name, record)| (name.clone(), record.container.clone())).collect()
+    /// What a server needs of the containers that were created for it.
+    pub(super) fn need(&self, name: &ServerName) -> Need {
+        match self.server(name) {
+            Some(server) => server.need(),
+            // It is started in a moment, or when its user wants it.
+            None if self.wanted().contains(name) => Need::Unknown,
+            None => Need::Nothing,
+        }
     }
 
-    pub(super) fn forget_what_was_left(&self, server: &ServerName) {
-        if self.left().remove(server).is_some()
-            && let Err(error) = self.records.remove(server)
-        {
-            tracing::warn!(%server, %error, "a record cannot be removed");
+    /// Deletes the run record of a server. The ids of its containers are on disk then, so they are
+    /// removed later if they cannot be removed now.
+    pub(super) async fn drop_record(&self, server: &ServerName) -> io::Result<()> {
+        self.creations.save_all_of(server).await?;
+        let (records, server) = (self.records.clone(), server.clone());
+        blocking(move || records.remove(&server)).await
+    }
+
+    /// Removes a container whose id is recorded. The record stays until the container is gone.
+    pub(super) async fn remove(&self, api: &Api, container: &str) -> Result<(), Failure> {
+        let removed = api.remove(container).await;
+        self.note_removal(container, removed).await
+    }
+
+    /// Records what came of the removal of a container: whether it is gone.
+    pub(super) async fn note_removal(
+        &self,
+        container: &str,
+        removed: Result<bool, Failure>,
+    ) -> Result<(), Failure> {
+        if removed? {
+            self.creations.forget_container(container).await;
         }
+        Ok(())
     }
 
     pub(super) fn host(self: &Arc<Self>, address: &Address) -> Arc<Host> {
@@ -151,7 +192,6 @@ impl Shared {
     pub(super) fn enter(self: &Arc<Self>, name: &ServerName, address: &Address) -> Arc<Server> {
         let host = self.host(address);
         self.wanted().insert(name.clone());
-        self.left().remove(name);
         let mut servers = self.servers();
         let new = || Arc::new(Server::new(name.clone(), Arc::clone(&host)));
         let server = Arc::clone(servers.entry(name.clone()).or_insert_with(new));
@@ -238,10 +278,6 @@ impl Shared {
 
     pub(super) fn servers(&self) -> MutexGuard<'_, HashMap<ServerName, Arc<Server>>> {
         mainstay_core::lock(&self.servers)
-    }
-
-    pub(super) fn left(&self) -> MutexGuard<'_, HashMap<ServerName, Record>> {
-        mainstay_core::lock(&self.left)
     }
 
     pub(super) fn wanted(&self) -> MutexGuard<'_, BTreeSet<ServerName>> {

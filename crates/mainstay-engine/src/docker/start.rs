@@ -1,20 +1,22 @@
 //! Starting a run: in the container that the server has, or in a new one.
 //!
-//! A container is made once and started again and again; only a changed spec needs a new one. A record is
-//! written when the container exists, and its labels and its name say whose it is, so one that was made
-//! when a daemon died is swept.
+//! A container is made once and started again and again; only a changed spec needs a new one. Its
+//! creation is recorded before the engine is asked for it, so one that was made when a daemon died is
+//! found and removed.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_core::{ContainerSpec, EngineKind, RunId, ServerSpec};
+use mainstay_core::{ContainerSpec, EngineKind, RunId, ServerName, ServerSpec};
 use tokio::time::{Instant, sleep};
 
 use super::api::Failure;
 use super::body::{self, Labels};
 use super::host::{Errand, Up};
+use super::ownership::{Need, Source, plan};
 use super::server::Server;
 use super::shared::{Shared, address_of};
+use crate::discover::Address;
 use crate::{RunKey, StartError, Started};
 
 /// How long a container that is being removed is waited for, and how often it is looked at.
@@ -48,10 +50,11 @@ impl Shared {
         attempt.make().await
     }
 
-    /// Whether the engine would make such a container: one is made and removed again. What it says only
-    /// when one is started is a matter of the start.
+    /// Checks that the engine accepts the spec by creating and removing a trial container. What it says
+    /// only when one is started is a matter of the start.
     pub(super) async fn try_out(
-        &self,
+        self: &Arc<Self>,
+        address: &Address,
         up: &Up,
         spec: &ServerSpec,
         container: &ContainerSpec,
@@ -64,18 +67,80 @@ impl Shared {
         {
             return Err(StartError::Refused(format!("there is no network `{network}`")));
         }
-        let run = RunId::default();
-        let labels = Labels { instance: &self.instance, server: &spec.name, run };
-        let body = body::create_body(spec, container, &labels);
-        let [_, name] = self.names(&spec.name);
-        match up.api.create_as(&name, &body).await {
-            Ok(id) => up.api.remove(&id).await,
-            // The server has a container of that name already.
-            Err(Failure::Conflict(_)) => Ok(()),
-            Err(failure) => Err(failure),
+        let mut names = self.names(&spec.name);
+        names.reverse();
+        let key = RunKey::new(spec.name.clone(), RunId::default());
+        let created =
+            self.create(address, up, &CreateRequest { key: &key, spec, container }, &names).await;
+        let tried = match created {
+            Ok(Ok(id)) => self.remove(&up.api, &id).await.map_err(|failure| refused(&failure)),
+            Ok(Err(Failure::Conflict(_))) => self.check_names(up, &spec.name, &names).await,
+            Ok(Err(failure)) => Err(refused(&failure)),
+            Err(error) => Err(error),
+        };
+        if self.creations.has_any_of(&spec.name) {
+            // If it is still there, the host's comparison removes it.
+            self.host(address);
         }
-        .map_err(|failure| StartError::Refused(failure.to_string()))
+        tried
     }
+
+    /// Asks an engine for a container, under the first of these names that is free. What cannot be
+    /// recorded is not created.
+    async fn create(
+        &self,
+        address: &Address,
+        up: &Up,
+        request: &CreateRequest<'_>,
+        names: &[String; 2],
+    ) -> Result<Result<String, Failure>, StartError> {
+        let &CreateRequest { key: RunKey { server, run }, spec, container } = request;
+        let begun = self.creations.begin(server, &address.to_string(), &up.who.id).await;
+        let creation = begun.map_err(|cause| self.unrecorded(cause))?;
+        let labels =
+            Labels { instance: &self.instance, server, run: *run, nonce: creation.nonce() };
+        let body = body::create_body(spec, container, &labels);
+        let created = up.api.create(names, &body).await;
+        match &created {
+            Ok(id) => creation.bind(id).await.map_err(|cause| self.unrecorded(cause))?,
+            // It may have been created all the same: it is looked for by its nonce.
+            Err(Failure::Silent(_) | Failure::Internal(_)) => {}
+            Err(Failure::Missing(_) | Failure::Conflict(_) | Failure::Refused(_)) => {
+                creation.cancel().await;
+            }
+        }
+        Ok(created)
+    }
+
+    /// Checks that one of these names is usable. A name is usable if it is free or held by a container
+    /// created for this server.
+    async fn check_names(
+        &self,
+        up: &Up,
+        server: &ServerName,
+        names: &[String; 2],
+    ) -> Result<(), StartError> {
+        let mut taken = Vec::new();
+        for name in names {
+            match up.api.id_of(name).await.map_err(|failure| refused(&failure))? {
+                Some(id) if !self.creations.is_of(server, &id) => taken.push((name.clone(), id)),
+                Some(_) | None => return Ok(()),
+            }
+        }
+        Err(StartError::NamesTaken { taken })
+    }
+
+    fn unrecorded(&self, cause: std::io::Error) -> StartError {
+        StartError::Unrecorded { dir: self.creations.dir().to_owned(), cause }
+    }
+}
+
+/// A container that is to be created.
+struct CreateRequest<'a> {
+    /// The run it is created for.
+    key: &'a RunKey,
+    spec: &'a ServerSpec,
+    container: &'a ContainerSpec,
 }
 
 /// A start, at an engine that answers.
@@ -92,7 +157,7 @@ impl Attempt<'_> {
     async fn make(&self) -> Result<Started, StartError> {
         let id = self.ready_container().await?;
         let outcome = self.start_in(&id).await;
-        self.shared.keep_record(self.server);
+        self.shared.keep_record(self.server).await;
         match outcome {
             Ok(()) => Ok(Started { pid: None, container: Some(id) }),
             Err(failure) => Err(self.explain(&id, failure).await),
@@ -147,38 +212,65 @@ impl Attempt<'_> {
         match known {
             _ if removed => return Err(StartError::Removed),
             Some(id) if same => return Ok(id),
-            Some(id) => {
+            Some(_) => {
+                self.drop_record().await?;
                 // What happens to it from here on is our doing.
                 self.server.state().lose_container();
-                self.ask(self.up.api.remove(&id)).await?;
             }
             None => {}
         }
-        let names = self.shared.names(&self.key.server);
-        let listed = self.ask(self.up.api.list(&self.shared.instance)).await?;
-        for left in listed.iter().filter(|left| names.contains(&left.name)) {
-            // A daemon died, or the engine was away, before it was written down or removed.
-            self.ask(self.up.api.remove(&left.id)).await?;
-        }
-        let id = self.create(&names).await?;
+        self.remove_leftovers().await?;
+        let id = self.create().await?;
         {
             let mut state = self.server.state();
             state.lose_container();
             state.container = Some(id.clone());
             state.digest = digest;
         }
-        self.shared.keep_record(self.server);
+        self.shared.keep_record(self.server).await;
         Ok(id)
     }
 
-    async fn create(&self, names: &[String; 2]) -> Result<String, StartError> {
-        let Self { shared, key, spec, container, .. } = *self;
-        let labels = Labels { instance: &shared.instance, server: &key.server, run: key.run };
-        let body = body::create_body(spec, container, &labels);
-        match self.up.api.create(names, &body).await {
+    /// Deletes the run record before its container is removed: a daemon that finds the record, but not
+    /// the container, takes the server for removed.
+    async fn drop_record(&self) -> Result<(), StartError> {
+        let dropped = self.shared.drop_record(&self.key.server).await;
+        dropped.map_err(|cause| self.shared.unrecorded(cause))
+    }
+
+    /// Removes what we created for the server before: the container that is to be replaced, and what was
+    /// neither used nor removed when a daemon died or the engine was away.
+    async fn remove_leftovers(&self) -> Result<(), StartError> {
+        let Self { shared, up, key, .. } = *self;
+        let listed = self.ask(up.api.list(&shared.instance)).await?;
+        let need = |server: &ServerName| {
+            if *server == key.server { Need::Nothing } else { Need::Unknown }
+        };
+        let address = self.server.state().host.address.to_string();
+        let source = Source { address: &address, engine: &up.who.id };
+        let plan = plan(source, &listed, &shared.creations.all(), need, Instant::now());
+        // The record may name one of them, and may have been written again in the meantime.
+        self.drop_record().await?;
+        for container in shared.claim(plan).await {
+            tracing::info!(server = %key.server, container, "removing a container of the server");
+            self.ask(shared.remove(&up.api, &container)).await?;
+        }
+        Ok(())
+    }
+
+    async fn create(&self) -> Result<String, StartError> {
+        let Self { shared, server, up, key, spec, container } = *self;
+        let address = server.state().host.address.clone();
+        let names = shared.names(&key.server);
+        let request = CreateRequest { key, spec, container };
+        match shared.create(&address, up, &request, &names).await? {
             Ok(id) => Ok(id),
             Err(Failure::Missing(_)) => {
                 Err(StartError::NoImage { image: container.image.to_string() })
+            }
+            Err(failure @ Failure::Conflict(_)) => {
+                shared.check_names(up, &key.server, &names).await?;
+                Err(self.blame(failure).await)
             }
             Err(failure) => Err(self.blame(failure).await),
         }
@@ -187,9 +279,7 @@ impl Attempt<'_> {
     /// What a start that failed means. Whatever the engine answers while it answers is no outage.
     async fn explain(&self, id: &str, failure: Failure) -> StartError {
         // Podman has no word of its own for a container that went meanwhile.
-        if let Failure::Missing(_) | Failure::Conflict(_) | Failure::Refused(_) = failure
-            && self.is_removed(id).await
-        {
+        if !matches!(failure, Failure::Silent(_)) && self.is_removed(id).await {
             self.server.state().removed = true;
             return StartError::Removed;
         }
@@ -228,15 +318,21 @@ impl Attempt<'_> {
             return away(self.server, format!("{} does not answer: {gone}", host.address));
         }
         match failure {
-            Failure::Missing(why) | Failure::Conflict(why) | Failure::Refused(why) => {
-                StartError::Refused(why)
-            }
+            Failure::Missing(why)
+            | Failure::Conflict(why)
+            | Failure::Refused(why)
+            | Failure::Internal(why) => StartError::Refused(why),
             Failure::Silent(why) => StartError::Short {
                 what: format!("the engine did not answer ({why})"),
                 source: std::io::ErrorKind::TimedOut.into(),
             },
         }
     }
+}
+
+/// A start fails because of what the engine answered, or because it did not.
+fn refused(failure: &Failure) -> StartError {
+    StartError::Refused(failure.to_string())
 }
 
 /// Asks something about a container. Podman refuses for a moment after a death, until it has cleaned up;
@@ -248,7 +344,9 @@ where
     let until = Instant::now() + CLEAN_UP;
     loop {
         let refused = match ask().await {
-            Err(failure @ (Failure::Refused(_) | Failure::Conflict(_))) => failure,
+            Err(failure @ (Failure::Refused(_) | Failure::Internal(_) | Failure::Conflict(_))) => {
+                failure
+            }
             other => return other,
         };
         let podman = up.who.kind == EngineKind::Podman;

@@ -7,6 +7,7 @@ use mainstay_core::{Cause, Exit, RunId, ServerName};
 use tokio::time::Instant;
 
 use super::api::{Failure, Inspected};
+use super::creations::blocking;
 use super::host::{Errand, Host, Up};
 use super::noticing::{Fact, Said};
 use super::past;
@@ -153,7 +154,7 @@ impl Shared {
         let Some(container) = container else { return };
         let pump = self.pump(server, new, &container);
         server.state().pump = Some(pump);
-        self.keep_record(server);
+        self.keep_record(server).await;
         self.listen(server, up).await;
         let started = Started { pid: None, container: Some(container) };
         self.send(News::Restarted { key: server.key(old), new, started });
@@ -181,7 +182,7 @@ impl Shared {
             state.past = pump.past();
             state.last_words = pump.stderr();
         }
-        self.keep_record(server);
+        self.keep_record(server).await;
         server.state().last_words.clone()
     }
 
@@ -245,10 +246,15 @@ impl Shared {
         Ok(())
     }
 
-    pub(super) fn keep_record(&self, server: &Arc<Server>) {
-        let record = server.state().record();
-        if let Some(record) = record {
-            self.records.write(&server.name, &record);
+    /// Writes down which run a container is in. The record is made when it is written, so none is out of date.
+    pub(super) async fn keep_record(&self, server: &Arc<Server>) {
+        let (records, server) = (self.records.clone(), Arc::clone(server));
+        let write = move || {
+            records.write(&server.name, || server.state().record());
+            Ok(())
+        };
+        if let Err(error) = blocking(write).await {
+            tracing::warn!(%error, "the record of a container was not written");
         }
     }
 

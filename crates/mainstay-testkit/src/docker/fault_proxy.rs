@@ -17,6 +17,9 @@ use tempfile::TempDir;
 use super::request::{self, Kind};
 use super::{Engine, host};
 
+/// The request that creates a container.
+const CREATE: &str = "POST /containers/create";
+
 /// No test waits longer for a request.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -40,6 +43,10 @@ pub enum Fault {
     FailInspect,
     /// An attachment breaks after so many bytes from the container, be it in the middle of a frame.
     CutAttach(usize),
+    /// Holds the responses to all creations after the first N.
+    HoldCreate(usize),
+    /// It creates containers, but answers every creation with an error.
+    FailCreate,
 }
 
 /// The proxy. It ends with all its connections when dropped.
@@ -180,7 +187,9 @@ impl State {
             | Fault::MuteEvents
             | Fault::KeepAttach
             | Fault::FailInspect
-            | Fault::CutAttach(_) => Duration::ZERO,
+            | Fault::CutAttach(_)
+            | Fault::HoldCreate(_)
+            | Fault::FailCreate => Duration::ZERO,
         });
         delays.sum()
     }
@@ -193,8 +202,16 @@ impl State {
             | Fault::Stall
             | Fault::MuteEvents
             | Fault::KeepAttach
-            | Fault::FailInspect => None,
+            | Fault::FailInspect
+            | Fault::HoldCreate(_)
+            | Fault::FailCreate => None,
         })
+    }
+
+    /// Whether the answer to this creation, counted from one, is held.
+    fn holds_create(&self, number: usize) -> bool {
+        let held = |fault: &Fault| matches!(fault, Fault::HoldCreate(after) if number > *after);
+        self.faults.iter().any(held)
     }
 
     fn count(&self, request: &str) -> usize {
@@ -265,11 +282,11 @@ impl Shared {
         let (head, rest) = read_head(&mut client)?;
         let line = request::line(&head);
         let kind = request::kind(&line);
-        let (delay, engine) = {
+        let (delay, engine, number) = {
             let mut state = self.state();
             state.requests.push(line);
             self.changed.notify_all();
-            (state.delay(), state.engine.clone())
+            (state.delay(), state.engine.clone(), state.count(CREATE))
         };
         thread::sleep(delay);
         self.unless_stalled();
@@ -286,9 +303,20 @@ impl Shared {
         }
         engine.write_all(request::alone(&head).as_bytes())?;
         engine.write_all(&rest)?;
-        let back = (engine.try_clone()?, client.try_clone()?);
+        let mut back = (engine.try_clone()?, client.try_clone()?);
         let shared = Arc::clone(self);
-        thread::spawn(move || shared.pass(back.0, back.1, Source::Engine(kind)).ok());
+        thread::spawn(move || {
+            if kind == Kind::Create {
+                shared.unless_held(number);
+                if shared.state().has(Fault::FailCreate) {
+                    // The engine is done when it has answered.
+                    read_head(&mut back.0).ok();
+                    back.1.write_all(ERROR).ok();
+                    return back.1.shutdown(Shutdown::Both).ok();
+                }
+            }
+            shared.pass(back.0, back.1, Source::Engine(kind)).ok()
+        });
         self.pass(client, engine, Source::Client)
     }
 
@@ -330,9 +358,8 @@ impl Shared {
                 Some(limit) if progress.body >= limit => Verdict::Cut(progress.body - limit),
                 Some(_) | None => Verdict::Pass,
             },
-            Source::Engine(Kind::Events | Kind::Inspect | Kind::Other) | Source::Client => {
-                Verdict::Pass
-            }
+            Source::Engine(Kind::Events | Kind::Inspect | Kind::Create | Kind::Other)
+            | Source::Client => Verdict::Pass,
         }
     }
 
@@ -341,6 +368,11 @@ impl Shared {
             let kept = |state: &mut State| state.has(Fault::KeepAttach) && !state.over;
             drop(self.changed.wait_while(self.state(), kept).unwrap());
         }
+    }
+
+    fn unless_held(&self, number: usize) {
+        let held = |state: &mut State| state.holds_create(number) && !state.over;
+        drop(self.changed.wait_while(self.state(), held).unwrap());
     }
 
     fn unless_stalled(&self) {

@@ -6,6 +6,7 @@ pub(super) enum Kind {
     Events,
     Inspect,
     Attach,
+    Create,
     Other,
 }
 
@@ -34,6 +35,7 @@ pub(super) fn kind(line: &str) -> Kind {
         ["GET", "events"] => Kind::Events,
         ["GET", "containers", id, "json"] if id != "json" => Kind::Inspect,
         ["POST", "containers", _, "attach"] => Kind::Attach,
+        ["POST", "containers", "create"] => Kind::Create,
         _ => Kind::Other,
     }
 }
@@ -67,6 +69,7 @@ mod tests {
         check("GET /v1.41/containers/a1/json HTTP/1.1", ("GET /containers/a1/json", Kind::Inspect));
         check("GET /containers/json?all=1 HTTP/1.1", ("GET /containers/json", Kind::Other));
         check("POST /containers/a/attach?x HTTP/1.1", ("POST /containers/a/attach", Kind::Attach));
+        check("POST /containers/create?name=x HTTP/1.1", ("POST /containers/create", Kind::Create));
         check("GET /volumes/x HTTP/1.1", ("GET /volumes/x", Kind::Other));
         check("GET /_ping HTTP/1.1", ("GET /_ping", Kind::Other));
     }

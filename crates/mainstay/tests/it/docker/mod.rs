@@ -4,6 +4,8 @@
 //! Stories that end their engine, or break the way to it, have an engine or a proxy of their own.
 
 mod absence;
+mod copies;
+mod creations;
 mod deaths;
 mod entries;
 mod exits;

@@ -1,4 +1,4 @@
-//! Whose containers are whose: ours are swept when nobody wants them, others' are never touched.
+//! Whose containers are whose: labels alone make none of them ours.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use super::scene::{Rest, Scene, Wire, assert_works, run, server_name, stage};
 use crate::env::until;
 
 #[test]
-fn orphans_are_swept_when_the_daemon_starts_and_nothing_else_is() {
+fn containers_with_our_labels_are_left_alone_when_the_daemon_starts() {
     let scene = Scene::new(Wire::Stdio, &[], &[]);
     let session = scene.raw();
     let instance = scene.env.json(["daemon", "status", "--json"])["instance"].clone();
@@ -32,6 +32,7 @@ fn orphans_are_swept_when_the_daemon_starts_and_nothing_else_is() {
         ])
     };
     let orphan = owned(instance, &server_name("ghost"));
+    let double = owned(instance, &scene.name);
     let neighbour = owned("another-instance", &server_name("ghost"));
     let foreign = scene.engine.docker(&[
         "run",
@@ -43,9 +44,15 @@ fn orphans_are_swept_when_the_daemon_starts_and_nothing_else_is() {
     ]);
     scene.env.kill_mainstay();
     let server = scene.back(1);
-    let exists = |id: &str| scene.engine.try_docker(&["inspect", id]).status.success();
-    until("the orphan is swept", || (!exists(&orphan)).then_some(()));
-    for id in [&neighbour, &foreign] {
+    until("the log names what is left alone", || {
+        let log = scene.log();
+        let is_named = |id: &str| {
+            log.lines()
+                .any(|line| line.contains("Mainstay labels but no record") && line.contains(id))
+        };
+        (is_named(&orphan) && is_named(&double)).then_some(())
+    });
+    for id in [&orphan, &double, &neighbour, &foreign] {
         assert_eq!(scene.engine.inspect(id, "{{.State.Running}}"), "true");
     }
     assert_eq!(server["restarts_total"], 0, "what is wanted goes on");

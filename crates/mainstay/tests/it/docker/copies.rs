@@ -1,0 +1,219 @@
+//! Containers that look like ours and are not: copies made by `docker commit`, copied labels, our names.
+//! Whatever is removed around them, they stay.
+//!
+//! To prove that a sweep leaves something alone, another container has to go in the same sweep.
+
+use std::fs;
+use std::rc::Rc;
+
+use mainstay_testkit::docker::{Engine, Fault, FaultProxy, IMAGE, Options};
+use serde_json::{Value, json};
+
+use super::scene::{Rest, Scene, Wire, assert_works, run, server_name, stage};
+use crate::env::{TestEnv, until};
+
+/// A container that Mainstay did not create, with its image if that was made for it.
+struct Lookalike {
+    engine: Rc<Engine>,
+    id: String,
+    image: Option<String>,
+    started_at: String,
+}
+
+impl Lookalike {
+    /// `docker commit CONTAINER`, then `docker run` of the image.
+    fn copy(engine: &Rc<Engine>, container: &str) -> Self {
+        let image = format!("{}:1", server_name("copy"));
+        engine.docker(&["commit", "--pause=false", container, &image]);
+        let id = engine.docker(&["run", "-d", "-i", "--name", &server_name("mine"), &image]);
+        Self::new(engine, id, Some(image))
+    }
+
+    /// A container with all labels of another one.
+    fn forge(engine: &Rc<Engine>, container: &str) -> Self {
+        let labels = engine.inspect(container, "{{json .Config.Labels}}");
+        let labels: Value = serde_json::from_str(&labels).unwrap();
+        let labels = labels.as_object().unwrap().iter();
+        let labels: Vec<String> =
+            labels.map(|(name, value)| format!("{name}={}", value.as_str().unwrap())).collect();
+        assert!(labels.iter().any(|label| label.starts_with("mainstay.nonce=")), "{labels:?}");
+        let labels = labels.iter().flat_map(|label| ["--label", label]);
+        let command: Vec<&str> =
+            ["run", "-d", "-i"].into_iter().chain(labels).chain([IMAGE]).collect();
+        Self::new(engine, engine.docker(&command), None)
+    }
+
+    /// A container with a name.
+    fn named(engine: &Rc<Engine>, name: &str) -> Self {
+        Self::new(engine, engine.docker(&["run", "-d", "-i", "--name", name, IMAGE]), None)
+    }
+
+    fn new(engine: &Rc<Engine>, id: String, image: Option<String>) -> Self {
+        let started_at = engine.inspect(&id, "{{.State.StartedAt}}");
+        Self { engine: Rc::clone(engine), id, image, started_at }
+    }
+
+    #[track_caller]
+    fn assert_untouched(&self) {
+        let state = self.engine.inspect(&self.id, "{{.State.StartedAt}} {{.State.Running}}");
+        assert_eq!(state, format!("{} true", self.started_at));
+    }
+}
+
+impl Drop for Lookalike {
+    fn drop(&mut self) {
+        self.engine.try_docker(&["rm", "--force", &self.id]);
+        if let Some(image) = &self.image {
+            self.engine.try_docker(&["rmi", "--force", image]);
+        }
+    }
+}
+
+fn exists(engine: &Engine, container: &str) -> bool {
+    engine.try_docker(&["inspect", "--type", "container", container]).status.success()
+}
+
+fn container_of(env: &TestEnv, name: &str) -> String {
+    env.server(name)["container_id"].as_str().unwrap().to_owned()
+}
+
+fn behind_a_proxy() -> (FaultProxy, Scene) {
+    let engine = Rc::new(Engine::shared());
+    let proxy = FaultProxy::new(&engine);
+    let scene = Scene::behind(&proxy, &engine, Wire::Stdio, &[]);
+    (proxy, scene)
+}
+
+/// Returns when a whole sweep is over. Each round has a container that must be swept: that of a server
+/// that is removed while its engine does not answer. An engine is swept by one sweep at a time, so the
+/// second round proves that the first one is over.
+fn sweep(proxy: &FaultProxy, scene: &Scene) {
+    for round in ["one", "two"] {
+        let name = server_name(round);
+        run(&scene.env, &name, Wire::Stdio, &[], &[]);
+        let container = container_of(&scene.env, &name);
+        proxy.set(&[Fault::Refuse]);
+        scene.env.once(&name, "was without its engine", |server| server["status"] == "waiting");
+        scene.env.ok(["rm", &name]);
+        assert!(exists(&scene.engine, &container));
+        proxy.set(&[]);
+        until("the container is swept", || (!exists(&scene.engine, &container)).then_some(()));
+    }
+}
+
+#[test]
+fn a_copy_made_by_docker_commit_outlives_the_server() {
+    let (proxy, scene) = behind_a_proxy();
+    let container = scene.container();
+    let copy = Lookalike::copy(&scene.engine, &container);
+    scene.env.ok(["rm", &scene.name]);
+    assert!(!exists(&scene.engine, &container), "the server's own container goes");
+    sweep(&proxy, &scene);
+    copy.assert_untouched();
+}
+
+#[test]
+fn a_copy_made_by_docker_commit_is_left_alone_while_the_server_exists() {
+    let (proxy, scene) = behind_a_proxy();
+    let session = scene.raw();
+    let container = scene.container();
+    let copy = Lookalike::copy(&scene.engine, &container);
+    sweep(&proxy, &scene);
+    copy.assert_untouched();
+    assert_eq!(scene.container(), container);
+    assert_works(&session);
+    let name = scene.engine.inspect(&copy.id, "{{.Name}}");
+    until("the log names the copy", || {
+        let log = scene.log();
+        let mut lines = log.lines().filter(|line| line.contains("Mainstay labels but no record"));
+        lines.any(|line| line.contains(name.trim_start_matches('/'))).then_some(())
+    });
+}
+
+#[test]
+fn a_copy_stays_when_the_server_is_removed_while_its_engine_is_away() {
+    let scene = Scene::alone(Options::default(), Wire::Stdio, &[]);
+    let container = scene.container();
+    let copy = Lookalike::copy(&scene.engine, &container);
+    let other = server_name("by");
+    run(&scene.env, &other, Wire::Stdio, &[], &[]);
+    scene.engine.stop();
+    scene.status("waiting");
+    scene.env.ok(["rm", &scene.name]);
+    scene.env.kill_mainstay();
+    scene.engine.start();
+    scene.env.once_running(&other, 2);
+    until("its container is gone", || (!exists(&scene.engine, &container)).then_some(()));
+    assert!(exists(&scene.engine, &copy.id));
+}
+
+#[test]
+fn copied_labels_and_our_name_prove_nothing() {
+    let (proxy, scene) = behind_a_proxy();
+    let session = scene.raw();
+    let container = scene.container();
+    let forged = Lookalike::forge(&scene.engine, &container);
+    scene.engine.docker(&["rename", &container, &server_name("moved")]);
+    scene.engine.docker(&["rename", &forged.id, &format!("mainstay-{}", scene.name)]);
+
+    sweep(&proxy, &scene);
+    forged.assert_untouched();
+    // A daemon that starts recovers its own container, not the one with the labels and the name.
+    scene.env.kill_mainstay();
+    assert_eq!(scene.back(1)["container_id"], json!(container));
+    assert_eq!(scene.kill()["container_id"], json!(container));
+    assert_works(&session);
+
+    // A changed spec replaces its own container.
+    run(&scene.env, &scene.name, Wire::Stdio, &["--replace", "--memory", "256m"], &[]);
+    let replaced = scene.container();
+    assert!(!exists(&scene.engine, &container));
+    scene.env.ok(["restart", &scene.name]);
+    scene.env.ok(["stop", &scene.name]);
+    scene.env.ok(["rm", &scene.name]);
+    assert!(!exists(&scene.engine, &replaced));
+    sweep(&proxy, &scene);
+    forged.assert_untouched();
+}
+
+#[test]
+fn names_that_are_taken_are_reported() {
+    let engine = Rc::new(Engine::shared());
+    let env = stage(&engine, &engine.host());
+    let name = server_name("fx");
+    let _rest = Rest::new(&engine, &name);
+    env.ok(["ls"]);
+    let instance = env.json(["daemon", "status", "--json"])["instance"].clone();
+    let instance = &instance.as_str().unwrap()[..8];
+    let names = [format!("mainstay-{name}"), format!("mainstay-{name}-{instance}")];
+    let taken = names.each_ref().map(|name| Lookalike::named(&engine, name));
+    let output = env.run(["run", &name, "--image", IMAGE, "--wait"]);
+    assert_eq!(output.code, 1, "{output}");
+    for (name, container) in names.iter().zip(&taken) {
+        let who = format!("`{name}` (id {})", &container.id[..12]);
+        assert!(output.stderr.contains(&who), "{output}");
+        container.assert_untouched();
+    }
+    assert!(output.stderr.contains("rename or remove one"), "{output}");
+    assert!(env.server(&name).is_null(), "nothing is left of it");
+
+    engine.docker(&["rename", &taken[0].id, &server_name("moved")]);
+    run(&env, &name, Wire::Stdio, &[], &[]);
+    env.ok(["rm", &name]);
+    taken.iter().for_each(Lookalike::assert_untouched);
+}
+
+#[test]
+fn a_container_whose_record_was_lost_is_left_alone() {
+    let (proxy, scene) = behind_a_proxy();
+    let container = scene.container();
+    scene.env.kill_mainstay();
+    for file in fs::read_dir(scene.env.mainstay_home().join("state/containers")).unwrap() {
+        fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    scene.env.once(&scene.name, "got another container", |server| {
+        server["status"] == "running" && server["container_id"] != json!(container)
+    });
+    sweep(&proxy, &scene);
+    assert_eq!(scene.engine.inspect(&container, "{{.State.Running}}"), "true");
+}

@@ -1,0 +1,258 @@
+//! The daemon dies, or the answer of its engine is lost, while a container is created: nothing stays
+//! behind, and nothing is forgotten.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Child;
+use std::rc::Rc;
+
+use mainstay_testkit::docker::{Engine, Fault, FaultProxy, IMAGE};
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::scene::{Rest, Scene, Wire, assert_works, server_name, stage};
+use crate::env::{TestEnv, kill, until};
+
+const CREATE: &str = "POST /containers/create";
+
+/// A Mainstay behind a proxy, without a server yet.
+struct Stage {
+    env: TestEnv,
+    _rest: Rest,
+    proxy: FaultProxy,
+    engine: Rc<Engine>,
+    name: String,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self::on(Engine::shared())
+    }
+
+    fn on(engine: Engine) -> Self {
+        let engine = Rc::new(engine);
+        let proxy = FaultProxy::new(&engine);
+        let env = stage(&engine, &proxy.host());
+        let name = server_name("fx");
+        Self { env, _rest: Rest::new(&engine, &name), proxy, engine, name }
+    }
+
+    /// Begins to run the server, and holds the answer to its creation with this number. Returns when the
+    /// engine has created the container, with its id.
+    fn run_until_created(&self, number: usize) -> (Child, String) {
+        self.proxy.set(&[Fault::HoldCreate(number - 1)]);
+        let mut command = self.env.command(["run", &self.name, "--image", IMAGE, "--wait"]);
+        let command = command.spawn().unwrap();
+        self.proxy.wait_for(CREATE, number);
+        (command, until("it is created", || self.containers().pop()))
+    }
+
+    fn containers(&self) -> Vec<String> {
+        self.engine.labelled(&format!("mainstay.server={}", self.name))
+    }
+}
+
+/// Kills the daemon and the command that waits for it, which starts no other one.
+fn kill_both(env: &TestEnv, mut command: Child) {
+    kill(command.id(), Signal::STOP);
+    env.kill_mainstay();
+    command.kill().unwrap();
+    command.wait().unwrap();
+}
+
+/// The file that has the id of a container.
+fn creation_of(env: &TestEnv, container: &str) -> PathBuf {
+    let files = fs::read_dir(env.mainstay_home().join("state/containers")).unwrap();
+    let mut creations = files.map(|file| file.unwrap().path()).filter(|path| {
+        path.extension().is_some_and(|extension| extension == "creation")
+            && fs::read_to_string(path).unwrap().contains(container)
+    });
+    creations.next().expect("the creation of every container is recorded")
+}
+
+#[test]
+fn a_trial_container_is_removed_by_the_next_daemon() {
+    let stage = Stage::new();
+    let (command, _) = stage.run_until_created(1);
+    kill_both(&stage.env, command);
+    stage.proxy.set(&[]);
+    assert!(stage.env.server(&stage.name).is_null(), "it was never accepted");
+    until("the container is gone", || stage.containers().is_empty().then_some(()));
+}
+
+#[test]
+fn a_container_that_no_daemon_heard_of_is_replaced_by_the_next_one() {
+    check_unbound_is_replaced(&Stage::new());
+}
+
+/// The daemon dies before it knows the id of its new container.
+fn check_unbound_is_replaced(stage: &Stage) {
+    let (command, unbound) = stage.run_until_created(2);
+    kill_both(&stage.env, command);
+    stage.proxy.set(&[]);
+    let server = stage.env.once(&stage.name, "ran", |server| server["status"] == "running");
+    assert_ne!(server["container_id"], json!(unbound));
+    assert_eq!(json!(stage.containers()), json!([server["container_id"]]));
+}
+
+#[test]
+fn a_server_that_was_being_replaced_is_not_forgotten() {
+    let engine = Rc::new(Engine::shared());
+    let proxy = FaultProxy::new(&engine);
+    let scene = Scene::behind(&proxy, &engine, Wire::Stdio, &[]);
+    let (session, old) = (scene.raw(), scene.container());
+    let creations = proxy.count(CREATE);
+    proxy.set(&[Fault::HoldCreate(creations + 1)]);
+    let replace = ["run", &scene.name, "--replace", "--image", IMAGE, "--memory", "256m", "--wait"];
+    let command = scene.env.command(replace).spawn().unwrap();
+    proxy.wait_for(CREATE, creations + 2);
+    let containers = || engine.labelled(&format!("mainstay.server={}", scene.name));
+    let unbound = until("it is created", || containers().pop());
+    kill_both(&scene.env, command);
+    proxy.set(&[]);
+    let server = scene.status("running");
+    assert!(![json!(old), json!(unbound)].contains(&server["container_id"]), "{server:#}");
+    assert_eq!(json!(containers()), json!([server["container_id"]]));
+    assert_works(&session);
+}
+
+#[test]
+fn a_server_that_was_moved_to_another_address_is_not_forgotten() {
+    let engine = Rc::new(Engine::shared());
+    let (proxy, second) = (FaultProxy::new(&engine), FaultProxy::new(&engine));
+    let scene = Scene::behind(&proxy, &engine, Wire::Stdio, &[]);
+    let (session, old) = (scene.raw(), scene.container());
+    second.set(&[Fault::HoldCreate(1)]);
+    let mut command = scene.env.command(["run", &scene.name, "--replace", "--image", IMAGE]);
+    let command = command.env("DOCKER_HOST", second.host()).spawn().unwrap();
+    second.wait_for(CREATE, 2);
+    let containers = || engine.labelled(&format!("mainstay.server={}", scene.name));
+    until("it is created", || containers().iter().any(|id| *id != old).then_some(()));
+    kill_both(&scene.env, command);
+    second.set(&[]);
+    let server = scene.status("running");
+    assert_eq!(json!(containers()), json!([server["container_id"]]));
+    assert_works(&session);
+}
+
+#[test]
+fn a_container_is_kept_until_the_record_of_its_run_is_deleted() {
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
+    let old = scene.container();
+    let containers = || scene.engine.labelled(&format!("mainstay.server={}", scene.name));
+    let creation = creation_of(&scene.env, &old);
+    // A directory in the place of the file stops root, too.
+    fs::remove_file(&creation).unwrap();
+    fs::create_dir(&creation).unwrap();
+    let replace = ["run", &scene.name, "--replace", "--image", IMAGE, "--memory", "256m", "--wait"];
+    for command in [&replace[..], &["restart", &scene.name]] {
+        scene.env.run(command);
+        scene.status("error");
+        assert_eq!(containers(), std::slice::from_ref(&old));
+    }
+    scene.env.kill_mainstay();
+    fs::remove_dir(&creation).unwrap();
+    scene.env.ok(["restart", &scene.name]);
+    let server = scene.status("running");
+    assert_eq!(json!(containers()), json!([server["container_id"]]));
+}
+
+#[test]
+fn a_container_whose_creation_was_not_answered_is_replaced() {
+    let stage = Stage::new();
+    let (mut command, unbound) = stage.run_until_created(2);
+    // All connections break, and the engine is back.
+    stage.proxy.set(&[Fault::Refuse]);
+    stage.env.once(&stage.name, "was without its engine", |server| server["status"] == "waiting");
+    stage.proxy.set(&[]);
+    assert!(command.wait().unwrap().success());
+    let server = stage.env.once(&stage.name, "ran", |server| server["status"] == "running");
+    assert_ne!(server["container_id"], json!(unbound));
+    assert_eq!(json!(stage.containers()), json!([server["container_id"]]));
+}
+
+#[test]
+fn a_container_whose_creation_was_answered_with_an_internal_error_is_removed() {
+    let stage = Stage::new();
+    stage.proxy.set(&[Fault::FailCreate]);
+    let output = stage.env.run(["run", &stage.name, "--image", IMAGE, "--wait"]);
+    assert_eq!(output.code, 1, "{output}");
+    assert!(output.stderr.contains("out of order"), "{output}");
+    until("the container is gone", || stage.containers().is_empty().then_some(()));
+}
+
+#[test]
+fn a_running_copy_of_a_container_that_no_daemon_heard_of_is_left_alone() {
+    let stage = Stage::new();
+    let (command, unbound) = stage.run_until_created(1);
+    let image = format!("{}:1", server_name("copy"));
+    stage.engine.docker(&["commit", &unbound, &image]);
+    let copy = stage.engine.docker(&["run", "-d", "-i", &image]);
+    stage.engine.docker(&["rm", &unbound]);
+    kill_both(&stage.env, command);
+    stage.proxy.set(&[]);
+    stage.env.ok(["ls"]);
+    let log = stage.env.mainstay_home().join("state/daemon.log");
+    until("the log names the copy", || {
+        let log = fs::read_to_string(&log).unwrap();
+        let mut lines = log.lines().filter(|line| line.contains("Mainstay labels but no record"));
+        lines.any(|line| line.contains(&copy)).then_some(())
+    });
+    assert_eq!(stage.engine.inspect(&copy, "{{.State.Running}}"), "true");
+    stage.engine.docker(&["rm", "--force", &copy]);
+    stage.engine.docker(&["rmi", "--force", &image]);
+}
+
+#[test]
+fn the_containers_of_podman_are_found_by_their_nonces_too() {
+    check_unbound_is_replaced(&Stage::on(Engine::podman()));
+}
+
+#[test]
+fn nothing_is_created_that_cannot_be_recorded() {
+    let stage = Stage::new();
+    stage.env.ok(["ls"]);
+    // A file in the place of the directory stops root, too.
+    let records = stage.env.mainstay_home().join("state/containers");
+    fs::remove_dir_all(&records).unwrap();
+    fs::write(&records, "").unwrap();
+    let output = stage.env.run(["run", &stage.name, "--image", IMAGE, "--wait"]);
+    assert_eq!(output.code, 1, "{output}");
+    assert_eq!(
+        output.stderr.lines().take(2).collect::<Vec<_>>(),
+        [
+            format!(
+                "error: `{}`: its container cannot be recorded in `[ROOT]/mainstay/state/containers`: \
+                 Not a directory (os error 20)",
+                stage.name
+            ),
+            "help: nothing was changed; make that directory writable or free disk space, then try again"
+                .to_owned()
+        ]
+    );
+    assert_eq!(stage.proxy.count(CREATE), 0);
+    fs::remove_file(&records).unwrap();
+}
+
+#[test]
+fn containers_of_version_0_1_0_are_recovered_and_removed() {
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
+    let session = scene.raw();
+    let (container, pid) = (scene.container(), scene.engine.pid(&scene.container()));
+    scene.env.kill_mainstay();
+    // It wrote the record of the run only.
+    for file in fs::read_dir(scene.env.mainstay_home().join("state/containers")).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "creation") {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    assert_eq!(scene.back(1)["container_id"], json!(container));
+    assert_eq!(scene.engine.pid(&container), pid);
+    assert_works(&session);
+    scene.env.ok(["rm", &scene.name]);
+    assert_eq!(scene.engine.labelled(&format!("mainstay.server={}", scene.name)), [""; 0]);
+    let left: Vec<_> =
+        fs::read_dir(scene.env.mainstay_home().join("state/containers")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
