@@ -1,5 +1,6 @@
 //! What many idle servers cost: the daemon's CPU time and memory, and the shims' memory.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -73,14 +74,18 @@ pub(super) async fn add_servers(
     instance.ready_servers(count, START_LIMIT).await.map(drop)
 }
 
+/// What each shim takes, together with its guard, which has the same command line.
 fn shim_pss(instance: &Instance) -> Result<Vec<u64>, BenchError> {
     let state = instance.state();
     let state = state.to_string_lossy();
-    let shims = instance.processes()?;
-    let shims = shims.iter().filter(|process| {
-        process.command.contains("__shim") && process.command.contains(state.as_ref())
-    });
-    Ok(shims.map(|shim| pss_kib(shim.pid)).collect::<Result<_, _>>()?)
+    let processes = instance.processes()?;
+    let mut shims = BTreeMap::new();
+    for process in &processes {
+        if process.command.contains("__shim") && process.command.contains(state.as_ref()) {
+            *shims.entry(&process.command).or_default() += pss_kib(process.pid)?;
+        }
+    }
+    Ok(shims.into_values().collect())
 }
 
 fn mean(values: &[u64]) -> u64 {

@@ -19,6 +19,7 @@ pub mod descriptors;
 pub mod holder;
 pub mod launch;
 pub mod log;
+pub mod process_record;
 pub mod record;
 pub mod shim;
 pub mod socket;

@@ -41,6 +41,22 @@ pub(crate) fn control_group(pid: u32) -> io::Result<String> {
     fs::read_to_string(format!("/proc/{pid}/cgroup"))
 }
 
+/// The unique id of this boot.
+pub(crate) fn boot_id() -> io::Result<String> {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id")
+}
+
+/// The children of all threads of a process, or `None` if the kernel does not list them. A child may be
+/// missing if another one ends during the read.
+pub(crate) fn children(pid: u32) -> Option<Vec<u32>> {
+    let mut all = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        let list = fs::read_to_string(thread.ok()?.path().join("children")).ok()?;
+        all.extend(list.split_ascii_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+    }
+    Some(all)
+}
+
 /// The pids of all processes that can be seen.
 pub(crate) fn pids() -> io::Result<impl Iterator<Item = u32>> {
     Ok(fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))

@@ -1,9 +1,9 @@
 //! What a shim leaves in its run directory, for daemons that were not there.
 //!
-//! `shim.pid` names the shim while it lives. `exit` says how the run ended; it is written before the
+//! `shim.pid` names the shim while it lives, `guard.pid` its guard. `exit` says how the run ended; it is written before the
 //! shim says [`Gone`](crate::wire::FromShim::Gone) and stays. Both are replaced whole, never in part.
 //!
-//! `shim.pid` is a link to nowhere whose target is the name: a short link takes no room of its own, so
+//! `shim.pid` and `guard.pid` are links to nowhere whose target is the name: a short link takes no room of its own, so
 //! a full disk keeps no server from being started again.
 
 use std::fs::{self, File};
@@ -20,6 +20,9 @@ use crate::tree::Process;
 
 /// The name of the link that names the shim.
 pub const PID: &str = "shim.pid";
+
+/// The name of the link that names the shim's guard.
+pub const GUARD: &str = "guard.pid";
 
 /// The name of the exit record.
 pub const EXIT: &str = "exit";
@@ -58,6 +61,14 @@ pub fn shim_alive(dir: &Path) -> io::Result<Option<Process>> {
     }
 }
 
+/// The guard of a run directory's shim, if that very process is alive: then the run is not over.
+pub fn guard_alive(dir: &Path) -> io::Result<Option<Process>> {
+    match pid_link(CWD, &dir.join(GUARD))? {
+        Some(name) => alive(&name),
+        None => Ok(None),
+    }
+}
+
 /// The shim of an open run directory, if that very process is alive.
 pub(crate) fn shim_alive_in(dir: BorrowedFd<'_>) -> io::Result<Option<Process>> {
     match pid_link(dir, Path::new(PID))? {
@@ -78,6 +89,16 @@ pub(crate) fn write(dir: BorrowedFd<'_>, record: &ExitRecord) -> io::Result<()> 
 /// Names this process as the shim of a run directory.
 pub(crate) fn write_pid(dir: BorrowedFd<'_>, identity: &str) -> io::Result<()> {
     replace(dir, PID, |temporary| Ok(symlinkat(identity, dir, temporary)?))
+}
+
+/// Names the parent of this process as the guard of a run directory's shim, unless it has been killed.
+pub(crate) fn write_guard(dir: BorrowedFd<'_>, guard: u32) -> io::Result<()> {
+    if std::os::unix::process::parent_id() != guard {
+        return Ok(());
+    }
+    let Some(stat) = procfs::stat(guard)? else { return Ok(()) };
+    let identity = identity(guard, stat.started)?;
+    replace(dir, GUARD, |temporary| Ok(symlinkat(&identity, dir, temporary)?))
 }
 
 /// Whether a run directory still names the process with this identity as its shim.
@@ -133,7 +154,7 @@ fn alive(name: &str) -> io::Result<Option<Process>> {
 }
 
 fn identity(pid: u32, started: u64) -> io::Result<String> {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let boot = procfs::boot_id()?;
     Ok(format!("{pid} {started} {}", boot.trim().replace('-', "")))
 }
 
@@ -156,7 +177,7 @@ fn read_if_there(path: &Path) -> io::Result<Option<Vec<u8>>> {
 
 /// Puts what `make` makes in the place of what was there. Nothing is synced: a record is about
 /// processes, and none of them survives a loss of power.
-fn replace(
+pub(crate) fn replace(
     dir: BorrowedFd<'_>,
     name: &str,
     make: impl FnOnce(&str) -> io::Result<()>,

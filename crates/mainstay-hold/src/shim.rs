@@ -12,22 +12,23 @@
 //! - The end is complete: `Exited` comes after the server's last output, `Gone` when every descendant has
 //!   ended, also those that called setsid. The exit record is written before `Gone`. A shim that is
 //!   dismissed ends when the attached daemon has been sent all of that, or has not taken it within the linger.
-//! - Memory is bounded, whatever server and daemons do, and an idle shim never wakes up.
+//! - Memory is bounded, whatever server and daemons do. A shim whose server is idle does not wake up.
 //! - The server inherits its three pipes and no other descriptor.
 //! - The server does not outlive the shim. A killed shim (also by TERM: the shim keeps the default) takes the
-//!   server along; its other descendants are to be swept by [`find_marked`](crate::tree::find_marked).
+//!   server along, and its guard ends the other descendants. They are on record too ([`process_record`]).
 //!
 //! One thing it does not do: signals that are ignored stay so in the server (only PIPE is put back to its
 //! default), because neither std nor rustix can change that. A shim whose first ancestor was started by
 //! `nohup`, say, has a server that ignores HUP unless the server itself decides otherwise.
 
 mod conn;
+mod guard;
 mod life;
-
 mod oom;
 mod reaper;
 pub(crate) mod ring;
 mod run;
+mod scan_schedule;
 mod server;
 mod spawn;
 mod stdin;
@@ -43,20 +44,42 @@ use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, set_child_subreaper, setsid};
 
+use self::guard::Role;
 use self::oom::OomWatch;
 use self::reaper::Reaper;
 use self::run::Run;
 use self::server::Server;
 use crate::launch::{Failure, Launch, Report};
-use crate::{clock, descriptors, procfs, record, socket, tree};
+use crate::tree::{self, Process};
+use crate::{clock, descriptors, process_record, procfs, record, socket};
 
-/// Runs a server to its end. The [`Launch`] comes from standard input, a [`Report`] goes to standard
+/// Runs a server to its end, as two processes, the shim and its guard. The [`Launch`] comes from standard input, a [`Report`] goes to standard
 /// output. To be called by the main thread before there are others, and without a process group of
 /// its own.
 pub fn main(run_dir: &Path) -> ExitCode {
     let inherited = descriptors::close_inherited().and_then(|()| take_stdio());
     let Ok((input, output)) = inherited else { return ExitCode::FAILURE };
-    match start(run_dir, input) {
+    // The launch is read first: its writer has set the limits of this process before, and must not get a
+    // broken pipe before it reads the failure.
+    let launch = match Launch::read(input) {
+        Ok(launch) => launch,
+        Err(error) => {
+            report(output, &Failed::new(Failure::BadLaunch, "cannot read the launch", &error).0);
+            return ExitCode::FAILURE;
+        }
+    };
+    let guard = match guard::fork() {
+        Ok(Role::Shim { guard }) => guard,
+        Ok(Role::Guard { shim }) => {
+            drop(output);
+            return guard::watch(shim);
+        }
+        Err(error) => {
+            report(output, &Failed::setup("cannot start the guard of the shim")(error).0);
+            return ExitCode::FAILURE;
+        }
+    };
+    match start(run_dir, guard, &launch) {
         Ok(run) => {
             report(output, &Report::Started { server_pid: run.server_pid() });
             run.finish();
@@ -84,23 +107,20 @@ impl Failed {
 }
 
 /// Comes back when the server runs and everything else is set up. A failure leaves nothing behind.
-fn start(run_dir: &Path, input: File) -> Result<Run, Failed> {
-    // The launch comes first, lest its writer meet a closed pipe before it reads our reason.
-    let launch = Launch::read(input)
-        .map_err(|error| Failed::new(Failure::BadLaunch, "cannot read the launch", &error))?;
+fn start(run_dir: &Path, guard: u32, launch: &Launch) -> Result<Run, Failed> {
     let (claim, listener) =
-        Claim::take(run_dir).map_err(Failed::setup("cannot use the run directory"))?;
+        Claim::take(run_dir, guard).map_err(Failed::setup("cannot use the run directory"))?;
     detach().map_err(Failed::setup("cannot leave the session of the daemon"))?;
 
     let oom = OomWatch::begin();
-    let spawned = spawn::spawn(&launch)?;
+    let spawned = spawn::spawn(launch)?;
     let reaper = Reaper::start(spawned.pid).map_err(|error| {
         // The kernel ends the server when we end, but not the server's children.
         let _best_effort = tree::kill_all(own_pid(), Signal::KILL);
         Failed::new(Failure::Setup, "cannot wait for the server", &error)
     })?;
-    let server = Server::new(spawned, &launch);
-    Ok(Run::new(claim, listener, server, reaper, oom, &launch, clock::unix_ms()))
+    let server = Server::new(spawned, launch);
+    Ok(Run::new(claim, listener, server, reaper, oom, launch, clock::unix_ms()))
 }
 
 /// Own session, so that no terminal and no process group of the daemon reaches us; subreaper, so that
@@ -143,7 +163,7 @@ fn own_pid() -> u32 {
     std::process::id()
 }
 
-/// The run directory while it is ours. Socket and pid file go when it is dropped; the exit record
+/// The run directory while it is ours. Socket, pid file and list of processes go when it is dropped; the exit record
 /// stays.
 ///
 /// The directory is opened once: if it is removed and another one made in its place, for another run,
@@ -154,7 +174,7 @@ struct Claim {
 }
 
 impl Claim {
-    fn take(run_dir: &Path) -> io::Result<(Self, UnixListener)> {
+    fn take(run_dir: &Path, guard: u32) -> io::Result<(Self, UnixListener)> {
         let claim = Self { dir: socket::open_dir(run_dir)?, identity: record::own_identity()? };
         let dir = claim.dir.as_fd();
         if record::shim_alive_in(dir)?.is_some() {
@@ -165,11 +185,25 @@ impl Claim {
         listener.set_nonblocking(true)?;
         // The link makes the socket ours to remove.
         record::write_pid(dir, &claim.identity).inspect_err(|_| claim.clear())?;
+        record::write_guard(dir, guard).inspect_err(|_| claim.clear())?;
         Ok((claim, listener))
     }
 
+    /// Whether the directory is there and no other shim has taken it.
+    fn is_ours(&self) -> bool {
+        record::names(self.dir.as_fd(), &self.identity)
+    }
+
+    /// Records the processes of the run, unless another shim has taken the directory.
+    fn write_processes(&self, processes: &[Process]) -> io::Result<()> {
+        if self.is_ours() {
+            process_record::write(self.dir.as_fd(), processes)?;
+        }
+        Ok(())
+    }
+
     fn clear(&self) {
-        for name in [socket::SHIM, record::PID] {
+        for name in [socket::SHIM, record::PID, record::GUARD, process_record::PROCESSES] {
             // What is not there need not be removed; what cannot be is found to be stale later.
             let _stale = unlinkat(&self.dir, name, AtFlags::empty());
         }
@@ -178,7 +212,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if record::names(self.dir.as_fd(), &self.identity) {
+        if self.is_ours() {
             self.clear();
         }
     }

@@ -4,7 +4,7 @@
 //! A process that is being moved to its next parent during the scan can be missed; whoever wants a
 //! tree to end must scan until it is empty.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -18,7 +18,7 @@ use crate::procfs::{self, Stat};
 const MAX_ENVIRON: usize = 1024 * 1024;
 
 /// One process, and never another that was given its pid later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Process {
     /// Its number while it is there.
     pub pid: u32,
@@ -30,6 +30,21 @@ impl Process {
         Self { pid, started: stat.started }
     }
 
+    pub(crate) fn from_parts(pid: u32, started: u64) -> Self {
+        Self { pid, started }
+    }
+
+    /// In clock ticks since boot.
+    pub(crate) fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Whether this process is alive, and not another one with its pid.
+    pub fn is_alive(&self) -> bool {
+        let now = procfs::stat(self.pid).ok().flatten();
+        now.is_some_and(|stat| stat.alive && stat.started == self.started)
+    }
+
     /// Kills it. A process that has ended already needs no signal, so that is no error.
     pub fn kill(&self) -> io::Result<()> {
         self.signal(Signal::KILL)
@@ -37,7 +52,7 @@ impl Process {
 
     /// The descriptor pins the process, the start time proves that the pid had not been given to
     /// another one before that. Kernels without such descriptors leave a tiny gap.
-    fn signal(&self, signal: Signal) -> io::Result<()> {
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(()) };
         let pidfd = pidfd_open(pid, PidfdFlags::empty());
         if procfs::stat(self.pid)?.is_none_or(|stat| stat.started != self.started) {
@@ -91,11 +106,46 @@ pub fn find_marked(variable: &str, value_prefix: &[u8]) -> io::Result<Vec<(Proce
     Ok(ours.collect())
 }
 
+/// The living descendants of a process. Reads the kernel's lists of children where available, which costs far
+/// less than a scan of all processes.
+pub fn living_descendants(of: u32) -> io::Result<Vec<Process>> {
+    let Some(mut open) = procfs::children(of) else { return living(of) };
+    let mut found = Vec::new();
+    while let Some(pid) = open.pop() {
+        let Some(stat) = procfs::stat(pid)? else { continue };
+        if stat.alive {
+            found.push(Process::new(pid, stat));
+        }
+        // A thread may have ended in the meantime, so the subtree must not be taken for empty.
+        let Some(children) = procfs::children(pid) else { return living(of) };
+        open.extend(children);
+    }
+    Ok(found)
+}
+
+/// The living among these processes, and the living descendants of each.
+pub(crate) fn living_with_descendants(of: &BTreeSet<Process>) -> io::Result<Vec<Process>> {
+    let all = scan()?;
+    let is_there = |process: &&Process| {
+        all.get(&process.pid).is_some_and(|stat| stat.started == process.started)
+    };
+    let mut found: BTreeSet<Process> = BTreeSet::new();
+    for process in of.iter().filter(is_there) {
+        if all[&process.pid].alive {
+            found.insert(*process);
+        }
+        found.extend(below(process.pid, &all));
+    }
+    Ok(found.into_iter().collect())
+}
+
 fn living(of: u32) -> io::Result<Vec<Process>> {
-    let all: HashMap<u32, Stat> = procfs::pids()?
-        .filter_map(|pid| procfs::stat(pid).ok().flatten().map(|stat| (pid, stat)))
-        .collect();
-    Ok(below(of, &all))
+    Ok(below(of, &scan()?))
+}
+
+fn scan() -> io::Result<HashMap<u32, Stat>> {
+    let facts = |pid| procfs::stat(pid).ok().flatten().map(|stat| (pid, stat));
+    Ok(procfs::pids()?.filter_map(facts).collect())
 }
 
 /// The living ones among `all` whose line of parents leads to `root`.

@@ -18,13 +18,15 @@ use super::conn::{Conn, View};
 use super::life::{Action, Life};
 use super::oom::OomWatch;
 use super::reaper::{Ended, News, Reaper};
+use super::scan_schedule::ScanSchedule;
 use super::server::{Pipe, Scratch, Server, scratch};
 use super::stdin::Load;
 use super::{Claim, own_pid};
+use crate::clock;
 use crate::launch::Launch;
 use crate::record::{self, ExitRecord};
+use crate::tree::{self, Process};
 use crate::wire::{FromShim, VERSION};
-use crate::{clock, tree};
 
 const MAX_CONNS: usize = 16;
 
@@ -36,11 +38,18 @@ pub(super) struct Run {
     listener: UnixListener,
     accept_again: Option<Instant>,
     conns: Vec<Conn>,
+    /// Whether there were connections after the last turn.
+    has_daemon: bool,
     /// The highest number that a daemon ever had.
     fence: u64,
     server: Server,
     reaper: Option<Reaper>,
     life: Life,
+    scans: ScanSchedule,
+    /// Whether the server was active since the last scan was scheduled.
+    server_active: bool,
+    /// The processes that are recorded on disk.
+    recorded: Vec<Process>,
     oom: OomWatch,
     exit: Option<ExitRecord>,
     gone: bool,
@@ -77,10 +86,14 @@ impl Run {
             listener,
             accept_again: None,
             conns: Vec::new(),
+            has_daemon: false,
             fence: 0,
             server,
             reaper: Some(reaper),
             life: Life::new(),
+            scans: ScanSchedule::new(clock::now()),
+            server_active: false,
+            recorded: Vec::new(),
             oom,
             exit: None,
             gone: false,
@@ -99,16 +112,20 @@ impl Run {
 
     pub(super) fn finish(mut self) {
         self.log_start();
+        self.record_processes(clock::now());
         while !self.over(clock::now()) {
             let Ok(ready) = self.wait(clock::now()) else { return };
             self.oom.look(clock::now());
             for (source, flags) in ready {
                 self.serve(source, flags);
             }
-            let action = self.life.tick(clock::now());
+            let now = clock::now();
+            let action = self.life.tick(now);
             self.act(action);
             self.server.stdin.flush();
             self.pump();
+            self.end_if_unreachable(now);
+            self.record_processes(now);
         }
     }
 
@@ -134,7 +151,8 @@ impl Run {
     fn deadline(&self) -> Option<Instant> {
         let lingering = self.dismissed_at.or(self.alone_since);
         let linger = lingering.and_then(|since| since.checked_add(self.linger));
-        [self.life.deadline(), linger, self.accept_again].into_iter().flatten().min()
+        let scan = self.scans.deadline();
+        [self.life.deadline(), linger, self.accept_again, scan].into_iter().flatten().min()
     }
 
     fn wait(&mut self, now: Instant) -> Result<Vec<(Source, PollFlags)>, Errno> {
@@ -200,7 +218,10 @@ impl Run {
             Source::Listener => self.accept(),
             Source::Reaper => self.hear(),
             Source::Stdin if broken => self.server.stdin.close(),
-            Source::Server(pipe) => self.server.read(pipe, &mut self.scratch),
+            Source::Server(pipe) => {
+                self.server.read(pipe, &mut self.scratch);
+                self.server_active = true;
+            }
             Source::Conn(index) if self.may_read(&self.conns[index]) => {
                 if flags.contains(PollFlags::IN) || broken {
                     self.conns[index].read(&mut self.scratch);
@@ -298,10 +319,35 @@ impl Run {
         };
     }
 
+    /// Scans the tree if a scan is due, and records its processes if they have changed. A process that the
+    /// scan missed stays recorded while it is alive. A failed write is repeated after the next scan.
+    fn record_processes(&mut self, now: Instant) {
+        if std::mem::take(&mut self.server_active) && !self.gone {
+            self.scans.note_activity(now);
+        }
+        if !self.scans.is_due(now) {
+            return;
+        }
+        let began = clock::now();
+        if let Ok(mut found) = tree::living_descendants(own_pid()) {
+            let missed = self.recorded.iter().filter(|known| !found.contains(known));
+            let missed: Vec<Process> = missed.filter(|known| known.is_alive()).copied().collect();
+            found.extend(missed);
+            found.sort_unstable_by_key(|process| process.pid);
+            if found != self.recorded && self.claim.write_processes(&found).is_ok() {
+                self.recorded = found;
+            }
+        }
+        self.scans.scanned(began, clock::now());
+    }
+
     /// The run is over: takes in the last words of the descendants and leaves the record.
     fn settle(&mut self) {
-        let left =
-            if self.reaper.is_some() { tree::descendants(own_pid()) } else { Ok(Vec::new()) };
+        let left = if self.reaper.is_some() {
+            tree::living_descendants(own_pid())
+        } else {
+            Ok(Vec::new())
+        };
         let survivors = left.map_or(0, |pids| u32::try_from(pids.len()).unwrap_or(u32::MAX));
         self.note_exit(Ended { code: None, signal: None });
         self.server.close();
@@ -313,6 +359,18 @@ impl Run {
         // A full disk must not keep the daemons from being told.
         let _no_space = record::write(self.claim.dir.as_fd(), exit);
         self.gone = true;
+        self.scans.stop();
+    }
+
+    /// Ends a run that no daemon can find, because its directory was removed, once the last attached daemon
+    /// has gone. The next daemon would start another run beside it.
+    fn end_if_unreachable(&mut self, now: Instant) {
+        let had_daemon = std::mem::replace(&mut self.has_daemon, !self.conns.is_empty());
+        if had_daemon && !self.has_daemon && !self.claim.is_ours() {
+            self.end(now, Duration::ZERO);
+            // No daemon can fetch the rest.
+            self.dismissed_at = Some(now);
+        }
     }
 
     fn log_start(&mut self) {

@@ -46,7 +46,7 @@ fn a_server_that_exits_leaves_no_descendant() {
     assert_eq!(code, Some(3));
     client.gone();
     assert_eq!(shim.bench.processes(), []);
-    assert_eq!(tree::descendants(shim.child.id()).unwrap(), []);
+    assert_eq!(tree::descendants(shim.process().pid).unwrap(), []);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn an_end_is_for_the_whole_tree() {
     client.exited();
     client.gone();
     assert_eq!(shim.bench.processes(), []);
-    assert_eq!(tree::descendants(shim.child.id()).unwrap(), []);
+    assert_eq!(tree::descendants(shim.process().pid).unwrap(), []);
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn orphans_are_reaped_while_the_server_runs() {
         text.extend(client.output(1));
     }
     let orphan: u32 = String::from_utf8(text).unwrap().trim().parse().unwrap();
-    assert!(tree::descendants(shim.child.id()).unwrap().contains(&orphan));
+    assert!(tree::descendants(shim.process().pid).unwrap().contains(&orphan));
     let pid = rustix::process::Pid::from_raw(orphan.cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     eventually("no zombie is left", || !fs::exists(format!("/proc/{orphan}")).unwrap());

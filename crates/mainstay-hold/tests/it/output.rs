@@ -18,7 +18,7 @@ fn numbers(to: u32) -> String {
 
 /// The memory of the shim that no other process shares, in KiB.
 fn private_memory(shim: &Shim) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", shim.child.id())).unwrap();
+    let status = fs::read_to_string(format!("/proc/{}/status", shim.process().pid)).unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }

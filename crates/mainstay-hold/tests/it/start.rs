@@ -1,5 +1,6 @@
 //! Starting, and failing to start.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -7,10 +8,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use mainstay_hold::launch::{Failure, Report, Stdout};
+use mainstay_hold::tree::Process;
 use mainstay_hold::wire::ToShim;
-use mainstay_hold::{record, socket};
+use mainstay_hold::{process_record, record, socket};
 
-use crate::support::{Bench, Client, SHIM, wait_for_exit};
+use crate::support::{Bench, Client, SHIM, Shim, eventually, wait_for_exit};
 
 fn shim_pid(dir: &Path) -> Option<u32> {
     record::shim_alive(dir).unwrap().map(|process| process.pid)
@@ -70,7 +72,7 @@ fn a_run_directory_has_one_shim() {
     let (mut child, report) = shim.bench.try_start(&shim.bench.launch.encode());
     assert!(!child.wait().unwrap().success());
     assert!(matches!(report, Report::Failed { what: Failure::Setup, .. }), "{report:?}");
-    assert_eq!(shim_pid(shim.dir()), Some(shim.child.id()));
+    assert_eq!(shim_pid(shim.dir()), Some(shim.process().pid));
     assert_eq!(shim.connect().hello().server_pid, shim.server_pid);
 }
 
@@ -104,9 +106,9 @@ fn the_server_gets_its_directory_and_exactly_its_environment() {
 fn the_hello_tells_who_is_who() {
     let shim = Bench::script("cat").start();
     let hello = shim.connect().hello();
-    assert_eq!((hello.shim_pid, hello.server_pid), (shim.child.id(), shim.server_pid));
+    assert_eq!((hello.shim_pid, hello.server_pid), (shim.process().pid, shim.server_pid));
     assert_eq!((hello.out_start, hello.out_end, hello.written, hello.exited), (0, 0, 0, false));
-    assert_eq!(shim_pid(shim.dir()), Some(shim.child.id()));
+    assert_eq!(shim_pid(shim.dir()), Some(shim.process().pid));
     let socket = fs::metadata(shim.dir().join("shim.sock")).unwrap();
     assert_eq!(socket.permissions().mode() & 0o777, 0o600);
 }
@@ -132,11 +134,85 @@ fn a_long_path_is_no_obstacle() {
 #[test]
 fn a_killed_shim_takes_the_server_along() {
     let mut shim = Bench::program("sleep", &["1000"]).start();
-    shim.child.kill().unwrap();
+    shim.process().kill().unwrap();
     wait_for_exit(shim.server_pid);
     shim.child.wait().unwrap();
     assert_eq!(record::shim_alive(shim.dir()).unwrap(), None);
     assert_eq!(record::read(shim.dir()).unwrap(), None);
+}
+
+/// Starts a process that is not a child of the server, in a session of its own, without an environment.
+const ESCAPE: &str = "(setsid env -i sleep 600 & ) & wait; exec cat";
+
+/// The recorded processes, once there are this many.
+fn recorded(dir: &Path, count: usize) -> BTreeSet<Process> {
+    eventually("all processes are on record", || process_record::read(dir).unwrap().len() == count);
+    process_record::read(dir).unwrap().into_iter().collect()
+}
+
+/// A shim whose server lets a process escape, and that process.
+fn escaped() -> (Shim, Process) {
+    let shim = Bench::script(ESCAPE).start();
+    // The shells that started it may be recorded as well.
+    let is_it = |process: &Process| {
+        let command = fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
+        command.starts_with(b"sleep")
+    };
+    let find = || process_record::read(shim.dir()).unwrap().into_iter().find(is_it);
+    eventually("what escaped is on record", || find().is_some());
+    let escaped = find().expect("it was just there");
+    (shim, escaped)
+}
+
+#[test]
+fn the_guard_ends_what_escaped_a_killed_shim() {
+    let (mut shim, escaped) = escaped();
+    let dir = shim.dir().to_owned();
+    assert_eq!(record::guard_alive(&dir).unwrap().unwrap().pid, shim.child.id());
+    shim.process().kill().unwrap();
+    shim.child.wait().unwrap();
+    assert_eq!(record::guard_alive(&dir).unwrap(), None);
+    assert!(!escaped.is_alive(), "it outlived the guard");
+}
+
+#[test]
+fn what_escaped_a_killed_shim_without_a_guard_is_on_record() {
+    let (mut shim, escaped) = escaped();
+    let process = shim.process();
+    shim.child.kill().unwrap();
+    shim.child.wait().unwrap();
+    shim.introduce(1).round_trip();
+    process.kill().unwrap();
+    wait_for_exit(process.pid);
+    assert!(escaped.is_alive());
+    let known: BTreeSet<Process> = process_record::read(shim.dir()).unwrap().into_iter().collect();
+    eventually("nothing is left", || process_record::kill(&mut known.clone()).unwrap().is_empty());
+    assert!(known.iter().all(|process| !process.is_alive()));
+}
+
+#[test]
+fn a_run_that_no_daemon_can_find_any_more_ends_with_the_last_connection() {
+    let mut shim = Bench::script("cat").start();
+    let mut client = shim.introduce(1);
+    client.round_trip();
+    fs::remove_dir_all(shim.dir()).unwrap();
+    client.round_trip();
+    drop(client);
+    wait_for_exit(shim.server_pid);
+    shim.exit_status();
+}
+
+#[test]
+fn a_process_that_a_quiet_server_starts_later_is_recorded_when_it_is_used() {
+    let shim = Bench::script("read line; (setsid env -i sleep 600 & ) & wait; echo done; exec cat")
+        .start();
+    recorded(shim.dir(), 1);
+    let mut client = shim.attach(1);
+    client.write(1, "go\n");
+    client.expect_output("done\n");
+    for process in recorded(shim.dir(), 2) {
+        drop(process.kill());
+    }
 }
 
 /// Socket and pid link as another shim would leave them.
@@ -168,7 +244,7 @@ fn left_after(change: impl FnOnce(&Path)) -> Vec<String> {
 #[test]
 fn what_belongs_to_the_next_shim_is_left_alone() {
     let same_directory = left_after(pretend_another_shim);
-    assert_eq!(same_directory, ["exit", "shim.pid", "shim.sock"]);
+    assert_eq!(same_directory, ["exit", "guard.pid", "processes", "shim.pid", "shim.sock"]);
     let made_anew = left_after(|dir| {
         fs::remove_dir_all(dir).unwrap();
         fs::create_dir(dir).unwrap();
@@ -230,4 +306,22 @@ fn a_session_whose_leader_is_out_of_sight_is_left_too() {
     let (mut child, report) = bench.try_start_by(namespace, &bench.launch.encode());
     assert!(matches!(report, Report::Started { .. }), "{report:?}");
     assert!(child.wait().unwrap().success());
+}
+
+/// The daemon leaked a descriptor without close-on-exec.
+#[test]
+fn a_leaked_descriptor_reaches_neither_shim_nor_server() {
+    let leaked = rustix::io::dup(fs::File::open("/dev/zero").unwrap()).unwrap();
+    let shim = Bench::script("echo up >&2; read line").start();
+    drop(leaked);
+    // A program that is still being loaded has its libraries open.
+    eventually("the program of the server runs", || shim.bench.log().contains("up\n"));
+    let open = |pid: u32| {
+        let entries = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().map(Result::unwrap);
+        entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect::<Vec<_>>()
+    };
+    let of_shim = open(shim.process().pid);
+    assert!(!of_shim.iter().any(|target| target == Path::new("/dev/zero")), "{of_shim:?}");
+    let of_server = open(shim.server_pid);
+    assert_eq!(of_server.len(), 3, "{of_server:?}");
 }

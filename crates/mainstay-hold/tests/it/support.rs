@@ -97,8 +97,12 @@ impl Bench {
         (child, Report::decode(&report).unwrap())
     }
 
+    /// What is in the server's log. The shim creates the file some time after it has reported the start.
     pub(crate) fn log(&self) -> String {
-        fs::read_to_string(&self.launch.log.path).unwrap()
+        match fs::read_to_string(&self.launch.log.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            read => read.unwrap(),
+        }
     }
 
     /// The processes of this server that are there, the shim apart.
@@ -116,6 +120,11 @@ pub(crate) struct Shim {
 }
 
 impl Shim {
+    /// The shim's own process; `child` is its guard.
+    pub(crate) fn process(&self) -> Process {
+        record::shim_alive(&self.bench.dir).unwrap().expect("the shim lives")
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         &self.bench.dir
     }
@@ -161,7 +170,11 @@ impl Shim {
 
 impl Drop for Shim {
     fn drop(&mut self) {
-        drop(self.child.kill());
+        if let Ok(Some(shim)) = record::shim_alive(&self.bench.dir) {
+            drop(shim.kill());
+        } else {
+            drop(self.child.kill());
+        }
         drop(self.child.wait());
         for process in self.bench.processes() {
             drop(process.kill());

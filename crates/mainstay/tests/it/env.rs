@@ -361,7 +361,12 @@ pub(crate) fn until_dead(pid: u32) {
 
 /// The process that holds a server, and that is its parent.
 pub(crate) fn shim_of(server: &Value) -> u32 {
-    stat(pid_of(server)).expect("the server lives").1
+    parent_of(pid_of(server))
+}
+
+/// The parent of a process: the shim of a server, the guard of a shim.
+pub(crate) fn parent_of(pid: u32) -> u32 {
+    stat(pid).expect("the process lives").1
 }
 
 /// The state and the parent of a process.
