@@ -158,7 +158,7 @@ async fn open_engines(
         log_max_bytes: LOG_BYTES,
         log_keep: LOG_KEEP,
     });
-    let (process, containers) = (process.await?, Arc::new(containers.await?));
+    let (process, containers) = (process?, Arc::new(containers.await?));
     let elsewhere = memory.elsewhere().into_iter().map(|(key, at)| (key, clock::since(at)));
     let engines = Engines {
         process: Arc::new(process),

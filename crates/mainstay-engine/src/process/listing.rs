@@ -1,6 +1,5 @@
 //! Finding the runs of this instance again, and taking them under watch.
 
-use std::collections::HashSet;
 use std::panic::resume_unwind;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::process::{Active, ProcessEngine, command, strays};
+use crate::process::{Active, ProcessEngine, strays};
 use crate::{EngineError, Found, FoundState, RunKey};
 
 /// How many shims are asked at a time: one that does not answer delays few others, and a machine full
@@ -110,9 +109,7 @@ impl ProcessEngine {
         if lost.is_empty() {
             return Vec::new();
         }
-        let instance = &self.shared.config.instance;
-        let marks: HashSet<String> = lost.iter().map(|key| command::mark(instance, key)).collect();
-        strays::end_marked(format!("{instance}/"), move |mark| marks.contains(mark)).await;
+        strays::end(lost.iter().map(|key| self.shared.orphaned(key)).collect(), Vec::new()).await;
         lost.into_iter()
             .map(|key| Found { state: FoundState::Ended(self.shared.dirs.clear_away(&key)), key })
             .collect()

@@ -1,10 +1,10 @@
 //! Servers as local processes.
 //!
-//! Each run lives under a shim (`mainstay-hold`), a small process that outlives this daemon. A run
-//! is a directory `RUNS/SERVER/GENERATION` with the shim's socket in it; what is in that directory,
-//! and who answers on the socket, is all there is to know, so a new daemon finds every run again.
-//! Every process of a run also carries a mark in its environment. Should a shim be killed, what it
-//! held is found by that mark and ended: nothing is ever left behind.
+//! Each run lives under a shim (`mainstay-hold`), a small process that outlives this daemon. A run is a
+//! directory `RUNS/SERVER/GENERATION` with the shim's socket in it; what is in that directory, and who
+//! answers on the socket, is all there is to know, so a new daemon finds every run again. If a shim is
+//! killed, its processes are killed by the record that it kept (pids and start times), before the next run
+//! starts.
 //!
 //! Every run that lives is followed by one task, from its start or its first listing until it is gone.
 //! The engine owns its tasks; they end with its last clone, and the runs go on.
@@ -94,26 +94,13 @@ struct Active {
 }
 
 impl ProcessEngine {
-    /// Opens the engine and ends what is left of runs whose shim is no more.
-    pub async fn open(config: ProcessConfig) -> Result<Self, EngineError> {
+    /// Opens the engine. Processes of runs whose shim is gone are killed when the runs are listed.
+    pub fn open(config: ProcessConfig) -> Result<Self, EngineError> {
         let dirs = RunDirs::open(&config.runs_dir)?;
         let (news, _) = broadcast::channel(NEWS);
         let shared =
             Shared { dirs, login: LoginPath::default(), news, active: Mutex::default(), config };
-        let engine = Self { shared: Arc::new(shared), tasks: Tasks::default() };
-        engine.sweep_strays().await;
-        Ok(engine)
-    }
-
-    /// Ends marked processes of this instance that no living shim holds.
-    async fn sweep_strays(&self) {
-        let shared = self.shared.clone();
-        let held = move |mark: &str| {
-            runs::parse_mark(&shared.config.instance, mark)
-                .is_some_and(|key| shared.dirs.shim_alive(&key))
-        };
-        let prefix = format!("{}/", self.shared.config.instance);
-        strays::end_marked(prefix, move |mark| !held(mark)).await;
+        Ok(Self { shared: Arc::new(shared), tasks: Tasks::default() })
     }
 }
 

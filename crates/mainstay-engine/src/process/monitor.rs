@@ -5,7 +5,8 @@ use mainstay_hold::wire::{FromShim, ToShim};
 use tokio::process::Child;
 
 use crate::process::link::ShimLink;
-use crate::process::{Shared, command, strays};
+use crate::process::strays::{self, OrphanedRun};
+use crate::process::{Shared, command};
 use crate::{News, RunKey};
 
 /// How a connection that heard of a run's end came to its own.
@@ -85,13 +86,19 @@ impl Shared {
         }
     }
 
-    /// Ends a run whose shim does not listen: the server dies with its shim, the rest by its mark.
+    /// Ends a run whose shim does not respond: the server dies with its shim, and all descendants that are
+    /// recorded or seen are killed.
     pub(crate) async fn kill_by_force(&self, key: &RunKey) {
-        if let Err(error) = self.dirs.kill_shim(key) {
+        let seen = self.dirs.kill_shim(key).unwrap_or_else(|error| {
             tracing::error!(server = %key.server, run = %key.run, %error, "cannot kill a shim");
-        }
-        let mark = command::mark(&self.config.instance, key);
-        strays::end_marked(mark.clone(), move |found| found == mark).await;
+            Vec::new()
+        });
+        strays::end(vec![self.orphaned(key)], seen).await;
+    }
+
+    /// A run without a shim.
+    pub(crate) fn orphaned(&self, key: &RunKey) -> OrphanedRun {
+        OrphanedRun { dir: self.dirs.path(key), mark: command::mark(&self.config.instance, key) }
     }
 
     fn tell_exit(&self, key: &RunKey, exit: Exit, stderr: Vec<u8>) {

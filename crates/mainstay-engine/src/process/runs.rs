@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use mainstay_core::{Exit, RunId, ServerName};
 use mainstay_hold::record;
+use mainstay_hold::tree::{self, Process};
 
 use crate::{EngineError, RunKey};
 
@@ -58,9 +59,12 @@ impl RunDirs {
         record::shim_alive(&self.path(key)).map_or(true, |shim| shim.is_some())
     }
 
-    /// Kills the shim of a run, if it lives.
-    pub(crate) fn kill_shim(&self, key: &RunKey) -> io::Result<()> {
-        record::shim_alive(&self.path(key))?.map_or(Ok(()), |shim| shim.kill())
+    /// Kills the shim of a run, if it is alive, and returns its descendants.
+    pub(crate) fn kill_shim(&self, key: &RunKey) -> io::Result<Vec<Process>> {
+        let Some(shim) = record::shim_alive(&self.path(key))? else { return Ok(Vec::new()) };
+        let below = tree::living_descendants(shim.pid)?;
+        shim.kill()?;
+        Ok(below)
     }
 
     /// How a run whose shim is no more ended, as far as it was written down.
@@ -93,13 +97,6 @@ impl RunDirs {
     }
 }
 
-/// The run that a mark `INSTANCE/SERVER/GENERATION` of this instance names.
-pub(crate) fn parse_mark(instance: &str, mark: &str) -> Option<RunKey> {
-    let rest = mark.strip_prefix(instance)?.strip_prefix('/')?;
-    let (server, generation) = rest.split_once('/')?;
-    Some(RunKey::new(server.parse().ok()?, RunId::new(generation.parse().ok()?)))
-}
-
 fn make_private(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
@@ -120,15 +117,6 @@ fn entries(path: &Path) -> io::Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::command::mark;
-
-    #[test]
-    fn a_mark_names_its_run_to_its_own_instance_only() {
-        let key = RunKey::new("a-b".parse().unwrap(), RunId::new(12));
-        assert_eq!(parse_mark("one", &mark("one", &key)), Some(key.clone()));
-        assert_eq!(parse_mark("two", &mark("one", &key)), None);
-        assert_eq!(parse_mark("one", "one/a-b"), None);
-    }
 
     #[test]
     fn runs_are_found_and_cleared() {

@@ -10,14 +10,15 @@ use mainstay_core::{ProcessSpec, Transport};
 use mainstay_hold::launch::{
     DEFAULT_LINGER, DEFAULT_OUTPUT_RING, Failure, Launch, LogConfig, Report, SHIM_ENV, Stdout,
 };
+use mainstay_hold::tree::{self, Process};
 use mainstay_hold::wire::ToShim;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::error::is_shortage;
 use crate::process::link::ShimLink;
-use crate::process::{ProcessConfig, Shared, command};
+use crate::process::{ProcessConfig, Shared, command, strays};
 use crate::{EngineError, RunKey, StartError};
 
 /// "No such file or directory".
@@ -25,6 +26,10 @@ const ENOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
 
 /// A shim that has not reported by then is broken.
 const REPORT: Duration = Duration::from_secs(10);
+
+/// How often, and after which time, the processes of a shim are listed again if that failed.
+const LIST_TRIES: u32 = 100;
+const LIST_AGAIN: Duration = Duration::from_millis(50);
 
 /// What the shim is to start, and how.
 pub(crate) fn launch(
@@ -103,13 +108,31 @@ async fn begin(
     match bring_up(&mut shim, launch, dir, shared.config.daemon).await {
         Ok((pid, link)) => Ok(Spawned { pid, link, shim }),
         Err(error) => {
+            // It is our child and was not reaped, so the pid was not reused.
+            let below = match shim.id() {
+                Some(pid) => list_below(pid).await,
+                None => Vec::new(),
+            };
             if let Err(error) = shim.kill().await {
                 tracing::error!(server = %key.server, run = %key.run, %error, "cannot kill a shim");
             }
-            shared.kill_by_force(key).await;
+            strays::end(vec![shared.orphaned(key)], below).await;
             Err(error)
         }
     }
+}
+
+/// The descendants of a process that is about to be killed. Retries while descriptors are scarce, because a process that
+/// is not listed here would survive.
+async fn list_below(pid: u32) -> Vec<Process> {
+    for _ in 0..LIST_TRIES {
+        match tree::living_descendants(pid) {
+            Ok(below) => return below,
+            Err(error) => tracing::warn!(%error, "cannot list what a shim has started"),
+        }
+        sleep(LIST_AGAIN).await;
+    }
+    Vec::new()
 }
 
 /// Hands over the launch, hears the report and watches the run.

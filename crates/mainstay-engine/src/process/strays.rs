@@ -1,11 +1,16 @@
-//! Processes that carry the mark of a run but have lost their shim.
+//! Processes of runs that have lost their shim.
+//!
+//! The guard of the shim kills them. If it was killed as well, they are killed by the shim's record, which
+//! has pids and start times. The mark in their environment proves nothing: anyone can set it, and a server's
+//! child can clear it.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use mainstay_hold::tree;
+use mainstay_hold::tree::{self, Process};
+use mainstay_hold::{process_record, record};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
@@ -20,51 +25,87 @@ const LONGEST: Duration = Duration::from_millis(500);
 /// A process that a KILL does not end by then hangs in the kernel.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Kills the processes whose mark begins with `prefix` and passes `doomed`, until none is left.
+/// A run that has lost its shim.
+#[derive(Debug)]
+pub(crate) struct OrphanedRun {
+    /// The run directory, which has the record of its processes.
+    pub(crate) dir: PathBuf,
+    /// The mark in the environment of its processes, unless they changed it.
+    pub(crate) mark: String,
+}
+
+/// Waits until the guards of these runs have ended, and then kills the processes on record, those in `seen`, and
+/// everything below, until none is left.
 ///
-/// A look reads the environment of every process of our user, so it is done on a thread of its own.
-pub(crate) async fn end_marked<F>(prefix: String, doomed: F)
-where
-    F: Fn(&str) -> bool + Send + Sync + 'static,
-{
+/// A scan reads the list of all processes, so it runs on a blocking thread.
+pub(crate) async fn end(runs: Vec<OrphanedRun>, seen: Vec<Process>) {
+    wait_for_guards(&runs, Instant::now() + LIMIT).await;
     let give_up = Instant::now() + LIMIT;
-    let (prefix, doomed) = (Arc::<str>::from(prefix), Arc::new(doomed));
-    let mut told = HashSet::new();
+    let mut known: BTreeSet<Process> = seen.into_iter().collect();
+    for OrphanedRun { dir, .. } in &runs {
+        match process_record::read(dir) {
+            Ok(recorded) => known.extend(recorded),
+            Err(error) => {
+                tracing::error!(%error, dir = %dir.display(), "cannot read the record of a run's processes");
+            }
+        }
+    }
+    let mut told = BTreeSet::new();
     let mut pause = FIRST;
     loop {
-        let (of, which) = (Arc::clone(&prefix), Arc::clone(&doomed));
-        let look = spawn_blocking(move || kill_marked(&of, &*which)).await;
-        let look = look.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        let (known_now, look) = blocking(move || {
+            let look = process_record::kill(&mut known);
+            (known, look)
+        })
+        .await;
+        known = known_now;
         match look {
-            Ok(killed) if killed.is_empty() => return,
+            Ok(killed) if killed.is_empty() => break,
             Ok(killed) => {
-                for (pid, mark) in killed {
-                    if told.insert(pid) {
-                        tracing::warn!(pid, run = %mark, "killed a process whose shim is gone");
+                for process in killed {
+                    if told.insert(process) {
+                        tracing::warn!(pid = process.pid, "killed a process whose shim is gone");
                     }
                 }
             }
             // Out of descriptors, most likely. Not seeing any process does not mean that there is none.
-            Err(error) => tracing::warn!(%error, "cannot look for stray processes"),
+            Err(error) => tracing::warn!(%error, "cannot look for processes without a shim"),
         }
         if Instant::now() >= give_up {
-            tracing::error!(marks = %prefix, "processes could not be killed");
+            tracing::error!(?runs, "processes could not be killed");
             return;
         }
         sleep(pause).await;
         pause = LONGEST.min(pause * 2);
     }
+    report_unrecorded(runs).await;
 }
 
-fn kill_marked(prefix: &str, doomed: &dyn Fn(&str) -> bool) -> io::Result<Vec<(u32, String)>> {
-    let mut killed = Vec::new();
-    for (process, mark) in tree::find_marked(MARK, prefix.as_bytes())? {
-        let mark = String::from_utf8_lossy(&mark).into_owned();
-        if doomed(&mark) {
-            // It may have ended in between, which is what is wanted.
-            process.kill().ok();
-            killed.push((process.pid, mark));
-        }
+/// A guard that takes too long, or was stopped, is no longer waited for.
+async fn wait_for_guards(runs: &[OrphanedRun], give_up: Instant) {
+    let is_guarded =
+        |run: &OrphanedRun| record::guard_alive(&run.dir).is_ok_and(|guard| guard.is_some());
+    while runs.iter().any(is_guarded) && Instant::now() < give_up {
+        sleep(FIRST).await;
     }
-    Ok(killed)
+}
+
+/// Logs the processes that carry the mark of one of these runs but are not in its record. They may belong to
+/// anyone, so they are left alone.
+async fn report_unrecorded(runs: Vec<OrphanedRun>) {
+    let found = blocking(move || -> io::Result<Vec<(Process, Vec<u8>)>> {
+        let is_known = |mark: &[u8]| runs.iter().any(|run| run.mark.as_bytes() == mark);
+        let mut found = tree::find_marked(MARK, b"")?;
+        found.retain(|(_, mark)| is_known(mark));
+        Ok(found)
+    });
+    for (process, mark) in found.await.unwrap_or_default() {
+        let run = String::from_utf8_lossy(&mark);
+        tracing::warn!(pid = process.pid, %run, "left a process alone: its environment names a run that has no record of it");
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let done = spawn_blocking(work).await;
+    done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }

@@ -63,7 +63,7 @@ async fn play_slow(listener: StdListener) {
 #[tokio::test(start_paused = true)]
 async fn slow_and_mute_shims_hold_up_only_themselves() {
     let processes = Processes::new();
-    let engine = processes.open().await;
+    let engine = processes.open();
     let mut shims = JoinSet::new();
     for run in 1..=40 {
         shims.spawn(play_slow(plant(&processes, &key("slow", run))));
@@ -80,7 +80,7 @@ async fn slow_and_mute_shims_hold_up_only_themselves() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_cannot_be_reached_is_told_from_one_that_is_gone() {
     let processes = Processes::new();
-    let engine = processes.open().await;
+    let engine = processes.open();
     let absent = engine.attach(&key("absent", 1)).await.unwrap_err();
     assert!(matches!(&absent, EngineError::NoSuchRun(_)) && !absent.is_passing());
 
@@ -102,7 +102,7 @@ async fn a_run_that_cannot_be_reached_is_told_from_one_that_is_gone() {
 #[tokio::test]
 async fn a_crowded_shim_refuses_and_that_passes() {
     let processes = Processes::new();
-    let engine = processes.open().await;
+    let engine = processes.open();
     let crowded = key("crowded", 1);
     let listener = plant(&processes, &crowded);
     listener.set_nonblocking(true).unwrap();
@@ -135,7 +135,7 @@ async fn check_failed_start(says: &[u8], passing: bool) {
     fs::write(&processes.shim, script).unwrap();
     fs::set_permissions(&processes.shim, fs::Permissions::from_mode(0o755)).unwrap();
 
-    let engine = processes.open().await;
+    let engine = processes.open();
     let spec = processes.shell("broken", "exec sleep 600");
     let error = engine.start(&first_run(&spec), &spec).await.unwrap_err();
     assert_eq!(error.is_passing(), passing, "{error:?}");

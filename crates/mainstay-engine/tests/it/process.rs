@@ -23,7 +23,7 @@ async fn it_conforms() {
 #[tokio::test]
 async fn a_server_sees_the_allowed_and_the_given_environment_only() {
     let processes = Processes::new();
-    let engine = processes.open().await;
+    let engine = processes.open();
     let spec = processes.shell("env", "env > env.txt; pwd > pwd.txt");
     assert_eq!(run_to_end(&engine, &spec).await, Exit::code(0));
     let env = fs::read_to_string(processes.file("env.txt")).unwrap();
@@ -36,7 +36,7 @@ async fn a_server_sees_the_allowed_and_the_given_environment_only() {
 #[tokio::test]
 async fn grandchildren_that_left_the_session_end_too() {
     let processes = Processes::new();
-    let engine = processes.open().await;
+    let engine = processes.open();
     let script = "setsid sh -c 'echo $$ > child.txt; exec sleep 600' & \
                   while [ ! -s child.txt ]; do sleep 0.01; done; exit 4";
     assert_eq!(run_to_end(&engine, &processes.shell("parent", script)).await, Exit::code(4));
@@ -47,7 +47,7 @@ async fn grandchildren_that_left_the_session_end_too() {
 #[tokio::test]
 async fn nothing_outlives_a_killed_shim() {
     let processes = Processes::new();
-    let engine = processes.open().await;
+    let engine = processes.open();
     let mut news = engine.watch();
     let script = "setsid sh -c 'echo $$ > child.txt; exec sleep 600' & exec sleep 600";
     let spec = processes.shell("orphan", script);
@@ -63,7 +63,7 @@ async fn nothing_outlives_a_killed_shim() {
 #[tokio::test]
 async fn a_server_that_runs_elsewhere_is_not_for_this_engine() {
     let processes = Processes::new();
-    let engine = processes.open().await;
+    let engine = processes.open();
     let url = "https://example.com/mcp".parse().unwrap();
     let mut spec = processes.shell("far", "");
     spec.workload = Workload::Remote(RemoteSpec { url, headers: BTreeMap::new() });
@@ -77,7 +77,7 @@ async fn a_server_that_runs_elsewhere_is_not_for_this_engine() {
 #[tokio::test]
 async fn a_taken_port_is_told_before_the_start() {
     let processes = Processes::new();
-    let engine = processes.open().await;
+    let engine = processes.open();
     for address in ["127.0.0.1:0", "[::1]:0"] {
         // Not every machine has IPv6.
         let Ok(taken) = TcpListener::bind(address) else { continue };
@@ -92,7 +92,7 @@ async fn a_taken_port_is_told_before_the_start() {
 async fn a_script_without_its_interpreter_is_explained() {
     use std::os::unix::fs::PermissionsExt;
     let processes = Processes::new();
-    let engine = processes.open().await;
+    let engine = processes.open();
     let script = processes.file("script");
     fs::write(&script, "#!/no/such/interpreter\n").unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
@@ -105,7 +105,7 @@ async fn a_script_without_its_interpreter_is_explained() {
 #[tokio::test]
 async fn a_flood_neither_fills_the_log_nor_stops_the_server() {
     let processes = Processes::new();
-    let engine = processes.open().await;
+    let engine = processes.open();
     let script = "head -c 2000000 /dev/zero | tr '\\0' 'x' | fold -w 99 >&2; exit 6";
     assert_eq!(run_to_end(&engine, &processes.shell("flood", script)).await, Exit::code(6));
     let logs = fs::read_dir(processes.file("logs")).unwrap();
@@ -116,11 +116,11 @@ async fn a_flood_neither_fills_the_log_nor_stops_the_server() {
 #[tokio::test]
 async fn a_replaced_daemon_is_not_obeyed() {
     let processes = Processes::new();
-    let old = processes.open_as(1).await;
+    let old = processes.open_as(1);
     let spec = processes.shell("handed-over", "exec sleep 600");
     let key = first_run(&spec);
     old.start(&key, &spec).await.unwrap();
-    let new = processes.open_as(2).await;
+    let new = processes.open_as(2);
     let mut news = new.watch();
     new.list().await.unwrap();
     for refused in [old.stop(&key, Duration::ZERO).await, old.kill(&key).await] {
@@ -136,7 +136,7 @@ async fn a_replaced_daemon_is_not_obeyed() {
 #[tokio::test]
 async fn what_was_dealt_with_is_not_told_again_and_the_rest_is() {
     let processes = Processes::new();
-    let engine = processes.open().await;
+    let engine = processes.open();
     let spec = processes.shell("numbers", "printf '1\\n\\n2\\n3\\n4'; exec sleep 600");
     let key = first_run(&spec);
     engine.start(&key, &spec).await.unwrap();
@@ -148,7 +148,7 @@ async fn what_was_dealt_with_is_not_told_again_and_the_rest_is() {
     // Nobody tells when the shim has heard of it.
     let confirmed = async {
         loop {
-            let next = processes.open_as(2).await;
+            let next = processes.open_as(2);
             let mut stdio = next.attach(&key).await.unwrap();
             let line = stdio.from_server.recv().await.unwrap();
             if line != "1" {
@@ -157,7 +157,7 @@ async fn what_was_dealt_with_is_not_told_again_and_the_rest_is() {
         }
     };
     assert_eq!(timeout(LIMIT, confirmed).await.unwrap(), "3");
-    let next = processes.open_as(2).await;
+    let next = processes.open_as(2);
     let mut news = next.watch();
     next.list().await.unwrap();
     next.kill(&key).await.unwrap();
@@ -167,7 +167,7 @@ async fn what_was_dealt_with_is_not_told_again_and_the_rest_is() {
 #[tokio::test]
 async fn a_server_waits_for_a_reader_that_does_not_hear() {
     let processes = Processes::new();
-    let engine = processes.open().await;
+    let engine = processes.open();
     let script = "i=0; while [ $i -lt 3000 ]; do printf '%01023d\\n' $i; i=$((i+1)); done; \
                   echo done > done.txt; exec sleep 600";
     let spec = processes.shell("patient", script);
@@ -191,7 +191,7 @@ async fn a_server_waits_for_a_reader_that_does_not_hear() {
 #[tokio::test]
 async fn a_caller_who_goes_away_leaves_no_half_start() {
     let processes = Processes::new();
-    let engine = processes.open().await;
+    let engine = processes.open();
     let mut news = engine.watch();
     let spec = processes.shell("abandoned", "exec sleep 600");
     let key = first_run(&spec);
@@ -214,7 +214,7 @@ async fn a_caller_who_goes_away_leaves_no_half_start() {
 #[tokio::test]
 async fn a_run_that_is_still_ending_does_not_hold_up_the_list() {
     let processes = Processes::new();
-    let first = processes.open().await;
+    let first = processes.open();
     let mut news = first.watch();
     let script = "sh -c 'trap \"\" TERM; echo $$ > child.txt; exec sleep 600' & exec sleep 600";
     let spec = processes.shell("ending", script);
@@ -225,7 +225,7 @@ async fn a_run_that_is_still_ending_does_not_hold_up_the_list() {
     let exited = timeout(LIMIT, news.recv()).await.unwrap().unwrap();
     assert!(matches!(exited, mainstay_engine::News::Exited { .. }), "{exited:?}");
 
-    let next = processes.open().await;
+    let next = processes.open();
     let mut news = next.watch();
     let found = timeout(LIMIT, next.list()).await.unwrap().unwrap();
     assert!(matches!(found[0].state, FoundState::Alive { .. }), "{found:?}");

@@ -34,12 +34,12 @@ impl Processes {
         Self { dir, shim: program("mainstay") }
     }
 
-    pub(crate) async fn open(&self) -> ProcessEngine {
-        self.open_as(1).await
+    pub(crate) fn open(&self) -> ProcessEngine {
+        self.open_as(1)
     }
 
     /// The engine of the daemon of this number.
-    pub(crate) async fn open_as(&self, daemon: u64) -> ProcessEngine {
+    pub(crate) fn open_as(&self, daemon: u64) -> ProcessEngine {
         let config = ProcessConfig {
             shim: self.shim.clone(),
             runs_dir: self.dir.path().join("runs"),
@@ -50,7 +50,7 @@ impl Processes {
             log_max_bytes: 64 * 1024,
             log_keep: 2,
         };
-        ProcessEngine::open(config).await.unwrap()
+        ProcessEngine::open(config).unwrap()
     }
 
     pub(crate) fn instance(&self) -> String {
@@ -116,7 +116,7 @@ impl Subject for Processes {
     }
 
     async fn reopen(&self) -> Arc<dyn Engine> {
-        Arc::new(self.open().await)
+        Arc::new(self.open())
     }
 }
 
