@@ -218,6 +218,11 @@ fn whole(number: f64) -> Option<u64> {
     ((0.0..=EXACT).contains(&number) && number.fract() == 0.0).then_some(number as u64)
 }
 
+/// Whether the message asks for a panic. Used by tests, in debug builds only.
+pub(crate) fn is_test_panic(message: &Parsed) -> bool {
+    message.method().map(Method::as_str) == Some("mainstay/test-panic")
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -9,6 +9,7 @@
 
 #![warn(missing_docs)]
 
+mod catch_panic;
 pub mod client;
 mod door;
 pub mod frame;
@@ -22,6 +23,7 @@ pub mod sse;
 pub mod stream;
 mod upstream;
 
+pub use catch_panic::CatchPanic;
 pub use door::Door;
 pub use hub::{
     Arrival, Decision, Hub, Hubs, Isolation, Local, Outlook, Ports, Reason, Run, Session, Settings,

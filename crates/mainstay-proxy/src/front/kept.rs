@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Session;
-use super::run::settle;
+use super::run::{Work, settle};
 use crate::stream::{Begin, EventId, Stream};
 
 /// How long a request goes on before it is worth to be written down.
@@ -47,10 +47,10 @@ impl<S: Session> Kept<S> {
     }
 
     /// Works until the answer, or until its client has stayed away for too long.
-    pub(crate) async fn see_through(&self, work: impl Future<Output = ()>) {
+    pub(crate) async fn see_through(&self, work: Work, request: &Bytes) {
         tokio::select! {
             biased;
-            () = work => settle(&self.stream),
+            done = work => settle(&self.stream, done, Some(request)),
             () = self.stream.forsaken(RESUME) => self.stream.cancel(),
         }
     }

@@ -16,6 +16,7 @@ pub mod lines;
 mod run;
 mod version;
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -46,6 +47,9 @@ pub trait Core: Send + Sync + 'static {
     fn close(&self, server: &str, id: &str) -> Result<(), Lookup>;
 }
 
+/// The work on a request; see [`Session::request`].
+pub type Answering = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// One session of a client with a server.
 pub trait Session: Clone + Send + Sync + 'static {
     /// Its id: visible ASCII characters.
@@ -56,11 +60,7 @@ pub trait Session: Clone + Send + Sync + 'static {
 
     /// Answers a request into `out` and finishes it exactly once; after that the future may be
     /// dropped. Dropping it earlier gives the request up. The message is a request.
-    fn request(
-        &self,
-        message: Parsed,
-        out: Arc<Stream>,
-    ) -> impl Future<Output = ()> + Send + 'static;
+    fn request(&self, message: Parsed, out: Arc<Stream>) -> Answering;
 
     /// Takes a notification or an answer of the client. Never waits.
     fn post(&self, message: Parsed);

@@ -7,12 +7,17 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tracing::error;
 
-use super::{ProtocolVersion, Session};
-use crate::frame::{self, Frame, Id, InitializeParams, Outcome, Parsed};
+use super::{Answering, ProtocolVersion, Session};
+use crate::catch_panic::CatchPanic;
+use crate::frame::{self, Frame, INTERNAL_ERROR, Id, InitializeParams, Outcome, Parsed};
 use crate::stream::{Item, Reader, Ready, Start, Stream};
 
-/// The core's work on a request.
-pub(super) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// The core's work on a request. If it panics, only the request fails.
+pub(crate) type Work = CatchPanic<dyn Future<Output = ()> + Send>;
+
+/// The error for a request whose handler panicked.
+const FAILED: &str = "Mainstay failed to answer this request; its effect is unknown. \
+    The cause is in the daemon's log.";
 
 /// A request that the core works on while somebody waits for its stream. Dropping it gives the
 /// request up.
@@ -26,15 +31,16 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn new<S: Session>(session: &S, request: Parsed) -> Self {
         let text = request.text().clone();
-        let run = Self::of(|out| Box::pin(session.request(request, out)));
-        Self { request: Some(text), ..run }
+        let stream = Stream::new();
+        let reader = stream.reader(Start::Unread);
+        Self { work: Some(session.request(request, stream).into()), reader, request: Some(text) }
     }
 
     /// Work that no other daemon could go on with.
-    pub(super) fn of(work: impl FnOnce(Arc<Stream>) -> Work) -> Self {
+    pub(super) fn of(work: impl FnOnce(Arc<Stream>) -> Answering) -> Self {
         let stream = Stream::new();
         let reader = stream.reader(Start::Unread);
-        Self { work: Some(work(stream)), reader, request: None }
+        Self { work: Some(work(stream).into()), reader, request: None }
     }
 
     /// The text of the request, if another daemon could go on with it.
@@ -70,19 +76,26 @@ impl Run {
 
     fn work_on(&mut self, cx: &mut Context<'_>) {
         let Some(work) = &mut self.work else { return };
-        if work.as_mut().poll(cx).is_ready() {
+        if let Poll::Ready(done) = Pin::new(work).poll(cx) {
             self.work = None;
-            settle(self.reader.stream());
+            settle(self.reader.stream(), done, self.request.as_ref());
         }
     }
 }
 
-/// The core has done its work, so the stream must be finished; a client is not left waiting if not.
-pub(super) fn settle(stream: &Stream) {
-    if !stream.is_finished() {
-        error!("a request was left without an answer");
-        stream.finish(None);
+/// Called when the core is done; `done` is `None` if it panicked. Finishes the stream if the core did not, so
+/// that no client waits forever.
+pub(crate) fn settle(stream: &Stream, done: Option<()>, request: Option<&Bytes>) {
+    if stream.is_finished() {
+        return;
     }
+    if done.is_some() {
+        error!("a request was left without an answer");
+        return stream.finish(None);
+    }
+    let request = request.and_then(|text| Parsed::read(text.clone()).ok());
+    let id = request.as_ref().and_then(Parsed::id);
+    stream.finish(id.map(|id| frame::error(id, INTERNAL_ERROR, FAILED)));
 }
 
 /// A session that begins: it is abandoned unless its `initialize` succeeds.

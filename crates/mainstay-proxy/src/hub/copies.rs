@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::outlook::{Run, RunLink};
 use super::{Hub, lock};
+use crate::catch_panic;
 use crate::frame::{InitializeResult, Parsed};
 use crate::lists::{Change, ListKind, Lists, Next, Walk};
 use crate::upstream::{self, Hello, UpstreamError};
@@ -87,7 +88,7 @@ impl Hub {
     pub(super) fn read_lists(&self, run: Arc<Run>, tell: bool) {
         let Some(hub) = self.me.upgrade() else { return };
         // It ends when the run does, at the latest.
-        drop(tokio::spawn(async move { hub.read_all(&run, tell).await }));
+        catch_panic::spawn(async move { hub.read_all(&run, tell).await });
     }
 
     /// The server says that a list has changed: clients are told, and the copy is made again.
@@ -105,11 +106,11 @@ impl Hub {
         self.copies.read.send_replace(0);
         if !self.copies.stale.swap(true, Ordering::Relaxed) {
             // It ends when the run does, at the latest.
-            drop(tokio::spawn(async move {
+            catch_panic::spawn(async move {
                 sleep(MOMENT).await;
                 hub.copies.stale.store(false, Ordering::Relaxed);
                 hub.read_all(&run, false).await;
-            }));
+            });
         }
     }
 

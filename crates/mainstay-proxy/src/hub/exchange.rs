@@ -29,6 +29,7 @@ use crate::upstream::UpstreamError;
 /// Every call needs memory for the whole future, so what is rare is boxed, here and below.
 pub(super) async fn answer(session: Session, message: Parsed, out: Arc<Stream>, arriving: InDoor) {
     let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
+    debug_assert!(!frame::is_test_panic(&message), "asked for by a test");
     let _open = session.open(id, &out);
     drop(arriving);
     let text = match method {

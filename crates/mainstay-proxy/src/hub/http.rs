@@ -16,6 +16,7 @@ use super::http_stream::{self, Listener};
 use super::outlook::RunLink;
 use super::progress::Progress;
 use super::session::{Session, Terms};
+use crate::catch_panic;
 use crate::client::{Client, Method, SendError};
 use crate::frame::{self, Parsed};
 use crate::record::{Sent, UpstreamRecord};
@@ -160,7 +161,7 @@ impl HttpLane {
             session.http().errands.fetch_sub(1, Ordering::Relaxed);
             return debug!("a message to a server that does not take it was dropped");
         }
-        drop(tokio::spawn(async move {
+        catch_panic::spawn(async move {
             let outlook = session.outlook();
             let run = outlook.borrow().run().filter(|run| run.generation == generation).cloned();
             if let Some(run) = run
@@ -174,13 +175,13 @@ impl HttpLane {
                 drop(timeout(ERRAND, told).await);
             }
             session.http().errands.fetch_sub(1, Ordering::Relaxed);
-        }));
+        });
     }
 
     /// Opens the session with a new run before anybody asks for it.
     pub(super) fn reopen(session: &Session, generation: u64) {
         let session = session.clone();
-        drop(tokio::spawn(async move {
+        catch_panic::spawn(async move {
             let outlook = session.outlook();
             let run = outlook.borrow().run().filter(|run| run.generation == generation).cloned();
             if let Some(run) = run
@@ -189,7 +190,7 @@ impl HttpLane {
                 // If it fails, whoever needs the session next tries again.
                 session.http().ensure(http, &session).await.ok();
             }
-        }));
+        });
     }
 
     /// Hears what the server says outside of requests, from now on.
@@ -198,7 +199,7 @@ impl HttpLane {
         let in_vain = session.outlook().borrow().run().is_some_and(is_lines);
         if !in_vain && !self.listening.swap(true, Ordering::Relaxed) {
             // It ends with its session.
-            drop(tokio::spawn(Listener::new(session).run()));
+            catch_panic::spawn(Listener::new(session).run());
         }
     }
 
@@ -207,14 +208,14 @@ impl HttpLane {
         let Some(up) = self.present().take() else { return };
         let outlook = session.outlook();
         let run = outlook.borrow().run().filter(|run| run.generation == up.generation()).cloned();
-        drop(tokio::spawn(async move {
+        catch_panic::spawn(async move {
             if let Some(run) = run
                 && let RunLink::Http(http) = &run.link
             {
                 // A server that does not know the session any more, or cannot be reached, needs no end.
                 up.send(&http.client, Method::Delete, &[]).await.ok();
             }
-        }));
+        });
     }
 
     /// The session with this run, opened if there is none yet.

@@ -24,6 +24,7 @@ use self::reader::Reader;
 use super::ear::Ear;
 use super::progress::Progress;
 use super::session::{Session, Terms};
+use crate::catch_panic::{self, CatchPanic};
 use crate::frame::{self, Id, Method, Parsed};
 use crate::gate::Gate;
 use crate::record::Sent;
@@ -163,10 +164,12 @@ impl LineLane {
             all_heard: AtomicBool::new(true),
             ended,
         });
-        let reader = Reader::new(Arc::clone(&lane), ear, junk, written, heard);
+        let mut reader = Reader::new(Arc::clone(&lane), ear, junk, written, heard);
         // Its end is awaited through `closed`.
         drop(tokio::spawn(async move {
-            reader.run(past.unwrap_or_default(), from_server).await;
+            // After a panic, the run is treated as if it had closed its output, and is replaced.
+            CatchPanic::new(reader.run(past.unwrap_or_default(), from_server)).await;
+            reader.close();
             end.send_replace(true);
         }));
         lane
@@ -274,10 +277,10 @@ impl LineLane {
         };
         let lane = Arc::clone(self);
         // It ends with the lane at the latest: a closed channel has no room to wait for.
-        drop(tokio::spawn(async move {
+        catch_panic::spawn(async move {
             lane.tell(message).await;
             drop(permit);
-        }));
+        });
     }
 
     /// Whether all that the run has said since an earlier daemon is heard.

@@ -20,7 +20,7 @@ use super::level::Level;
 use super::outlook::{Outlook, Run, RunLink};
 use super::{Hub, exchange};
 use crate::frame::{self, Kind, Method, Parsed};
-use crate::front::{self, ProtocolVersion};
+use crate::front::{self, Answering, ProtocolVersion};
 use crate::record::SessionRecord;
 use crate::stream::{Stream, Streams};
 
@@ -379,13 +379,10 @@ impl front::Session for Session {
         self.state().version
     }
 
-    fn request(
-        &self,
-        message: Parsed,
-        out: Arc<Stream>,
-    ) -> impl Future<Output = ()> + Send + 'static {
+    fn request(&self, message: Parsed, out: Arc<Stream>) -> Answering {
         let arriving = self.hub().door.enter();
-        exchange::answer(self.clone(), message, out, arriving)
+        // Boxed here, so that the large future is not moved on its way.
+        Box::pin(exchange::answer(self.clone(), message, out, arriving))
     }
 
     fn post(&self, message: Parsed) {

@@ -11,6 +11,7 @@ use super::lines::Awaited;
 use super::progress::Progress;
 use super::session::Session;
 use super::{Hub, lock};
+use crate::catch_panic;
 use crate::frame::{Kind, Parsed};
 use crate::front::Session as _;
 use crate::front::kept::Kept;
@@ -94,14 +95,15 @@ impl Session {
         }
         let kept = Kept::taken_up(self.clone(), event, &stream);
         // It ends when its client has its answer, or does not come for it.
-        drop(tokio::spawn(go_on(self.clone(), message, stream, kept)));
+        catch_panic::spawn(go_on(self.clone(), message, stream, kept));
     }
 }
 
 async fn go_on(session: Session, message: Parsed, stream: Arc<Stream>, kept: Kept<Session>) {
     if !stream.is_finished() {
+        let request = message.text().clone();
         let work = session.request(message, stream);
-        kept.see_through(work).await;
+        kept.see_through(work.into(), &request).await;
     }
     kept.linger().await;
 }

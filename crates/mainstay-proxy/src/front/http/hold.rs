@@ -43,7 +43,8 @@ pub(super) fn commit<C: Core>(
         return reply::failure(id.as_deref(), "too many requests are waiting for an answer");
     };
     let session_id = begun.as_ref().map(|_| header(session.id()));
-    let text = run.request().filter(|_| begun.is_none()).cloned();
+    let request = run.request().cloned();
+    let text = request.clone().filter(|_| begun.is_none());
     let (work, reader) = run.into_parts();
     let stream = Arc::clone(reader.stream());
     if text.is_none() || !accept.events {
@@ -63,7 +64,7 @@ pub(super) fn commit<C: Core>(
         response.headers_mut().insert(SESSION_ID, id);
     }
     front.spawn(async move {
-        let finished = finish(work, &stream, &has_id, begun, permit);
+        let finished = finish((work, request), &stream, &has_id, begun, permit);
         let Some(Durable { kept, later }) = kept else { return finished.await };
         let written_down = async {
             if let Some((request, begin)) = later {
@@ -106,7 +107,7 @@ impl<S: Session> Durable<S> {
 
 /// Works until the answer, or until its client has gone for good.
 async fn finish<S: Session>(
-    work: Option<Work>,
+    (work, request): (Option<Work>, Option<Bytes>),
     stream: &Stream,
     has_id: &AtomicBool,
     begun: Option<Opening<S>>,
@@ -115,7 +116,7 @@ async fn finish<S: Session>(
     if let Some(work) = work {
         tokio::select! {
             biased;
-            () = work => settle(stream),
+            done = work => settle(stream, done, request.as_ref()),
             () = forsaken(stream, has_id) => stream.cancel(),
         }
     }

@@ -26,7 +26,7 @@ mod serve;
 mod way_in;
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -41,6 +41,7 @@ use self::post::Taken;
 use self::reply::Refusal;
 use self::way_in::WayIn;
 use super::Core;
+use crate::catch_panic::CatchPanic;
 
 pub use self::guard::Allowed;
 pub use self::serve::{Drain, serve};
@@ -102,7 +103,7 @@ struct Front<C> {
     core: Arc<C>,
     config: Config,
     /// The tasks of committed requests.
-    held: Mutex<JoinSet<()>>,
+    held: Mutex<JoinSet<Option<()>>>,
     waiting: Arc<Semaphore>,
     /// Set when the end has begun.
     ending: watch::Sender<Option<Drain>>,
@@ -132,11 +133,11 @@ impl<C: Core> Front<C> {
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut held = self.held();
         reap(&mut held);
-        held.spawn(task);
+        held.spawn(CatchPanic::new(task));
     }
 
-    fn held(&self) -> MutexGuard<'_, JoinSet<()>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held(&self) -> MutexGuard<'_, JoinSet<Option<()>>> {
+        mainstay_core::lock(&self.held)
     }
 }
 
@@ -183,7 +184,7 @@ async fn take<C: Core>(
 }
 
 /// Forgets the tasks that have ended.
-fn reap(tasks: &mut JoinSet<()>) {
+fn reap(tasks: &mut JoinSet<Option<()>>) {
     while let Some(ended) = tasks.try_join_next() {
         report(ended);
     }

@@ -17,6 +17,7 @@ use tracing::{debug, warn};
 use super::io::Io;
 use super::way_in::WayIn;
 use super::{Config, Front, handle, reap, report};
+use crate::catch_panic::CaughtByExecutor;
 use crate::front::Core;
 
 /// How long to wait when a connection could not be accepted.
@@ -49,9 +50,10 @@ pub async fn serve<C: Core>(
 ) -> Vec<net::TcpStream> {
     let front = Arc::new(Front::new(core, config));
     let mut connections = JoinSet::new();
+    let serve = |socket| CaughtByExecutor::new(connection(Arc::clone(&front), socket));
     for socket in inherited {
         match adopt(socket) {
-            Ok(socket) => drop(connections.spawn(connection(Arc::clone(&front), socket))),
+            Ok(socket) => drop(connections.spawn(serve(socket))),
             Err(error) => debug!(%error, "connection lost between two daemons"),
         }
     }
@@ -62,7 +64,7 @@ pub async fn serve<C: Core>(
             drain = &mut stop => break drain,
             accepted = listener.accept(), if has_room => match accepted {
                 Ok((socket, _)) => match socket.set_nodelay(true) {
-                    Ok(()) => drop(connections.spawn(connection(Arc::clone(&front), socket))),
+                    Ok(()) => drop(connections.spawn(serve(socket))),
                     Err(error) => debug!(%error, "connection lost before it was used"),
                 },
                 Err(error) => accept_failed(&error).await,

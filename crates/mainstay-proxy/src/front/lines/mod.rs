@@ -19,23 +19,23 @@ mod output;
 mod passing;
 
 use std::io;
-use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncBufRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::task::{JoinError, JoinSet};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tracing::error;
 
 use self::input::{Input, Line};
 use self::output::Outgoing;
 use super::batch::{self, Batch, is_batch};
 use super::run::{Opening, Run};
 use super::{Core, Lookup, Session, about_no_request};
+use crate::catch_panic::CatchPanic;
 use crate::frame::{self, INTERNAL_ERROR, INVALID_REQUEST, Kind, Method, PARSE_ERROR, Parsed};
 
 /// How many requests may be in flight.
@@ -93,6 +93,9 @@ pub enum LinesError {
     /// It cannot be written to.
     #[error("writing to the client failed")]
     Write(#[source] io::Error),
+    /// A task panicked. The client may reconnect and resume its session.
+    #[error("a bug in Mainstay ended the connection")]
+    Broken,
     /// It did not read the last lines that it was told.
     #[error("the client does not read")]
     Deaf,
@@ -138,6 +141,8 @@ struct Talk<C: Core, F> {
     /// Shared with the task of `initialize`, which empties it if that fails.
     session: Slot<C::Session>,
     tasks: JoinSet<()>,
+    /// Notified when a task has panicked: it is unknown which answers the client still waits for.
+    broken: Arc<Notify>,
     in_flight: Arc<Semaphore>,
 }
 
@@ -152,6 +157,7 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
             lines,
             session: Slot::default(),
             tasks: JoinSet::new(),
+            broken: Arc::default(),
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
         }
     }
@@ -163,11 +169,12 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
     ) -> Result<Ended, LinesError> {
         self.resume()?;
         let (mut input, mut leave) = (Input::new(reader), pin!(leave));
-        let mut taken = 0;
+        let (mut taken, broken) = (0, Arc::clone(&self.broken));
         loop {
             let is_line = tokio::select! {
                 biased;
                 () = &mut leave => return Ok(Ended::Left { taken }),
+                () = broken.notified() => return Err(LinesError::Broken),
                 is_line = self.take_next(&mut input) => is_line?,
             };
             if !is_line {
@@ -232,9 +239,7 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
 
     /// Resolves when all that there was to say is said.
     async fn all_told(&mut self) {
-        while let Some(ended) = self.tasks.join_next().await {
-            report(ended);
-        }
+        while self.tasks.join_next().await.is_some() {}
     }
 
     /// Gives all open requests up.
@@ -242,7 +247,7 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
         self.tasks.shutdown().await;
         let session = lock(&self.session).take();
         let closes = match ended {
-            Ok(Ended::Left { .. }) => false,
+            Ok(Ended::Left { .. }) | Err(LinesError::Broken) => false,
             Ok(Ended::Done) | Err(_) => self.client.at_end == AtEnd::Close,
         };
         if let Some(session) = session.filter(|_| closes) {
@@ -359,15 +364,22 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
         // The task looks again, as soon as it runs: nothing need wake it before.
         let begun = request.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         if begun.is_pending() {
-            self.spawn(request);
+            self.spawn_boxed(request);
         }
     }
 
     fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        while let Some(ended) = self.tasks.try_join_next() {
-            report(ended);
-        }
-        self.tasks.spawn(task);
+        self.spawn_boxed(Box::pin(task));
+    }
+
+    fn spawn_boxed<T: Future<Output = ()> + Send + 'static>(&mut self, task: Pin<Box<T>>) {
+        while self.tasks.try_join_next().is_some() {}
+        let (task, broken) = (CatchPanic::from(task), Arc::clone(&self.broken));
+        self.tasks.spawn(async move {
+            if task.await.is_none() {
+                broken.notify_one();
+            }
+        });
     }
 
     async fn fail(&self, request: &Parsed, code: i64, message: &str) {
@@ -400,12 +412,6 @@ async fn over<S: Session>(slot: &Slot<S>) {
     std::future::pending::<()>().await;
 }
 
-fn report(ended: Result<(), JoinError>) {
-    if let Err(error) = ended {
-        error!(%error, "task failed");
-    }
-}
-
 fn lock<S>(slot: &Mutex<Option<S>>) -> std::sync::MutexGuard<'_, Option<S>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
+    mainstay_core::lock(slot)
 }

@@ -112,6 +112,19 @@ async fn at_the_end_requests_are_given_up() {
 }
 
 #[tokio::test]
+async fn a_panic_fails_its_request_and_nothing_else() {
+    let mut client = Client::initialized("2025-11-25").await;
+    client.says(&call(1, "fail")).await;
+    assert!(client.reads().await.contains(r#""id":1,"error""#));
+    client.says(&call(2, "fail late")).await;
+    drop(client.seen.request().await.done);
+    assert!(client.reads().await.contains(r#""id":2,"error""#));
+    client.says(&call(3, "fast")).await;
+    assert!(client.reads().await.contains(r#""id":3,"result""#));
+    client.leaves().await;
+}
+
+#[tokio::test]
 async fn a_kept_session_is_resumed() {
     let mut client = Client::new(AtEnd::Keep);
     client.says(&initialize("test", "2025-11-25")).await;

@@ -39,7 +39,7 @@ pub(super) struct Seen {
 pub(super) struct Asked {
     pub(super) message: Parsed,
     pub(super) out: Arc<Stream>,
-    done: oneshot::Sender<()>,
+    pub(super) done: oneshot::Sender<()>,
     /// Closes with the future of the request.
     alive: oneshot::Receiver<()>,
 }
@@ -126,13 +126,9 @@ impl Session for FakeSession {
         *self.0.version.lock().unwrap()
     }
 
-    fn request(
-        &self,
-        message: Parsed,
-        out: Arc<Stream>,
-    ) -> impl Future<Output = ()> + Send + 'static {
+    fn request(&self, message: Parsed, out: Arc<Stream>) -> Answering {
         let session = self.clone();
-        async move {
+        Box::pin(async move {
             let id = message.id().unwrap().get().to_owned();
             if message.method() == Some(&Method::Initialize) {
                 let text = String::from_utf8_lossy(message.text()).into_owned();
@@ -147,10 +143,13 @@ impl Session for FakeSession {
             if message.method().map(Method::as_str) == Some("fast") {
                 return out.finish(Some(result(&id, r#"{"fast": true}"#)));
             }
+            assert!(message.method().map(Method::as_str) != Some("fail"), "as if by a bug");
+            let fails_late = message.method().map(Method::as_str) == Some("fail late");
             let ((done, is_done), (_alive, alive)) = (oneshot::channel(), oneshot::channel());
             session.0.asked.send(Asked { message, out, done, alive }).ok();
             is_done.await.ok();
-        }
+            assert!(!fails_late, "as if by a bug");
+        })
     }
 
     fn post(&self, message: Parsed) {

@@ -64,7 +64,7 @@ impl Reader {
         Self { lane, ear, junk, written, heard, lines: 0, unfinished: VecDeque::new() }
     }
 
-    pub(super) async fn run(mut self, past: Vec<Bytes>, mut from_server: mpsc::Receiver<Bytes>) {
+    pub(super) async fn run(&mut self, past: Vec<Bytes>, mut from_server: mpsc::Receiver<Bytes>) {
         for line in past {
             self.hear_past(&line);
         }
@@ -85,6 +85,10 @@ impl Reader {
             }
             self.tell_heard();
         }
+    }
+
+    /// Called when the output has ended: fails all pending requests.
+    pub(super) fn close(&self) {
         let open = {
             let mut router = self.lane.router();
             router.closed = true;
@@ -146,6 +150,7 @@ impl Reader {
             self.junk.try_send(text).ok();
             return;
         };
+        debug_assert!(!frame::is_test_panic(&message), "asked for by a test");
         match message.kind() {
             Kind::Result | Kind::Error => {
                 if let Some(pending) = self.take(&message) {

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::open::Open;
 use super::{Session, Terms};
+use crate::catch_panic;
 use crate::frame::{self, Id, InitializeParams, Method, Parsed};
 use crate::hub::http::HttpLane;
 use crate::hub::outlook::{Outlook, Run, RunLink};
@@ -169,14 +170,14 @@ impl Session {
             Outlook::Coming { due: None, .. } => {
                 let session = self.clone();
                 // It ends by itself.
-                drop(tokio::spawn(async move {
+                catch_panic::spawn(async move {
                     let mut outlook = session.outlook();
                     let up = timeout(COME_UP, outlook.wait_for(|it| it.run().is_some())).await;
                     let run = up.ok().and_then(|up| up.ok()?.run().cloned());
                     if let Some(run) = run {
                         session.tell(&run, generation, message);
                     }
-                }));
+                });
             }
             Outlook::Coming { due: Some(_), .. } | Outlook::Down { .. } | Outlook::Removed => {}
         }

@@ -31,6 +31,26 @@ async fn a_safe_call_is_replayed_and_an_unsafe_one_answered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_line_that_makes_the_reader_panic_ends_its_run_alone() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let client = world.client().await;
+    let harmful = client.calls("poke");
+    server.reads_call("poke").await;
+    server.says(&json!({"jsonrpc": "2.0", "method": "mainstay/test-panic"})).await;
+    let run = server.run.clone().unwrap();
+    soon(run.closed()).await;
+    drop(server);
+    world.is_coming(None);
+    assert!(harmful.text().await.contains("effect is unknown"));
+    let mut server = world.serves().await;
+    let safe = client.calls("peek");
+    let call = server.reads_call("peek").await;
+    server.returns(&call, "seen").await;
+    assert_eq!(safe.text().await, "seen");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_safe_call_is_replayed_once_only() {
     let world = World::new();
     let client = {

@@ -294,3 +294,24 @@ async fn python_clients_get_an_id_to_come_back_with_before_the_answer() {
         assert_eq!(rest.contains("application/json"), !at_once, "{rest}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_fails_its_request_and_nothing_else() {
+    let mut site = Site::new();
+    let session = site.fake.with(NEW);
+    let mut wire = site.posts(&session, &call(1, "fail")).await;
+    let reply = wire.reply().await;
+    assert!(reply.body.contains(r#""id":1,"error""#), "{}", reply.body);
+    assert!(reply.body.contains("effect is unknown"), "{}", reply.body);
+
+    wire.send(&post(session.id(), BOTH, &call(2, "fail late"))).await;
+    wire.head(200).await;
+    let asked = site.seen.request().await;
+    drop(asked.done);
+    wire.sees("\"id\":2,\"error\"").await;
+    wire.sees("\n\n").await;
+    wire.ends().await;
+
+    wire.send(&post(session.id(), BOTH, &call(3, "fast"))).await;
+    assert!(wire.reply().await.body.contains("fast"), "the connection goes on");
+}
