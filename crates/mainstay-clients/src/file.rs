@@ -154,6 +154,11 @@ impl Writer {
         Spot { writer: self, path, target: &target }.read(understand)
     }
 
+    /// The directory of its state.
+    pub(crate) fn state(&self) -> &Path {
+        &self.state
+    }
+
     fn before(&self, step: Step, path: &Path) -> Result<(), FileError> {
         let refused = |source| FileError::write(step, path, source);
         self.observer.before(step).map_err(refused)

@@ -20,6 +20,7 @@ use crate::clock;
 use crate::edit::{Created, EditError, Fields, Value};
 use crate::file::{self, Observer, Writer};
 use crate::ledger::{self, Book, Purpose, Record, Sight, Standing, State, Wish};
+use crate::quarantine::Quarantine;
 use crate::table::{Client, Located, Machine, Presence, Target};
 
 pub use change::Change;
@@ -36,6 +37,8 @@ pub struct Registrar {
     writer: Writer,
     book: Book,
     machine: Machine,
+    /// If set, quarantined files are left alone.
+    quarantine: Option<Quarantine>,
 }
 
 /// How things stand with a client.
@@ -65,12 +68,33 @@ pub struct EntryStatus {
 impl Registrar {
     /// A registrar that keeps its ledger, locks and backups in `state`.
     pub fn new(state: PathBuf, machine: Machine) -> Self {
-        Self { book: Book::new(&state), writer: Writer::new(state), machine }
+        let book = Book::new(&state);
+        Self { book, writer: Writer::new(state), machine, quarantine: None }
     }
 
     /// A registrar whose writer tells an observer what it is about to do, and heeds it.
     pub fn observed(state: PathBuf, machine: Machine, observer: Arc<dyn Observer>) -> Self {
-        Self { book: Book::new(&state), writer: Writer::observed(state, observer), machine }
+        let book = Book::new(&state);
+        Self { book, writer: Writer::observed(state, observer), machine, quarantine: None }
+    }
+
+    /// Catches panics that a file causes, and quarantines the file.
+    #[must_use]
+    pub fn with_quarantine(self) -> Self {
+        let quarantine = Some(Quarantine::new(self.writer.state()));
+        Self { quarantine, ..self }
+    }
+
+    fn guard<T>(
+        &self,
+        file: &Path,
+        wish: Wish,
+        work: impl FnOnce() -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        match &self.quarantine {
+            Some(quarantine) => quarantine.guard(file, wish == Wish::Anew, work),
+            None => work(),
+        }
     }
 
     /// Adds an entry, puts it back as it was, or brings ours up to date. What a person changed in it or
@@ -111,12 +135,10 @@ impl Registrar {
         let elsewhere = self.follow(client, &located.file, server)?;
         let brought = elsewhere.iter().find_map(|old| self.says(client, old)).unwrap_or_default();
         let errand = Errand::Add { fields: &entry.fields, brought: &brought, wish };
-        let change = self.job(client, located.file, server.as_str())?.run(errand)?;
+        let change = self.run(client, located.file, server, errand)?;
         for old in elsewhere {
             // What cannot be taken out now keeps its record, so that it is tried again.
-            if let Ok(job) = self.job(client, old.file, server.as_str()) {
-                job.run(Errand::Remove(Purpose::ForGood)).ok();
-            }
+            self.run(client, old.file, server, Errand::Remove(Purpose::ForGood)).ok();
         }
         Ok(change)
     }
@@ -153,7 +175,8 @@ impl Registrar {
             let (_, reading) = client.read(text.unwrap_or_default()).map_err(refused)?;
             reading.find(&record.server).map_err(refused)
         };
-        let Some(found) = self.writer.read(&record.file, understand).ok()? else {
+        let read = || self.writer.read(&record.file, understand);
+        let Some(found) = self.guard(&record.file, Wish::Keep, read).ok()? else {
             return match &record.state {
                 State::Away { entry, .. } => Some(entry.clone()),
                 State::Adding { .. } | State::Present | State::Leaving | State::Withdrawn => None,
@@ -181,8 +204,7 @@ impl Registrar {
     ) -> Vec<Result<Change, ClientError>> {
         match self.files_of(client, server) {
             Ok((client, files)) => {
-                let remove =
-                    |file| self.job(client, file, server.as_str())?.run(Errand::Remove(purpose));
+                let remove = |file| self.run(client, file, server, Errand::Remove(purpose));
                 files.into_iter().map(remove).collect()
             }
             Err(error) => vec![Err(error)],
@@ -211,10 +233,12 @@ impl Registrar {
         let mut records = self.records_in(client, &located.file)?;
         let mut looks = 1;
         loop {
-            let entries = self.writer.read(&located.file, |text| {
+            let understand = |text: Option<&str>| {
                 let refused = |source| ClientError::Edit { file: located.file.clone(), source };
                 entries(client, text, &records).map_err(refused)
-            })?;
+            };
+            let entries = self
+                .guard(&located.file, Wish::Keep, || self.writer.read(&located.file, understand))?;
             // Without a lock, ledger and file are of one moment only if nothing was under way.
             let after = self.records_in(client, &located.file)?;
             let is_still = after == records && !after.iter().any(is_under_way);
@@ -247,6 +271,21 @@ impl Registrar {
     fn records_of(&self, client: &Client, server: &ServerName) -> Result<Vec<Record>, ClientError> {
         let ours = |record: &Record| record.client == client.id && record.server == server.as_str();
         Ok(self.book.records()?.into_iter().filter(ours).collect())
+    }
+
+    /// Runs an errand on an entry of a file, unless the file is quarantined.
+    fn run(
+        &self,
+        client: &'static Client,
+        file: PathBuf,
+        server: &ServerName,
+        errand: Errand<'_>,
+    ) -> Result<Change, ClientError> {
+        let wish = match errand {
+            Errand::Add { wish, .. } => wish,
+            Errand::Remove(_) => Wish::Keep,
+        };
+        self.guard(&file.clone(), wish, || self.job(client, file, server.as_str())?.run(errand))
     }
 
     fn job<'a>(

@@ -13,14 +13,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 
 use mainstay_api::{
     ApiError, Around, ClientDone, ClientInfo, ClientReport, ErrorKind, Registration,
 };
 use mainstay_clients::{Client, Target};
-use mainstay_core::{ClientSettings, RefreshMode, ServerName, ServerSpec};
+use mainstay_core::{ClientSettings, RefreshMode, ServerName, ServerSpec, panics};
+use mainstay_proxy::CatchPanic;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::journal::Journal;
 use crate::snapshot::Snapshot;
@@ -28,10 +31,18 @@ use crate::store::{Store, StoreError, StoredClient};
 use desk::{Desk, Traces};
 pub(crate) use keeper::{Entries, Wish};
 
-/// Files that are worked on at the same time, and that are looked at. There are more threads, so the
-/// store never waits, and nobody who looks waits for a client that holds its lock.
+/// How many files are edited, and how many are only read, at the same time. They are separate, so that a read
+/// does not wait for a client that holds its lock. A thread that is stuck in a file is abandoned and no
+/// longer counted.
 const SEATS: usize = 2;
 const LOOKERS: usize = 1;
+
+/// Threads that work on files, including those that did not finish in time. When a disk that does not answer blocks
+/// all of them, files are left alone until it answers.
+const THREADS: usize = 8;
+
+/// How long work on files may take, including waiting for locks of other programs.
+const WORK_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What is known about clients. Clones share it.
 #[derive(Clone)]
@@ -62,7 +73,8 @@ struct Shared {
     listen: OnceLock<watch::Receiver<Option<SocketAddr>>>,
     seats: Semaphore,
     lookers: Semaphore,
-    keepers: Mutex<JoinSet<()>>,
+    threads: Arc<Semaphore>,
+    keepers: Mutex<JoinSet<Option<()>>>,
     /// What the last sweep could not do, which is told once.
     unswept: Mutex<BTreeSet<String>>,
 }
@@ -83,6 +95,7 @@ impl Clients {
             listen: OnceLock::new(),
             seats: Semaphore::new(SEATS),
             lookers: Semaphore::new(LOOKERS),
+            threads: Arc::new(Semaphore::new(THREADS)),
             keepers: Mutex::default(),
             unswept: Mutex::default(),
         };
@@ -99,7 +112,7 @@ impl Clients {
     pub(crate) fn keep(&self, server: ServerName, view: watch::Receiver<Snapshot>) -> Entries {
         let (entries, keeping) = keeper::keep(self.clone(), server, view);
         let mut keepers = self.keepers();
-        keepers.spawn(keeping);
+        keepers.spawn(CatchPanic::new(keeping));
         while keepers.try_join_next().is_some() {}
         entries
     }
@@ -268,8 +281,8 @@ impl Clients {
         self.at_desk(around, look).await
     }
 
-    /// Calls something on a thread for blocking work. Files are other people's: should one of them lead
-    /// to a panic, the log tells, and everything else goes on.
+    /// Runs work on a blocking thread. A file that causes a panic is quarantined (see [`mainstay_clients`]),
+    /// and a disk that does not answer blocks nothing else.
     async fn at_desk<T: Default + Send + 'static>(
         &self,
         around: Around,
@@ -277,11 +290,24 @@ impl Clients {
     ) -> T {
         let state_dir = self.shared.surroundings.state_dir.clone();
         let desk = Desk::new(state_dir, self.known().clone(), around);
-        let done = tokio::task::spawn_blocking(move || work(&desk)).await;
-        done.unwrap_or_else(|error| {
-            tracing::error!(%error, "work on a client's file was broken off");
-            T::default()
-        })
+        let Ok(place) = Arc::clone(&self.shared.threads).try_acquire_owned() else {
+            tracing::error!(
+                "clients' files are left alone: a disk with some of them does not answer"
+            );
+            return T::default();
+        };
+        let done = tokio::task::spawn_blocking(move || {
+            let done = panics::catch(|| work(&desk));
+            drop(place);
+            done
+        });
+        match timeout(WORK_TIMEOUT, done).await {
+            Ok(Ok(Ok(done))) => return done,
+            // The panic is in the log.
+            Ok(Ok(Err(_)) | Err(_)) => {}
+            Err(_) => tracing::error!("work on a client's file timed out"),
+        }
+        T::default()
     }
 
     /// Writes to the event log what was done to a file, and why.
@@ -295,8 +321,8 @@ impl Clients {
         self.shared.journal.record(desk::event(report, run));
     }
 
-    fn keepers(&self) -> MutexGuard<'_, JoinSet<()>> {
-        self.shared.keepers.lock().expect("no code panics with this lock")
+    fn keepers(&self) -> MutexGuard<'_, JoinSet<Option<()>>> {
+        mainstay_core::lock(&self.shared.keepers)
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, StoredClient>> {

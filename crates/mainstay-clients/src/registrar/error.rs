@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use mainstay_core::with_causes;
 
+use crate::QuarantineReason;
 use crate::edit::EditError;
 use crate::file::FileError;
 use crate::ledger::LedgerError;
@@ -41,6 +42,17 @@ pub enum ClientError {
     /// Its file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// Its file crashed the code that reads it, and is left alone.
+    #[error(
+        "{file} is not read: {why}; it is tried again when it changes, or with `mainstay client add`",
+        file = file.display()
+    )]
+    Quarantined {
+        /// The file.
+        file: PathBuf,
+        /// What happened.
+        why: QuarantineReason,
+    },
     /// Our ledger could not be read or written.
     #[error(transparent)]
     Ledger(#[from] LedgerError),

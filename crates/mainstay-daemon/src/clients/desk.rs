@@ -64,7 +64,12 @@ impl Desk {
     /// What works on the files of a client.
     pub(super) fn registrar(&self, client: &str) -> Registrar {
         let around = self.known.get(client).map_or(&self.around, |known| &known.around);
-        Registrar::new(self.state_dir.clone(), machine(around))
+        #[cfg(debug_assertions)]
+        if self.state_dir.join(format!("test-panic-{client}")).exists() {
+            let (state, observer) = (self.state_dir.clone(), std::sync::Arc::new(Panic));
+            return Registrar::observed(state, machine(around), observer).with_quarantine();
+        }
+        Registrar::new(self.state_dir.clone(), machine(around)).with_quarantine()
     }
 
     /// What the ledger has of a server.
@@ -182,6 +187,17 @@ impl Desk {
             }));
         }
         reports
+    }
+}
+
+/// Panics, for tests.
+#[cfg(debug_assertions)]
+struct Panic;
+
+#[cfg(debug_assertions)]
+impl mainstay_clients::file::Observer for Panic {
+    fn before(&self, _: mainstay_clients::file::Step) -> std::io::Result<()> {
+        panic!("asked for by a test");
     }
 }
 
