@@ -118,7 +118,7 @@ pub fn inspect(instance: &Instance) -> Result<(), RunError> {
 
 /// Runs a daemon until it is told to end, or to give way to another one.
 pub fn run(config: Config, held: Held, orders: Orders) -> Result<(), RunError> {
-    log::set_up(&config).map_err(RunError::Log)?;
+    let log = log::set_up(&config).map_err(RunError::Log)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
@@ -128,6 +128,7 @@ pub fn run(config: Config, held: Held, orders: Orders) -> Result<(), RunError> {
         .map_err(RunError::Runtime)?;
     let ended = runtime.block_on(live(config, held, orders));
     runtime.shutdown_timeout(DRAIN);
+    log.flush();
     ended
 }
 

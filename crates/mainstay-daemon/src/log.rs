@@ -1,10 +1,12 @@
-//! The daemon's own log.
+//! The daemon's own log. A thread writes it, so a disk that does not answer blocks nothing else.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -14,54 +16,116 @@ use crate::Config;
 /// When the log is rotated; one old one is kept.
 const MAX_BYTES: u64 = 5 * 1024 * 1024;
 
-/// Sends what is traced to standard error or to the log file.
-pub(crate) fn set_up(config: &Config) -> io::Result<()> {
+/// Lines that wait for the disk; further lines are dropped.
+const QUEUE: usize = 4096;
+
+/// How long a shutdown waits for the last lines.
+const FLUSH: Duration = Duration::from_millis(500);
+
+/// Sends traces to standard error or to the log file. The log must be flushed before the daemon exits.
+pub(crate) fn set_up(config: &Config) -> io::Result<Log> {
     let filter = config.log_filter.as_deref().unwrap_or("info");
     let filter = EnvFilter::try_new(filter)
         .map_err(|error| io::Error::other(format!("the filter `{filter}`: {error}")))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
-    let done = if config.foreground {
-        builder.with_writer(io::stderr).try_init()
+    let foreground = config.foreground;
+    let log = Log::start(if foreground {
+        Box::new(io::stderr())
     } else {
-        let file = LogFile::open(config.instance.daemon_log())?;
-        builder.with_ansi(false).with_writer(file).try_init()
-    };
-    done.map_err(io::Error::other)?;
-    std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "the daemon has a bug")));
-    Ok(())
+        Box::new(LogFile::open(config.instance.daemon_log())?)
+    })?;
+    let builder = builder.with_ansi(foreground && io::stderr().is_terminal());
+    builder.with_writer(log.clone()).try_init().map_err(io::Error::other)?;
+    let of_panics = log.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        tracing::error!(%panic, "the daemon has a bug");
+        of_panics.flush();
+    }));
+    Ok(log)
 }
 
-/// A log file that is rotated when it grows too long. A full disk costs lines, nothing else.
-struct LogFile {
-    path: PathBuf,
-    open: Mutex<(File, u64)>,
+/// A handle to the writer thread. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Log {
+    lines: SyncSender<Line>,
 }
 
-impl LogFile {
-    fn open(path: PathBuf) -> io::Result<Self> {
-        let file = append(&path)?;
-        let length = file.metadata()?.len();
-        Ok(Self { path, open: Mutex::new((file, length)) })
+enum Line {
+    Text(Vec<u8>),
+    /// All lines before it are written when this is dropped.
+    Flush(SyncSender<()>),
+}
+
+impl Log {
+    fn start(mut to: Box<dyn Write + Send>) -> io::Result<Self> {
+        let (lines, queue) = sync_channel(QUEUE);
+        thread::Builder::new().name("log".to_owned()).spawn(move || write_all(&queue, &mut *to))?;
+        Ok(Self { lines })
+    }
+
+    /// Waits until the lines so far are written, for at most [`FLUSH`].
+    pub(crate) fn flush(&self) {
+        let (written, done) = sync_channel(0);
+        if self.lines.try_send(Line::Flush(written)).is_ok() {
+            // Nothing is sent; the channel closes when the lines are written.
+            done.recv_timeout(FLUSH).ok();
+        }
     }
 }
 
-impl<'a> MakeWriter<'a> for LogFile {
-    type Writer = &'a LogFile;
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = &'a Log;
 
     fn make_writer(&'a self) -> Self::Writer {
         self
     }
 }
 
-impl Write for &LogFile {
+impl Write for &Log {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut open = self.open.lock().expect("no code panics with this lock");
-        if open.1 > MAX_BYTES {
-            fs::rename(&self.path, self.path.with_extension("log.1"))?;
-            *open = (append(&self.path)?, 0);
+        // If the queue is full, the disk does not keep up, and the line is dropped.
+        self.lines.try_send(Line::Text(line.to_vec())).ok();
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes lines until all senders are gone. Lines that cannot be written are dropped.
+fn write_all(queue: &Receiver<Line>, to: &mut dyn Write) {
+    while let Ok(line) = queue.recv() {
+        match line {
+            Line::Text(text) => drop(to.write_all(&text)),
+            Line::Flush(written) => drop(written),
         }
-        open.0.write_all(line)?;
-        open.1 += line.len() as u64;
+    }
+}
+
+/// A log file that is rotated when it grows too long. A full disk costs lines, nothing else.
+struct LogFile {
+    path: PathBuf,
+    file: File,
+    length: u64,
+}
+
+impl LogFile {
+    fn open(path: PathBuf) -> io::Result<Self> {
+        let file = append(&path)?;
+        let length = file.metadata()?.len();
+        Ok(Self { path, file, length })
+    }
+}
+
+impl Write for LogFile {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.length > MAX_BYTES {
+            fs::rename(&self.path, self.path.with_extension("log.1"))?;
+            (self.file, self.length) = (append(&self.path)?, 0);
+        }
+        self.file.write_all(line)?;
+        self.length += line.len() as u64;
         Ok(line.len())
     }
 
@@ -72,4 +136,42 @@ impl Write for &LogFile {
 
 fn append(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).mode(0o600).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_written_in_order_and_the_file_is_rotated() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("daemon.log");
+        let log = Log::start(Box::new(LogFile::open(path.clone()).unwrap())).unwrap();
+        let filler = vec![b'x'; usize::try_from(MAX_BYTES).unwrap()];
+        for line in [&b"one\n"[..], &filler, b"two\n", b"three\n"] {
+            (&log).write_all(line).unwrap();
+        }
+        while fs::read_to_string(&path).unwrap_or_default() != "two\nthree\n" {
+            log.flush();
+        }
+        assert!(fs::read(path.with_extension("log.1")).unwrap().starts_with(b"one\nx"));
+    }
+
+    /// A pipe without a reader fills up, like a disk that stalls.
+    #[test]
+    fn a_disk_that_stalls_costs_lines_and_does_not_block() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("daemon.log");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
+        let reader = File::options().read(true).write(true).open(&path).unwrap();
+        let log = Log::start(Box::new(LogFile::open(path).unwrap())).unwrap();
+        for _ in 0..2 * QUEUE {
+            (&log).write_all(&[b'x'; 1000]).unwrap();
+        }
+        let full = log.lines.try_send(Line::Text(Vec::new()));
+        assert!(full.is_err(), "it was not written, and did not wait");
+        log.flush();
+        drop(reader);
+    }
 }

@@ -17,6 +17,7 @@ mod compare;
 mod creations;
 mod gap;
 mod host;
+mod log_writer;
 mod noticing;
 mod ownership;
 mod past;
@@ -211,6 +212,7 @@ impl Engine for DockerEngine {
         server: &ServerName,
         range: LogRange,
     ) -> Result<mpsc::Receiver<String>, EngineError> {
+        self.shared.log_writer.flush().await;
         crate::logs::open(&self.shared.tasks, &self.shared.logs_dir, server, range).await
     }
 
@@ -274,7 +276,7 @@ impl Engine for DockerEngine {
 
     async fn forget(&self, server: &ServerName) -> Result<(), EngineError> {
         self.release(server).await?;
-        crate::logs::remove(&self.shared.logs_dir, server)
+        self.shared.log_writer.remove(server).await
     }
 }
 

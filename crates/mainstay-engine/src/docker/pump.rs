@@ -18,7 +18,6 @@ use std::time::Duration;
 use bollard::container::{AttachContainerResults, LogOutput};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use mainstay_hold::log::Log;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -26,6 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::queue::Queue;
 use self::writer::{Input, ToWriter};
 use super::gap::{self, Splice, Tail};
+use super::log_writer::ContainerLog;
 use crate::lines::{Line, LineSplitter};
 use crate::tasks::Tasks;
 use crate::{EngineError, RunKey, Stdio};
@@ -112,7 +112,7 @@ impl Pump {
     pub(crate) fn start(
         tasks: &Tasks,
         speech: Speech,
-        log: Log,
+        log: ContainerLog,
         past: Past,
         lost: impl Fn() + Send + 'static,
     ) -> Self {
@@ -213,7 +213,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 struct Reader {
     speech: Speech,
-    log: Log,
+    log: ContainerLog,
     heard: Arc<Mutex<Heard>>,
     orders: mpsc::Receiver<Order>,
     output: Option<Output>,

@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use mainstay_core::{ContainerSpec, ServerName};
-use mainstay_hold::launch::LogConfig;
-use mainstay_hold::log::Log;
 use tokio::sync::broadcast;
 use tokio::time::timeout;
 
@@ -18,6 +16,7 @@ use super::DockerConfig;
 use super::api::{Api, Failure};
 use super::creations::{Creations, blocking};
 use super::host::{Host, Reach, Up};
+use super::log_writer::{ContainerLog, LogWriter};
 use super::ownership::Need;
 use super::records::{Record, Records};
 use super::server::Server;
@@ -37,8 +36,7 @@ pub(super) struct Shared {
     pub(super) instance: String,
     pub(super) env: Env,
     pub(super) logs_dir: PathBuf,
-    pub(super) log_max_bytes: u64,
-    pub(super) log_keep: u32,
+    pub(super) log_writer: LogWriter,
     pub(super) records: Records,
     pub(super) creations: Creations,
     pub(super) news: broadcast::Sender<News>,
@@ -60,13 +58,15 @@ impl Shared {
         let opened = Records::open(config.records_dir.clone());
         let records = opened.map_err(EngineError::io("opening the records of containers"))?;
         let known = records.all().map_err(EngineError::io("reading the records of containers"))?;
+        let DockerConfig { logs_dir, log_max_bytes, log_keep, .. } = &config;
+        let started = LogWriter::start(logs_dir.clone(), *log_max_bytes, *log_keep);
+        let log_writer = started.map_err(EngineError::io("starting a thread"))?;
         let (news, early) = broadcast::channel(NEWS);
         let shared = Arc::new(Shared {
             instance: config.instance,
             env: Env::new(config.env),
             logs_dir: config.logs_dir,
-            log_max_bytes: config.log_max_bytes,
-            log_keep: config.log_keep,
+            log_writer,
             records,
             creations,
             news,
@@ -259,12 +259,8 @@ impl Shared {
         all
     }
 
-    pub(super) fn log(&self, server: &ServerName) -> Log {
-        Log::new(LogConfig {
-            path: self.logs_dir.join(format!("{server}.log")),
-            max_bytes: self.log_max_bytes,
-            keep: self.log_keep,
-        })
+    pub(super) fn log(&self, server: &ServerName) -> ContainerLog {
+        self.log_writer.log(server)
     }
 
     pub(super) fn send(&self, news: News) {

@@ -65,6 +65,17 @@ impl TestEnv {
         self.root.path().join("mainstay")
     }
 
+    /// How often the daemon's log has this text, once that is so at least `count` times.
+    #[track_caller]
+    pub(crate) fn once_logged(&self, text: &str, count: usize) -> usize {
+        let mut log = String::new();
+        let found = patiently(|| {
+            log = fs::read_to_string(self.mainstay_home().join("state/daemon.log")).ok()?;
+            Some(log.matches(text).count()).filter(|found| *found >= count)
+        });
+        found.unwrap_or_else(|| panic!("`{text}` is not {count} times in the log: {log}"))
+    }
+
     /// Writes a file into the directory in which commands run.
     pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.work().join(name);

@@ -1,8 +1,8 @@
 use mainstay_core::RunId;
-use mainstay_hold::launch::LogConfig;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, DuplexStream, duplex};
 
+use super::super::log_writer::LogWriter;
 use super::*;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -10,6 +10,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// A pump, and the engine's end of what it is connected to.
 struct Scene {
     dir: TempDir,
+    logs: LogWriter,
     _tasks: Tasks,
     pump: Pump,
     losses: watch::Receiver<usize>,
@@ -24,12 +25,12 @@ struct Line {
 impl Scene {
     fn new(speech: Speech) -> Self {
         let (dir, tasks) = (tempfile::tempdir().unwrap(), Tasks::default());
-        let path = dir.path().join("log");
-        let log = Log::new(LogConfig { path, max_bytes: 100_000, keep: 1 });
+        let logs = LogWriter::start(dir.path().to_owned(), 100_000, 1).unwrap();
+        let log = logs.log(&"time".parse().unwrap());
         let (count, losses) = watch::channel(0);
         let lost = move || count.send_modify(|count| *count += 1);
         let pump = Pump::start(&tasks, speech, log, Past::default(), lost);
-        Self { dir, _tasks: tasks, pump, losses }
+        Self { dir, logs, _tasks: tasks, pump, losses }
     }
 
     /// Connects it, to a server that reads so many bytes before it is asked to.
@@ -55,8 +56,9 @@ impl Scene {
         self.pump.attach(&key).await.unwrap()
     }
 
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    async fn log(&self) -> String {
+        self.logs.flush().await;
+        std::fs::read_to_string(self.dir.path().join("time.log")).unwrap_or_default()
     }
 }
 
@@ -113,7 +115,7 @@ async fn lines_go_both_ways_and_words_go_to_the_log() {
     scene.pump.finish(LIMIT).await;
     assert_eq!(next_line(&mut stdio).await, None);
     assert_eq!(scene.pump.stderr(), b"warning\n");
-    assert!(scene.log().contains("warning\n"), "{}", scene.log());
+    assert!(scene.log().await.contains("warning\n"), "{}", scene.log().await);
 }
 
 #[tokio::test]
@@ -193,6 +195,6 @@ async fn a_server_that_speaks_elsewhere_writes_to_its_log() {
     line.says("listening\n").await;
     drop(line);
     scene.pump.finish(LIMIT).await;
-    assert_eq!(scene.log(), "listening\n");
+    assert_eq!(scene.log().await, "listening\n");
     assert_eq!(scene.pump.stderr(), b"listening\n");
 }
