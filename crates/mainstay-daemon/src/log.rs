@@ -3,11 +3,14 @@
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::PanicHookInfo;
 use std::path::{Path, PathBuf};
+use std::process;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use mainstay_core::panics;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -37,11 +40,23 @@ pub(crate) fn set_up(config: &Config) -> io::Result<Log> {
     let builder = builder.with_ansi(foreground && io::stderr().is_terminal());
     builder.with_writer(log.clone()).try_init().map_err(io::Error::other)?;
     let of_panics = log.clone();
-    std::panic::set_hook(Box::new(move |panic| {
-        tracing::error!(%panic, "the daemon has a bug");
-        of_panics.flush();
-    }));
+    std::panic::set_hook(Box::new(move |panic| on_panic(panic, &of_panics, foreground)));
     Ok(log)
+}
+
+/// Logs a panic once, and aborts the daemon unless the panic is [caught](panics). The holder, which reads
+/// standard error, then starts the next daemon.
+fn on_panic(panic: &PanicHookInfo<'_>, log: &Log, foreground: bool) {
+    if panics::is_caught() {
+        return tracing::error!(%panic, "a task panicked; the daemon continues");
+    }
+    tracing::error!(%panic, "the daemon panicked; the holder starts another one");
+    if !foreground {
+        // There is nothing left to do if this fails.
+        writeln!(io::stderr(), "{panic}").ok();
+    }
+    log.flush();
+    process::abort();
 }
 
 /// A handle to the writer thread. Clones share it.

@@ -22,8 +22,9 @@ mod transport;
 mod ui;
 
 use std::ffi::OsString;
+use std::panic;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
 use clap::Parser;
 use mainstay_daemon::TAKE_OVER;
@@ -35,6 +36,7 @@ use crate::context::Context;
 use crate::error::{CliError, Exit};
 
 fn main() -> ExitCode {
+    abort_on_panic();
     let args: Vec<OsString> = std::env::args_os().collect();
     // The programs inside this one come first: there may be hundreds of shims, and nothing of
     // the command line should take up memory in them.
@@ -60,6 +62,15 @@ fn main() -> ExitCode {
             if usage { Exit::Usage } else { Exit::Done }.into()
         }
     }
+}
+
+/// A panic ends the whole process, whichever thread or task it is in. The daemon has a hook of its own.
+fn abort_on_panic() {
+    let report = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        report(info);
+        process::abort();
+    }));
 }
 
 fn run(command: Command) -> Result<(), CliError> {
