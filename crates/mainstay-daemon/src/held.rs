@@ -20,8 +20,9 @@ use mainstay_api::Instance;
 use mainstay_hold::holder::{Link, Order, Place, take_stdin};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use crate::blocking::BlockingPool;
 
 /// How long to wait before another holder is started, when one could not be.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
@@ -55,6 +56,9 @@ pub(crate) struct Circumstances {
 
 struct Shared {
     link: Mutex<Link>,
+    /// For requests that wait for an answer. Two threads, so that a listener does not wait for the start of a
+    /// holder.
+    pool: BlockingPool,
     holder: AtomicU32,
     lock: OwnedFd,
     /// Every listener, under the name that it was asked for by.
@@ -84,6 +88,7 @@ impl Held {
         };
         let shared = Shared {
             link: Mutex::new(link),
+            pool: BlockingPool::new(2),
             holder: AtomicU32::new(welcome.holder_pid),
             lock: welcome.lock,
             listeners: Mutex::new(welcome.listeners.into_iter().collect()),
@@ -182,7 +187,7 @@ impl Held {
     /// This daemon serves. The holder knows it when this returns.
     pub(crate) async fn ready(&self) -> io::Result<()> {
         let link = self.link();
-        spawn_blocking(move || link.ready()).await?
+        self.shared.pool.run(move || link.ready()).await
     }
 
     /// Asks for a daemon that takes this one's place.
@@ -211,13 +216,13 @@ impl Held {
     /// this succeeds.
     pub(crate) async fn yielded(&self) -> io::Result<()> {
         let link = self.link();
-        spawn_blocking(move || link.yielded()).await?
+        self.shared.pool.run(move || link.yielded()).await
     }
 
     /// Sees to it that whoever this daemon was told to give way to does not serve.
     pub(crate) async fn end_successor(&self) -> io::Result<()> {
         let link = self.link();
-        spawn_blocking(move || link.end_successor()).await?
+        self.shared.pool.run(move || link.end_successor()).await
     }
 
     /// This daemon ends for good. Comes back when nobody can connect any more. No other holder is started
@@ -225,7 +230,7 @@ impl Held {
     pub(crate) async fn ending(&self) {
         self.listeners().clear();
         let held = self.clone();
-        let ended = spawn_blocking(move || {
+        let ended = self.shared.pool.run(move || {
             *lock(&held.shared.ending) = true;
             held.link().ending()
         });
@@ -240,8 +245,8 @@ impl Held {
             return;
         }
         let link = self.link();
-        match spawn_blocking(move || link.kill_holder()).await {
-            Ok(Ok(())) => tracing::info!("killed the holder of version 0.1.0"),
+        match self.shared.pool.run(move || link.kill_holder()).await {
+            Ok(()) => tracing::info!("killed the holder of version 0.1.0"),
             failed => {
                 report(failed, "cannot kill the holder of version 0.1.0; it is still running");
             }
@@ -253,15 +258,14 @@ impl Held {
     pub(crate) async fn replace_holder(&self, exe: &Path) {
         loop {
             let (held, exe) = (self.clone(), exe.to_owned());
-            match spawn_blocking(move || held.start_holder(&exe)).await {
-                Ok(Ok(None)) => return,
-                Ok(Ok(Some(pid))) => {
-                    return tracing::warn!(pid, "the holder had died; this is another");
+            match self.shared.pool.run(move || held.start_holder(&exe)).await {
+                Ok(None) => return,
+                Ok(Some(pid)) => {
+                    return tracing::warn!(pid, "the holder exited; started a new one");
                 }
-                Ok(Err(error)) => {
+                Err(error) => {
                     tracing::error!(%error, "the holder has died, and no other can be started");
                 }
-                Err(error) => tracing::error!(%error, "starting a holder failed"),
             }
             sleep(TRY_AGAIN).await;
         }
@@ -290,7 +294,7 @@ impl Held {
             return listener.try_clone();
         }
         let (link, wanted) = (self.link(), place.clone());
-        let listener = spawn_blocking(move || link.bind(&wanted)).await??;
+        let listener = self.shared.pool.run(move || link.bind(&wanted)).await?;
         let ours = listener.try_clone()?;
         self.listeners().insert(place, listener);
         Ok(ours)
@@ -299,7 +303,7 @@ impl Held {
     async fn let_go(&self, place: Place) {
         self.listeners().remove(&place);
         let link = self.link();
-        let released = spawn_blocking(move || link.release(&place)).await;
+        let released = self.shared.pool.run(move || link.release(&place)).await;
         report(released, STAYS);
     }
 
@@ -367,11 +371,8 @@ fn obeying(obey: &mpsc::UnboundedSender<Order>) -> impl FnMut(Order) + Send + 's
     move |order| drop(obey.send(order))
 }
 
-fn report(done: Result<io::Result<()>, tokio::task::JoinError>, what: &str) {
-    let error = match done {
-        Ok(Ok(())) => return,
-        Ok(Err(error)) => error,
-        Err(error) => error.into(),
-    };
-    tracing::warn!(%error, "{what}");
+fn report(done: io::Result<()>, what: &str) {
+    if let Err(error) = done {
+        tracing::warn!(%error, "{what}");
+    }
 }

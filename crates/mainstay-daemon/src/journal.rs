@@ -20,14 +20,16 @@ pub(crate) use progress::{Clocks, Progress};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use mainstay_api::EventRecord;
 use mainstay_core::{RunId, ServerName};
 use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
+use tokio::time::sleep;
 
 use crate::aside::set_aside;
 use crate::store::StoreError;
@@ -36,6 +38,9 @@ use writer::{Order, Writer};
 
 /// Events on their way to disk; more at once are counted and dropped.
 const QUEUE: usize = 4096;
+
+/// How often a read request is retried while the queue is full.
+const QUEUE_RETRY: Duration = Duration::from_millis(20);
 
 /// Events on their way to each follower.
 const FOLLOW: usize = 1024;
@@ -103,13 +108,16 @@ impl Journal {
     /// Events, oldest first, of one server or of all.
     pub(crate) async fn read(&self, server: Option<ServerName>, part: Part) -> Vec<Numbered> {
         let (to, answer) = oneshot::channel();
-        let writer = self.shared.to_writer.clone();
-        let order = Order::Read { server, part, to };
-        let sent = tokio::task::spawn_blocking(move || writer.send(order).is_ok()).await;
-        match sent {
-            Ok(true) => answer.await.unwrap_or_default(),
-            Ok(false) | Err(_) => Vec::new(),
+        let mut order = Order::Read { server, part, to };
+        while let Err(error) = self.shared.to_writer.try_send(order) {
+            match error {
+                // The disk does not keep up.
+                TrySendError::Full(unsent) => order = unsent,
+                TrySendError::Disconnected(_) => return Vec::new(),
+            }
+            sleep(QUEUE_RETRY).await;
         }
+        answer.await.unwrap_or_default()
     }
 
     /// Events from now on.

@@ -6,6 +6,7 @@
 //! or, for a daemon that takes our place, stop accepting, let go of everything, and say so.
 
 mod aside;
+mod blocking;
 mod calls;
 mod clients;
 mod clock;
@@ -121,7 +122,7 @@ pub fn run(config: Config, held: Held, orders: Orders) -> Result<(), RunError> {
     let log = log::set_up(&config).map_err(RunError::Log)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(4)
+        .max_blocking_threads(blocking::MAX_THREADS)
         .thread_keep_alive(Duration::from_secs(2))
         .event_interval(EVENT_INTERVAL)
         .build()
@@ -212,8 +213,21 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
         tracing::debug!("some clients were still listening");
     }
     service.context.clients.end().await;
-    service.context.journal.close();
-    sessions.close();
+    if !service.context.memory.finish(DRAIN).await {
+        tracing::warn!(
+            "the disk does not answer; sessions with servers may have to be opened again"
+        );
+    }
+    let journal = service.context.journal.clone();
+    let closed = tokio::task::spawn_blocking(move || {
+        journal.close();
+        sessions.close();
+    });
+    if timeout(DRAIN, closed).await.is_err() {
+        tracing::warn!(
+            "the disk does not answer; the last events and uses of sessions may be lost"
+        );
+    }
     match how {
         Ending::GiveWay => make_room(&held, &exe).await,
         Ending::KeepServers | Ending::EndServers | Ending::Replaced => Ok(()),

@@ -18,12 +18,16 @@ use mainstay_proxy::{Arrival, Hello, Hub, LineLink, Link, UpstreamError};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
+use crate::blocking::BlockingPool;
 use crate::clock;
 use crate::engines::Home;
 use crate::snapshot::Session;
 
 /// How long a server that runs elsewhere may take to answer `initialize`, its connection included.
 const REMOTE: Duration = Duration::from_secs(30);
+
+/// How long saving a session may take.
+const REMEMBER: Duration = Duration::from_millis(500);
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -123,13 +127,15 @@ impl Remembered {
 #[derive(Debug, Clone)]
 pub(crate) struct Memory {
     dir: PathBuf,
+    /// One thread, so that files are changed in order, and no driver waits for the disk.
+    pool: BlockingPool,
 }
 
 impl Memory {
     /// Remembers sessions in this directory.
     pub(crate) fn open(dir: PathBuf) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        Ok(Self { dir })
+        Ok(Self { dir, pool: BlockingPool::new(1) })
     }
 
     pub(crate) fn recall(&self, key: &RunKey) -> Option<Remembered> {
@@ -148,20 +154,31 @@ impl Memory {
         known.collect()
     }
 
-    /// Failing to remember costs a restart of the server when the daemon is next replaced, no more.
-    pub(crate) fn remember(&self, key: &RunKey, what: &Remembered) {
-        if let Err(error) = write(&self.path(key), what) {
+    /// Failing to remember costs a restart of the server when the daemon is next replaced, no more. A disk
+    /// that does not answer is therefore not waited for.
+    pub(crate) async fn remember(&self, key: &RunKey, what: Remembered) {
+        let path = self.path(key);
+        let written = timeout(REMEMBER, self.pool.run(move || write(&path, &what)));
+        if let Err(error) = written.await.unwrap_or_else(|late| Err(late.into())) {
             tracing::warn!(server = %key.server, run = %key.run, %error,
                 "the session cannot be remembered");
         }
     }
 
     pub(crate) fn forget(&self, key: &RunKey) {
-        if let Err(error) = fs::remove_file(self.path(key))
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::warn!(%error, "a remembered session cannot be removed");
-        }
+        let path = self.path(key);
+        self.pool.spawn(move || {
+            if let Err(error) = fs::remove_file(path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!(%error, "a remembered session cannot be removed");
+            }
+        });
+    }
+
+    /// Waits until everything is on disk, for the next daemon. False if that takes too long.
+    pub(crate) async fn finish(&self, limit: Duration) -> bool {
+        self.pool.finish(limit).await
     }
 
     fn path(&self, key: &RunKey) -> PathBuf {
@@ -256,23 +273,24 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn runs_elsewhere_are_found_again() {
+    #[tokio::test]
+    async fn runs_elsewhere_are_found_again() {
         let dir = tempfile::tempdir().unwrap();
         let memory = Memory::open(dir.path().to_owned()).unwrap();
         let hello = serde_json::json!({
             "protocol_version": "2025-06-18", "server_name": null, "server_version": null,
             "result": {}, "http_session": "s1",
         });
-        let remember = |key: &RunKey, seconds: i64, home| {
+        let remember = async |key: &RunKey, seconds: i64, home| {
             let at = Timestamp::from_second(seconds).unwrap();
             let hello = serde_json::from_value(hello.clone()).unwrap();
-            memory.remember(key, &Remembered::new(at, hello, home));
+            memory.remember(key, Remembered::new(at, hello, home)).await;
         };
-        remember(&key("far-away", 12), 1, Home::Remote);
-        remember(&key("here", 2), 2, Home::Process);
-        remember(&key("gone", 3), 3, Home::Remote);
+        remember(&key("far-away", 12), 1, Home::Remote).await;
+        remember(&key("here", 2), 2, Home::Process).await;
+        remember(&key("gone", 3), 3, Home::Remote).await;
         memory.forget(&key("gone", 3));
+        assert!(memory.finish(Duration::from_secs(10)).await);
         fs::write(dir.path().join("odd.4.json"), "{}").unwrap();
         fs::write(dir.path().join("odd.new"), "{}").unwrap();
         let since = Timestamp::from_second(1).unwrap();

@@ -28,8 +28,8 @@ use jiff::Timestamp;
 use mainstay_core::{ServerName, ServerSpec, Wanted};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use serde::Serialize;
-use tokio::task::spawn_blocking;
 
+use crate::blocking::BlockingPool;
 use crate::random;
 use migrations::INTENT;
 
@@ -49,6 +49,8 @@ pub(crate) struct Stored {
 pub(crate) struct Store {
     path: Arc<Path>,
     connection: Arc<Mutex<Connection>>,
+    /// One thread, because there is one connection.
+    pool: BlockingPool,
     /// The daemon that had the store when it was opened, or the one that has taken it over since: us.
     daemon: Arc<AtomicU64>,
 }
@@ -95,6 +97,7 @@ impl Store {
         Ok(Self {
             path: path.into(),
             connection: Arc::new(Mutex::new(connection)),
+            pool: BlockingPool::new(1),
             daemon: Arc::new(AtomicU64::new(daemon)),
         })
     }
@@ -223,7 +226,7 @@ impl Store {
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let store = self.clone();
-        spawn_blocking(move || store.write(work)).await.expect("the store's code does not panic")
+        self.pool.run(move || store.write(work)).await
     }
 
     fn read<T>(
@@ -248,8 +251,7 @@ impl Store {
     /// Whether no later daemon has taken over since.
     pub(crate) async fn is_current(&self) -> Result<bool, StoreError> {
         let (store, ours) = (self.clone(), self.daemon.load(Ordering::SeqCst));
-        let check = move || store.read(|tx| Ok(newest_daemon(tx)? <= ours));
-        spawn_blocking(check).await.expect("the store's code does not panic")
+        self.pool.run(move || store.read(|tx| Ok(newest_daemon(tx)? <= ours))).await
     }
 
     /// What commits wait for from now on.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use mainstay_core::{Cause, Event, RefreshMode, RunId, with_causes};
 use mainstay_engine::{News, StartError, Started};
 use mainstay_proxy::Hello;
@@ -25,7 +26,8 @@ const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// The end of spawned work.
 pub(super) enum Done {
     Start(RunId, Result<Started, StartError>),
-    Session(RunId, Result<Session, SessionError>),
+    /// With the time at which the run was ready first.
+    Session(RunId, Result<(Session, Timestamp), SessionError>),
     /// A run that closed its output has not ended within a while.
     StillThere(RunId),
     Nothing,
@@ -61,7 +63,7 @@ impl Driver {
                 self.opening = false;
                 match opened {
                     _ if self.exited.is_some() => None,
-                    Ok(session) => Some(self.session_opened(run, session)),
+                    Ok((session, ready_at)) => Some(self.session_opened(run, session, ready_at)),
                     Err(error) => self.session_failed(run, &error),
                 }
             }
@@ -164,12 +166,20 @@ impl Driver {
         let key = self.key(run);
         let spec = self.stored.spec.clone();
         let arrival = self.arrival(known);
+        let (memory, home, ready_at) =
+            (self.context.memory.clone(), self.home, self.times.ready_at);
         self.opening = true;
         self.ways += 1;
         self.attend(async move {
             sleep(after).await;
             let session = session::establish(&*engine, &key, &spec, &hub, arrival).await;
-            Done::Session(run, session)
+            let ready_at = ready_at.unwrap_or_else(clock::wall);
+            if let Ok(session) = &session {
+                // Saved before the run is reported as ready, because the daemon may be killed after that.
+                let hello = Hello::clone(&session.run.hello);
+                memory.remember(&key, Remembered::new(ready_at, hello, home)).await;
+            }
+            Done::Session(run, session.map(|session| (session, ready_at)))
         });
     }
 
@@ -192,16 +202,13 @@ impl Driver {
         self.opening = false;
     }
 
-    fn session_opened(&mut self, run: RunId, session: Session) -> Event {
+    fn session_opened(&mut self, run: RunId, session: Session, ready_at: Timestamp) -> Event {
         let opened = Arc::clone(&session.run);
         self.attend(async move {
             opened.closed().await;
             still_there(run).await
         });
-        let ready_at = *self.times.ready_at.get_or_insert_with(clock::wall);
-        let hello = Hello::clone(&session.run.hello);
-        let known = Remembered::new(ready_at, hello, self.home);
-        self.context.memory.remember(&self.key(run), &known);
+        self.times.ready_at = Some(ready_at);
         self.session = Some(session);
         Event::Ready { run }
     }
