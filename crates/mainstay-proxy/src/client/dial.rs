@@ -11,6 +11,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::conn::Conn;
 use super::error::SendError;
+use super::resolve::resolve;
 use super::target::Place;
 use super::tls::Trust;
 
@@ -50,10 +51,8 @@ impl Dialer {
             Place::Addrs(addrs) => return Ok(addrs.clone()),
             Place::Name { host, port } => (host, *port),
         };
-        let resolve = |source| SendError::Resolve { host: host.clone(), source };
-        let found = tokio::net::lookup_host((host.as_str(), port)).await.map_err(resolve)?;
-        let found: Vec<_> = found.collect();
-        if found.is_empty() { Err(resolve(io::ErrorKind::NotFound.into())) } else { Ok(found) }
+        let found = resolve(host, port).await;
+        found.map_err(|source| SendError::Resolve { host: host.clone(), source })
     }
 
     async fn reach(&self, addrs: Vec<SocketAddr>) -> Result<TcpStream, SendError> {

@@ -25,6 +25,7 @@ mod exchange;
 mod head;
 mod pool;
 mod request;
+mod resolve;
 mod response;
 mod target;
 mod tls;

@@ -15,5 +15,6 @@ mod outages;
 mod owners;
 mod podman;
 mod removal;
+mod resolver;
 mod scene;
 mod service;
