@@ -27,7 +27,9 @@ const QUEUE: usize = 256;
 /// Lines sent to the shim at a time.
 const BATCH: usize = 64;
 
-/// Bytes that the shim has not acknowledged; with more than that, lines wait here.
+/// Bytes that the shim has not acknowledged; with more than that, lines wait here. A shim with too much
+/// queued input stops reading, including acknowledgements of output, and a server that writes before it reads
+/// would hang.
 const WINDOW: usize = 1024 * 1024;
 
 /// Lines of junk on the way to the log; more than that is dropped.
@@ -210,8 +212,21 @@ async fn send(
 ) {
     let mut window = Window::default();
     let mut batch = Vec::new();
+    let mut waiting = VecDeque::new();
     let mut open = true;
     loop {
+        while window.is_open()
+            && let Some(line) = waiting.pop_front()
+        {
+            id += 1;
+            let mut line = Vec::from(line);
+            line.push(b'\n');
+            window.add(id, line.len());
+            shim.put(&ToShim::Write { id, line });
+        }
+        if shim.flush().await.is_err() {
+            return;
+        }
         tokio::select! {
             biased;
             changed = consumed.changed() => {
@@ -223,22 +238,12 @@ async fn send(
             }
             Ok(()) = written.changed() => {
                 window.acknowledge(*written.borrow_and_update());
-                continue;
             }
             Some(text) = junk.recv() => shim.put(&ToShim::Log { text: text.into() }),
             count = lines.recv_many(&mut batch, BATCH), if open && window.is_open() => {
                 open = count > 0;
-                for line in batch.drain(..) {
-                    id += 1;
-                    let mut line = Vec::from(line);
-                    line.push(b'\n');
-                    window.add(id, line.len());
-                    shim.put(&ToShim::Write { id, line });
-                }
+                waiting.extend(batch.drain(..));
             }
-        }
-        if shim.flush().await.is_err() {
-            return;
         }
     }
 }
