@@ -1,14 +1,19 @@
-//! Which descriptors a process inherits.
+//! Which descriptors a process inherits, and how many it may open.
 //!
 //! Everything in this workspace is opened with close-on-exec. These functions are a second line of defence:
 //! whatever leaked is closed before another program runs.
+//!
+//! Holder and daemon [raise](raise_limit) their soft limit of descriptors. Every process that they start gets
+//! the limit that they were started with: a server sees the limit of its user, and programs that use
+//! `select` rely on the usual 1,024.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::OnceLock;
 
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 /// The first descriptor after standard input, output and error.
 const FIRST: u32 = 3;
@@ -27,12 +32,45 @@ pub fn close_inherited() -> io::Result<()> {
     }
 }
 
-/// Makes sure that the command starts with no more than standard input, output and error.
+/// The soft limit of descriptors is raised to this, if the hard limit allows it.
+const LIMIT: u64 = 65_536;
+
+/// The limit with which this process was started, once it is raised.
+static ORIGINAL: OnceLock<Rlimit> = OnceLock::new();
+
+/// Raises the soft limit of descriptors as far as the hard limit and [`LIMIT`] allow, and returns how many
+/// descriptors this process may have.
+pub fn raise_limit() -> u64 {
+    let original = *ORIGINAL.get_or_init(|| getrlimit(Resource::Nofile));
+    let Rlimit { current, maximum } = raised(original);
+    // A sandbox may refuse it; then the limit stays as it is.
+    let _refused = setrlimit(Resource::Nofile, Rlimit { current, maximum });
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Gives a child the limit with which this process was started.
+pub fn restore_limit_of(child: Pid) -> io::Result<()> {
+    if let Some(original) = ORIGINAL.get() {
+        prlimit(Some(child), Resource::Nofile, *original)?;
+    }
+    Ok(())
+}
+
+fn raised(original: Rlimit) -> Rlimit {
+    let most = original.maximum.unwrap_or(u64::MAX).min(LIMIT);
+    Rlimit { current: original.current.map(|current| current.max(most)), ..original }
+}
+
+/// Makes sure that the command starts with no more than standard input, output and error, and with the limit
+/// of descriptors with which this process was started.
 #[expect(unsafe_code, reason = "pre_exec is the only way to run code between fork and exec")]
 pub fn pass_only_stdio(command: &mut Command) {
     let before_exec = || {
         close_on_exec();
-        Ok(())
+        match ORIGINAL.get() {
+            Some(original) => Ok(setrlimit(Resource::Nofile, *original)?),
+            None => Ok(()),
+        }
     };
     // SAFETY: the closure only makes system calls; it allocates nothing and takes no lock.
     unsafe { command.pre_exec(before_exec) };
@@ -112,6 +150,33 @@ mod tests {
         assert!(list(false).lines().any(|open| open == number), "it leaks otherwise");
         // The fourth is the directory that `ls` reads.
         assert_eq!(list(true), "0\n1\n2\n3\n");
+    }
+
+    #[test]
+    fn a_limit_is_raised_to_the_hard_limit_but_not_beyond_ours_and_never_lowered() {
+        let check = |current, maximum, expected| {
+            let raised = raised(Rlimit { current, maximum });
+            assert_eq!((raised.current, raised.maximum), (expected, maximum));
+        };
+        check(Some(1024), Some(524_288), Some(LIMIT));
+        check(Some(1024), Some(4096), Some(4096));
+        check(Some(1024), Some(1024), Some(1024));
+        check(Some(1024), None, Some(LIMIT));
+        check(Some(100_000), Some(524_288), Some(100_000));
+        check(None, None, None);
+    }
+
+    #[test]
+    fn children_get_the_limit_that_this_process_was_started_with() {
+        let original = getrlimit(Resource::Nofile);
+        raise_limit();
+        raise_limit();
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -Sn; ulimit -Hn"]);
+        pass_only_stdio(&mut command);
+        let seen = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        let text = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |it| it.to_string());
+        assert_eq!(seen, format!("{}\n{}\n", text(original.current), text(original.maximum)));
     }
 
     #[test]

@@ -7,11 +7,13 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use mainstay_core::{ProcessSpec, Transport};
+use mainstay_hold::descriptors;
 use mainstay_hold::launch::{
     DEFAULT_LINGER, DEFAULT_OUTPUT_RING, Failure, Launch, LogConfig, Report, SHIM_ENV, Stdout,
 };
 use mainstay_hold::tree::{self, Process};
 use mainstay_hold::wire::ToShim;
+use rustix::process::Pid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
@@ -142,6 +144,12 @@ async fn bring_up(
     dir: &Path,
     daemon: u64,
 ) -> Result<(u32, ShimLink), StartError> {
+    // Set before the launch is sent, so that the server never sees the limit of this process.
+    if let Some(pid) = shim.id().and_then(|pid| Pid::from_raw(pid.cast_signed()))
+        && let Err(error) = descriptors::restore_limit_of(pid)
+    {
+        tracing::warn!(%error, "the server gets the limit of descriptors of the daemon");
+    }
     let mut stdin = shim.stdin.take().expect("stdin is piped");
     let mut stdout = shim.stdout.take().expect("stdout is piped");
     let mut told = Vec::new();

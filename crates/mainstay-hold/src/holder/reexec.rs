@@ -17,6 +17,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::net::SendFlags;
+use rustix::process::getpid;
 
 use super::daemon::Daemon;
 use super::link::send_list;
@@ -25,6 +26,7 @@ use super::message::{ToHolder, VERSION};
 use super::packet;
 use super::signals::Signals;
 use crate::codec::length;
+use crate::descriptors;
 
 /// Everything that goes to the new program.
 pub(super) struct HandoverState<'a> {
@@ -45,10 +47,13 @@ pub(super) fn reexec(
     let stdin = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     command.stdin(Stdio::from(theirs));
     signals.keep_through_exec(&mut command)?;
+    // The new program raises the limit again, and must see the original.
+    descriptors::restore_limit_of(getpid())?;
     let error = command.exec();
     // The attempt has replaced standard input, and reset how signals are handled.
     rustix::stdio::dup2_stdin(stdin)?;
     Signals::restore()?;
+    descriptors::raise_limit();
     Err(error)
 }
 

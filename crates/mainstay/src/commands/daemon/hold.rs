@@ -20,6 +20,7 @@ pub(crate) fn run_daemon(args: &RunArgs, ctx: &Context) -> Result<(), CliError> 
     if ctx.caller.has(RUN_MARK) {
         return Err(CliError::Supervised);
     }
+    mainstay_hold::descriptors::raise_limit();
     if args.held {
         return serve(args, ctx);
     }
@@ -121,6 +122,7 @@ fn unheld(error: HoldError, instance: &Instance) -> Unheld {
 /// Runs the holder that replaces a dead one, or continues this holder after a re-exec. The settings are the
 /// daemon's business: a config file that cannot be read must not end a holder.
 pub(crate) fn take_over(ctx: &Context, foreground: bool) -> Result<(), CliError> {
+    mainstay_hold::descriptors::raise_limit();
     let instance = ctx.instance()?;
     holder::take_over(holder_config(&instance, &ctx.exe, foreground))
         .map_err(|error| failed(unheld(error, &instance)))
