@@ -88,7 +88,8 @@ pub enum Cause {
     Removed,
     /// The engine went away and took the run with it.
     EngineAway,
-    /// The run could not be started for a passing reason; the text says why.
+    /// The run could not be started because the machine was temporarily out of a resource (descriptors,
+    /// memory, disk space), which the text names. It is not the server's fault.
     NotStarted(String),
     /// The run cannot be started, now or later; the text says why.
     CannotStart(String),
@@ -100,10 +101,11 @@ impl Cause {
     /// Whether such an end uses up a restart.
     pub fn charged(&self) -> bool {
         match self {
-            Self::Exited(_) | Self::Hung(_) | Self::StoppedBySomeone | Self::NotStarted(_) => true,
+            Self::Exited(_) | Self::Hung(_) | Self::StoppedBySomeone => true,
             Self::RestartedBySomeone
             | Self::Removed
             | Self::EngineAway
+            | Self::NotStarted(_)
             | Self::CannotStart(_)
             | Self::Asked => false,
         }

@@ -13,6 +13,10 @@ use crate::{Cause, Exit, OnStop, Wanted};
 
 /// Runs that nobody is blamed for follow each other no faster than this.
 const EXCUSED_PACE: Duration = Duration::from_secs(1);
+/// The delay after a start that failed for lack of resources. It doubles with each further failure.
+const POSTPONED: Duration = Duration::from_millis(500);
+/// No such delay is longer than this.
+const POSTPONED_CAP: Duration = Duration::from_secs(30);
 /// Servers that an outage took are started again spread over this time.
 const OUTAGE_SPREAD: Duration = Duration::from_secs(2);
 /// What a run left behind is killed if it is still there after this time.
@@ -32,6 +36,8 @@ enum Verdict {
     Outage,
     /// Nobody is blamed.
     Excuse,
+    /// The start failed for lack of resources, for the `attempt`th time in a row.
+    Postpone { attempt: u32 },
     /// A failure, made up for by this restart.
     Charge { attempt: u32 },
     /// A failure too many.
@@ -67,7 +73,7 @@ impl Unit {
     /// Whether the end of a run that has exited will be a failure too many.
     pub(super) fn will_give_up(&self, run: &Run) -> bool {
         let exit = Cause::Exited(Exit::UNKNOWN);
-        run.exited.is_some_and(|at| matches!(self.verdict(at, &exit, None), Verdict::GiveUp))
+        run.exited.is_some_and(|at| matches!(self.verdict(at, &exit, run, None), Verdict::GiveUp))
     }
 
     /// Takes in that the present run is over; with none, what has become of the workload.
@@ -82,7 +88,7 @@ impl Unit {
             | Phase::Finished => return self.end_without_run(now, reported),
         };
         let ended = ended(now, &run, self.cause(reported, ending.as_ref()));
-        let verdict = self.verdict(ended.at, &ended.cause, ending.as_ref());
+        let verdict = self.verdict(ended.at, &ended.cause, &run, ending.as_ref());
         self.phase = self.carry_out(now, ended, verdict);
     }
 
@@ -126,7 +132,7 @@ impl Unit {
         }
     }
 
-    fn verdict(&self, at: Instant, cause: &Cause, ending: Option<&Ending>) -> Verdict {
+    fn verdict(&self, at: Instant, cause: &Cause, run: &Run, ending: Option<&Ending>) -> Verdict {
         let excused = self.excused_until.is_some_and(|until| at <= until);
         let attempt = self.budget.failures().saturating_add(1);
         match cause {
@@ -136,7 +142,13 @@ impl Unit {
             Cause::StoppedBySomeone if self.policy.on_stop == OnStop::Respect => Verdict::Respect,
             Cause::EngineAway => Verdict::Outage,
             Cause::Asked | Cause::RestartedBySomeone => Verdict::Excuse,
-            Cause::Exited(_) | Cause::Hung(_) | Cause::StoppedBySomeone | Cause::NotStarted(_) => {
+            Cause::NotStarted(_) => Verdict::Postpone {
+                attempt: match run.again {
+                    Some(Again::Postponed { attempt }) => attempt.saturating_add(1),
+                    _ => 1,
+                },
+            },
+            Cause::Exited(_) | Cause::Hung(_) | Cause::StoppedBySomeone => {
                 if excused {
                     Verdict::Excuse
                 } else if attempt <= self.policy.max {
@@ -157,6 +169,7 @@ impl Unit {
             | Verdict::Respect
             | Verdict::Outage
             | Verdict::Excuse
+            | Verdict::Postpone { .. }
             | Verdict::Charge { .. }
             | Verdict::GiveUp => Note::Ended {
                 run,
@@ -182,6 +195,7 @@ impl Unit {
             }
             Verdict::Outage => self.rest(now, Again::Outage),
             Verdict::Excuse => self.rest(now, Again::Excused),
+            Verdict::Postpone { attempt } => self.rest(now, Again::Postponed { attempt }),
             Verdict::Charge { attempt } => {
                 self.budget.charge(run, at);
                 self.rest(now, Again::Charged { attempt })
@@ -205,6 +219,10 @@ impl Unit {
                 after(now, delay)
             }
             Again::Outage => self.spread(now),
+            Again::Postponed { attempt } => {
+                let delay = POSTPONED.saturating_mul(1 << (attempt - 1).min(16));
+                after(now, self.jitter.stretch(delay.min(POSTPONED_CAP)))
+            }
             Again::Excused => self.paced(now),
             Again::HalfOpen | Again::Adopted => now,
         };

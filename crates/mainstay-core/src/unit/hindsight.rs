@@ -175,9 +175,13 @@ impl Unit {
         let ours = match &self.phase {
             Phase::Resting(_) | Phase::Failed(Failure::GivenUp { .. }) => true,
             Phase::Up(run) | Phase::Stopping { run, .. } => match run.again {
-                Some(Again::Charged { .. } | Again::Excused | Again::Outage | Again::HalfOpen) => {
-                    true
-                }
+                Some(
+                    Again::Charged { .. }
+                    | Again::Excused
+                    | Again::Postponed { .. }
+                    | Again::Outage
+                    | Again::HalfOpen,
+                ) => true,
                 Some(Again::Adopted) | None => false,
             },
             Phase::Idle

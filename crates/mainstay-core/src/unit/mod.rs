@@ -315,7 +315,8 @@ impl Unit {
                 self.notes.push(Note::HalfOpen { run });
                 0
             }
-            Some(Again::Excused | Again::Outage | Again::Adopted) | None => 0,
+            Some(Again::Excused | Again::Postponed { .. } | Again::Outage | Again::Adopted)
+            | None => 0,
         };
         self.notes.push(Note::Starting { run, attempt });
         self.last = run;

@@ -57,6 +57,8 @@ pub(super) enum Again {
     Charged { attempt: u32 },
     /// It makes up for an end that nobody is blamed for.
     Excused,
+    /// It makes up for a start that failed for lack of resources, the `attempt`th in a row.
+    Postponed { attempt: u32 },
     /// It makes up for an end that the engine's outage is blamed for.
     Outage,
     /// It is the single try of a given-up unit.

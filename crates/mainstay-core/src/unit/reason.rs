@@ -106,8 +106,12 @@ fn resting(unit: &Unit, rest: &Rest, now: Instant) -> String {
             unit.policy.max,
             human_duration(whole_seconds(left))
         ),
+        Again::Postponed { .. } if left > Duration::ZERO => {
+            format!("{}, trying again in {}", last_end(unit), human_duration(whole_seconds(left)))
+        }
         Again::Charged { .. }
         | Again::Excused
+        | Again::Postponed { .. }
         | Again::Outage
         | Again::HalfOpen
         | Again::Adopted => format!("{}, restarting", last_end(unit)),
@@ -120,7 +124,7 @@ fn starting(unit: &Unit, run: &Run) -> String {
         Some(Again::Charged { attempt: attempt @ 2.. }) => {
             format!("{}, restart {attempt} of {}", last_end(unit), unit.policy.max)
         }
-        Some(Again::Charged { .. } | Again::Excused | Again::Outage) => {
+        Some(Again::Charged { .. } | Again::Excused | Again::Postponed { .. } | Again::Outage) => {
             format!("{}, restarting", last_end(unit))
         }
         Some(Again::HalfOpen) => {

@@ -144,25 +144,36 @@ fn an_error_that_is_no_exit_is_final_at_once() {
 }
 
 #[test]
-fn a_start_that_failed_for_a_passing_reason_is_tried_again_by_schedule() {
+fn a_start_that_the_machine_had_no_room_for_is_postponed_and_never_charged() {
     let full = || Cause::NotStarted("no space left".to_owned());
     let mut w = world();
     w.notes();
-    assert_eq!(w.ends(full()), start(2));
-    w.shows(Status::Starting, "could not be started: no space left, restarting");
-    let log: Vec<String> = w.notes().iter().map(ToString::to_string).collect();
-    assert_eq!(log[0], "could not be started: no space left (uses up a restart)");
-    assert_eq!(w.ends(full()), None);
-    assert!(w.reason().starts_with("could not be started: no space left, restart 2 of 10 in "));
-    w.acts_after(secs(5), start(3));
+    assert_eq!(w.crashes(), start(2));
+    for attempt in 0..20_u32 {
+        w.notes();
+        assert_eq!(w.ends(full()), None);
+        assert!(w.reason().starts_with("could not be started: no space left, trying again in "));
+        let log: Vec<String> = w.notes().iter().map(ToString::to_string).collect();
+        assert_eq!(log, ["could not be started: no space left"]);
+        let delay = Duration::from_millis(500 << attempt.min(6)).min(secs(30));
+        w.acts_after(delay, start(u64::from(attempt) + 3));
+    }
     let end = w.unit.view(w.now).last_end.expect("it ended");
-    assert_eq!((end.cause.kind(), end.cause.charged(), w.restarts()), ("not-started", true, 2));
+    assert_eq!((end.cause.kind(), end.cause.charged(), w.restarts()), ("not-started", false, 1));
+
+    // A start that succeeds makes the next delay short again.
+    w.news(|run| Event::Started { run });
+    assert_eq!(w.crashes(), None);
+    w.acts_after(secs(5), start(23));
+    assert_eq!(w.ends(full()), None);
+    w.acts_after(Duration::from_millis(500), start(24));
 
     w.gives_up();
-    assert_eq!(w.tell(Event::Restart), start(12));
+    let run = w.unit.last_run().next();
+    assert_eq!(w.tell(Event::Restart), Some(Action::Start(run)));
     // It took so long that we had lost patience, yet this is the better explanation.
-    assert_eq!(w.waits().1, stop(12));
-    assert_eq!(w.ends(full()), start(13));
+    assert_eq!(w.waits().1, Some(Action::Stop(run)));
+    assert_eq!(w.ends(full()), None);
     assert_eq!(w.unit.view(w.now).last_end.expect("it ended").cause, full());
 }
 
