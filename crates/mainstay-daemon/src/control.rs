@@ -4,41 +4,41 @@
 //! credentials are checked on every connection. The daemon speaks first, and last to an MCP client: when
 //! it gives way, the client is told which of its lines are for the next daemon to hear.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mainstay_api::{
     ApiError, Connected, ErrorKind, Farewell, Frame, Hello, MAX_LINE, PROTOCOL, Request,
 };
 use mainstay_core::ServerName;
+use mainstay_proxy::CatchPanic;
 use mainstay_proxy::front::lines::{self, AtEnd, Ended, LineClient};
 use serde::Serialize;
 use serde_json::value::to_raw_value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+use crate::capacity::{Capacity, RequestKind};
 use crate::service::Service;
 
-/// A client that says nothing for so long has gone away.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A client that sends no request within this time is disconnected.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// MCP clients over lines that are served at the same time.
-const CONNECTED: u32 = 4096;
+/// A client that does not read its answer within this time is disconnected.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long their farewells may take. A client that does not read keeps the next daemon waiting.
 const FAREWELLS: Duration = Duration::from_millis(100);
 
-/// Speaks with one client until its request is answered. The permit is for a command: an MCP client
-/// gives it back.
-pub(crate) async fn converse(
-    stream: UnixStream,
-    service: Arc<Service>,
-    permit: OwnedSemaphorePermit,
-) {
+/// Serves one client until its request is answered. Sets `received` when the request has arrived.
+pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>, received: Arc<AtomicBool>) {
     let same_user = is_same_user(&stream);
     let (read, write) = stream.into_split();
     let mut peer = Peer { write };
@@ -54,10 +54,12 @@ pub(crate) async fn converse(
     let outcome = async {
         peer.line(&hello).await?;
         let mut reader = BufReader::new(read);
-        let Ok(Some(line)) = timeout(PATIENCE, read_line(&mut reader)).await.unwrap_or(Ok(None))
+        let Ok(Some(line)) =
+            timeout(REQUEST_TIMEOUT, read_line(&mut reader)).await.unwrap_or(Ok(None))
         else {
             return Ok(());
         };
+        received.store(true, Ordering::Relaxed);
         let request: Request = match serde_json::from_slice(&line) {
             Ok(request) => request,
             Err(error) => {
@@ -66,18 +68,26 @@ pub(crate) async fn converse(
             }
         };
         if let Request::Connect { name, session, farewell } = request {
-            drop(permit);
-            return connect(&service, (&name, session), farewell, reader, peer).await;
+            let connected = connect(&service, (&name, session), farewell, reader, peer);
+            return CatchPanic::new(connected).await.unwrap_or(Ok(()));
         }
-        // Intent that is stored must also reach its driver, whoever has gone meanwhile.
+        let _permit = match service.limits.admit(&request).await {
+            Ok(permit) => permit,
+            Err(error) => return peer.fail(error).await,
+        };
+        // Intent that is stored must also reach its driver, even if the client has disconnected. A panic in
+        // between ends the daemon, and the next one reads what is stored.
         if request.is_change() {
             return service.serve(request, &mut peer).await;
         }
         // Any other request ends with its client: nothing is done for one that has gone.
-        tokio::select! {
-            done = service.serve(request, &mut peer) => done,
-            () = hung_up(reader) => Ok(()),
-        }
+        let served = async {
+            tokio::select! {
+                done = service.serve(request, &mut peer) => done,
+                () = hung_up(reader) => Ok(()),
+            }
+        };
+        CatchPanic::new(served).await.unwrap_or(Ok(()))
     };
     if let Err(error) = outcome.await {
         tracing::debug!(%error, "a client went away");
@@ -96,9 +106,10 @@ async fn connect(
         // Only the next daemon knows what becomes of the session.
         return Ok(());
     }
-    let Ok(_seat) = service.connected.try_acquire() else {
-        let message = format!("{CONNECTED} clients are connected already");
-        return peer.fail(ApiError::new(ErrorKind::Unavailable, message)).await;
+    let limits = &service.limits;
+    let _permit = match try_acquire(&limits.connected, limits.capacity.connected, "clients") {
+        Ok(permit) => permit,
+        Err(error) => return peer.fail(error).await,
     };
     let session = match service.session(name, session.as_deref()) {
         Ok(session) => session,
@@ -122,16 +133,82 @@ async fn connect(
     }
 }
 
-/// Seats for as many MCP clients over lines as there may be.
-pub(crate) fn seats() -> Semaphore {
-    Semaphore::new(CONNECTED as usize)
+/// Limits what is served over the control socket at the same time. Each kind has its own limit, so that none
+/// can starve another.
+#[derive(Debug)]
+pub(crate) struct CommandLimits {
+    capacity: Capacity,
+    /// How many connections may not have sent a request yet.
+    pub(crate) pending: usize,
+    connected: Semaphore,
+    followers: Semaphore,
+    long: Semaphore,
+    quick: Semaphore,
 }
 
-/// Waits until all of them are left, if that takes no longer than farewells do. No seat may be asked for
-/// any more.
-pub(crate) async fn all_left(seats: &Semaphore) {
-    if timeout(FAREWELLS, seats.acquire_many(CONNECTED)).await.is_err() {
-        tracing::debug!("some clients did not hear that another daemon takes over");
+impl CommandLimits {
+    pub(crate) fn new(capacity: Capacity) -> Self {
+        Self {
+            capacity,
+            pending: capacity.pending,
+            connected: Semaphore::new(capacity.connected),
+            followers: Semaphore::new(capacity.followers),
+            long: Semaphore::new(capacity.long),
+            quick: Semaphore::new(capacity.quick),
+        }
+    }
+
+    /// Admits a command. A quick one waits for a permit; others are refused if there is none.
+    async fn admit(&self, request: &Request) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
+        let capacity = self.capacity;
+        match RequestKind::of(request) {
+            RequestKind::Follows => {
+                try_acquire(&self.followers, capacity.followers, "followers of logs and events")
+                    .map(Some)
+            }
+            RequestKind::Long => try_acquire(&self.long, capacity.long, "commands").map(Some),
+            RequestKind::Quick => Ok(self.quick.acquire().await.ok()),
+            RequestKind::Unlimited => Ok(None),
+        }
+    }
+
+    /// Waits until all MCP clients have left, for at most [`FAREWELLS`]. New clients must not be admitted any
+    /// more.
+    pub(crate) async fn all_left(&self) {
+        let all = u32::try_from(self.capacity.connected).unwrap_or(u32::MAX);
+        if timeout(FAREWELLS, self.connected.acquire_many(all)).await.is_err() {
+            tracing::debug!("some clients did not hear that another daemon takes over");
+        }
+    }
+}
+
+fn try_acquire<'a>(
+    permits: &'a Semaphore,
+    count: usize,
+    what: &str,
+) -> Result<SemaphorePermit<'a>, ApiError> {
+    permits.try_acquire().map_err(|_| {
+        let message = format!("the limit of {count} {what} is reached");
+        let help = "end some of them, then try again";
+        ApiError::new(ErrorKind::Unavailable, message).with_help(help)
+    })
+}
+
+/// Connections that have not sent a request yet, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct PendingConnections(VecDeque<(AbortHandle, Arc<AtomicBool>)>);
+
+impl PendingConnections {
+    /// Adds a connection. If there are too many, the oldest ones are closed.
+    pub(crate) fn add(&mut self, task: AbortHandle, received: Arc<AtomicBool>, limit: usize) {
+        self.0.push_back((task, received));
+        self.0.retain(|(task, received)| !task.is_finished() && !received.load(Ordering::Relaxed));
+        while self.0.len() > limit {
+            let oldest = self.0.pop_front();
+            if let Some((task, _)) = oldest {
+                task.abort();
+            }
+        }
     }
 }
 
@@ -180,7 +257,8 @@ impl Peer {
     async fn line(&mut self, value: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(value)?;
         line.push(b'\n');
-        self.write.write_all(&line).await
+        // Only streamed items may wait for a user's pager; everything else is read by programs.
+        timeout(WRITE_TIMEOUT, self.write.write_all(&line)).await?
     }
 }
 

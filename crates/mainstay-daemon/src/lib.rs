@@ -8,6 +8,7 @@
 mod aside;
 mod blocking;
 mod calls;
+mod capacity;
 mod clients;
 mod clock;
 mod control;
@@ -45,7 +46,7 @@ use mainstay_engine::EngineError;
 use mainstay_hold::holder::Order;
 use mainstay_proxy::Hubs;
 use tokio::net::UnixListener;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -79,9 +80,6 @@ const CLIENTS_DIR: &str = "clients";
 /// How many tasks are run at most before the sockets are looked at again: with many busy sessions all
 /// of them, so that one look finds what came for any of them meanwhile.
 const EVENT_INTERVAL: u32 = 512;
-
-/// Commands that are served at the same time. Those who stay, as MCP clients do, are counted apart.
-const CLIENTS: usize = 128;
 
 /// How long servers may take for the last answers when they are to end with the daemon.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
@@ -204,7 +202,7 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     messengers.abort_all();
     drop(wishes);
     if how == Ending::GiveWay {
-        control::all_left(&service.connected).await;
+        service.limits.all_left().await;
         // Commands wait for the next daemon as long as they may.
         clients.abort_all();
     }
@@ -282,13 +280,13 @@ async fn accept(
     service: &Arc<Service>,
     clients: &mut JoinSet<()>,
 ) -> Infallible {
-    let commands = Arc::new(Semaphore::new(CLIENTS));
+    let mut pending = control::PendingConnections::default();
     loop {
-        let permit = Arc::clone(&commands).acquire_owned().await;
-        let permit = permit.expect("the semaphore is never closed");
         match listener.accept().await {
             Ok((stream, _)) => {
-                clients.spawn(control::converse(stream, service.clone(), permit));
+                let received = Arc::default();
+                let client = control::converse(stream, service.clone(), Arc::clone(&received));
+                pending.add(clients.spawn(client), received, service.limits.pending);
             }
             Err(error) => {
                 // Out of descriptors, most likely: others may be closed in a moment.

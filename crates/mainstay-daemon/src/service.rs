@@ -18,10 +18,10 @@ use mainstay_engine::{DockerEngine, LogRange, RunKey};
 use mainstay_proxy::front::{Core, OpenError, Session as _};
 use mainstay_proxy::{Local, UpstreamError};
 use serde_json::value::RawValue;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 use self::absent::just_removed;
-use crate::control::Peer;
+use crate::control::{CommandLimits, Peer};
 use crate::driver::{Context, Handle, Message};
 use crate::gateway::{self, Gateway};
 use crate::held::Held;
@@ -51,8 +51,8 @@ pub(crate) struct Service {
     pub(crate) registry: Registry,
     pub(crate) gateway: Gateway,
     pub(crate) listen: watch::Receiver<Option<SocketAddr>>,
-    /// Seats for MCP clients over lines.
-    pub(crate) connected: Semaphore,
+    /// Limits of the control socket.
+    pub(crate) limits: CommandLimits,
     pub(crate) held: Held,
     pub(crate) wishes: mpsc::Sender<Wish>,
 }

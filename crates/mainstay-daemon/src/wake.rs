@@ -12,7 +12,9 @@ use mainstay_engine::{
 };
 use tokio::sync::{broadcast, mpsc};
 
+use crate::capacity::Capacity;
 use crate::clients::{self, Clients};
+use crate::control::CommandLimits;
 use crate::driver::Context;
 use crate::engines::{Engines, Home};
 use crate::gateway::Gateway;
@@ -27,7 +29,7 @@ use crate::store::{self, Store, Stored};
 use crate::succession::Wish;
 use crate::{
     CLIENTS_DIR, CONTAINERS, Config, LOG_BYTES, LOG_KEEP, RunError, SESSIONS, STATE, STREAMS,
-    clock, control, legacy,
+    clock, legacy,
 };
 
 /// What a daemon lives by.
@@ -122,7 +124,7 @@ pub(crate) async fn wake(
         registry,
         gateway,
         listen,
-        connected: control::seats(),
+        limits: CommandLimits::new(Capacity::of_this_process()),
         held,
         wishes,
     };
