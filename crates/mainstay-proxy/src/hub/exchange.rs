@@ -30,7 +30,9 @@ use crate::upstream::UpstreamError;
 pub(super) async fn answer(session: Session, message: Parsed, out: Arc<Stream>, arriving: InDoor) {
     let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
     debug_assert!(!frame::is_test_panic(&message), "asked for by a test");
-    let _open = session.open(id, &out);
+    let Some(_open) = session.open(&message, id, &out) else {
+        return out.finish(Some(refusal(id, "too-many-requests", words::TOO_MANY)));
+    };
     drop(arriving);
     let text = match method {
         Method::Ping => Some(frame::empty_result(id)),

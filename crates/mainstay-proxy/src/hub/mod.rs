@@ -70,6 +70,17 @@ const HELD: usize = 4096;
 /// A session that nobody has used for so long is over.
 const EXPIRY: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Limits of unanswered requests per server and per session. Further requests are refused before anything is
+/// sent to the server.
+const OPEN: usize = 8192;
+const OPEN_IN_SESSION: usize = 1024;
+
+/// The same for the bytes of large requests. Small requests are not counted, so that large ones cannot block
+/// them.
+const OPEN_BYTES: usize = 256 << 20;
+const OPEN_BYTES_IN_SESSION: usize = 64 << 20;
+const LARGE: usize = 16 << 10;
+
 /// What the user decided about the sessions of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -138,6 +149,10 @@ pub struct Hub {
     sessions: Mutex<HashMap<String, Session>>,
     copies: Copies,
     held: Arc<AtomicUsize>,
+    /// The number of unanswered requests.
+    open: AtomicUsize,
+    /// The bytes of the large ones among them.
+    open_bytes: AtomicUsize,
     /// The number of the newest run that sessions were introduced to, and the way to it.
     met: Mutex<(u64, Weak<Run>)>,
     /// Whether the last run that came spoke over lines.
@@ -162,6 +177,8 @@ impl Hub {
             sessions: Mutex::default(),
             copies: Copies::restored(copy),
             held: Arc::default(),
+            open: AtomicUsize::new(0),
+            open_bytes: AtomicUsize::new(0),
             met: Mutex::default(),
             speaks_lines: AtomicBool::new(false),
             awaited: Mutex::default(),

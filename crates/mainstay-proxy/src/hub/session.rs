@@ -61,6 +61,10 @@ struct State {
     over: bool,
     /// Requests of the client that are not answered yet, by their ids as the client wrote them.
     open: HashMap<Box<str>, Open>,
+    /// The number of open requests, including those whose id the client has reused.
+    open_count: usize,
+    /// The bytes of the large ones among them.
+    open_bytes: usize,
     asks: Asks,
     /// The newest run that the client has had a result from, or was initialized with.
     knows: u64,

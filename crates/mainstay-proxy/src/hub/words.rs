@@ -8,6 +8,10 @@ use super::outlook::{Outlook, Reason};
 /// How many lines of standard error an answer carries.
 const STDERR_LINES: usize = 5;
 
+/// For a request beyond the limit of its session or server.
+pub(super) const TOO_MANY: &str = "too many requests, or too large ones, are waiting for an answer; \
+                                   this one was not sent to the server, try again later";
+
 /// The text of an answer that is ours.
 pub(super) fn verdict(
     server: &str,

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::Response;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
 
 use super::Front;
@@ -37,11 +36,6 @@ pub(super) fn commit<C: Core>(
     due: Instant,
 ) -> Response<Body> {
     let Asked { session, id, accept, version, at_once: _, opening: begun } = asked;
-    let is_full = session.streams().waiting() >= front.config.limits.waiting_in_session;
-    let permit = Arc::clone(&front.waiting).try_acquire_owned().ok().filter(|_| !is_full);
-    let Some(permit) = permit else {
-        return reply::failure(id.as_deref(), "too many requests are waiting for an answer");
-    };
     let session_id = begun.as_ref().map(|_| header(session.id()));
     let request = run.request().cloned();
     let text = request.clone().filter(|_| begun.is_none());
@@ -64,7 +58,7 @@ pub(super) fn commit<C: Core>(
         response.headers_mut().insert(SESSION_ID, id);
     }
     front.spawn(async move {
-        let finished = finish((work, request), &stream, &has_id, begun, permit);
+        let finished = finish((work, request), &stream, &has_id, begun);
         let Some(Durable { kept, later }) = kept else { return finished.await };
         let written_down = async {
             if let Some((request, begin)) = later {
@@ -111,7 +105,6 @@ async fn finish<S: Session>(
     stream: &Stream,
     has_id: &AtomicBool,
     begun: Option<Opening<S>>,
-    _waiting: OwnedSemaphorePermit,
 ) {
     if let Some(work) = work {
         tokio::select! {

@@ -32,7 +32,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::header::HeaderMap;
 use hyper::{Method, Request, Response, StatusCode};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tracing::error;
 
@@ -77,24 +77,13 @@ pub struct Limits {
     pub head: usize,
     /// Bytes of a body; more is answered 413.
     pub body: usize,
-    /// Committed requests without an answer, of all sessions; more get an error for an answer.
-    pub waiting: usize,
-    /// The same within one session.
-    pub waiting_in_session: usize,
     /// How long requests may go on after the shutdown.
     pub drain: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            connections: 16_384,
-            head: 64 << 10,
-            body: 16 << 20,
-            waiting: 8192,
-            waiting_in_session: 512,
-            drain: Duration::from_secs(5),
-        }
+        Self { connections: 16_384, head: 64 << 10, body: 16 << 20, drain: Duration::from_secs(5) }
     }
 }
 
@@ -104,15 +93,13 @@ struct Front<C> {
     config: Config,
     /// The tasks of committed requests.
     held: Mutex<JoinSet<Option<()>>>,
-    waiting: Arc<Semaphore>,
     /// Set when the end has begun.
     ending: watch::Sender<Option<Drain>>,
 }
 
 impl<C: Core> Front<C> {
     fn new(core: Arc<C>, config: Config) -> Self {
-        let waiting = Arc::new(Semaphore::new(config.limits.waiting));
-        Self { core, config, held: Mutex::default(), waiting, ending: watch::Sender::new(None) }
+        Self { core, config, held: Mutex::default(), ending: watch::Sender::new(None) }
     }
 
     /// Resolves when the end begins.

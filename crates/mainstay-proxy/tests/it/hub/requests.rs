@@ -171,3 +171,84 @@ fn expect_cancelled(line: &Value, request: &Value) {
     assert_eq!(line["method"], "notifications/cancelled", "{line}");
     assert_eq!(line["params"]["requestId"], request["id"], "{line}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_beyond_the_limit_of_its_session_or_server_is_refused_before_it_is_sent() {
+    const IN_SESSION: usize = 1024;
+    const OF_SERVER: usize = 8192;
+    let world = World::new();
+    let mut server = world.serves().await;
+    let busy = world.client().await;
+    let refused = async |client: &super::Client| {
+        let answer = crate::soon(client.calls("refused").answer()).await;
+        let error = &answer["error"];
+        assert_eq!(error["data"]["mainstay"], "too-many-requests", "{answer}");
+        assert!(error["message"].as_str().unwrap().contains("not sent to the server"));
+    };
+    // An id that is used again counts again.
+    let mut open: Vec<_> = (0..IN_SESSION)
+        .map(|n| busy.asks_as(json!(n / 2), "tools/call", &json!({"name": "slow"})))
+        .collect();
+    for _ in 0..IN_SESSION {
+        server.reads_call("slow").await;
+    }
+    refused(&busy).await;
+    let other = world.client().await;
+    let asked = other.calls("other");
+    let call = server.reads_call("other").await;
+    server.returns(&call, "done").await;
+    assert_eq!(asked.text().await, "done");
+
+    let mut clients = Vec::new();
+    while open.len() < OF_SERVER {
+        let client = world.client().await;
+        open.extend((0..IN_SESSION).map(|_| client.calls("slow")));
+        clients.push(client);
+        for _ in 0..IN_SESSION {
+            server.reads_call("slow").await;
+        }
+    }
+    refused(&other).await;
+    // A caller that has left releases its share immediately.
+    drop(open.pop());
+    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    let _asked = other.calls("last");
+    let read = loop {
+        let line: Value = serde_json::from_str(&server.reads_text().await).unwrap();
+        if line["method"] == "tools/call" {
+            break line;
+        }
+    };
+    assert_eq!(read["params"]["name"], "last");
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_requests_are_limited_by_bytes_and_do_not_block_small_ones() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let busy = world.client().await;
+    let text = "x".repeat(15 << 20);
+    let large = |id: u32| {
+        let params = format!(r#"{{"name":"slow","arguments":{{"text":"{text}"}}}}"#);
+        let head = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":"#);
+        busy.sends(json!(id), &format!("{head}{params}}}"))
+    };
+    let mut open: Vec<_> = (1..=4).map(large).collect();
+    let refused = crate::soon(large(5).answer()).await;
+    assert_eq!(refused["error"]["data"]["mainstay"], "too-many-requests", "{refused}");
+    for _ in 0..4 {
+        server.reads_call("slow").await;
+    }
+    let other = world.client().await;
+    for client in [&busy, &other] {
+        let asked = client.calls("small");
+        let call = server.reads_call("small").await;
+        server.returns(&call, "done").await;
+        assert_eq!(asked.text().await, "done");
+    }
+    // A caller that has left releases its share immediately.
+    open.pop();
+    assert_eq!(server.reads().await["method"], "notifications/cancelled");
+    let _asked = large(6);
+    server.reads_call("slow").await;
+}

@@ -145,25 +145,11 @@ async fn unknown_servers_are_told_like_ended_sessions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_are_told_in_answers() {
-    let mut site = Site::with(Limits { waiting_in_session: 1, waiting: 2, ..Limits::default() });
+async fn a_limit_of_sessions_is_told_in_an_answer() {
+    let mut site = Site::new();
     site.fake.is_full.store(true, std::sync::atomic::Ordering::Relaxed);
     let text = begin(&initialize("test", "2025-11-25"));
     check(&mut site, &text, 200, r#""id":0,"error""#).await;
-    site.fake.is_full.store(false, std::sync::atomic::Ordering::Relaxed);
-
-    let (one, two, three) = (site.fake.with(NEW), site.fake.with(NEW), site.fake.with(NEW));
-    let mut first = site.posts(&one, &call(1, "slow")).await;
-    first.head(200).await;
-    check(&mut site, &post(one.id(), BOTH, &call(2, "slow")), 200, r#""id":2,"error""#).await;
-    let mut second = site.posts(&two, &call(1, "slow")).await;
-    second.head(200).await;
-    check(&mut site, &post(three.id(), BOTH, &call(7, "slow")), 200, r#""id":7,"error""#).await;
-    site.seen.request().await.answers("{}");
-    first.sees("0\r\n\r\n").await;
-    site.seen.request().await.given_up().await;
-    let mut third = site.posts(&three, &call(8, "slow")).await;
-    assert!(third.head(200).await.contains("text/event-stream"));
 }
 
 #[tokio::test(start_paused = true)]
