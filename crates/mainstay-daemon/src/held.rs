@@ -18,11 +18,13 @@ use std::time::Duration;
 
 use mainstay_api::Instance;
 use mainstay_hold::holder::{Link, Order, Place, take_stdin};
+use mainstay_proxy::front::http::ConnectionBudget;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::blocking::BlockingPool;
+use crate::capacity::Capacity;
 
 /// How long to wait before another holder is started, when one could not be.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
@@ -67,6 +69,8 @@ struct Shared {
     obey: mpsc::UnboundedSender<Order>,
     /// Connections of the daemon before this one, by where they came to.
     connections: Mutex<HashMap<Place, Vec<TcpStream>>>,
+    /// Shared by all listeners.
+    connection_budget: Arc<ConnectionBudget>,
     /// Whether this daemon ends for good. Locked while another holder is started.
     ending: Mutex<bool>,
     /// Whether another daemon goes on with the listeners.
@@ -95,6 +99,7 @@ impl Held {
             circumstances,
             obey,
             connections: Mutex::default(),
+            connection_budget: ConnectionBudget::new(Capacity::of_this_process().http),
             ending: Mutex::default(),
             giving_way: watch::Sender::new(false),
         };
@@ -161,6 +166,11 @@ impl Held {
     /// This daemon could serve as soon as the present one gives way.
     pub(crate) fn prepared(&self) -> io::Result<()> {
         self.link().prepared()
+    }
+
+    /// The connection budget that all listeners share.
+    pub(crate) fn connection_budget(&self) -> Arc<ConnectionBudget> {
+        Arc::clone(&self.shared.connection_budget)
     }
 
     /// Takes over the connections of the daemon before this one, which has given way.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::held::Held;
 use mainstay_proxy::Hubs;
-use mainstay_proxy::front::http::{self, Allowed, Config, Drain, Limits, Scope};
+use mainstay_proxy::front::http::{self, Allowed, Config, ConnectionBudget, Drain, Limits, Scope};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -45,6 +45,15 @@ impl Sockets {
             Self::Held(held) => held.connections(addr),
             #[cfg(test)]
             Self::Own => Vec::new(),
+        }
+    }
+
+    /// The connection budget that all listeners share.
+    fn connection_budget(&self) -> Arc<ConnectionBudget> {
+        match self {
+            Self::Held(held) => held.connection_budget(),
+            #[cfg(test)]
+            Self::Own => ConnectionBudget::new(1024),
         }
     }
 
@@ -105,6 +114,7 @@ impl Listener {
                 scope,
                 allowed: Allowed::default(),
                 limits: Limits::default(),
+                budget: sockets.connection_budget(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             };
             let inherited = sockets.connections(addr);

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::Drain;
+use super::way_in::WayIn;
 use crate::frame;
 use crate::stream::{EventId, Item, Reader, Stream};
 
@@ -76,7 +77,18 @@ impl Body {
 
     /// The answer alone; messages before it go to `others`.
     pub(super) fn spaced(reader: Reader, others: Arc<Stream>) -> Self {
-        Self::Spaced(Box::new(Spaced { reader, others, tick: tick() }))
+        Self::Spaced(Box::new(Spaced { reader, others, tick: tick(), guard: None }))
+    }
+
+    /// Returns whether the body is a stream. If so, the connection is notified when the stream ends.
+    pub(super) fn track_stream(&mut self, way: &Arc<WayIn>) -> bool {
+        let guard = match self {
+            Self::Full(_) => return false,
+            Self::Events(events) => &mut events.guard,
+            Self::Spaced(spaced) => &mut spaced.guard,
+        };
+        *guard = Some(StreamGuard(Arc::clone(way)));
+        true
     }
 }
 
@@ -96,6 +108,15 @@ type End = Pin<Box<dyn Future<Output = Drain> + Send>>;
 /// How the end of the listener has begun, if it has.
 pub(super) type Ending = watch::Receiver<Option<Drain>>;
 
+/// Notifies the connection when the stream ends.
+struct StreamGuard(Arc<WayIn>);
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        self.0.answered();
+    }
+}
+
 pub(super) struct Events {
     reader: Reader,
     id: EventId,
@@ -108,6 +129,7 @@ pub(super) struct Events {
     tick: Interval,
     /// Whether the client was given the id of an event.
     has_id: Arc<AtomicBool>,
+    guard: Option<StreamGuard>,
 }
 
 impl Events {
@@ -122,6 +144,7 @@ impl Events {
             parts: nothing(),
             tick: tick(),
             has_id: Arc::default(),
+            guard: None,
         }
     }
 
@@ -174,6 +197,7 @@ pub(super) struct Spaced {
     reader: Reader,
     others: Arc<Stream>,
     tick: Interval,
+    guard: Option<StreamGuard>,
 }
 
 impl Spaced {

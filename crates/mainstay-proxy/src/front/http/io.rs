@@ -57,7 +57,9 @@ impl<T: AsyncWrite + Unpin> Write for Io<T> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, buf)
+        let written = Pin::new(&mut self.inner).poll_write(cx, buf);
+        self.way.note_write(written.is_pending());
+        written
     }
 
     fn poll_write_vectored(
@@ -66,10 +68,12 @@ impl<T: AsyncWrite + Unpin> Write for Io<T> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let mut room = [0; SHORT];
-        match joined(bufs, &mut room) {
+        let written = match joined(bufs, &mut room) {
             Some(text) => Pin::new(&mut self.inner).poll_write(cx, text),
             None => Pin::new(&mut self.inner).poll_write_vectored(cx, bufs),
-        }
+        };
+        self.way.note_write(written.is_pending());
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

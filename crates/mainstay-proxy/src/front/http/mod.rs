@@ -15,6 +15,8 @@
 //! them; or another daemon takes over, to which even idle connections are handed ([`serve()`]).
 
 mod body;
+mod connections;
+mod eviction;
 mod get;
 mod guard;
 mod head;
@@ -30,11 +32,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::header::HeaderMap;
+use hyper::header::{CONNECTION, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinSet};
-use tracing::error;
+use tokio::task::JoinSet;
 
 use self::body::Body;
 use self::post::Taken;
@@ -43,6 +44,7 @@ use self::way_in::WayIn;
 use super::Core;
 use crate::catch_panic::CatchPanic;
 
+pub use self::connections::ConnectionBudget;
 pub use self::guard::Allowed;
 pub use self::serve::{Drain, serve};
 
@@ -55,6 +57,8 @@ pub struct Config {
     pub allowed: Allowed,
     /// What is too much.
     pub limits: Limits,
+    /// Limits the connections; further ones wait in the accept queue.
+    pub budget: Arc<ConnectionBudget>,
     /// Our version, told to those who ask for a path that does not exist.
     pub version: String,
 }
@@ -71,8 +75,6 @@ pub enum Scope {
 /// What a listener does not go beyond.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at a time; further ones wait to be accepted.
-    pub connections: usize,
     /// Bytes of a head; more is answered 431.
     pub head: usize,
     /// Bytes of a body; more is answered 413.
@@ -83,7 +85,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 16_384, head: 64 << 10, body: 16 << 20, drain: Duration::from_secs(5) }
+        Self { head: 64 << 10, body: 16 << 20, drain: Duration::from_secs(5) }
     }
 }
 
@@ -130,20 +132,33 @@ impl<C: Core> Front<C> {
 
 async fn handle<C: Core>(
     front: &Front<C>,
-    way: &WayIn,
+    way: &Arc<WayIn>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    let taken = take(front, request).await;
+    way.head_read();
+    let only_listens = request.method() == Method::GET;
+    let taken = take(front, way, request).await;
     way.taken();
-    Ok(match taken {
+    let mut response = match taken {
         Ok((taken, headers)) => taken.respond(front, headers).await,
         Err(refusal) => refusal.into_response(),
-    })
+    };
+    if response.body_mut().track_stream(way) {
+        way.start_streaming(only_listens);
+    } else {
+        way.answered();
+    }
+    if front.config.budget.is_nearly_full() {
+        // Some clients fail when an idle connection is closed without `Connection: close` before.
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(response)
 }
 
 /// Reads a request. The map is empty.
 async fn take<C: Core>(
     front: &Front<C>,
+    way: &WayIn,
     request: Request<Incoming>,
 ) -> Result<(Taken<C::Session>, HeaderMap), Refusal> {
     let (mut head, body) = request.into_parts();
@@ -153,7 +168,7 @@ async fn take<C: Core>(
     let no_such_path = || Refusal::NoSuchPath { version: front.config.version.clone() };
     let server = head::server(head.uri.path(), &front.config.scope).ok_or_else(no_such_path)?;
     let taken = match head.method {
-        Method::POST => post::take(front, server, &head.headers, body).await?,
+        Method::POST => post::take(front, server, &head.headers, body, way).await?,
         Method::GET => Taken::Done(get::get(front, server, &head.headers)?),
         Method::DELETE => {
             let id = head::session_id(&head.headers)?;
@@ -172,22 +187,7 @@ async fn take<C: Core>(
 
 /// Forgets the tasks that have ended.
 fn reap(tasks: &mut JoinSet<Option<()>>) {
-    while let Some(ended) = tasks.try_join_next() {
-        report(ended);
-    }
-}
-
-/// What a task gave, if it did not fail.
-fn report<T>(ended: Result<T, JoinError>) -> Option<T> {
-    match ended {
-        Ok(given) => Some(given),
-        Err(error) => {
-            if error.is_panic() {
-                error!(%error, "task failed");
-            }
-            None
-        }
-    }
+    while tasks.try_join_next().is_some() {}
 }
 
 #[cfg(test)]

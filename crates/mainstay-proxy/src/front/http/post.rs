@@ -3,20 +3,25 @@
 //! It is taken in while its head is there, and answered without it.
 
 use std::future::poll_fn;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::HeaderMap;
 use hyper::{Response, StatusCode};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::SemaphorePermit;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Front;
 use super::body::Body;
+use super::connections::ConnectionBudget;
+use super::eviction::TICK;
 use super::head::{self, Accept, SESSION_ID, header};
 use super::hold::{self, COMMIT};
 use super::reply::{self, Refusal};
-use crate::frame::{Kind, Method, Parsed};
+use super::way_in::WayIn;
+use crate::frame::{FrameError, Kind, Method, Parsed};
 use crate::front::batch::{self, Batch, is_batch};
 use crate::front::run::{Opening, Run, id_of, wanted_version};
 use crate::front::{Core, Lookup, OpenError, ProtocolVersion, Session};
@@ -25,12 +30,25 @@ use crate::stream::Ready;
 /// Bodies up to this length are copied.
 const SHORT: usize = 4 << 10;
 
+/// Larger bodies reserve memory while they are read, in steps: a slow body reserves little more than it has sent.
+const LARGE: usize = 64 << 10;
+const STEP: usize = 1 << 20;
+
+/// How long a body waits for memory.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The minimum rate of a large body in bytes per second, after a grace period. Without it, a few slow bodies could keep
+/// all memory reserved.
+const MIN_RATE: usize = 64 << 10;
+const RATE_GRACE: Duration = Duration::from_secs(30);
+
 /// Reads a POST.
 pub(super) async fn take<C: Core>(
     front: &Front<C>,
     server: &str,
     headers: &HeaderMap,
     body: Incoming,
+    way: &WayIn,
 ) -> Result<Taken<C::Session>, Refusal> {
     let accept = Accept::of(headers);
     if accept.is_nothing() {
@@ -40,7 +58,7 @@ pub(super) async fn take<C: Core>(
         return Err(Refusal::ContentType);
     }
     head::check_version(headers)?;
-    let text = read(body, front.config.limits.body).await?;
+    let text = read(body, front.config.limits.body, &front.config.budget, way).await?;
     let session = || {
         let id = head::session_id(headers)?;
         front.core.session(server, id).map_err(Refusal::Lookup)
@@ -48,7 +66,7 @@ pub(super) async fn take<C: Core>(
     if is_batch(&text) {
         return take_batch(session()?, accept, &text);
     }
-    let message = Parsed::read(text).map_err(Refusal::Frame)?;
+    let message = parse(text).await.map_err(Refusal::Frame)?;
     match message.kind() {
         Kind::Request if message.method() == Some(&Method::Initialize) => {
             initialize(front, server, accept, message)
@@ -170,11 +188,18 @@ fn plain<S: Session>(asked: Asked<S>, answer: Bytes, headers: HeaderMap) -> Resp
 
 /// Reads a body. A long one that came in one piece is not copied; a short one is, so that it does
 /// not keep the connection's buffer, into which it was read.
-async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
+async fn read(
+    mut body: Incoming,
+    limit: usize,
+    budget: &ConnectionBudget,
+    way: &WayIn,
+) -> Result<Bytes, Refusal> {
     let too_large = Refusal::TooLarge { limit };
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large);
     }
+    let mut large_since = None;
+    let mut reserved = Vec::new();
     let mut first = Bytes::new();
     let mut text = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -189,6 +214,17 @@ async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
         if text.len() + data.len() > limit {
             return Err(too_large);
         }
+        let length = text.len() + data.len();
+        if length > LARGE {
+            if length > reserved.len() * STEP {
+                reserved.push(reserve_step(budget, way).await?);
+            }
+            let since = *large_since.get_or_insert_with(Instant::now);
+            let due = since + RATE_GRACE + Duration::from_secs((length / MIN_RATE) as u64);
+            if Instant::now() > due {
+                return Err(Refusal::TooSlow);
+            }
+        }
         text.extend_from_slice(&data);
     }
     Ok(match text.is_empty() {
@@ -196,4 +232,29 @@ async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
         true => first,
         false => text.freeze(),
     })
+}
+
+/// Reads a message. That of a large one takes long enough to hold up others, so it is done on a blocking thread.
+async fn parse(text: Bytes) -> Result<Parsed, FrameError> {
+    if text.len() <= STEP {
+        return Parsed::read(text);
+    }
+    let parsed = tokio::task::spawn_blocking(move || Parsed::read(text)).await;
+    parsed.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+/// Waits for memory for another part of a large body. Meanwhile the connection does not count as stalled.
+async fn reserve_step<'a>(
+    budget: &'a ConnectionBudget,
+    way: &WayIn,
+) -> Result<SemaphorePermit<'a>, Refusal> {
+    let mut memory = std::pin::pin!(budget.reserve_body(STEP));
+    let until = Instant::now() + MEMORY_TIMEOUT;
+    while Instant::now() < until {
+        match timeout(TICK, &mut memory).await {
+            Ok(memory) => return memory.ok_or(Refusal::TooManyLarge),
+            Err(_) => way.head_read(),
+        }
+    }
+    Err(Refusal::TooManyLarge)
 }

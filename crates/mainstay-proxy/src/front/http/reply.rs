@@ -42,6 +42,10 @@ pub(super) enum Refusal {
     TooLarge { limit: usize },
     #[error("the body ended early")]
     Cut,
+    #[error("the body came too slowly")]
+    TooSlow,
+    #[error("too many large requests are being read at the moment; try again later")]
+    TooManyLarge,
     #[error("{0}")]
     Version(UnknownVersion),
     #[error("{0}")]
@@ -68,8 +72,8 @@ impl Refusal {
             Self::NoMoreEvents => {
                 headers.insert(ALLOW, HeaderValue::from_static("POST, DELETE"));
             }
-            // The rest of the body is not read.
-            Self::TooLarge { .. } => {
+            // The body, or the rest of it, is not read.
+            Self::TooLarge { .. } | Self::TooSlow | Self::TooManyLarge => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Self::Foreign
@@ -95,6 +99,8 @@ impl Refusal {
             Self::NotAcceptable | Self::NoEventsAccepted => StatusCode::NOT_ACCEPTABLE,
             Self::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            Self::TooManyLarge => StatusCode::TOO_MANY_REQUESTS,
             Self::Cut | Self::Version(_) | Self::Frame(_) | Self::Batch(_) | Self::NoSessionId => {
                 StatusCode::BAD_REQUEST
             }
@@ -114,6 +120,8 @@ impl Refusal {
             | Self::ContentType
             | Self::TooLarge { .. }
             | Self::Cut
+            | Self::TooSlow
+            | Self::TooManyLarge
             | Self::Version(_)
             | Self::Batch(_)
             | Self::NoSessionId => INVALID_REQUEST,

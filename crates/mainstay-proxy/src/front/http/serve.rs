@@ -10,22 +10,29 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, warn};
 
+use super::connections::Connections;
+use super::eviction::TICK;
 use super::io::Io;
 use super::way_in::WayIn;
-use super::{Config, Front, handle, reap, report};
+use super::{Config, Front, handle, reap};
 use crate::catch_panic::CaughtByExecutor;
 use crate::front::Core;
 
 /// How long to wait when a connection could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
+/// The same after connections were evicted.
+const ACCEPT_AGAIN_SOON: Duration = Duration::from_millis(5);
+
 /// How long connections may take to come to rest before another daemon takes over. That is longer than the
 /// core takes to settle and freeze.
 const COME_TO_REST: Duration = Duration::from_millis(900);
+
+/// An idle connection that is handed to the next daemon.
+type Rested = Option<TcpStream>;
 
 /// How a listener ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,30 +56,43 @@ pub async fn serve<C: Core>(
     stop: impl Future<Output = Drain>,
 ) -> Vec<net::TcpStream> {
     let front = Arc::new(Front::new(core, config));
-    let mut connections = JoinSet::new();
-    let serve = |socket| CaughtByExecutor::new(connection(Arc::clone(&front), socket));
+    let mut connections = Connections::new(&front.config.budget);
+    let start = |connections: &mut Connections<_>, socket: TcpStream, is_used: bool| {
+        let way = connections.way_in(front.core.door());
+        if is_used {
+            way.mark_used();
+        }
+        let serve = connection(Arc::clone(&front), Arc::clone(&way), socket);
+        connections.add(way, CaughtByExecutor::new(serve));
+        io::Result::Ok(())
+    };
     for socket in inherited {
-        match adopt(socket) {
-            Ok(socket) => drop(connections.spawn(serve(socket))),
-            Err(error) => debug!(%error, "connection lost between two daemons"),
+        if let Err(error) = adopt(socket).and_then(|socket| start(&mut connections, socket, true)) {
+            debug!(%error, "connection lost between two daemons");
         }
     }
     let mut stop = pin!(stop);
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let drain = loop {
-        let has_room = connections.len() < front.config.limits.connections;
+        let can_accept = connections.can_accept();
         tokio::select! {
             drain = &mut stop => break drain,
-            accepted = listener.accept(), if has_room => match accepted {
-                Ok((socket, _)) => match socket.set_nodelay(true) {
-                    Ok(()) => drop(connections.spawn(serve(socket))),
-                    Err(error) => debug!(%error, "connection lost before it was used"),
-                },
-                Err(error) => accept_failed(&error).await,
+            accepted = listener.accept(), if can_accept => match accepted {
+                Ok((socket, _)) => {
+                    let nodelay = socket.set_nodelay(true);
+                    let started = nodelay.and_then(|()| start(&mut connections, socket, false));
+                    if let Err(error) = started {
+                        debug!(%error, "connection lost before it was used");
+                    }
+                }
+                Err(error) => accept_failed(&error, &mut connections).await,
             },
-            Some(ended) = connections.join_next() => {
-                report(ended);
+            Some(_) = connections.next_end(), if !connections.is_empty() => {
                 reap(&mut front.held());
             }
+            // While the budget is used up, this also notices that other listeners have released connections.
+            _ = tick.tick(), if !connections.is_empty() || !can_accept => connections.sweep(),
         }
     };
     drop(listener);
@@ -80,16 +100,12 @@ pub async fn serve<C: Core>(
 }
 
 impl<C: Core> Front<C> {
-    async fn end(
-        &self,
-        mut connections: JoinSet<Option<TcpStream>>,
-        drain: Drain,
-    ) -> Vec<net::TcpStream> {
+    async fn end(&self, mut connections: Connections<Rested>, drain: Drain) -> Vec<net::TcpStream> {
         self.ending.send_replace(Some(drain));
         let mut at_rest = Vec::new();
         let drained = async {
-            while let Some(ended) = connections.join_next().await {
-                at_rest.extend(report(ended).flatten());
+            while let Some(ended) = connections.next_end().await {
+                at_rest.extend(ended.ok().flatten());
             }
         };
         let limit = match drain {
@@ -108,12 +124,11 @@ impl<C: Core> Front<C> {
 }
 
 /// Serves one connection. Gives it back if it is at rest when another daemon takes over.
-pub(super) async fn connection<C, T>(front: Arc<Front<C>>, stream: T) -> Option<T>
+pub(super) async fn connection<C, T>(front: Arc<Front<C>>, way: Arc<WayIn>, stream: T) -> Option<T>
 where
     C: Core,
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let way = WayIn::new(front.core.door());
     let service = service_fn(|request| handle(&front, &way, request));
     let io = Io::new(stream, Arc::clone(&way));
     let mut served = http1::Builder::new()
@@ -121,6 +136,8 @@ where
         // of MCP shuts down only its sending side.
         .half_close(false)
         .max_buf_size(front.config.limits.head)
+        // The buffer may grow slightly beyond `max_buf_size`.
+        .max_header_size(front.config.limits.head)
         .serve_connection(io, service);
     let drain = tokio::select! {
         biased;
@@ -161,13 +178,16 @@ fn adopt(socket: net::TcpStream) -> io::Result<TcpStream> {
     TcpStream::from_std(socket)
 }
 
-async fn accept_failed(error: &io::Error) {
+async fn accept_failed(error: &io::Error, connections: &mut Connections<Rested>) {
     match error.kind() {
         // The client's own doing.
         ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset => {}
         _ => {
-            warn!(%error, "connection not accepted");
-            tokio::time::sleep(ACCEPT_AGAIN).await;
+            // Most likely out of file descriptors.
+            let closed = connections.evict_for_descriptors();
+            warn!(%error, closed, "connection not accepted");
+            let again = if closed > 0 { ACCEPT_AGAIN_SOON } else { ACCEPT_AGAIN };
+            tokio::time::sleep(again).await;
         }
     }
 }

@@ -1,10 +1,11 @@
-//! How requests come in on one connection.
+//! The state of one connection: the request being read, and the current stage.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
+use super::eviction::{Activity, Stage, TickClock};
 use crate::door::Door;
 
 /// The way from a connection to the core. A request is in the [`Door`] from when the first of it is read
@@ -16,16 +17,35 @@ pub(super) struct WayIn {
     /// Whether something was read that belongs to no request that was taken.
     is_begun: AtomicBool,
     taken: Notify,
+    clock: Arc<TickClock>,
+    /// The [`Stage`], the tick of its start or last progress, and [`USED`], packed into one word.
+    activity: AtomicU64,
+    /// The tick at which the client stopped reading; 0 while it reads.
+    blocked: AtomicU32,
 }
 
+/// Set once a complete request was read.
+const USED: u64 = 1 << 8;
+
 impl WayIn {
-    pub(super) fn new(door: &Arc<Door>) -> Arc<Self> {
-        Arc::new(Self {
+    pub(super) fn new(door: &Arc<Door>, clock: &Arc<TickClock>) -> Arc<Self> {
+        let way = Self {
             door: Arc::clone(door),
             was_read: AtomicBool::new(false),
             is_begun: AtomicBool::new(false),
             taken: Notify::new(),
-        })
+            clock: Arc::clone(clock),
+            activity: AtomicU64::new(0),
+            blocked: AtomicU32::new(0),
+        };
+        way.set_stage(Stage::New);
+        Arc::new(way)
+    }
+
+    /// Marks a connection that was inherited from another daemon, which has served requests on it.
+    pub(super) fn mark_used(&self) {
+        self.activity.fetch_or(USED, Ordering::Relaxed);
+        self.set_stage(Stage::Idle);
     }
 
     /// Whether anything was ever read.
@@ -44,13 +64,60 @@ impl WayIn {
         if !self.is_begun.swap(true, Ordering::Relaxed) {
             self.door.step_in();
         }
+        match self.stage() {
+            Stage::New | Stage::Idle => self.set_stage(Stage::Head),
+            Stage::Body => self.set_stage(Stage::Body),
+            // The time limit of a head starts with its first byte. Bytes that arrive while a request is in
+            // progress belong to the next request, which is not parsed yet.
+            Stage::Head | Stage::Answering | Stage::Streaming | Stage::Listening => {}
+        }
+    }
+
+    /// The head of a request is complete.
+    pub(super) fn head_read(&self) {
+        self.set_stage(Stage::Body);
     }
 
     /// The request that was being read is where it belongs.
     pub(super) fn taken(&self) {
+        self.activity.fetch_or(USED, Ordering::Relaxed);
+        self.set_stage(Stage::Answering);
         if self.is_begun.swap(false, Ordering::Relaxed) {
             self.door.step_out();
             self.taken.notify_waiters();
+        }
+    }
+
+    /// The response is streamed from here on. A client that only listens can reopen its stream.
+    pub(super) fn start_streaming(&self, only_listens: bool) {
+        self.set_stage(if only_listens { Stage::Listening } else { Stage::Streaming });
+    }
+
+    /// The response is complete.
+    pub(super) fn answered(&self) {
+        self.set_stage(if self.is_begun() { Stage::Head } else { Stage::Idle });
+    }
+
+    /// Records whether a write is pending because the client does not read.
+    pub(super) fn note_write(&self, is_pending: bool) {
+        let blocked = self.blocked.load(Ordering::Relaxed);
+        if is_pending && blocked == 0 {
+            self.blocked.store(self.clock.now(), Ordering::Relaxed);
+        } else if !is_pending && blocked != 0 {
+            self.blocked.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The current stage and its age.
+    pub(super) fn activity(&self) -> Activity {
+        let (now, activity) = (self.clock.now(), self.activity.load(Ordering::Relaxed));
+        let blocked = self.blocked.load(Ordering::Relaxed);
+        let since = u32::try_from(activity >> 32).unwrap_or(u32::MAX);
+        Activity {
+            stage: Stage::of(activity),
+            used: activity & USED != 0,
+            age: now.wrapping_sub(since),
+            blocked: (blocked != 0).then(|| now.wrapping_sub(blocked)),
         }
     }
 
@@ -66,6 +133,17 @@ impl WayIn {
 
     fn is_begun(&self) -> bool {
         self.is_begun.load(Ordering::Relaxed)
+    }
+
+    fn stage(&self) -> Stage {
+        Stage::of(self.activity.load(Ordering::Relaxed))
+    }
+
+    /// Called only by the connection's task, so load and store do not race.
+    fn set_stage(&self, stage: Stage) {
+        let used = self.activity.load(Ordering::Relaxed) & USED;
+        let since = u64::from(self.clock.now()) << 32;
+        self.activity.store(since | used | stage as u64, Ordering::Relaxed);
     }
 }
 

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use mainstay_proxy::front::http::{Allowed, Config, Drain, Limits, Scope, serve};
+use mainstay_proxy::front::http::{Allowed, Config, ConnectionBudget, Drain, Limits, Scope, serve};
 use mainstay_proxy::front::{Core as _, Session as _};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -35,6 +35,7 @@ impl Door {
             scope: Scope::AllServers,
             allowed: Allowed::default(),
             limits: Limits::default(),
+            budget: ConnectionBudget::new(1024),
             version: "0".to_owned(),
         };
         let stopped = async { stopped.await.unwrap_or(Drain::Finish) };

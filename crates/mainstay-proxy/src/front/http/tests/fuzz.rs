@@ -48,7 +48,7 @@ proptest! {
             let read = wire.io.read_to_end(&mut rest);
             tokio::time::timeout(Duration::from_secs(1), read).await.ok();
             drop(wire);
-            while let Some(ended) = soon(site.connections.join_next()).await {
+            while let Some(ended) = soon(site.connections.next_end()).await {
                 ended.unwrap();
             }
         });

@@ -1,5 +1,6 @@
 mod answers;
 mod fuzz;
+mod limits;
 mod resume;
 mod serving;
 mod statuses;
@@ -8,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
-use tokio::task::JoinSet;
 
 use super::*;
 use crate::front::tests::{Fake, FakeSession, Seen, soon};
@@ -21,7 +21,7 @@ struct Site {
     fake: Arc<Fake>,
     seen: Seen,
     front: Arc<Front<Fake>>,
-    connections: JoinSet<Option<DuplexStream>>,
+    connections: connections::Connections<Option<DuplexStream>>,
 }
 
 impl Site {
@@ -30,14 +30,26 @@ impl Site {
     }
 
     fn with(limits: Limits) -> Self {
+        Self::of(config(limits))
+    }
+
+    fn with_budget(connections: usize) -> Self {
+        Self::of(Config { budget: ConnectionBudget::new(connections), ..config(Limits::default()) })
+    }
+
+    fn of(config: Config) -> Self {
         let (fake, seen) = Fake::new();
-        let front = Arc::new(Front::new(Arc::clone(&fake), config(limits)));
-        Self { fake, seen, front, connections: JoinSet::new() }
+        let front = Arc::new(Front::new(Arc::clone(&fake), config));
+        let connections = connections::Connections::new(&front.config.budget);
+        Self { fake, seen, front, connections }
     }
 
     fn connect(&mut self) -> Wire<DuplexStream> {
         let (ours, theirs) = tokio::io::duplex(1 << 12);
-        self.connections.spawn(serve::connection(Arc::clone(&self.front), theirs));
+        let way = self.connections.way_in(self.front.core.door());
+        let front = Arc::clone(&self.front);
+        let serve = serve::connection(front, Arc::clone(&way), theirs);
+        self.connections.add(way, serve);
         Wire { io: ours, got: Vec::new() }
     }
 
@@ -58,7 +70,8 @@ impl Site {
 
 fn config(limits: Limits) -> Config {
     let version = "1.2.3".to_owned();
-    Config { scope: Scope::AllServers, allowed: Allowed::default(), limits, version }
+    let (allowed, budget) = (Allowed::default(), ConnectionBudget::new(16_384));
+    Config { scope: Scope::AllServers, allowed, limits, budget, version }
 }
 
 /// A client's end of a connection.

@@ -96,20 +96,21 @@ async fn at_the_end_requests_are_cut_after_a_while() {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_limit_wait() {
-    let live = Live::new(config(Limits { connections: 1, ..Limits::default() })).await;
+async fn connections_beyond_the_limit_wait_while_all_others_are_needed() {
+    let config = Config { budget: ConnectionBudget::new(1), ..config(Limits::default()) };
+    let mut live = Live::new(config).await;
     let session = live.fake.with(NEW);
-    let fast = post(session.id(), BOTH, &call(1, "fast"));
     let mut first = live.connect().await;
-    first.send(&fast).await;
-    assert_eq!(first.reply().await.status, 200);
+    first.send(&post(session.id(), BOTH, &call(1, "slow"))).await;
+    let asked = live.seen.request().await;
+    first.sees("data: \n\n").await;
     let mut second = live.connect().await;
-    second.send(&fast).await;
-    first.send(&fast).await;
-    assert_eq!(first.reply().await.status, 200);
-    assert_eq!(second.got.len(), 0);
-    drop(first);
+    second.send(&post(session.id(), BOTH, &call(2, "fast"))).await;
+    asked.answers("{}");
+    first.sees("0\r\n\r\n").await;
+    // The first connection is idle now, and is evicted for the second one.
     assert_eq!(second.reply().await.status, 200);
+    assert_eq!(soon(first.io.read(&mut [0; 8])).await.unwrap(), 0);
 }
 
 /// A front that another daemon takes over from.

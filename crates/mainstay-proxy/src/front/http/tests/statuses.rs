@@ -153,6 +153,29 @@ async fn a_limit_of_sessions_is_told_in_an_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_head_may_be_as_long_as_the_limit_and_not_a_byte_longer() {
+    let limit = Limits::default().head;
+    let mut site = Site::new();
+    let session = site.fake.with(NEW);
+    let text = post(session.id(), BOTH, &call(1, "fast"));
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let padding = "a".repeat(limit - head.len() - 4 - "\r\nX: ".len());
+    for (more, status) in [("", 200), ("a", 431), ("aaaaaa", 431), (&padding[..6000], 431)] {
+        let text = format!("{head}\r\nX: {padding}{more}\r\n\r\n{body}");
+        let mut wire = site.connect();
+        let (mut read, mut write) = tokio::io::split(&mut wire.io);
+        let write = async {
+            // What is refused is not read to its end.
+            let _cut = write.write_all(text.as_bytes()).await;
+        };
+        let mut start = [0; 12];
+        let ((), read) = soon(async { tokio::join!(write, read.read_exact(&mut start)) }).await;
+        read.unwrap();
+        assert_eq!(start, *format!("HTTP/1.1 {status}").as_bytes(), "{} more", more.len());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn delete_ends_a_session_and_its_streams() {
     let mut site = Site::new();
     let session = site.fake.with(NEW);
