@@ -19,6 +19,7 @@ mod hub;
 pub mod lists;
 mod loss;
 mod record;
+pub mod sock_diag;
 pub mod sse;
 pub mod stream;
 mod upstream;
