@@ -29,7 +29,7 @@ pub use instance::{Instance, InstanceError};
 pub use listen::{ListenAddr, ListenError};
 pub use model::{
     Connected, ContainerInfo, DaemonInfo, Described, EventRecord, LastExit, LogLine, McpInfo,
-    Outcome, PullProgress, ServerInfo, StatusReport, WhyReport,
+    NewToken, Outcome, PullProgress, ServerInfo, StatusReport, TokenInfo, WhyReport,
 };
 pub use protocol::{
     Around, Farewell, Frame, Hello, MAX_LINE, MAX_MESSAGE, PROTOCOL, Request, Which,
@@ -50,6 +50,8 @@ pub fn schema() -> serde_json::Value {
     let _described = all.subschema_for::<Described>();
     let _client = all.subschema_for::<ClientInfo>();
     let _report = all.subschema_for::<ClientReport>();
+    let _token = all.subschema_for::<TokenInfo>();
+    let _new_token = all.subschema_for::<NewToken>();
     let _daemon = all.subschema_for::<DaemonInfo>();
     let _error = all.subschema_for::<ApiError>();
     serde_json::json!({

@@ -270,6 +270,35 @@ pub struct DaemonInfo {
     pub replacement_failed: Option<String>,
 }
 
+/// A token, as `token ls --json` prints it. The token itself is not stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TokenInfo {
+    /// What it is called.
+    pub name: String,
+    /// The server it admits to; null means all.
+    pub server: Option<ServerName>,
+    /// When it was created.
+    #[schemars(with = "String")]
+    pub created_at: Timestamp,
+}
+
+/// A token that was created, as `token create --json` prints it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NewToken {
+    /// Its description.
+    #[serde(flatten)]
+    pub info: TokenInfo,
+    /// The token itself, which is not stored.
+    pub token: String,
+}
+
+/// Leaves out the token, which is a secret.
+impl std::fmt::Debug for NewToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewToken").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
 /// The answer to [`crate::Request::Connect`]. From the next line on, the connection carries JSON-RPC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connected {

@@ -174,6 +174,20 @@ pub enum Request {
         /// Their ids. An unknown one fails the whole request before anything is done.
         ids: Vec<String>,
     },
+    /// Creates a token that admits callers other than this user. Answer: [`crate::NewToken`].
+    CreateToken {
+        /// What it is called.
+        name: String,
+        /// The server it admits to; none means all.
+        server: Option<ServerName>,
+    },
+    /// All tokens. Answer: [`crate::TokenInfo`] for each.
+    Tokens,
+    /// Removes a token. Answer: null.
+    RemoveToken {
+        /// What it is called.
+        name: String,
+    },
     /// The daemon itself. Answer: [`crate::DaemonInfo`].
     Daemon,
     /// Ends the daemon. Answer: null, when it no longer accepts anything.
@@ -196,6 +210,8 @@ impl Request {
             | Self::Remove { .. }
             | Self::ChooseClients { .. }
             | Self::DropClients { .. }
+            | Self::CreateToken { .. }
+            | Self::RemoveToken { .. }
             | Self::Reload { .. }
             | Self::Shutdown { .. } => true,
             Self::Pull { .. }
@@ -210,6 +226,7 @@ impl Request {
             | Self::Call { .. }
             | Self::Connect { .. }
             | Self::Clients { .. }
+            | Self::Tokens
             | Self::Daemon => false,
         }
     }

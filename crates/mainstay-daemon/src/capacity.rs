@@ -78,7 +78,10 @@ impl RequestKind {
             | Request::Call { .. }
             | Request::Clients { .. }
             | Request::ChooseClients { .. }
-            | Request::DropClients { .. } => Self::Long,
+            | Request::DropClients { .. }
+            | Request::CreateToken { .. }
+            | Request::Tokens
+            | Request::RemoveToken { .. } => Self::Long,
             Request::Export { .. }
             | Request::List
             | Request::Status { .. }

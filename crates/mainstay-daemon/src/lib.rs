@@ -98,6 +98,8 @@ pub struct Config {
     pub instance: Instance,
     /// Where it listens for MCP clients.
     pub listen: ListenAddr,
+    /// Which callers it serves.
+    pub access: AccessSettings,
     /// Whether it logs to standard error rather than to its file.
     pub foreground: bool,
     /// Its environment, of which servers get a part.
@@ -108,6 +110,23 @@ pub struct Config {
     pub refresh: RefreshMode,
     /// What is logged, in the notation of `tracing`.
     pub log_filter: Option<String>,
+}
+
+/// Which callers are served besides the daemon's own user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessSettings {
+    /// Whether root is served without a token.
+    pub admit_root: bool,
+    /// Whether all local users are served without a token.
+    pub allow_other_users: bool,
+    /// Hosts that requests with a token may name, in addition to loopback and IP addresses.
+    pub allowed_hosts: Vec<String>,
+}
+
+impl Default for AccessSettings {
+    fn default() -> Self {
+        Self { admit_root: true, allow_other_users: false, allowed_hosts: Vec::new() }
+    }
 }
 
 /// Whether a daemon could read the state of this instance. Changes nothing.

@@ -10,13 +10,20 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::held::Held;
-use mainstay_proxy::Hubs;
-use mainstay_proxy::front::http::{self, Allowed, Config, ConnectionBudget, Drain, Limits, Scope};
+use mainstay_proxy::front::http::{
+    self, Allowed, Callers, Config, ConnectionBudget, Drain, Limits, Scope, Token,
+};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+
+use crate::driver::Context;
+use crate::held::Held;
+use crate::store::StoredToken;
+
+/// Names of this machine inside containers. Requests with a token may use them.
+const CONTAINER_HOSTS: [&str; 2] = ["host.docker.internal", "host.containers.internal"];
 
 /// How often a taken address is tried.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
@@ -83,6 +90,47 @@ impl Sockets {
     }
 }
 
+/// Which callers listeners serve.
+#[derive(Debug, Clone)]
+pub(crate) struct Access {
+    pub(crate) callers: Callers,
+    pub(crate) allowed: Allowed,
+    /// Held while tokens are stored and applied, so that no older list replaces a newer one.
+    pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Access {
+    /// From the settings, without tokens.
+    pub(crate) fn new(settings: &crate::AccessSettings) -> Self {
+        let hosts = CONTAINER_HOSTS.map(str::to_owned).into_iter();
+        Self {
+            callers: Callers {
+                uid: own_uid(),
+                admit_root: settings.admit_root,
+                allow_other_users: settings.allow_other_users,
+                tokens: Arc::default(),
+            },
+            allowed: Allowed { hosts: hosts.chain(settings.allowed_hosts.clone()).collect() },
+            changing: Arc::default(),
+        }
+    }
+
+    /// Replaces the tokens that admit callers.
+    pub(crate) fn admit(&self, tokens: Vec<StoredToken>) {
+        let token = |stored: StoredToken| Token {
+            digest: stored.digest,
+            server: stored.info.server.map(|server| server.to_string()),
+        };
+        self.callers.tokens.replace(tokens.into_iter().map(token).collect());
+    }
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self::new(&crate::AccessSettings::default())
+    }
+}
+
 /// A listener that lives as long as this value, and drains when it is closed.
 #[derive(Debug)]
 pub(crate) struct Listener {
@@ -94,16 +142,19 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// Listens for all servers.
-    pub(crate) fn for_all(addr: SocketAddr, sockets: Sockets, hubs: Arc<Hubs>) -> Self {
-        Self::spawn(addr, Scope::AllServers, sockets, hubs)
+    pub(crate) fn for_all(addr: SocketAddr, context: &Context) -> Self {
+        Self::spawn(addr, Scope::AllServers, context)
     }
 
     /// Listens for one server.
-    pub(crate) fn for_one(port: u16, server: &str, sockets: Sockets, hubs: Arc<Hubs>) -> Self {
-        Self::spawn(own_addr(port), Scope::One(server.to_owned()), sockets, hubs)
+    pub(crate) fn for_one(port: u16, server: &str, context: &Context) -> Self {
+        Self::spawn(own_addr(port), Scope::One(server.to_owned()), context)
     }
 
-    fn spawn(addr: SocketAddr, scope: Scope, sockets: Sockets, hubs: Arc<Hubs>) -> Self {
+    fn spawn(addr: SocketAddr, scope: Scope, context: &Context) -> Self {
+        let sockets = context.sockets.clone();
+        let hubs = Arc::clone(&context.hubs);
+        let Access { callers, allowed, changing: _ } = context.access.clone();
         let (told, told_to) = watch::channel(None);
         let (stop, stopped) = watch::channel(());
         let task = tokio::spawn(async move {
@@ -112,7 +163,8 @@ impl Listener {
             told.send_replace(listener.local_addr().ok());
             let config = Config {
                 scope,
-                allowed: Allowed::default(),
+                callers,
+                allowed,
                 limits: Limits::default(),
                 budget: sockets.connection_budget(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -154,6 +206,10 @@ impl Listener {
     pub(crate) async fn given_way(self) {
         finished(self.task).await;
     }
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 /// The address of a server's own port.

@@ -12,6 +12,13 @@ pub(crate) fn hex(bytes: usize) -> String {
     })
 }
 
+/// Random bytes.
+pub(crate) fn bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the system has a source of randomness");
+    bytes
+}
+
 /// A seed for jitter.
 pub(crate) fn seed() -> u64 {
     getrandom::u64().expect("the system has a source of randomness")

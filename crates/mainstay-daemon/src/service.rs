@@ -4,6 +4,7 @@ mod absent;
 mod describe;
 mod pull;
 mod streams;
+mod tokens;
 
 use std::io;
 use std::net::SocketAddr;
@@ -109,6 +110,11 @@ impl Service {
             Request::DropClients { ids } => {
                 peer.answer(self.registry.drop_clients(ids).await).await
             }
+            Request::CreateToken { name, server } => {
+                peer.answer(self.create_token(name, server).await).await
+            }
+            Request::Tokens => peer.answer(self.tokens().await).await,
+            Request::RemoveToken { name } => peer.answer(self.remove_token(name).await).await,
             Request::Reload { exe, fallback } => {
                 let tell = async |answer| peer.answer(answer).await;
                 Succession::ask(&self.wishes, exe, fallback, tell).await

@@ -14,10 +14,12 @@ mod migrations;
 pub(crate) mod schema;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod undo;
 
 pub(crate) use clients::StoredClient;
 pub use error::StoreError;
+pub(crate) use tokens::{Added, StoredToken};
 
 use std::fs;
 use std::path::Path;
@@ -216,7 +218,8 @@ impl Store {
     pub(crate) async fn delete(&self, name: ServerName) -> Result<(), StoreError> {
         self.change(move |tx| {
             tx.execute("DELETE FROM servers WHERE name = ?1", [name.as_str()])?;
-            Ok(())
+            // A later server of this name is a different server.
+            tokens::forget_server(tx, &name)
         })
         .await
     }

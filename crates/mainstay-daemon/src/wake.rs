@@ -20,7 +20,7 @@ use crate::engines::{Engines, Home};
 use crate::gateway::Gateway;
 use crate::held::Held;
 use crate::journal::{self, Journal};
-use crate::listen::{Listener, Sockets, own_addr};
+use crate::listen::{Access, Listener, Sockets, own_addr};
 use crate::registry::Registry;
 use crate::service::Service;
 use crate::session::Memory;
@@ -63,6 +63,8 @@ pub(crate) async fn wake(
     let daemon = store.next_daemon()?;
     let stored = store.load()?;
     let listens = addresses(&config, &stored);
+    let access = Access::new(&config.access);
+    access.admit(store.load_tokens()?);
     let journal = Journal::open(&events)?;
     let known = journal::known(&events);
     let memory = Memory::open(instance.sessions_dir())
@@ -83,6 +85,7 @@ pub(crate) async fn wake(
         hubs,
         clients,
         sockets,
+        access,
         daemon,
     };
     // Before the list, so that no end falls between the two.
@@ -109,8 +112,7 @@ pub(crate) async fn wake(
         sweep_run(&context, home, &key, registry.get(&key.server).is_ok()).await;
     }
     held.release_others(&listens).await;
-    let (addr, hubs) = (config.listen.socket_addr(), Arc::clone(&gateway.hubs));
-    let mut front = Listener::for_all(addr, context.sockets.clone(), hubs);
+    let mut front = Listener::for_all(config.listen.socket_addr(), &context);
     front.settle().await;
     let listen = front.watch();
     context.clients.listen_at(listen.clone());

@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     call, change, client, completions, connect, daemon, demo, doctor, events, export, import, logs,
-    ls, run, service, status, tools, update, why,
+    ls, run, service, status, token, tools, update, why,
 };
 
 const STYLES: Styles = Styles::styled()
@@ -19,7 +19,7 @@ const STYLES: Styles = Styles::styled()
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Servers", &["run", "ls", "status", "why", "start", "stop", "restart", "rm"]),
     ("Output and tools", &["logs", "events", "tools", "call", "connect"]),
-    ("Clients", &["client"]),
+    ("Clients", &["client", "token"]),
     ("Files", &["export", "import"]),
     ("Mainstay itself", &["daemon", "service", "update", "doctor", "completions", "demo"]),
 ];
@@ -64,6 +64,7 @@ pub(crate) enum Command {
     Call(call::Args),
     Connect(connect::Args),
     Client(client::Args),
+    Token(token::Args),
     Export(export::Args),
     Import(import::Args),
     Daemon(daemon::Args),

@@ -159,7 +159,8 @@ mod tests {
 
     #[test]
     fn the_variable_wins_over_the_file() {
-        let file = Settings { listen: Some("127.0.0.1:7000".parse().unwrap()), refresh: None };
+        let listen = Some("127.0.0.1:7000".parse().unwrap());
+        let file = Settings { listen, ..Settings::default() };
         let listen = |caller: Caller, file: &Settings| caller.listen(file).unwrap().to_string();
         assert_eq!(listen(caller(), &Settings::default()), "127.0.0.1:7433");
         assert_eq!(listen(caller(), &file), "127.0.0.1:7000");

@@ -2,6 +2,9 @@
 //!
 //! ```toml
 //! listen = "127.0.0.1:7433"
+//! allowed-hosts = ["box.lan"]
+//! admit-root = true
+//! allow-other-users = false
 //! refresh = "auto"
 //! ```
 //!
@@ -20,11 +23,17 @@ use serde::de::{self, Deserialize, Deserializer};
 
 /// What the file says; what it does not say is left to others.
 #[derive(Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Settings {
     /// Where the daemon listens for MCP clients.
     #[serde(deserialize_with = "listen")]
     pub(crate) listen: Option<ListenAddr>,
+    /// Hosts that requests with a token may name.
+    pub(crate) allowed_hosts: Vec<String>,
+    /// Whether root may call servers.
+    pub(crate) admit_root: Option<bool>,
+    /// Whether all local users may call servers.
+    pub(crate) allow_other_users: Option<bool>,
     /// When entries in clients' files are taken out and added again.
     pub(crate) refresh: Option<RefreshMode>,
 }
@@ -105,6 +114,7 @@ mod tests {
         let expected = Settings {
             listen: Some("[::1]:7000".parse().unwrap()),
             refresh: Some(RefreshMode::Never),
+            ..Settings::default()
         };
         assert_eq!(parse(both), Ok(expected));
     }
@@ -137,7 +147,7 @@ mod tests {
           |
         2 | listen-at = ''
           | ^^^^^^^^^
-        unknown field `listen-at`, expected `listen` or `refresh`
+        unknown field `listen-at`, expected one of `listen`, `allowed-hosts`, `admit-root`, `allow-other-users`, `refresh`
         ");
         insta::assert_snapshot!(parse("refresh =").unwrap_err(), @"
         `/c/config.toml` cannot be used: TOML parse error at line 1, column 10

@@ -31,7 +31,7 @@ use crate::clock;
 use crate::engines::{Engines, Home};
 use crate::journal::{Clocks, Journal};
 use crate::legacy::Legacy;
-use crate::listen::{Listener, Sockets};
+use crate::listen::{Access, Listener, Sockets};
 use crate::random;
 use crate::session::Memory;
 use crate::snapshot::{Session, Snapshot, Times};
@@ -56,6 +56,8 @@ pub(crate) struct Context {
     pub(crate) hubs: Arc<Hubs>,
     pub(crate) clients: Clients,
     pub(crate) sockets: Sockets,
+    /// Which callers listeners serve.
+    pub(crate) access: Access,
     pub(crate) daemon: u64,
 }
 
@@ -407,10 +409,12 @@ impl Driver {
         if self.audience.is_one_session() {
             return;
         }
+        let _changing = self.context.access.changing.lock().await;
         if let Err(error) = self.context.store.delete(name.clone()).await {
             tracing::error!(server = %name, %error,
                 "the server cannot be deleted; it will be when the daemon starts next");
         }
+        self.context.access.callers.tokens.forget_server(name.as_str());
         self.context.journal.note(&name, None);
     }
 
@@ -442,9 +446,7 @@ impl Driver {
         let port = self.stored.spec.proxy.port.filter(|_| wanted && shared);
         if self.port.as_ref().map(|(port, _)| *port) != port {
             let listen = |port| {
-                let (hubs, sockets) =
-                    (Arc::clone(&self.context.hubs), self.context.sockets.clone());
-                (port, Listener::for_one(port, self.stored.spec.name.as_str(), sockets, hubs))
+                (port, Listener::for_one(port, self.stored.spec.name.as_str(), &self.context))
             };
             self.port = port.map(listen);
         }

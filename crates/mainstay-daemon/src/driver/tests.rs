@@ -18,7 +18,7 @@ use super::*;
 use crate::gateway::Gateway;
 use crate::journal::{self, Part};
 use crate::legacy::Survivor;
-use crate::listen::Sockets;
+use crate::listen::{Access, Sockets};
 use crate::sessions::Sessions;
 
 /// Longer than anything here takes in the test's time.
@@ -62,6 +62,7 @@ impl World {
             hubs: Arc::default(),
             clients,
             sockets: Sockets::Own,
+            access: Access::default(),
             daemon: 1,
         };
         let (sessions, kept) =

@@ -13,7 +13,7 @@ use super::*;
 use crate::clients::Clients;
 use crate::engines::Engines;
 use crate::journal::Journal;
-use crate::listen::Sockets;
+use crate::listen::{Access, Sockets};
 use crate::session::Memory;
 use crate::sessions::Sessions;
 use crate::store::Store;
@@ -55,6 +55,7 @@ impl World {
             hubs: Arc::clone(&gateway.hubs),
             clients,
             sockets: Sockets::Own,
+            access: Access::default(),
             daemon: 1,
         };
         let registry = Registry::new(context, gateway.clone(), HashMap::new());

@@ -9,8 +9,8 @@ use mainstay_daemon::discover::Disk;
 use serde::Serialize;
 
 use self::checks::{
-    Prospect, daemon_check, database_check, directory_check, kernel_checks, listen_check,
-    program_checks, server_check, settings_check,
+    Prospect, callers_check, daemon_check, database_check, directory_check, kernel_checks,
+    listen_check, program_checks, server_check, settings_check,
 };
 use self::clients::{client_checks, find_clients};
 use self::engines::engine_check;
@@ -95,6 +95,7 @@ async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
     checks.push(daemon_check(&daemon, Prospect { can_start, last_words: last_words.as_ref() }));
     checks.extend(settings_check(instance.config_file.as_deref(), &settings));
     checks.push(listen_check(listen, running));
+    checks.extend(callers_check(said));
     checks.push(engine_check(&ctx.caller, &Disk));
     if let Ok(Some(_)) = daemon
         && let Some(connection) = remote.probe().await?

@@ -17,6 +17,7 @@ pub(crate) mod run;
 pub(crate) mod service;
 pub(crate) mod status;
 mod succession;
+pub(crate) mod token;
 pub(crate) mod tools;
 pub(crate) mod update;
 pub(crate) mod why;
@@ -43,6 +44,7 @@ pub(crate) async fn run(command: Command, ctx: &mut Context) -> Result<(), CliEr
         Command::Call(args) => call::run(args, ctx).await,
         Command::Connect(args) => connect::run(args, ctx).await,
         Command::Client(args) => client::run(args, ctx).await,
+        Command::Token(args) => token::run(args, ctx).await,
         Command::Export(args) => export::run(args, ctx).await,
         Command::Import(args) => import::run(args, ctx).await,
         Command::Daemon(args) => daemon::run(args, ctx).await,

@@ -64,7 +64,7 @@ fn the_doctor_names_the_file() {
     let found = line(&with_file("refresh = 'never'\n"), "config file");
     assert_eq!(found.as_deref(), Some("ok    config file: [ROOT]/mainstay/config.toml"));
     let bad = with_file("\nfresh = 'never'\n");
-    assert_snapshot!(line(&bad, "config file").unwrap(), @"fail  config file: `[ROOT]/mainstay/config.toml` cannot be used: line 2, column 1: unknown field `fresh`, expected `listen` or `refresh`");
+    assert_snapshot!(line(&bad, "config file").unwrap(), @"fail  config file: `[ROOT]/mainstay/config.toml` cannot be used: line 2, column 1: unknown field `fresh`, expected one of `listen`, `allowed-hosts`, `admit-root`, `allow-other-users`, `refresh`");
     let daemon = line(&bad, "daemon").unwrap();
     assert_eq!(daemon, "fail  daemon: not running, and cannot be started like this");
 }

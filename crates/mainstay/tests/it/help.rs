@@ -36,6 +36,7 @@ fn the_whole_help() {
 
     Clients:
       client       Choose the AI clients that get your servers
+      token        Let others call your servers over HTTP
 
     Files:
       export       Print servers as one reviewable TOML file

@@ -9,36 +9,34 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use hyper::header::{HOST, HeaderMap, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
 
-/// What is allowed beside loopback.
+/// What requests with a token may name, in addition to loopback.
 #[derive(Debug, Clone, Default)]
 pub struct Allowed {
-    /// Hosts, with or without a port.
+    /// Host names, with or without a port. IP addresses are always allowed.
     pub hosts: Vec<String>,
-    /// Origins, such as `https://example.org`.
-    pub origins: Vec<String>,
 }
 
-/// Whether the head of a request names us rightly and comes from where it may.
-pub(super) fn admits(head: &Parts, allowed: &Allowed) -> bool {
+/// Checks the Host and Origin headers. `allowed` is `Some` only for requests with a token.
+pub(super) fn admits(head: &Parts, allowed: Option<&Allowed>) -> bool {
     let named = head.uri.authority().is_none_or(|name| allows_host(name.as_str(), allowed));
     named
         && one_host(&head.headers).is_some_and(|host| allows_host(host, allowed))
-        && texts(&head.headers, &ORIGIN)
-            .all(|origin| origin.is_some_and(|origin| allows_origin(origin, allowed)))
+        && texts(&head.headers, &ORIGIN).all(|origin| origin.is_some_and(allows_origin))
 }
 
-fn allows_host(host: &str, allowed: &Allowed) -> bool {
+/// DNS rebinding needs a host name, so IP addresses are safe.
+fn allows_host(host: &str, allowed: Option<&Allowed>) -> bool {
     let Some(name) = name_of(host) else { return false };
     let is_host =
         |entry: &String| entry.eq_ignore_ascii_case(name) || entry.eq_ignore_ascii_case(host);
-    is_loopback(name) || allowed.hosts.iter().any(is_host)
+    let allows = |allowed: &Allowed| address(name).is_some() || allowed.hosts.iter().any(is_host);
+    is_loopback(name) || allowed.is_some_and(allows)
 }
 
 /// `null`, the origin of pages without one, names no host and is refused like any other.
-fn allows_origin(origin: &str, allowed: &Allowed) -> bool {
+fn allows_origin(origin: &str) -> bool {
     let host = || origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    let is_local = || host().and_then(name_of).is_some_and(is_loopback);
-    is_local() || allowed.origins.iter().any(|entry| entry.eq_ignore_ascii_case(origin))
+    host().and_then(name_of).is_some_and(is_loopback)
 }
 
 /// The name in `NAME` or `NAME:PORT`; nothing if it is neither.
@@ -53,12 +51,14 @@ fn name_of(host: &str) -> Option<&str> {
 }
 
 fn is_loopback(name: &str) -> bool {
-    if name.eq_ignore_ascii_case("localhost") {
-        return true;
-    }
+    name.eq_ignore_ascii_case("localhost") || address(name).is_some_and(|ip| ip.is_loopback())
+}
+
+/// The IP address, if the host is written as one.
+fn address(name: &str) -> Option<IpAddr> {
     let v6 = || name.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
     let v4 = || name.parse::<Ipv4Addr>().ok();
-    v4().map(IpAddr::V4).or_else(|| v6().map(IpAddr::V6)).is_some_and(|ip| ip.is_loopback())
+    v4().map(IpAddr::V4).or_else(|| v6().map(IpAddr::V6))
 }
 
 fn one_host(headers: &HeaderMap) -> Option<&str> {
@@ -80,18 +80,21 @@ mod tests {
     use super::*;
 
     fn allowed() -> Allowed {
-        Allowed {
-            hosts: vec!["box.lan".to_owned(), "gate.lan:8080".to_owned()],
-            origins: vec!["https://app.lan".to_owned()],
-        }
+        Allowed { hosts: vec!["box.lan".to_owned(), "gate.lan:8080".to_owned()] }
     }
 
+    /// Checks a request without a token, and one with.
     fn check(uri: &str, headers: &[(&str, &str)], expected: bool) {
+        check_each(uri, headers, expected, expected);
+    }
+
+    fn check_each(uri: &str, headers: &[(&str, &str)], without: bool, with: bool) {
         let request = headers.iter().fold(Request::builder().uri(uri), |request, (name, value)| {
             request.header(*name, *value)
         });
         let (head, ()) = request.body(()).unwrap().into_parts();
-        assert_eq!(admits(&head, &allowed()), expected, "{uri} {headers:?}");
+        assert_eq!(admits(&head, None), without, "{uri} {headers:?}");
+        assert_eq!(admits(&head, Some(&allowed())), with, "{uri} {headers:?} with a token");
     }
 
     #[test]
@@ -104,11 +107,19 @@ mod tests {
             "127.9.9.9:1",
             "[::1]",
             "[::1]:7433",
+        ] {
+            check("/a/mcp", &[("host", host)], true);
+        }
+        for host in [
             "box.lan",
             "BOX.lan:99",
             "gate.lan:8080",
+            "172.17.0.1:7433",
+            "128.0.0.1",
+            "0.0.0.0",
+            "[::2]",
         ] {
-            check("/a/mcp", &[("host", host)], true);
+            check_each("/a/mcp", &[("host", host)], false, true);
         }
         for host in [
             "",
@@ -116,9 +127,6 @@ mod tests {
             "localhost.evil.com",
             "127.0.0.1.evil.com",
             "evil.com:7433",
-            "128.0.0.1",
-            "0.0.0.0",
-            "[::2]",
             "[::1",
             "::1",
             "localhost:",
@@ -149,7 +157,6 @@ mod tests {
             "http://localhost:3000",
             "https://127.0.0.1:8443",
             "http://[::1]:5",
-            "https://app.lan",
         ] {
             check("/a/mcp", &with(origin), true);
         }
@@ -162,7 +169,7 @@ mod tests {
             "localhost",
             "http://localhost/",
             "http://localhost@evil.com",
-            "https://app.lan:444",
+            "http://192.168.1.2",
             "chrome-extension://abc",
             "vscode-webview://x",
             "http://box.lan",

@@ -7,7 +7,7 @@
 //! outlives its connection for 30 s, and its end is kept for 60 s, for clients that come back with
 //! `Last-Event-ID`.
 //!
-//! Order of the checks: Host and Origin, path, method, headers, length, body, session. Whatever
+//! Order of the checks: the caller ([`caller`]), Host and Origin, path, method, headers, length, body, session. Whatever
 //! fails afterwards is told in a JSON-RPC answer within a 200, because clients end their session on
 //! most other answers.
 //!
@@ -15,6 +15,7 @@
 //! them; or another daemon takes over, to which even idle connections are handed ([`serve()`]).
 
 mod body;
+mod caller;
 mod connections;
 mod eviction;
 mod get;
@@ -38,12 +39,14 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use self::body::Body;
+use self::caller::Caller;
 use self::post::Taken;
 use self::reply::Refusal;
 use self::way_in::WayIn;
 use super::Core;
 use crate::catch_panic::CatchPanic;
 
+pub use self::caller::{Callers, Token, Tokens, digest, token_text};
 pub use self::connections::ConnectionBudget;
 pub use self::guard::Allowed;
 pub use self::serve::{Drain, serve};
@@ -53,7 +56,9 @@ pub use self::serve::{Drain, serve};
 pub struct Config {
     /// What is served.
     pub scope: Scope,
-    /// Who may come from elsewhere than loopback.
+    /// Which callers are served.
+    pub callers: Callers,
+    /// Hosts that requests with a token may name, in addition to loopback.
     pub allowed: Allowed,
     /// What is too much.
     pub limits: Limits,
@@ -132,12 +137,13 @@ impl<C: Core> Front<C> {
 
 async fn handle<C: Core>(
     front: &Front<C>,
+    caller: Caller,
     way: &Arc<WayIn>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     way.head_read();
     let only_listens = request.method() == Method::GET;
-    let taken = take(front, way, request).await;
+    let taken = take(front, caller, way, request).await;
     way.taken();
     let mut response = match taken {
         Ok((taken, headers)) => taken.respond(front, headers).await,
@@ -158,17 +164,33 @@ async fn handle<C: Core>(
 /// Reads a request. The map is empty.
 async fn take<C: Core>(
     front: &Front<C>,
+    caller: Caller,
     way: &WayIn,
     request: Request<Incoming>,
 ) -> Result<(Taken<C::Session>, HeaderMap), Refusal> {
     let (mut head, body) = request.into_parts();
-    if !guard::admits(&head, &front.config.allowed) {
+    let server = head::server(head.uri.path(), &front.config.scope);
+    let has_token = |server| front.config.callers.tokens.admit(&head.headers, server);
+    if let Caller::NeedsToken(why) = caller
+        && !has_token(server)
+    {
+        let sent = Tokens::is_sent(&head.headers);
+        return Err(if sent { Refusal::BadToken } else { Refusal::NoToken(why) });
+    }
+    // A rootless container connects through a process of its user, and names a host that is not loopback.
+    let allowed = &front.config.allowed;
+    let is_for_us =
+        guard::admits(&head, None) || (has_token(server) && guard::admits(&head, Some(allowed)));
+    if !is_for_us {
         return Err(Refusal::Foreign);
     }
     let no_such_path = || Refusal::NoSuchPath { version: front.config.version.clone() };
-    let server = head::server(head.uri.path(), &front.config.scope).ok_or_else(no_such_path)?;
+    let server = server.ok_or_else(no_such_path)?;
     let taken = match head.method {
-        Method::POST => post::take(front, server, &head.headers, body, way).await?,
+        Method::POST => {
+            let is_admitted = || caller == Caller::Trusted || has_token(Some(server));
+            post::take(front, server, &head.headers, body, way, is_admitted).await?
+        }
         Method::GET => Taken::Done(get::get(front, server, &head.headers)?),
         Method::DELETE => {
             let id = head::session_id(&head.headers)?;

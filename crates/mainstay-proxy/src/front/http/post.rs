@@ -42,13 +42,14 @@ const MEMORY_TIMEOUT: Duration = Duration::from_secs(30);
 const MIN_RATE: usize = 64 << 10;
 const RATE_GRACE: Duration = Duration::from_secs(30);
 
-/// Reads a POST.
+/// Reads a POST. A body may take long, so the caller is checked again when it is complete.
 pub(super) async fn take<C: Core>(
     front: &Front<C>,
     server: &str,
     headers: &HeaderMap,
     body: Incoming,
     way: &WayIn,
+    is_admitted: impl Fn() -> bool,
 ) -> Result<Taken<C::Session>, Refusal> {
     let accept = Accept::of(headers);
     if accept.is_nothing() {
@@ -59,6 +60,9 @@ pub(super) async fn take<C: Core>(
     }
     head::check_version(headers)?;
     let text = read(body, front.config.limits.body, &front.config.budget, way).await?;
+    if !is_admitted() {
+        return Err(Refusal::BadToken);
+    }
     let session = || {
         let id = head::session_id(headers)?;
         front.core.session(server, id).map_err(Refusal::Lookup)

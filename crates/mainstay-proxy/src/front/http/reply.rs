@@ -7,6 +7,7 @@ use hyper::header::{
 use hyper::{Response, StatusCode};
 
 use super::body::Body;
+use super::caller::TokenReason;
 use crate::frame::{self, FrameError, INTERNAL_ERROR, INVALID_REQUEST, Id};
 use crate::front::batch::BatchError;
 use crate::front::{Lookup, SESSION_NOT_FOUND, UnknownVersion, about_no_request};
@@ -26,6 +27,13 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
 pub(super) enum Refusal {
     #[error("the Host or Origin header names a place that may not talk to this server")]
     Foreign,
+    #[error(
+        "{0}; create a token with `mainstay token create`, and send it as \
+         `Authorization: Bearer TOKEN`"
+    )]
+    NoToken(TokenReason),
+    #[error("the token is unknown, or is for another server; `mainstay token ls` lists the tokens")]
+    BadToken,
     #[error("mainstay {version}: the MCP endpoint of a server is /NAME/mcp")]
     NoSuchPath { version: String },
     #[error("the methods of this endpoint are POST, GET and DELETE")]
@@ -73,7 +81,11 @@ impl Refusal {
                 headers.insert(ALLOW, HeaderValue::from_static("POST, DELETE"));
             }
             // The body, or the rest of it, is not read.
-            Self::TooLarge { .. } | Self::TooSlow | Self::TooManyLarge => {
+            Self::NoToken(_)
+            | Self::BadToken
+            | Self::TooLarge { .. }
+            | Self::TooSlow
+            | Self::TooManyLarge => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Self::Foreign
@@ -93,7 +105,7 @@ impl Refusal {
 
     fn status(&self) -> StatusCode {
         match self {
-            Self::Foreign => StatusCode::FORBIDDEN,
+            Self::Foreign | Self::NoToken(_) | Self::BadToken => StatusCode::FORBIDDEN,
             Self::NoSuchPath { .. } | Self::Lookup(_) => StatusCode::NOT_FOUND,
             Self::Method | Self::NoMoreEvents => StatusCode::METHOD_NOT_ALLOWED,
             Self::NotAcceptable | Self::NoEventsAccepted => StatusCode::NOT_ACCEPTABLE,
@@ -112,6 +124,8 @@ impl Refusal {
             Self::Frame(error) => error.code(),
             Self::Lookup(_) => SESSION_NOT_FOUND,
             Self::Foreign
+            | Self::NoToken(_)
+            | Self::BadToken
             | Self::NoSuchPath { .. }
             | Self::Method
             | Self::NoMoreEvents

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, warn};
 
+use super::caller::{Caller, CallerLookup};
 use super::connections::Connections;
 use super::eviction::TICK;
 use super::io::Io;
@@ -55,14 +56,18 @@ pub async fn serve<C: Core>(
     config: Config,
     stop: impl Future<Output = Drain>,
 ) -> Vec<net::TcpStream> {
+    let mut callers = CallerLookup::new(config.callers.clone(), listener.local_addr().ok());
     let front = Arc::new(Front::new(core, config));
     let mut connections = Connections::new(&front.config.budget);
-    let start = |connections: &mut Connections<_>, socket: TcpStream, is_used: bool| {
+    let mut start = |connections: &mut Connections<_>, socket: TcpStream, is_used: bool| {
+        let caller = callers.caller(socket.local_addr()?, socket.peer_addr()?);
+        // If the peer has disconnected, another process may have reused its address: drop the connection.
+        socket.peer_addr()?;
         let way = connections.way_in(front.core.door());
         if is_used {
             way.mark_used();
         }
-        let serve = connection(Arc::clone(&front), Arc::clone(&way), socket);
+        let serve = connection(Arc::clone(&front), caller, Arc::clone(&way), socket);
         connections.add(way, CaughtByExecutor::new(serve));
         io::Result::Ok(())
     };
@@ -124,12 +129,17 @@ impl<C: Core> Front<C> {
 }
 
 /// Serves one connection. Gives it back if it is at rest when another daemon takes over.
-pub(super) async fn connection<C, T>(front: Arc<Front<C>>, way: Arc<WayIn>, stream: T) -> Option<T>
+pub(super) async fn connection<C, T>(
+    front: Arc<Front<C>>,
+    caller: Caller,
+    way: Arc<WayIn>,
+    stream: T,
+) -> Option<T>
 where
     C: Core,
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(|request| handle(&front, &way, request));
+    let service = service_fn(|request| handle(&front, caller, &way, request));
     let io = Io::new(stream, Arc::clone(&way));
     let mut served = http1::Builder::new()
         // A client that closes its side has gone: what it asked for is given up at once. No client

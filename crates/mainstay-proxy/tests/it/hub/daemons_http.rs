@@ -6,7 +6,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use mainstay_proxy::front::http::{Allowed, Config, ConnectionBudget, Drain, Limits, Scope, serve};
+use mainstay_proxy::front::http::{
+    Allowed, Callers, Config, ConnectionBudget, Drain, Limits, Scope, serve,
+};
 use mainstay_proxy::front::{Core as _, Session as _};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -33,6 +35,12 @@ impl Door {
         let (stop, stopped) = oneshot::channel();
         let config = Config {
             scope: Scope::AllServers,
+            callers: Callers {
+                uid: rustix::process::geteuid().as_raw(),
+                admit_root: false,
+                allow_other_users: false,
+                tokens: Arc::default(),
+            },
             allowed: Allowed::default(),
             limits: Limits::default(),
             budget: ConnectionBudget::new(1024),

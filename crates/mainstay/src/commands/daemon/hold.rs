@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mainstay_api::{ApiError, ErrorKind, Instance};
-use mainstay_daemon::{Config, Held, RunError, TAKE_OVER};
+use mainstay_daemon::{AccessSettings, Config, Held, RunError, TAKE_OVER};
 use mainstay_hold::holder::{self, First, HoldError};
 
 use super::RunArgs;
@@ -184,9 +184,15 @@ fn read_word(word: &[u8]) -> ApiError {
 fn config(ctx: &Context, foreground: bool) -> Result<Config, CliError> {
     let log_filter = ctx.caller.var("MAINSTAY_LOG").and_then(|value| value.to_str());
     let settings = ctx.settings()?.unwrap_or_default();
+    let usual = AccessSettings::default();
     Ok(Config {
         instance: ctx.instance()?,
         listen: ctx.caller.listen(&settings)?,
+        access: AccessSettings {
+            admit_root: settings.admit_root.unwrap_or(usual.admit_root),
+            allow_other_users: settings.allow_other_users.unwrap_or(usual.allow_other_users),
+            allowed_hosts: settings.allowed_hosts,
+        },
         foreground,
         env: ctx.caller.env.clone(),
         exe: ctx.exe.clone(),

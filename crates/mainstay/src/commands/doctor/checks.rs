@@ -274,6 +274,15 @@ fn listener_of(daemon: &DaemonInfo, wanted: SocketAddr) -> Check {
     }
 }
 
+/// Warns if all local users may call servers without a token.
+pub(super) fn callers_check(settings: &Settings) -> Option<Check> {
+    let detail = "every user of this machine may call your servers (allow-other-users)";
+    let help = "remove it from config.toml, then `mainstay daemon reload`; admit single users with \
+                `mainstay token create`";
+    let is_open = settings.allow_other_users == Some(true);
+    is_open.then(|| Check::new("callers", Level::Warn, detail).help(help))
+}
+
 /// The database, as the next daemon would find it.
 pub(super) fn database_check(error: Option<RunError>) -> Check {
     match error {

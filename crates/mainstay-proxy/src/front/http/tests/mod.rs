@@ -48,7 +48,7 @@ impl Site {
         let (ours, theirs) = tokio::io::duplex(1 << 12);
         let way = self.connections.way_in(self.front.core.door());
         let front = Arc::clone(&self.front);
-        let serve = serve::connection(front, Arc::clone(&way), theirs);
+        let serve = serve::connection(front, Caller::Trusted, Arc::clone(&way), theirs);
         self.connections.add(way, serve);
         Wire { io: ours, got: Vec::new() }
     }
@@ -68,10 +68,17 @@ impl Site {
     }
 }
 
+/// The user who runs the tests.
+fn us() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 fn config(limits: Limits) -> Config {
     let version = "1.2.3".to_owned();
+    let callers =
+        Callers { uid: us(), admit_root: true, allow_other_users: false, tokens: Arc::default() };
     let (allowed, budget) = (Allowed::default(), ConnectionBudget::new(16_384));
-    Config { scope: Scope::AllServers, allowed, limits, budget, version }
+    Config { scope: Scope::AllServers, callers, allowed, limits, budget, version }
 }
 
 /// A client's end of a connection.
