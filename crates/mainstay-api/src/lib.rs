@@ -26,10 +26,10 @@ pub use client::{
 };
 pub use error::{ApiError, ErrorKind};
 pub use instance::{Instance, InstanceError};
-pub use listen::{ListenAddr, ListenError};
+pub use listen::{Listen, ListenError};
 pub use model::{
-    Connected, ContainerInfo, DaemonInfo, Described, EventRecord, LastExit, LogLine, McpInfo,
-    NewToken, Outcome, PullProgress, ServerInfo, StatusReport, TokenInfo, WhyReport,
+    AddressInfo, Connected, ContainerInfo, DaemonInfo, Described, EventRecord, LastExit, LogLine,
+    McpInfo, NewToken, Outcome, PullProgress, ServerInfo, StatusReport, TokenInfo, WhyReport,
 };
 pub use protocol::{
     Around, Farewell, Frame, Hello, MAX_LINE, MAX_MESSAGE, PROTOCOL, Request, Which,

@@ -248,6 +248,12 @@ pub struct DaemonInfo {
     pub running: usize,
     /// Where clients reach it: an address and a port. None if it has no listener.
     pub listen: Option<String>,
+    /// Why it has no listener, if it knows.
+    #[serde(default)]
+    pub listen_problem: Option<String>,
+    /// Further addresses, at which requests need a token.
+    #[serde(default)]
+    pub more_addresses: Vec<AddressInfo>,
     /// Client sessions that are open, of all servers.
     #[serde(default)]
     pub sessions: usize,
@@ -268,6 +274,15 @@ pub struct DaemonInfo {
     /// Why the daemon that was to take its place could not, if one was.
     #[serde(default)]
     pub replacement_failed: Option<String>,
+}
+
+/// A further address of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AddressInfo {
+    /// The address and the port.
+    pub address: String,
+    /// Why it is not served, if so.
+    pub problem: Option<String>,
 }
 
 /// A token, as `token ls --json` prints it. The token itself is not stored.

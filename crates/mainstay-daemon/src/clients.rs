@@ -10,7 +10,6 @@ mod keeper;
 mod show;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -26,9 +25,10 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::journal::Journal;
+use crate::listen::ListenerState;
 use crate::snapshot::Snapshot;
 use crate::store::{Store, StoreError, StoredClient};
-use desk::{Desk, Traces};
+use desk::{Desk, Endpoint, Traces};
 pub(crate) use keeper::{Entries, Wish};
 
 /// How many files are edited, and how many are only read, at the same time. They are separate, so that a read
@@ -70,7 +70,7 @@ struct Shared {
     journal: Journal,
     /// The clients that were chosen or named.
     known: Mutex<BTreeMap<String, StoredClient>>,
-    listen: OnceLock<watch::Receiver<Option<SocketAddr>>>,
+    listen: OnceLock<watch::Receiver<ListenerState>>,
     seats: Semaphore,
     lookers: Semaphore,
     threads: Arc<Semaphore>,
@@ -103,7 +103,7 @@ impl Clients {
     }
 
     /// Clients reach servers there from now on.
-    pub(crate) fn listen_at(&self, listen: watch::Receiver<Option<SocketAddr>>) {
+    pub(crate) fn listen_at(&self, listen: watch::Receiver<ListenerState>) {
         // It is called once.
         self.shared.listen.set(listen).ok();
     }
@@ -248,18 +248,26 @@ impl Clients {
         }
     }
 
-    /// Where a client finds a server; nothing as long as there is no listener.
-    fn target(&self, client: &Client, server: &ServerName) -> Option<Target> {
+    /// Where a client finds a server.
+    fn target(&self, client: &Client, server: &ServerName) -> Endpoint {
         let Surroundings { exe, home, .. } = &self.shared.surroundings;
         if client.speaks_only_stdio() {
             let mut args = vec!["connect".to_owned(), server.to_string()];
             if let Some(home) = home {
                 args.extend(["--home".to_owned(), home.to_string_lossy().into_owned()]);
             }
-            return Some(Target::Stdio { command: exe.to_string_lossy().into_owned(), args });
+            let command = exe.to_string_lossy().into_owned();
+            return Endpoint::At(Target::Stdio { command, args });
         }
-        let listen = self.shared.listen.get().and_then(|listen| *listen.borrow());
-        listen.map(|addr| Target::Http { url: format!("http://{addr}/{server}/mcp") })
+        let listening =
+            self.shared.listen.get().map_or(ListenerState::No, |listen| *listen.borrow());
+        match listening {
+            ListenerState::No | ListenerState::Failed { .. } => Endpoint::NotYet,
+            ListenerState::At(addr) => {
+                Endpoint::At(Target::Http { url: format!("http://{addr}/{server}/mcp") })
+            }
+            ListenerState::Taken { addr, uid } => Endpoint::Taken { addr, uid },
+        }
     }
 
     /// Has something done to files.
@@ -359,7 +367,7 @@ impl Clients {
             around: Around { home: dir.join("home"), env: BTreeMap::new() },
         };
         let clients = Self::open(surroundings, store.clone(), journal.clone()).unwrap();
-        let (_, listen) = watch::channel(Some(SocketAddr::from(([127, 0, 0, 1], 7433))));
+        let (_, listen) = watch::channel(ListenerState::At(mainstay_api::Listen::DEFAULT));
         clients.listen_at(listen);
         clients
     }

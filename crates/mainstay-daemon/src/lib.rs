@@ -40,7 +40,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_api::{Instance, ListenAddr};
+use mainstay_api::{Instance, Listen};
 use mainstay_core::RefreshMode;
 use mainstay_engine::EngineError;
 use mainstay_hold::holder::Order;
@@ -97,7 +97,7 @@ pub struct Config {
     /// Where it keeps its things.
     pub instance: Instance,
     /// Where it listens for MCP clients.
-    pub listen: ListenAddr,
+    pub listen: Listen,
     /// Which callers it serves.
     pub access: AccessSettings,
     /// Whether it logs to standard error rather than to its file.
@@ -266,7 +266,11 @@ impl Drop for Frozen<'_> {
 async fn await_turn(config: &Config, held: &Held, orders: &mut Orders) -> Result<bool, RunError> {
     inspect(&config.instance)?;
     ground::check_room(&config.instance)?;
-    let addr = config.listen.socket_addr();
+    let state = config.instance.state_dir.join(STATE);
+    let addr = match config.listen.first {
+        Some(addr) => addr,
+        None => Store::port_in(&state)?.map_or(Listen::DEFAULT, listen::own_addr),
+    };
     held.check(addr).map_err(|source| RunError::Listen { addr, source })?;
     held.prepared().map_err(RunError::Holder)?;
     loop {

@@ -10,9 +10,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mainstay_api::Listen;
 use mainstay_proxy::front::http::{
     self, Allowed, Callers, Config, ConnectionBudget, Drain, Limits, Scope, Token,
 };
+use mainstay_proxy::sock_diag::SockDiag;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -20,7 +22,10 @@ use tokio::time::{sleep, timeout};
 
 use crate::driver::Context;
 use crate::held::Held;
-use crate::store::StoredToken;
+use crate::store::{Store, StoreError, StoredToken};
+
+/// The ports to choose from if another user has the default port.
+const OTHER_PORTS: std::ops::Range<u16> = 7434..7534;
 
 /// Names of this machine inside containers. Requests with a token may use them.
 const CONTAINER_HOSTS: [&str; 2] = ["host.docker.internal", "host.containers.internal"];
@@ -131,10 +136,44 @@ impl Default for Access {
     }
 }
 
+/// The state of a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ListenerState {
+    /// Not bound yet.
+    No,
+    /// Binding failed, and is retried.
+    Failed { addr: SocketAddr, why: io::ErrorKind },
+    /// Bound to this address.
+    At(SocketAddr),
+    /// A process of another user has the address.
+    Taken { addr: SocketAddr, uid: u32 },
+}
+
+impl ListenerState {
+    /// The address, while it is bound.
+    pub(crate) fn addr(self) -> Option<SocketAddr> {
+        match self {
+            Self::At(addr) => Some(addr),
+            Self::No | Self::Failed { .. } | Self::Taken { .. } => None,
+        }
+    }
+
+    /// Why it does not listen, for users.
+    pub(crate) fn problem(self) -> Option<String> {
+        match self {
+            Self::No | Self::At(_) => None,
+            Self::Failed { addr, why } => Some(format!("{addr} cannot be used: {why}")),
+            Self::Taken { addr, uid } => {
+                Some(format!("{addr} belongs to another user of this machine (uid {uid})"))
+            }
+        }
+    }
+}
+
 /// A listener that lives as long as this value, and drains when it is closed.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    addr: watch::Receiver<Option<SocketAddr>>,
+    state: watch::Receiver<ListenerState>,
     /// Its drop stops it.
     stop: watch::Sender<()>,
     task: JoinHandle<()>,
@@ -155,12 +194,14 @@ impl Listener {
         let sockets = context.sockets.clone();
         let hubs = Arc::clone(&context.hubs);
         let Access { callers, allowed, changing: _ } = context.access.clone();
-        let (told, told_to) = watch::channel(None);
+        let (told, state) = watch::channel(ListenerState::No);
         let (stop, stopped) = watch::channel(());
         let task = tokio::spawn(async move {
             let stop = || told_to_stop(stopped.clone(), &sockets);
-            let Some(listener) = bind(addr, &sockets, stop()).await else { return };
-            told.send_replace(listener.local_addr().ok());
+            let Some(listener) = bind(addr, &sockets, &told, stop()).await else { return };
+            if let Ok(addr) = listener.local_addr() {
+                told.send_replace(ListenerState::At(addr));
+            }
             let config = Config {
                 scope,
                 callers,
@@ -181,19 +222,19 @@ impl Listener {
             let (at_rest, ()) = tokio::join!(serve, release);
             sockets.pass_on(addr, &at_rest);
         });
-        Self { addr: told_to, stop, task }
+        Self { state, stop, task }
     }
 
     /// Where it listens, for those who want to be told.
-    pub(crate) fn watch(&self) -> watch::Receiver<Option<SocketAddr>> {
-        self.addr.clone()
+    pub(crate) fn watch(&self) -> watch::Receiver<ListenerState> {
+        self.state.clone()
     }
 
     /// Waits a moment for the address, so that whoever asks next is told it.
     pub(crate) async fn settle(&mut self) {
         const MOMENT: Duration = Duration::from_millis(200);
         // A taken address is told in the log, and tried again.
-        drop(timeout(MOMENT, self.addr.wait_for(Option::is_some)).await);
+        drop(timeout(MOMENT, self.state.wait_for(|state| *state != ListenerState::No)).await);
     }
 
     /// Stops accepting now, and lets what is being answered finish while this is awaited.
@@ -208,13 +249,73 @@ impl Listener {
     }
 }
 
-fn own_uid() -> u32 {
-    rustix::process::geteuid().as_raw()
+/// The listeners for all servers.
+#[derive(Debug)]
+pub(crate) struct HttpListeners {
+    /// The one whose address is written into clients' files.
+    pub(crate) first: Listener,
+    pub(crate) more: Vec<Listener>,
+}
+
+impl HttpListeners {
+    /// Closes all of them, as [`Listener::close`] does.
+    pub(crate) fn close(self) -> impl Future<Output = ()> {
+        let Self { first, more } = self;
+        let closing: Vec<_> = more.into_iter().chain([first]).map(Listener::close).collect();
+        async {
+            for closed in closing {
+                closed.await;
+            }
+        }
+    }
+
+    /// Waits for the end of all of them, as [`Listener::given_way`] does.
+    pub(crate) async fn given_way(self) {
+        for listener in self.more.into_iter().chain([self.first]) {
+            listener.given_way().await;
+        }
+    }
 }
 
 /// The address of a server's own port.
 pub(crate) fn own_addr(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
+}
+
+/// The address for all servers: the configured one, or the port of this instance on loopback. The port is
+/// chosen once: the default, unless another local user has it.
+pub(crate) fn first_addr(
+    asked: Option<SocketAddr>,
+    store: &Store,
+    is_new: bool,
+) -> Result<SocketAddr, StoreError> {
+    if let Some(addr) = asked {
+        return Ok(addr);
+    }
+    if let Some(port) = store.port()? {
+        return Ok(own_addr(port));
+    }
+    let was_first = other_owner(Listen::DEFAULT).is_none();
+    // If there are servers from before this choice existed, clients' files already have the default port.
+    let port = choose_port(was_first || !is_new, |port| check(port).is_ok());
+    store.choose_port(port)?;
+    Ok(own_addr(port))
+}
+
+/// The default port, or a free one if another user has the default.
+fn choose_port(was_first: bool, is_free: impl Fn(u16) -> bool) -> u16 {
+    let default = Listen::DEFAULT.port();
+    let other = || OTHER_PORTS.clone().find(|port| is_free(*port));
+    if was_first { default } else { other().unwrap_or(default) }
+}
+
+/// The user who listens at an address, if that is known and not us.
+fn other_owner(addr: SocketAddr) -> Option<u32> {
+    SockDiag::new(addr).listener(addr).filter(|uid| *uid != own_uid())
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 /// Whether a server could have this port now.
@@ -246,22 +347,56 @@ async fn gone(mut sender: watch::Receiver<()>) {
 async fn bind(
     addr: SocketAddr,
     sockets: &Sockets,
+    state: &watch::Sender<ListenerState>,
     stop: impl Future<Output = Drain>,
 ) -> Option<TcpListener> {
     let mut stop = pin!(stop);
     let mut told = false;
     loop {
-        match sockets.listen(addr).await {
+        let error = match sockets.listen(addr).await {
             Ok(listener) => return Some(listener),
-            Err(error) if told => tracing::debug!(%addr, %error, "still cannot listen"),
-            Err(error) => {
-                tracing::error!(%addr, %error, "cannot listen for MCP clients; trying again");
-                told = true;
-            }
+            Err(error) => error,
+        };
+        if told {
+            tracing::debug!(%addr, %error, "still cannot listen");
+        } else {
+            tracing::error!(%addr, %error, "cannot listen for MCP clients; trying again");
+            told = true;
         }
+        let found = match other_owner(addr) {
+            Some(uid) => ListenerState::Taken { addr, uid },
+            None => ListenerState::Failed { addr, why: error.kind() },
+        };
+        state.send_if_modified(|state| std::mem::replace(state, found) != found);
         tokio::select! {
             () = sleep(TRY_AGAIN) => {}
             Drain::Finish | Drain::HandOver = &mut stop => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_user_gets_another_port() {
+        assert_eq!(choose_port(true, |_| true), 7433);
+        assert_eq!(choose_port(false, |_| true), 7434);
+        assert_eq!(choose_port(false, |port| port > 7440), 7441);
+        assert_eq!(choose_port(false, |_| false), 7433, "it is tried until it is free");
+    }
+
+    #[test]
+    fn the_port_is_chosen_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("state.db")).unwrap();
+        let asked = own_addr(7999);
+        assert_eq!(first_addr(Some(asked), &store, true).unwrap(), asked);
+        assert_eq!(store.port().unwrap(), None, "what is asked for is no choice");
+        store.choose_port(7450).unwrap();
+        for is_new in [true, false] {
+            assert_eq!(first_addr(None, &store, is_new).unwrap(), own_addr(7450));
         }
     }
 }

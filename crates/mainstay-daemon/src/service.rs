@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use mainstay_api::{
-    ApiError, DaemonInfo, ErrorKind, EventRecord, Instance, Request, ServerInfo, WhyReport,
+    AddressInfo, ApiError, DaemonInfo, ErrorKind, EventRecord, Instance, Request, ServerInfo,
+    WhyReport,
 };
 use mainstay_core::{Cause, ServerName, ServerSpec, Status};
 use mainstay_engine::{DockerEngine, LogRange, RunKey};
@@ -27,6 +28,7 @@ use crate::driver::{Context, Handle, Message};
 use crate::gateway::{self, Gateway};
 use crate::held::Held;
 use crate::journal::Part;
+use crate::listen::ListenerState;
 use crate::registry::Registry;
 use crate::snapshot::{self, Snapshot};
 use crate::succession::{Succession, Wish};
@@ -51,7 +53,9 @@ pub(crate) struct Service {
     pub(crate) containers: Arc<DockerEngine>,
     pub(crate) registry: Registry,
     pub(crate) gateway: Gateway,
-    pub(crate) listen: watch::Receiver<Option<SocketAddr>>,
+    pub(crate) listen: watch::Receiver<ListenerState>,
+    /// The further addresses, and the state of each.
+    pub(crate) more: Vec<(SocketAddr, watch::Receiver<ListenerState>)>,
     /// Limits of the control socket.
     pub(crate) limits: CommandLimits,
     pub(crate) held: Held,
@@ -152,7 +156,8 @@ impl Service {
     fn told(&self, mut info: ServerInfo) -> ServerInfo {
         let hub = self.gateway.hubs.get(info.name.as_str());
         info.sessions = hub.map_or(0, |hub| hub.session_count()).try_into().unwrap_or(u32::MAX);
-        info.url = self.listen.borrow().map(|addr| format!("http://{addr}/{}/mcp", info.name));
+        let addr = self.listen.borrow().addr();
+        info.url = addr.map(|addr| format!("http://{addr}/{}/mcp", info.name));
         info
     }
 
@@ -283,7 +288,13 @@ impl Service {
             started_at: self.started_at,
             servers: servers.len(),
             running: servers.iter().filter(|info| info.status == Status::Running).count(),
-            listen: self.listen.borrow().map(|addr| addr.to_string()),
+            listen: self.listen.borrow().addr().map(|addr| addr.to_string()),
+            listen_problem: self.listen.borrow().problem(),
+            more_addresses: self
+                .more
+                .iter()
+                .map(|(addr, listening)| further(*addr, listening))
+                .collect(),
             sessions: self.gateway.sessions(),
             state_dir: self.instance.state_dir.clone(),
             socket: self.instance.socket(),
@@ -294,6 +305,12 @@ impl Service {
             replacement_failed: self.held.circumstances().replacement_failed.clone(),
         }
     }
+}
+
+fn further(addr: SocketAddr, listening: &watch::Receiver<ListenerState>) -> AddressInfo {
+    let listening = *listening.borrow();
+    let address = listening.addr().unwrap_or(addr).to_string();
+    AddressInfo { address, problem: listening.problem() }
 }
 
 fn specs(handles: &[Handle]) -> Vec<ServerSpec> {

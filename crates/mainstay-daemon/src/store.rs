@@ -119,6 +119,27 @@ impl Store {
         })
     }
 
+    /// The port of this instance, if one was chosen.
+    pub(crate) fn port(&self) -> Result<Option<u16>, StoreError> {
+        self.read(|tx| {
+            let select = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'port'";
+            tx.query_row(select, [], |row| row.get(0)).optional()
+        })
+    }
+
+    /// The port in this file. Does not modify the file.
+    pub(crate) fn port_in(path: &Path) -> Result<Option<u16>, StoreError> {
+        Self::of(path, schema::open_to_read(path)?)?.port()
+    }
+
+    /// Stores the port of this instance.
+    pub(crate) fn choose_port(&self, port: u16) -> Result<(), StoreError> {
+        self.write(|tx| {
+            tx.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('port', ?1)", [port])?;
+            Ok(())
+        })
+    }
+
     /// Takes the store over. The number of this daemon is one more than the last one's, who can change
     /// nothing from now on.
     pub(crate) fn next_daemon(&self) -> Result<u64, StoreError> {

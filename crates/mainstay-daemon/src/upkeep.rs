@@ -1,7 +1,6 @@
 //! What a daemon does all the time, until it is dropped.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use mainstay_engine::News;
@@ -12,6 +11,7 @@ use crate::clients::Wish;
 use crate::clock;
 use crate::engines::Engines;
 use crate::gateway::Gateway;
+use crate::listen::ListenerState;
 use crate::registry::Registry;
 
 /// How often sessions are looked over that nobody uses any more.
@@ -70,7 +70,7 @@ pub(crate) async fn keep_watch(engines: &Engines, registry: &Registry) -> Infall
 /// elsewhere. What could not be taken out of a file is tried for again.
 pub(crate) async fn keep_entries(
     registry: &Registry,
-    mut listen: watch::Receiver<Option<SocketAddr>>,
+    mut listen: watch::Receiver<ListenerState>,
     sessions_lost: bool,
 ) -> Infallible {
     if sessions_lost {

@@ -20,7 +20,7 @@ use crate::engines::{Engines, Home};
 use crate::gateway::Gateway;
 use crate::held::Held;
 use crate::journal::{self, Journal};
-use crate::listen::{Access, Listener, Sockets, own_addr};
+use crate::listen::{self, Access, HttpListeners, Listener, Sockets, own_addr};
 use crate::registry::Registry;
 use crate::service::Service;
 use crate::session::Memory;
@@ -41,7 +41,7 @@ pub(crate) struct Awake {
     pub(crate) sessions: Sessions,
     /// Whether clients have sessions that nobody knows any more.
     pub(crate) sessions_lost: bool,
-    pub(crate) front: Listener,
+    pub(crate) front: HttpListeners,
 }
 
 /// Opens everything and takes up every server.
@@ -62,7 +62,8 @@ pub(crate) async fn wake(
     let instance_id = store.instance()?;
     let daemon = store.next_daemon()?;
     let stored = store.load()?;
-    let listens = addresses(&config, &stored);
+    let first = listen::first_addr(config.listen.first, &store, stored.is_empty())?;
+    let listens = addresses(first, &config, &stored);
     let access = Access::new(&config.access);
     access.admit(store.load_tokens()?);
     let journal = Journal::open(&events)?;
@@ -112,9 +113,14 @@ pub(crate) async fn wake(
         sweep_run(&context, home, &key, registry.get(&key.server).is_ok()).await;
     }
     held.release_others(&listens).await;
-    let mut front = Listener::for_all(config.listen.socket_addr(), &context);
+    let mut front = Listener::for_all(first, &context);
+    let more: Vec<_> =
+        config.listen.more.iter().map(|addr| Listener::for_all(*addr, &context)).collect();
+    let watched = more.iter().map(Listener::watch);
+    let watched = config.listen.more.iter().copied().zip(watched).collect();
     front.settle().await;
     let listen = front.watch();
+    let front = HttpListeners { first: front, more };
     context.clients.listen_at(listen.clone());
     let started_at = clock::wall();
     let service = Service {
@@ -126,6 +132,7 @@ pub(crate) async fn wake(
         registry,
         gateway,
         listen,
+        more: watched,
         limits: CommandLimits::new(Capacity::of_this_process()),
         held,
         wishes,
@@ -173,10 +180,10 @@ async fn open_engines(
 }
 
 /// Where this daemon listens for MCP clients.
-fn addresses(config: &Config, stored: &[Stored]) -> Vec<SocketAddr> {
+fn addresses(first: SocketAddr, config: &Config, stored: &[Stored]) -> Vec<SocketAddr> {
     let on = stored.iter().filter(|server| server.wanted == Wanted::On);
     let own = on.filter_map(|server| server.spec.proxy.port).map(own_addr);
-    own.chain([config.listen.socket_addr()]).collect()
+    own.chain([first]).chain(config.listen.more.iter().copied()).collect()
 }
 
 /// What clients' entries depend on.

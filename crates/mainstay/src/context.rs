@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_api::{Instance, ListenAddr, ListenError, Request};
+use mainstay_api::{DaemonInfo, Instance, Listen, ListenError, Request};
 use mainstay_core::{ServerName, human_duration};
 use serde::de::DeserializeOwned;
 
 use crate::error::CliError;
 use crate::remote::Remote;
 use crate::settings::Settings;
-use crate::ui::Ui;
+use crate::ui::{Ui, paint};
 
 /// The surroundings of one command.
 #[derive(Debug)]
@@ -53,10 +53,10 @@ impl Caller {
     }
 
     /// Where a daemon of this caller listens for MCP clients, given what the config file says.
-    pub(crate) fn listen(&self, settings: &Settings) -> Result<ListenAddr, ListenError> {
+    pub(crate) fn listen(&self, settings: &Settings) -> Result<Listen, ListenError> {
         match self.var("MAINSTAY_LISTEN").filter(|value| !value.is_empty()) {
             Some(value) => value.to_string_lossy().parse(),
-            None => Ok(settings.listen.unwrap_or_default()),
+            None => Ok(settings.listen.clone().unwrap_or_default()),
         }
     }
 
@@ -116,6 +116,19 @@ impl Context {
         self.ui.waiting(what, remote.call(request)).await
     }
 
+    /// Warns if the daemon does not listen for HTTP clients.
+    pub(crate) async fn warn_of_listener(&mut self) {
+        // This is only a warning, so a failed request is ignored.
+        let daemon = self.ask::<DaemonInfo>("asking the daemon", &Request::Daemon).await.ok();
+        let Some(problem) = daemon.and_then(|daemon| daemon.listen_problem) else { return };
+        self.ui.say(format!(
+            "{} {problem}, so clients do not reach your servers over HTTP. Entries that lead to \
+             another user's process are removed meanwhile; set `listen` in config.toml to use \
+             another address",
+            paint::odd("warning:")
+        ));
+    }
+
     /// Sends a request that a server has to answer, and waits for that no longer than `limit`.
     pub(crate) async fn ask_within<T: DeserializeOwned>(
         &self,
@@ -173,7 +186,7 @@ mod tests {
         let other = caller().at_home(Path::new("/tmp/x"));
         assert_eq!(other.var("MAINSTAY_HOME"), Some(OsStr::new("/tmp/x")));
         assert!(!other.has("MAINSTAY_NO_START"));
-        assert_eq!(other.listen(&Settings::default()).unwrap().socket_addr().port(), 0);
+        assert_eq!(other.listen(&Settings::default()).unwrap().to_string(), "127.0.0.1:0");
         assert!(other.has("A") && !other.has("EMPTY"));
     }
 }

@@ -1,7 +1,7 @@
 //! What holds for a whole Mainstay, in a file: `config.toml` in its config directory.
 //!
 //! ```toml
-//! listen = "127.0.0.1:7433"
+//! listen = ["127.0.0.1:7433", "172.17.0.1:7433"]
 //! allowed-hosts = ["box.lan"]
 //! admit-root = true
 //! allow-other-users = false
@@ -17,7 +17,7 @@ use std::io::{
 };
 use std::path::{Path, PathBuf};
 
-use mainstay_api::{ListenAddr, ListenError};
+use mainstay_api::{Listen, ListenError};
 use mainstay_core::RefreshMode;
 use serde::de::{self, Deserialize, Deserializer};
 
@@ -27,7 +27,7 @@ use serde::de::{self, Deserialize, Deserializer};
 pub(crate) struct Settings {
     /// Where the daemon listens for MCP clients.
     #[serde(deserialize_with = "listen")]
-    pub(crate) listen: Option<ListenAddr>,
+    pub(crate) listen: Option<Listen>,
     /// Hosts that requests with a token may name.
     pub(crate) allowed_hosts: Vec<String>,
     /// Whether root may call servers.
@@ -93,10 +93,21 @@ fn brief(text: &str, error: &toml::de::Error) -> String {
     format!("line {line}, column {column}: {message}")
 }
 
-fn listen<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ListenAddr>, D::Error> {
-    let text = String::deserialize(from)?;
+/// One address, or several.
+#[derive(serde::Deserialize)]
+#[serde(untagged, expecting = "expected an address in quotes, or a list of them")]
+enum Addresses {
+    One(String),
+    Several(Vec<String>),
+}
+
+fn listen<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Listen>, D::Error> {
+    let listen = match Addresses::deserialize(from)? {
+        Addresses::One(text) => Listen::parse([&*text]),
+        Addresses::Several(texts) => Listen::parse(texts.iter().map(String::as_str)),
+    };
     let told = |error: ListenError| de::Error::custom(format!("{error}: {}", error.help()));
-    text.parse().map(Some).map_err(told)
+    listen.map(Some).map_err(told)
 }
 
 #[cfg(test)]
@@ -117,6 +128,16 @@ mod tests {
             ..Settings::default()
         };
         assert_eq!(parse(both), Ok(expected));
+        let access = "listen = ['127.0.0.1:1', '0.0.0.0:2']\nallowed-hosts = ['box.lan']\n\
+                      admit-root = false\nallow-other-users = true\n";
+        let expected = Settings {
+            listen: Some("127.0.0.1:1,0.0.0.0:2".parse().unwrap()),
+            allowed_hosts: vec!["box.lan".to_owned()],
+            admit_root: Some(false),
+            allow_other_users: Some(true),
+            refresh: None,
+        };
+        assert_eq!(parse(access), Ok(expected));
     }
 
     #[test]
@@ -126,14 +147,14 @@ mod tests {
           |
         1 | listen = '0.0.0.0:7433'
           |          ^^^^^^^^^^^^^^
-        `0.0.0.0:7433` may be reached by other machines: listen on a loopback address such as 127.0.0.1:7433; for other machines, put a reverse proxy that checks who they are in front of it
+        `0.0.0.0:7433` may be reached by other machines: put a loopback address such as 127.0.0.1:7433 first; further addresses may be public, and requests there need a token (`mainstay token create`)
         ");
         insta::assert_snapshot!(parse("\nlisten = 7433").unwrap_err(), @"
         `/c/config.toml` cannot be used: TOML parse error at line 2, column 10
           |
         2 | listen = 7433
           |          ^^^^
-        invalid type: integer `7433`, expected a string
+        expected an address in quotes, or a list of them
         ");
         insta::assert_snapshot!(parse("refresh = 'often'").unwrap_err(), @"
         `/c/config.toml` cannot be used: TOML parse error at line 1, column 11
@@ -163,7 +184,7 @@ mod tests {
         let line = |text| Settings::parse(Path::new("/c"), text).unwrap_err().line();
         assert_eq!(
             line("\nlisten = 7433"),
-            "`/c` cannot be used: line 2, column 10: invalid type: integer `7433`, expected a string"
+            "`/c` cannot be used: line 2, column 10: expected an address in quotes, or a list of them"
         );
         assert!(line("a = 'ü").starts_with("`/c` cannot be used: line 1, column "));
         let dir = tempfile::tempdir().unwrap();

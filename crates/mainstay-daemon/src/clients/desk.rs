@@ -1,6 +1,7 @@
 //! Where clients' files are worked on. Everything here blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use mainstay_api::{Around, ClientDone, ClientReport, EventRecord};
@@ -34,10 +35,22 @@ pub(super) struct Order {
 /// A client that a server is to be registered with.
 pub(super) struct Place {
     pub(super) client: String,
-    /// Where the client finds the server; nothing as long as there is no listener.
-    pub(super) target: Option<Target>,
+    /// Where the client finds the server.
+    pub(super) target: Endpoint,
     /// Whether a person asks for it now, so that an entry that was changed or removed is set right.
     pub(super) anew: bool,
+}
+
+/// Where a client finds a server.
+pub(super) enum Endpoint {
+    At(Target),
+    /// There is no listener yet.
+    NotYet,
+    /// A process of another user has the address. An entry would lead there.
+    Taken {
+        addr: SocketAddr,
+        uid: u32,
+    },
 }
 
 /// What an earlier daemon left of a server's entries.
@@ -101,11 +114,36 @@ impl Desk {
         let mut reports = self.remove_but(server, &wanted);
         for place in &order.places {
             let client = place.client.as_str();
-            reports.push(match &place.target {
-                Some(target) if order.present => self.add(server, place, target),
-                Some(_) => waits(client, server, "it is ready"),
-                None => waits(client, server, "Mainstay listens"),
-            });
+            match &place.target {
+                Endpoint::At(target) if order.present => {
+                    reports.push(self.add(server, place, target));
+                }
+                Endpoint::At(_) => reports.push(waits(client, server, "it is ready")),
+                Endpoint::NotYet => reports.push(waits(client, server, "Mainstay listens")),
+                Endpoint::Taken { addr, uid } => {
+                    reports.extend(self.withdraw(server, client, *addr, *uid));
+                }
+            }
+        }
+        reports
+    }
+
+    /// Removes an entry while its address belongs to another user.
+    fn withdraw(
+        &self,
+        server: &ServerName,
+        client: &str,
+        addr: SocketAddr,
+        uid: u32,
+    ) -> Vec<ClientReport> {
+        let mut reports = self.remove(server, [client].into_iter(), Purpose::Refresh);
+        for report in reports.iter_mut().filter(|report| report.done == ClientDone::Removed) {
+            let until = "added again when Mainstay has the address back";
+            report.text = format!("{}: {addr} belongs to uid {uid}; {until}", report.text);
+        }
+        if reports.iter().all(|report| report.done == ClientDone::Nothing) {
+            let until = format!("Mainstay has {addr}, which belongs to uid {uid} now");
+            reports = vec![waits(client, server, &until)];
         }
         reports
     }

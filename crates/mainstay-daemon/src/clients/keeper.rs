@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::Clients;
-use super::desk::{Order, Place, Traces};
+use super::desk::{Endpoint, Order, Place, Traces};
 use crate::clock;
 use crate::snapshot::Snapshot;
 
@@ -278,7 +278,8 @@ impl Keeper {
     fn order(&self, wish: &Wish) -> Order {
         let place = |id: String| {
             let client = Client::by_id(&id);
-            let target = client.and_then(|client| self.clients.target(client, &self.server));
+            let find = |client| self.clients.target(client, &self.server);
+            let target = client.map_or(Endpoint::NotYet, find);
             let anew = match wish {
                 Wish::Keep => false,
                 Wish::Anew(ids) => ids.contains(&id),

@@ -131,5 +131,8 @@ mod tests {
         assert!(store.remove_token("all".to_owned()).await.unwrap());
         assert!(!store.remove_token("all".to_owned()).await.unwrap());
         assert_eq!(store.tokens().await.unwrap(), [other]);
+        assert_eq!(store.port().unwrap(), None);
+        store.choose_port(7434).unwrap();
+        assert_eq!(Store::port_in(&path).unwrap(), Some(7434));
     }
 }

@@ -2,6 +2,7 @@
 
 mod hold;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -135,7 +136,7 @@ fn page(daemon: &DaemonInfo, now: Timestamp) -> String {
         ("version", daemon.version.clone()),
         ("started", started),
         ("servers", format!("{}, {} running", daemon.servers, daemon.running)),
-        ("listens at", daemon.listen.clone().unwrap_or_else(|| "-".to_owned())),
+        ("listens at", addresses(daemon)),
         ("sessions", daemon.sessions.to_string()),
         ("state", daemon.state_dir.display().to_string()),
         ("socket", daemon.socket.display().to_string()),
@@ -146,6 +147,22 @@ fn page(daemon: &DaemonInfo, now: Timestamp) -> String {
         vec![Cell::painted(format!("{key}:"), paint::faint), Cell::new(value)]
     };
     columns(&lines.map(row))
+}
+
+fn is_loopback(address: &str) -> bool {
+    address.parse().is_ok_and(|address: SocketAddr| address.ip().is_loopback())
+}
+
+/// All addresses, each with its problem, if any.
+fn addresses(daemon: &DaemonInfo) -> String {
+    let problem = daemon.listen_problem.clone().unwrap_or_else(|| "-".to_owned());
+    let first = daemon.listen.clone().unwrap_or(problem);
+    let more = daemon.more_addresses.iter().map(|more| match &more.problem {
+        None if is_loopback(&more.address) => more.address.clone(),
+        None => format!("{} (with a token)", more.address),
+        Some(problem) => problem.clone(),
+    });
+    [first].into_iter().chain(more).collect::<Vec<_>>().join("; ")
 }
 
 fn pids(daemon: &DaemonInfo) -> String {

@@ -31,6 +31,9 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     {
         ctx.ui.say(hint);
     }
+    if !args.json && servers.iter().any(|server| server.url.is_none()) {
+        ctx.warn_of_listener().await;
+    }
     ctx.ui.answer(args.json, &servers, |servers| page(servers, args.all, now))
 }
 

@@ -51,6 +51,9 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         for line in lines.into_iter().chain(clients::outlook(&reports, None)) {
             ctx.ui.say(line);
         }
+        if accepted.url.is_none() {
+            ctx.warn_of_listener().await;
+        }
     }
     if let Some(caveat) = caveat(&accepted, args.restart.on_stop) {
         ctx.ui.say(format!("{} {caveat}", paint::odd("warning:")));

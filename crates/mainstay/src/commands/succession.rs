@@ -194,6 +194,8 @@ mod tests {
             servers: 0,
             running: 0,
             listen: None,
+            listen_problem: None,
+            more_addresses: Vec::new(),
             sessions: 0,
             state_dir: "/s".into(),
             socket: "/r/daemon.sock".into(),

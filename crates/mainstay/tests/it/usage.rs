@@ -246,7 +246,7 @@ fn an_address_that_other_machines_may_reach() {
     exit: 4
     --- stderr
     error: the daemon could not be started: MAINSTAY_LISTEN: `0.0.0.0:7433` may be reached by other machines
-    help: listen on a loopback address such as 127.0.0.1:7433; for other machines, put a reverse proxy that checks who they are in front of it
+    help: put a loopback address such as 127.0.0.1:7433 first; further addresses may be public, and requests there need a token (`mainstay token create`)
     ");
 }
 

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use mainstay_api::{DaemonInfo, ListenAddr, ListenError, ServerInfo};
+use mainstay_api::{DaemonInfo, Listen, ListenError, ServerInfo};
 use mainstay_core::Status;
 use mainstay_daemon::RunError;
 use rustix::fs::{Access, StatVfs, access, statvfs};
@@ -228,11 +228,11 @@ pub(super) fn settings_check(
 
 /// The address for MCP clients: the daemon's, or to be had by the next one.
 pub(super) fn listen_check(
-    wanted: Result<ListenAddr, ListenError>,
+    wanted: Result<Listen, ListenError>,
     daemon: Option<&DaemonInfo>,
 ) -> Check {
     let wanted = match wanted {
-        Ok(wanted) => wanted.socket_addr(),
+        Ok(wanted) => wanted.first,
         Err(error) => {
             let detail = format!("MAINSTAY_LISTEN: {error}");
             return Check::new("listener", Level::Fail, detail).help(error.help());
@@ -240,37 +240,59 @@ pub(super) fn listen_check(
     };
     match daemon {
         Some(daemon) => listener_of(daemon, wanted),
-        None => match TcpListener::bind(wanted) {
-            Ok(_) if wanted.port() == 0 => {
-                Check::new("listener", Level::Ok, format!("any free port of {}", wanted.ip()))
-            }
-            Ok(_) => Check::new("listener", Level::Ok, format!("{wanted} is free")),
-            Err(error) => {
-                Check::new("listener", Level::Fail, format!("{wanted} cannot be had: {error}"))
-                    .help("set MAINSTAY_LISTEN to another address, such as 127.0.0.1:7434")
-            }
-        },
+        None => bindable(wanted),
+    }
+}
+
+/// Whether the next daemon can listen where it should.
+fn bindable(wanted: Option<SocketAddr>) -> Check {
+    let addr = wanted.unwrap_or(Listen::DEFAULT);
+    match (TcpListener::bind(addr), wanted) {
+        (Ok(_), _) if addr.port() == 0 => {
+            Check::new("listener", Level::Ok, format!("any free port of {}", addr.ip()))
+        }
+        (Ok(_), _) => Check::new("listener", Level::Ok, format!("{addr} is free")),
+        (Err(error), Some(_)) => {
+            Check::new("listener", Level::Fail, format!("{addr} cannot be used: {error}"))
+                .help("set MAINSTAY_LISTEN to another address, such as 127.0.0.1:7434")
+        }
+        (Err(error), None) => {
+            Check::new("listener", Level::Warn, format!("{addr} cannot be used: {error}")).help(
+                "a new Mainstay takes another port if another user has this one; otherwise set \
+                 MAINSTAY_LISTEN to another address, such as 127.0.0.1:7434",
+            )
+        }
     }
 }
 
 /// The listener of the daemon that runs, and whether it is where it should be.
-fn listener_of(daemon: &DaemonInfo, wanted: SocketAddr) -> Check {
+fn listener_of(daemon: &DaemonInfo, wanted: Option<SocketAddr>) -> Check {
     let anew = "`mainstay daemon stop --keep-servers`, then any command starts a new one";
     let Some(address) = &daemon.listen else {
-        let what = format!("another program has {wanted}, so no client reaches us over HTTP");
+        let taken = || format!("another program has {}", wanted.unwrap_or(Listen::DEFAULT));
+        let why = daemon.listen_problem.clone().unwrap_or_else(taken);
+        let what = format!("{why}, so no client reaches us over HTTP");
         return Check::new("listener", Level::Warn, what).help(
             "the daemon takes the address as soon as it is free; or set MAINSTAY_LISTEN to another \
              one and restart the daemon (`mainstay daemon stop --keep-servers`)",
         );
     };
-    let meant = address.parse().is_ok_and(|found: SocketAddr| {
-        found.ip() == wanted.ip() && (wanted.port() == 0 || found.port() == wanted.port())
-    });
-    if meant {
-        Check::new("listener", Level::Ok, format!("{address} is the daemon's"))
-    } else {
-        let detail = format!("the daemon listens at {address}, but should at {wanted}");
-        Check::new("listener", Level::Warn, detail).help(anew)
+    let is_at = |wanted: SocketAddr| {
+        address.parse().is_ok_and(|found: SocketAddr| {
+            found.ip() == wanted.ip() && (wanted.port() == 0 || found.port() == wanted.port())
+        })
+    };
+    if let Some(problem) = daemon.more_addresses.iter().find_map(|more| more.problem.clone()) {
+        let help = "the daemon tries again; correct `listen` in config.toml, then \
+                    `mainstay daemon reload`";
+        return Check::new("listener", Level::Warn, problem).help(help);
+    }
+    match wanted.filter(|wanted| !is_at(*wanted)) {
+        None => Check::new("listener", Level::Ok, format!("{address} is the daemon's")),
+        Some(wanted) => {
+            let detail = format!("the daemon listens at {address}, but should at {wanted}");
+            Check::new("listener", Level::Warn, detail).help(anew)
+        }
     }
 }
 
@@ -368,6 +390,8 @@ mod tests {
             servers: 0,
             running: 0,
             listen: listen.map(str::to_owned),
+            listen_problem: None,
+            more_addresses: Vec::new(),
             sessions: 0,
             state_dir: "/state".into(),
             socket: "/run/daemon.sock".into(),
@@ -399,7 +423,7 @@ mod tests {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let (level, detail) = check(&taken.local_addr().unwrap().to_string(), None);
         assert_eq!(level, Level::Fail);
-        assert!(detail.contains(" cannot be had: "), "{detail}");
+        assert!(detail.contains(" cannot be used: "), "{detail}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Stories that end their engine, or break the way to it, have an engine or a proxy of their own.
 
 mod absence;
+mod callers;
 mod copies;
 mod creations;
 mod deaths;
