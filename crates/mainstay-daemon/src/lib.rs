@@ -53,7 +53,7 @@ use tokio::time::timeout;
 use service::Service;
 use store::Store;
 use succession::{Ending, make_room, until_told};
-use upkeep::{keep_entries, keep_watch, pass_on_news, sweep};
+use upkeep::{keep_entries, keep_watch, pass_on_news, sweep, trim_heap};
 use wake::{Awake, wake};
 
 pub use ground::{RunError, prepare};
@@ -183,6 +183,7 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
         never = accept(&listener, &service, &mut clients) => match never {},
         never = keep_watch(&engines, &registry) => match never {},
         never = sweep(&service.gateway) => match never {},
+        never = trim_heap() => match never {},
         never = keep_entries(&registry, service.listen.clone(), sessions_lost) => match never {},
         never = held.pulse() => match never {},
     };

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use mainstay_engine::News;
+use mainstay_hold::heap::HeapTrimmer;
 use tokio::sync::{broadcast, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -16,6 +17,9 @@ use crate::registry::Registry;
 
 /// How often sessions are looked over that nobody uses any more.
 const SWEEP: Duration = Duration::from_secs(600);
+
+/// How often the heap is checked for free memory.
+const TRIM: Duration = Duration::from_secs(15);
 
 /// How often entries are looked for that belong to no server.
 const SWEEP_ENTRIES: Duration = Duration::from_secs(10);
@@ -95,6 +99,17 @@ pub(crate) async fn sweep(gateway: &Gateway) -> Infallible {
         tokio::time::sleep(SWEEP).await;
         gateway.sweep();
         gateway.note_use();
+    }
+}
+
+/// Returns free memory to the system after a peak.
+pub(crate) async fn trim_heap() -> Infallible {
+    let mut trimmer = HeapTrimmer::default();
+    loop {
+        if let Some(bytes) = trimmer.trim() {
+            tracing::debug!(bytes, "returned free memory to the system");
+        }
+        tokio::time::sleep(TRIM).await;
     }
 }
 

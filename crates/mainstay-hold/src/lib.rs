@@ -16,6 +16,7 @@ mod codec;
 mod procfs;
 
 pub mod descriptors;
+pub mod heap;
 pub mod holder;
 pub mod launch;
 pub mod log;

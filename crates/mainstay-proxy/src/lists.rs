@@ -24,8 +24,9 @@ pub use self::walk::{Next, Walk};
 
 /// How many pages a list may have.
 pub const MAX_PAGES: usize = 1000;
-/// How many bytes all lists of a server may have together.
-pub const MAX_BYTES: usize = 64 << 20;
+/// How many bytes all lists of a server may have together. No client can use more, and each server may take
+/// that much memory.
+pub const MAX_BYTES: usize = 8 << 20;
 /// How many vanished tools are remembered; then the oldest are forgotten.
 const MAX_VANISHED: usize = 1000;
 

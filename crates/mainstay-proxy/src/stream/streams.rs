@@ -301,7 +301,7 @@ impl Stream {
         self.lock().log.is_read()
     }
 
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.lock().log.bytes()
     }
 }
