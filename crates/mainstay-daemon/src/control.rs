@@ -111,7 +111,7 @@ async fn connect(
         Ok(permit) => permit,
         Err(error) => return peer.fail(error).await,
     };
-    let session = match service.session(name, session.as_deref()) {
+    let session = match service.session(name, session.as_deref()).await {
         Ok(session) => session,
         Err(error) => return peer.fail(error).await,
     };

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use mainstay_api::EventRecord;
 use mainstay_core::{ServerName, ServerSpec};
 use mainstay_proxy::{
-    Decision, Hub, Hubs, Identity, Isolation, Keeper, Outlook, Ports, Settings, StreamNews, Witness,
+    Decision, Hub, Hubs, Identity, Isolation, Keeper, Outlook, Ports, SessionClock, Settings,
+    StreamNews, Witness,
 };
 use tokio::sync::watch;
 
@@ -38,7 +39,7 @@ impl Gateway {
             }),
             isolation: Arc::clone(&isolated) as Arc<dyn Isolation>,
             identity: identity(),
-            wall: || clock::wall().into(),
+            clock: SessionClock::resumed(kept.clock),
         };
         Self { hubs: Arc::default(), ports, isolated, kept: Arc::new(Mutex::new(kept)) }
     }
@@ -124,6 +125,7 @@ pub(crate) fn settings(spec: &ServerSpec) -> Settings {
         replay: proxy.replay.clone(),
         quiet_restart: proxy.quiet_restart,
         isolate: proxy.isolate,
+        isolate_idle: proxy.isolate_idle,
     }
 }
 
@@ -183,6 +185,16 @@ impl Isolation for Isolated {
             name.zip(self.registry()).and_then(|(name, registry)| registry.isolate(&name, session));
         // A daemon that ends, or a server that has just been removed, has no more runs.
         provided.unwrap_or_else(|| watch::channel(Outlook::Removed).1)
+    }
+
+    fn find(&self, server: &str, session: &str) -> Option<watch::Receiver<Outlook>> {
+        self.registry()?.resume_session_run(&server.parse().ok()?, session)
+    }
+
+    fn stop(&self, server: &str, session: &str) {
+        if let (Some(registry), Ok(name)) = (self.registry(), server.parse()) {
+            registry.stop_session_run(&name, session);
+        }
     }
 
     fn release(&self, server: &str, session: &str) {

@@ -5,6 +5,7 @@
 
 mod change;
 mod entries;
+mod session_runs;
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use mainstay_api::{ApiError, Around, ErrorKind};
 use mainstay_core::{RunId, ServerName, ServerSpec, Wanted};
 use mainstay_engine::{Found, News, StartError};
-use mainstay_proxy::{Outlook, Reason};
+use mainstay_proxy::Outlook;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -43,6 +44,8 @@ struct Shared {
     servers: Mutex<BTreeMap<ServerName, Handle>>,
     /// Runs that belong to single sessions, by names of their own.
     isolated: Mutex<BTreeMap<ServerName, Isolated>>,
+    /// Outlooks of session runs that start when the previous run of the session has ended.
+    next_runs: Mutex<BTreeMap<ServerName, watch::Receiver<Outlook>>>,
     drivers: Mutex<JoinSet<()>>,
     /// The last runs of servers that were forgotten, so that no run number is used twice.
     forgotten: Mutex<HashMap<ServerName, RunId>>,
@@ -57,6 +60,11 @@ struct Shared {
 struct Isolated {
     of: ServerName,
     handle: Handle,
+    /// Whether the session continues and may start another run.
+    session_continues: bool,
+    /// Whether it is being stopped.
+    is_ending: bool,
+    outlook: watch::Receiver<Outlook>,
 }
 
 /// A handle that does not keep the registry.
@@ -84,6 +92,7 @@ impl Registry {
             gateway,
             servers: Mutex::default(),
             isolated: Mutex::default(),
+            next_runs: Mutex::default(),
             drivers: Mutex::default(),
             forgotten: Mutex::new(forgotten),
             orphans: Mutex::default(),
@@ -109,43 +118,6 @@ impl Registry {
     /// What no session has claimed.
     pub(crate) fn take_orphans(&self) -> HashMap<ServerName, Legacy> {
         std::mem::take(&mut *self.orphans())
-    }
-
-    /// Starts a run of a server for one session only, or takes up the one it had, and says what to expect
-    /// of it.
-    pub(crate) fn isolate(
-        &self,
-        server: &ServerName,
-        session: &str,
-    ) -> Option<watch::Receiver<Outlook>> {
-        let (spec, wanted) = {
-            let shown = self.servers().get(server)?.view.borrow().clone();
-            (ServerSpec::clone(&shown.spec), shown.wanted)
-        };
-        let name = isolated_name(server, session);
-        let why = Arc::new(Reason { text: "starting".to_owned(), ..Reason::default() });
-        let (outlook, told) = watch::channel(Outlook::Coming { due: None, why });
-        let hub = self.shared.gateway.hubs.get(server.as_str())?;
-        let audience = Audience::Session { hub, id: session.to_owned(), outlook };
-        let stored = Stored {
-            spec: ServerSpec { name: name.clone(), ..spec },
-            wanted,
-            created_at: clock::wall(),
-        };
-        let legacy = self.orphans().remove(&name).unwrap_or_default();
-        let (driver, handle) = Driver::new(self.shared.context.clone(), audience, stored, &legacy);
-        self.isolated().insert(name.clone(), Isolated { of: server.clone(), handle });
-        self.drive(name, driver);
-        Some(told)
-    }
-
-    /// Ends the run of a session that has ended.
-    pub(crate) fn release(&self, server: &ServerName, session: &str) {
-        let released = self.isolated().get(&isolated_name(server, session)).cloned();
-        if let Some(Isolated { handle, .. }) = released {
-            // A driver that has ended, or has more to do than it can take, is looked after by `rm`.
-            handle.inbox.try_send(Message::Want(Wanted::Gone)).ok();
-        }
     }
 
     pub(crate) fn downgrade(&self) -> WeakRegistry {
@@ -320,8 +292,12 @@ impl Registry {
 
     /// Lets go of a server whose driver has ended, and of its runs that belong to single sessions.
     fn let_go(&self, name: ServerName, ending: Ending) {
-        if self.isolated().remove(&name).is_some() {
+        let isolated = self.isolated().remove(&name);
+        if let Some(isolated) = isolated {
             // No other session will ever have its name.
+            if let (Ending::Forgotten(last), true) = (ending, isolated.session_continues) {
+                self.forgotten().insert(name, last);
+            }
             return;
         }
         self.servers().remove(&name);
@@ -350,6 +326,10 @@ impl Registry {
 
     fn isolated(&self) -> MutexGuard<'_, BTreeMap<ServerName, Isolated>> {
         mainstay_core::lock(&self.shared.isolated)
+    }
+
+    fn next_runs(&self) -> MutexGuard<'_, BTreeMap<ServerName, watch::Receiver<Outlook>>> {
+        mainstay_core::lock(&self.shared.next_runs)
     }
 
     fn servers(&self) -> MutexGuard<'_, BTreeMap<ServerName, Handle>> {
@@ -412,13 +392,6 @@ fn may_replace(name: &ServerName, present: &Handle, replace: bool) -> Result<(),
     }
     Err(taken(format!("there is a server `{name}` already"))
         .with_help("`--replace` puts the new one in its place; or choose another name"))
-}
-
-/// The name under which the engine knows the run of a server that belongs to one session.
-fn isolated_name(server: &ServerName, session: &str) -> ServerName {
-    let server = &server.as_str()[..server.as_str().len().min(40)];
-    let session = session.get(..16).unwrap_or(session);
-    format!("{server}-{session}").parse().expect("a name, a hyphen and hexadecimal digits")
 }
 
 /// A driver that has ended needs no message.

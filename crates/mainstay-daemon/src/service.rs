@@ -17,7 +17,7 @@ use mainstay_api::{
 };
 use mainstay_core::{Cause, ServerName, ServerSpec, Status};
 use mainstay_engine::{DockerEngine, LogRange, RunKey};
-use mainstay_proxy::front::{Core, OpenError, Session as _};
+use mainstay_proxy::front::{self, Core, Lookup, OpenError, Session as _};
 use mainstay_proxy::{Local, UpstreamError};
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
@@ -238,12 +238,21 @@ impl Service {
     }
 
     /// The session that a client had, or else a new one.
-    pub(crate) fn session(&self, name: &ServerName, had: Option<&str>) -> Result<String, ApiError> {
+    pub(crate) async fn session(
+        &self,
+        name: &ServerName,
+        had: Option<&str>,
+    ) -> Result<String, ApiError> {
         self.registry.get(name)?;
         let hubs = &self.gateway.hubs;
-        let known = had.filter(|id| Core::session(&**hubs, name.as_str(), id).is_ok());
-        if let Some(known) = known {
-            return Ok(known.to_owned());
+        if let Some(id) = had {
+            match front::find(&**hubs, name.as_str(), id).await {
+                Ok(_) => return Ok(id.to_owned()),
+                Err(Lookup::NoSuchServer | Lookup::NoSuchSession) => {}
+                Err(error @ Lookup::Unreadable) => {
+                    return Err(ApiError::new(ErrorKind::Unavailable, error.to_string()));
+                }
+            }
         }
         match Core::open(&**hubs, name.as_str()) {
             Ok(session) => Ok(session.id().to_owned()),

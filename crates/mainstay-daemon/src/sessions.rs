@@ -8,6 +8,10 @@
 //!
 //! What becomes of their streams is kept apart, by [`Calls`]: it has to be kept at once, and not for long.
 //!
+//! Sessions of absent clients may be only here, and are [found](Keeper::find) by id. The writer thread also
+//! reads, so an unknown id or a slow disk delays no other request. The file holds at most 200,000 sessions;
+//! see [`Database`] for which are removed.
+//!
 //! Sessions are worth keeping, but a daemon without them is better than none, so opening never
 //! fails: a damaged file is moved aside, and with one that cannot be used, or that a later program
 //! wrote, sessions live in memory only.
@@ -20,19 +24,26 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant};
 
-use mainstay_proxy::{Keeper, SessionRecord, StreamKey, StreamNews, StreamRecord};
+use mainstay_proxy::{
+    Keeper, RecordLookup, SessionRecord, StreamKey, StreamNews, StreamRecord, Unreadable,
+};
+use tokio::sync::oneshot;
 
 use self::database::Database;
 use self::migrations::SESSIONS;
-use self::pending::{Change, Full, Pending};
+use self::pending::{Change, Full, Known, Pending};
 use crate::aside::set_aside;
 use crate::calls::Calls;
+use crate::clock;
 use crate::store::StoreError;
 
 /// How long to wait with the next try after the disk has refused.
 const RETRY: Duration = Duration::from_secs(5);
+
+/// How many lookups may be pending.
+const MAX_LOOKUPS: usize = 4096;
 
 /// A handle on the sessions on disk; clones share them.
 #[derive(Debug, Clone)]
@@ -43,7 +54,7 @@ pub(crate) struct Sessions {
 /// What an earlier daemon kept.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kept {
-    /// The sessions.
+    /// The sessions that were used last, and those with streams. Others are loaded on demand.
     pub(crate) sessions: Vec<SessionRecord>,
     /// The copies, each with its server.
     pub(crate) copies: Vec<(String, Vec<u8>)>,
@@ -51,6 +62,8 @@ pub(crate) struct Kept {
     pub(crate) streams: Vec<StreamRecord>,
     /// Whether there was a file that could not be read, so that clients have sessions we do not know.
     pub(crate) lost: bool,
+    /// The saved value of the session clock.
+    pub(crate) clock: Duration,
 }
 
 impl Sessions {
@@ -58,7 +71,8 @@ impl Sessions {
     /// the daemon of this number.
     pub(crate) fn open(path: &Path, streams_dir: &Path, daemon: u64) -> (Self, Kept) {
         let (calls, streams) = Calls::open(streams_dir, daemon);
-        match open_or_replace(path) {
+        let with_streams: Vec<&str> = streams.iter().map(|stream| &*stream.key.session).collect();
+        match open_or_replace(path, &with_streams) {
             Ok((database, kept)) => {
                 let sessions = kept.sessions.iter();
                 let servers = sessions.map(|session| (session.id.clone(), session.server.clone()));
@@ -71,7 +85,11 @@ impl Sessions {
                     "sessions live in memory only: they will not outlive this daemon"
                 );
                 let nobody = HashMap::new();
-                (Self::new(None, calls, nobody), Kept { lost: true, streams, ..Kept::default() })
+                let database = Database::in_memory().ok();
+                (
+                    Self::new(database, calls, nobody),
+                    Kept { lost: true, streams, ..Kept::default() },
+                )
             }
         }
     }
@@ -88,6 +106,8 @@ impl Sessions {
         if writer.is_some_and(|writer| writer.join().is_err()) {
             tracing::error!("the writer of sessions had panicked");
         }
+        // Pending lookups fail.
+        self.shared.lock().lookups.clear();
     }
 
     fn new(database: Option<Database>, calls: Calls, servers: HashMap<String, String>) -> Self {
@@ -107,16 +127,19 @@ impl Sessions {
         Self { shared }
     }
 
-    fn change(&self, change: impl FnOnce(&mut State) -> Result<(), Full>) {
+    /// Queues a change. Returns whether it was accepted.
+    fn change(&self, change: impl FnOnce(&mut State) -> Result<(), Full>) -> bool {
         let mut state = self.shared.lock();
         if state.closed {
-            return;
+            return false;
         }
-        if let Err(Full) = change(&mut state) {
+        let changed = change(&mut state);
+        if let Err(Full) = changed {
             tracing::error!("a change to a session could not be kept: too many wait for the disk");
         }
         drop(state);
         self.shared.news.notify_one();
+        changed.is_ok()
     }
 }
 
@@ -130,10 +153,40 @@ impl Keeper for Sessions {
         });
     }
 
-    fn touched(&self, used: Vec<(String, SystemTime)>) {
+    fn touched(&self, now: Duration, used: Vec<(String, Duration)>) {
         self.change(|State { pending, .. }| {
+            pending.clock = Some(now);
             used.into_iter().try_for_each(|(id, at)| pending.change(id, Change::Touch(at)))
         });
+    }
+
+    fn move_to_disk(&self, record: SessionRecord) -> bool {
+        let id = record.id.clone();
+        let is_kept = self.change(|state| {
+            // Without a file the session would be lost.
+            if state.writer.is_none() {
+                return Err(Full);
+            }
+            state.pending.change(id.clone(), Change::Save(Box::new(record)))?;
+            state.servers.remove(&id);
+            Ok(())
+        });
+        if is_kept {
+            self.shared.calls.end(&id);
+        }
+        is_kept
+    }
+
+    fn find(&self, id: &str) -> RecordLookup {
+        let (answer, found) = oneshot::channel();
+        let mut state = self.shared.lock();
+        // If it is not queued, the channel closes and the lookup fails.
+        if !state.closed && state.lookups.len() < MAX_LOOKUPS {
+            state.lookups.push(Lookup { id: id.to_owned(), answer });
+        }
+        drop(state);
+        self.shared.news.notify_one();
+        Box::pin(async { found.await.unwrap_or(Err(Unreadable)) })
     }
 
     fn remove(&self, id: &str) {
@@ -180,46 +233,98 @@ struct State {
     pending: Pending,
     /// The servers of all sessions, by their ids.
     servers: HashMap<String, String>,
+    /// Pending lookups.
+    lookups: Vec<Lookup>,
     closed: bool,
     writer: Option<JoinHandle<()>>,
+}
+
+/// A pending lookup of a session.
+#[derive(Debug)]
+struct Lookup {
+    id: String,
+    answer: oneshot::Sender<Result<Option<SessionRecord>, Unreadable>>,
+}
+
+/// Work for the writer thread.
+enum Work {
+    Write(Pending),
+    Find(Vec<Lookup>),
 }
 
 impl Shared {
     /// The writer: everything that is waiting goes into one transaction.
     fn write_all(&self, database: &mut Database) {
-        let mut failing = false;
-        while let Some(pending) = self.wait(failing) {
-            let Err(error) = database.write(&pending) else {
-                failing = false;
+        let mut retry = None;
+        while let Some(work) = self.wait(retry) {
+            let pending = match work {
+                Work::Write(pending) => pending,
+                Work::Find(lookups) => {
+                    self.find_all(database, lookups);
+                    continue;
+                }
+            };
+            let is_in_memory = |id: &str| self.lock().servers.contains_key(id);
+            let Err(error) = database.write(&pending, is_in_memory) else {
+                retry = None;
                 continue;
             };
             let mut state = self.lock();
-            if !failing || state.closed {
+            if retry.is_none() || state.closed {
                 tracing::error!(%error, "sessions cannot be written; they are kept in memory");
             }
             if state.closed {
                 return;
             }
-            failing = true;
+            retry = Some(clock::now() + RETRY);
             state.pending.put_back(pending);
         }
     }
 
-    /// Waits for changes and takes them; nothing if none will come. After a failure, also old ones
-    /// are taken again, when some time has passed.
-    fn wait(&self, failing: bool) -> Option<Pending> {
+    /// Waits for work; `None` when closed. Changes that could not be written are retried at `retry`.
+    fn wait(&self, retry: Option<Instant>) -> Option<Work> {
         let mut state = self.lock();
-        if failing && !state.closed {
-            let waited = self.news.wait_timeout_while(state, RETRY, |state| !state.closed);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        while state.pending.is_empty() {
+        loop {
+            if !state.lookups.is_empty() {
+                return Some(Work::Find(std::mem::take(&mut state.lookups)));
+            }
+            let early = retry.map(|at| at.saturating_duration_since(clock::now()));
+            let early = early.filter(|early| !early.is_zero() && !state.closed);
+            if early.is_none() && !state.pending.is_empty() {
+                return Some(Work::Write(std::mem::take(&mut state.pending)));
+            }
             if state.closed {
                 return None;
             }
-            state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = match early {
+                Some(early) => {
+                    let waited = self.news.wait_timeout(state, early);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.news.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
         }
-        Some(std::mem::take(&mut state.pending))
+    }
+
+    /// Finds sessions among the pending changes, then on disk.
+    fn find_all(&self, database: &Database, lookups: Vec<Lookup>) {
+        for Lookup { id, answer } in lookups {
+            let known = self.lock().pending.find(&id);
+            let found = match known {
+                Known::Record(record) => Ok(Some(*record)),
+                Known::Ended => Ok(None),
+                Known::Nothing => database.find(&id),
+            };
+            let found = found.map_err(|error| {
+                tracing::warn!(%error, "a session cannot be read");
+                Unreadable
+            });
+            let is_there = |found: &SessionRecord| {
+                !self.lock().pending.removed_servers.contains(&found.server)
+            };
+            // The caller may have given up.
+            answer.send(found.map(|found| found.filter(is_there))).ok();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -241,11 +346,11 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
     SESSIONS.copy(from, to)
 }
 
-fn open_or_replace(path: &Path) -> Result<(Database, Kept), StoreError> {
-    match Database::open(path) {
+fn open_or_replace(path: &Path, needed: &[&str]) -> Result<(Database, Kept), StoreError> {
+    match Database::open(path, needed) {
         Err(StoreError::Damaged { .. }) => {
             set_aside(path, "file of sessions");
-            let (database, kept) = Database::open(path)?;
+            let (database, kept) = Database::open(path, needed)?;
             Ok((database, Kept { lost: true, ..kept }))
         }
         other => other,

@@ -16,7 +16,10 @@ use crate::listen::ListenerState;
 use crate::registry::Registry;
 
 /// How often sessions are looked over that nobody uses any more.
-const SWEEP: Duration = Duration::from_secs(600);
+const SWEEP: Duration = Duration::from_secs(30);
+
+/// After this many sweeps, the last uses are saved to disk.
+const SWEEPS_PER_SAVE: u32 = 20;
 
 /// How often the heap is checked for free memory.
 const TRIM: Duration = Duration::from_secs(15);
@@ -96,8 +99,10 @@ pub(crate) async fn keep_entries(
 /// Ends sessions that nobody uses any more, and notes of the others when they were used.
 pub(crate) async fn sweep(gateway: &Gateway) -> Infallible {
     loop {
-        tokio::time::sleep(SWEEP).await;
-        gateway.sweep();
+        for _ in 0..SWEEPS_PER_SAVE {
+            tokio::time::sleep(SWEEP).await;
+            gateway.sweep();
+        }
         gateway.note_use();
     }
 }

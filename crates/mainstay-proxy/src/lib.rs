@@ -11,6 +11,7 @@
 
 mod catch_panic;
 pub mod client;
+mod clock;
 mod door;
 pub mod frame;
 pub mod front;
@@ -25,6 +26,7 @@ pub mod stream;
 mod upstream;
 
 pub use catch_panic::CatchPanic;
+pub use clock::SessionClock;
 pub use door::Door;
 pub use hub::{
     Arrival, Decision, Hub, Hubs, Isolation, Local, Outlook, Ports, Reason, Run, Session, Settings,
@@ -32,6 +34,7 @@ pub use hub::{
 };
 pub use loss::is_session_lost;
 pub use record::{
-    Keeper, Sent, SessionRecord, StreamKey, StreamNews, StreamRecord, UpstreamRecord,
+    Keeper, RecordLookup, Sent, SessionRecord, StreamKey, StreamNews, StreamRecord, Unreadable,
+    UpstreamRecord,
 };
 pub use upstream::{Fault, Hello, Identity, LineLink, Link, UpstreamError};

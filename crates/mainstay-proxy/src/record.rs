@@ -1,8 +1,9 @@
 //! What is kept of sessions beyond the life of a daemon, and who keeps it.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ pub struct SessionRecord {
     pub params: Bytes,
     /// The protocol version agreed with the client.
     pub version: String,
-    /// Whether the client has said `initialized`.
+    /// Whether the client has sent `initialized`, or a request after `initialize`.
     pub initialized: bool,
     /// The log level that it has set, if any.
     pub level: Option<String>,
@@ -28,10 +29,8 @@ pub struct SessionRecord {
     pub run: Option<u64>,
     /// Its own session with a run that speaks HTTP, if it has one.
     pub upstream: Option<UpstreamRecord>,
-    /// When it was opened.
-    pub created_at: SystemTime,
-    /// When it was last used.
-    pub used_at: SystemTime,
+    /// When its client was last present, by the [session clock](crate::SessionClock).
+    pub used_at: Duration,
 }
 
 /// A session with a run that speaks HTTP, which lasts as long as the run does.
@@ -97,14 +96,31 @@ pub struct StreamRecord {
     pub answer: Option<(u64, Bytes)>,
 }
 
+/// A pending lookup of a record; `None` if there is none with that id.
+pub type RecordLookup =
+    Pin<Box<dyn Future<Output = Result<Option<SessionRecord>, Unreadable>> + Send>>;
+
+/// The records cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("sessions cannot be read from disk")]
+pub struct Unreadable;
+
 /// Keeps sessions and copies. No call waits for a disk, so all may be made from the hot path and
 /// under a lock. What is said later counts; what was said shortly before a crash may be lost.
 pub trait Keeper: fmt::Debug + Send + Sync {
     /// Keeps a session, instead of what was kept of it before.
     fn save(&self, record: SessionRecord);
 
-    /// Notes when sessions were last used. Unknown ones are passed over.
-    fn touched(&self, used: Vec<(String, SystemTime)>);
+    /// Saves the session clock, and when sessions were last used. Unknown sessions are ignored.
+    fn touched(&self, now: Duration, used: Vec<(String, Duration)>);
+
+    /// Saves the record of a session that is about to leave memory, and discards its streams. Returns false
+    /// if that fails; the session must then stay in memory.
+    fn move_to_disk(&self, record: SessionRecord) -> bool;
+
+    /// Finds a session that was [moved to disk](Self::move_to_disk), possibly by an earlier daemon. Sees all
+    /// changes made before the call.
+    fn find(&self, id: &str) -> RecordLookup;
 
     /// Forgets a session, and all its streams.
     fn remove(&self, id: &str);

@@ -12,6 +12,9 @@ use crate::text::duration;
 /// No request is held longer: no client waits that long.
 const LONGEST_HOLD: Duration = Duration::from_secs(600);
 
+/// The minimum, because a client may be between two requests.
+const SHORTEST_ISOLATE_IDLE: Duration = Duration::from_secs(1);
+
 /// What a user decided about the way from the clients to one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -23,6 +26,10 @@ pub struct ProxySettings {
     pub hold: Duration,
     /// Whether each session gets a run of its own; only for servers that speak stdio.
     pub isolate: bool,
+    /// How long such a run is kept while its client is absent; at least 1 second in a valid spec.
+    #[serde(with = "duration")]
+    #[schemars(with = "String")]
+    pub isolate_idle: Duration,
     /// Tools that may be called a second time when the server stopped during the first call.
     pub replay: BTreeSet<String>,
     /// A port of 127.0.0.1 that leads to this server alone, besides the common one.
@@ -36,6 +43,7 @@ impl Default for ProxySettings {
         Self {
             hold: Duration::from_secs(45),
             isolate: false,
+            isolate_idle: Duration::from_secs(30 * 60),
             replay: BTreeSet::new(),
             port: None,
             quiet_restart: false,
@@ -52,6 +60,9 @@ pub enum ProxyProblem {
     /// There is only one of it, or it is not ours to start.
     #[error("only a server that speaks stdio can be isolated")]
     IsolatedHttp,
+    /// Clients would lose their runs between two requests.
+    #[error("the idle time of an isolated run must be at least 1 second")]
+    ShortIsolateIdle,
     /// No tool is called like that.
     #[error("{0:?} is no name of a tool")]
     BadTool(String),
@@ -71,6 +82,9 @@ impl ProxySettings {
         }
         if self.isolate && workload.local_transport() != Some(&Transport::Stdio) {
             return Err(ProxyProblem::IsolatedHttp);
+        }
+        if self.isolate_idle < SHORTEST_ISOLATE_IDLE {
+            return Err(ProxyProblem::ShortIsolateIdle);
         }
         let nameless = |tool: &&String| tool.is_empty() || tool.contains(char::is_control);
         if let Some(tool) = self.replay.iter().find(nameless) {
@@ -149,6 +163,10 @@ mod tests {
                 "only a server that speaks stdio can be isolated"
             );
         }
+        assert_eq!(
+            check(stdio, |s| s.isolate_idle = Duration::from_millis(999)),
+            "the idle time of an isolated run must be at least 1 second"
+        );
         for (tool, expected) in [("", "\"\""), ("a\nb", "\"a\\nb\"")] {
             let refused = check(stdio, |s| s.replay = BTreeSet::from([tool.to_owned()]));
             assert_eq!(refused, format!("{expected} is no name of a tool"));

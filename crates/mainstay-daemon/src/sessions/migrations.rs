@@ -38,6 +38,19 @@ pub(super) const SESSIONS: Schema = Schema {
             what: "the sessions of servers that speak HTTP, which those of clients go on in",
             make: |tx| tx.execute_batch("ALTER TABLE sessions ADD COLUMN upstream TEXT"),
         },
+        Step {
+            what: "the session clock, which stands still while the machine sleeps",
+            make: |tx| {
+                // How long sessions slept is unknown, so all ages start at zero.
+                tx.execute_batch(
+                    "ALTER TABLE sessions DROP COLUMN created_at;
+                     ALTER TABLE sessions DROP COLUMN used_at;
+                     ALTER TABLE sessions ADD COLUMN used INTEGER NOT NULL DEFAULT 0;
+                     CREATE TABLE clock (milliseconds INTEGER NOT NULL) STRICT;
+                     INSERT INTO clock VALUES (0);",
+                )
+            },
+        },
     ],
     synchronous: "normal",
 };

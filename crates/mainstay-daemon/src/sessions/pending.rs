@@ -1,7 +1,7 @@
 //! What has changed and is not on disk yet. Pure.
 
 use std::collections::{HashMap, HashSet};
-use std::time::SystemTime;
+use std::time::Duration;
 
 use mainstay_proxy::SessionRecord;
 
@@ -16,6 +16,19 @@ pub(super) struct Pending {
     pub(super) removed_servers: HashSet<String>,
     pub(super) sessions: HashMap<String, Change>,
     pub(super) copies: HashMap<String, Vec<u8>>,
+    /// The value of the session clock.
+    pub(super) clock: Option<Duration>,
+}
+
+/// What the pending changes say about a session.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// Its current record.
+    Record(Box<SessionRecord>),
+    /// It has ended.
+    Ended,
+    /// Unchanged; see the disk.
+    Nothing,
 }
 
 /// What became of a session.
@@ -24,7 +37,7 @@ pub(super) enum Change {
     /// It is like this now.
     Save(Box<SessionRecord>),
     /// It was used.
-    Touch(SystemTime),
+    Touch(Duration),
     /// It ended.
     Remove,
 }
@@ -35,7 +48,10 @@ pub(super) struct Full;
 
 impl Pending {
     pub(super) fn is_empty(&self) -> bool {
-        self.removed_servers.is_empty() && self.sessions.is_empty() && self.copies.is_empty()
+        self.removed_servers.is_empty()
+            && self.sessions.is_empty()
+            && self.copies.is_empty()
+            && self.clock.is_none()
     }
 
     pub(super) fn change(&mut self, id: String, change: Change) -> Result<(), Full> {
@@ -44,6 +60,15 @@ impl Pending {
         }
         self.put(id, change);
         Ok(())
+    }
+
+    /// The pending change of a session.
+    pub(super) fn find(&self, id: &str) -> Known {
+        match self.sessions.get(id) {
+            Some(Change::Save(record)) => Known::Record(record.clone()),
+            Some(Change::Remove) => Known::Ended,
+            Some(Change::Touch(_)) | None => Known::Nothing,
+        }
     }
 
     pub(super) fn save_copy(&mut self, server: String, copy: Vec<u8>) {
@@ -70,6 +95,7 @@ impl Pending {
             self.put(id, change);
         }
         self.copies.extend(newer.copies);
+        self.clock = self.clock.max(newer.clock);
     }
 
     fn put(&mut self, id: String, change: Change) {

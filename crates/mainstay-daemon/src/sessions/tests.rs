@@ -24,8 +24,8 @@ fn open(path: &Path) -> (Sessions, Kept) {
     Sessions::open(path, &path.with_file_name("streams"), 1)
 }
 
-fn at(seconds: u64) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
 }
 
 fn record(id: &str, server: &str) -> SessionRecord {
@@ -43,7 +43,6 @@ fn record(id: &str, server: &str) -> SessionRecord {
             id: Some("up".to_owned()),
             version: "2025-06-18".to_owned(),
         }),
-        created_at: at(1),
         used_at: at(2),
     }
 }
@@ -81,14 +80,15 @@ fn sessions_and_copies_are_found_again() {
     let both = vec![record("a", "s"), bare];
     assert_eq!(kept, Kept { sessions: both, copies, ..Kept::default() });
 
-    sessions.touched(vec![("a".to_owned(), at(9)), ("unknown".to_owned(), at(9))]);
+    sessions.touched(at(10), vec![("a".to_owned(), at(9)), ("unknown".to_owned(), at(9))]);
     sessions.remove("b");
     let (sessions, kept) = reopened(&sessions, &place.path);
+    assert_eq!(kept.clock, at(10));
     assert_eq!(kept.sessions, [SessionRecord { used_at: at(9), ..record("a", "s") }]);
 
     sessions.remove_server("s");
     let (sessions, kept) = reopened(&sessions, &place.path);
-    assert_eq!(kept, Kept::default());
+    assert_eq!(kept, Kept { clock: at(10), ..Kept::default() });
     sessions.close();
 }
 
@@ -146,6 +146,7 @@ fn a_file_of_a_later_program_is_left_alone() {
 const FIRST: &str = include_str!("../../tests/fixtures/sessions-v1.sql");
 const SECOND: &str = include_str!("../../tests/fixtures/sessions-v2.sql");
 const THIRD: &str = include_str!("../../tests/fixtures/sessions-v3.sql");
+const FOURTH: &str = include_str!("../../tests/fixtures/sessions-v4.sql");
 
 /// Makes a file as the version that the dump is of would have left it.
 fn load(dump: &str, path: &Path) {
@@ -156,7 +157,7 @@ fn load(dump: &str, path: &Path) {
 
 #[test]
 fn a_file_of_every_schema_is_brought_forward() {
-    let fixtures = [FIRST, SECOND, THIRD];
+    let fixtures = [FIRST, SECOND, THIRD, FOURTH];
     assert_eq!(SESSIONS.newest(), i64::try_from(fixtures.len()).unwrap());
     for (dump, schema) in fixtures.into_iter().zip(1..) {
         let place = place();
@@ -165,12 +166,15 @@ fn a_file_of_every_schema_is_brought_forward() {
         let all = record("a", "s");
         let run = all.run.filter(|_| schema >= 2);
         let upstream = all.upstream.clone().filter(|_| schema >= 3);
-        let old = SessionRecord { run, upstream, ..all };
+        // Their age by the session clock starts here.
+        let (used_at, clock) = if schema >= 4 { (at(2), at(10)) } else { (at(0), at(0)) };
+        let old = SessionRecord { run, upstream, used_at, ..all };
         let copies = vec![("s".to_owned(), b"\xff\0".to_vec())];
-        assert_eq!(kept, Kept { sessions: vec![old, bare()], copies, ..Kept::default() });
+        let sessions_of_old = vec![old, SessionRecord { used_at, ..bare() }];
+        assert_eq!(kept, Kept { sessions: sessions_of_old, copies, clock, ..Kept::default() });
         sessions.save(record("a", "s"));
         let (sessions, kept) = reopened(&sessions, &place.path);
-        assert_eq!(kept.sessions[0], record("a", "s"));
+        assert!(kept.sessions.contains(&record("a", "s")));
         sessions.close();
         let backup = beside(&place.path, &format!(".schema-{schema}.bak"));
         assert_eq!(backup.exists(), schema < SESSIONS.newest());
@@ -190,9 +194,9 @@ fn a_file_of_a_version_that_died_before_it_numbered_it_is_taken_over() {
 #[test]
 fn what_a_newer_program_changed_before_it_failed_is_undone() {
     let place = place();
-    load(THIRD, &place.path);
-    fs::copy(&place.path, beside(&place.path, ".schema-3.bak")).unwrap();
-    load("DELETE FROM sessions; PRAGMA user_version = 4", &place.path);
+    load(FOURTH, &place.path);
+    fs::copy(&place.path, beside(&place.path, ".schema-4.bak")).unwrap();
+    load("DELETE FROM sessions; PRAGMA user_version = 5", &place.path);
     go_back(&place.path);
     let (sessions, kept) = open(&place.path);
     assert_eq!((kept.sessions.len(), kept.lost), (2, false));
@@ -202,9 +206,9 @@ fn what_a_newer_program_changed_before_it_failed_is_undone() {
 #[test]
 fn what_cannot_be_undone_stays_and_the_daemon_goes_on() {
     let place = place();
-    load(THIRD, &place.path);
-    load("PRAGMA user_version = 4", &place.path);
-    fs::write(beside(&place.path, ".schema-3.bak"), "no database at all".repeat(100)).unwrap();
+    load(FOURTH, &place.path);
+    load("PRAGMA user_version = 5", &place.path);
+    fs::write(beside(&place.path, ".schema-4.bak"), "no database at all".repeat(100)).unwrap();
     let before = fs::read(&place.path).unwrap();
     go_back(&place.path);
     assert!(fs::read(&place.path).unwrap() == before, "the file was touched");
@@ -239,21 +243,21 @@ fn streams_go_with_their_sessions_and_these_with_their_servers() {
 #[test]
 fn what_the_disk_refused_is_written_later() {
     let place = place();
-    let (mut database, _) = Database::open(&place.path).unwrap();
+    let (mut database, _) = Database::open(&place.path, &[]).unwrap();
     let connection = Connection::open(&place.path).unwrap();
     connection.execute("ALTER TABLE copies RENAME TO hidden", []).unwrap();
     let mut refused = Pending::default();
     refused.change("a".to_owned(), Change::Save(Box::new(record("a", "s")))).unwrap();
     refused.save_copy("s".to_owned(), b"old".to_vec());
-    database.write(&refused).unwrap_err();
+    database.write(&refused, |_| false).unwrap_err();
 
     let mut pending = Pending::default();
     pending.save_copy("s".to_owned(), b"new".to_vec());
     pending.put_back(refused);
     connection.execute("ALTER TABLE hidden RENAME TO copies", []).unwrap();
-    database.write(&pending).unwrap();
+    database.write(&pending, |_| false).unwrap();
     drop(database);
-    let (_, kept) = Database::open(&place.path).unwrap();
+    let (_, kept) = Database::open(&place.path, &[]).unwrap();
     assert_eq!(kept.sessions, [record("a", "s")]);
     assert_eq!(kept.copies, [("s".to_owned(), b"new".to_vec())]);
 }
@@ -330,4 +334,118 @@ fn too_many_changes_are_refused_and_not_forgotten_silently() {
     }
     assert_eq!(number, 100_000);
     assert_eq!(pending.change("0".to_owned(), Change::Remove), Ok(()));
+}
+
+/// Looks a session up, with a time limit.
+async fn found(sessions: &Sessions, id: &str) -> Result<Option<SessionRecord>, Unreadable> {
+    let limit = Duration::from_secs(10);
+    tokio::time::timeout(limit, sessions.find(id)).await.expect("it is found soon")
+}
+
+#[tokio::test]
+async fn a_session_that_left_memory_is_found_by_its_id() {
+    let place = place();
+    let (sessions, _) = open(&place.path);
+    for id in ["a", "b", "c"] {
+        sessions.save(record(id, "s"));
+    }
+    sessions.save(record("d", "t"));
+    let moved = SessionRecord { used_at: at(7), ..record("a", "s") };
+    sessions.move_to_disk(moved.clone());
+    assert_eq!(found(&sessions, "a").await, Ok(Some(moved.clone())));
+    assert_eq!(found(&sessions, "unknown").await, Ok(None));
+    sessions.remove("b");
+    assert_eq!(found(&sessions, "b").await, Ok(None));
+    let (sessions, _) = reopened(&sessions, &place.path);
+    assert_eq!(found(&sessions, "a").await, Ok(Some(moved)));
+    sessions.remove_server("s");
+    assert_eq!(found(&sessions, "c").await, Ok(None));
+    assert!(matches!(found(&sessions, "d").await, Ok(Some(_))));
+    sessions.close();
+    assert_eq!(found(&sessions, "d").await, Err(Unreadable));
+}
+
+#[tokio::test]
+async fn sessions_are_found_without_a_usable_file_too() {
+    let place = place();
+    let connection = Connection::open(&place.path).unwrap();
+    connection.pragma_update(None, "user_version", 9).unwrap();
+    drop(connection);
+    let (sessions, _) = open(&place.path);
+    sessions.move_to_disk(record("a", "s"));
+    assert_eq!(found(&sessions, "a").await, Ok(Some(record("a", "s"))));
+    sessions.close();
+}
+
+#[tokio::test]
+async fn sessions_are_found_while_the_disk_refuses_them() {
+    let place = place();
+    let (sessions, _) = open(&place.path);
+    let connection = Connection::open(&place.path).unwrap();
+    connection.execute("ALTER TABLE clock RENAME TO hidden", []).unwrap();
+    sessions.touched(at(1), vec![]);
+    sessions.move_to_disk(record("a", "s"));
+    assert_eq!(found(&sessions, "a").await, Ok(Some(record("a", "s"))));
+    assert_eq!(found(&sessions, "unknown").await, Ok(None));
+    connection.execute("ALTER TABLE hidden RENAME TO clock", []).unwrap();
+    sessions.close();
+    assert_eq!(open(&place.path).1.sessions, [record("a", "s")]);
+}
+
+#[test]
+fn unused_sessions_expire() {
+    let place = place();
+    let (sessions, _) = open(&place.path);
+    let day = 24 * 60 * 60;
+    let later = |id, used| SessionRecord { used_at: at(used), ..record(id, "s") };
+    let unused = |id, used| SessionRecord { initialized: false, ..later(id, used) };
+    for session in [later("a", 0), later("b", 2), unused("c", day), unused("d", day - 300)] {
+        sessions.save(session);
+    }
+    sessions.touched(at(day + 1), vec![]);
+    let (sessions, kept) = reopened(&sessions, &place.path);
+    let left: Vec<_> = kept.sessions.iter().map(|session| &*session.id).collect();
+    assert_eq!(left, ["b", "c"]);
+    sessions.close();
+}
+
+#[test]
+fn too_many_sessions_are_forgotten_first_those_never_used() {
+    let place = place();
+    let (mut database, _) = Database::open(&place.path, &[]).unwrap();
+    let mut many = Pending::default();
+    for number in 0..200_u64 {
+        let id = format!("{number:03}");
+        let session =
+            SessionRecord { initialized: number % 2 == 0, used_at: at(number), ..record(&id, "s") };
+        many.change(id, Change::Save(Box::new(session))).unwrap();
+    }
+    database.write(&many, |_| false).unwrap();
+    let is_in_memory = |id: &str| id == "001";
+    database.prune(200, is_in_memory).unwrap();
+    database.prune(96, is_in_memory).unwrap();
+    drop(database);
+    let (_, kept) = Database::open(&place.path, &[]).unwrap();
+    let left: Vec<_> = kept.sessions.iter().map(|session| session.id.clone()).collect();
+    let used = (22..200).step_by(2).map(|number| format!("{number:03}"));
+    let expected: Vec<_> = std::iter::once("001".to_owned()).chain(used).collect();
+    assert_eq!(left, expected);
+}
+
+#[test]
+fn only_the_sessions_used_last_are_read_at_first_and_those_with_streams() {
+    let place = place();
+    let (sessions, _) = open(&place.path);
+    for number in 0..3_600_u64 {
+        let id = format!("{number:04}");
+        sessions.save(SessionRecord { used_at: at(number), ..record(&id, "s") });
+    }
+    sessions.save(SessionRecord { used_at: at(0), ..record("other", "t") });
+    let key = StreamKey { session: "0000".into(), number: 1 };
+    sessions.note(&key, StreamNews::Said(1, Bytes::from_static(b"{}")));
+    let (sessions, kept) = reopened(&sessions, &place.path);
+    let has = |id: &str| kept.sessions.iter().any(|session| session.id == id);
+    assert_eq!(kept.sessions.len(), 3_584 + 2);
+    assert!(has("3599") && has("0016") && !has("0015") && has("0000") && has("other"));
+    sessions.close();
 }

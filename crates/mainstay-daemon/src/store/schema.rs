@@ -57,6 +57,15 @@ impl Schema {
         Ok(connection)
     }
 
+    /// An empty database of the newest schema, in memory.
+    pub(crate) fn in_memory(&self) -> Result<Connection, StoreError> {
+        let path = Path::new(":memory:");
+        let failed = |error| StoreError::from_sqlite(path, error);
+        let mut connection = Connection::open_in_memory().map_err(failed)?;
+        self.bring_forward(&mut connection, path).map_err(failed)?;
+        Ok(connection)
+    }
+
     /// Undoes what a newer program did to a file before it failed: the backup that it made of the newest
     /// schema that this program knows is put back, and the newer file is kept beside it. Does nothing if
     /// this program can use the file, or if there is no such backup.

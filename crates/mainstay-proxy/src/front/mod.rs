@@ -40,8 +40,15 @@ pub trait Core: Send + Sync + 'static {
     /// head of the response can carry it before the answer is known.
     fn open(&self, server: &str) -> Result<Self::Session, OpenError>;
 
-    /// Finds a session.
+    /// Finds a session in memory.
     fn session(&self, server: &str, id: &str) -> Result<Self::Session, Lookup>;
+
+    /// Loads a session that was moved to disk.
+    fn load_from_disk(
+        &self,
+        server: &str,
+        id: &str,
+    ) -> impl Future<Output = Result<Self::Session, Lookup>> + Send;
 
     /// Ends a session at its client's wish.
     fn close(&self, server: &str, id: &str) -> Result<(), Lookup>;
@@ -95,6 +102,18 @@ pub enum Lookup {
     /// The session was never there, or has ended for good.
     #[error("no such session")]
     NoSuchSession,
+    /// The session may be on disk, but the disk cannot be read.
+    #[error("the session cannot be read from disk now; try again")]
+    Unreadable,
+}
+
+/// Finds a session in memory or on disk.
+pub async fn find<C: Core>(core: &C, server: &str, id: &str) -> Result<C::Session, Lookup> {
+    match core.session(server, id) {
+        // Boxed to keep the futures of other requests small.
+        Err(Lookup::NoSuchSession) => Box::pin(core.load_from_disk(server, id)).await,
+        found => found,
+    }
 }
 
 /// The code of an answer about a server or session that does not exist. Clients take it as the end

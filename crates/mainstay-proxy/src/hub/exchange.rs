@@ -30,10 +30,15 @@ use crate::upstream::UpstreamError;
 pub(super) async fn answer(session: Session, message: Parsed, out: Arc<Stream>, arriving: InDoor) {
     let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
     debug_assert!(!frame::is_test_panic(&message), "asked for by a test");
-    let Some(_open) = session.open(&message, id, &out) else {
+    let Some(_open) = session.open(&message, id, method, &out) else {
         return out.finish(Some(refusal(id, "too-many-requests", words::TOO_MANY)));
     };
     drop(arriving);
+    match method {
+        // `ping` is answered here, and `initialize` only provides the parameters for the run.
+        Method::Ping | Method::Initialize => {}
+        _ => session.hub().isolate(&session),
+    }
     let text = match method {
         Method::Ping => Some(frame::empty_result(id)),
         Method::Initialize => Box::pin(initialize::answer(&session, &message, &out)).await,

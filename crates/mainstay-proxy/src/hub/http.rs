@@ -1,5 +1,8 @@
 //! Sessions with a server that speaks streamable HTTP: one for each client, opened on the client's
 //! own terms, opened again when the server has forgotten it or is another run.
+//!
+//! When the server has restarted, the sessions of clients that listen are reopened in the background, a few
+//! at a time, so that requests take precedence. All others are reopened by their next request.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::debug;
 
@@ -27,6 +31,9 @@ use crate::upstream::UpstreamError;
 const ERRANDS: usize = 64;
 const ERRAND: Duration = Duration::from_secs(30);
 
+/// How many sessions are opened in the background at a time.
+const BACKGROUND_OPENS: usize = 4;
+
 /// The way to a run that speaks HTTP.
 #[derive(Debug)]
 pub(crate) struct HttpRun {
@@ -36,6 +43,8 @@ pub(crate) struct HttpRun {
     own: Mutex<Arc<UpSession>>,
     own_params: Arc<RawValue>,
     next_id: AtomicU64,
+    /// Permits for opening sessions in the background.
+    background_opens: Semaphore,
 }
 
 impl HttpRun {
@@ -47,7 +56,9 @@ impl HttpRun {
         first_id: u64,
     ) -> Self {
         let own = Mutex::new(Arc::new(own));
-        Self { generation, client, own, own_params, next_id: AtomicU64::new(first_id) }
+        let (next_id, background_opens) =
+            (AtomicU64::new(first_id), Semaphore::new(BACKGROUND_OPENS));
+        Self { generation, client, own, own_params, next_id, background_opens }
     }
 
     /// Makes a request of our own. If the server has forgotten our session, it is opened again.
@@ -82,6 +93,8 @@ pub(super) struct HttpLane {
     /// Held while a session is opened, so that it is opened once.
     opening: tokio::sync::Mutex<()>,
     listening: AtomicBool,
+    /// The last event id on the general stream, and the run that sent it.
+    last_event: Mutex<Option<(u64, String)>>,
     /// Messages without an answer that are on their way.
     errands: AtomicUsize,
 }
@@ -188,12 +201,12 @@ impl HttpLane {
                 && let RunLink::Http(http) = &run.link
             {
                 // If it fails, whoever needs the session next tries again.
-                session.http().ensure(http, &session).await.ok();
+                session.http().ensure_in_background(http, &session).await.ok();
             }
         });
     }
 
-    /// Hears what the server says outside of requests, from now on.
+    /// Listens for messages outside of requests while the client listens.
     pub(super) fn listen(&self, session: &Session) {
         let is_lines = |run: &Arc<super::outlook::Run>| matches!(run.link, RunLink::Lines(_));
         let in_vain = session.outlook().borrow().run().is_some_and(is_lines);
@@ -201,6 +214,21 @@ impl HttpLane {
             // It ends with its session.
             catch_panic::spawn(Listener::new(session).run());
         }
+    }
+
+    /// The listener has ended.
+    pub(super) fn stop_listening(&self) {
+        self.listening.store(false, Ordering::Relaxed);
+    }
+
+    /// The last event id of this run on the general stream.
+    pub(super) fn last_event(&self, generation: u64) -> Option<String> {
+        let last = super::lock(&self.last_event);
+        last.as_ref().filter(|(run, _)| *run == generation).map(|(_, id)| id.clone())
+    }
+
+    pub(super) fn set_last_event(&self, generation: u64, id: Option<String>) {
+        *super::lock(&self.last_event) = id.map(|id| (generation, id));
     }
 
     /// Ends the session with the server too.
@@ -228,6 +256,19 @@ impl HttpLane {
             Some(up) => Ok(up),
             None => Box::pin(self.open_again(run, session)).await,
         }
+    }
+
+    /// As [`ensure`](Self::ensure), at lower priority than requests.
+    pub(super) async fn ensure_in_background(
+        &self,
+        run: &HttpRun,
+        session: &Session,
+    ) -> Result<Arc<UpSession>, Failure> {
+        if let Some(up) = self.with(run) {
+            return Ok(up);
+        }
+        let _permit = run.background_opens.acquire().await.expect("the semaphore is never closed");
+        self.ensure(run, session).await
     }
 
     async fn open_again(

@@ -12,6 +12,7 @@ use super::exchange::{Failure, Fate};
 use super::http::{HttpLane, HttpRun};
 use super::http_session::{ERROR_BODY, UpSession};
 use super::outlook::{Outlook, RunLink};
+use super::presence::GRACE;
 use super::progress::Progress;
 use super::session::{Session, WeakSession};
 use crate::client::{BodyError, ContentType, Method, Response};
@@ -240,18 +241,17 @@ pub(super) async fn only_answer(
     Err(closed(BodyError::Cut(None)))
 }
 
-/// Hears what a server says outside of requests, for as long as the session lives.
+/// Listens for messages outside of requests while the client listens, and for [`GRACE`] longer in case it
+/// reconnects.
 pub(super) struct Listener {
     session: WeakSession,
-    /// The last event, and the run that sent it.
-    last: Option<(u64, String)>,
     pause: Duration,
     conflicts: u32,
 }
 
 impl Listener {
     pub(super) fn new(session: &Session) -> Self {
-        Self { session: session.downgrade(), last: None, pause: PAUSE, conflicts: 0 }
+        Self { session: session.downgrade(), pause: PAUSE, conflicts: 0 }
     }
 
     pub(super) async fn run(mut self) {
@@ -261,10 +261,17 @@ impl Listener {
             drop(session);
             tokio::select! {
                 biased;
-                () = general.closed() => return,
+                () = general.forsaken(GRACE) => break,
                 goes_on = self.hear_run(outlook) => if !goes_on {
                     return;
                 },
+            }
+        }
+        if let Some(session) = self.session.upgrade() {
+            session.http().stop_listening();
+            // The client may have reconnected in the meantime.
+            if session.general().has_reader() && !session.general().is_closed() {
+                session.http().listen(&session);
             }
         }
     }
@@ -293,10 +300,10 @@ impl Listener {
     /// Hears one stream to its end. False if the server offers none.
     async fn hear(&mut self, run: &HttpRun) -> bool {
         let Some(session) = self.session.upgrade() else { return false };
-        let Ok(up) = session.http().ensure(run, &session).await else { return true };
-        let last = self.last.clone().filter(|(generation, _)| *generation == run.generation);
+        let Ok(up) = session.http().ensure_in_background(run, &session).await else { return true };
+        let last = session.http().last_event(run.generation);
         let mut headers = vec![("Accept", "text/event-stream")];
-        headers.extend(last.as_ref().map(|(_, last)| ("Last-Event-ID", last.as_str())));
+        headers.extend(last.as_ref().map(|last| ("Last-Event-ID", last.as_str())));
         let Ok(mut response) = up.send(&run.client, Method::Get, &headers).await else {
             return true;
         };
@@ -315,13 +322,13 @@ impl Listener {
                 return true;
             }
             // What cannot be taken up can still be begun.
-            self.last = None;
+            session.http().set_last_event(run.generation, None);
             return forgotten || last.is_some();
         }
         drop(session);
         self.conflicts = 0;
         let mut parser = match last {
-            Some((_, last)) => Parser::resumed(MAX_LINE, last),
+            Some(last) => Parser::resumed(MAX_LINE, last),
             None => Parser::new(MAX_LINE),
         };
         let mut events = Vec::new();
@@ -329,6 +336,10 @@ impl Listener {
             let Some(session) = self.session.upgrade() else { return false };
             if parser.feed(&chunk, &mut events).is_err() {
                 break;
+            }
+            // Recorded immediately, because this task may be dropped at any time.
+            if let Some(last) = parser.last_event_id().filter(|_| !events.is_empty()) {
+                session.http().set_last_event(run.generation, Some(last.to_owned()));
             }
             for event in events.drain(..) {
                 let Ok(message) = Parsed::read(event.data) else { continue };
@@ -340,7 +351,6 @@ impl Listener {
             }
         }
         self.pause = parser.retry().unwrap_or(PAUSE);
-        self.last = parser.last_event_id().map(|last| (run.generation, last.to_owned()));
         true
     }
 }

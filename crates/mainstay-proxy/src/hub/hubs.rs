@@ -113,6 +113,11 @@ impl Core for Hubs {
         hub.session(id).ok_or(Lookup::NoSuchSession)
     }
 
+    async fn load_from_disk(&self, server: &str, id: &str) -> Result<Session, Lookup> {
+        let hub = self.get(server).ok_or(Lookup::NoSuchServer)?;
+        if is_id(id) { hub.load_from_disk(id).await } else { Err(Lookup::NoSuchSession) }
+    }
+
     fn close(&self, server: &str, id: &str) -> Result<(), Lookup> {
         let hub = self.get(server).ok_or(Lookup::NoSuchServer)?;
         if hub.close(id) { Ok(()) } else { Err(Lookup::NoSuchSession) }
@@ -124,4 +129,9 @@ fn new_id() -> String {
     let mut bits = [0; 16];
     getrandom::fill(&mut bits).expect("the system has random numbers");
     format!("{:032x}", u128::from_be_bytes(bits))
+}
+
+/// Whether the id has the format of [`new_id`].
+fn is_id(id: &str) -> bool {
+    id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

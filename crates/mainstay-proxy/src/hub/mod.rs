@@ -29,8 +29,11 @@ mod lines;
 mod lists;
 mod local;
 mod outlook;
+mod presence;
 mod progress;
+mod residency;
 mod session;
+mod session_runs;
 mod take_up;
 mod witness;
 mod words;
@@ -39,7 +42,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tokio::sync::watch;
@@ -47,12 +50,14 @@ use tokio::sync::watch;
 use self::copies::Copies;
 use self::level::Level;
 use self::lines::Awaited;
+use self::residency::PendingLoads;
+use self::session::WeakSession;
+use crate::clock::SessionClock;
 use crate::door::Door;
 use crate::frame::Parsed;
-use crate::front::Session as _;
 use crate::gate::Gate;
 use crate::lists::Lists;
-use crate::record::{Keeper, SessionRecord};
+use crate::record::Keeper;
 use crate::upstream::{Hello, Identity};
 
 pub use self::hubs::Hubs;
@@ -61,14 +66,8 @@ pub use self::outlook::{Outlook, Reason, Run};
 pub use self::session::Session;
 pub use self::witness::{Decision, Witness};
 
-/// How many sessions one server may have.
-const SESSIONS: usize = 20_000;
-
 /// How many requests may be held for one server at a time.
 const HELD: usize = 4096;
-
-/// A session that nobody has used for so long is over.
-const EXPIRY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Limits of unanswered requests per server and per session. Further requests are refused before anything is
 /// sent to the server.
@@ -92,6 +91,8 @@ pub struct Settings {
     pub quiet_restart: bool,
     /// Whether every session has a run of its own.
     pub isolate: bool,
+    /// How long such a run is kept for a client that is absent.
+    pub isolate_idle: Duration,
 }
 
 /// What a hub needs of the world.
@@ -105,14 +106,18 @@ pub struct Ports {
     pub isolation: Arc<dyn Isolation>,
     /// Who we are toward servers.
     pub identity: Identity,
-    /// Tells the time of day.
-    pub wall: fn() -> SystemTime,
+    /// Measures the age of sessions.
+    pub clock: SessionClock,
 }
 
 /// Provides runs that belong to one session each.
 pub trait Isolation: Send + Sync + 'static {
-    /// The outlook of the session's own run, which is started if there is none.
+    /// Starts the session's own run, and returns its outlook.
     fn provide(&self, server: &str, session: &str) -> watch::Receiver<Outlook>;
+    /// The outlook of the session's own run, if an earlier daemon started one that is still alive.
+    fn find(&self, server: &str, session: &str) -> Option<watch::Receiver<Outlook>>;
+    /// Stops the session's own run. The session continues, and may start another one.
+    fn stop(&self, server: &str, session: &str);
     /// The session has ended, so its run may.
     fn release(&self, server: &str, session: &str);
 }
@@ -145,8 +150,17 @@ pub struct Hub {
     /// In it are requests of our own user.
     own_door: Arc<Door>,
     settings: Mutex<Arc<Settings>>,
+    /// Whether every session has a run of its own, as the settings say.
+    isolates: AtomicBool,
     outlook: watch::Sender<Outlook>,
+    /// The sessions in memory.
     sessions: Mutex<HashMap<String, Session>>,
+    /// Sessions that are being loaded from disk.
+    pending_loads: PendingLoads,
+    /// The number of sessions at which some are moved to disk.
+    move_to_disk_at: AtomicUsize,
+    /// Active sessions, and some that have become inactive (see `presence`).
+    active: Mutex<Vec<WeakSession>>,
     copies: Copies,
     held: Arc<AtomicUsize>,
     /// The number of unanswered requests.
@@ -172,9 +186,13 @@ impl Hub {
             door: Arc::default(),
             own_door: Arc::default(),
             ports,
+            isolates: AtomicBool::new(settings.isolate),
             settings: Mutex::new(Arc::new(settings)),
             outlook: watch::Sender::new(nothing_yet),
             sessions: Mutex::default(),
+            pending_loads: PendingLoads::default(),
+            move_to_disk_at: AtomicUsize::new(residency::MOVE_TO_DISK_AT),
+            active: Mutex::default(),
             copies: Copies::restored(copy),
             held: Arc::default(),
             open: AtomicUsize::new(0),
@@ -192,19 +210,18 @@ impl Hub {
 
     /// The user decided anew.
     pub fn set(&self, settings: Settings) {
+        self.isolates.store(settings.isolate, Ordering::Relaxed);
         *lock(&self.settings) = Arc::new(settings);
     }
 
-    /// How many sessions there are.
+    /// How many sessions are in memory. Those of clients that have been absent for long may be on disk.
     pub fn session_count(&self) -> usize {
         self.all_sessions().len()
     }
 
-    /// Takes up a session that an earlier daemon had.
-    pub fn restore(self: &Arc<Self>, record: SessionRecord) {
-        let session = Session::restored(Arc::clone(self), record);
-        self.isolate(&session);
-        self.all_sessions().insert(session.id().to_owned(), session);
+    /// Whether this session is in memory.
+    pub fn has(&self, session: &str) -> bool {
+        self.all_sessions().contains_key(session)
     }
 
     /// What is to be expected of the server from now on.
@@ -239,39 +256,13 @@ impl Hub {
             return self.session(id).is_some();
         }
         let Some(session) = self.all_sessions().remove(id) else { return false };
+        self.pending_loads.session_ended(id);
         session.end();
         self.gate.pass(|keeper| keeper.remove(id));
-        if session.is_isolated() {
+        if session.is_isolated() || self.isolates() {
             self.ports.isolation.release(&self.name, id);
         }
         true
-    }
-
-    /// Ends the sessions that nobody has used for a day.
-    pub fn sweep(&self) {
-        let over = |session: &Session| session.idle().is_some_and(|idle| idle > EXPIRY);
-        let expired: Vec<Session> = self.everyone().into_iter().filter(over).collect();
-        for session in expired {
-            tracing::info!(server = %self.name, session = session.id(), "session expired");
-            self.close(session.id());
-        }
-    }
-
-    /// Notes on disk when sessions were last used.
-    pub fn note_use(&self) {
-        let used = self.everyone().iter().map(Session::last_use).collect();
-        self.gate.pass(|keeper| keeper.touched(used));
-    }
-
-    /// A new session, or none if there are too many.
-    fn open(self: &Arc<Self>, id: String) -> Option<Session> {
-        let session = Session::new(Arc::clone(self), id, true);
-        let mut sessions = self.all_sessions();
-        if sessions.len() >= SESSIONS {
-            return None;
-        }
-        sessions.insert(session.id().to_owned(), session.clone());
-        Some(session)
     }
 
     fn session(&self, id: &str) -> Option<Session> {
@@ -321,16 +312,18 @@ impl Hub {
         self.ports.witness.unreachable(&self.name, generation);
     }
 
-    /// Gives a session a run of its own, if that is how the server is run.
-    fn isolate(&self, session: &Session) {
-        if self.settings().isolate && !session.is_isolated() {
-            session.isolate(self.ports.isolation.provide(&self.name, session.id()));
-        }
+    /// Whether every session has a run of its own.
+    fn isolates(&self) -> bool {
+        self.isolates.load(Ordering::Relaxed)
     }
 
-    /// The time of day.
-    fn wall(&self) -> SystemTime {
-        (self.ports.wall)()
+    fn clock(&self) -> &SessionClock {
+        &self.ports.clock
+    }
+
+    /// The current time of the session clock.
+    fn now(&self) -> Duration {
+        self.ports.clock.now()
     }
 
     /// Leave to hold a request, for as long as the result lives; none when too many are held.
@@ -371,19 +364,12 @@ impl Hub {
 
     /// Whether all sessions share one run, also while there is none.
     fn is_shared(&self) -> bool {
-        !self.settings().isolate && self.speaks_lines.load(Ordering::Relaxed)
+        !self.isolates() && self.speaks_lines.load(Ordering::Relaxed)
     }
 
     /// Whether a session has its run for itself.
     fn is_alone(&self, session: &Session) -> bool {
         !self.is_shared() || self.only_session().as_ref() == Some(session)
-    }
-
-    fn only_session(&self) -> Option<Session> {
-        let sessions = self.all_sessions();
-        let mut all = sessions.values();
-        let only = all.next()?.clone();
-        all.next().is_none().then_some(only)
     }
 
     fn everybody(&self, tell: impl Fn(&Session)) {

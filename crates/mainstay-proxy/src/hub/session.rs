@@ -2,22 +2,25 @@
 
 mod asks;
 mod open;
+mod own_run;
+mod usage;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tokio::sync::watch;
 
 use self::asks::Asks;
 use self::open::Open;
+use self::own_run::OwnRun;
+use self::usage::Usage;
 use super::http::HttpLane;
 use super::level::Level;
-use super::outlook::{Outlook, Run, RunLink};
+use super::outlook::{Run, RunLink};
 use super::{Hub, exchange};
 use crate::frame::{self, Kind, Method, Parsed};
 use crate::front::{self, Answering, ProtocolVersion};
@@ -42,11 +45,12 @@ struct Inner {
     streams: Streams,
     /// Its own session with a server that speaks HTTP.
     http: HttpLane,
-    /// The outlook of its own run, if the server is not shared.
-    own_run: OnceLock<watch::Receiver<Outlook>>,
-    created: SystemTime,
-    /// When it was last used, in seconds since 1970.
+    own_run: OwnRun,
+    /// When a request of the client was last answered, or when the session started, in milliseconds of the
+    /// session clock.
     used: AtomicU64,
+    /// The value of `used` that was last saved to disk.
+    saved_use: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -54,7 +58,7 @@ struct Inner {
 struct State {
     terms: Terms,
     version: Option<ProtocolVersion>,
-    initialized: bool,
+    usage: Usage,
     /// Whether it is kept on disk.
     kept: bool,
     /// Whether it has ended, so that nothing of it is kept any more.
@@ -86,25 +90,26 @@ impl Session {
     }
 
     fn inner(hub: Arc<Hub>, id: String, kept: bool) -> Inner {
-        let now = hub.wall();
+        let now = millis(hub.now());
         let streams = if kept { Streams::kept(&id, hub.gate().clone()) } else { Streams::new() };
         Inner {
             id,
-            created: now,
-            used: AtomicU64::new(seconds(now)),
+            used: AtomicU64::new(now),
+            saved_use: AtomicU64::new(now),
             hub,
             streams,
             http: HttpLane::default(),
-            own_run: OnceLock::new(),
+            own_run: OwnRun::default(),
             state: Mutex::new(State { kept, ..State::default() }),
         }
     }
 
     /// A session as it was stored.
     pub(super) fn restored(hub: Arc<Hub>, record: SessionRecord) -> Self {
-        let used = AtomicU64::new(seconds(record.used_at));
         let mut inner = Self::inner(hub, record.id, true);
-        (inner.created, inner.used) = (record.created_at, used);
+        // The clock may have been saved before the last use of the session.
+        let used = millis(record.used_at.min(inner.hub.now()));
+        (inner.used, inner.saved_use) = (AtomicU64::new(used), AtomicU64::new(used));
         inner.http = record.upstream.as_ref().map(HttpLane::restored).unwrap_or_default();
         let session = Self { inner: Arc::new(inner) };
         {
@@ -115,7 +120,7 @@ impl Session {
                 subscriptions: record.subscriptions.into_iter().collect(),
             };
             state.version = record.version.parse().ok();
-            state.initialized = record.initialized;
+            state.usage = if record.initialized { Usage::Used } else { Usage::Unused };
             state.knows = record.run.unwrap_or_default();
         }
         session.inner.streams.write_down_general();
@@ -149,33 +154,6 @@ impl Session {
 
     pub(super) fn subscribes_to(&self, uri: &str) -> bool {
         self.state().terms.subscriptions.contains(uri)
-    }
-
-    /// What is to be expected now of the run that serves this session.
-    pub(super) fn present(&self) -> Outlook {
-        match self.inner.own_run.get() {
-            Some(own) => own.borrow().clone(),
-            None => self.hub().present(),
-        }
-    }
-
-    /// The outlook of the run that serves this session.
-    pub(super) fn outlook(&self) -> watch::Receiver<Outlook> {
-        match self.inner.own_run.get() {
-            Some(own) => own.clone(),
-            None => self.hub().outlook(),
-        }
-    }
-
-    /// Whether the run that serves this session is its own.
-    pub(super) fn is_isolated(&self) -> bool {
-        self.inner.own_run.get().is_some()
-    }
-
-    /// The run that serves this session is its own from now on.
-    pub(super) fn isolate(&self, outlook: watch::Receiver<Outlook>) {
-        // If there is one already, it is the same.
-        self.inner.own_run.set(outlook).ok();
     }
 
     /// The client wants to be initialized with these parameters. A run of its own, if it is given
@@ -239,8 +217,8 @@ impl Session {
         match &run.link {
             RunLink::Lines(lane)
                 if lane.misses_nothing() && self.state().knows == run.generation => {}
-            // Its session is opened by whoever needs it next; subscribers need it now.
-            RunLink::Http(_) if subscriptions.is_empty() => {}
+            // Its session is opened by the next request; subscribers that are present need it now.
+            RunLink::Http(_) if subscriptions.is_empty() || !self.is_active() => {}
             RunLink::Http(http) if !self.http().is_open_with(http) => {
                 HttpLane::reopen(self, run.generation);
             }
@@ -259,19 +237,6 @@ impl Session {
 
     pub(super) fn general(&self) -> &Arc<Stream> {
         self.inner.streams.general()
-    }
-
-    /// The session, and when it was last used.
-    pub(super) fn last_use(&self) -> (String, SystemTime) {
-        let used = Duration::from_secs(self.inner.used.load(Ordering::Relaxed));
-        (self.inner.id.clone(), SystemTime::UNIX_EPOCH + used)
-    }
-
-    /// How long the session has not been used; none while it is in use.
-    pub(super) fn idle(&self) -> Option<Duration> {
-        let busy = !self.state().open.is_empty() || self.general().has_reader();
-        let idle = self.hub().wall().duration_since(self.last_use().1).unwrap_or_default();
-        (!busy).then_some(idle)
     }
 
     /// Something for the client, on the stream of a request or on the general one.
@@ -322,6 +287,18 @@ impl Session {
         self.inner.http.close(self);
     }
 
+    /// Ends this in-memory copy; the session continues when it is loaded again. Nothing of this copy is saved
+    /// from here on.
+    pub(super) fn leave_memory(&self) {
+        self.state().over = true;
+        self.general().cancel();
+    }
+
+    /// The record from which the session can be loaded again.
+    pub(super) fn record(&self) -> Option<SessionRecord> {
+        self.record_of(&self.state())
+    }
+
     fn keep(&self, state: &State) {
         if state.kept
             && !state.over
@@ -337,13 +314,12 @@ impl Session {
             server: self.hub().name().to_owned(),
             params: state.terms.params.as_ref()?.get().to_owned().into(),
             version: state.version?.as_str().to_owned(),
-            initialized: state.initialized,
+            initialized: state.usage.is_used(),
             level: state.terms.level.map(|level| level.as_str().to_owned()),
             subscriptions: state.terms.subscriptions.iter().cloned().collect(),
             run: (state.knows != 0).then_some(state.knows),
             upstream: self.http().record(),
-            created_at: self.inner.created,
-            used_at: self.last_use().1,
+            used_at: self.last_present(),
         })
     }
 
@@ -394,11 +370,7 @@ impl front::Session for Session {
             Kind::Result | Kind::Error => self.answered(&message),
             Kind::Request => {}
             Kind::Notification => match message.method() {
-                Some(Method::Initialized) => {
-                    let mut state = self.state();
-                    state.initialized = true;
-                    self.keep(&state);
-                }
+                Some(Method::Initialized) => self.mark_used(),
                 Some(Method::Cancelled) => self.cancelled(&message),
                 // Roots are never merged: a server that others use too would take them for theirs.
                 Some(Method::RootsChanged) if !self.hub().is_alone(self) => {}
@@ -412,6 +384,7 @@ impl front::Session for Session {
     }
 
     fn listens(&self) {
+        self.track_if_active();
         self.inner.http.listen(self);
     }
 
@@ -444,6 +417,6 @@ impl WeakSession {
     }
 }
 
-fn seconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

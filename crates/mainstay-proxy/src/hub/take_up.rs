@@ -31,7 +31,7 @@ impl Hub {
     pub(super) fn awaited_of(&self, generation: u64, owner: Option<&Session>) -> Vec<Awaited> {
         let is_theirs = |awaited: &mut Awaited| match owner {
             Some(owner) => awaited.session() == owner,
-            None => !awaited.session().is_isolated(),
+            None => !awaited.session().is_isolated() && !awaited.session().lacks_own_run(),
         };
         let mut awaited: Vec<_> = lock(&self.awaited).extract_if(.., is_theirs).collect();
         // Those of earlier runs wait in vain, which they learn from the outlook.

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tracing::warn;
 
 use self::durable::Durable;
@@ -56,6 +57,8 @@ struct Shared {
     audience: Audience,
     is_resumable: bool,
     is_closed: bool,
+    /// When the last reader left, if the stream can be resumed.
+    left: Option<Instant>,
     waker: Option<Waker>,
 }
 
@@ -153,6 +156,11 @@ impl Stream {
         self.lock().is_attached()
     }
 
+    /// When the last reader left, if the stream can be resumed.
+    pub(crate) fn left_at(&self) -> Option<Instant> {
+        self.lock().left
+    }
+
     /// Whether [`Stream::finish`] was called.
     pub fn is_finished(&self) -> bool {
         self.lock().log.has_ended()
@@ -198,6 +206,7 @@ impl Stream {
             audience: Audience::Nobody,
             is_resumable,
             is_closed: false,
+            left: None,
             waker: None,
         };
         Self { shared: Mutex::new(shared), changed: Notify::new(), inherited: None }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::log::{Item, Next};
 use super::{Audience, Shared, Stream};
@@ -126,7 +127,9 @@ impl Drop for Reader {
         }
         shared.audience = Audience::Nobody;
         shared.waker = None;
-        if !shared.is_resumable {
+        if shared.is_resumable {
+            shared.left = Some(Instant::now());
+        } else {
             shared.close();
         }
         drop(shared);

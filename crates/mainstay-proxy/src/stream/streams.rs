@@ -181,9 +181,9 @@ impl Streams {
         }
     }
 
-    /// How many kept streams are waiting for their answer.
-    pub fn waiting(&self) -> usize {
-        self.lock().kept.iter().filter(|kept| !kept.stream.is_finished()).count()
+    /// Whether any stream of a request is kept for resumption.
+    pub(crate) fn has_kept(&self) -> bool {
+        !self.lock().kept.is_empty()
     }
 
     /// Finds what a client that got this event may still read.

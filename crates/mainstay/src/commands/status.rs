@@ -145,7 +145,10 @@ fn requests(proxy: &ProxySettings) -> String {
         format!("wait up to {}", human_duration(proxy.hold))
     }];
     if proxy.isolate {
-        parts.push("each session has a process of its own".to_owned());
+        let idle = human_duration(proxy.isolate_idle);
+        parts.push(format!(
+            "each session has a process of its own, {idle} while its client is away"
+        ));
     }
     if !proxy.replay.is_empty() {
         let tools: Vec<String> = proxy.replay.iter().map(|tool| tame(tool)).collect();
@@ -332,14 +335,15 @@ mod tests {
         let proxy = ProxySettings {
             hold: std::time::Duration::ZERO,
             isolate: true,
+            isolate_idle: std::time::Duration::from_secs(300),
             replay: ["add", "convert"].map(str::to_owned).into(),
             port: Some(9_000),
             quiet_restart: true,
         };
         assert_eq!(
             requests(&proxy),
-            "never wait; each session has a process of its own; safe to call twice: add, \
-             convert; also on port 9000; no note after a restart"
+            "never wait; each session has a process of its own, 5 min while its client is away; \
+             safe to call twice: add, convert; also on port 9000; no note after a restart"
         );
     }
 

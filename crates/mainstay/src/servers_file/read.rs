@@ -81,6 +81,7 @@ enum Value {
 struct Proxy {
     hold: Option<Time>,
     isolate: Option<bool>,
+    isolate_idle: Option<Time>,
     replay: Option<BTreeSet<String>>,
     port: Option<u16>,
     quiet_restart: Option<bool>,
@@ -275,6 +276,7 @@ impl Proxy {
         ProxySettings {
             hold: self.hold.map_or(default.hold, |Time(time)| time),
             isolate: self.isolate.unwrap_or(default.isolate),
+            isolate_idle: self.isolate_idle.map_or(default.isolate_idle, |Time(time)| time),
             replay: self.replay.clone().unwrap_or(default.replay),
             port: self.port.or(default.port),
             quiet_restart: self.quiet_restart.unwrap_or(default.quiet_restart),

@@ -131,6 +131,9 @@ fn proxy_lines(proxy: &ProxySettings) -> Vec<(&'static str, toml::Value)> {
     if proxy.isolate != default.isolate {
         lines.push(("isolate", proxy.isolate.into()));
     }
+    if proxy.isolate_idle != default.isolate_idle {
+        lines.push(("isolate-idle", time(proxy.isolate_idle)));
+    }
     if proxy.replay != default.replay {
         lines.push(("replay", texts(&proxy.replay)));
     }

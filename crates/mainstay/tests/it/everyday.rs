@@ -108,7 +108,8 @@ fn status_and_why_in_json() {
     assert_eq!((&status["env"], &status["cwd"]), (&json!(["TOKEN"]), &json!("[ROOT]/project")));
     assert_eq!(status["restart_max"], 3);
     let proxy = json!({
-        "hold": "1m", "isolate": false, "replay": ["add"], "port": null, "quiet_restart": false,
+        "hold": "1m", "isolate": false, "isolate_idle": "30m", "replay": ["add"], "port": null,
+        "quiet_restart": false,
     });
     assert_eq!(status["proxy"], proxy);
 
@@ -312,7 +313,8 @@ fn an_export_holds_no_secret_and_can_be_imported() {
     let env = TestEnv::new().with_var("TOKEN", "hush-hush");
     let options = ["-e", "TOKEN=hush-hush", "--restart-max", "3", "--stop-timeout", "2s"];
     env.run_server("time", &options, &[&fixture()]);
-    let options = ["--hold", "5s", "--isolate", "--replay", "add", "--quiet-restart"];
+    let options = ["--hold", "5s", "--isolate", "--isolate-idle", "5m", "--replay", "add"];
+    let options = [&options[..], &["--quiet-restart"]].concat();
     env.run_server("other", &options, &[&fixture(), "--stderr", "two words"]);
     let file = env.ok(["export"]);
     assert!(!file.contains("hush"), "{file}");

@@ -123,18 +123,20 @@ fn the_help_of_run() {
                                        environment
 
     Clients:
-          --client <ID>     Register it with this client only (repeatable) [default: with those of
-                            `mainstay client add`]
-          --no-clients      Register it with no client
-          --refresh <WHEN>  When its entries are taken out and added again, so that clients connect anew
-                            [default: auto] [possible values: auto, always, never]
-          --hold <TIME>     How long a request may wait while it is down; 0s for not at all [default:
-                            45s]
-          --isolate         Give each session a process of its own, with stdio
-          --replay <TOOL>   A tool that may be called twice: its calls are repeated if it stops in
-                            between
-          --port <PORT>     Let clients reach it on a port of its own too
-          --quiet-restart   Do not tell in the first result after a restart that its memory was lost
+          --client <ID>          Register it with this client only (repeatable) [default: with those of
+                                 `mainstay client add`]
+          --no-clients           Register it with no client
+          --refresh <WHEN>       When its entries are taken out and added again, so that clients connect
+                                 anew [default: auto] [possible values: auto, always, never]
+          --hold <TIME>          How long a request may wait while it is down; 0s for not at all
+                                 [default: 45s]
+          --isolate              Give each session a process of its own, with stdio
+          --isolate-idle <TIME>  How long such a process is kept while its client is away [default: 30m]
+          --replay <TOOL>        A tool that may be called twice: its calls are repeated if it stops in
+                                 between
+          --port <PORT>          Let clients reach it on a port of its own too
+          --quiet-restart        Do not tell in the first result after a restart that its memory was
+                                 lost
 
     Restarts:
           --restart-max <N>            Restarts in a row before it is given up [default: 10]

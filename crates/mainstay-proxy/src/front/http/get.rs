@@ -8,10 +8,10 @@ use super::Front;
 use super::body::{Body, Opening};
 use super::head::{self, Accept, LAST_EVENT_ID};
 use super::reply::{self, Refusal};
-use crate::front::{Core, ProtocolVersion, Session};
+use crate::front::{Core, ProtocolVersion, Session, find};
 use crate::stream::{EventId, Found, Start};
 
-pub(super) fn get<C: Core>(
+pub(super) async fn get<C: Core>(
     front: &Front<C>,
     server: &str,
     headers: &HeaderMap,
@@ -21,11 +21,11 @@ pub(super) fn get<C: Core>(
     }
     head::check_version(headers)?;
     let id = head::session_id(headers)?;
-    let session = front.core.session(server, id).map_err(Refusal::Lookup)?;
+    let session = find(&*front.core, server, id).await.map_err(Refusal::Lookup)?;
     let (streams, opening) = (session.streams(), opening(session.version()));
     let general = |start| {
-        session.listens();
         let reader = streams.general().reader(start);
+        session.listens();
         let event = streams.general_event();
         Body::events_until(reader, event, opening, front.ending(), front.ended())
     };

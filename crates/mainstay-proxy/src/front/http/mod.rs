@@ -191,9 +191,10 @@ async fn take<C: Core>(
             let is_admitted = || caller == Caller::Trusted || has_token(Some(server));
             post::take(front, server, &head.headers, body, way, is_admitted).await?
         }
-        Method::GET => Taken::Done(get::get(front, server, &head.headers)?),
+        Method::GET => Taken::Done(get::get(front, server, &head.headers).await?),
         Method::DELETE => {
             let id = head::session_id(&head.headers)?;
+            super::find(&*front.core, server, id).await.map_err(Refusal::Lookup)?;
             front.core.close(server, id).map_err(Refusal::Lookup)?;
             Taken::Done(reply::empty(StatusCode::NO_CONTENT))
         }

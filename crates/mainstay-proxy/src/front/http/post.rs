@@ -63,12 +63,12 @@ pub(super) async fn take<C: Core>(
     if !is_admitted() {
         return Err(Refusal::BadToken);
     }
-    let session = || {
+    let session = async || {
         let id = head::session_id(headers)?;
-        front.core.session(server, id).map_err(Refusal::Lookup)
+        crate::front::find(&*front.core, server, id).await.map_err(Refusal::Lookup)
     };
     if is_batch(&text) {
-        return take_batch(session()?, accept, &text);
+        return take_batch(session().await?, accept, &text);
     }
     let message = parse(text).await.map_err(Refusal::Frame)?;
     match message.kind() {
@@ -76,7 +76,7 @@ pub(super) async fn take<C: Core>(
             initialize(front, server, accept, message)
         }
         Kind::Request => {
-            let session = session()?;
+            let session = session().await?;
             let version = session.version();
             let at_once = head::wants_head_at_once(headers, accept, version);
             let id = id_of(&message);
@@ -85,7 +85,7 @@ pub(super) async fn take<C: Core>(
             Ok(Taken::Request(asked, run))
         }
         Kind::Notification | Kind::Result | Kind::Error => {
-            session()?.post(message);
+            session().await?.post(message);
             Ok(Taken::Done(reply::empty(StatusCode::ACCEPTED)))
         }
     }

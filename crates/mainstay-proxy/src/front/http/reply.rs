@@ -106,23 +106,28 @@ impl Refusal {
     fn status(&self) -> StatusCode {
         match self {
             Self::Foreign | Self::NoToken(_) | Self::BadToken => StatusCode::FORBIDDEN,
-            Self::NoSuchPath { .. } | Self::Lookup(_) => StatusCode::NOT_FOUND,
+            Self::NoSuchPath { .. }
+            | Self::Lookup(Lookup::NoSuchServer | Lookup::NoSuchSession) => StatusCode::NOT_FOUND,
             Self::Method | Self::NoMoreEvents => StatusCode::METHOD_NOT_ALLOWED,
             Self::NotAcceptable | Self::NoEventsAccepted => StatusCode::NOT_ACCEPTABLE,
             Self::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::TooManyLarge => StatusCode::TOO_MANY_REQUESTS,
-            Self::Cut | Self::Version(_) | Self::Frame(_) | Self::Batch(_) | Self::NoSessionId => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::Cut
+            | Self::Version(_)
+            | Self::Frame(_)
+            | Self::Batch(_)
+            | Self::NoSessionId
+            | Self::Lookup(Lookup::Unreadable) => StatusCode::BAD_REQUEST,
         }
     }
 
     fn code(&self) -> i64 {
         match self {
             Self::Frame(error) => error.code(),
-            Self::Lookup(_) => SESSION_NOT_FOUND,
+            Self::Lookup(Lookup::NoSuchServer | Lookup::NoSuchSession) => SESSION_NOT_FOUND,
+            Self::Lookup(Lookup::Unreadable) => INTERNAL_ERROR,
             Self::Foreign
             | Self::NoToken(_)
             | Self::BadToken

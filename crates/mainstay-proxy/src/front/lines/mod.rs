@@ -167,7 +167,7 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
         reader: impl AsyncBufRead + Unpin,
         leave: impl Future<Output = ()>,
     ) -> Result<Ended, LinesError> {
-        self.resume()?;
+        self.resume().await?;
         let (mut input, mut leave) = (Input::new(reader), pin!(leave));
         let (mut taken, broken) = (0, Arc::clone(&self.broken));
         loop {
@@ -184,9 +184,10 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
         }
     }
 
-    fn resume(&mut self) -> Result<(), LinesError> {
+    async fn resume(&mut self) -> Result<(), LinesError> {
         let Some(id) = &self.client.resume else { return Ok(()) };
-        let session = self.core.session(&self.client.server, id).map_err(LinesError::Resume)?;
+        let found = super::find(&*self.core, &self.client.server, id).await;
+        let session = found.map_err(LinesError::Resume)?;
         let taken_up = session.streams().taken_up();
         self.enter(session);
         for stream in taken_up {
@@ -339,8 +340,8 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
     /// From now on this is the client's session.
     fn enter(&mut self, session: C::Session) {
         (self.opened)(session.id());
-        session.listens();
         let mut general = session.streams().general().reader_for_good();
+        session.listens();
         let lines = self.lines.clone();
         *lock(&self.session) = Some(session);
         self.spawn(async move {

@@ -111,6 +111,10 @@ impl Core for Fake {
         self.sessions.lock().unwrap().get(id).cloned().ok_or(Lookup::NoSuchSession)
     }
 
+    async fn load_from_disk(&self, _server: &str, _id: &str) -> Result<FakeSession, Lookup> {
+        Err(Lookup::NoSuchSession)
+    }
+
     fn close(&self, server: &str, id: &str) -> Result<(), Lookup> {
         self.session(server, id)?.abandon();
         Ok(())

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Session, seconds};
-use crate::frame::{Id, Parsed};
+use super::Session;
+use crate::frame::{Id, Method, Parsed};
 use crate::hub::{LARGE, OPEN, OPEN_BYTES, OPEN_BYTES_IN_SESSION, OPEN_IN_SESSION};
 use crate::stream::Stream;
 
@@ -30,24 +30,30 @@ impl Session {
         &'a self,
         message: &Parsed,
         id: Id<'a>,
+        method: &Method,
         stream: &'a Arc<Stream>,
     ) -> Option<OpenRequest<'a>> {
-        self.inner.used.store(seconds(self.hub().wall()), Ordering::Relaxed);
         let bytes = Some(message.text().len()).filter(|bytes| *bytes > LARGE).unwrap_or(0);
-        let mut state = self.state();
-        let hub = self.hub();
-        let in_session = (state.open_count, state.open_bytes);
-        let of_server = (hub.open.load(Ordering::Relaxed), hub.open_bytes.load(Ordering::Relaxed));
-        if !fits(in_session, of_server, bytes) && stream.inherited().is_none() {
-            return None;
+        let needs_marking = {
+            let mut state = self.state();
+            let hub = self.hub();
+            let in_session = (state.open_count, state.open_bytes);
+            let of_server =
+                (hub.open.load(Ordering::Relaxed), hub.open_bytes.load(Ordering::Relaxed));
+            if !fits(in_session, of_server, bytes) && stream.inherited().is_none() {
+                return None;
+            }
+            let open = Open { stream: Arc::clone(stream), interactive: false };
+            state.open.insert(id.get().into(), open);
+            state.open_count += 1;
+            state.open_bytes += bytes;
+            hub.open.fetch_add(1, Ordering::Relaxed);
+            hub.open_bytes.fetch_add(bytes, Ordering::Relaxed);
+            state.needs_marking()
+        };
+        if needs_marking && *method != Method::Initialize {
+            self.mark_used();
         }
-        let open = Open { stream: Arc::clone(stream), interactive: false };
-        state.open.insert(id.get().into(), open);
-        state.open_count += 1;
-        state.open_bytes += bytes;
-        hub.open.fetch_add(1, Ordering::Relaxed);
-        hub.open_bytes.fetch_add(bytes, Ordering::Relaxed);
-        drop(state);
         Some(OpenRequest { session: self, id: id.get(), bytes, stream })
     }
 
@@ -91,6 +97,8 @@ impl Drop for OpenRequest<'_> {
         }
         // Nobody waits for the answer to a question that was part of it.
         state.asks.end_with(self.stream);
+        drop(state);
+        self.session.touch();
     }
 }
 

@@ -1,11 +1,11 @@
 use std::sync::Mutex;
-use std::time::SystemTime;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::gate::Gate;
-use crate::record::{Keeper, SessionRecord, StreamKey};
+use crate::record::{Keeper, RecordLookup, SessionRecord, StreamKey};
 use crate::stream::{Found, Reader, Streams};
 
 /// All that was noted of streams, in order.
@@ -15,7 +15,15 @@ struct Notes(Mutex<Vec<(u64, StreamNews)>>);
 impl Keeper for Notes {
     fn save(&self, _record: SessionRecord) {}
 
-    fn touched(&self, _used: Vec<(String, SystemTime)>) {}
+    fn touched(&self, _now: Duration, _used: Vec<(String, Duration)>) {}
+
+    fn move_to_disk(&self, _record: SessionRecord) -> bool {
+        true
+    }
+
+    fn find(&self, _id: &str) -> RecordLookup {
+        Box::pin(async { Ok(None) })
+    }
 
     fn remove(&self, _id: &str) {}
 

@@ -114,6 +114,11 @@ impl Client {
         timeout(Duration::from_secs(1), self.next()).await.is_err()
     }
 
+    /// Disconnects without ending its session, and returns the id of the session.
+    pub(super) fn leaves(self) -> String {
+        self.session.id().to_owned()
+    }
+
     /// Whether the general stream has ended.
     pub(super) async fn hears_the_end(&self) -> bool {
         soon(self.next()).await.is_none()

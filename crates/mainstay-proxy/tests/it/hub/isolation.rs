@@ -142,3 +142,56 @@ async fn a_session_hears_what_may_have_changed_between_its_runs() {
     assert_eq!(told["method"], "notifications/resources/updated");
     assert_eq!(told["params"]["uri"], "a://b");
 }
+
+const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Has the next run of a session answer a call.
+async fn is_served_by_another_run(world: &World, id: &str) {
+    let client = Client::new(world.hubs.session(NAME, id).unwrap());
+    let asked = client.calls("peek");
+    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    let place = world.notes.own.lock().unwrap().iter().position(|(own, _)| own == id);
+    let mut server = provides(world, place.expect("it wants a run again")).await;
+    let call = server.reads_call("peek").await;
+    server.returns(&call, "anew").await;
+    assert_eq!(asked.text().await, "anew");
+}
+
+fn runs(world: &World) -> usize {
+    world.hub.sweep();
+    world.notes.own.lock().unwrap().len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_run_of_an_absent_client_stops_and_its_session_continues() {
+    let world = isolated();
+    let (stays, _server) = joins(&world, 0).await;
+    let (one, _other) = joins(&world, 1).await;
+    one.posts(&json!({"method": "notifications/initialized"}));
+    let id = one.leaves();
+    tokio::time::sleep(MINUTE * 29).await;
+    assert_eq!(runs(&world), 2);
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(runs(&world), 1);
+    assert!(world.notes.own(0).0 == stays.session.id(), "whoever listens is present");
+    is_served_by_another_run(&world, &id).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_absent_clients_keep_their_runs() {
+    let world = isolated();
+    let mut gone = Vec::new();
+    for _ in 0..20 {
+        // With one more run, the run of another session stops.
+        let place = world.notes.own.lock().unwrap().len().min(16);
+        let (client, server) = joins(&world, place).await;
+        client.posts(&json!({"method": "notifications/initialized"}));
+        gone.push((client.leaves(), server));
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    }
+    assert_eq!(runs(&world), 16);
+    let ids: Vec<_> = world.notes.own.lock().unwrap().iter().map(|(id, _)| id.clone()).collect();
+    assert!(gone[4..].iter().all(|(id, _)| ids.contains(id)), "the longest absent lost theirs");
+    is_served_by_another_run(&world, &gone[0].0).await;
+    assert_eq!(runs(&world), 16);
+}

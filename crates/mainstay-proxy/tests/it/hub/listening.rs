@@ -1,13 +1,14 @@
 //! What servers that speak HTTP say outside of requests.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mainstay_proxy::Outlook;
-use mainstay_proxy::front::Session as _;
+use mainstay_proxy::front::{Core as _, Session as _};
 use serde_json::json;
 
 use super::site::{Site, Turn};
-use super::{Client, World};
+use super::{Client, NAME, World};
 use crate::soon;
 
 async fn site() -> Site {
@@ -185,4 +186,84 @@ async fn a_session_that_was_lost_is_opened_again_to_listen() {
     site.turn().await.responds(404, "", "").await;
     let turn = soon(listens(&mut site)).await;
     assert_eq!(turn.session(), "s3");
+}
+
+/// Lets time pass, but for the network.
+async fn passes(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn a_client_that_left_has_no_upstream_listener_and_resumes_when_it_is_back() {
+    let (world, mut site) = (World::new(), site().await);
+    world.is_served_by(&site).await;
+    let client = world.client().await;
+    client.session.listens();
+    let mut turn = listens(&mut site).await;
+    is_heard(&mut turn, &client, "e1").await;
+    let id = client.leaves();
+    // So that the listener has noticed.
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    passes(Duration::from_secs(31)).await;
+    turn.ends().await;
+
+    let client = Client::new(world.hubs.session(NAME, &id).unwrap());
+    client.session.listens();
+    let mut turn = listens(&mut site).await;
+    assert_eq!(turn.header("last-event-id"), Some("e1"));
+    is_heard(&mut turn, &client, "e2").await;
+}
+
+#[tokio::test]
+async fn clients_that_left_are_not_introduced_to_the_next_run() {
+    let (world, mut first) = (World::new(), site().await);
+    world.is_served_by(&first).await;
+    for _ in 0..20 {
+        let gone = world.client().await;
+        gone.session.listens();
+        listens(&mut first).await;
+        gone.leaves();
+    }
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    passes(Duration::from_secs(31)).await;
+    let client = world.client().await;
+    drop(first);
+    let mut second = site().await;
+    world.is_served_by(&second).await;
+    let asked = client.calls("poke");
+    second.call("poke").await.returns("done").await;
+    assert_eq!(asked.text().await, "done");
+    let opened = second.past().iter().filter(|done| done.contains("POST initialize")).count();
+    assert_eq!(opened, 2, "ours and that of the client: {:?}", second.past());
+}
+
+#[tokio::test]
+async fn requests_take_precedence_over_background_sessions() {
+    let (world, mut first) = (World::new(), site().await);
+    world.is_served_by(&first).await;
+    let client = world.client().await;
+    let mut others = Vec::new();
+    for _ in 0..20 {
+        let other = world.client().await;
+        other.session.listens();
+        others.push((listens(&mut first).await, other));
+    }
+    let mut second = site().await;
+    let run = soon(world.hub.enter(second.link(), world.arrival())).await.unwrap();
+    second.leaves_sessions_to_the_test();
+    world.hub.look(Outlook::Up(run));
+    let mut ahead = Vec::new();
+    for _ in 0..4 {
+        ahead.push(second.turn().await);
+    }
+    let _asked = client.calls("poke");
+    let turn = second.turn().await;
+    assert_eq!(turn.message["method"], "initialize");
+    // The others are still at it, so this is the one that the request needs.
+    let hello = super::server::hello(&json!({}));
+    let answer = json!({"jsonrpc": "2.0", "id": turn.message["id"], "result": hello});
+    turn.says(&answer).await;
+    second.call("poke").await;
 }

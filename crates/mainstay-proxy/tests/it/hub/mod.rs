@@ -16,6 +16,7 @@ mod listening;
 mod lists;
 mod local;
 mod logging;
+mod many_sessions;
 mod requests;
 mod restarts;
 mod server;
@@ -24,12 +25,13 @@ mod site;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use mainstay_proxy::front::Core as _;
 use mainstay_proxy::{
-    Arrival, Decision, Hub, Hubs, Identity, Isolation, Keeper, Link, Outlook, Ports, Reason, Run,
-    SessionRecord, Settings, StreamKey, StreamNews, StreamRecord, Witness,
+    Arrival, Decision, Hub, Hubs, Identity, Isolation, Keeper, Link, Outlook, Ports, Reason,
+    RecordLookup, Run, SessionClock, SessionRecord, Settings, StreamKey, StreamNews, StreamRecord,
+    Witness,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -159,6 +161,7 @@ fn settings() -> Settings {
         replay: BTreeSet::from(["peek".to_owned()]),
         quiet_restart: true,
         isolate: false,
+        isolate_idle: Duration::from_secs(1800),
     }
 }
 
@@ -172,7 +175,7 @@ fn ports(notes: &Arc<Notes>) -> Ports {
         witness: Arc::<Notes>::clone(notes),
         isolation: Arc::<Notes>::clone(notes),
         identity: Identity { name: "mainstay".to_owned(), version: "0".to_owned() },
-        wall: || SystemTime::UNIX_EPOCH,
+        clock: SessionClock::resumed(Duration::ZERO),
     }
 }
 
@@ -232,7 +235,22 @@ impl Keeper for Notes {
         records.push(record);
     }
 
-    fn touched(&self, _used: Vec<(String, SystemTime)>) {}
+    fn touched(&self, _now: Duration, _used: Vec<(String, Duration)>) {}
+
+    fn move_to_disk(&self, record: SessionRecord) -> bool {
+        self.streams.lock().unwrap().retain(|(session, _), _| *session != record.id);
+        self.save(record);
+        true
+    }
+
+    fn find(&self, id: &str) -> RecordLookup {
+        let found = self.records().into_iter().find(|record| record.id == id);
+        Box::pin(async {
+            // As from a disk, it is there a moment later.
+            tokio::task::yield_now().await;
+            Ok(found)
+        })
+    }
 
     fn remove(&self, id: &str) {
         self.records.lock().unwrap().retain(|record| record.id != id);
@@ -294,6 +312,14 @@ impl Isolation for Notes {
         let (told, outlook) = watch::channel(Outlook::Coming { due: None, why: Arc::default() });
         own.push((session.to_owned(), told));
         outlook
+    }
+
+    fn find(&self, _server: &str, _session: &str) -> Option<watch::Receiver<Outlook>> {
+        None
+    }
+
+    fn stop(&self, server: &str, session: &str) {
+        self.release(server, session);
     }
 
     fn release(&self, _server: &str, session: &str) {

@@ -136,6 +136,10 @@ pub(super) struct ProxyArgs {
     /// Give each session a process of its own, with stdio
     #[arg(long)]
     pub(super) isolate: bool,
+    /// How long such a process is kept while its client is away
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = duration,
+          requires = "isolate")]
+    pub(super) isolate_idle: Duration,
     /// A tool that may be called twice: its calls are repeated if it stops in between
     #[arg(long, value_name = "TOOL")]
     pub(super) replay: Vec<String>,

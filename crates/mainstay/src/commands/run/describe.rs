@@ -225,6 +225,7 @@ fn proxy_from(args: &ProxyArgs) -> ProxySettings {
     ProxySettings {
         hold: args.hold,
         isolate: args.isolate,
+        isolate_idle: args.isolate_idle,
         replay: args.replay.iter().cloned().collect(),
         port: args.port,
         quiet_restart: args.quiet_restart,
@@ -328,12 +329,15 @@ pub(super) mod tests {
 
     #[test]
     fn the_way_to_the_clients_can_be_set() {
-        let spec =
-            spec("a --hold 0s --isolate --replay b --replay a --port 9000 --quiet-restart -- x")
-                .unwrap();
+        let spec = spec(
+            "a --hold 0s --isolate --isolate-idle 5m --replay b --replay a --port 9000 \
+                  --quiet-restart -- x",
+        )
+        .unwrap();
         let expected = ProxySettings {
             hold: Duration::ZERO,
             isolate: true,
+            isolate_idle: Duration::from_secs(300),
             replay: ["a", "b"].map(str::to_owned).into(),
             port: Some(9_000),
             quiet_restart: true,

@@ -1,0 +1,70 @@
+//! The run that serves a session: its own, or the shared one.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::watch;
+
+use super::Session;
+use crate::hub::lock;
+use crate::hub::outlook::Outlook;
+
+/// The outlook of a session's own run, if it has one.
+#[derive(Debug, Default)]
+pub(super) struct OwnRun {
+    exists: AtomicBool,
+    outlook: Mutex<Option<watch::Receiver<Outlook>>>,
+}
+
+impl Session {
+    /// What is to be expected now of the run that serves this session.
+    pub(in crate::hub) fn present(&self) -> Outlook {
+        match self.own_outlook() {
+            Some(own) => own.borrow().clone(),
+            None if self.lacks_own_run() => nothing_yet(),
+            None => self.hub().present(),
+        }
+    }
+
+    /// The outlook of the run that serves this session.
+    pub(in crate::hub) fn outlook(&self) -> watch::Receiver<Outlook> {
+        match self.own_outlook() {
+            Some(own) => own,
+            // It must not use the shared run.
+            None if self.lacks_own_run() => watch::channel(nothing_yet()).1,
+            None => self.hub().outlook(),
+        }
+    }
+
+    /// Whether the run that serves this session is its own.
+    pub(in crate::hub) fn is_isolated(&self) -> bool {
+        self.inner.own_run.exists.load(Ordering::Relaxed)
+    }
+
+    /// Whether the session needs a run of its own and has none.
+    pub(in crate::hub) fn lacks_own_run(&self) -> bool {
+        self.hub().isolates() && !self.is_isolated() && !self.is_local()
+    }
+
+    /// The run that serves this session is its own from now on.
+    pub(in crate::hub) fn set_own_run(&self, outlook: watch::Receiver<Outlook>) {
+        let own = &self.inner.own_run;
+        *lock(&own.outlook) = Some(outlook);
+        own.exists.store(true, Ordering::Relaxed);
+    }
+
+    /// Removes the run; the next request starts another one.
+    pub(in crate::hub) fn clear_own_run(&self) {
+        let own = &self.inner.own_run;
+        own.exists.store(false, Ordering::Relaxed);
+        *lock(&own.outlook) = None;
+    }
+
+    fn own_outlook(&self) -> Option<watch::Receiver<Outlook>> {
+        if self.is_isolated() { lock(&self.inner.own_run.outlook).clone() } else { None }
+    }
+}
+
+fn nothing_yet() -> Outlook {
+    Outlook::Coming { due: None, why: std::sync::Arc::default() }
+}
