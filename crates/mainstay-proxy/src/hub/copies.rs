@@ -1,7 +1,7 @@
 //! The last good copies of what a server says of itself, and how they are kept good.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ pub(super) struct Copies {
     lists: Mutex<Lists>,
     /// The run whose lists were read last.
     read: watch::Sender<u64>,
+    /// The run whose tool list is known; 0 if the list may have changed since.
+    tools: AtomicU64,
     /// Whether they are about to be read again.
     stale: AtomicBool,
     /// Held while lists are read, so that they are read one after the other.
@@ -41,18 +43,23 @@ pub(super) struct Copies {
 struct Kept {
     hello: Option<Box<RawValue>>,
     lists: Box<RawValue>,
+    /// The run whose tool list this is.
+    #[serde(default)]
+    tools_of: u64,
 }
 
 impl Copies {
     /// As an earlier daemon kept them. One that cannot be read is as good as none.
     pub(super) fn restored(kept: Option<&[u8]>) -> Self {
         let kept: Option<Kept> = kept.and_then(|kept| serde_json::from_slice(kept).ok());
+        let tools = AtomicU64::new(kept.as_ref().map_or(0, |kept| kept.tools_of));
         let (hello, lists) = kept.map(|kept| (kept.hello, kept.lists)).unzip();
         let lists = lists.and_then(|lists| Lists::restore(lists.get().as_bytes()).ok());
         Self {
             hello: Mutex::new(hello.flatten().map(Arc::from)),
             lists: Mutex::new(lists.unwrap_or_default()),
             read: watch::Sender::new(0),
+            tools,
             stale: AtomicBool::new(false),
             reading: tokio::sync::Mutex::default(),
         }
@@ -61,6 +68,12 @@ impl Copies {
     /// Whether the lists are those of this run.
     pub(super) fn are_of(&self, generation: u64) -> bool {
         *self.read.borrow() == generation
+    }
+
+    /// Whether the tool list is of this run, or of a later one.
+    pub(super) fn has_tools_of(&self, generation: u64) -> bool {
+        let known = self.tools.load(Ordering::Relaxed);
+        known != 0 && known >= generation
     }
 
     pub(super) fn hello(&self) -> Option<Arc<RawValue>> {
@@ -78,7 +91,8 @@ impl Copies {
     fn kept(&self) -> Option<Vec<u8>> {
         let hello = self.hello().map(|hello| hello.as_ref().to_owned());
         let lists = serde_json::from_slice(&self.lists().stored()).ok()?;
-        serde_json::to_vec(&Kept { hello, lists }).ok()
+        let tools_of = self.tools.load(Ordering::Relaxed);
+        serde_json::to_vec(&Kept { hello, lists, tools_of }).ok()
     }
 }
 
@@ -104,6 +118,7 @@ impl Hub {
             return;
         };
         self.copies.read.send_replace(0);
+        self.copies.tools.store(0, Ordering::Relaxed);
         if !self.copies.stale.swap(true, Ordering::Relaxed) {
             // It ends when the run does, at the latest.
             catch_panic::spawn(async move {
@@ -134,6 +149,9 @@ impl Hub {
             match read.unwrap_or_else(|_| Err(never_came(kind))) {
                 Ok(pages) => {
                     let change = self.lists().offer(kind, pages);
+                    if kind == ListKind::Tools && change.is_ok() {
+                        self.copies.tools.store(run.generation, Ordering::Relaxed);
+                    }
                     // Two lists may share a notification.
                     if let Ok(Change::Different { .. }) = change
                         && tell

@@ -277,7 +277,8 @@ impl<'a> Exchange<'a> {
 
     /// The run that an earlier daemon sent the request to is not there, or cannot answer.
     fn missed(&mut self, present: &Outlook) {
-        let safe = self.is_safe();
+        let sent = self.out.inherited().and_then(|inherited| inherited.sent);
+        let safe = sent.is_some_and(|sent| self.is_safe(sent.generation));
         self.call.missed(now(), prospect(present), safe);
     }
 
@@ -312,13 +313,13 @@ impl<'a> Exchange<'a> {
         let loss = match fate {
             Fate::Unsent => Loss::Unsent,
             Fate::Forgotten => Loss::Forgotten,
-            Fate::Sent => Loss::Sent { safe: self.is_safe() },
+            Fate::Sent => Loss::Sent { safe: self.is_safe(run.generation) },
         };
         self.call.lost(now(), run.generation, loss);
     }
 
-    /// Whether the request may be executed twice.
-    fn is_safe(&self) -> bool {
+    /// Whether the request, which was sent to the run of that generation, may be executed twice.
+    fn is_safe(&self, generation: u64) -> bool {
         let harmless = match self.message.method() {
             Some(
                 Method::Initialize
@@ -337,7 +338,9 @@ impl<'a> Exchange<'a> {
                 | Method::TasksList
                 | Method::TasksResult,
             ) => true,
-            Some(Method::ToolsCall) => self.session.hub().is_safe_tool(self.message),
+            Some(Method::ToolsCall) => {
+                self.session.hub().is_safe_tool(self.session, self.message, generation)
+            }
             _ => false,
         };
         let was_asked = self.out.inherited().is_some_and(|inherited| inherited.was_asked);

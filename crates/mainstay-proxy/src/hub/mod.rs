@@ -356,10 +356,18 @@ impl Hub {
         lists.has_vanished(&tool).then(|| tool.into_owned())
     }
 
-    /// Whether a call of a tool may be executed twice.
-    fn is_safe_tool(&self, request: &Parsed) -> bool {
+    /// Whether a tool call that was sent to the run of that generation may be repeated. Annotations from an
+    /// earlier run do not count, because this run may be another program.
+    fn is_safe_tool(&self, session: &Session, request: &Parsed, generation: u64) -> bool {
         let Some(tool) = request.name() else { return false };
-        self.settings().replay.contains(&*tool) || self.lists().is_read_only(&tool)
+        if self.settings().replay.contains(&*tool) {
+            return true;
+        }
+        // The lists of a session's own run are not read; it is the same program as the shared run.
+        let shared = || self.outlook.borrow().run().map(|run| run.generation);
+        let generation = if session.is_isolated() { shared() } else { Some(generation) };
+        generation.is_some_and(|generation| self.copies.has_tools_of(generation))
+            && self.lists().is_read_only(&tool)
     }
 
     /// Whether all sessions share one run, also while there is none.

@@ -243,8 +243,10 @@ async fn pages_go_on_across_a_restart() {
 #[tokio::test(start_paused = true)]
 async fn tools_that_only_read_are_replayed() {
     let world = World::new();
-    drop(Library::opens(&world, &[&["read", "write"]]).await);
-    let mut server = world.serves().await;
+    let mut server = world.serves_with(&json!({"tools": {}})).await;
+    let list = server.reads_request("tools/list").await;
+    server.answers(&list, &reply(&[&["read", "write"]], &list).unwrap()).await;
+    sleep(Duration::from_millis(1)).await;
     let client = world.client().await;
     let (read, write) = (client.calls("read"), client.calls("write"));
     server.reads_call("read").await;
@@ -255,4 +257,20 @@ async fn tools_that_only_read_are_replayed() {
     server.returns(&call, "done").await;
     assert_eq!(read.text().await, "done");
     assert!(text(&soon(write.answer()).await).contains("its effect is unknown"));
+}
+
+/// It may be another program than the one whose tools are known.
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_tools_are_not_known_has_none_that_only_read() {
+    let world = World::new();
+    let library = Library::opens(&world, &[&["read"]]).await;
+    let client = world.client().await;
+    library.closes(&world).await;
+    let mut server = world.serves_with(&json!({"tools": {}})).await;
+    let read = client.calls("read");
+    let mut read_lines = [server.reads().await, server.reads().await];
+    read_lines.sort_by_key(|line| line["method"] != "tools/list");
+    assert_eq!(read_lines.each_ref().map(|line| &line["method"]), ["tools/list", "tools/call"]);
+    drop(server);
+    assert!(text(&soon(read.answer()).await).contains("its effect is unknown"));
 }
