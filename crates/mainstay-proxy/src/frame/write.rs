@@ -36,8 +36,17 @@ pub fn result(id: Id<'_>, result: &RawValue) -> Bytes {
 
 /// Writes an answer with a result that is JSON text.
 pub fn result_text(id: Id<'_>, result: &[u8]) -> Bytes {
-    let begin = [r#"{"jsonrpc":"2.0","id":"#, id.get(), r#","result":"#].concat();
-    [begin.as_bytes(), result, b"}"].concat().into()
+    answer_text(id, r#","result":"#, result)
+}
+
+/// Writes an answer with an error object that is JSON text.
+pub fn error_text(id: Id<'_>, error: &[u8]) -> Bytes {
+    answer_text(id, r#","error":"#, error)
+}
+
+fn answer_text(id: Id<'_>, before_payload: &str, payload: &[u8]) -> Bytes {
+    let begin = [r#"{"jsonrpc":"2.0","id":"#, id.get(), before_payload].concat();
+    [begin.as_bytes(), payload, b"}"].concat().into()
 }
 
 /// Writes an answer that only says that all went well.

@@ -125,6 +125,8 @@ enum Reply {
     Answer(Parsed),
     /// It was too long to keep.
     TooLong,
+    /// It was not valid JSON.
+    Invalid,
     /// It was the request itself.
     Echo,
     /// There will be none.
@@ -366,6 +368,10 @@ impl LineLane {
             Ok(Reply::TooLong) => {
                 let what = format!("a line of more than {MAX_LINE} bytes");
                 Err(Unanswered::Protocol(upstream::protocol(method, what)))
+            }
+            Ok(Reply::Invalid) => {
+                let what = "an answer that is not valid JSON in UTF-8";
+                Err(Unanswered::Protocol(upstream::protocol(method, what.to_owned())))
             }
             Ok(Reply::Echo) => Err(Unanswered::Protocol(UpstreamError::Protocol(
                 "it sends back what it is sent, so it is no MCP server".to_owned(),

@@ -146,6 +146,9 @@ impl Reader {
 
     fn hear_one(&mut self, text: Bytes) {
         let Ok(message) = Parsed::read(text.clone()) else {
+            if let Some(pending) = self.take_invalid(&text) {
+                self.settle(pending, Reply::Invalid);
+            }
             // The log of a server that floods it may be full.
             self.junk.try_send(text).ok();
             return;
@@ -155,8 +158,14 @@ impl Reader {
             Kind::Result | Kind::Error => {
                 if let Some(pending) = self.take(&message) {
                     self.settle(pending, Reply::Answer(message));
+                } else if let Some((pending, answer)) = self.take_unreadable(&message) {
+                    self.settle(pending, Reply::Answer(answer));
                 } else {
                     debug!("answer to no open request dropped");
+                    if message.id().is_none() {
+                        // Logged, because it may explain why a request is never answered.
+                        self.junk.try_send(text).ok();
+                    }
                 }
             }
             // Our ids are far from those that servers choose, so this one is ours.
@@ -187,10 +196,41 @@ impl Reader {
         }
     }
 
+    /// The request that an invalid line seems to answer: one whose id it has.
+    fn take_invalid(&self, line: &[u8]) -> Option<Pending> {
+        let line = line.trim_ascii_start();
+        if line.first() != Some(&b'{') {
+            return None;
+        }
+        let key = br#""id":"#;
+        let after = &line[memchr::memmem::find(line, key)? + key.len()..];
+        let after = after.trim_ascii_start();
+        let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let id = std::str::from_utf8(&after[..digits]).ok()?.parse().ok()?;
+        self.lane.router().pending.remove(&id)
+    }
+
     /// The request of ours that this message bears the id of.
     fn take(&self, message: &Parsed) -> Option<Pending> {
         let id = message.id()?.as_u64()?;
         self.lane.router().pending.remove(&id)
+    }
+
+    /// Matches an error without an id (the server could not parse a line) to its request, and rewrites it as
+    /// the answer. This is possible only if one request is pending and its line was the last one sent;
+    /// otherwise the error may be about another line.
+    fn take_unreadable(&self, message: &Parsed) -> Option<(Pending, Parsed)> {
+        let error = message.error().filter(|_| message.id().is_none())?;
+        let [code] = frame::members(error, ["code"]).ok()?;
+        // Other errors without an id respond to notifications and are ignored.
+        matches!(code?.get().parse(), Ok(frame::PARSE_ERROR | frame::INVALID_REQUEST))
+            .then_some(())?;
+        let mut router = self.lane.router();
+        let (&id, only) = router.pending.iter().next().filter(|_| router.pending.len() == 1)?;
+        (only.line == router.lines).then_some(())?;
+        let own = id.to_string();
+        let answer = Parsed::read(frame::error_text(Id::new(&own)?, error)).ok()?;
+        Some((router.pending.remove(&id)?, answer))
     }
 
     /// Progress bears the id of its request as its token.

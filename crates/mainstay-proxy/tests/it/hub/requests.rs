@@ -167,6 +167,28 @@ async fn a_line_that_was_too_long_fails_one_request() {
     assert_eq!(second.text().await, "unharmed");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_not_valid_json_fails_its_request() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let client = world.client().await;
+    let (first, second) = (client.calls("a"), client.calls("b"));
+    let a = server.reads_call("a").await;
+    let b = server.reads_call("b").await;
+    server
+        .writes(&format!(
+            "{{\"jsonrpc\":\"2.0\", \"id\": {}, \"result\":{{\"x\":\"\0\"}}}}",
+            a["id"]
+        ))
+        .await;
+    let text = first.text().await;
+    assert!(text.starts_with("failed: the MCP server `time` failed"), "{text}");
+    assert!(text.contains("not valid JSON"), "{text}");
+    server.writes("{\"id\": 7 no json").await;
+    server.returns(&b, "unharmed").await;
+    assert_eq!(second.text().await, "unharmed");
+}
+
 fn expect_cancelled(line: &Value, request: &Value) {
     assert_eq!(line["method"], "notifications/cancelled", "{line}");
     assert_eq!(line["params"]["requestId"], request["id"], "{line}");
@@ -220,6 +242,42 @@ async fn a_request_beyond_the_limit_of_its_session_or_server_is_refused_before_i
         }
     };
     assert_eq!(read["params"]["name"], "last");
+}
+
+/// What a server says that could not read a line.
+fn unreadable(code: i64) -> Value {
+    json!({"id": null, "error": {"code": code, "message": "cannot parse that"}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_for_an_unreadable_line_answers_the_only_request() {
+    for code in [-32700, -32600] {
+        let world = World::new();
+        let mut server = world.serves().await;
+        let client = world.client().await;
+        let asked = client.calls("a");
+        server.reads_call("a").await;
+        server.says(&unreadable(code)).await;
+        let answer = crate::soon(asked.answer()).await;
+        assert_eq!(answer["error"]["code"], code, "{answer}");
+        assert_eq!(answer["error"]["message"], "cannot parse that");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_request_suffers_for_an_error_that_may_be_for_another() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let client = world.client().await;
+    let (first, second) = (client.calls("a"), client.calls("b"));
+    let (a, b) = (server.reads_call("a").await, server.reads_call("b").await);
+    server.says(&unreadable(-32700)).await;
+    server.returns(&a, "for a").await;
+    assert_eq!(first.text().await, "for a");
+    // Some servers answer notifications, too.
+    server.says(&unreadable(-32601)).await;
+    server.returns(&b, "for b").await;
+    assert_eq!(second.text().await, "for b");
 }
 
 #[tokio::test(start_paused = true)]
