@@ -230,7 +230,10 @@ impl OpenFile {
         self.verify(before, after.as_deref(), name)?;
         if let Some(old) = &old {
             old.refuse_if_read_only(&self.target)?;
+            old.refuse_if_exposed(&self.target)?;
             backup::keep(self, &old.text)?;
+        } else {
+            snapshot::refuse_exposed_directory(&self.target)?;
         }
         match replace::replace(self, old.as_ref(), after.as_deref())? {
             Outcome::Done => {
@@ -302,9 +305,15 @@ impl OpenFile {
     }
 }
 
-/// Whether there is a file that nobody may write.
-pub(crate) fn is_read_only(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|metadata| snapshot::is_read_only(&metadata))
+/// Why an existing file would not be written, if so.
+pub(crate) fn why_unwritable(path: &Path) -> Option<String> {
+    let metadata = fs::metadata(path).ok()?;
+    if snapshot::is_read_only(&metadata) {
+        return Some(format!("{} is read-only", path.display()));
+    }
+    let exposed = snapshot::exposure(&metadata, path);
+    let exposed = exposed.or_else(|| snapshot::refuse_exposed_directory(path).err());
+    exposed.map(|error| error.to_string())
 }
 
 /// Whether two paths lead to one file.

@@ -48,8 +48,8 @@ pub struct Status {
     pub client: &'static str,
     /// Where its file is, and whether it is installed.
     pub located: Located,
-    /// Whether the file is there, and nobody may write it.
-    pub read_only: bool,
+    /// Why the file would not be written, if it exists and would not be.
+    pub unwritable: Option<String>,
     /// The entries in its file, in the order of the file; then ours that are not in it.
     pub entries: Vec<EntryStatus>,
 }
@@ -243,8 +243,8 @@ impl Registrar {
             let after = self.records_in(client, &located.file)?;
             let is_still = after == records && !after.iter().any(is_under_way);
             if is_still || looks == LOOKS {
-                let read_only = file::is_read_only(&located.file);
-                return Ok(Status { client: client.id, located, read_only, entries });
+                let unwritable = file::why_unwritable(&located.file);
+                return Ok(Status { client: client.id, located, unwritable, entries });
             }
             (records, looks) = (after, looks + 1);
             clock::pause(LOOK_AGAIN, LOOK_AGAIN * 2);

@@ -38,6 +38,35 @@ pub enum FileError {
         /// Where the first odd byte is.
         at: usize,
     },
+    /// It is too large to be a client's settings.
+    #[error(
+        "{path} is larger than 16 MiB, so it was not read; move other data out of it",
+        path = path.display()
+    )]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Every user may write it.
+    #[error(
+        "every user of this machine can write {path}, so it was not changed; run `chmod o-w {path}`",
+        path = path.display()
+    )]
+    WorldWritable {
+        /// The file, or its directory.
+        path: PathBuf,
+    },
+    /// It belongs to another user.
+    #[error(
+        "{path} belongs to another user (uid {owner}), so it was not changed; make it yours with `chown`",
+        path = path.display()
+    )]
+    Foreign {
+        /// The file, or its directory.
+        path: PathBuf,
+        /// The uid of the owner.
+        owner: u32,
+    },
     /// It, or the file system it is on, is read-only.
     #[error("{path} is read-only; it was left as it is", path = path.display())]
     ReadOnly {

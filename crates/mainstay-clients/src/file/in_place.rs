@@ -6,14 +6,14 @@
 //! since, and their file stays.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use super::replace::{Outcome, open_for_overwrite};
-use super::snapshot::Snapshot;
+use super::snapshot::{MAX_BYTES, Snapshot};
 use super::{FileError, OpenFile, Step, own};
 
 /// What is being written. Old and new are texts, so a mixture is compared as bytes.
@@ -65,7 +65,12 @@ pub(super) fn is_broken_off(file: &OpenFile) -> bool {
 impl Note {
     /// Whether the file is what is left of the write that this is about.
     fn tells_of_torn(&self, file: &OpenFile) -> bool {
-        let now = fs::read(&file.target);
+        // A torn write may not be valid UTF-8, so this reads bytes.
+        let now = File::open(&file.target).and_then(|now| {
+            let mut bytes = Vec::new();
+            now.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        });
         now.is_ok_and(|now| is_torn(self.old.as_bytes(), self.new.as_bytes(), &now))
     }
 }

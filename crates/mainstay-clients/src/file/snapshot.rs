@@ -1,13 +1,18 @@
 //! A file as it was at one moment.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::OFlags;
+use rustix::process::geteuid;
 
 use super::FileError;
+
+/// The largest file that is read. Settings are smaller, and a file that grows without end must not fill the
+/// memory.
+pub(super) const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
 /// What a file said, and what kind of file it was.
 pub(super) struct Snapshot {
@@ -30,13 +35,29 @@ impl Snapshot {
         if !metadata.is_file() {
             return Err(FileError::NotAFile { path: path.to_owned() });
         }
+        let too_large = || FileError::TooLarge { path: path.to_owned() };
+        if metadata.len() > MAX_BYTES {
+            return Err(too_large());
+        }
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(|error| FileError::read(path, error))?;
+        // It may grow while it is read.
+        let read = (&mut file).take(MAX_BYTES + 1).read_to_end(&mut bytes);
+        if read.map_err(|error| FileError::read(path, error))? as u64 > MAX_BYTES {
+            return Err(too_large());
+        }
         let text = String::from_utf8(bytes).map_err(|error| FileError::NotText {
             path: path.to_owned(),
             at: error.utf8_error().valid_up_to(),
         })?;
         Ok(Some(Self { text, metadata, file }))
+    }
+
+    /// Refuses files that every user can write, or that belong to another user: that user could make the
+    /// client run any command. Root may write files of other users.
+    pub(super) fn refuse_if_exposed(&self, path: &Path) -> Result<(), FileError> {
+        let found = |path: &Path, metadata: &Metadata| exposure(metadata, path).map_or(Ok(()), Err);
+        found(path, &self.metadata)?;
+        refuse_exposed_directory(path)
     }
 
     /// A file without a write bit is meant to stay as it is, even where we could replace it.
@@ -46,6 +67,25 @@ impl Snapshot {
         }
         Ok(())
     }
+}
+
+/// The same for the directory of a file, in which the file could be replaced.
+pub(super) fn refuse_exposed_directory(path: &Path) -> Result<(), FileError> {
+    let Some(dir) = path.parent() else { return Ok(()) };
+    let Ok(metadata) = fs::metadata(dir) else { return Ok(()) };
+    exposure(&metadata, dir).map_or(Ok(()), Err)
+}
+
+/// Whether other users may change a file, or replace files in a directory.
+pub(super) fn exposure(metadata: &Metadata, path: &Path) -> Option<FileError> {
+    // In a sticky directory, such as /tmp, others cannot replace what is ours.
+    let is_sticky = metadata.is_dir() && metadata.mode() & 0o1000 != 0;
+    if metadata.mode() & 0o002 != 0 && !is_sticky {
+        return Some(FileError::WorldWritable { path: path.to_owned() });
+    }
+    let (owner, us) = (metadata.uid(), geteuid().as_raw());
+    let is_foreign = owner != us && owner != 0 && us != 0;
+    is_foreign.then(|| FileError::Foreign { path: path.to_owned(), owner })
 }
 
 pub(super) fn is_read_only(metadata: &Metadata) -> bool {

@@ -123,7 +123,10 @@ fn missing(record: &Record, now: Timestamp) -> Standing {
     match &record.state {
         State::Adding { former: None } | State::Leaving => Standing::Absent,
         State::Away { .. } => Standing::Away,
-        State::Present if is_fresh(record, now) => Standing::Overwritten,
+        // It is being written, or was a moment ago.
+        State::Present | State::Adding { former: Some(_) } if is_fresh(record, now) => {
+            Standing::Overwritten
+        }
         State::Present | State::Adding { former: Some(_) } | State::Withdrawn => {
             Standing::Withdrawn
         }

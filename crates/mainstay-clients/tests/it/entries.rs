@@ -297,11 +297,14 @@ fn a_look_changes_nothing() {
     let (home, file) = cursor("{}\n");
     let left_behind = home.write(".cursor/.mcp.json.mainstay-1-0123456789abcdef.tmp", "{");
     let status = home.registrar().status("cursor").unwrap();
-    assert!(status.entries.is_empty() && !status.read_only);
+    assert!(status.entries.is_empty() && status.unwritable.is_none());
     assert!(left_behind.exists());
     assert!(!home.state().exists());
     fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).unwrap();
-    assert!(home.registrar().status("cursor").unwrap().read_only);
+    let unwritable = || home.registrar().status("cursor").unwrap().unwritable.unwrap();
+    assert!(unwritable().ends_with("is read-only"));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(unwritable().contains("chmod o-w"), "{}", unwritable());
 }
 
 #[test]

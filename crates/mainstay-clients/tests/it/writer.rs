@@ -246,6 +246,45 @@ fn what_is_no_text_file_is_refused() {
 }
 
 #[test]
+fn what_is_too_large_to_be_settings_is_not_read() {
+    let (home, file) = scene();
+    // A sparse file: it takes no room, and reading it to the end would.
+    fs::File::options().write(true).open(&file).unwrap().set_len(300 << 20).unwrap();
+    let error = add(&Writer::new(home.state()), &file).unwrap_err();
+    assert!(matches!(error, FileError::TooLarge { .. }), "{error}");
+    assert!(error.to_string().contains("larger than 16 MiB"), "{error}");
+    assert_eq!(fs::metadata(&file).unwrap().len(), 300 << 20);
+}
+
+#[test]
+fn what_every_user_may_write_is_left_alone() {
+    let (home, file) = scene();
+    let dir = file.parent().unwrap();
+    let check = |path: &Path, mode: u32, is_refused: bool| {
+        let before = fs::metadata(path).unwrap().permissions();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let text = read(&file);
+        match add(&Writer::new(home.state()), &file) {
+            Err(error) if is_refused => {
+                assert!(matches!(error, FileError::WorldWritable { .. }), "{error}");
+                let help = format!("`chmod o-w {}`", path.display());
+                assert!(error.to_string().contains(&help), "{error}");
+                assert_eq!(read(&file), text);
+            }
+            result => assert_eq!(result.is_err(), is_refused, "{mode:o}"),
+        }
+        fs::set_permissions(path, before).unwrap();
+    };
+    check(&file, 0o666, true);
+    check(dir, 0o777, true);
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, BEFORE).unwrap();
+    check(&file, 0o664, false);
+    fs::write(&file, BEFORE).unwrap();
+    check(dir, 0o1777, false);
+}
+
+#[test]
 fn a_new_file_and_its_directory_are_for_the_user_alone() {
     let home = Home::new();
     let file = home.path(".kiro/settings/mcp.json");

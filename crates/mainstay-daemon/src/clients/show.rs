@@ -48,8 +48,7 @@ fn info(desk: &Desk, client: &'static Client, wanted: &BTreeSet<String>) -> Clie
     let (entries, problem) = match registrar.status(client.id) {
         Ok(status) => {
             let ours = !wanted.is_empty() || status.entries.iter().any(is_ours);
-            let read_only = format!("{} is read-only", file.display());
-            let problem = (status.read_only && ours).then_some(read_only);
+            let problem = status.unwritable.filter(|_| ours);
             let found = status.entries.into_iter();
             (with_missing(found.filter_map(|found| entry(client, found, wanted)), wanted), problem)
         }

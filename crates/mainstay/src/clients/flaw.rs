@@ -64,7 +64,7 @@ fn of_file(client: &ClientInfo) -> Option<Flaw> {
     let what = tame(client.problem.as_deref()?);
     let help = if client.chosen || client.entries.iter().any(is_ours) {
         format!(
-            "correct the file or make it writable; it is tried again within a minute, and at once \
+            "correct that; it is tried again within a minute, and at once \
              with `mainstay client add {}`",
             client.id
         )
@@ -184,7 +184,7 @@ pub(crate) mod tests {
         let missing = ["a", "b"].map(|name| entry(name, EntryStanding::Missing));
         let mut zed = client("zed", missing.into());
         zed.problem = Some("/home/me/.zed/mcp.json is read-only; it was left as it is".to_owned());
-        insta::assert_snapshot!(told(&zed), @"/home/me/.zed/mcp.json is read-only; it was left as it is; correct the file or make it writable; it is tried again within a minute, and at once with `mainstay client add zed`");
+        insta::assert_snapshot!(told(&zed), @"/home/me/.zed/mcp.json is read-only; it was left as it is; correct that; it is tried again within a minute, and at once with `mainstay client add zed`");
     }
 
     #[test]

@@ -125,7 +125,7 @@ fn a_file_that_cannot_be_edited_is_told_with_what_to_do() {
     cursor          Cursor          yes        yes     0        ~/.cursor/mcp.json
     claude-desktop  Claude Desktop  yes        -       0        ~/.config/Claude/claude_desktop_config.json
     --- stderr
-    cursor: ~/.cursor/mcp.json was left as it is: line 2, column 19: expected a key in double quotes or `}`; correct the file or make it writable; it is tried again within a minute, and at once with `mainstay client add cursor`
+    cursor: ~/.cursor/mcp.json was left as it is: line 2, column 19: expected a key in double quotes or `}`; correct that; it is tried again within a minute, and at once with `mainstay client add cursor`
     ");
     let why = env.ok(["why", "a"]);
     assert!(why.contains("a client's file could not be edited"), "{why}");

@@ -121,6 +121,8 @@ fn what_goes_right_after_our_write_was_written_over_by_the_client() {
     let record = record(State::Present);
     assert_eq!(standing(Some(&record), Sight::Missing, OWNED, at(104)), Standing::Overwritten);
     assert_eq!(standing(Some(&record), Sight::Missing, OWNED, at(105)), Standing::Withdrawn);
+    let updating = self::record(State::Adding { former: Some(fields(URL)) });
+    assert_eq!(standing(Some(&updating), Sight::Missing, OWNED, at(104)), Standing::Overwritten);
     // The clock was set back since.
     assert_eq!(standing(Some(&record), Sight::Missing, OWNED, at(50)), Standing::Withdrawn);
 }
