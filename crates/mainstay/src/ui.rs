@@ -1,4 +1,7 @@
 //! What the user sees: data on stdout, talk on stderr, colour only on a terminal.
+//!
+//! A terminal gets only text and colours ([`colored_lines`]); a program gets a server's data unchanged
+//! ([`Ui::data`]).
 
 use std::fmt::Display;
 use std::future::Future;
@@ -11,6 +14,7 @@ use mainstay_core::ImageRef;
 use serde::Serialize;
 
 use crate::error::CliError;
+use crate::terminal_text::{colored_lines, plain_line};
 
 /// A wait shorter than this shows nothing.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -36,13 +40,26 @@ impl Ui {
 
     /// Prints a line (or several) of data.
     pub(crate) fn print(&mut self, text: impl Display) -> Result<(), CliError> {
-        let text = format!("{text}\n");
-        self.print_all(text.as_bytes())
+        self.print_all(&format!("{text}\n"))
     }
 
-    /// Prints bytes as they are, without a line's end.
-    pub(crate) fn print_all(&mut self, bytes: &[u8]) -> Result<(), CliError> {
-        self.out.write_all(bytes).and_then(|()| self.out.flush()).map_err(CliError::output)
+    /// Prints text without adding a line end.
+    pub(crate) fn print_all(&mut self, text: &str) -> Result<(), CliError> {
+        let printed = if self.out.is_terminal() {
+            self.out.write_all(colored_lines(text).as_bytes())
+        } else {
+            self.out.write_all(text.as_bytes())
+        };
+        printed.and_then(|()| self.out.flush()).map_err(CliError::output)
+    }
+
+    /// Prints what a server wrote, byte for byte unless the reader is a terminal.
+    pub(crate) fn data(&mut self, text: &str) -> Result<(), CliError> {
+        if self.out.is_terminal() {
+            return self.print_all(text);
+        }
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::output)
     }
 
     /// Prints an answer: as JSON if that was asked for, else as `human` puts it.
@@ -76,11 +93,13 @@ impl Ui {
             });
             text.push('\n');
         }
-        self.print_all(text.as_bytes())
+        self.print_all(&text)
     }
 
     /// Talks to the user. Nobody is told when nobody listens.
     pub(crate) fn say(&mut self, text: impl Display) {
+        let text = text.to_string();
+        let text = if self.err.is_terminal() { colored_lines(&text) } else { text };
         let _deaf = writeln!(self.err, "{text}");
     }
 
@@ -110,7 +129,7 @@ impl Ui {
         if !self.err.is_terminal() {
             return ProgressBar::hidden();
         }
-        let spinner = ProgressBar::new_spinner().with_message(what.to_owned());
+        let spinner = ProgressBar::new_spinner().with_message(plain_line(what));
         spinner.enable_steady_tick(TICK);
         spinner
     }
@@ -122,7 +141,9 @@ impl Ui {
             return ProgressBar::hidden();
         }
         let style = ProgressStyle::with_template(PULL).expect("the template is sound");
-        let bar = ProgressBar::new(0).with_style(style).with_message(format!("pulling {image}"));
+        let bar = ProgressBar::new(0)
+            .with_style(style)
+            .with_message(plain_line(&format!("pulling {image}")));
         bar.enable_steady_tick(TICK);
         bar
     }

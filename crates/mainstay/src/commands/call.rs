@@ -14,7 +14,7 @@ use crate::text::duration;
 
 /// Call a tool of a server and print its result
 ///
-/// Texts are printed as they are, everything else as JSON. A result that the tool marks as an error
+/// Texts are printed as they are (on a terminal without control characters), everything else as JSON. A result that the tool marks as an error
 /// goes to standard error, with exit code 1.
 ///
 /// Example: `mainstay call time get_current_time '{"timezone": "UTC"}'`
@@ -51,8 +51,10 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let request = Request::Call { name: args.name.clone(), tool: args.tool, arguments };
     let result: Value = ctx.ask_within(args.timeout, &args.name, &waiting, &request).await?;
     let failed = result.get("isError").and_then(Value::as_bool).unwrap_or_default();
-    if args.json || !failed {
-        ctx.ui.answer(args.json, &result, content)?;
+    if args.json {
+        ctx.ui.answer(true, &result, content)?;
+    } else if !failed {
+        ctx.ui.data(&format!("{}\n", content(&result)))?;
     } else {
         ctx.ui.say(content(&result));
     }

@@ -18,5 +18,5 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, ctx: &mut Context) -> Result<(), CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut cli::definition(), "mainstay", &mut script);
-    ctx.ui.print_all(&script)
+    ctx.ui.print_all(&String::from_utf8_lossy(&script))
 }

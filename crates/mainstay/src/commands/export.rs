@@ -20,5 +20,5 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let request = Request::Export { name: args.name };
     let specs: Vec<ServerSpec> = ctx.ask("asking the daemon", &request).await?;
-    ctx.ui.print_all(servers_file::write(&specs).as_bytes())
+    ctx.ui.print_all(&servers_file::write(&specs))
 }

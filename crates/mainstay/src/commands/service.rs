@@ -53,7 +53,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let service = service_of(ctx)?;
     match args.action {
         Action::Install(InstallArgs { print: true, .. }) => {
-            ctx.ui.print_all(service.manager().unit().as_bytes())
+            ctx.ui.print_all(service.manager().unit())
         }
         Action::Install(InstallArgs { print: false, force }) => install(&service, force, ctx).await,
         Action::Uninstall => uninstall(&service, ctx).await,

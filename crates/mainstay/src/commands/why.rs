@@ -11,8 +11,11 @@ use self::advice::advice;
 use self::steps::{Step, steps};
 use crate::context::{Context, now};
 use crate::error::CliError;
-use crate::text::{Cell, ago, clock, columns, due, reason, tame};
+use crate::text::{Cell, ago, clip, clock, columns, due, reason, tame};
 use crate::ui::paint;
+
+/// Longer log lines are cut; `mainstay logs` prints them in full.
+const LONGEST_LINE: usize = 500;
 
 /// Tell what happened to a server, why, and what happens next
 #[derive(Debug, clap::Args)]
@@ -126,9 +129,14 @@ fn is_marker(line: &str) -> bool {
 }
 
 fn last_lines(report: &WhyReport) -> String {
-    let lines: Vec<String> =
-        report.stderr.iter().map(|line| format!("{} {}", paint::faint("|"), tame(line))).collect();
-    lines.join("\n")
+    let shown = |line: &String| {
+        let line = tame(line);
+        let (count, cut) = (line.chars().count(), clip(&line, LONGEST_LINE));
+        let note =
+            if count > LONGEST_LINE { format!(" ({count} characters)") } else { String::new() };
+        format!("{} {cut}{}", paint::faint("|"), paint::faint(&note))
+    };
+    report.stderr.iter().map(shown).collect::<Vec<_>>().join("\n")
 }
 
 fn restarts(server: &ServerInfo, now: Timestamp) -> String {
