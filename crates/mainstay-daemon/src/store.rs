@@ -188,7 +188,7 @@ impl Store {
 
     /// Stores servers, in place of those of the same names: all of them or none.
     pub(crate) async fn put(&self, servers: Vec<Stored>) -> Result<(), StoreError> {
-        self.change(move |tx| {
+        self.replace(move |tx| {
             let mut put = tx.prepare(
                 "INSERT OR REPLACE INTO servers (name, spec, wanted, created_at)
                  VALUES (?1, ?2, ?3, ?4)",
@@ -209,7 +209,7 @@ impl Store {
 
     /// Describes servers anew that are still there: all of them or none. Intent stays.
     pub(crate) async fn describe(&self, specs: Vec<ServerSpec>) -> Result<(), StoreError> {
-        self.change(move |tx| {
+        self.replace(move |tx| {
             let mut update = tx.prepare("UPDATE servers SET spec = ?2 WHERE name = ?1")?;
             for spec in specs {
                 update.execute(params![spec.name.as_str(), json(&spec)?])?;
@@ -237,12 +237,31 @@ impl Store {
 
     /// Forgets a server.
     pub(crate) async fn delete(&self, name: ServerName) -> Result<(), StoreError> {
-        self.change(move |tx| {
+        self.replace(move |tx| {
             tx.execute("DELETE FROM servers WHERE name = ?1", [name.as_str()])?;
             // A later server of this name is a different server.
             tokens::forget_server(tx, &name)
         })
         .await
+    }
+
+    /// As [`Self::change`], for changes that may remove a secret. The write-ahead log still contains the
+    /// secret, so it is checkpointed and truncated. If a reader prevents that, the next such change does it.
+    async fn replace<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let store = self.clone();
+        let replace = move || {
+            let done = store.write(work)?;
+            let connection = mainstay_core::lock(&store.connection);
+            let emptied = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+            if let Err(error) = emptied {
+                tracing::warn!(%error, "the write-ahead log may still contain removed secrets");
+            }
+            Ok(done)
+        };
+        self.pool.run(replace).await
     }
 
     async fn change<T: Send + 'static>(

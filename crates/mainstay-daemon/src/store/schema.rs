@@ -112,6 +112,8 @@ impl Schema {
     fn set_up(&self, connection: &Connection) -> rusqlite::Result<()> {
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", self.synchronous)?;
+        // Overwrite deleted data, which may be secret.
+        connection.pragma_update(None, "secure_delete", "on")?;
         connection.pragma_update(None, "cache_size", -512)
     }
 

@@ -38,6 +38,32 @@ async fn intent_survives_reopening() {
     assert_eq!(store.load().unwrap(), [off, stored("c")]);
 }
 
+#[tokio::test]
+async fn what_was_removed_or_replaced_is_in_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("state.db")).unwrap();
+    let files_with = |text: &str| {
+        let files = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        let has = |path: &std::path::PathBuf| {
+            fs::read(path).unwrap().windows(text.len()).any(|part| part == text.as_bytes())
+        };
+        files.filter(has).count()
+    };
+    let secret = |name: &str, value: &str| {
+        let mut stored = stored(name);
+        stored.spec.proxy.replay = [value.repeat(40)].into_iter().collect();
+        stored
+    };
+    store.put(vec![secret("a", "canary-one"), secret("b", "canary-two")]).await.unwrap();
+    store.put(vec![secret("c", "unrelated")]).await.unwrap();
+    assert!(files_with("canary-one") > 0 && files_with("canary-two") > 0);
+    store.put(vec![secret("a", "replaced")]).await.unwrap();
+    assert_eq!((files_with("canary-one"), files_with("canary-two")), (0, 1));
+    store.delete("b".parse().unwrap()).await.unwrap();
+    assert_eq!(files_with("canary-two"), 0);
+    assert_eq!(store.load().unwrap().len(), 2);
+}
+
 #[test]
 fn garbage_is_called_damaged_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
