@@ -22,15 +22,17 @@
 //! headers.authorization = { from-env = "DOCS_AUTHORIZATION" }
 //! ```
 //!
-//! Only what differs from the default is written, and never the value of a variable or a header.
-//! Reading refuses what it does not know, with line and column, so a newer file cannot be half
-//! understood; a file of a newer version is refused as such.
+//! Only what differs from the default is written, and never the value of a variable or a header. Values in
+//! URLs and arguments that may be secrets are written as `HIDDEN-BY-MAINSTAY`, which reading refuses. Reading
+//! refuses what it does not know, with line and column, so a newer file cannot be half understood; a file of
+//! a newer version is refused as such.
 
 mod limits;
 mod read;
+mod redact;
 mod write;
 
-use mainstay_core::{ServerName, ServerSpec, SpecError};
+use mainstay_core::{ServerName, ServerSpec, SpecError, Workload};
 
 use self::read::{File, Head};
 use crate::context::Caller;
@@ -84,6 +86,7 @@ pub(crate) fn read(text: &str, caller: &Caller) -> Result<Vec<ServerSpec>, ReadE
     for (name, server) in file.servers {
         let spec = server.into_spec(name, caller, &mut unset)?;
         spec.validate()?;
+        refuse_placeholder(&spec)?;
         specs.push(spec);
     }
     if unset.is_empty() {
@@ -92,6 +95,26 @@ pub(crate) fn read(text: &str, caller: &Caller) -> Result<Vec<ServerSpec>, ReadE
     unset.sort();
     unset.dedup();
     Err(ReadError::Unset(unset))
+}
+
+/// Whether the text contains the placeholder of redacted values.
+pub(crate) fn has_placeholder(text: &str) -> bool {
+    text.contains(redact::PLACEHOLDER)
+}
+
+/// Refuses a server with redacted values.
+fn refuse_placeholder(spec: &ServerSpec) -> Result<(), ReadError> {
+    let is_redacted = match &spec.workload {
+        Workload::Process(process) => process.command.iter().any(|text| has_placeholder(text)),
+        Workload::Container(container) => container.args.iter().any(|text| has_placeholder(text)),
+        Workload::Remote(remote) => has_placeholder(remote.url.as_str()),
+    };
+    if !is_redacted {
+        return Ok(());
+    }
+    let problem =
+        format!("replace {} with the values that the export left out", redact::PLACEHOLDER);
+    Err(ReadError::Server { name: spec.name.clone(), problem })
 }
 
 #[cfg(test)]

@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mainstay_api::{ClientReport, Described, Request, ServerInfo};
-use mainstay_core::{EngineKind, ServerName, Status};
+use mainstay_core::{EngineKind, ServerName, Status, Workload};
 use mainstay_daemon::discover::Disk;
 
 pub(crate) use self::args::Args;
 use self::args::OnStopName;
+use self::container::mount_warnings;
 use self::describe::spec_from;
 use self::progress::Progress;
 use super::why;
@@ -57,6 +58,11 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     }
     if let Some(caveat) = caveat(&accepted, args.restart.on_stop) {
         ctx.ui.say(format!("{} {caveat}", paint::odd("warning:")));
+    }
+    if let Workload::Container(container) = &specs[0].workload {
+        for warning in mount_warnings(container, ctx.caller.home().as_deref()) {
+            ctx.ui.say(format!("{} {warning}", paint::odd("warning:")));
+        }
     }
     let (server, settled) = if args.wait {
         (wait(&name, &accepted, ctx).await?, true)

@@ -114,7 +114,7 @@ fn an_export_is_reviewable_and_holds_no_secret() {
     version = 1
 
     [servers.docs]
-    url = "https://example.com/mcp?team=a"
+    url = "https://example.com/mcp?team=HIDDEN-BY-MAINSTAY"
     headers.authorization = { from-env = "DOCS_AUTHORIZATION" }
     clients = []
 
@@ -170,7 +170,10 @@ fn an_export_is_reviewable_and_holds_no_secret() {
 
 #[test]
 fn an_export_imports_as_the_same_servers() {
-    assert_eq!(read(&write(&specs()), &caller()).unwrap(), specs());
+    let text = write(&specs());
+    let error = read(&text, &caller()).unwrap_err().to_string();
+    assert!(error.contains("replace HIDDEN-BY-MAINSTAY with the values"), "{error}");
+    assert_eq!(read(&text.replace("HIDDEN-BY-MAINSTAY", "a"), &caller()).unwrap(), specs());
     assert_eq!(read("version = 1\n", &caller()).unwrap(), []);
 }
 

@@ -1,5 +1,5 @@
 //! How a server is written: only what differs from the default, and no values of variables or
-//! headers.
+//! headers, nor what else may be a secret ([`redact`]).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,6 +11,7 @@ use mainstay_core::{
 };
 
 use super::limits::limits_lines;
+use super::redact;
 use crate::transport::DEFAULT_PATH;
 
 /// Where Docker usually is. Elsewhere it may be in another place, so this one is not written.
@@ -47,7 +48,7 @@ pub(super) fn header_variable(server: &ServerName, header: &HeaderName) -> Strin
 
 fn process_lines(process: &ProcessSpec) -> Vec<Line> {
     let mut lines = vec![
-        ("command".to_owned(), texts(&process.command)),
+        ("command".to_owned(), texts(&redact::arguments(&process.command))),
         ("cwd".to_owned(), process.cwd.to_string_lossy().into_owned().into()),
     ];
     lines.extend(transport_lines(&process.transport));
@@ -61,7 +62,7 @@ fn container_lines(container: &ContainerSpec) -> Vec<Line> {
     };
     let mut lines = vec![("image".to_owned(), container.image.as_str().into())];
     if !container.args.is_empty() {
-        lines.push(("args".to_owned(), texts(&container.args)));
+        lines.push(("args".to_owned(), texts(&redact::arguments(&container.args))));
     }
     lines.extend(container.engine.map(|kind| ("engine".to_owned(), kind.as_str().into())));
     lines.extend(text("host", container.host.as_ref().filter(|host| *host != USUAL_HOST)));
@@ -98,7 +99,7 @@ fn env_lines(env: &BTreeMap<String, EnvVar>) -> impl Iterator<Item = Line> {
 }
 
 fn remote_lines(server: &ServerName, remote: &RemoteSpec) -> Vec<Line> {
-    let mut lines = vec![("url".to_owned(), remote.url.as_str().into())];
+    let mut lines = vec![("url".to_owned(), redact::url(remote.url.as_str()).into_owned().into())];
     lines.extend(remote.headers.keys().map(|name| {
         let variable = header_variable(server, name);
         (format!("headers.{}", key(name.as_str())), reference(&variable))

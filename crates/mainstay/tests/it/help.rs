@@ -87,7 +87,8 @@ fn the_help_of_run() {
           --target-port <PORT>     The port it listens on, with streamable-http; of a container, the one
                                    inside
           --path <PATH>            The path of its endpoint, with streamable-http [default: /mcp]
-      -e, --env <KEY[=VALUE]>      Give it a variable; without a value, the one of your environment
+      -e, --env <KEY[=VALUE]>      Give it a variable (other users may see the value); without a value,
+                                   the one of your environment
           --env-file <FILE>        Give it the variables of a file of KEY=VALUE lines
           --cwd <DIR>              Where it runs [default: the current directory]
           --replace                Take the place of a server with the same name

@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// The path of its endpoint, with streamable-http [default: /mcp]
     #[arg(long)]
     pub(super) path: Option<String>,
-    /// Give it a variable; without a value, the one of your environment
+    /// Give it a variable (other users may see the value); without a value, the one of your environment
     #[arg(short, long, value_name = "KEY[=VALUE]")]
     pub(super) env: Vec<String>,
     /// Give it the variables of a file of KEY=VALUE lines

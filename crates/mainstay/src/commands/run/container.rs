@@ -48,6 +48,33 @@ pub(super) fn container_from(
     })
 }
 
+/// Warnings about mounts that give a container control over the machine.
+pub(super) fn mount_warnings(container: &ContainerSpec, home: Option<&Path>) -> Vec<String> {
+    let warning = |volume: &Volume| {
+        let source = Path::new(&volume.source);
+        let name = source.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let is_engine =
+            matches!(name, "docker.sock" | "podman.sock" | "containerd.sock" | "crio.sock")
+                || ["/run", "/var/run", "/run/docker", "/run/podman"]
+                    .iter()
+                    .any(|dir| source == Path::new(dir));
+        let shown = source.display();
+        if is_engine {
+            return Some(format!(
+                "{shown} lets the container control its engine, and so this machine"
+            ));
+        }
+        let is_wide = ["/", "/etc", "/root", "/home", "/usr", "/var", "/proc", "/sys", "/dev"]
+            .iter()
+            .any(|dir| source == Path::new(dir))
+            || home.is_some_and(|home| source == home);
+        is_wide.then(|| {
+            format!("the container sees all of {shown}: mount the directory that it needs")
+        })
+    };
+    container.volumes.iter().filter_map(warning).collect()
+}
+
 /// Reads `--image IMAGE`.
 pub(super) fn image(text: &str) -> Result<ImageRef, String> {
     if text.contains(char::is_whitespace) {
@@ -273,5 +300,32 @@ mod tests {
         check("a --image b --target-port 80", "are for servers that speak HTTP");
         let http = "a --image b --transport streamable-http --target-port 80";
         check(&format!("{http} --isolate"), "--isolate is for servers that speak stdio");
+    }
+
+    #[test]
+    fn mounts_that_give_control_over_the_machine_cause_warnings() {
+        let warned = |source: &str| {
+            let volumes = vec![Volume {
+                source: source.to_owned(),
+                target: "/x".to_owned(),
+                read_only: true,
+            }];
+            let container = ContainerSpec { volumes, ..container("x --image i") };
+            !mount_warnings(&container, Some(Path::new("/home/me"))).is_empty()
+        };
+        for source in [
+            "/var/run/docker.sock",
+            "/run/user/1000/podman/podman.sock",
+            "/run",
+            "/",
+            "/etc",
+            "/home/me",
+            "/etc/",
+        ] {
+            assert!(warned(source), "{source}");
+        }
+        for source in ["/home/me/notes", "data", "/etc/ssl/certs", "/srv"] {
+            assert!(!warned(source), "{source}");
+        }
     }
 }
