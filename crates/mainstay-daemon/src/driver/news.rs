@@ -109,6 +109,10 @@ impl Driver {
     fn recognize(&mut self, age: Duration, what: Started) {
         self.pid = self.pid.or(what.pid);
         self.container = self.container.take().or(what.container);
-        self.times.started_at.get_or_insert_with(|| clock::wall_before(age));
+        if self.times.started_at.is_none() {
+            self.times.started_at = Some(clock::wall_before(age));
+            // No event follows that would publish it.
+            self.publish();
+        }
     }
 }

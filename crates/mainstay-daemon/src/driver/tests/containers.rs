@@ -408,9 +408,11 @@ async fn a_daemon_that_starts_without_an_engine_takes_runs_for_alive() {
     let (age, container) = (Duration::from_secs(60), Some("c".to_owned()));
     let alive = FoundState::Alive { pid: None, container, age };
     let found = vec![(Home::Container, RunId::new(7), alive)];
+    let listed = Instant::now();
     world.send(Message::Listed { begun: clock::now(), found }).await;
     let shown = world.until(|shown| shown.container.is_some()).await;
     assert!(shown.info().started_at.is_some());
+    assert!(listed.elapsed() <= MOMENT, "shown after {:?}", listed.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
