@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -26,6 +27,9 @@ const STEP: Duration = Duration::from_millis(20);
 pub(crate) struct TestEnv {
     root: tempfile::TempDir,
     vars: Vec<(String, String)>,
+    /// The program, and the user who runs it, if not the user of the tests.
+    program: PathBuf,
+    uid: Option<u32>,
 }
 
 /// What a command printed and how it ended.
@@ -41,7 +45,17 @@ impl TestEnv {
         for dir in ["home", "project"] {
             fs::create_dir(root.path().join(dir)).unwrap();
         }
-        Self { root, vars: Vec::new() }
+        let program = env!("CARGO_BIN_EXE_mainstay").into();
+        Self { root, vars: Vec::new(), program, uid: None }
+    }
+
+    /// The same, where every command is run by this user. The directories are still to be given away. The
+    /// program is copied, because not every user may see where it was built.
+    pub(crate) fn run_by(mut self, uid: u32) -> Self {
+        let copy = self.root().join("bin");
+        fs::copy(&self.program, &copy).unwrap();
+        (self.program, self.uid) = (copy, Some(uid));
+        self
     }
 
     /// The same, with one more variable for every command.
@@ -85,7 +99,10 @@ impl TestEnv {
 
     /// The program, ready to run in this environment.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
+        let mut command = Command::new(&self.program);
+        if let Some(uid) = self.uid {
+            command.uid(uid).gid(uid);
+        }
         command
             .args(args)
             .env_clear()
@@ -362,7 +379,10 @@ pub(crate) fn kill(pid: u32, signal: Signal) {
 
 /// Whether a process lives; one that only waits to be collected does not.
 pub(crate) fn is_alive(pid: u32) -> bool {
-    stat(pid).is_some_and(|(state, _)| state != "Z" && state != "X")
+    let is_running = stat(pid).is_some_and(|(state, _)| state != "Z" && state != "X");
+    // The first thread of a killed process may have ended before the others, which keep its connections open.
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    is_running || threads > 1
 }
 
 /// Waits until a process lives no more.

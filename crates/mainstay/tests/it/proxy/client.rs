@@ -201,7 +201,8 @@ impl Client {
     #[track_caller]
     pub(crate) fn assert_clean(&self) {
         let sdk = self.sdk;
-        assert_eq!(self.all(|told| is(told, "trouble")), [Value::Null; 0], "{sdk:?}");
+        let troubles = self.all(|told| is(told, "trouble") && !is_overtaken_progress(told));
+        assert_eq!(troubles, [Value::Null; 0], "{sdk:?}");
         let http = self.all(|told| is(told, "http"));
         let initialized = http.iter().filter(|exchange| exchange["rpc"] == "initialize").count();
         assert!(initialized <= 1, "{sdk:?} initialized {initialized} times");
@@ -285,6 +286,12 @@ impl Ticket<'_> {
         let progress = self.client.all(|told| is(told, "progress") && told["id"] == id);
         progress.iter().map(|told| told["progress"].as_f64().unwrap()).collect()
     }
+}
+
+/// The TypeScript SDK may deal with an answer before the progress that came just before it, without us too.
+fn is_overtaken_progress(told: &Value) -> bool {
+    let message = told["message"].as_str().unwrap_or_default();
+    message.starts_with("Received a progress notification for an unknown token")
 }
 
 /// Whether an event is of this kind.

@@ -18,8 +18,8 @@ pub(crate) const EVENTS: &str = "text/event-stream";
 
 /// A session that is spoken by hand.
 pub(crate) struct Raw {
-    address: String,
-    path: String,
+    pub(crate) address: String,
+    pub(crate) path: String,
     pub(crate) id: String,
 }
 

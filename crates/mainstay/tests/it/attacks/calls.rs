@@ -1,0 +1,116 @@
+//! Calls that are never answered.
+
+use std::fs;
+use std::thread;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::bystander::Bystander;
+use super::flood::{allow_many_descriptors, connections, resident, start_with_limit};
+use crate::env::{TestEnv, fixture, kill, pid_of, until};
+use crate::proxy::raw::{BOTH, JSON, Raw, call, parts};
+
+/// How many requests of one session may wait for an answer.
+const IN_SESSION: usize = 1024;
+
+#[test]
+fn hung_calls_of_one_session_harm_no_other_and_a_refused_call_was_not_made() {
+    allow_many_descriptors();
+    let env = TestEnv::new();
+    start_with_limit(&env, "-S -n 1024");
+    env.run_server("fx", &[], &[&fixture()]);
+    let executed = env.root().join("executed");
+    let count = ["--count-file", executed.to_str().unwrap()];
+    let server = env.run_server("slow", &[], &[&[&*fixture()], &count[..]].concat());
+    let url = server["url"].as_str().unwrap();
+    let (mut bystander, mut same_server) = (Bystander::of(&env, "fx"), Bystander::of(&env, "slow"));
+    let attacker = Raw::open(url);
+    let (address, path) = parts(url);
+    let hung = call(1, "sleep", &json!({"ms": 600_000})).to_string();
+    let text = format!(
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: {JSON}\r\nAccept: {BOTH}\r\n\
+         Mcp-Session-Id: {}\r\nContent-Length: {}\r\n\r\n{hung}",
+        attacker.id,
+        hung.len()
+    );
+    let flood = connections(url, IN_SESSION, &text);
+    let calls = |tool: &str| {
+        let executed = fs::read_to_string(&executed).unwrap_or_default();
+        executed.lines().filter(|line| *line == tool).count()
+    };
+    until("all calls are made", || (calls("sleep") == IN_SESSION).then_some(()));
+    bystander.is_served();
+    same_server.is_served();
+    let refused = attacker.post(BOTH, &call(2, "count", &json!({}))).answer();
+    let message = refused["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("not sent to the server"), "{refused}");
+    bystander.is_served();
+    same_server.is_served();
+    assert_eq!(calls("count"), 0);
+    env.ok(["ls"]);
+    // A call of another server that takes longer than an immediate answer.
+    let other = Raw::open(env.server("fx")["url"].as_str().unwrap());
+    let slept = other.post(BOTH, &call(3, "sleep", &json!({"ms": 400}))).answer();
+    assert!(slept["result"].is_object(), "{slept}");
+    drop(flood);
+    bystander.is_served();
+}
+
+/// Together they are more than a shim keeps, and the server writes each answer before it reads on.
+#[test]
+fn large_calls_at_the_same_time_are_all_answered() {
+    let env = TestEnv::new();
+    env.run_server("fx", &[], &[&fixture()]);
+    let session = Raw::open(env.server("fx")["url"].as_str().unwrap());
+    let text = "x".repeat(3_900_000);
+    thread::scope(|scope| {
+        for id in 1..=12 {
+            let (session, text) = (&session, &text);
+            scope.spawn(move || {
+                let answer = session.answered(&call(id, "echo", &json!({"text": text})));
+                assert_eq!(answer["result"]["content"][0]["text"], text.as_str());
+            });
+        }
+    });
+}
+
+/// What waits for a server that does not read is limited by its bytes, too.
+#[test]
+fn large_calls_to_a_server_that_does_not_read_cost_bounded_memory() {
+    const CALLS: u64 = 30;
+    let env = TestEnv::new();
+    env.run_server("fx", &[], &[&fixture()]);
+    let stuck = env.run_server("stuck", &[], &[&fixture()]);
+    let mut bystander = Bystander::of(&env, "fx");
+    let attacker = Raw::open(stuck["url"].as_str().unwrap());
+    kill(pid_of(&stuck), Signal::STOP);
+    let text = "x".repeat(3_900_000);
+    let refused: Vec<_> = thread::scope(|scope| {
+        let calls: Vec<_> = (1..=CALLS)
+            .map(|id| {
+                let (attacker, text) = (&attacker, &text);
+                scope.spawn(move || {
+                    attacker.post(BOTH, &call(id, "echo", &json!({"text": text}))).answer()
+                })
+            })
+            .collect();
+        until("some are refused", || {
+            (calls.iter().filter(|call| call.is_finished()).count() >= 13).then_some(())
+        });
+        bystander.is_served();
+        let pages = resident(env.daemon());
+        assert!(pages < (300 << 20) / 4096, "{pages} pages");
+        kill(pid_of(&stuck), Signal::CONT);
+        calls
+            .into_iter()
+            .map(|call| call.join().unwrap())
+            .filter(|it| it["error"].is_object())
+            .collect()
+    });
+    for answer in &refused {
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("not sent to the server"), "{message}");
+    }
+    assert_eq!(refused.len(), 13, "64 MiB of a session are accepted");
+}

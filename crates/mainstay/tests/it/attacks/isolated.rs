@@ -1,0 +1,59 @@
+//! Clients of an isolated server that come and go.
+
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::bystander::Bystander;
+use crate::env::{TestEnv, fixture, kill, patiently, until_dead};
+use crate::proxy::raw::Raw;
+
+/// The number of runs: those of sessions, and the shared one.
+fn runs(env: &TestEnv) -> usize {
+    let is_run = |pid: &u32| {
+        fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("fixture-mcp"))
+    };
+    env.processes().iter().filter(|pid| is_run(pid)).count()
+}
+
+/// Waits until no more than 16 are left, and the shared one. Runs are checked twice a minute, which is longer
+/// than one wait.
+#[track_caller]
+fn until_few_runs(env: &TestEnv) {
+    let is_so = || (runs(env) <= 16 + 1).then_some(());
+    let seen = patiently(is_so).or_else(|| patiently(is_so)).or_else(|| patiently(is_so));
+    assert!(seen.is_some(), "{} runs are left", runs(env));
+}
+
+#[test]
+fn clients_that_come_and_go_leave_few_runs_behind() {
+    let env = TestEnv::new();
+    let server = env.run_server("fx", &["--isolate"], &[&fixture()]);
+    let url = server["url"].as_str().unwrap();
+    let mut bystander = Bystander::of(&env, "fx");
+    let pid = |session: &Raw, id| {
+        let result = session.ask(id, "tools/call", &json!({"name": "pid", "arguments": {}}));
+        result["content"][0]["text"].as_str().unwrap().parse::<u32>().unwrap()
+    };
+    let first = Raw::open(url);
+    let before = pid(&first, 1);
+    for _ in 0..22 {
+        Raw::open(url);
+        bystander.is_served();
+    }
+    until_few_runs(&env);
+    until_dead(before);
+    // Its session continues, with a run of its own.
+    let after = pid(&first, 2);
+    assert_ne!(after, before);
+    bystander.is_served();
+
+    // The next daemon starts no run for clients that are not there.
+    kill(env.daemon(), Signal::KILL);
+    bystander.is_served();
+    until_few_runs(&env);
+    let last = pid(&first, 3);
+    assert_eq!(first.delete(), 204);
+    until_dead(last);
+}

@@ -1,0 +1,63 @@
+//! Another user binds our port while no Mainstay runs. Only root can act as another user, so this needs root.
+
+use std::fs;
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+
+use crate::clients::scene::{CURSOR, Scene};
+use crate::env::{fixture, until};
+use crate::proxy::raw::parts;
+
+/// A local user who does not run Mainstay.
+const STRANGER: u32 = 64_321;
+
+/// A server of another user at an address.
+fn server_of_another_user(dir: &std::path::Path, address: &str) -> Child {
+    let program = tempfile::Builder::new().prefix("mainstay-stranger-").tempdir_in("/tmp").unwrap();
+    let path = program.path().join("fixture");
+    fs::copy(fixture(), &path).unwrap();
+    fs::set_permissions(program.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    let child = Command::new(path)
+        .args(["--http", address])
+        .uid(STRANGER)
+        .gid(STRANGER)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(dir.join("stranger.log")).unwrap())
+        .spawn()
+        .unwrap();
+    until("the stranger listens", || TcpStream::connect(address).ok());
+    child
+}
+
+#[test]
+fn no_entry_leads_to_the_process_of_another_user() {
+    assert!(rustix::process::geteuid().is_root(), "acting as another user needs root");
+    let scene = Scene::new(CURSOR, &[]);
+    let url = scene.env.server("time")["url"].as_str().unwrap().to_owned();
+    let (address, _) = parts(&url);
+    scene.env.kill_mainstay();
+    let mut stranger = server_of_another_user(scene.env.root(), &address);
+
+    let listed = scene.env.run(["ls"]);
+    let owner = format!("{address} belongs to another user of this machine (uid {STRANGER})");
+    assert!(listed.stderr.contains(&owner), "{listed}");
+    scene.file.once(&scene.before);
+    assert!(scene.env.server("time")["url"].is_null());
+    let added = scene.env.run(["client", "add", "cursor"]);
+    assert!(added.to_string().contains(&format!("belongs to uid {STRANGER}")), "{added}");
+    let run = scene.env.run(["run", "again", "--", &fixture()]);
+    assert!(run.stderr.contains(&owner), "{run}");
+    let doctor = scene.env.run(["doctor"]);
+    assert!(doctor.stdout.contains(&owner), "{doctor}");
+    assert_eq!(scene.file.text(), scene.before, "no entry is added meanwhile");
+    scene.env.ok(["rm", "again"]);
+
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    scene.file.once(&scene.with);
+    assert_eq!(scene.env.server("time")["url"], url.as_str());
+}

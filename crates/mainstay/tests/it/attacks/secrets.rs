@@ -1,0 +1,111 @@
+//! Canaries in place of secrets, searched for in every file and every output.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::bystander::Bystander;
+use crate::env::{TestEnv, fixture, free_port};
+
+const ENVIRONMENT: &str = "canary-environment-7d1f";
+const HEADER: &str = "canary-header-7d1f";
+const QUERY: &str = "canary-query-7d1f";
+const ARGUMENT: &str = "canary-argument-7d1f";
+const ALL: [&str; 4] = [ENVIRONMENT, HEADER, QUERY, ARGUMENT];
+
+fn files_below(dir: &Path, all: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            files_below(&entry.path(), all);
+        } else if kind.is_file() {
+            all.push(entry.path());
+        }
+    }
+}
+
+/// The names of the files that hold a canary.
+fn files_with_canaries(env: &TestEnv) -> Vec<String> {
+    let mut files = Vec::new();
+    files_below(env.root(), &mut files);
+    let has = |path: &PathBuf| {
+        // A file may be removed meanwhile.
+        let bytes = fs::read(path).unwrap_or_default();
+        ALL.iter().any(|canary| bytes.windows(canary.len()).any(|part| part == canary.as_bytes()))
+    };
+    let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+    let mut found: Vec<String> = files.into_iter().filter(has).map(name).collect();
+    found.sort_unstable();
+    found
+}
+
+/// Adds a local server and one that runs elsewhere, with all canaries.
+fn add_canaries(env: &TestEnv) {
+    let variable = format!("SECRET={ENVIRONMENT}");
+    let script = format!("exec '{}'", fixture());
+    let command = ["/bin/sh", "-c", &script, "sh", "--token", ARGUMENT];
+    env.run_server("local", &["-e", &variable], &command);
+    let url = format!("http://127.0.0.1:{}/mcp?key={QUERY}", free_port());
+    let header = format!("authorization=Bearer {HEADER}");
+    env.run(["run", "elsewhere", "--url", &url, "--header", &header]);
+    assert_eq!(env.json(["ls", "-a", "--json"]).as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn secrets_are_in_one_private_file_and_in_no_output_and_go_with_their_server() {
+    let env = TestEnv::new();
+    env.run_server("fx", &[], &[&fixture()]);
+    let mut bystander = Bystander::of(&env, "fx");
+    add_canaries(&env);
+    let is_state = |name: &String| name.starts_with("state.db");
+    let found = files_with_canaries(&env);
+    assert!(!found.is_empty() && found.iter().all(is_state), "{found:?}");
+    bystander.is_served();
+
+    let outputs: [&[&str]; 13] = [
+        &["ls", "-a"],
+        &["ls", "-a", "--json"],
+        &["status", "elsewhere"],
+        &["status", "elsewhere", "--json"],
+        &["why", "local"],
+        &["why", "elsewhere"],
+        &["why", "elsewhere", "--json"],
+        &["events"],
+        &["events", "--json"],
+        &["logs", "elsewhere"],
+        &["export"],
+        &["client", "ls"],
+        &["doctor"],
+    ];
+    for command in outputs {
+        let output = env.run(command.iter().copied());
+        for canary in ALL {
+            assert!(!output.to_string().contains(canary), "{command:?} prints {canary}: {output}");
+        }
+    }
+    for command in [["status", "local"], ["logs", "local"]] {
+        let output = env.run(command).to_string();
+        assert!(!output.contains(ENVIRONMENT), "{command:?}: {output}");
+    }
+
+    env.ok(["rm", "local"]);
+    env.ok(["rm", "elsewhere"]);
+    bystander.is_served();
+    assert_eq!(files_with_canaries(&env), Vec::<String>::new());
+}
+
+#[test]
+fn an_export_says_what_it_left_out_and_an_import_asks_for_it() {
+    let env = TestEnv::new();
+    env.run_server("fx", &[], &[&fixture()]);
+    add_canaries(&env);
+    let export = env.run(["export"]);
+    assert!(export.stderr.contains("replace HIDDEN-BY-MAINSTAY with them"), "{export}");
+    assert!(export.stdout.contains(r#""--token", "HIDDEN-BY-MAINSTAY""#), "{export}");
+    assert!(export.stdout.contains("/mcp?key=HIDDEN-BY-MAINSTAY"), "{export}");
+    let file = env.write("servers.toml", &export.stdout);
+    let mut command = env.command(["import", "--replace", file.to_str().unwrap()]);
+    command.env("SECRET", "x").env("ELSEWHERE_AUTHORIZATION", "x");
+    let import = env.run_prepared(command);
+    assert_ne!(import.code, 0);
+    assert!(import.stderr.contains("replace HIDDEN-BY-MAINSTAY with the values"), "{import}");
+}

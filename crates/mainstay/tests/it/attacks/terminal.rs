@@ -1,0 +1,114 @@
+//! What a server writes reaches a terminal as text and colours, and a pipe byte for byte.
+
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+
+use super::bystander::Bystander;
+use crate::env::{TestEnv, fixture, shell_server};
+
+/// Moves the cursor, clears the screen, renames the window, writes the clipboard, asks the terminal to type, rings,
+/// overwrites the line, switches character sets, and reorders and hides text.
+const HOSTILE: &str = "x\u{1b}[2J\u{1b}[1;1H\u{1b}]0;owned\u{7}\u{1b}]52;c;ZXZpbA==\u{1b}\\\u{1b}[6n\u{1b}[21t\
+     \u{1b}P$q\u{1b}\\\u{7}\u{8}\r\u{e}\u{1b}(0\u{1b}c\u{9b}2J\u{9d}0;owned\u{9c}\u{7f}\u{202e}gpj.exe\u{2066}\
+     \u{200b}\u{feff}\u{2028}\u{1b}[31mred";
+
+/// What the command prints on a terminal, which `script` of util-linux provides.
+fn on_terminal(env: &TestEnv, args: &[&str]) -> String {
+    let like = env.command(args);
+    let words = std::iter::once(like.get_program()).chain(like.get_args());
+    let quoted: Vec<String> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+    let mut command = Command::new("script");
+    command.args(["-q", "-c", &quoted.join(" "), "/dev/null"]).env_clear();
+    command.envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.env("TERM", "xterm-256color").env("SHELL", "/bin/sh").env_remove("NO_COLOR");
+    let output = command.stdin(Stdio::null()).output().expect("util-linux has `script`");
+    // A terminal returns the carriage at each line's end by itself.
+    String::from_utf8(output.stdout).unwrap().replace("\r\n", "\n")
+}
+
+/// Text and colours, and nothing else.
+#[track_caller]
+fn assert_harmless(what: &str, shown: &str) {
+    let mut rest = String::new();
+    let mut pieces = shown.split("\u{1b}[");
+    rest.push_str(pieces.next().unwrap());
+    for piece in pieces {
+        let end = piece.find(|c: char| !c.is_ascii_digit() && c != ';').unwrap_or(piece.len());
+        assert!(piece[end..].starts_with('m'), "{what}: {shown:?}");
+        rest.push_str(&piece[end + 1..]);
+    }
+    let harmful = |c: char| {
+        (c.is_control() && c != '\n' && c != '\t')
+            || "\u{202e}\u{2066}\u{200b}\u{feff}\u{2028}".contains(c)
+    };
+    assert!(!rest.contains(harmful), "{what}: {shown:?}");
+}
+
+#[test]
+fn nothing_that_a_server_says_steers_the_terminal() {
+    let env = TestEnv::new();
+    env.run_server("fx", &[], &[&fixture()]);
+    let mut bystander = Bystander::of(&env, "fx");
+    let hostile = env.write("hostile", &format!("{HOSTILE}\n{}\n", "long".repeat(16_000)));
+    let script = format!("cat '{}' >&2; exit 3", hostile.display());
+    env.run_failing("loud", &["--restart-max", "0"], &["/bin/sh", "-c", &script]);
+    let tool = json!({"name": HOSTILE, "description": HOSTILE, "inputSchema": {"properties": {HOSTILE: {}}}});
+    let answers = env.write("answers", &format!("{}\n", json!({"tools": [tool]})));
+    let lists = shell_server(&format!(
+        r#"while read -r line; do
+            id=$(printf '%s' "$line" | sed 's/.*"id":\([^,}}]*\).*/\1/')
+            case $line in
+                *tools/list*) printf '{{"jsonrpc":"2.0","id":%s,"result":%s}}\n' "$id" "$(cat '{}')" ;;
+                *tools/call*) printf '{{"jsonrpc":"2.0","id":%s,"error":{{"code":1,"message":%s}}}}\n' "$id" "$(cat '{}')" ;;
+            esac
+        done"#,
+        answers.display(),
+        env.write("message", &json!(HOSTILE).to_string()).display(),
+    ))
+    .replace(r#""capabilities":{}"#, r#""capabilities":{"tools":{}}"#);
+    env.run_server("lists", &[], &["/bin/sh", "-c", &lists]);
+
+    let echo = json!({"text": HOSTILE}).to_string();
+    let commands: [&[&str]; 14] = [
+        &["logs", "loud"],
+        &["logs", "loud", "--json"],
+        &["why", "loud"],
+        &["why", "loud", "--json"],
+        &["status", "loud"],
+        &["events"],
+        &["events", "loud", "--json"],
+        &["ls", "-a"],
+        &["tools", "lists"],
+        &["tools", "lists", "--json"],
+        &["call", "lists", HOSTILE],
+        &["call", "fx", "echo", &echo],
+        &["call", "fx", "echo", &echo, "--json"],
+        &["call", "fx", HOSTILE, &echo],
+    ];
+    for command in commands {
+        let shown = on_terminal(&env, command);
+        assert!(!shown.is_empty(), "{command:?} shows nothing");
+        assert_harmless(&format!("{command:?}"), &shown);
+        bystander.is_served();
+    }
+    let why = on_terminal(&env, &["why", "loud"]);
+    assert!(why.contains(" characters)") && why.len() < 10_000, "{why}");
+
+    // Programs get what the server wrote.
+    assert!(env.ok(["logs", "loud"]).contains(HOSTILE));
+    assert_eq!(env.ok(["call", "fx", "echo", &echo]), format!("{HOSTILE}\n"));
+}
+
+#[test]
+fn colors_of_a_log_end_with_their_line() {
+    let env = TestEnv::new();
+    let script = shell_server(r"printf '\033[31mred\nplain\n' >&2; read -r line");
+    env.run_server("red", &[], &["/bin/sh", "-c", &script]);
+    crate::env::until("both lines are there", || {
+        on_terminal(&env, &["logs", "red"])
+            .contains("\u{1b}[31mred\u{1b}[0m\nplain\n")
+            .then_some(())
+    });
+    assert!(env.ok(["logs", "red"]).contains("\u{1b}[31mred\nplain\n"));
+}
