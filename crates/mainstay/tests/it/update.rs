@@ -1,5 +1,6 @@
 //! `mainstay update`: another version takes over, or nothing has happened.
 
+mod from_0_1_0;
 pub(crate) mod scene;
 
 use std::fs::{self, File};

@@ -11,5 +11,5 @@ mod halves;
 mod holder;
 mod listening;
 mod real;
-mod scene;
+pub(crate) mod scene;
 mod servers;

@@ -123,13 +123,13 @@ pub(super) fn lines(path: &Path) -> usize {
 }
 
 /// Someone who connects all the time, and does nothing else.
-pub(super) struct Knocker {
+pub(crate) struct Knocker {
     enough: Arc<AtomicBool>,
     thread: JoinHandle<(usize, Vec<io::Error>)>,
 }
 
 impl Knocker {
-    pub(super) fn tcp(address: &str) -> Self {
+    pub(crate) fn tcp(address: &str) -> Self {
         let address = address.to_owned();
         Self::start(move || TcpStream::connect(&address).map(drop))
     }
@@ -156,7 +156,7 @@ impl Knocker {
 
     /// Ends it, and asserts that every connect was welcome.
     #[track_caller]
-    pub(super) fn was_always_welcome(self) {
+    pub(crate) fn was_always_welcome(self) {
         self.enough.store(true, Ordering::Relaxed);
         let (count, failures) = self.thread.join().unwrap();
         assert!(failures.is_empty(), "of {count} connects {} failed: {failures:?}", failures.len());

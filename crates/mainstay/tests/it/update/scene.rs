@@ -37,19 +37,28 @@ pub(super) struct Scene {
 
 impl Scene {
     pub(super) fn new() -> Self {
-        let env = TestEnv::new();
-        let bin = env.root().join("some where");
-        fs::create_dir(&bin).unwrap();
-        let program = bin.join("mainstay");
-        fs::copy(built(), &program).unwrap();
-        Self { env, program }
+        Self::with_program(Path::new(built()))
     }
 
     /// The same, with a daemon of that program and a server that remembers.
     pub(super) fn running() -> Self {
-        let scene = Self::new();
+        Self::running_program(Path::new(built()))
+    }
+
+    /// The same with another program.
+    pub(super) fn running_program(program: &Path) -> Self {
+        let scene = Self::with_program(program);
         scene.ok(&["run", "fx", "--wait", "--json", "--", &fixture()]);
         scene
+    }
+
+    fn with_program(from: &Path) -> Self {
+        let env = TestEnv::new();
+        let bin = env.root().join("some where");
+        fs::create_dir(&bin).unwrap();
+        let program = bin.join("mainstay");
+        fs::copy(from, &program).unwrap();
+        Self { env, program }
     }
 
     /// The installed program, ready to run.
