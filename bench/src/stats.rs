@@ -46,6 +46,40 @@ impl Quartiles {
     }
 }
 
+/// The 95 % confidence interval of a median, whatever the distribution; both ends are values that were measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Interval {
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+impl Interval {
+    /// None for fewer than six values, which have no such interval.
+    pub(crate) fn of_median(mut values: Vec<f64>) -> Option<Self> {
+        values.sort_unstable_by(f64::total_cmp);
+        let rank = interval_rank(values.len())?;
+        Some(Self { low: values[rank], high: values[values.len() - 1 - rank] })
+    }
+}
+
+/// How many of `count` values are left out at each end of the interval. Each value is below the median with
+/// probability 1/2, and the probability that fewer than that many are is at most 2.5 %.
+fn interval_rank(count: usize) -> Option<usize> {
+    let mut chance = 0.5_f64.powi(i32::try_from(count).ok()?);
+    let mut sum = chance;
+    let mut rank = None;
+    for below in 0..count / 2 {
+        if sum > 0.025 {
+            break;
+        }
+        rank = Some(below);
+        let next = f64::from(u32::try_from(count - below).ok()?);
+        chance *= next / f64::from(u32::try_from(below + 1).ok()?);
+        sum += chance;
+    }
+    rank
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +92,16 @@ mod tests {
         let one = Percentiles { p50_us: 7.0, p90_us: 7.0, p99_us: 7.0, max_us: 7.0 };
         assert_eq!(Percentiles::of(vec![Duration::from_micros(7)]), one);
         assert_eq!(Percentiles::of(Vec::new()), Percentiles::default());
+    }
+
+    #[test]
+    fn the_interval_of_a_median_is_that_of_the_tables() {
+        assert_eq!(
+            [5, 6, 9, 12, 20, 30].map(interval_rank),
+            [None, Some(0), Some(1), Some(2), Some(5), Some(9)]
+        );
+        let thirty = (1..=30).map(f64::from).collect();
+        assert_eq!(Interval::of_median(thirty), Some(Interval { low: 10.0, high: 21.0 }));
     }
 
     #[test]

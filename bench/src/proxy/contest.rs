@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::load::{Crew, Endpoint, Tool, Work};
 use crate::rig::{BenchError, Table};
-use crate::stats::Quartiles;
+use crate::stats::{Interval, Quartiles};
 
 /// The unmeasured beginning of a slice.
 const WARMUP: Duration = Duration::from_millis(200);
@@ -58,6 +58,8 @@ struct Standing {
     p50_us: f64,
     p99_us: f64,
     rate_ratio: Option<Quartiles>,
+    /// Within which the median of the ratios lies, with a confidence of 95 %.
+    rate_interval: Option<Interval>,
     cpu_ratio: Option<Quartiles>,
     errors: u64,
     wrong: u64,
@@ -110,7 +112,7 @@ pub(super) async fn hold(contestants: &[Contestant], rules: Rules) -> Result<Out
 impl Outcome {
     pub(super) fn table(&self, title: &str) -> Table {
         let title = format!("{title}, {} sessions, {} cycles", self.sessions, self.cycles);
-        let headings = ["calls/s", "rate x", "us/call", "CPU x", "p50", "p99", "bad"];
+        let headings = ["calls/s", "rate x", "95 %", "us/call", "CPU x", "p50", "p99", "bad"];
         let ratio = |ratio: Option<Quartiles>| {
             ratio.map_or("-".to_owned(), |Quartiles { q1, median, q3 }| {
                 format!("{median:.2} ({q1:.2}-{q3:.2})")
@@ -120,6 +122,9 @@ impl Outcome {
             let cells = vec![
                 format!("{:.0}", standing.calls_per_s.median),
                 ratio(standing.rate_ratio),
+                standing
+                    .rate_interval
+                    .map_or("-".to_owned(), |Interval { low, high }| format!("{low:.2}-{high:.2}")),
                 format!("{:.1}", standing.cpu_us_per_call.median),
                 ratio(standing.cpu_ratio),
                 format!("{:.2} ms", standing.p50_us / 1e3),
@@ -155,16 +160,18 @@ fn standings(names: &[&'static str], samples: &[Vec<Sample>], baseline: &str) ->
         let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<_>>();
         let ratios = |of: fn(&Sample) -> f64| {
             let pairs = samples.iter().zip(base?);
-            Some(Quartiles::of(pairs.map(|(ours, theirs)| of(ours) / of(theirs)).collect()))
+            Some(pairs.map(|(ours, theirs)| of(ours) / of(theirs)).collect::<Vec<_>>())
         };
+        let rates = ratios(|sample| sample.calls_per_s);
         Standing {
             name,
             calls_per_s: Quartiles::of(all(|sample| sample.calls_per_s)),
             cpu_us_per_call: Quartiles::of(all(|sample| sample.cpu_us_per_call)),
             p50_us: Quartiles::of(all(|sample| sample.p50_us)).median,
             p99_us: Quartiles::of(all(|sample| sample.p99_us)).median,
-            rate_ratio: ratios(|sample| sample.calls_per_s),
-            cpu_ratio: ratios(|sample| sample.cpu_us_per_call),
+            rate_interval: rates.clone().and_then(Interval::of_median),
+            rate_ratio: rates.map(Quartiles::of),
+            cpu_ratio: ratios(|sample| sample.cpu_us_per_call).map(Quartiles::of),
             errors: samples.iter().map(|sample| sample.errors).sum(),
             wrong: samples.iter().map(|sample| sample.wrong).sum(),
             failure: samples.iter().find_map(|sample| sample.failure.clone()),

@@ -1,7 +1,10 @@
 //! What a built Mainstay costs and bears as a proxy, seen from outside, beside its peers.
 
+mod before;
 mod cold;
 mod contest;
+mod floods;
+mod instructions;
 mod killload;
 mod memory;
 mod peers;
@@ -31,6 +34,12 @@ pub struct Options {
 enum Measure {
     /// Calls per second, CPU and latency, in paired slices with other proxies.
     Proxy(throughput::Options),
+    /// Calls per second and CPU, in paired slices with an earlier Mainstay.
+    Before(before::Options),
+    /// Instructions per call, counted by valgrind.
+    Instructions(instructions::Options),
+    /// What a well-behaved client notices of floods.
+    Floods(floods::Options),
     /// The memory of the daemon, idle, busy, and per idle session.
     Memory(memory::Options),
     /// From `mainstay run` without a daemon to the first answer.
@@ -44,6 +53,9 @@ enum Measure {
 #[serde(tag = "measure", rename_all = "lowercase")]
 enum Figures {
     Proxy(throughput::Figures),
+    Before(before::Figures),
+    Instructions(instructions::Figures),
+    Floods(floods::Figures),
     Memory(memory::Figures),
     Cold(cold::Figures),
     Killload(killload::Figures),
@@ -53,6 +65,9 @@ impl Figures {
     fn tables(&self) -> Vec<Table> {
         match self {
             Self::Proxy(figures) => figures.tables(),
+            Self::Before(figures) => figures.tables(),
+            Self::Instructions(figures) => vec![figures.table()],
+            Self::Floods(figures) => vec![figures.table()],
             Self::Memory(figures) => vec![figures.table()],
             Self::Cold(figures) => vec![figures.table()],
             Self::Killload(figures) => figures.tables(),
@@ -72,6 +87,11 @@ pub fn run(options: &Options) -> Result<String, BenchError> {
 async fn take(programs: &Programs, measure: &Measure) -> Result<Figures, BenchError> {
     Ok(match measure {
         Measure::Proxy(options) => Figures::Proxy(throughput::measure(programs, options).await?),
+        Measure::Before(options) => Figures::Before(before::measure(programs, options).await?),
+        Measure::Instructions(options) => {
+            Figures::Instructions(instructions::measure(programs, options).await?)
+        }
+        Measure::Floods(options) => Figures::Floods(floods::measure(programs, options).await?),
         Measure::Memory(options) => Figures::Memory(memory::measure(programs, options).await?),
         Measure::Cold(options) => Figures::Cold(cold::measure(programs, options).await?),
         Measure::Killload(options) => {

@@ -16,7 +16,7 @@ use crate::rig::{
 
 const HTTP: &str = "http";
 const STDIO: &str = "stdio";
-const START_LIMIT: Duration = Duration::from_secs(30);
+const START_LIMIT: Duration = Duration::from_secs(60);
 /// The sessions of the contests with an HTTP upstream.
 const HTTP_SESSIONS: [u32; 2] = [32, 256];
 /// The sessions that share a stdio upstream.
@@ -143,7 +143,7 @@ async fn stdio_contestants(
 
 /// Mainstay with one server. Its price is the daemon's and, for a stdio server, the shim's, which
 /// is the server's parent.
-async fn mainstay(
+pub(super) async fn mainstay(
     instance: &Instance,
     server: &'static str,
     upstream: Upstream,

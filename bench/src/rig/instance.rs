@@ -45,6 +45,16 @@ impl Programs {
         Ok(Self { mainstay, fixture, vars: Vec::new() })
     }
 
+    /// The program that is measured.
+    pub(crate) fn mainstay(&self) -> &Path {
+        &self.mainstay
+    }
+
+    /// The same, but with another `mainstay`.
+    pub(crate) fn with_mainstay(self, mainstay: PathBuf) -> Self {
+        Self { mainstay, ..self }
+    }
+
     /// The same, with a variable for every `mainstay` command.
     pub(crate) fn with_var(mut self, name: &'static str, value: String) -> Self {
         self.vars.push((name, value));
