@@ -216,8 +216,8 @@ impl Keeper for Sessions {
         }
     }
 
-    fn note(&self, stream: &StreamKey, news: StreamNews) {
-        self.shared.calls.note(stream, news);
+    fn note(&self, stream: &StreamKey, news: StreamNews) -> bool {
+        self.shared.calls.note(stream, news)
     }
 }
 

@@ -28,14 +28,10 @@ impl Gate {
         Self { keeper, state: Arc::default() }
     }
 
-    /// Tells the keeper something, unless the gate is shut; says whether it was told.
-    pub(crate) fn pass(&self, tell: impl FnOnce(&dyn Keeper)) -> bool {
+    /// Calls the keeper; `None` if the gate is shut.
+    pub(crate) fn pass<T>(&self, tell: impl FnOnce(&dyn Keeper) -> T) -> Option<T> {
         let _passing = self.state.passing.read().unwrap_or_else(PoisonError::into_inner);
-        if self.is_shut() {
-            return false;
-        }
-        tell(&*self.keeper);
-        true
+        if self.is_shut() { None } else { Some(tell(&*self.keeper)) }
     }
 
     /// Shuts it for good, and waits for those who are passing.
@@ -61,8 +57,28 @@ impl Scribe {
         Self { gate, key }
     }
 
-    /// Writes something down; false if the gate is shut.
-    pub(crate) fn note(&self, news: StreamNews) -> bool {
-        self.gate.pass(|keeper| keeper.note(&self.key, news))
+    pub(crate) fn note(&self, news: StreamNews) -> Noted {
+        match self.gate.pass(|keeper| keeper.note(&self.key, news)) {
+            Some(true) => Noted::Yes,
+            Some(false) => Noted::NotYet,
+            None => Noted::Never,
+        }
+    }
+}
+
+/// Whether something was written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Noted {
+    Yes,
+    /// The disk does not respond. It matters for requests that are about to be sent.
+    NotYet,
+    /// Another daemon takes over, and this one must not act any more.
+    Never,
+}
+
+impl Noted {
+    /// Whether this daemon may go on.
+    pub(crate) fn may_act(self) -> bool {
+        self != Self::Never
     }
 }

@@ -69,7 +69,9 @@ pub enum StreamNews {
     /// It is the stream of this request, as its client wrote it. Without this it is the general
     /// stream of its session.
     Begun(Bytes),
-    /// The request was sent to a run.
+    /// The same, of a request that was sent before.
+    BegunSent(Bytes, Sent),
+    /// The request is about to be sent to a run, or was.
     Sent(Sent),
     /// A message was added.
     Said(u64, Bytes),
@@ -132,8 +134,11 @@ pub trait Keeper: fmt::Debug + Send + Sync {
     /// Forgets a server's copy and all its sessions, with their streams.
     fn remove_server(&self, server: &str);
 
-    /// Takes note of what became of a stream. Unlike all else, it is in the hands of the system when
-    /// this returns: it outlives this process, though not the machine. It costs a write, so it is for
-    /// requests that take long, and for what servers say unasked.
-    fn note(&self, stream: &StreamKey, news: StreamNews);
+    /// Records a change of a stream. Unlike all else, it outlives this process when this returns, though not the
+    /// machine, unless the disk is stalled. It costs a write, so it is for requests that take long, and for what
+    /// servers say unasked.
+    ///
+    /// False for [`StreamNews::Sent`] if the disk is stalled and may say that the request was not sent: it must not be
+    /// sent now.
+    fn note(&self, stream: &StreamKey, news: StreamNews) -> bool;
 }

@@ -56,7 +56,7 @@ impl Alive {
             (_, StreamNews::Begun(request)) => Turn::Begun(request),
             (Some(Stream::Lost | Stream::Kept(_)), StreamNews::Over) => Turn::Over,
             (Some(Stream::Kept(kept)), StreamNews::Sent(sent)) if kept.is_open_request() => {
-                Turn::Sent(sent, kept.attempts.saturating_add(1))
+                Turn::Sent(sent, kept.attempts.saturating_add(u32::from(!kept.is_attempt(sent))))
             }
             (Some(Stream::Kept(kept)), StreamNews::Answered(number, text))
                 if kept.is_open_request() =>
@@ -68,9 +68,8 @@ impl Alive {
             }
             (None, StreamNews::Said(number, text)) => Turn::Said(number, text),
             (Some(Stream::Lost | Stream::Kept(_)), _)
-            | (None, StreamNews::Sent(_) | StreamNews::Answered(..) | StreamNews::Over) => {
-                return None;
-            }
+            | (None, StreamNews::Sent(_) | StreamNews::Answered(..) | StreamNews::Over)
+            | (_, StreamNews::BegunSent(..)) => return None,
         };
         Some(Entry::Stream(key.clone(), turn))
     }
@@ -124,6 +123,15 @@ impl Alive {
     /// How many bytes it takes to write everything down, about.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &StreamKey> {
+        self.ages.keys()
+    }
+
+    /// How a stream came to be what it is.
+    pub(super) fn turns(&self, key: &StreamKey) -> Vec<Turn> {
+        self.get(key).map(Stream::turns).unwrap_or_default()
     }
 
     /// Whether the session has a stream.
@@ -230,6 +238,12 @@ impl Stream {
 impl Kept {
     fn is_open_request(&self) -> bool {
         self.request.is_some() && self.answer.is_none()
+    }
+
+    /// Whether this tells more about the attempt that is known already.
+    fn is_attempt(&self, sent: Sent) -> bool {
+        let known = Sent { line: None, ..sent };
+        sent.line.is_some() && self.sent == Some(known)
     }
 
     fn say(&mut self, number: u64, text: Bytes) {

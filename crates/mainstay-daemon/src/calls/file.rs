@@ -5,11 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::alive::Alive;
-use super::entry::HEADER;
-
-/// A file that is smaller is not written anew.
-const WORTHWHILE: u64 = 4 * 1024 * 1024;
+use super::entry::{Entry, HEADER};
 
 /// How much is handed to the system at a time, when everything is written anew.
 const CHUNK: usize = 256 * 1024;
@@ -20,19 +16,20 @@ const CHUNK: usize = 256 * 1024;
 pub(super) struct Journal {
     path: PathBuf,
     file: File,
-    length: u64,
-    /// From which size on it may be worthwhile to write it anew.
-    worthwhile: u64,
 }
 
 impl Journal {
-    /// Writes everything to the file of this number, instead of what is in it.
-    pub(super) fn write_anew(dir: &Path, number: u64, alive: &Alive) -> io::Result<Self> {
+    /// Writes these entries to the file of this number, instead of what is in it. Also returns its length.
+    pub(super) fn write_anew(
+        dir: &Path,
+        number: u64,
+        entries: impl IntoIterator<Item = Entry>,
+    ) -> io::Result<(Self, u64)> {
         let path = dir.join(number.to_string());
         let new = dir.join(format!("{number}.new"));
-        let written = write(&new, alive).and_then(|done| fs::rename(&new, &path).map(|()| done));
+        let written = write(&new, entries).and_then(|done| fs::rename(&new, &path).map(|()| done));
         match written {
-            Ok((file, length)) => Ok(Self { path, file, length, worthwhile: WORTHWHILE }),
+            Ok((file, length)) => Ok((Self { path, file }, length)),
             Err(error) => {
                 // It may have been what filled the disk.
                 fs::remove_file(&new).ok();
@@ -41,29 +38,18 @@ impl Journal {
         }
     }
 
-    /// Adds a whole entry, with one call to the system: it is in the file when this returns.
-    pub(super) fn append(&mut self, entry: &[u8]) -> io::Result<()> {
+    /// Adds whole entries, with one call to the system: they are in the file when this returns.
+    pub(super) fn append(&mut self, entries: &[u8]) -> io::Result<()> {
         let written = loop {
-            match self.file.write(entry) {
+            match self.file.write(entries) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 other => break other?,
             }
         };
-        if written < entry.len() {
+        if written < entries.len() {
             return Err(ErrorKind::StorageFull.into());
         }
-        self.length += entry.len() as u64;
         Ok(())
-    }
-
-    /// Whether most of it is about streams that are over.
-    pub(super) fn is_wasteful(&self, alive: usize) -> bool {
-        self.length > self.worthwhile && self.length / 2 > alive as u64
-    }
-
-    /// It could not be written anew; that is not tried again soon.
-    pub(super) fn go_on(&mut self) {
-        self.worthwhile = self.length + WORTHWHILE;
     }
 
     /// Makes it say nothing. The file itself stays if it can: it says that older ones are out of date.
@@ -116,13 +102,13 @@ fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Writes everything to a new file, and tells how long it is.
-fn write(path: &Path, alive: &Alive) -> io::Result<(File, u64)> {
+/// Writes entries to a new file, and returns its length.
+fn write(path: &Path, entries: impl IntoIterator<Item = Entry>) -> io::Result<(File, u64)> {
     let mut file =
         File::options().create(true).write(true).truncate(true).mode(0o600).open(path)?;
     let mut length = 0;
     let mut chunk = HEADER.to_vec();
-    for entry in alive.entries() {
+    for entry in entries {
         entry.encode(&mut chunk);
         if chunk.len() >= CHUNK {
             file.write_all(&chunk)?;

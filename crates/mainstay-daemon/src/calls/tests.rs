@@ -1,6 +1,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 
 use bytes::Bytes;
 use mainstay_proxy::Sent;
@@ -162,10 +163,122 @@ fn a_daemon_that_was_replaced_leaves_no_file() {
 
 /// From now on, nothing can be added to the file.
 fn fill_disk(calls: &Calls) {
-    match &mut calls.lock().paper {
-        Paper::File(journal) => journal.fill_disk(),
-        paper @ (Paper::None { .. } | Paper::Closed) => panic!("{paper:?}"),
+    let mut state = calls.lock();
+    state.writer.execute(Job::FillDisk);
+    state.flush();
+}
+
+/// The disk does not respond until the result is dropped.
+fn stall(calls: &Calls) -> mpsc::Sender<()> {
+    let (release, released) = mpsc::channel();
+    calls.lock().writer.execute(Job::Stall(released));
+    release
+}
+
+/// Waits until the disk responds again.
+fn recover(calls: &Calls) {
+    calls.lock().flush_within(Duration::from_secs(10));
+}
+
+#[test]
+fn a_stalled_disk_delays_only_requests_that_it_says_were_not_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let (calls, _) = Calls::open(dir.path(), 1);
+    let (held, later) = (key("a", 1), key("a", 2));
+    assert!(calls.note(&held, StreamNews::Begun(text("held"))));
+    let disk = stall(&calls);
+    assert!(!calls.note(&held, StreamNews::Sent(sent(1))), "on disk it is not sent");
+    assert!(!calls.note(&held, StreamNews::Sent(sent(1))), "and still is not");
+    assert!(calls.note(&later, StreamNews::Begun(text("later"))));
+    assert!(calls.note(&later, StreamNews::Sent(sent(1))), "the disk knows nothing of it");
+    let kept = calls.lock().alive.records();
+    assert_eq!((kept[0].sent, kept[1].sent, kept.len()), (None, Some(sent(1)), 2));
+    assert!(calls.note(&later, StreamNews::Said(1, text("progress"))));
+    let mut next = Alive::default();
+    recall(dir.path(), &mut next).unwrap();
+    assert_eq!(next.records().len(), 1);
+    assert_eq!(next.records()[0].sent, None, "so it must not be sent yet");
+
+    drop(disk);
+    // A change does not wait for a stalled disk, but finds out that it is not stalled any more.
+    let is_sent = || calls.note(&held, StreamNews::Sent(sent(2)));
+    assert!((0..1000).any(|_| is_sent() || {
+        thread::sleep(WRITE_TIMEOUT / 100);
+        false
+    }));
+    assert_eq!(calls.lock().stalled, None);
+    let (_, found) = Calls::open(dir.path(), 2);
+    assert_eq!(found.len(), 2);
+    assert_eq!((found[0].sent, found[1].sent), (Some(sent(2)), Some(sent(1))));
+    assert_eq!(found[1].said, [(1, text("progress"))]);
+}
+
+/// A call that takes long is sent before it is recorded, and must never look unsent.
+#[test]
+fn a_request_that_was_sent_is_recorded_as_such_also_when_its_record_stalls() {
+    let dir = tempfile::tempdir().unwrap();
+    let (calls, _) = Calls::open(dir.path(), 1);
+    let disk = stall(&calls);
+    assert!(calls.note(&key("a", 1), StreamNews::BegunSent(text("call"), sent(1))));
+    drop(disk);
+    recover(&calls);
+    let found = Calls::open(dir.path(), 2).1;
+    assert_eq!((found[0].sent, found[0].attempts), (Some(sent(1)), 1));
+}
+
+/// The line of a request is recorded after its run, and is part of the same attempt.
+#[test]
+fn a_request_that_is_refused_was_not_attempted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (calls, _) = Calls::open(dir.path(), 1);
+    let held = key("a", 1);
+    let in_run = |generation| Sent { generation, line: None };
+    assert!(calls.note(&held, StreamNews::Begun(text("held"))));
+    let disk = stall(&calls);
+    assert!(!calls.note(&held, StreamNews::Sent(in_run(1))));
+    drop(disk);
+    recover(&calls);
+    assert_eq!(calls.lock().alive.records()[0].sent, None);
+    assert!(calls.note(&held, StreamNews::Sent(in_run(2))));
+    assert!(calls.note(&held, StreamNews::Sent(sent(2))));
+    let found = Calls::open(dir.path(), 2).1;
+    assert_eq!((found[0].sent, found[0].attempts), (Some(sent(2)), 1));
+}
+
+#[test]
+fn after_a_long_stall_the_file_is_rewritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let (calls, _) = Calls::open(dir.path(), 1);
+    assert!(calls.note(&key("a", 1), StreamNews::Begun(text("first"))));
+    let disk = stall(&calls);
+    let large = of_size(SAID_BYTES - 1);
+    for number in 2..12 {
+        assert!(calls.note(&key("a", number), StreamNews::Begun(large.clone())));
+        assert!(calls.lock().backlog.len() <= MAX_BACKLOG);
     }
+    for number in 2..11 {
+        assert!(calls.note(&key("a", number), StreamNews::Over));
+    }
+    drop(disk);
+    recover(&calls);
+    let (_, found) = Calls::open(dir.path(), 2);
+    let numbers: Vec<u64> = found.iter().map(|record| record.key.number).collect();
+    assert_eq!(numbers, [1, 11]);
+}
+
+#[test]
+fn a_stalled_disk_is_waited_for_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let (calls, _) = Calls::open(dir.path(), 1);
+    let disk = stall(&calls);
+    assert!(calls.note(&key("a", 1), StreamNews::Said(1, text("kept"))));
+    let release = thread::spawn(move || {
+        thread::sleep(WRITE_TIMEOUT);
+        drop(disk);
+    });
+    calls.close();
+    release.join().unwrap();
+    assert_eq!(Calls::open(dir.path(), 2).1[0].said, [(1, text("kept"))]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,6 +23,7 @@ use super::session::{Session, Terms};
 use crate::catch_panic;
 use crate::client::{Client, Method, SendError};
 use crate::frame::{self, Parsed};
+use crate::gate::Noted;
 use crate::record::{Sent, UpstreamRecord};
 use crate::stream::Stream;
 use crate::upstream::UpstreamError;
@@ -142,9 +143,12 @@ impl HttpLane {
         let up = self.ensure(run, session).await?;
         // Noted first: what is not known to be sent might be sent again.
         let sent = Sent { generation: run.generation, line: None };
-        if session.hub().is_frozen() || !out.sent(sent) {
+        let is_frozen = session.hub().is_frozen();
+        match if is_frozen { Noted::Never } else { out.sent(sent) } {
+            Noted::Yes => {}
+            Noted::NotYet => return Err(Failure::Lost(Fate::Unsent)),
             // Another daemon decides what becomes of it.
-            return std::future::pending().await;
+            Noted::Never => return std::future::pending().await,
         }
         let given_up = GivenUp::new(session, run.generation, message);
         let sent = up.post(&run.client, message.text()).await;

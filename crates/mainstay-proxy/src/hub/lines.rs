@@ -26,7 +26,7 @@ use super::progress::Progress;
 use super::session::{Session, Terms};
 use crate::catch_panic::{self, CatchPanic};
 use crate::frame::{self, Id, Method, Parsed};
-use crate::gate::Gate;
+use crate::gate::{Gate, Noted};
 use crate::record::Sent;
 use crate::stream::Stream;
 use crate::upstream::{self, Hello, LineLink, MAX_LINE, UpstreamError};
@@ -316,43 +316,55 @@ impl LineLane {
         client: Option<Client>,
         line: impl FnOnce(u64) -> Bytes,
     ) -> Result<Parsed, Unanswered> {
-        let unsent = Unanswered::Gone { sent: false };
-        let Ok(room) = self.to_server.reserve().await else { return Err(unsent) };
-        let (reply, replied) = oneshot::channel();
-        let id = {
-            let mut router = self.router();
-            if router.closed {
-                return Err(unsent);
-            }
-            let id = self.id_of(router.lines + 1);
-            let text = line(id);
-            if text.len() > MAX_LINE {
-                return Err(Unanswered::Protocol(UpstreamError::TooLarge {
-                    method: method.to_owned(),
-                    bytes: text.len(),
-                }));
-            }
-            // Noted first: what is not known to be sent might be sent again.
-            if self.may_send(client.as_ref(), id) {
-                router.lines += 1;
-                let pending = Pending { line: router.lines, reply, client };
-                router.pending.insert(id, pending);
-                room.send(text);
-                Some(id)
-            } else {
-                None
-            }
+        let Ok(room) = self.to_server.reserve().await else {
+            return Err(Unanswered::Gone { sent: false });
         };
-        match id {
-            Some(id) => self.reply(method, id, replied).await,
+        match self.send(room, method, client, line)? {
+            Some((id, replied)) => self.reply(method, id, replied).await,
             // Another daemon decides what becomes of it.
             None => std::future::pending().await,
         }
     }
 
-    fn may_send(&self, client: Option<&Client>, id: u64) -> bool {
+    /// Sends a request. `None` if another daemon takes over.
+    fn send(
+        &self,
+        room: mpsc::Permit<'_, Bytes>,
+        method: &str,
+        client: Option<Client>,
+        line: impl FnOnce(u64) -> Bytes,
+    ) -> Result<Option<(u64, oneshot::Receiver<Reply>)>, Unanswered> {
+        let mut router = self.router();
+        if router.closed {
+            return Err(Unanswered::Gone { sent: false });
+        }
+        let id = self.id_of(router.lines + 1);
+        let text = line(id);
+        if text.len() > MAX_LINE {
+            let (method, bytes) = (method.to_owned(), text.len());
+            return Err(Unanswered::Protocol(UpstreamError::TooLarge { method, bytes }));
+        }
+        // Noted first: what is not known to be sent might be sent again.
+        match self.note_sent(client.as_ref(), id) {
+            Noted::Yes => {}
+            Noted::NotYet => return Err(Unanswered::Gone { sent: false }),
+            Noted::Never => return Ok(None),
+        }
+        let (reply, replied) = oneshot::channel();
+        router.lines += 1;
+        let pending = Pending { line: router.lines, reply, client };
+        router.pending.insert(id, pending);
+        room.send(text);
+        Ok(Some((id, replied)))
+    }
+
+    fn note_sent(&self, client: Option<&Client>, id: u64) -> Noted {
         let sent = Sent { generation: self.generation, line: Some(id) };
-        !self.gate.is_shut() && client.is_none_or(|client| client.out.sent(sent))
+        match client {
+            _ if self.gate.is_shut() => Noted::Never,
+            Some(client) => client.out.sent(sent),
+            None => Noted::Yes,
+        }
     }
 
     /// Waits for what becomes of a request that is with the server.

@@ -116,9 +116,7 @@ impl Hub {
 
     fn move_to_disk(&self, session: &Session) {
         let Some(record) = session.record() else { return };
-        let mut is_kept = false;
-        self.gate.pass(|keeper| is_kept = keeper.move_to_disk(record));
-        if !is_kept {
+        if self.gate.pass(|keeper| keeper.move_to_disk(record)) != Some(true) {
             return;
         }
         self.all_sessions().remove(session.id());

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::log::{self, Log};
 use super::{Audience, Shared, Start, Stream};
 use crate::frame::{self, Frame};
-use crate::gate::Scribe;
+use crate::gate::{Noted, Scribe};
 use crate::record::{Sent, StreamNews, StreamRecord};
 
 /// How far a stream is written down.
@@ -91,14 +91,24 @@ impl Stream {
         }
     }
 
-    /// Its request is about to be sent there. False if it must not be.
-    pub(crate) fn sent(&self, sent: Sent) -> bool {
+    /// Its request is about to be sent there. It may be if that is [`Noted::Yes`].
+    pub(crate) fn sent(&self, sent: Sent) -> Noted {
         let mut shared = self.lock();
-        shared.sent = Some(sent);
         match &shared.durable {
-            Durable::Request(scribe) => scribe.note(StreamNews::Sent(sent)),
-            Durable::No | Durable::Never | Durable::Soon(..) | Durable::General(_) => true,
+            Durable::Request(scribe) => {
+                // First without its line: if that is not written in time, another request may get the line.
+                let noted = scribe.note(StreamNews::Sent(Sent { line: None, ..sent }));
+                if noted != Noted::Yes {
+                    return noted;
+                }
+                if sent.line.is_some() && !scribe.note(StreamNews::Sent(sent)).may_act() {
+                    return Noted::Never;
+                }
+            }
+            Durable::No | Durable::Never | Durable::Soon(..) | Durable::General(_) => {}
         }
+        shared.sent = Some(sent);
+        Noted::Yes
     }
 
     /// Whether a later daemon would go on with it.
@@ -152,7 +162,7 @@ impl Shared {
             Durable::Soon(..) => self.begin(),
             Durable::Request(_) | Durable::General(_) if self.audience == Audience::ForGood => true,
             Durable::Request(scribe) | Durable::General(scribe) => {
-                scribe.note(StreamNews::Said(self.log.last(), message))
+                scribe.note(StreamNews::Said(self.log.last(), message)).may_act()
             }
         }
     }
@@ -161,7 +171,9 @@ impl Shared {
     pub(super) fn note_answer(&mut self, answer: Bytes) -> bool {
         match &self.durable {
             Durable::No | Durable::Never | Durable::Soon(..) | Durable::General(_) => true,
-            Durable::Request(scribe) => scribe.note(StreamNews::Answered(self.log.last(), answer)),
+            Durable::Request(scribe) => {
+                scribe.note(StreamNews::Answered(self.log.last(), answer)).may_act()
+            }
         }
     }
 
@@ -183,15 +195,18 @@ impl Shared {
                 return true;
             }
         };
-        let begun = scribe.note(StreamNews::Begun(request));
-        let sent = self.sent.is_none_or(|sent| scribe.note(StreamNews::Sent(sent)));
+        let begun = scribe.note(match self.sent {
+            Some(sent) => StreamNews::BegunSent(request, sent),
+            None => StreamNews::Begun(request),
+        });
         let said = self.audience == Audience::ForGood
             || self
                 .log
                 .messages()
-                .all(|(number, message)| scribe.note(StreamNews::Said(number, message.clone())));
+                .map(|(number, message)| StreamNews::Said(number, message.clone()))
+                .all(|said| scribe.note(said).may_act());
         self.durable = Durable::Request(scribe);
-        begun && sent && said
+        begun.may_act() && said
     }
 }
 

@@ -31,8 +31,9 @@ impl Keeper for Notes {
 
     fn remove_server(&self, _server: &str) {}
 
-    fn note(&self, stream: &StreamKey, news: StreamNews) {
+    fn note(&self, stream: &StreamKey, news: StreamNews) -> bool {
         self.0.lock().unwrap().push((stream.number, news));
+        true
     }
 }
 
@@ -52,9 +53,14 @@ impl Notes {
         for (_, news) in notes.iter().cloned() {
             match news {
                 StreamNews::Begun(request) => record.request = Some(request),
+                StreamNews::BegunSent(request, sent) => {
+                    (record.request, record.sent, record.attempts) = (Some(request), Some(sent), 1);
+                }
                 StreamNews::Sent(sent) => {
+                    // The line of a request is noted after the run.
+                    let is_known = record.sent == Some(Sent { line: None, ..sent });
+                    record.attempts += u32::from(!(is_known && sent.line.is_some()));
                     record.sent = Some(sent);
-                    record.attempts += 1;
                 }
                 StreamNews::Said(number, message) => record.said.push((number, message)),
                 StreamNews::Answered(number, answer) => record.answer = Some((number, answer)),
@@ -73,6 +79,7 @@ impl Notes {
             .iter()
             .map(|(_, news)| match news {
                 StreamNews::Begun(_) => "begun".to_owned(),
+                StreamNews::BegunSent(_, sent) => format!("begun and sent {}", sent.generation),
                 StreamNews::Sent(sent) => format!("sent {}", sent.generation),
                 StreamNews::Said(number, _) => format!("said {number}"),
                 StreamNews::Answered(number, _) => format!("answered {number}"),
@@ -116,7 +123,7 @@ fn rest(reader: &mut Reader) -> (Vec<u64>, bool) {
 fn all_that_happened_is_written_down_when_it_begins() {
     let (streams, _, notes) = session();
     let stream = Stream::new();
-    assert!(stream.sent(SENT));
+    assert_eq!(stream.sent(SENT), Noted::Yes);
     stream.push(note("a"));
     let id = streams.keep(&stream, Some("7"));
     assert_eq!(notes.told(), "");
@@ -124,7 +131,7 @@ fn all_that_happened_is_written_down_when_it_begins() {
     stream.push(note("b"));
     stream.finish(Some(note("answer")));
     streams.forget(&id);
-    assert_eq!(notes.told(), "begun, sent 4, said 1, said 2, answered 3, over");
+    assert_eq!(notes.told(), "begun and sent 4, said 1, said 2, answered 3, over");
 }
 
 #[test]
@@ -134,12 +141,13 @@ fn a_stream_whose_client_has_no_id_is_written_down_with_its_first_message() {
     for stream in [&stream, &silent] {
         let id = streams.keep(stream, Some("7"));
         streams.write_down(&id, stream, request(), Begin::WithMessage);
-        assert!(stream.sent(SENT) && !stream.is_written_down());
+        assert_eq!(stream.sent(SENT), Noted::Yes);
+        assert!(!stream.is_written_down());
     }
     silent.finish(Some(note("answer")));
     assert_eq!(notes.told(), "");
     stream.push(note("a"));
-    assert_eq!(notes.told(), "begun, sent 4, said 1");
+    assert_eq!(notes.told(), "begun and sent 4, said 1");
 }
 
 #[test]
@@ -176,7 +184,7 @@ fn nobody_reads_what_must_not_be_written_down() {
     let id = streams.keep(&stream, Some("7"));
     streams.write_down(&id, &stream, request(), Begin::Now);
     gate.shut();
-    assert!(!stream.sent(SENT), "it must not be sent either");
+    assert_eq!(stream.sent(SENT), Noted::Never, "it must not be sent either");
     assert!(!streams.general().push(note("a")));
     stream.finish(Some(note("answer")));
     for reader in &mut readers {

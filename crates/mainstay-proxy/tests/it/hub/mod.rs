@@ -30,8 +30,8 @@ use std::time::Duration;
 use mainstay_proxy::front::Core as _;
 use mainstay_proxy::{
     Arrival, Decision, Hub, Hubs, Identity, Isolation, Keeper, Link, Outlook, Ports, Reason,
-    RecordLookup, Run, SessionClock, SessionRecord, Settings, StreamKey, StreamNews, StreamRecord,
-    Witness,
+    RecordLookup, Run, Sent, SessionClock, SessionRecord, Settings, StreamKey, StreamNews,
+    StreamRecord, Witness,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -264,13 +264,13 @@ impl Keeper for Notes {
         self.records.lock().unwrap().clear();
     }
 
-    fn note(&self, stream: &StreamKey, news: StreamNews) {
+    fn note(&self, stream: &StreamKey, news: StreamNews) -> bool {
         self.noted.fetch_add(1, Ordering::Relaxed);
         let mut streams = self.streams.lock().unwrap();
         let key = (stream.session.to_string(), stream.number);
         if news == StreamNews::Over {
             streams.remove(&key);
-            return;
+            return true;
         }
         let record = streams.entry(key).or_insert_with(|| StreamRecord {
             key: stream.clone(),
@@ -282,14 +282,20 @@ impl Keeper for Notes {
         });
         match news {
             StreamNews::Begun(request) => record.request = Some(request),
+            StreamNews::BegunSent(request, sent) => {
+                (record.request, record.sent, record.attempts) = (Some(request), Some(sent), 1);
+            }
             StreamNews::Sent(sent) => {
+                // The line of a request is noted after the run.
+                let is_known = record.sent == Some(Sent { line: None, ..sent });
+                record.attempts += u32::from(!(is_known && sent.line.is_some()));
                 record.sent = Some(sent);
-                record.attempts += 1;
             }
             StreamNews::Said(number, message) => record.said.push((number, message)),
             StreamNews::Answered(number, answer) => record.answer = Some((number, answer)),
             StreamNews::Over => unreachable!("it is removed above"),
         }
+        true
     }
 }
 
