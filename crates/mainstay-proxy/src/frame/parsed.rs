@@ -4,6 +4,7 @@
 mod tests;
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use bytes::Bytes;
 use memchr::memmem;
@@ -147,7 +148,7 @@ impl Parsed {
     /// Where a request says under which token it wants to hear of progress. An error if that cannot
     /// be told for certain: then the server might use a token that belongs to another session.
     pub fn progress_token(&self) -> Result<Option<Span>, BadParams> {
-        let Some(params) = self.params().filter(|params| may_have(params, b"progressToken")) else {
+        let Some(params) = self.params().filter(|params| may_have_progress_token(params)) else {
             return Ok(None);
         };
         let [Some(meta)] = members(params, ["_meta"])? else { return Ok(None) };
@@ -220,7 +221,11 @@ impl Parsed {
     }
 }
 
-/// Whether a key can be in the text at all. It may be written with escapes.
-fn may_have(text: &[u8], key: &[u8]) -> bool {
-    memmem::find(text, key).is_some() || memmem::find(text, br"\u").is_some()
+/// Whether a progress token can be in the text at all. Its key may be written with escapes.
+fn may_have_progress_token(text: &[u8]) -> bool {
+    // Made once, because that takes longer than to search a short text.
+    static KEY: LazyLock<memmem::Finder<'static>> =
+        LazyLock::new(|| memmem::Finder::new(b"progressToken"));
+    let has_escape = |at: usize| memmem::find(&text[at..], br"\u").is_some();
+    KEY.find(text).is_some() || memchr::memchr(b'\\', text).is_some_and(has_escape)
 }

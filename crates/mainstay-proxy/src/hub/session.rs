@@ -361,8 +361,10 @@ impl front::Session for Session {
 
     fn request(&self, message: Parsed, out: Arc<Stream>) -> Answering {
         let arriving = self.hub().door.enter();
-        // Boxed here, so that the large future is not moved on its way.
-        Box::pin(exchange::answer(self.clone(), message, out, arriving))
+        // The memory is allocated first, so that the large future is made there and never copied.
+        let memory = Box::new_uninit();
+        let answer = Box::write(memory, exchange::answer(self.clone(), message, out, arriving));
+        Box::into_pin(answer)
     }
 
     fn post(&self, message: Parsed) {

@@ -41,10 +41,12 @@ fn allows_origin(origin: &str) -> bool {
 
 /// The name in `NAME` or `NAME:PORT`; nothing if it is neither.
 fn name_of(host: &str) -> Option<&str> {
-    let (name, port) = match host.find(']') {
+    // Faster than `str::find` for names this short.
+    let find = |byte: u8| host.bytes().position(|it| it == byte);
+    let (name, port) = match find(b']') {
         Some(end) if host.starts_with('[') => host.split_at(end + 1),
         Some(_) => return None,
-        None => host.split_at(host.find(':').unwrap_or(host.len())),
+        None => host.split_at(find(b':').unwrap_or(host.len())),
     };
     let is_port = |digits: &str| digits.parse::<u16>().is_ok() && !digits.starts_with('+');
     (port.is_empty() || port.strip_prefix(':').is_some_and(is_port)).then_some(name)
