@@ -26,7 +26,7 @@ pub struct ProxySettings {
     pub hold: Duration,
     /// Whether each session gets a run of its own; only for servers that speak stdio.
     pub isolate: bool,
-    /// How long such a run is kept while its client is absent; at least 1 second in a valid spec.
+    /// How long such a run is kept after the last message of its client; at least 1 second in a valid spec.
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub isolate_idle: Duration,

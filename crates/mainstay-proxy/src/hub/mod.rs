@@ -32,6 +32,7 @@ mod outlook;
 mod presence;
 mod progress;
 mod residency;
+mod run_retention;
 mod session;
 mod session_runs;
 mod take_up;
@@ -91,7 +92,7 @@ pub struct Settings {
     pub quiet_restart: bool,
     /// Whether every session has a run of its own.
     pub isolate: bool,
-    /// How long such a run is kept for a client that is absent.
+    /// How long such a run is kept after the last message of its client.
     pub isolate_idle: Duration,
 }
 
@@ -118,7 +119,7 @@ pub trait Isolation: Send + Sync + 'static {
     fn find(&self, server: &str, session: &str) -> Option<watch::Receiver<Outlook>>;
     /// Stops the session's own run. The session continues, and may start another one.
     fn stop(&self, server: &str, session: &str);
-    /// The session has ended, so its run may.
+    /// Stops the run of a session that has ended.
     fn release(&self, server: &str, session: &str);
 }
 
@@ -159,6 +160,8 @@ pub struct Hub {
     pending_loads: PendingLoads,
     /// The number of sessions at which some are moved to disk.
     move_to_disk_at: AtomicUsize,
+    /// Ended sessions whose own runs are kept for a while, and when they ended (see `run_retention`).
+    retained_runs: Mutex<HashMap<String, Duration>>,
     /// Active sessions, and some that have become inactive (see `presence`).
     active: Mutex<Vec<WeakSession>>,
     copies: Copies,
@@ -192,6 +195,7 @@ impl Hub {
             sessions: Mutex::default(),
             pending_loads: PendingLoads::default(),
             move_to_disk_at: AtomicUsize::new(residency::MOVE_TO_DISK_AT),
+            retained_runs: Mutex::default(),
             active: Mutex::default(),
             copies: Copies::restored(copy),
             held: Arc::default(),
@@ -249,20 +253,24 @@ impl Hub {
         }
     }
 
-    /// Ends a session. False if there is none of that id.
+    /// Ends a session for its client. False if there is none of that id. A run of its own is kept for a
+    /// minute.
     pub fn close(&self, id: &str) -> bool {
         if self.is_frozen() {
             // It goes on elsewhere.
             return self.session(id).is_some();
         }
-        let Some(session) = self.all_sessions().remove(id) else { return false };
+        let Some(session) = self.end_session(id) else { return false };
+        self.retain_run(&session);
+        true
+    }
+
+    fn end_session(&self, id: &str) -> Option<Session> {
+        let session = self.all_sessions().remove(id)?;
         self.pending_loads.session_ended(id);
         session.end();
         self.gate.pass(|keeper| keeper.remove(id));
-        if session.is_isolated() || self.isolates() {
-            self.ports.isolation.release(&self.name, id);
-        }
-        true
+        Some(session)
     }
 
     fn session(&self, id: &str) -> Option<Session> {

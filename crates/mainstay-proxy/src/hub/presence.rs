@@ -15,9 +15,6 @@ const UNUSED_EXPIRY: Duration = Duration::from_secs(5 * 60);
 /// A session expires after this absence.
 const EXPIRY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How many runs of single sessions are kept for absent clients.
-const MAX_IDLE_RUNS: usize = 16;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
     Present,
@@ -79,32 +76,11 @@ pub(super) fn to_move_to_disk<T>(
         Some((rank, session))
     });
     let candidates: Vec<_> = candidates.collect();
-    first(candidates, count.saturating_sub(limit))
-}
-
-/// Selects the runs of single sessions to stop: those of clients absent for at least `idle`, and those of
-/// other absent clients beyond the limit.
-pub(super) fn runs_to_end<T>(
-    sessions: impl IntoIterator<Item = (T, SessionFacts)>,
-    now: Duration,
-    idle: Duration,
-) -> Vec<T> {
-    let (mut ended, mut absent) = (Vec::new(), Vec::new());
-    for (session, facts) in sessions {
-        let Some(rank) = facts.eviction_rank() else { continue };
-        if facts.absence(now).is_some_and(|absence| absence >= idle) {
-            ended.push(session);
-        } else {
-            absent.push((rank, session));
-        }
-    }
-    let excess = absent.len().saturating_sub(MAX_IDLE_RUNS);
-    ended.extend(first(absent, excess));
-    ended
+    lowest_ranked(candidates, count.saturating_sub(limit))
 }
 
 /// The `count` candidates with the lowest rank.
-fn first<T>(mut candidates: Vec<((bool, Duration), T)>, count: usize) -> Vec<T> {
+pub(super) fn lowest_ranked<R: Ord + Copy, T>(mut candidates: Vec<(R, T)>, count: usize) -> Vec<T> {
     if count < candidates.len() && count > 0 {
         candidates.select_nth_unstable_by_key(count - 1, |(rank, _)| *rank);
     }

@@ -42,16 +42,18 @@ impl Hub {
         let now = self.now();
         let over = |session: &Session| session.facts().is_expired(now);
         let expired: Vec<Session> = self.everyone().into_iter().filter(over).collect();
-        if !expired.is_empty() {
+        if !expired.is_empty() && !self.is_frozen() {
             tracing::info!(server = %self.name, count = expired.len(), "sessions expired");
-        }
-        for session in expired {
-            self.close(session.id());
+            for session in expired {
+                if let Some(session) = self.end_session(session.id()) {
+                    self.release_run(&session);
+                }
+            }
         }
         lock(&self.active).retain(|session| {
             session.upgrade().is_some_and(|session| session.untrack_if_inactive(now))
         });
-        self.end_idle_runs();
+        self.end_unneeded_runs();
     }
 
     /// Notes on disk when sessions were last used.

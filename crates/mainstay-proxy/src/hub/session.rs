@@ -46,8 +46,8 @@ struct Inner {
     /// Its own session with a server that speaks HTTP.
     http: HttpLane,
     own_run: OwnRun,
-    /// When a request of the client was last answered, or when the session started, in milliseconds of the
-    /// session clock.
+    /// When a request of the client was last answered, when it last sent another message, or when the session
+    /// started, in milliseconds of the session clock.
     used: AtomicU64,
     /// The value of `used` that was last saved to disk.
     saved_use: AtomicU64,
@@ -368,6 +368,7 @@ impl front::Session for Session {
     }
 
     fn post(&self, message: Parsed) {
+        self.touch();
         match message.kind() {
             Kind::Result | Kind::Error => self.answered(&message),
             Kind::Request => {}

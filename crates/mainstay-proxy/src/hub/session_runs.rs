@@ -1,13 +1,25 @@
 //! Runs that belong to a single session (`--isolate`): when they start and stop.
 //!
-//! A run is started by the first request. It stops with its session, when its client has been absent for too
-//! long, or when too many clients are absent (see `presence`). In the latter two cases the session continues,
-//! and its next request starts another run.
+//! A run is started by the first request. It stops a minute after its client has ended the session, when its
+//! client has been idle for too long, or when too many clients are absent (see `run_retention`). In the latter
+//! two cases the session continues, and its next request starts another run. A run is never used by another
+//! session.
 
-use super::Hub;
-use super::presence::runs_to_end;
+use tokio::time::timeout;
+
+use super::outlook::Outlook;
+use super::run_retention::{RETENTION, RunUse, runs_to_end};
 use super::session::Session;
+use super::{Hub, lock};
+use crate::catch_panic;
 use crate::front::Session as _;
+
+/// The session that a run belongs to.
+enum Owner<'a> {
+    Open(&'a Session),
+    /// It has ended, and had this id.
+    Ended(String),
+}
 
 impl Hub {
     /// Gives a session a run of its own, if that is how the server is run.
@@ -16,7 +28,7 @@ impl Hub {
             session.set_own_run(self.ports.isolation.provide(&self.name, session.id()));
             // The next daemon decides by this time which runs stop first.
             session.touch_and_save();
-            self.end_idle_runs();
+            self.end_unneeded_runs();
         }
     }
 
@@ -29,19 +41,67 @@ impl Hub {
         }
     }
 
-    /// Stops the runs of clients that have been absent for too long, and those beyond the limit.
-    pub(super) fn end_idle_runs(&self) {
-        if !self.isolates() || self.is_frozen() {
+    /// Keeps the run of a session that has ended for [`RETENTION`]. One that is not up is stopped now, and
+    /// one that exits earlier is given up.
+    pub(super) fn retain_run(&self, session: &Session) {
+        let generation = |outlook: &Outlook| outlook.run().map(|run| run.generation);
+        let outlook = session.own_outlook();
+        let run = outlook.as_ref().and_then(|outlook| generation(&outlook.borrow()));
+        let (Some(mut outlook), Some(run)) = (outlook, run) else {
+            return self.release_run(session);
+        };
+        let id = session.id().to_owned();
+        lock(&self.retained_runs).insert(id.clone(), self.now());
+        self.end_unneeded_runs();
+        let hub = self.me.clone();
+        // It ends with the run.
+        catch_panic::spawn(async move {
+            let exited = outlook.wait_for(|outlook| generation(outlook) != Some(run));
+            let is_due = timeout(RETENTION, exited).await.is_err();
+            let Some(hub) = hub.upgrade() else { return };
+            if is_due {
+                hub.end_unneeded_runs();
+            } else {
+                hub.release_retained(&id);
+            }
+        });
+    }
+
+    /// Stops the run of a session that has ended, if it has one.
+    pub(super) fn release_run(&self, session: &Session) {
+        if session.is_isolated() || self.isolates() {
+            self.ports.isolation.release(&self.name, session.id());
+        }
+    }
+
+    fn release_retained(&self, id: &str) {
+        if !self.is_frozen() && lock(&self.retained_runs).remove(id).is_some() {
+            self.ports.isolation.release(&self.name, id);
+        }
+    }
+
+    /// Stops the runs that have been kept for long enough, and those beyond the limit.
+    pub(super) fn end_unneeded_runs(&self) {
+        if self.is_frozen() {
             return;
         }
         let idle = self.settings().isolate_idle;
         let mut isolated = self.everyone();
         isolated.retain(Session::is_isolated);
-        let runs = isolated.iter().map(|session| (session, session.facts()));
-        for session in runs_to_end(runs, self.now(), idle) {
-            tracing::info!(server = %self.name, session = session.id(), "stopping an idle run");
-            session.clear_own_run();
-            self.ports.isolation.stop(&self.name, session.id());
+        let ended = lock(&self.retained_runs).clone();
+        let ended =
+            ended.into_iter().map(|(id, at)| (Owner::Ended(id), RunUse::SessionEnded { at }));
+        let open = isolated.iter().map(|session| (Owner::Open(session), session.run_use()));
+        for owner in runs_to_end(open.chain(ended), self.now(), idle) {
+            match owner {
+                Owner::Open(session) => {
+                    if session.clear_unused_own_run() {
+                        tracing::info!(server = %self.name, session = session.id(), "stopping an idle run");
+                        self.ports.isolation.stop(&self.name, session.id());
+                    }
+                }
+                Owner::Ended(id) => self.release_retained(&id),
+            }
         }
     }
 }

@@ -147,7 +147,7 @@ fn requests(proxy: &ProxySettings) -> String {
     if proxy.isolate {
         let idle = human_duration(proxy.isolate_idle);
         parts.push(format!(
-            "each session has a process of its own, {idle} while its client is away"
+            "each session has a process of its own, kept for {idle} after its last request"
         ));
     }
     if !proxy.replay.is_empty() {
@@ -342,8 +342,8 @@ mod tests {
         };
         assert_eq!(
             requests(&proxy),
-            "never wait; each session has a process of its own, 5 min while its client is away; \
-             safe to call twice: add, convert; also on port 9000; no note after a restart"
+            "never wait; each session has a process of its own, kept for 5 min after its last \
+             request; safe to call twice: add, convert; also on port 9000; no note after a restart"
         );
     }
 

@@ -132,7 +132,8 @@ fn the_help_of_run() {
           --hold <TIME>          How long a request may wait while it is down; 0s for not at all
                                  [default: 45s]
           --isolate              Give each session a process of its own, with stdio
-          --isolate-idle <TIME>  How long such a process is kept while its client is away [default: 30m]
+          --isolate-idle <TIME>  How long such a process is kept after the last request of its client
+                                 [default: 30m]
           --replay <TOOL>        A tool that may be called twice: its calls are repeated if it stops in
                                  between
           --port <PORT>          Let clients reach it on a port of its own too

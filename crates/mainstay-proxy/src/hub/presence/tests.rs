@@ -47,31 +47,6 @@ proptest! {
     }
 
     #[test]
-    fn runs_of_present_clients_stay_and_a_limited_number_of_others(
-        sessions in vec(facts(), 0..60),
-        idle in 1..100_u64,
-    ) {
-        let (now, idle) = (Duration::from_secs(100), Duration::from_secs(idle));
-        let ended: BTreeSet<usize> =
-            runs_to_end(sessions.iter().copied().enumerate(), now, idle).into_iter().collect();
-        let absence = |number: &usize| sessions[*number].absence(now);
-        let (kept, gone): (Vec<usize>, Vec<usize>) =
-            (0..sessions.len()).partition(|number| !ended.contains(number));
-        prop_assert!(gone.iter().all(|number| absence(number).is_some()));
-        let absent: Vec<_> = kept.into_iter().filter(|number| absence(number).is_some()).collect();
-        prop_assert!(absent.len() <= MAX_IDLE_RUNS);
-        prop_assert!(absent.iter().all(|number| absence(number) < Some(idle)));
-        let early: Vec<_> = gone.iter().filter(|number| absence(number) < Some(idle)).collect();
-        // A run stops early only because of the limit, lowest rank first.
-        prop_assert!(early.is_empty() || absent.len() == MAX_IDLE_RUNS);
-        for gone in early {
-            for kept in &absent {
-                prop_assert!(sessions[*gone].eviction_rank() <= sessions[*kept].eviction_rank());
-            }
-        }
-    }
-
-    #[test]
     fn present_clients_never_expire_and_expiry_is_monotonic(
         session in facts(),
         at in 0..200_000_u64,

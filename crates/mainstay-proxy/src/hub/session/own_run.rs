@@ -53,14 +53,22 @@ impl Session {
         own.exists.store(true, Ordering::Relaxed);
     }
 
-    /// Removes the run; the next request starts another one.
-    pub(in crate::hub) fn clear_own_run(&self) {
+    /// Removes the run unless a request is open; the next request starts another one. Returns whether the run
+    /// was removed.
+    pub(in crate::hub) fn clear_unused_own_run(&self) -> bool {
+        // A request is registered under this lock before it looks for a run, so it uses no run that is about
+        // to be stopped.
+        let state = self.state();
+        if !state.open.is_empty() {
+            return false;
+        }
         let own = &self.inner.own_run;
         own.exists.store(false, Ordering::Relaxed);
         *lock(&own.outlook) = None;
+        true
     }
 
-    fn own_outlook(&self) -> Option<watch::Receiver<Outlook>> {
+    pub(in crate::hub) fn own_outlook(&self) -> Option<watch::Receiver<Outlook>> {
         if self.is_isolated() { lock(&self.inner.own_run.outlook).clone() } else { None }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{Session, State, millis};
 use crate::front::Session as _;
 use crate::hub::presence::{Presence, SessionFacts};
+use crate::hub::run_retention::RunUse;
 
 /// Whether the client has used its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,9 +44,27 @@ impl Session {
         self.facts().is_active(self.hub().now())
     }
 
+    /// How the client uses the session's own run.
+    pub(in crate::hub) fn run_use(&self) -> RunUse {
+        let (waits, is_subscribed) = {
+            let state = self.state();
+            (!state.open.is_empty(), !state.terms.subscriptions.is_empty())
+        };
+        let SessionFacts { presence, is_used, .. } = self.facts();
+        if waits || (is_subscribed && presence == Presence::Present) {
+            return RunUse::InUse;
+        }
+        RunUse::Idle { last_message: self.last_message(), presence, is_used }
+    }
+
+    /// When the client last sent a message or got an answer.
+    fn last_message(&self) -> Duration {
+        Duration::from_millis(self.inner.used.load(Ordering::Relaxed))
+    }
+
     /// When the client was last present. Meaningful only while it is absent.
     pub(super) fn last_present(&self) -> Duration {
-        let used = Duration::from_millis(self.inner.used.load(Ordering::Relaxed));
+        let used = self.last_message();
         let left = self.general().left_at().map(|left| self.hub().clock().at(left));
         left.map_or(used, |left| left.max(used))
     }

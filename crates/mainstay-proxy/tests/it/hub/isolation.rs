@@ -1,6 +1,7 @@
 //! Servers of which each session has a run of its own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mainstay_proxy::front::Session as _;
 use mainstay_proxy::{Arrival, Outlook, Settings};
@@ -27,7 +28,7 @@ async fn provides(world: &World, number: usize) -> Server {
 async fn joins(world: &World, number: usize) -> (Client, Server) {
     let client = Client::new(world.hubs.open(NAME).unwrap());
     let asked = client.begins(&json!({"elicitation": {}}));
-    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    tokio::time::sleep(Duration::from_millis(1)).await;
     let server = provides(world, number).await;
     assert!(crate::soon(asked.answer()).await["result"].is_object());
     (client, server)
@@ -38,7 +39,7 @@ async fn a_run_is_initialized_on_the_terms_of_its_client() {
     let world = isolated();
     let client = Client::new(world.hubs.open(NAME).unwrap());
     let asked = client.begins(&json!({"elicitation": {}}));
-    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    tokio::time::sleep(Duration::from_millis(1)).await;
     let (id, outlook) = world.notes.own(0);
     assert_eq!(id, client.session.id());
     let arrival = Arrival { session: Some(id), ..world.arrival() };
@@ -92,14 +93,6 @@ async fn the_death_of_one_run_is_felt_by_its_session_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_ends_with_its_session() {
-    let world = isolated();
-    let (one, _server) = joins(&world, 0).await;
-    assert!(world.hub.close(one.session.id()));
-    assert!(world.notes.own.lock().unwrap().is_empty());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_request_does_not_wait_for_a_run_that_nobody_tells_of() {
     let world = isolated();
     let (one, server) = joins(&world, 0).await;
@@ -108,11 +101,11 @@ async fn a_request_does_not_wait_for_a_run_that_nobody_tells_of() {
     outlook.send_replace(Outlook::Coming { due: None, why: Arc::default() });
     let begun = tokio::time::Instant::now();
     let asked = one.calls("poke");
-    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    tokio::time::sleep(Duration::from_millis(1)).await;
     world.notes.own.lock().unwrap().clear();
     drop(outlook);
     assert!(asked.text().await.ends_with("was removed"));
-    assert!(begun.elapsed() < std::time::Duration::from_secs(1));
+    assert!(begun.elapsed() < Duration::from_secs(1));
 }
 
 /// The session has ended while its run was being started.
@@ -143,13 +136,19 @@ async fn a_session_hears_what_may_have_changed_between_its_runs() {
     assert_eq!(told["params"]["uri"], "a://b");
 }
 
-const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_secs(60);
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// Has the next run of a session answer a call.
 async fn is_served_by_another_run(world: &World, id: &str) {
     let client = Client::new(world.hubs.session(NAME, id).unwrap());
+    calls_another_run(world, &client).await;
+}
+
+async fn calls_another_run(world: &World, client: &Client) {
     let asked = client.calls("peek");
-    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    tokio::time::sleep(MOMENT).await;
+    let id = client.session.id();
     let place = world.notes.own.lock().unwrap().iter().position(|(own, _)| own == id);
     let mut server = provides(world, place.expect("it wants a run again")).await;
     let call = server.reads_call("peek").await;
@@ -157,24 +156,144 @@ async fn is_served_by_another_run(world: &World, id: &str) {
     assert_eq!(asked.text().await, "anew");
 }
 
+/// The sessions that have a run, including ended ones.
+fn owners(world: &World) -> Vec<String> {
+    world.notes.own.lock().unwrap().iter().map(|(id, _)| id.clone()).collect()
+}
+
+/// The number of runs after the daemon has checked them.
 fn runs(world: &World) -> usize {
     world.hub.sweep();
-    world.notes.own.lock().unwrap().len()
+    owners(world).len()
+}
+
+/// A client that has sent `initialized`.
+async fn uses(world: &World, number: usize) -> (Client, Server) {
+    let (client, server) = joins(world, number).await;
+    client.posts(&json!({"method": "notifications/initialized"}));
+    (client, server)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_is_kept_for_a_minute_after_its_session_has_ended() {
+    let world = isolated();
+    let (one, _server) = uses(&world, 0).await;
+    let id = one.session.id().to_owned();
+    assert!(world.hub.close(&id));
+    assert!(!world.hub.close(&id), "the session has ended");
+    assert!(world.hubs.session(NAME, &id).is_err());
+    assert!(world.notes.records().is_empty(), "the next daemon does not find it");
+    tokio::time::sleep(MINUTE.saturating_sub(MOMENT * 10)).await;
+    assert_eq!(owners(&world), [&*id]);
+    // Another session gets another run.
+    let (two, _other) = uses(&world, 1).await;
+    assert_eq!(owners(&world), [&*id, two.session.id()]);
+    // No sweep is needed.
+    tokio::time::sleep(MOMENT * 10).await;
+    assert_eq!(owners(&world), [two.session.id()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_exits_after_the_end_of_its_session_is_given_up() {
+    let world = isolated();
+    let (one, _server) = joins(&world, 0).await;
+    let (_, outlook) = world.notes.own(0);
+    assert!(world.hub.close(one.session.id()));
+    outlook.send_replace(Outlook::Coming { due: None, why: Arc::default() });
+    tokio::time::sleep(MOMENT).await;
+    assert!(owners(&world).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_not_up_ends_with_its_session() {
+    let world = isolated();
+    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let _asked = client.begins(&json!({}));
+    tokio::time::sleep(MOMENT).await;
+    assert_eq!(owners(&world), [client.session.id()]);
+    assert!(world.hub.close(client.session.id()));
+    assert!(owners(&world).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_ends_with_a_session_that_expires() {
+    let world = isolated();
+    // It never sends more than `initialize`.
+    let (client, _server) = joins(&world, 0).await;
+    client.leaves();
+    tokio::time::sleep(MINUTE * 5).await;
+    assert_eq!(runs(&world), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_was_replaced_stops_no_run() {
+    let world = isolated();
+    let (one, _server) = joins(&world, 0).await;
+    assert!(world.hub.close(one.session.id()));
+    world.hubs.freeze();
+    tokio::time::sleep(MINUTE * 2).await;
+    assert_eq!(runs(&world), 1, "the next daemon decides");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_run_of_an_absent_client_stops_and_its_session_continues() {
     let world = isolated();
-    let (stays, _server) = joins(&world, 0).await;
-    let (one, _other) = joins(&world, 1).await;
-    one.posts(&json!({"method": "notifications/initialized"}));
+    let (one, _server) = uses(&world, 0).await;
     let id = one.leaves();
     tokio::time::sleep(MINUTE * 29).await;
-    assert_eq!(runs(&world), 2);
-    tokio::time::sleep(MINUTE).await;
     assert_eq!(runs(&world), 1);
-    assert!(world.notes.own(0).0 == stays.session.id(), "whoever listens is present");
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(runs(&world), 0);
     is_served_by_another_run(&world, &id).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_stream_keeps_no_run_and_every_message_does() {
+    let world = isolated();
+    let (client, _server) = uses(&world, 0).await;
+    tokio::time::sleep(MINUTE * 20).await;
+    client.posts(&json!({"method": "notifications/roots/list_changed"}));
+    tokio::time::sleep(MINUTE * 20).await;
+    assert_eq!(runs(&world), 1, "a notification counts");
+    assert!(crate::soon(client.asks("ping", &json!({})).answer()).await["result"].is_object());
+    tokio::time::sleep(MINUTE * 29).await;
+    assert_eq!(runs(&world), 1, "a request counts");
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(runs(&world), 0);
+    // The same stream goes on with the next run.
+    calls_another_run(&world, &client).await;
+    assert_eq!(runs(&world), 1);
+    assert!(client.hears_nothing().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unanswered_call_keeps_a_run() {
+    let world = isolated();
+    let (client, mut server) = uses(&world, 0).await;
+    let asked = client.calls("slow");
+    let call = server.reads_call("slow").await;
+    tokio::time::sleep(MINUTE * 120).await;
+    assert_eq!(runs(&world), 1);
+    server.returns(&call, "done").await;
+    assert_eq!(asked.text().await, "done");
+    tokio::time::sleep(MINUTE * 29).await;
+    assert_eq!(runs(&world), 1, "the time counts from the answer");
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(runs(&world), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_listens_for_updates_keeps_its_run() {
+    let world = isolated();
+    let (client, mut server) = uses(&world, 0).await;
+    let asked = client.asks("resources/subscribe", &json!({"uri": "a://b"}));
+    let request = server.reads_request("resources/subscribe").await;
+    server.answers(&request, &json!({})).await;
+    assert!(crate::soon(asked.answer()).await["result"].is_object());
+    tokio::time::sleep(MINUTE * 120).await;
+    assert_eq!(runs(&world), 1);
+    client.leaves();
+    assert_eq!(runs(&world), 0, "nobody listens any more");
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,15 +302,35 @@ async fn only_so_many_absent_clients_keep_their_runs() {
     let mut gone = Vec::new();
     for _ in 0..20 {
         // With one more run, the run of another session stops.
-        let place = world.notes.own.lock().unwrap().len().min(16);
-        let (client, server) = joins(&world, place).await;
-        client.posts(&json!({"method": "notifications/initialized"}));
+        let place = owners(&world).len().min(16);
+        let (client, server) = uses(&world, place).await;
         gone.push((client.leaves(), server));
-        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(runs(&world), 16);
-    let ids: Vec<_> = world.notes.own.lock().unwrap().iter().map(|(id, _)| id.clone()).collect();
+    let ids = owners(&world);
     assert!(gone[4..].iter().all(|(id, _)| ids.contains(id)), "the longest absent lost theirs");
     is_served_by_another_run(&world, &gone[0].0).await;
     assert_eq!(runs(&world), 16);
+}
+
+#[tokio::test(start_paused = true)]
+async fn runs_of_ended_sessions_count_as_absent_and_stop_first() {
+    let world = isolated();
+    let mut servers = Vec::new();
+    let mut ended = Vec::new();
+    for _ in 0..20 {
+        let (client, server) = uses(&world, owners(&world).len()).await;
+        servers.push(server);
+        assert!(world.hub.close(client.session.id()));
+        ended.push(client.leaves());
+        tokio::time::sleep(MOMENT).await;
+    }
+    assert_eq!(owners(&world), ended[4..], "the first to end lost theirs");
+    let (absent, server) = uses(&world, 16).await;
+    servers.push(server);
+    let id = absent.leaves();
+    assert_eq!(runs(&world), 16);
+    assert!(!owners(&world).contains(&ended[4]));
+    assert!(owners(&world).contains(&id), "its session continues");
 }

@@ -136,7 +136,7 @@ pub(super) struct ProxyArgs {
     /// Give each session a process of its own, with stdio
     #[arg(long)]
     pub(super) isolate: bool,
-    /// How long such a process is kept while its client is away
+    /// How long such a process is kept after the last request of its client
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = duration,
           requires = "isolate")]
     pub(super) isolate_idle: Duration,

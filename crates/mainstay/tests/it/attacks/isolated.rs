@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::bystander::Bystander;
-use crate::env::{TestEnv, fixture, kill, patiently, until_dead};
+use crate::env::{TestEnv, fixture, kill, patiently, until, until_dead};
 use crate::proxy::raw::Raw;
 
 /// The number of runs: those of sessions, and the shared one.
@@ -55,5 +55,27 @@ fn clients_that_come_and_go_leave_few_runs_behind() {
     until_few_runs(&env);
     let last = pid(&first, 3);
     assert_eq!(first.delete(), 204);
+    bystander.is_served();
+    // Nor does it keep the runs of sessions that have ended.
+    env.ok(["daemon", "reload"]);
     until_dead(last);
+    bystander.is_served();
+}
+
+#[test]
+fn clients_that_open_and_end_sessions_leave_few_runs_behind() {
+    let env = TestEnv::new();
+    let server = env.run_server("fx", &["--isolate"], &[&fixture()]);
+    let url = server["url"].as_str().unwrap();
+    let mut bystander = Bystander::of(&env, "fx");
+    for _ in 0..22 {
+        let session = Raw::open(url);
+        session.ask(1, "tools/call", &json!({"name": "pid", "arguments": {}}));
+        assert_eq!(session.delete(), 204);
+        bystander.is_served();
+    }
+    // The bystander may have a run of its own.
+    until("few runs are left", || (runs(&env) <= 16 + 2).then_some(()));
+    env.ok(["stop", "fx"]);
+    until("no run is left", || (runs(&env) == 0).then_some(()));
 }

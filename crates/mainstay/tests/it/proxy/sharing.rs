@@ -127,9 +127,11 @@ fn isolated_sessions_have_runs_of_their_own() {
     assert_ne!(next, pids[0]);
     one.assert_clean();
     one.close();
-    until_dead(next);
-    assert!(is_alive(pids[1]));
+    assert!(is_alive(next), "it is kept for a minute");
     two.close();
+    scene.env.ok(["stop", NAME]);
+    until_dead(next);
+    until_dead(pids[1]);
 }
 
 #[test]

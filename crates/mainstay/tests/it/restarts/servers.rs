@@ -4,7 +4,10 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::scene::{Blow, NAME, Scene, lines, say};
-use crate::env::{TestEnv, fixture, kill, pid_of};
+use crate::env::{TestEnv, fixture, is_alive, kill, pid_of, until_dead};
+use crate::proxy::client::text_of;
+use crate::proxy::raw::{BOTH, call};
+use crate::stand_in::Client;
 
 #[test]
 fn a_crash_loop_is_counted_on_by_the_next_daemon() {
@@ -50,4 +53,53 @@ fn an_isolated_session_keeps_its_own_run() {
     }
     assert_eq!(scene.env.server(NAME)["sessions"], 1);
     scene.assert_server_kept();
+}
+
+/// The run of an ended session is kept for a minute, but not by the next daemon, nor if the server stops.
+#[test]
+fn the_run_of_an_ended_session_is_not_left_behind() {
+    let scene = Scene::new(&["--isolate"], &[]);
+    let ends = |end: &dyn Fn()| {
+        let session = scene.raw();
+        let own: u32 = say(&session, 1, "pid", &json!({})).parse().unwrap();
+        assert_eq!(session.delete(), 204);
+        assert_eq!(session.post(BOTH, &call(2, "pid", &json!({}))).status, 404);
+        scene.env.once(NAME, "has no session", |server| server["sessions"] == 0);
+        assert!(is_alive(own), "it is kept");
+        end();
+        until_dead(own);
+    };
+    for blow in Blow::ALL {
+        ends(&|| blow.strike(&scene.env));
+    }
+    ends(&|| drop(scene.env.ok(["stop", NAME])));
+    scene.env.ok(["start", NAME]);
+    ends(&|| drop(scene.env.ok(["rm", NAME])));
+}
+
+#[test]
+fn the_run_of_an_ended_connect_is_kept_and_not_used_again() {
+    let scene = Scene::new(&["--isolate"], &[]);
+    let connects = || {
+        let mut client = Client::spawn(scene.env.command(["connect", NAME]));
+        let info = json!({"name": "tester", "version": "1"});
+        let params =
+            json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info});
+        let initialize =
+            json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+        client.say(&initialize.to_string());
+        assert!(client.message()["result"].is_object());
+        client.say(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        client.say(&call(2, "pid", &json!({})).to_string());
+        let pid = text_of(&client.message()["result"], 0);
+        assert_eq!(client.end().0, Some(0));
+        pid.parse::<u32>().unwrap()
+    };
+    let (first, second) = (connects(), connects());
+    assert_ne!(first, second);
+    scene.env.once(NAME, "has no session", |server| server["sessions"] == 0);
+    assert!(is_alive(first) && is_alive(second));
+    scene.env.ok(["stop", NAME]);
+    until_dead(first);
+    until_dead(second);
 }
