@@ -11,6 +11,7 @@ use mainstay_engine::{
     DockerConfig, DockerEngine, News, ProcessConfig, ProcessEngine, RemoteEngine, RunKey,
 };
 use tokio::sync::{broadcast, mpsc};
+use tokio::task::JoinSet;
 
 use crate::capacity::Capacity;
 use crate::clients::{self, Clients};
@@ -109,9 +110,13 @@ pub(crate) async fn wake(
         legacy.survivor.map(|found| (found.home, RunKey::new(server, found.run)))
     });
     unwanted.extend(survivors);
+    // All at once: the runs of ended sessions may be many, and an engine takes a while for each.
+    let mut sweeps = JoinSet::new();
     for (home, key) in unwanted {
-        sweep_run(&context, home, &key, registry.get(&key.server).is_ok()).await;
+        let (context, known) = (context.clone(), registry.get(&key.server).is_ok());
+        sweeps.spawn(async move { sweep_run(&context, home, &key, known).await });
     }
+    sweeps.join_all().await;
     held.release_others(&listens).await;
     let mut front = Listener::for_all(first, &context);
     let more: Vec<_> =
