@@ -318,9 +318,12 @@ impl Registry {
         handles
     }
 
+    /// The runs of a server that belong to single sessions and are not being stopped. A change of intent must
+    /// not bring back a run that is.
     fn isolated_of(&self, server: &ServerName) -> Vec<(ServerName, Handle)> {
         let isolated = self.isolated();
-        let ours = isolated.iter().filter(|(_, isolated)| isolated.of == *server);
+        let is_ours = |isolated: &Isolated| isolated.of == *server && !isolated.is_ending;
+        let ours = isolated.iter().filter(|(_, isolated)| is_ours(isolated));
         ours.map(|(name, isolated)| (name.clone(), isolated.handle.clone())).collect()
     }
 

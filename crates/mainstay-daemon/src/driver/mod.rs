@@ -82,8 +82,28 @@ pub(crate) enum Message {
     Demand,
     /// The run of that generation, which speaks HTTP, did not take a request.
     Unreachable { generation: u64 },
+    /// Ends the run of a single session, whose server stays.
+    EndSessionRun(SessionRunEnd),
     /// The daemon ends and takes the server with it; the intent stays.
     Retire,
+}
+
+/// Why the run of a single session is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SessionRunEnd {
+    /// Its client is idle. The session continues, and its next request starts another run.
+    Idle,
+    SessionEnded,
+}
+
+impl SessionRunEnd {
+    /// The cause as the one word that JSON carries.
+    fn cause(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::SessionEnded => "session-ended",
+        }
+    }
 }
 
 /// How others reach a driver.
@@ -132,6 +152,8 @@ pub(crate) struct Driver {
     ways: u64,
     last_words: Option<Arc<[u8]>>,
     retiring: bool,
+    /// Set while the run of a single session is ended for a reason of its own.
+    session_run_end: Option<SessionRunEnd>,
     /// Whether nobody knows yet what has become of the run that an earlier daemon left.
     unknown: bool,
     /// The run whose start has not been reported yet; it may have ended all the same.
@@ -218,6 +240,7 @@ impl Driver {
             ways: 0,
             last_words: None,
             retiring: false,
+            session_run_end: None,
             unknown: survivor.is_some_and(|found| found.unknown),
             starting: None,
             early: VecDeque::new(),
@@ -291,7 +314,14 @@ impl Driver {
     /// Turns a message into an event for the unit, if it is one.
     fn understand(&mut self, message: Message) -> Option<Event> {
         match message {
-            Message::Want(_) | Message::Restart | Message::Replace(_) if self.retiring => None,
+            Message::Want(_)
+            | Message::Restart
+            | Message::Replace(_)
+            | Message::EndSessionRun(_)
+                if self.retiring =>
+            {
+                None
+            }
             Message::Want(wanted) => {
                 self.stored.wanted = wanted;
                 Some(Event::Want(wanted))
@@ -323,6 +353,11 @@ impl Driver {
             Message::HostResumed => Some(Event::HostResumed),
             Message::Demand => Some(Event::Demand),
             Message::Unreachable { generation } => self.lost_touch(generation),
+            Message::EndSessionRun(why) => {
+                self.session_run_end = Some(why);
+                self.stored.wanted = Wanted::Gone;
+                Some(Event::Want(Wanted::Gone))
+            }
             Message::Retire => {
                 self.retiring = true;
                 Some(Event::Want(Wanted::Off))

@@ -5,7 +5,7 @@ use mainstay_api::EventRecord;
 use mainstay_core::{Cause, Exit, Note, RunId, Wanted};
 use mainstay_engine::RunKey;
 
-use super::Driver;
+use super::{Driver, SessionRunEnd};
 use crate::clock;
 use crate::engines::Home;
 use crate::journal::{Clocks, Progress};
@@ -72,6 +72,10 @@ impl Driver {
                 tracing::error!(%server, run, detail, "cannot start server");
             }
             Note::Removed => {
+                if let Some(why) = self.session_run_end {
+                    tracing::info!(%server, detail, "run of a session ended");
+                    return self.record(at, None, "session-run-ended", Some(why.cause()), detail);
+                }
                 tracing::info!(%server, cause = note.cause(), detail, "server removed");
             }
             Note::Wanted { .. } if self.retiring => return,
@@ -91,6 +95,9 @@ impl Driver {
 
     /// A note in words.
     fn words(&self, note: &Note) -> String {
+        if let Some(text) = self.session_run_end.and_then(|why| session_run_text(note, why)) {
+            return text.to_owned();
+        }
         match (note, self.home) {
             (Note::EngineBack, Home::Remote) if self.session.is_some() => {
                 "it answers again".to_owned()
@@ -172,5 +179,20 @@ impl Driver {
             cause: cause.map(str::to_owned),
             detail,
         });
+    }
+}
+
+/// What a note means for the run of a single session that is ended while its server stays.
+fn session_run_text(note: &Note, why: SessionRunEnd) -> Option<&'static str> {
+    match (note, why) {
+        (Note::Wanted { .. }, SessionRunEnd::Idle) => Some("asked to stop: its client is idle"),
+        (Note::Wanted { .. }, SessionRunEnd::SessionEnded) => {
+            Some("asked to stop: its session has ended")
+        }
+        (Note::Removed, SessionRunEnd::Idle) => {
+            Some("stopped; the next request of its client starts another run")
+        }
+        (Note::Removed, SessionRunEnd::SessionEnded) => Some("stopped for good with its session"),
+        _ => None,
     }
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_core::{ServerName, ServerSpec, Wanted};
+use mainstay_core::{ServerName, ServerSpec};
 use mainstay_proxy::{Outlook, Reason};
 use tokio::sync::watch;
 
 use super::{Isolated, Registry};
 use crate::clock;
-use crate::driver::{Audience, Driver, Message};
+use crate::driver::{Audience, Driver, Message, SessionRunEnd};
 use crate::legacy::Legacy;
 use crate::store::Stored;
 
@@ -82,7 +82,7 @@ impl Registry {
         self.next_runs().remove(&name);
         if let Some(isolated) = self.isolated().get_mut(&name) {
             isolated.session_continues = true;
-            isolated.end();
+            isolated.end(SessionRunEnd::Idle);
         }
     }
 
@@ -93,7 +93,7 @@ impl Registry {
         self.next_runs().remove(&name);
         if let Some(isolated) = self.isolated().get_mut(&name) {
             isolated.session_continues = false;
-            isolated.end();
+            isolated.end(SessionRunEnd::SessionEnded);
         }
     }
 
@@ -129,13 +129,13 @@ impl Registry {
 }
 
 impl Isolated {
-    fn end(&mut self) {
+    fn end(&mut self, why: SessionRunEnd) {
         if std::mem::replace(&mut self.is_ending, true) {
             return;
         }
         let inbox = self.handle.inbox.clone();
         // It ends with the driver, at the latest: one that has ended needs no word.
-        drop(tokio::spawn(async move { inbox.send(Message::Want(Wanted::Gone)).await.ok() }));
+        drop(tokio::spawn(async move { inbox.send(Message::EndSessionRun(why)).await.ok() }));
     }
 }
 

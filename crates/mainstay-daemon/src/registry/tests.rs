@@ -1,6 +1,7 @@
 //! The registry on a fake engine.
 
 mod entries;
+mod session_runs;
 
 use mainstay_core::{Cause, ContainerSpec, Status, Workload};
 use mainstay_engine::{Engine, RemoteEngine};
@@ -143,32 +144,4 @@ async fn a_server_that_somebody_removed_is_let_go_of_with_the_runs_of_single_ses
     world.registry.describe(vec![container()], false, &Around::default()).await.unwrap();
     world.runs(&name).await;
     assert_eq!(world.engine.starts().last().unwrap().0, key("time", 2));
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_run_of_a_session_is_paused_and_followed_by_another_one() {
-    let world = World::new();
-    let described = world.registry.describe(vec![container()], false, &Around::default()).await;
-    let name = described.unwrap().remove(0);
-    world.runs(&name).await;
-    let session = world.registry.shared.gateway.hubs.open(name.as_str()).unwrap();
-    let id = mainstay_proxy::front::Session::id(&session);
-    let up = |outlook: &Outlook| matches!(outlook, Outlook::Up(_));
-    let own = isolated_name(&name, id);
-    for run in 1..=2 {
-        // The second is wanted while the first is being ended.
-        let mut told = world.registry.isolate(&name, id).unwrap();
-        drop(timeout(LIMIT, told.wait_for(up)).await.unwrap().unwrap());
-        assert_eq!(world.engine.starts().last().unwrap().0, key(own.as_str(), run));
-        world.registry.stop_session_run(&name, id);
-    }
-    world.registry.release(&name, id);
-    let ended = async {
-        while !world.registry.isolated().is_empty() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(LIMIT, ended).await.unwrap();
-    assert!(!world.registry.forgotten().contains_key(&own), "nothing is left of it");
-    assert_eq!(world.engine.alive(), [key("time", 1)]);
 }

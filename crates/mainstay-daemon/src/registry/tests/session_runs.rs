@@ -1,0 +1,204 @@
+//! Runs that belong to single sessions.
+
+use mainstay_api::{EventRecord, Which};
+use mainstay_core::{Exit, ProxySettings};
+use mainstay_engine::RunKey;
+use mainstay_proxy::Session;
+use mainstay_proxy::frame::Parsed;
+use mainstay_proxy::front::Session as _;
+use mainstay_proxy::stream::Stream;
+
+use super::*;
+use crate::journal::Part;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn isolated_container() -> ServerSpec {
+    let proxy = ProxySettings { isolate: true, ..ProxySettings::default() };
+    ServerSpec { proxy, ..container() }
+}
+
+/// A world with an isolated server.
+async fn isolated() -> (World, ServerName) {
+    let world = World::new();
+    let described = vec![isolated_container()];
+    let described = world.registry.describe(described, false, &Around::default()).await;
+    let name = described.unwrap().remove(0);
+    world.runs(&name).await;
+    (world, name)
+}
+
+impl World {
+    /// A session whose own run is up, and that run.
+    async fn session(&self, name: &ServerName) -> (Session, RunKey) {
+        let session = self.registry.shared.gateway.hubs.open(name.as_str()).unwrap();
+        let info = json!({"name": "tester", "version": "1"});
+        let params =
+            json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info});
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+        let message = Parsed::read(message.to_string().into()).unwrap();
+        timeout(LIMIT, session.request(message, Stream::new())).await.unwrap();
+        let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        session.post(Parsed::read(initialized.to_string().into()).unwrap());
+        let own = isolated_name(name, session.id());
+        let mut told = self.registry.isolated()[&own].outlook.clone();
+        let up = |outlook: &Outlook| matches!(outlook, Outlook::Up(_));
+        drop(timeout(LIMIT, told.wait_for(up)).await.unwrap().unwrap());
+        (session, key(own.as_str(), 1))
+    }
+
+    /// Ends a session as its client does.
+    fn close(&self, name: &ServerName, session: &Session) {
+        self.registry.shared.gateway.hubs.close(name.as_str(), session.id()).unwrap();
+    }
+
+    fn is_alive(&self, run: &RunKey) -> bool {
+        self.engine.alive().contains(run)
+    }
+
+    fn starts_of(&self, run: &RunKey) -> usize {
+        self.engine.starts().iter().filter(|(started, _)| started.server == run.server).count()
+    }
+
+    /// Waits, for less than a minute, until no run of a single session is left.
+    async fn until_none_is_left(&self) {
+        let ended = async {
+            while !self.registry.isolated().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(MINUTE / 2, ended).await.unwrap();
+    }
+
+    /// What the event log has about runs of single sessions, from the wish to end one on.
+    async fn ends_told(&self) -> Vec<String> {
+        let events = self.journal.read(None, Part::After(0)).await;
+        let events = events.into_iter().map(|(_, event)| event);
+        let is_told = |event: &EventRecord| {
+            matches!(event.event.as_str(), "wanted" | "session-run-ended" | "removed")
+        };
+        let told = events.filter(is_told).map(|event| {
+            let detail = event.detail.split_once(" (for session ").unwrap().0.to_owned();
+            format!("{}: {detail}", event.event)
+        });
+        told.collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_is_stopped_a_minute_after_the_end_of_its_session() {
+    let (world, name) = isolated().await;
+    let (session, run) = world.session(&name).await;
+    world.close(&name, &session);
+    tokio::time::sleep(MINUTE.saturating_sub(Duration::from_secs(1))).await;
+    assert!(world.is_alive(&run));
+    let (_other, another) = world.session(&name).await;
+    assert_ne!(another.server, run.server, "another session has another run");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(!world.is_alive(&run) && world.is_alive(&another));
+    let forgotten = world.engine.forgotten();
+    assert!(
+        forgotten.contains(&run.server) && !world.registry.forgotten().contains_key(&run.server)
+    );
+    let told = world.ends_told().await;
+    assert_eq!(
+        told,
+        [
+            "wanted: asked to stop: its session has ended",
+            "session-run-ended: stopped for good with its session",
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_run_of_an_ended_session_ends_with_its_server() {
+    for change in ["stop", "restart", "rm", "daemon stop"] {
+        let (world, name) = isolated().await;
+        let (session, run) = world.session(&name).await;
+        world.close(&name, &session);
+        assert!(world.is_alive(&run));
+        let which = || Which::Names(vec![name.clone()]);
+        match change {
+            "stop" => drop(world.registry.stop(which()).await.unwrap()),
+            "restart" => drop(world.registry.restart(which()).await.unwrap()),
+            "rm" => drop(world.registry.remove(which()).await.unwrap()),
+            _ => world.registry.retire().await,
+        }
+        world.until_none_is_left().await;
+        assert!(!world.is_alive(&run), "{change}");
+        if change == "stop" {
+            world.registry.start(which()).await.unwrap();
+            world.runs(&name).await;
+            assert_eq!(world.starts_of(&run), 1, "it does not come back");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_exits_after_the_end_of_its_session_is_given_up() {
+    let (world, name) = isolated().await;
+    let (session, run) = world.session(&name).await;
+    world.close(&name, &session);
+    world.engine.die(&run, Exit::code(1));
+    world.until_none_is_left().await;
+    assert_eq!(world.engine.alive(), [key("time", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_brings_no_run_back_that_is_being_stopped() {
+    let (world, name) = isolated().await;
+    let (session, run) = world.session(&name).await;
+    world.engine.ignore_stops();
+    world.registry.release(&name, session.id());
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(world.is_alive(&run), "it is still being stopped");
+    world.registry.start(Which::Names(vec![name.clone()])).await.unwrap();
+    world.until_none_is_left().await;
+    assert_eq!(world.engine.alive(), [key("time", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_run_is_not_reported_as_removed() {
+    let (world, name) = isolated().await;
+    let (session, run) = world.session(&name).await;
+    tokio::time::sleep(MINUTE * 30).await;
+    world.registry.shared.gateway.sweep();
+    world.until_none_is_left().await;
+    assert!(!world.is_alive(&run));
+    assert!(world.registry.shared.gateway.hubs.session(name.as_str(), session.id()).is_ok());
+    assert_eq!(
+        world.ends_told().await,
+        [
+            "wanted: asked to stop: its client is idle",
+            "session-run-ended: stopped; the next request of its client starts another run",
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_run_of_a_session_is_paused_and_followed_by_another_one() {
+    let world = World::new();
+    let described = world.registry.describe(vec![container()], false, &Around::default()).await;
+    let name = described.unwrap().remove(0);
+    world.runs(&name).await;
+    let session = world.registry.shared.gateway.hubs.open(name.as_str()).unwrap();
+    let id = mainstay_proxy::front::Session::id(&session);
+    let up = |outlook: &Outlook| matches!(outlook, Outlook::Up(_));
+    let own = isolated_name(&name, id);
+    for run in 1..=2 {
+        // The second is wanted while the first is being ended.
+        let mut told = world.registry.isolate(&name, id).unwrap();
+        drop(timeout(LIMIT, told.wait_for(up)).await.unwrap().unwrap());
+        assert_eq!(world.engine.starts().last().unwrap().0, key(own.as_str(), run));
+        world.registry.stop_session_run(&name, id);
+    }
+    world.registry.release(&name, id);
+    let ended = async {
+        while !world.registry.isolated().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(LIMIT, ended).await.unwrap();
+    assert!(!world.registry.forgotten().contains_key(&own), "nothing is left of it");
+    assert_eq!(world.engine.alive(), [key("time", 1)]);
+}
