@@ -146,6 +146,14 @@ impl Calls {
         }
     }
 
+    /// Writes what a stall has left unwritten, if it is over.
+    pub(crate) fn catch_up(&self) {
+        let mut state = self.lock();
+        if state.stalled.is_some() {
+            state.flush();
+        }
+    }
+
     /// Writes what is left. Later changes are not recorded.
     pub(crate) fn close(&self) {
         let mut state = self.lock();

@@ -154,6 +154,7 @@ impl Keeper for Sessions {
     }
 
     fn touched(&self, now: Duration, used: Vec<(String, Duration)>) {
+        self.shared.calls.catch_up();
         self.change(|State { pending, .. }| {
             pending.clock = Some(now);
             used.into_iter().try_for_each(|(id, at)| pending.change(id, Change::Touch(at)))

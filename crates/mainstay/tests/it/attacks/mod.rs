@@ -10,6 +10,7 @@ pub(crate) mod descriptors;
 mod escapes;
 mod flood;
 mod followers;
+mod frozen_disk;
 mod isolated;
 mod panics;
 mod ports;

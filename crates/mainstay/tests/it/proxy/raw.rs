@@ -95,7 +95,7 @@ impl Raw {
         }
         let mut last = None;
         for _ in 0..RESUMPTIONS {
-            while let Some(event) = response.event() {
+            while let Ok(Some(event)) = response.try_event() {
                 if !event.data.is_empty() {
                     return Ok(serde_json::from_str(&event.data).unwrap());
                 }
@@ -234,15 +234,20 @@ impl Response {
 
     /// The next event of a stream; none at its end.
     pub(crate) fn event(&mut self) -> Option<Event> {
+        self.try_event().unwrap()
+    }
+
+    /// The same, or how the stream was cut.
+    fn try_event(&mut self) -> io::Result<Option<Event>> {
         let mut event = Event::default();
         let mut any = false;
         loop {
-            if self.body.fill_buf().unwrap().is_empty() {
-                return None;
+            if self.body.fill_buf()?.is_empty() {
+                return Ok(None);
             }
-            let line = line(&mut self.body).unwrap();
+            let line = line(&mut self.body)?;
             if line.is_empty() && any {
-                return Some(event);
+                return Ok(Some(event));
             }
             let (field, value) = line.split_once(':').unwrap_or((&line, ""));
             let value = value.strip_prefix(' ').unwrap_or(value);
