@@ -15,6 +15,7 @@ mod clock;
 mod codec;
 mod procfs;
 
+pub mod cgroup;
 pub mod descriptors;
 pub mod heap;
 pub mod holder;

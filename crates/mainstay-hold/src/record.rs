@@ -109,10 +109,19 @@ pub(crate) fn names(dir: BorrowedFd<'_>, identity: &str) -> bool {
 /// What tells this process from every other one, also after its pid was used again or the machine
 /// was booted again. Less than 60 bytes, which file systems keep in the link itself.
 pub(crate) fn own_identity() -> io::Result<String> {
-    let pid = std::process::id();
+    identity_of(std::process::id())
+}
+
+/// As [`own_identity`], for another process.
+pub(crate) fn identity_of(pid: u32) -> io::Result<String> {
     let stat = procfs::stat(pid)?
-        .ok_or_else(|| io::Error::new(ErrorKind::NotFound, "/proc does not know us"))?;
+        .ok_or_else(|| io::Error::new(ErrorKind::NotFound, "/proc does not list the process"))?;
     identity(pid, stat.started)
+}
+
+/// Whether an identity is from this boot.
+pub(crate) fn is_of_this_boot(identity: &str) -> io::Result<bool> {
+    Ok(identity.rsplit(' ').next() == Some(boot()?.as_str()))
 }
 
 impl ExitRecord {
@@ -154,8 +163,11 @@ fn alive(name: &str) -> io::Result<Option<Process>> {
 }
 
 fn identity(pid: u32, started: u64) -> io::Result<String> {
-    let boot = procfs::boot_id()?;
-    Ok(format!("{pid} {started} {}", boot.trim().replace('-', "")))
+    Ok(format!("{pid} {started} {}", boot()?))
+}
+
+fn boot() -> io::Result<String> {
+    Ok(procfs::boot_id()?.trim().replace('-', ""))
 }
 
 /// The target of the link. What is there and no link, or no text, is not ours.

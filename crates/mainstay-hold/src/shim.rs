@@ -15,7 +15,8 @@
 //! - Memory is bounded, whatever server and daemons do. A shim whose server is idle does not wake up.
 //! - The server inherits its three pipes and no other descriptor.
 //! - The server does not outlive the shim. A killed shim (also by TERM: the shim keeps the default) takes the
-//!   server along, and its guard ends the other descendants. They are on record too ([`process_record`]).
+//!   server along, and its guard ends the other descendants. They are on record too ([`process_record`]), and in a
+//!   cgroup of their own where that can be had ([`cgroup`]).
 //!
 //! One thing it does not do: signals that are ignored stay so in the server (only PIPE is put back to its
 //! default), because neither std nor rustix can change that. A shim whose first ancestor was started by
@@ -39,6 +40,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
@@ -49,9 +51,13 @@ use self::oom::OomWatch;
 use self::reaper::Reaper;
 use self::run::Run;
 use self::server::Server;
+use crate::cgroup::{self, RunCgroup};
 use crate::launch::{Failure, Launch, Report};
 use crate::tree::{self, Process};
 use crate::{clock, descriptors, process_record, procfs, record, socket};
+
+/// How long the end of a run waits for its cgroup to be empty, when no descendant is left or killing was given up.
+const CGROUP_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs a server to its end, as two processes, the shim and its guard. The [`Launch`] comes from standard input, a [`Report`] goes to standard
 /// output. To be called by the main thread before there are others, and without a process group of
@@ -72,7 +78,7 @@ pub fn main(run_dir: &Path) -> ExitCode {
         Ok(Role::Shim { guard }) => guard,
         Ok(Role::Guard { shim }) => {
             drop(output);
-            return guard::watch(shim);
+            return guard::watch(shim, run_dir);
         }
         Err(error) => {
             report(output, &Failed::setup("cannot start the guard of the shim")(error).0);
@@ -108,12 +114,12 @@ impl Failed {
 
 /// Comes back when the server runs and everything else is set up. A failure leaves nothing behind.
 fn start(run_dir: &Path, guard: u32, launch: &Launch) -> Result<Run, Failed> {
-    let (claim, listener) =
+    let (mut claim, listener) =
         Claim::take(run_dir, guard).map_err(Failed::setup("cannot use the run directory"))?;
     detach().map_err(Failed::setup("cannot leave the session of the daemon"))?;
 
     let oom = OomWatch::begin();
-    let spawned = spawn::spawn(launch)?;
+    let spawned = spawn::spawn(launch, claim.create_cgroup(run_dir))?;
     let reaper = Reaper::start(spawned.pid).map_err(|error| {
         // The kernel ends the server when we end, but not the server's children.
         let _best_effort = tree::kill_all(own_pid(), Signal::KILL);
@@ -163,23 +169,27 @@ fn own_pid() -> u32 {
     std::process::id()
 }
 
-/// The run directory while it is ours. Socket, pid file and list of processes go when it is dropped; the exit record
-/// stays.
+/// The run directory while it is ours, and the cgroup of the run. Everything in the directory goes when it is
+/// dropped, except the exit record. So does the cgroup, with what is in it.
 ///
 /// The directory is opened once: if it is removed and another one made in its place, for another run,
 /// that one is never touched. Nor is what another shim put into this one.
 struct Claim {
     dir: OwnedFd,
     identity: String,
+    cgroup: Option<RunCgroup>,
 }
 
 impl Claim {
     fn take(run_dir: &Path, guard: u32) -> io::Result<(Self, UnixListener)> {
-        let claim = Self { dir: socket::open_dir(run_dir)?, identity: record::own_identity()? };
+        let (dir, identity) = (socket::open_dir(run_dir)?, record::own_identity()?);
+        let claim = Self { dir, identity, cgroup: None };
         let dir = claim.dir.as_fd();
         if record::shim_alive_in(dir)?.is_some() {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another shim lives here"));
         }
+        // What a killed shim left here must not be forgotten.
+        let _stays = cgroup::end_recorded(run_dir, CGROUP_LIMIT);
         claim.clear();
         let listener = socket::bind_in(dir, socket::SHIM)?;
         listener.set_nonblocking(true)?;
@@ -194,6 +204,23 @@ impl Claim {
         record::names(self.dir.as_fd(), &self.identity)
     }
 
+    /// Creates the cgroup of the run, if that is possible, and returns the way into it.
+    fn create_cgroup(&mut self, run_dir: &Path) -> Option<OwnedFd> {
+        self.cgroup = RunCgroup::create(run_dir, self.dir.as_fd(), &self.identity);
+        self.cgroup.as_ref()?.entry().ok()
+    }
+
+    /// Sends KILL to everything in the cgroup. What that misses is killed by the next call, or when it ends.
+    fn kill_cgroup(&self) {
+        let _again = self.cgroup.as_ref().map(RunCgroup::kill);
+    }
+
+    /// Kills what is left in the cgroup, and removes it.
+    fn end_cgroup(&mut self) {
+        // Processes that survive KILL keep it.
+        let _stays = self.cgroup.take().map(|cgroup| cgroup.end(CGROUP_LIMIT));
+    }
+
     /// Records the processes of the run, unless another shim has taken the directory.
     fn write_processes(&self, processes: &[Process]) -> io::Result<()> {
         if self.is_ours() {
@@ -203,7 +230,8 @@ impl Claim {
     }
 
     fn clear(&self) {
-        for name in [socket::SHIM, record::PID, record::GUARD, process_record::PROCESSES] {
+        let records = [record::PID, record::GUARD, process_record::PROCESSES, cgroup::CGROUP];
+        for name in [socket::SHIM].into_iter().chain(records) {
             // What is not there need not be removed; what cannot be is found to be stale later.
             let _stale = unlinkat(&self.dir, name, AtFlags::empty());
         }
@@ -212,6 +240,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        self.end_cgroup();
         if self.is_ours() {
             self.clear();
         }

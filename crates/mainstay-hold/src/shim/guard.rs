@@ -2,13 +2,14 @@
 //!
 //! A killed shim cannot end processes that escaped from its server, and no other process can tell which run
 //! these orphans belong to. The guard can: as the next subreaper it inherits exactly these orphans when the
-//! shim dies. It kills them and exits. Until then, the run is not over
-//! ([`record::guard_alive`](crate::record::guard_alive)).
+//! shim dies. It kills them and exits. If the run has a cgroup, the guard also kills what is in that, and
+//! removes it. Until then, the run is not over ([`record::guard_alive`](crate::record::guard_alive)).
 //!
 //! It is a fork without exec, so it shares its memory with the shim. If the guard is killed, the shim
 //! continues without it; if both are killed, [`process_record`](crate::process_record) tells what to kill.
 
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -18,13 +19,17 @@ use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpid, set_child_subreaper, setsid, wait, waitpid,
 };
 
-use crate::tree;
+use crate::cgroup::{self, RunCgroup};
+use crate::{record, tree};
 
 /// How often KILL is repeated, for descendants that were forked in the meantime.
 const KILL_EVERY: Duration = Duration::from_millis(20);
 
 /// How often at most. Only processes stuck in the kernel need that long.
 const MAX_ROUNDS: usize = 500;
+
+/// How long the guard waits for the cgroup of the run to be empty.
+const CGROUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Which of the two processes this is.
 pub(super) enum Role {
@@ -45,8 +50,11 @@ pub(super) fn fork() -> io::Result<Role> {
     }
 }
 
-/// Waits for the shim to exit, kills its orphans, and exits with the same code.
-pub(super) fn watch(shim: Pid) -> ExitCode {
+/// Waits for the shim to exit, kills its orphans and what is in the cgroup of its run, and exits with the same code.
+pub(super) fn watch(shim: Pid, run_dir: &Path) -> ExitCode {
+    // Nobody else can have its pid before it is waited for.
+    let identity = record::identity_of(shim.as_raw_nonzero().get().unsigned_abs());
+    let run_dir = std::path::absolute(run_dir);
     // Fails for a session leader, which is fine.
     let _leads = setsid();
     let _stays = std::env::set_current_dir("/");
@@ -57,7 +65,14 @@ pub(super) fn watch(shim: Pid) -> ExitCode {
             Err(_) => break None,
         }
     };
+    let cgroup = match (identity, run_dir) {
+        (Ok(shim), Ok(run_dir)) => cgroup::recorded_by(&shim, &run_dir),
+        (Err(_), _) | (_, Err(_)) => None,
+    };
+    let _again = cgroup.as_ref().map(RunCgroup::kill);
     end_orphans();
+    // The next daemon tries again.
+    let _stays = cgroup.map(|cgroup| cgroup.end(CGROUP_LIMIT));
     let code = status.and_then(WaitStatus::exit_status);
     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }

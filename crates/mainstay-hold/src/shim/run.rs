@@ -310,6 +310,9 @@ impl Run {
     }
 
     fn act(&mut self, action: Option<Action>) {
+        if action == Some(Action::Kill) {
+            self.claim.kill_cgroup();
+        }
         // A tree that cannot be listed now is listed again in the next round, or given up.
         let _again = match action {
             Some(Action::Term) => tree::kill_all(own_pid(), Signal::TERM),
@@ -343,6 +346,7 @@ impl Run {
 
     /// The run is over: takes in the last words of the descendants and leaves the record.
     fn settle(&mut self) {
+        self.claim.end_cgroup();
         let left = if self.reaper.is_some() {
             tree::living_descendants(own_pid())
         } else {

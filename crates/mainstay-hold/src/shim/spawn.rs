@@ -23,8 +23,9 @@ pub(super) struct Spawned {
 }
 
 /// Starts the server in a process group of its own, with three pipes as its only descriptors. It dies with
-/// this thread, which must therefore be the one that lives as long as the shim.
-pub(super) fn spawn(launch: &Launch) -> Result<Spawned, Failed> {
+/// this thread, which must therefore be the one that lives as long as the shim. It enters the cgroup to which
+/// `cgroup_entry` leads.
+pub(super) fn spawn(launch: &Launch, cgroup_entry: Option<OwnedFd>) -> Result<Spawned, Failed> {
     check_cwd(&launch.cwd)?;
     let mut command = Command::new(&launch.program);
     command.args(&launch.args).env_clear().envs(launch.env.iter().map(|(k, v)| (k, v)));
@@ -32,6 +33,9 @@ pub(super) fn spawn(launch: &Launch) -> Result<Spawned, Failed> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     descriptors::pass_only_stdio(&mut command);
     die_with_us(&mut command);
+    if let Some(entry) = cgroup_entry {
+        enter_cgroup(&mut command, entry);
+    }
     let mut child = command.spawn().map_err(|error| explain(&launch.program, &error))?;
 
     let pid = Pid::from_child(&child);
@@ -59,6 +63,17 @@ fn die_with_us(command: &mut Command) {
         if getppid() == Some(shim) { Ok(()) } else { Err(Errno::SRCH.into()) }
     };
     // SAFETY: the closure makes two system calls; it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(before_exec) };
+}
+
+/// Moves the server into a cgroup before its program runs. If that is refused, it stays in the shim's.
+#[expect(unsafe_code, reason = "pre_exec is the only way to run code between fork and exec")]
+fn enter_cgroup(command: &mut Command, entry: OwnedFd) {
+    let before_exec = move || {
+        let _refused = rustix::io::write(&entry, b"0");
+        Ok(())
+    };
+    // SAFETY: the closure makes one system call; it allocates nothing and takes no lock.
     unsafe { command.pre_exec(before_exec) };
 }
 

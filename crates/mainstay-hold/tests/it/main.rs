@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, and so do its helpers")]
 
+mod cgroup;
 mod ending;
 mod fence;
 mod holder;

@@ -31,6 +31,8 @@ pub(crate) struct Bench {
     _temp: TempDir,
     pub(crate) dir: PathBuf,
     pub(crate) launch: Launch,
+    /// The cgroup in which the shim starts, if it is another one than that of the test.
+    pub(crate) cgroup: Option<PathBuf>,
 }
 
 impl Bench {
@@ -56,6 +58,7 @@ impl Bench {
                 output_ring: 1 << 20,
                 linger: DEFAULT_LINGER,
             },
+            cgroup: None,
             _temp: temp,
         };
         bench.set_dir(dir);
@@ -91,6 +94,10 @@ impl Bench {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
+        // It does nothing before it has read its launch.
+        if let Some(cgroup) = &self.cgroup {
+            fs::write(cgroup.join("cgroup.procs"), child.id().to_string()).unwrap();
+        }
         child.stdin.take().unwrap().write_all(launch).unwrap();
         let mut report = Vec::new();
         child.stdout.take().unwrap().read_to_end(&mut report).unwrap();

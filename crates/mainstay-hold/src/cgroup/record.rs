@@ -1,0 +1,120 @@
+//! Records the cgroup of a run in its run directory, for the guard and for later daemons.
+//!
+//! The file is text: the identity of the shim that created the cgroup, its inode number (`-` while it is being
+//! created), and its path. The kernel does not use an inode number of a cgroup again.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, openat};
+
+use super::{PREFIX, RunCgroup};
+use crate::record;
+
+/// The name of the record in a run directory.
+pub const CGROUP: &str = "cgroup";
+
+/// Only this much of the file is read. No path is longer.
+const MAX_BYTES: u64 = 8 * 1024;
+
+/// A record as it is on disk.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// The identity of the shim.
+    pub(super) owner: String,
+    pub(super) cgroup: RunCgroup,
+}
+
+/// Replaces the record of a run.
+pub(super) fn write(dir: BorrowedFd<'_>, record: &Record) -> io::Result<()> {
+    record::replace(dir, CGROUP, |temporary| {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(dir, temporary, flags, Mode::RUSR | Mode::WUSR)?;
+        File::from(file).write_all(&render(record))
+    })
+}
+
+/// The record of a run directory, if there is one from this boot.
+pub(super) fn read(dir: &Path) -> io::Result<Option<Record>> {
+    let mut bytes = Vec::new();
+    match File::open(dir.join(CGROUP)) {
+        Ok(file) => file.take(MAX_BYTES).read_to_end(&mut bytes)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Some(record) = parse(&bytes) else { return Ok(None) };
+    Ok(record::is_of_this_boot(&record.owner)?.then_some(record))
+}
+
+fn render(Record { owner, cgroup }: &Record) -> Vec<u8> {
+    let id = cgroup.id.map_or("-".to_owned(), |id| id.to_string());
+    [format!("{owner}\n{id}\n").as_bytes(), cgroup.path.as_os_str().as_bytes()].concat()
+}
+
+/// A path that no shim would have written is not a record.
+fn parse(bytes: &[u8]) -> Option<Record> {
+    let mut parts = bytes.splitn(3, |&byte| byte == b'\n');
+    let mut next = || parts.next();
+    let owner = std::str::from_utf8(next()?).ok()?.to_owned();
+    let id = match std::str::from_utf8(next()?).ok()? {
+        "-" => None,
+        number => Some(number.parse().ok()?),
+    };
+    let path = PathBuf::from(OsStr::from_bytes(next()?));
+    let is_named_by_us = path.file_name()?.as_bytes().starts_with(PREFIX.as_bytes());
+    let is_plain =
+        path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    (path.is_absolute() && is_plain && is_named_by_us)
+        .then_some(Record { owner, cgroup: RunCgroup { path, id } })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+
+    fn example(id: Option<u64>) -> Record {
+        let path = "/sys/fs/cgroup/unit/mainstay-time-3-70-8812".into();
+        Record { owner: "70 8812 boot".to_owned(), cgroup: RunCgroup { path, id } }
+    }
+
+    #[test]
+    fn a_record_survives_the_disk_and_counts_for_its_own_boot() {
+        for id in [None, Some(0), Some(u64::MAX)] {
+            assert_eq!(parse(&render(&example(id))), Some(example(id)));
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let dir = File::open(temp.path()).unwrap();
+        assert_eq!(read(temp.path()).unwrap(), None);
+        write(dir.as_fd(), &example(Some(4))).unwrap();
+        assert_eq!(read(temp.path()).unwrap(), None, "it is of another boot");
+        let mine = Record { owner: record::own_identity().unwrap(), ..example(Some(4)) };
+        write(dir.as_fd(), &mine).unwrap();
+        assert_eq!(read(temp.path()).unwrap(), Some(mine));
+        fs::write(temp.path().join(CGROUP), [0xff; 9]).unwrap();
+        assert_eq!(read(temp.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn junk_is_not_a_record() {
+        for junk in [
+            "",
+            "70 1 boot",
+            "70 1 boot\n4",
+            "70 1 boot\n4\n",
+            "70 1 boot\nx\n/sys/fs/cgroup/mainstay-a",
+            "70 1 boot\n4\nrelative/mainstay-a",
+            "70 1 boot\n4\n/sys/fs/cgroup/system.slice",
+            "70 1 boot\n4\n/sys/fs/cgroup/mainstay-a/../mainstay-b",
+            "70 1 boot\n4\n/sys/fs/cgroup/mainstay-a/..",
+        ] {
+            assert_eq!(parse(junk.as_bytes()), None, "{junk:?}");
+        }
+    }
+}
