@@ -3,8 +3,8 @@
 //! Each run lives under a shim (`mainstay-hold`), a small process that outlives this daemon. A run is a
 //! directory `RUNS/SERVER/GENERATION` with the shim's socket in it; what is in that directory, and who
 //! answers on the socket, is all there is to know, so a new daemon finds every run again. If a shim is
-//! killed, its processes are killed by the record that it kept (pids and start times), before the next run
-//! starts.
+//! killed, its processes are killed by the records that it kept (pids and start times, and the run's cgroup if it
+//! has one), before the next run starts.
 //!
 //! Every run that lives is followed by one task, from its start or its first listing until it is gone.
 //! The engine owns its tasks; they end with its last clone, and the runs go on.

@@ -1,7 +1,7 @@
 //! Processes of runs that have lost their shim.
 //!
-//! The guard of the shim kills them. If it was killed as well, they are killed by the shim's record, which
-//! has pids and start times. The mark in their environment proves nothing: anyone can set it, and a server's
+//! The guard of the shim kills them. If it was killed as well, they are killed by the shim's records: of their
+//! pids and start times, and of the run's cgroup, if it has one. The mark in their environment proves nothing: anyone can set it, and a server's
 //! child can clear it.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mainstay_hold::tree::{self, Process};
-use mainstay_hold::{process_record, record};
+use mainstay_hold::{cgroup, process_record, record};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
@@ -34,15 +34,21 @@ pub(crate) struct OrphanedRun {
     pub(crate) mark: String,
 }
 
-/// Waits until the guards of these runs have ended, and then kills the processes on record, those in `seen`, and
-/// everything below, until none is left.
-///
-/// A scan reads the list of all processes, so it runs on a blocking thread.
+/// Waits until the guards of these runs have ended, and then kills the processes on record, those in `seen`,
+/// everything below, and everything in the cgroups of the runs, until none is left. The cgroups are removed.
 pub(crate) async fn end(runs: Vec<OrphanedRun>, seen: Vec<Process>) {
     wait_for_guards(&runs, Instant::now() + LIMIT).await;
+    kill_recorded(&runs, seen).await;
+    // Last, because a shim among `seen` could create a cgroup while it is alive.
+    end_cgroups(&runs).await;
+    report_unrecorded(runs).await;
+}
+
+/// A scan reads the list of all processes, so it runs on a blocking thread.
+async fn kill_recorded(runs: &[OrphanedRun], seen: Vec<Process>) {
     let give_up = Instant::now() + LIMIT;
     let mut known: BTreeSet<Process> = seen.into_iter().collect();
-    for OrphanedRun { dir, .. } in &runs {
+    for OrphanedRun { dir, .. } in runs {
         match process_record::read(dir) {
             Ok(recorded) => known.extend(recorded),
             Err(error) => {
@@ -60,7 +66,7 @@ pub(crate) async fn end(runs: Vec<OrphanedRun>, seen: Vec<Process>) {
         .await;
         known = known_now;
         match look {
-            Ok(killed) if killed.is_empty() => break,
+            Ok(killed) if killed.is_empty() => return,
             Ok(killed) => {
                 for process in killed {
                     if told.insert(process) {
@@ -78,7 +84,22 @@ pub(crate) async fn end(runs: Vec<OrphanedRun>, seen: Vec<Process>) {
         sleep(pause).await;
         pause = LONGEST.min(pause * 2);
     }
-    report_unrecorded(runs).await;
+}
+
+async fn end_cgroups(runs: &[OrphanedRun]) {
+    let give_up = Instant::now() + LIMIT;
+    for run in runs {
+        let (dir, left) = (run.dir.clone(), give_up.saturating_duration_since(Instant::now()));
+        match blocking(move || cgroup::end_recorded(&dir, left)).await {
+            Ok(false) => {}
+            Ok(true) => {
+                tracing::warn!(run = %run.mark, "killed the cgroup of a run whose shim is gone");
+            }
+            Err(error) => {
+                tracing::error!(%error, run = %run.mark, "cannot end the cgroup of a run");
+            }
+        }
+    }
 }
 
 /// A guard that takes too long, or was stopped, is no longer waited for.
