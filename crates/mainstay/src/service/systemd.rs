@@ -1,8 +1,9 @@
 //! The service as a user unit of systemd.
 //!
 //! The servers live in the unit's control group and must outlive the service, so only its main process
-//! is ever signalled (`KillMode=process`). Whatever restricts the unit restricts them, and they are the
-//! user's own programs: `docs/service.md` tells which restrictions are safe, and why others are not.
+//! is ever signalled (`KillMode=process`), and Mainstay may create one per run below it (`Delegate=yes`).
+//! Whatever restricts the unit restricts them, and they are the user's own programs: `docs/service.md` tells
+//! which restrictions are safe, and why others are not.
 
 mod quote;
 
@@ -180,6 +181,8 @@ fn unit(blueprint: &Blueprint) -> String {
          TimeoutStopSec=150\n\
          # The servers are in this control group, and go on while the service is stopped or restarted.\n\
          KillMode=process\n\
+         # Each run of a server gets a control group of its own, so that nothing of it survives.\n\
+         Delegate=yes\n\
          # One of them that runs out of memory must not end the others.\n\
          OOMPolicy=continue\n\
          TasksMax=infinity\n\
@@ -237,6 +240,8 @@ mod tests {
         TimeoutStopSec=150
         # The servers are in this control group, and go on while the service is stopped or restarted.
         KillMode=process
+        # Each run of a server gets a control group of its own, so that nothing of it survives.
+        Delegate=yes
         # One of them that runs out of memory must not end the others.
         OOMPolicy=continue
         TasksMax=infinity
@@ -246,7 +251,7 @@ mod tests {
         [Install]
         WantedBy=default.target
 
-        # mainstay-seal: 2b7bec1db249cbd5558c0e30aae3e37e 7ac1387d11b1e002f2439e39f95be316
+        # mainstay-seal: d565b2dcde0608b73f44fefeab7114b4 7ac1387d11b1e002f2439e39f95be316
         "#);
     }
 
