@@ -12,6 +12,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use mainstay_testkit::cgroup::TestCgroup;
 use mainstay_testkit::programs::program;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -55,6 +56,14 @@ impl TestEnv {
         let copy = self.root().join("bin");
         fs::copy(&self.program, &copy).unwrap();
         (self.program, self.uid) = (copy, Some(uid));
+        self
+    }
+
+    /// The same, where every command is run in this cgroup.
+    pub(crate) fn in_cgroup(mut self, cgroup: &TestCgroup) -> Self {
+        let wrapper = self.root().join("in-cgroup");
+        cgroup.write_wrapper(&wrapper, &self.program);
+        self.program = wrapper;
         self
     }
 

@@ -1,6 +1,8 @@
 //! Processes that escape from their server: another session, another parent, no environment. However a shim
 //! dies, they are killed before the next run starts, and no other process is.
 
+mod cgroup;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
