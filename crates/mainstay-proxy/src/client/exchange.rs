@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 
 use super::conn::Conn;
 use super::error::SendError;
-use super::head::{Head, MAX_HEAD};
+use super::head::{Head, HeadError, MAX_HEAD};
 use super::request::Outgoing;
 
 /// How much is read at once, at least.
@@ -118,11 +118,17 @@ fn refused(text: &[u8]) -> bool {
 async fn read_head(conn: &mut Conn, mut buf: BytesMut) -> Result<Answer, SendError> {
     // A head ends with a line, so it is parsed again only after the end of one.
     let mut due = !buf.is_empty();
+    // Interim responses are not read for ever, either.
+    let mut interim = 0;
     loop {
         while due && let Some(head) = Head::parse(&buf)? {
             if !head.is_interim() {
                 let text = buf.split_to(head.len).freeze();
                 return Ok(Answer { head, text, rest: buf });
+            }
+            interim += head.len;
+            if interim > MAX_HEAD {
+                return Err(HeadError::TooLong.into());
             }
             buf.advance(head.len);
             due = !buf.is_empty();

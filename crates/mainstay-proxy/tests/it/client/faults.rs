@@ -82,17 +82,22 @@ async fn what_is_no_http_is_said_to_be_none() {
 
 #[tokio::test]
 async fn a_head_without_end_is_not_read_for_ever() {
-    let host = Host::new().await;
-    let client = host.client();
-    let serve = async {
-        let mut stream = host.answers("HTTP/1.1 200 OK\r\n").await;
-        while stream.write_all(b"A: 0123456789abcdef0123456789abcdef").await.is_ok() {
-            tokio::task::yield_now().await;
-        }
-    };
-    let ((), answer) = join!(soon(serve), sends(&client, post(b"{}")));
-    let error = answer.unwrap_err();
-    assert!(chain(&error).contains("longer than 65536 bytes"), "{}", chain(&error));
+    for (first, again) in [
+        ("HTTP/1.1 200 OK\r\n", "A: 0123456789abcdef0123456789abcdef"),
+        ("", "HTTP/1.1 100 Continue\r\n\r\n"),
+    ] {
+        let host = Host::new().await;
+        let client = host.client();
+        let serve = async {
+            let mut stream = host.answers(first).await;
+            while stream.write_all(again.as_bytes()).await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+        };
+        let ((), answer) = join!(soon(serve), sends(&client, post(b"{}")));
+        let error = answer.unwrap_err();
+        assert!(chain(&error).contains("longer than 65536 bytes"), "{}", chain(&error));
+    }
 }
 
 #[tokio::test]
