@@ -141,10 +141,15 @@ impl<T: Send + 'static> Connections<T> {
         if self.budget.is_nearly_full() {
             self.reap();
         }
-        if self.budget.is_full() && self.closing == 0 && self.exhausted != Some(self.clock.now()) {
+        if self.must_evict() {
             self.evict(self.budget.eviction_batch());
         }
         !self.budget.is_full()
+    }
+
+    /// Whether another connection can be accepted only if others are evicted.
+    pub(super) fn must_evict(&self) -> bool {
+        self.budget.is_full() && self.closing == 0 && self.exhausted != Some(self.clock.now())
     }
 
     /// Evicts connections because the process is out of file descriptors. Returns how many.

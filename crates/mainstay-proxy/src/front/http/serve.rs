@@ -10,6 +10,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::yield_now;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, warn};
 
@@ -80,6 +81,11 @@ pub async fn serve<C: Core>(
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let drain = loop {
+        if connections.must_evict() {
+            // New connections are read first. A client that has sent its request must not lose its connection
+            // to one that is idle.
+            yield_now().await;
+        }
         let can_accept = connections.can_accept();
         tokio::select! {
             drain = &mut stop => break drain,
