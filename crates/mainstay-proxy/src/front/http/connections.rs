@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::eviction::{TickClock, select_for_eviction};
+use super::eviction::{SWEEP_TICKS, TICK, TickClock, select_for_eviction};
 use super::way_in::WayIn;
 use crate::door::Door;
 
@@ -61,7 +62,7 @@ impl ConnectionBudget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Above this number, connections are evicted with the next tick.
+    /// Above this number, connections are evicted with the next sweep.
     fn soft_limit(&self) -> usize {
         self.limit - self.limit / 8
     }
@@ -78,6 +79,8 @@ pub(super) struct Connections<T> {
     all: HashMap<Id, Connection>,
     budget: Arc<ConnectionBudget>,
     clock: Arc<TickClock>,
+    /// When the clock was advanced.
+    advanced: Instant,
     /// The number of connections so far.
     count: u64,
     /// The number of aborted tasks that have not ended yet.
@@ -101,6 +104,7 @@ impl<T: Send + 'static> Connections<T> {
             all: HashMap::new(),
             budget: Arc::clone(budget),
             clock: Arc::default(),
+            advanced: Instant::now(),
             count: 0,
             closing: 0,
             exhausted: None,
@@ -148,8 +152,12 @@ impl<T: Send + 'static> Connections<T> {
     }
 
     /// Whether another connection can be accepted only if others are evicted.
-    pub(super) fn must_evict(&self) -> bool {
-        self.budget.is_full() && self.closing == 0 && self.exhausted != Some(self.clock.now())
+    pub(super) fn must_evict(&mut self) -> bool {
+        if !self.budget.is_full() || self.closing > 0 {
+            return false;
+        }
+        self.advance_clock();
+        self.exhausted != Some(self.clock.now())
     }
 
     /// Evicts connections because the process is out of file descriptors. Returns how many.
@@ -157,10 +165,10 @@ impl<T: Send + 'static> Connections<T> {
         self.evict(self.budget.eviction_batch().max(16))
     }
 
-    /// Called every tick: closes connections that are over their time limit, then evicts down to the soft
+    /// Called at every sweep: closes connections that are over their time limit, then evicts down to the soft
     /// limit.
     pub(super) fn sweep(&mut self) {
-        self.clock.advance();
+        self.advance_clock();
         let nearly_full = self.budget.is_nearly_full();
         let is_overdue = |it: &&mut Connection| it.way.activity().is_overdue(nearly_full);
         let mut overdue = 0;
@@ -175,6 +183,15 @@ impl<T: Send + 'static> Connections<T> {
         if excess > self.closing {
             self.evict(excess - self.closing);
         }
+    }
+
+    fn advance_clock(&mut self) {
+        let passed = self.advanced.elapsed().as_millis() / TICK.as_millis();
+        let ticks = u32::try_from(passed).unwrap_or(u32::MAX).min(SWEEP_TICKS);
+        self.clock.advance(ticks);
+        // After a suspension, the rest of the time is not counted.
+        let is_all = ticks < SWEEP_TICKS;
+        self.advanced = if is_all { self.advanced + TICK * ticks } else { Instant::now() };
     }
 
     fn evict(&mut self, count: usize) -> usize {

@@ -1,18 +1,28 @@
 //! Decides which connections are closed, and when. Pure.
 //!
 //! Each connection records its stage and the current tick of a coarse clock, which costs one atomic store.
-//! Every [`TICK`] the listener checks all connections and closes those that are over their time limit. When
-//! the budget is used up in between, connections are evicted in this order: connections that never sent a
+//! At every [`SWEEP`] the listener checks all connections and closes those that are over their time limit. When
+//! the budget is used up in between, the clock ticks faster, and connections are evicted in this order: connections that never sent a
 //! complete request (oldest first), idle connections (longest idle first), connections whose client has
 //! stalled in the middle of a request or does not read its response, and finally event streams, which a
 //! client can reopen (newest first, because a flood is younger than what it displaces). A connection with a
-//! request in progress is never evicted.
+//! request in progress is evicted only if its client does not read.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How often connections are checked. Time limits are accurate to one tick.
-pub(super) const TICK: Duration = Duration::from_secs(2);
+/// How often connections are checked. Time limits are accurate to that.
+pub(super) const SWEEP: Duration = Duration::from_secs(2);
+
+/// The unit of the clock. While the budget is used up, a client that makes no progress keeps its connection no longer
+/// than this, so that new clients are served soon.
+pub(super) const TICK: Duration = Duration::from_millis(250);
+
+/// The age from which a whole tick has passed. A client without progress for less may merely be slow.
+const WHOLE_TICK: u32 = 2;
+
+/// The most that the clock advances at once.
+pub(super) const SWEEP_TICKS: u32 = 8;
 
 /// From the first byte of a head to its end.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,7 +37,7 @@ const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The same for an event stream, whose client may be suspended.
 const UNREAD_STREAM_TIMEOUT: Duration = Duration::from_secs(2 * 60);
 
-/// A tick counter that the sweep advances. It stands still while the process is suspended.
+/// A tick counter that the listener advances. It stands still while the process is suspended.
 #[derive(Debug)]
 pub(super) struct TickClock(AtomicU32);
 
@@ -43,8 +53,8 @@ impl TickClock {
         self.0.load(Ordering::Relaxed)
     }
 
-    pub(super) fn advance(&self) {
-        self.0.store(self.now().wrapping_add(1).max(1), Ordering::Relaxed);
+    pub(super) fn advance(&self, ticks: u32) {
+        self.0.store(self.now().wrapping_add(ticks).max(1), Ordering::Relaxed);
     }
 }
 
@@ -131,14 +141,17 @@ impl Activity {
     /// The eviction class, or `None` while the connection may not be evicted.
     fn eviction_class(self) -> Option<EvictionClass> {
         if let Some(blocked) = self.blocked {
-            // A client that blocked within this tick may merely be slow.
-            return (blocked > 0).then_some(EvictionClass::Unread);
+            let is_stream = matches!(self.stage, Stage::Streaming | Stage::Listening);
+            let is_busy = is_stream || self.stage == Stage::Answering;
+            let least = if is_busy { SWEEP_TICKS } else { WHOLE_TICK };
+            return (blocked >= least).then_some(EvictionClass::Unread);
         }
         match (self.stage, self.used) {
             (Stage::New | Stage::Head | Stage::Body, false) => Some(EvictionClass::NeverUsed),
             (Stage::New | Stage::Idle, _) => Some(EvictionClass::Idle),
-            // With progress within this tick, the request has not stalled.
-            (Stage::Head | Stage::Body, true) => (self.age > 0).then_some(EvictionClass::Stalled),
+            (Stage::Head | Stage::Body, true) => {
+                (self.age >= WHOLE_TICK).then_some(EvictionClass::Stalled)
+            }
             (Stage::Listening, _) => Some(EvictionClass::Listening),
             (Stage::Answering | Stage::Streaming, _) => None,
         }
@@ -166,9 +179,10 @@ pub(super) fn select_for_eviction<K>(
     candidates.into_iter().map(|(_, key)| key).collect()
 }
 
-/// Whether at least this time has passed. The first tick is not counted, because it began before the event.
+/// Whether at least this time has passed. The ticks of one sweep are not counted, because the event may have come
+/// right before it.
 fn has_passed(ticks: u32, time: Duration) -> bool {
-    TICK * ticks.saturating_sub(1) >= time
+    TICK * ticks.saturating_sub(SWEEP_TICKS) >= time
 }
 
 #[cfg(test)]
@@ -189,7 +203,7 @@ mod tests {
 
     fn activity() -> impl Strategy<Value = Activity> {
         let stage = prop::sample::select(STAGES.to_vec());
-        (stage, any::<bool>(), 0..400_u32, prop::option::weighted(0.2, 0..400_u32)).prop_map(
+        (stage, any::<bool>(), 0..3000_u32, prop::option::weighted(0.2, 0..3000_u32)).prop_map(
             |(stage, used, age, blocked)| {
                 let used = used || !matches!(stage, Stage::New | Stage::Head | Stage::Body);
                 Activity { stage, used, age, blocked: blocked.filter(|_| used) }
@@ -200,14 +214,12 @@ mod tests {
     /// The first age at which a connection is overdue, in seconds, if it ever is.
     fn limit(stage: Stage, nearly_full: bool) -> Option<u64> {
         let at = |age| Activity { stage, used: true, age, blocked: None };
-        (0..1000)
-            .find(|age| at(*age).is_overdue(nearly_full))
-            .map(|age| TICK.as_secs() * u64::from(age))
+        (0..3000).find(|age| at(*age).is_overdue(nearly_full)).map(|age| (TICK * age).as_secs())
     }
 
     #[test]
     fn every_stage_has_a_limit_except_a_request_in_progress() {
-        // At the limit and at most one tick later.
+        // At the limit and at most one sweep later.
         assert_eq!(limit(Stage::New, false), Some(302));
         assert_eq!(limit(Stage::New, true), Some(12));
         assert_eq!(limit(Stage::Idle, true), Some(302));
@@ -223,8 +235,8 @@ mod tests {
         let overdue = |stage, blocked| {
             Activity { stage, used: true, age: 0, blocked: Some(blocked) }.is_overdue(false)
         };
-        assert!(!overdue(Stage::Idle, 15) && overdue(Stage::Idle, 16));
-        assert!(!overdue(Stage::Streaming, 60) && overdue(Stage::Streaming, 61));
+        assert!(!overdue(Stage::Idle, 127) && overdue(Stage::Idle, 128));
+        assert!(!overdue(Stage::Streaming, 487) && overdue(Stage::Streaming, 488));
     }
 
     #[test]

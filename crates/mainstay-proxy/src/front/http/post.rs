@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::Front;
 use super::body::Body;
 use super::connections::ConnectionBudget;
-use super::eviction::TICK;
+use super::eviction::SWEEP;
 use super::head::{self, Accept, SESSION_ID, header};
 use super::hold::{self, COMMIT};
 use super::reply::{self, Refusal};
@@ -255,7 +255,7 @@ async fn reserve_step<'a>(
     let mut memory = std::pin::pin!(budget.reserve_body(STEP));
     let until = Instant::now() + MEMORY_TIMEOUT;
     while Instant::now() < until {
-        match timeout(TICK, &mut memory).await {
+        match timeout(SWEEP, &mut memory).await {
             Ok(memory) => return memory.ok_or(Refusal::TooManyLarge),
             Err(_) => way.head_read(),
         }

@@ -11,12 +11,12 @@ use hyper::service::service_fn;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::yield_now;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, warn};
 
 use super::caller::{Caller, CallerLookup};
 use super::connections::Connections;
-use super::eviction::TICK;
+use super::eviction::{SWEEP, TICK};
 use super::io::Io;
 use super::way_in::WayIn;
 use super::{Config, Front, handle, reap};
@@ -78,8 +78,8 @@ pub async fn serve<C: Core>(
         }
     }
     let mut stop = pin!(stop);
-    let mut tick = interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut sweep = interval(SWEEP);
+    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let drain = loop {
         if connections.must_evict() {
             // New connections are read first. A client that has sent its request must not lose its connection
@@ -103,7 +103,12 @@ pub async fn serve<C: Core>(
                 reap(&mut front.held());
             }
             // While the budget is used up, this also notices that other listeners have released connections.
-            _ = tick.tick(), if !connections.is_empty() || !can_accept => connections.sweep(),
+            _ = sweep.tick(), if !connections.is_empty() || !can_accept => {
+                yield_now().await;
+                connections.sweep();
+            }
+            // More connections may be evicted then.
+            () = sleep(TICK), if !can_accept => {}
         }
     };
     drop(listener);
@@ -173,8 +178,14 @@ where
             }
             None
         }
-        // hyper would wait for its first request.
-        Drain::HandOver if !way.was_read() => Some(served.into_parts().io.into_inner()),
+        // hyper would wait for its first request. When room is scarce, one that was never used is evicted first, and
+        // the next daemon could not tell it from the others.
+        Drain::HandOver if !way.was_read() => {
+            let activity = way.activity();
+            let is_wanted = activity.used || activity.is_fresh();
+            let is_kept = is_wanted || !front.config.budget.is_nearly_full();
+            is_kept.then(|| served.into_parts().io.into_inner())
+        }
         Drain::HandOver => {
             tokio::select! {
                 _ = &mut served => return None,
@@ -203,7 +214,7 @@ async fn accept_failed(error: &io::Error, connections: &mut Connections<Rested>)
             let closed = connections.evict_for_descriptors();
             warn!(%error, closed, "connection not accepted");
             let again = if closed > 0 { ACCEPT_AGAIN_SOON } else { ACCEPT_AGAIN };
-            tokio::time::sleep(again).await;
+            sleep(again).await;
         }
     }
 }

@@ -5,15 +5,15 @@ use std::task::Poll;
 
 use tokio::time::{advance, sleep};
 
-use super::super::eviction::TICK;
+use super::super::eviction::SWEEP;
 use super::*;
 use crate::front::tests::call;
 
 impl Site {
-    /// Advances time, with a sweep per tick.
+    /// Advances time, with all sweeps.
     async fn passes(&mut self, time: Duration) {
-        for _ in 0..time.as_secs() / TICK.as_secs() {
-            advance(TICK).await;
+        for _ in 0..time.as_secs() / SWEEP.as_secs() {
+            advance(SWEEP).await;
             self.connections.sweep();
             self.settle().await;
         }
