@@ -86,9 +86,7 @@ impl Engine {
     /// starts from now on.
     pub fn enter(&self) {
         let name = fs::read_to_string(self.dir.join("netns")).unwrap();
-        let namespace = File::open(Path::new("/run/netns").join(name.trim())).unwrap();
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-            .expect("root may enter a network namespace");
+        enter_network(&Path::new("/run/netns").join(name.trim()));
     }
 
     /// Where it is reached.
@@ -207,4 +205,15 @@ fn command(verb: &str, dir: &Path, args: &[&str]) -> Command {
 /// A socket as `DOCKER_HOST` names it.
 fn host(socket: &Path) -> String {
     format!("unix://{}", socket.display())
+}
+
+/// Moves this thread, and all that it starts, into a network namespace: a file such as `/proc/PID/ns/net`.
+///
+/// # Panics
+///
+/// If there is no such namespace, or this is not root.
+pub fn enter_network(path: &Path) {
+    let namespace = File::open(path).expect("the namespace exists");
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .expect("root may enter a network namespace");
 }

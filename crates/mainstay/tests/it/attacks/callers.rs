@@ -57,6 +57,13 @@ fn text(verb: &str, path: &str, head: &[(&str, &str)], body: &str) -> String {
     )
 }
 
+/// The answer to a request of this user to open a session.
+fn opens_as(address: &str, uid: u32, path: &str, more: &[(&str, &str)]) -> String {
+    let mut head = vec![("Host", address), ("Content-Type", JSON), ("Accept", BOTH)];
+    head.extend_from_slice(more);
+    ask_as(uid, address, &text("POST", path, &head, &hello()))
+}
+
 fn hello() -> String {
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {},
         "clientInfo": {"name": "stranger", "version": "1"}});
@@ -92,11 +99,10 @@ impl Site {
         Self { env, address, path, bystander }
     }
 
-    /// The status of a request to open a session.
-    fn opens_as(&self, uid: u32, path: &str, more: &[(&str, &str)]) -> String {
-        let mut head = vec![("Host", &*self.address), ("Content-Type", JSON), ("Accept", BOTH)];
-        head.extend_from_slice(more);
-        ask_as(uid, &self.address, &text("POST", path, &head, &hello()))
+    /// A case: another user asks for a session with this `Authorization`.
+    fn opens_during(&mut self, case: &str, path: &str, authorization: &str) -> String {
+        let (address, head) = (&self.address, [("Authorization", authorization)]);
+        self.bystander.during(case, || opens_as(address, STRANGER, path, &head))
     }
 
     fn token(&self, args: &[&str]) -> String {
@@ -133,11 +139,13 @@ fn another_user_reaches_no_server() {
         text("OPTIONS", "*", &[host], ""),
     ];
     for request in &requests {
-        let answer = ask_as(STRANGER, &site.address, request);
+        let case = format!("another user sends {}", &request[..request.len().min(400)]);
+        let answer = site
+            .bystander
+            .during(case.replace("\r\n", " "), || ask_as(STRANGER, &site.address, request));
         assert_eq!(status(&answer), "403", "{request}\n{answer}");
         assert!(answer.contains("mainstay token create"), "{answer}");
         assert!(answer.contains(&format!("uid {STRANGER}")), "{answer}");
-        site.bystander.is_served();
     }
     assert!(!file.exists(), "a tool was called");
     assert_eq!(site.env.server("fx")["sessions"], 2, "no session was opened or ended");
@@ -152,8 +160,10 @@ fn another_user_is_refused_before_the_body() {
         "POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: {JSON}\r\n\
          Content-Length: 16000000\r\n\r\n{{"
     );
-    assert_eq!(status(&ask_as(STRANGER, address, &head)), "403");
-    site.bystander.is_served();
+    let answer = site
+        .bystander
+        .during("another user sends a head without its body", || ask_as(STRANGER, address, &head));
+    assert_eq!(status(&answer), "403");
 }
 
 /// The kernel names root as the owner of a connection whose process has closed it.
@@ -170,10 +180,11 @@ fn a_caller_that_has_disconnected_is_unknown_and_not_root() {
         ("Mcp-Session-Id", &*session.id),
     ];
     let request = text("POST", &site.path, &head, &effect);
-    for _ in 0..20 {
-        as_user(STRANGER, &site.address, request.as_bytes(), "exec 3>&-");
-        site.bystander.is_served();
-    }
+    site.bystander.during("another user sends a call and disconnects, 20 times", || {
+        for _ in 0..20 {
+            as_user(STRANGER, &site.address, request.as_bytes(), "exec 3>&-");
+        }
+    });
     assert!(!file.exists(), "a tool was called");
 }
 
@@ -185,20 +196,22 @@ fn a_token_admits_to_what_it_was_created_for() {
     assert_ne!(all, one);
     let bearer = |token: &str| format!("Bearer {token}");
     let wrong = format!("{}0", &one[..one.len() - 1]);
-    for (token, path, expected) in [
-        (&all, "/fx/mcp", "200"),
-        (&all, "/other/mcp", "200"),
-        (&all, "/none/mcp", "404"),
-        (&all, "/", "404"),
-        (&one, "/fx/mcp", "200"),
-        (&one, "/other/mcp", "403"),
-        (&one, "/", "403"),
-        (&wrong, "/fx/mcp", "403"),
-        (&all.to_uppercase(), "/fx/mcp", "403"),
+    for (what, token, path, expected) in [
+        ("a token for all servers", &*all, "/fx/mcp", "200"),
+        ("a token for all servers", &all, "/other/mcp", "200"),
+        ("a token for all servers", &all, "/none/mcp", "404"),
+        ("a token for all servers", &all, "/", "404"),
+        ("a token for one server", &one, "/fx/mcp", "200"),
+        ("a token for one server", &one, "/other/mcp", "403"),
+        ("a token for one server", &one, "/", "403"),
+        ("a token with another end", &wrong, "/fx/mcp", "403"),
+        ("a token without its end", &all[..all.len() - 1], "/fx/mcp", "403"),
+        ("a token in capitals", &all.to_uppercase(), "/fx/mcp", "403"),
+        ("the start of a token", &all[..4], "/fx/mcp", "403"),
+        ("an empty token", "", "/fx/mcp", "403"),
     ] {
-        let answer = site.opens_as(STRANGER, path, &[("Authorization", &bearer(token))]);
-        assert_eq!(status(&answer), expected, "{token} {path} {answer}");
-        site.bystander.is_served();
+        let answer = site.opens_during(&format!("{what} at {path}"), path, &bearer(token));
+        assert_eq!(status(&answer), expected, "{what} {path} {answer}");
     }
     // Names of this machine in containers are good for requests with a token only.
     for (host, with, without) in [
@@ -211,30 +224,34 @@ fn a_token_admits_to_what_it_was_created_for() {
             let head = [&[("Host", host), ("Content-Type", JSON), ("Accept", BOTH)], more].concat();
             ask_as(uid, &site.address, &text("POST", "/fx/mcp", &head, &hello()))
         };
-        let answer = ask(STRANGER, &[("Authorization", &bearer(&one))]);
-        assert_eq!(status(&answer), with, "{host} {answer}");
-        let answer = ask(0, &[("Authorization", &bearer(&one))]);
-        assert_eq!(status(&answer), with, "{host} {answer}");
-        let answer = ask(0, &[]);
-        assert_eq!(status(&answer), without, "{host} {answer}");
+        let (token, none) = ([("Authorization", &*bearer(&one))], []);
+        for (what, uid, more, expected) in [
+            ("another user with a token", STRANGER, &token[..], with),
+            ("root with a token", 0, &token, with),
+            ("root without a token", 0, &none, without),
+        ] {
+            let answer = site.bystander.during(format!("{what} for {host}"), || ask(uid, more));
+            assert_eq!(status(&answer), expected, "{what} {host} {answer}");
+        }
     }
     let listed = site.env.ok(["token", "ls", "--json"]);
     assert!(!listed.contains(&all[4..]) && listed.contains("\"one\""), "{listed}");
     site.env.ok(["token", "rm", "one"]);
-    let answer = site.opens_as(STRANGER, "/fx/mcp", &[("Authorization", &bearer(&one))]);
-    assert_eq!(status(&answer), "403", "it was removed");
+    let answer = site.opens_during("a removed token", "/fx/mcp", &bearer(&one));
+    assert_eq!(status(&answer), "403");
     // It survives a reload, and nothing of it is written down.
     site.env.ok(["daemon", "reload"]);
-    let answer = site.opens_as(STRANGER, "/fx/mcp", &[("Authorization", &bearer(&all))]);
+    let answer = site.opens_during("a token after a reload", "/fx/mcp", &bearer(&all));
     assert_eq!(status(&answer), "200", "{answer}");
+    let answer = site.opens_during("a removed token after a reload", "/fx/mcp", &bearer(&one));
+    assert_eq!(status(&answer), "403", "{answer}");
     assert_eq!(files_with(&site.env.mainstay_home(), &all[4..]), Vec::<String>::new());
-    site.bystander.is_served();
 }
 
 /// A request whose body comes slowly is checked again at its end.
 #[test]
 fn a_removed_token_executes_nothing_that_was_begun_with_it() {
-    let site = Site::new();
+    let mut site = Site::new();
     let token = format!("Bearer {}", site.token(&["t"]));
     let session = Raw::open(&format!("http://{}{}", site.address, site.path));
     let file = site.env.work().join("effects");
@@ -258,15 +275,17 @@ fn a_removed_token_executes_nothing_that_was_begun_with_it() {
         go = go.display()
     );
     fs::set_permissions(site.env.root(), fs::Permissions::from_mode(0o755)).unwrap();
-    thread::scope(|scope| {
-        let answer = scope.spawn(|| as_user(STRANGER, &site.address, begun.as_bytes(), &then));
-        until("the head is sent", || marks.join("sent").exists().then_some(()));
-        // The daemon has one thread for requests, and reads the head before it answers this.
-        site.env.ok(["ls"]);
-        site.env.ok(["token", "rm", "t"]);
-        fs::write(&go, "").unwrap();
-        let answer = answer.join().unwrap();
-        assert!(answer.contains("HTTP/1.1 403"), "{answer}");
+    site.bystander.during("a token is removed while its request is read", || {
+        thread::scope(|scope| {
+            let answer = scope.spawn(|| as_user(STRANGER, &site.address, begun.as_bytes(), &then));
+            until("the head is sent", || marks.join("sent").exists().then_some(()));
+            // The daemon has one thread for requests, and reads the head before it answers this.
+            site.env.ok(["ls"]);
+            site.env.ok(["token", "rm", "t"]);
+            fs::write(&go, "").unwrap();
+            let answer = answer.join().unwrap();
+            assert!(answer.contains("HTTP/1.1 403"), "{answer}");
+        });
     });
     assert!(!file.exists(), "the call was executed");
 }
@@ -274,21 +293,21 @@ fn a_removed_token_executes_nothing_that_was_begun_with_it() {
 /// A token of a server that was removed does not admit to a later one of the same name.
 #[test]
 fn a_token_goes_with_its_server() {
-    let site = Site::new();
+    let mut site = Site::new();
     site.env.run_server("gone", &[], &[&fixture()]);
     let token = format!("Bearer {}", site.token(&["t", "--server", "gone"]));
-    let opens =
-        || status(&site.opens_as(STRANGER, "/gone/mcp", &[("Authorization", &token)])).to_owned();
-    assert_eq!(opens(), "200");
-    site.env.ok(["rm", "gone"]);
-    site.env.run_server("gone", &[], &[&fixture()]);
-    assert_eq!(opens(), "403");
+    for (case, expected) in [("a token", "200"), ("a token of the last server", "403")] {
+        let answer = site.opens_during(&format!("{case} of this name"), "/gone/mcp", &token);
+        assert_eq!(status(&answer), expected, "{case} {answer}");
+        site.env.ok(["rm", "gone"]);
+        site.env.run_server("gone", &[], &[&fixture()]);
+    }
     assert_eq!(site.env.json(["token", "ls", "--json"]), json!([]));
 }
 
 #[test]
 fn bad_tokens_are_refused_with_a_reason() {
-    let site = Site::new();
+    let mut site = Site::new();
     site.token(&["t"]);
     for (args, code, reason) in [
         (&["token", "create", "t"][..], 1, "there is a token called `t` already"),
@@ -297,7 +316,7 @@ fn bad_tokens_are_refused_with_a_reason() {
         (&["token", "create", "x", "--server", "none"][..], 3, "none"),
         (&["token", "rm", "none"][..], 1, "there is no token `none`"),
     ] {
-        let output = site.env.run(args);
+        let output = site.bystander.during(args.join(" "), || site.env.run(args));
         assert_eq!(output.code, code, "{args:?} {output}");
         assert!(output.stderr.contains(reason), "{args:?} {output}");
     }
@@ -306,8 +325,10 @@ fn bad_tokens_are_refused_with_a_reason() {
 #[test]
 fn all_users_can_be_admitted() {
     let mut site = Site::configured("allow-other-users = true\n");
-    assert_eq!(status(&site.opens_as(STRANGER, "/fx/mcp", &[])), "200");
-    site.bystander.is_served();
+    let answer = site.bystander.during("another user who is allowed", || {
+        opens_as(&site.address, STRANGER, "/fx/mcp", &[])
+    });
+    assert_eq!(status(&answer), "200");
 }
 
 #[test]
@@ -322,12 +343,17 @@ fn an_address_for_other_machines_serves_tokens_only() {
         let head = [&[("Host", &*public), ("Content-Type", JSON), ("Accept", BOTH)], more].concat();
         exchange(&public, "POST", "/fx/mcp", &head, &hello()).status
     };
-    assert_eq!(ask(&[]), 403, "its own user, too");
-    assert_eq!(ask(&[("Authorization", &token)]), 200);
-    site.bystander.is_served();
-    site.env.ok(["daemon", "reload"]);
-    assert_eq!(ask(&[]), 403);
-    assert_eq!(ask(&[("Authorization", &token)]), 200);
+    for daemon in ["first", "second"] {
+        for (what, more, expected) in [
+            ("no token", &[][..], 403),
+            ("a wrong token", &[("Authorization", "Bearer x")], 403),
+            ("a token", &[("Authorization", &*token)], 200),
+        ] {
+            let case = format!("{what} at an address for other machines, {daemon} daemon");
+            assert_eq!(site.bystander.during(&case, || ask(more)), expected, "{case}");
+        }
+        site.env.ok(["daemon", "reload"]);
+    }
 }
 
 /// A Mainstay of a user who is not root.
@@ -359,13 +385,14 @@ fn root_is_served_unless_its_user_says_otherwise() {
         env.run_server("fx", &[], &["./fixture"]);
         let url = env.server("fx")["url"].as_str().unwrap().to_owned();
         let (address, path) = parts(&url);
-        let head = [("Host", &*address), ("Content-Type", JSON), ("Accept", BOTH)];
-        let request = text("POST", &path, &head, &hello());
+        // Root may be excluded, so the bystander is a caller with a token.
+        let token = env.json(["token", "create", "t", "--json"])["token"].clone();
+        let mut bystander = Bystander::with_token(&url, token.as_str().unwrap());
         for (uid, expected) in [(USER, "200"), (0, of_root), (STRANGER, "403")] {
-            let answer = ask_as(uid, &address, &request);
+            let case = format!("uid {uid} calls the Mainstay of uid {USER}, {config:?}");
+            let answer = bystander.during(case, || opens_as(&address, uid, &path, &[]));
             assert_eq!(status(&answer), expected, "uid {uid}, {config} {answer}");
         }
-        assert_eq!(env.call("fx", "echo", r#"{"text": "served"}"#), "served");
     }
 }
 

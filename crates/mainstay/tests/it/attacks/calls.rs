@@ -4,9 +4,9 @@ use std::fs;
 use std::thread;
 
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::bystander::Bystander;
+use super::bystander::{Bystander, with_bystander};
 use super::flood::{allow_many_descriptors, connections, resident, start_with_limit};
 use crate::env::{TestEnv, fixture, kill, pid_of, until};
 use crate::proxy::raw::{BOTH, JSON, Raw, call, parts};
@@ -34,27 +34,30 @@ fn hung_calls_of_one_session_harm_no_other_and_a_refused_call_was_not_made() {
         attacker.id,
         hung.len()
     );
-    let flood = connections(url, IN_SESSION, &text);
     let calls = |tool: &str| {
         let executed = fs::read_to_string(&executed).unwrap_or_default();
         executed.lines().filter(|line| *line == tool).count()
     };
-    until("all calls are made", || (calls("sleep") == IN_SESSION).then_some(()));
-    bystander.is_served();
-    same_server.is_served();
-    let refused = attacker.post(BOTH, &call(2, "count", &json!({}))).answer();
+    let flood = bystander.during("1,024 calls that are never answered", || {
+        let flood = connections(url, IN_SESSION, &text);
+        until("all calls are made", || (calls("sleep") == IN_SESSION).then_some(()));
+        same_server.is_served();
+        flood
+    });
+    let refused = bystander.during("one call more than a session may have", || {
+        let refused = attacker.post(BOTH, &call(2, "count", &json!({}))).answer();
+        same_server.is_served();
+        refused
+    });
     let message = refused["error"]["message"].as_str().unwrap_or_default();
     assert!(message.contains("not sent to the server"), "{refused}");
-    bystander.is_served();
-    same_server.is_served();
     assert_eq!(calls("count"), 0);
     env.ok(["ls"]);
     // A call of another server that takes longer than an immediate answer.
     let other = Raw::open(env.server("fx")["url"].as_str().unwrap());
     let slept = other.post(BOTH, &call(3, "sleep", &json!({"ms": 400}))).answer();
     assert!(slept["result"].is_object(), "{slept}");
-    drop(flood);
-    bystander.is_served();
+    bystander.during("1,024 callers leave", || drop(flood));
 }
 
 /// Together they are more than a shim keeps, and the server writes each answer before it reads on.
@@ -62,16 +65,15 @@ fn hung_calls_of_one_session_harm_no_other_and_a_refused_call_was_not_made() {
 fn large_calls_at_the_same_time_are_all_answered() {
     let env = TestEnv::new();
     env.run_server("fx", &[], &[&fixture()]);
+    let mut bystander = with_bystander(&env);
     let session = Raw::open(env.server("fx")["url"].as_str().unwrap());
     let text = "x".repeat(3_900_000);
-    thread::scope(|scope| {
-        for id in 1..=12 {
-            let (session, text) = (&session, &text);
-            scope.spawn(move || {
-                let answer = session.answered(&call(id, "echo", &json!({"text": text})));
-                assert_eq!(answer["result"]["content"][0]["text"], text.as_str());
-            });
-        }
+    let large = |id| {
+        let answer = session.answered(&call(id, "echo", &json!({"text": text})));
+        assert_eq!(answer["result"]["content"][0]["text"], text.as_str());
+    };
+    bystander.during("12 calls of 4 MB, and their answers", || {
+        thread::scope(|scope| (1..=12).for_each(|id| drop(scope.spawn(move || large(id)))));
     });
 }
 
@@ -86,28 +88,22 @@ fn large_calls_to_a_server_that_does_not_read_cost_bounded_memory() {
     let attacker = Raw::open(stuck["url"].as_str().unwrap());
     kill(pid_of(&stuck), Signal::STOP);
     let text = "x".repeat(3_900_000);
-    let refused: Vec<_> = thread::scope(|scope| {
-        let calls: Vec<_> = (1..=CALLS)
-            .map(|id| {
-                let (attacker, text) = (&attacker, &text);
-                scope.spawn(move || {
-                    attacker.post(BOTH, &call(id, "echo", &json!({"text": text}))).answer()
-                })
-            })
-            .collect();
-        until("some are refused", || {
-            (calls.iter().filter(|call| call.is_finished()).count() >= 13).then_some(())
-        });
-        bystander.is_served();
-        let pages = resident(env.daemon());
-        assert!(pages < (300 << 20) / 4096, "{pages} pages");
-        kill(pid_of(&stuck), Signal::CONT);
-        calls
-            .into_iter()
-            .map(|call| call.join().unwrap())
-            .filter(|it| it["error"].is_object())
-            .collect()
-    });
+    let large = |id| attacker.post(BOTH, &call(id, "echo", &json!({"text": text}))).answer();
+    let attack = || {
+        thread::scope(|scope| {
+            let calls: Vec<_> = (1..=CALLS).map(|id| scope.spawn(move || large(id))).collect();
+            until("some are refused", || {
+                (calls.iter().filter(|call| call.is_finished()).count() >= 13).then_some(())
+            });
+            let pages = resident(env.daemon());
+            kill(pid_of(&stuck), Signal::CONT);
+            assert!(pages < (300 << 20) / 4096, "{pages} pages");
+            let answers = calls.into_iter().map(|call| call.join().unwrap());
+            answers.filter(|answer| answer["error"].is_object()).collect()
+        })
+    };
+    let case = "30 calls of 4 MB to a server that does not read for a while";
+    let refused: Vec<Value> = bystander.during(case, attack);
     for answer in &refused {
         let message = answer["error"]["message"].as_str().unwrap();
         assert!(message.contains("not sent to the server"), "{message}");

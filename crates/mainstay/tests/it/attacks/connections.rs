@@ -7,13 +7,17 @@ use std::net::TcpStream;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::bystander::Bystander;
+use super::bystander::{Bystander, with_bystander};
 use super::flood::{FLOOD, allow_many_descriptors, connections, resident, start_with_limit};
 use crate::env::{TestEnv, fixture, kill, pid_of, shell_server, until, until_dead};
 use crate::proxy::raw::{BOTH, JSON, Raw, call, parts};
 
-/// What each connection of a flood sends, and what comes of it.
-fn floods(url: &str, session: &str) -> Vec<(&'static str, String)> {
+/// The connections of a flood that makes calls: more than are served at a time, and few enough for a debug build to
+/// answer them all within a second.
+const CALLS: usize = FLOOD / 2;
+
+/// What comes of each connection of a flood, how many there are, and what each sends.
+fn floods(url: &str, session: &str) -> Vec<(&'static str, usize, String)> {
     let (address, path) = parts(url);
     let post = |body: &str| {
         format!(
@@ -33,24 +37,25 @@ fn floods(url: &str, session: &str) -> Vec<(&'static str, String)> {
     let head = echo.find("\r\n\r\n").unwrap();
     let begun = |text: &str| format!("{text}{}", half(text, 9));
     vec![
-        ("idle and never used", String::new()),
-        ("one byte", "P".to_owned()),
-        ("half a head", echo[..head / 2].to_owned()),
-        ("a head without its end", echo[..head + 2].to_owned()),
-        ("a head without its body", echo[..head + 4].to_owned()),
-        ("half a body", half(&echo, 9)),
+        ("idle and never used", FLOOD, String::new()),
+        ("one byte", FLOOD, "P".to_owned()),
+        ("half a head", FLOOD, echo[..head / 2].to_owned()),
+        ("a head without its end", FLOOD, echo[..head + 2].to_owned()),
+        ("a head without its body", FLOOD, echo[..head + 4].to_owned()),
+        ("half a body", FLOOD, half(&echo, 9)),
         (
             "half a chunk",
+            FLOOD,
             echo[..head + 4].replace("Content-Length: ", "Transfer-Encoding: chunked\r\nX: ")
                 + "fff\r\n{",
         ),
-        ("idle after a request", echo.clone()),
-        ("half a request after a whole one", begun(&echo)),
-        ("an answer that is not read", unread.clone()),
-        ("two answers that are not read", unread.repeat(2)),
-        ("a stream to listen to", listen),
-        ("a request that is refused", foreign),
-        ("something that is not HTTP", "\u{16}\u{3}\u{1}\r\n\r\n".to_owned()),
+        ("idle after a request", CALLS, echo.clone()),
+        ("half a request after a whole one", CALLS, begun(&echo)),
+        ("an answer that is not read", CALLS, unread.clone()),
+        ("two answers that are not read", CALLS, unread.repeat(2)),
+        ("a stream to listen to", FLOOD, listen),
+        ("a request that is refused", FLOOD, foreign),
+        ("something that is not HTTP", FLOOD, "\u{16}\u{3}\u{1}\r\n\r\n".to_owned()),
     ]
 }
 
@@ -62,19 +67,17 @@ fn floods_of_connections_do_not_block_others() {
     start_with_limit(&env, "-n 1024");
     let server = env.run_server("fx", &[], &[&fixture()]);
     let url = server["url"].as_str().unwrap().to_owned();
-    let mut bystander = Bystander::of(&env, "fx");
+    // Of another server: what waits in a server's own input is not Mainstay's to schedule.
+    let mut bystander = with_bystander(&env);
     let attacker = Raw::open(&url);
-    for (what, text) in floods(&url, &attacker.id) {
-        eprintln!("flood: {what}");
-        let flood = connections(&url, FLOOD, &text);
-        // Whole requests have to be answered, which takes its time.
-        attacker.ask(1, "tools/call", &json!({"name": "echo", "arguments": {"text": "a"}}));
-        for _ in 0..3 {
-            bystander.is_served();
-        }
-        assert_eq!(env.server("fx")["status"], "running");
-        drop(flood);
-        bystander.is_served();
+    for (what, count, text) in floods(&url, &attacker.id) {
+        bystander.during(format!("{count} connections, each of them {what}"), || {
+            let flood = connections(&url, count, &text);
+            // Returns when the daemon has read what came before this.
+            attacker.ask(1, "tools/call", &json!({"name": "echo", "arguments": {"text": "a"}}));
+            assert_eq!(env.server("fx")["status"], "running");
+            drop(flood);
+        });
     }
     assert_eq!(env.events_called("fx", "ended").len(), 0);
 }
@@ -86,12 +89,17 @@ fn a_flood_of_connections_keeps_no_server_from_its_restart() {
     start_with_limit(&env, "-n 1024");
     let server = env.run_server("fx", &[], &[&fixture()]);
     let url = server["url"].as_str().unwrap().to_owned();
+    let mut bystander = with_bystander(&env);
     let flood = connections(&url, FLOOD, "");
-    kill(pid_of(&server), Signal::KILL);
-    env.once_running("fx", 2);
+    bystander.during("a server is killed during a flood", || {
+        kill(pid_of(&server), Signal::KILL);
+        env.once_running("fx", 2);
+    });
     Bystander::of(&env, "fx").is_served();
-    env.run_server("another", &[], &[&fixture()]);
-    env.ok(["daemon", "reload"]);
+    bystander.during("a server is added during a flood", || {
+        env.run_server("another", &[], &[&fixture()]);
+    });
+    bystander.during("the daemon reloads during a flood", || env.ok(["daemon", "reload"]));
     Bystander::of(&env, "another").is_served();
     drop(flood);
 }
@@ -107,8 +115,9 @@ fn usual_limits_are_enough_for_a_flood_and_a_client_that_was_there_before_it() {
     let before = Raw::open(&url);
     let (address, _) = parts(&url);
     let mut idle = TcpStream::connect(&address).unwrap();
-    let flood = connections(&url, 2 * FLOOD, "");
-    bystander.is_served();
+    let flood = bystander.during("a flood that the usual limits are enough for", || {
+        connections(&url, 2 * FLOOD, "")
+    });
     // Its connection is the oldest of those that were never used, and still there.
     let call = call(7, "echo", &json!({"text": "patient"})).to_string();
     let head = format!(
@@ -146,9 +155,12 @@ fn a_server_has_the_limit_of_its_user_however_it_is_started() {
     start_with_limit(&env, "-S -n 777");
     let script =
         format!("ulimit -Sn >> '{}'; {}", list.display(), shell_server("exec cat >/dev/null"));
-    let check = |name: &str| {
+    let mut bystander = with_bystander(&env);
+    let mut check = |name: &str| {
         fs::write(&list, "").unwrap();
-        let server = env.run_server(name, &[], &["/bin/sh", "-c", &script]);
+        let server = bystander.after(format!("the limit of descriptors, {name}"), || {
+            env.run_server(name, &[], &["/bin/sh", "-c", &script])
+        });
         assert_eq!(fs::read_to_string(&list).unwrap(), "777\n", "{name}");
         assert_eq!(limit_of(pid_of(&server)), 777);
         assert!(env.mainstays().into_iter().all(|pid| limit_of(pid) > 777), "{name}");
@@ -168,7 +180,9 @@ fn a_server_has_the_limit_of_its_user_however_it_is_started() {
     });
     check("after-its-holder");
     fs::write(&list, "").unwrap();
-    env.run_failing("none", &[], &["no-such-program-anywhere"]);
+    bystander.during("the limit of descriptors of a login shell", || {
+        env.run_failing("none", &[], &["no-such-program-anywhere"])
+    });
     assert_eq!(fs::read_to_string(&list).unwrap(), "777\n", "the login shell");
 }
 
@@ -185,16 +199,20 @@ fn memory_is_given_back_after_a_flood() {
     allow_many_descriptors();
     let env = TestEnv::new();
     let url = env.run_server("fx", &[], &[&fixture()])["url"].as_str().unwrap().to_owned();
-    Bystander::of(&env, "fx").is_served();
+    let mut bystander = Bystander::of(&env, "fx");
+    bystander.is_served();
     let daemon = env.daemon();
     let before = resident(daemon);
     let (address, path) = parts(&url);
     let head = format!("POST {path} HTTP/1.1\r\nHost: {address}\r\nX: {}", "x".repeat(20_000));
-    let flood = connections(&url, 2 * FLOOD, &head);
-    let peak = until("a flood costs something", || {
-        Some(resident(daemon)).filter(|peak| *peak > 2 * before)
+    let peak = bystander.during("a flood that uses memory", || {
+        let flood = connections(&url, 2 * FLOOD, &head);
+        let peak = until("a flood costs something", || {
+            Some(resident(daemon)).filter(|peak| *peak > 2 * before)
+        });
+        drop(flood);
+        peak
     });
-    drop(flood);
     let mut least = peak;
     let fell = (0..4).any(|_| {
         crate::env::patiently(|| {

@@ -50,19 +50,25 @@ fn run_shell(env: &TestEnv, name: &str) -> Value {
 fn a_server_inherits_three_streams_from_every_daemon() {
     let env = TestEnv::new();
     let mut bystander = with_bystander(&env);
-    assert_three_streams(&run_shell(&env, "first"));
+    let mut check = |name: &str| {
+        let case = format!("descriptors of a server, {name}");
+        assert_three_streams(&bystander.after(case, || run_shell(&env, name)));
+    };
+    check("first");
     kill(env.daemon(), Signal::KILL);
-    assert_three_streams(&run_shell(&env, "after-a-kill"));
+    check("after-a-kill");
     env.ok(["daemon", "reload"]);
-    assert_three_streams(&run_shell(&env, "after-a-reload"));
+    check("after-a-reload");
     let holder = env.json(["daemon", "status", "--json"])["holder"].as_u64().unwrap();
     let holder = u32::try_from(holder).unwrap();
     kill(holder, Signal::KILL);
     until_dead(holder);
-    assert_three_streams(&run_shell(&env, "without-its-holder"));
-    env.ok(["restart", "first"]);
-    assert_three_streams(&env.once_running("first", 2));
-    bystander.is_served();
+    check("without-its-holder");
+    let restarted = bystander.during("descriptors of a server after its restart", || {
+        env.ok(["restart", "first"]);
+        env.once_running("first", 2)
+    });
+    assert_three_streams(&restarted);
 }
 
 #[test]
@@ -73,9 +79,10 @@ fn an_http_server_inherits_three_streams() {
     let list = env.root().join("list");
     let script = format!("{}; exec '{}' --http 127.0.0.1:{port}", list_inherited(&list), fixture());
     let options = ["--transport", "streamable-http", "--target-port", &port];
-    env.run_server("web", &options, &["/bin/sh", "-c", &script]);
+    bystander.during("descriptors of an HTTP server", || {
+        env.run_server("web", &options, &["/bin/sh", "-c", &script])
+    });
     assert_eq!(fs::read_to_string(&list).unwrap(), THREE_STREAMS);
-    bystander.is_served();
 }
 
 /// What a shell's program inherits, one number a line; the fourth is the directory that `ls` reads.
@@ -96,7 +103,9 @@ fn descriptors_inherited_from_the_caller_are_closed() {
     command.args(["-c", script]).arg(like.get_program()).env_clear();
     command.envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
     assert_eq!(env.run_prepared(command).code, 0);
-    let server = run_shell(&env, "sh");
+    let mut bystander = with_bystander(&env);
+    let case = "a daemon that a shell with open descriptors started";
+    let server = bystander.during(case, || run_shell(&env, "sh"));
     assert_three_streams(&server);
     for pid in env.mainstays().into_iter().chain([shim_of(&server)]) {
         let open = descriptors(pid);
@@ -104,19 +113,18 @@ fn descriptors_inherited_from_the_caller_are_closed() {
             |(_, target): &(u32, PathBuf)| target.ends_with("zero") || target.ends_with("full");
         assert!(!open.iter().any(leaked), "{open:?}");
     }
-    with_bystander(&env).is_served();
 }
 
 #[test]
 fn a_shim_shares_no_descriptor_with_daemon_or_holder() {
     let env = TestEnv::new();
-    let server = run_shell(&env, "sh");
+    let mut bystander = with_bystander(&env);
+    let server = bystander.during("descriptors of a shim", || run_shell(&env, "sh"));
     let shim = targets(shim_of(&server));
     for pid in env.mainstays() {
         let shared: Vec<_> = targets(pid).intersection(&shim).cloned().collect();
         assert!(shared.is_empty(), "{shared:?}");
     }
-    with_bystander(&env).is_served();
 }
 
 #[test]
@@ -127,8 +135,9 @@ fn a_login_shell_that_is_asked_for_its_path_inherits_three_streams() {
     fs::write(&shell, script).unwrap();
     fs::set_permissions(&shell, fs::Permissions::from_mode(0o700)).unwrap();
     let env = env.with_var("SHELL", shell.to_str().unwrap());
-    env.run_failing("none", &[], &["no-such-program-anywhere"]);
+    with_bystander(&env).during("descriptors of a login shell", || {
+        env.run_failing("none", &[], &["no-such-program-anywhere"])
+    });
     let listed = fs::read_to_string(&list).expect("the login shell was asked");
     assert_eq!(listed, THREE_STREAMS);
-    with_bystander(&env).is_served();
 }

@@ -11,7 +11,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::bystander::Bystander;
-use crate::env::{TestEnv, fixture, is_alive, kill, parent_of, pid_of, shim_of, until, until_dead};
+use crate::env::{
+    TestEnv, fixture, free_port, is_alive, kill, parent_of, pid_of, shim_of, until, until_dead,
+};
 
 /// A server called `loose`, from each run of which a process escapes, and a well-behaved one beside it.
 struct Scene {
@@ -22,7 +24,9 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let env = TestEnv::new();
+        // The next daemon listens where this one did, so that the bystander's session continues.
+        let listen = format!("127.0.0.1:{}", free_port());
+        let env = TestEnv::new().with_var("MAINSTAY_LISTEN", &listen);
         env.run_server("fx", &[], &[&fixture()]);
         let bystander = Bystander::of(&env, "fx");
         let (pids, overlap) = (env.work().join("pids"), env.work().join("overlap"));
@@ -72,11 +76,11 @@ impl Scene {
 
     /// The next run began after everything of the first had ended.
     #[track_caller]
-    fn assert_clean_afterwards(self) {
+    fn assert_clean_afterwards(mut self) {
         let first_escaped = self.escaped()[0];
-        self.env.once_running("loose", 2);
-        // There may be another daemon now, on another port.
-        Bystander::of(&self.env, "fx").is_served();
+        self.bystander.after("the next run of a server with escaped processes", || {
+            self.env.once_running("loose", 2);
+        });
         assert!(!is_alive(first_escaped), "what escaped from the first run is still there");
         let overlap = fs::read_to_string(self.env.work().join("overlap"));
         assert!(overlap.is_err(), "it was there when the second run began: {overlap:?}");
@@ -113,47 +117,61 @@ impl Drop for Stranger {
 #[test]
 fn what_escaped_a_killed_shim_ends_before_the_next_run() {
     let mut scene = Scene::new();
-    kill(scene.shim(), Signal::KILL);
-    scene.bystander.is_served();
+    let shim = scene.shim();
+    scene.bystander.during("a shim is killed", || {
+        kill(shim, Signal::KILL);
+        until_dead(shim);
+    });
     scene.assert_clean_afterwards();
 }
 
 #[test]
 fn what_escaped_a_shim_that_was_killed_without_a_daemon_ends_before_the_next_run() {
-    let scene = Scene::new();
+    let mut scene = Scene::new();
     let shim = scene.shim();
-    scene.env.kill_mainstay();
-    kill(shim, Signal::KILL);
-    until_dead(shim);
+    scene.bystander.after("a shim is killed without a daemon", || {
+        scene.env.kill_mainstay();
+        kill(shim, Signal::KILL);
+        until_dead(shim);
+        scene.env.ok(["ls"]);
+    });
     scene.assert_clean_afterwards();
 }
 
 #[test]
 fn what_escaped_ends_before_the_next_run_even_if_all_of_mainstay_was_killed() {
-    let scene = Scene::new();
+    let mut scene = Scene::new();
     scene.until_recorded();
-    let (shim, guard) = (scene.shim(), scene.guard());
-    scene.env.kill_mainstay();
-    for pid in [guard, shim] {
-        kill(pid, Signal::KILL);
-        until_dead(pid);
-    }
-    assert!(is_alive(scene.escaped()[0]), "nobody was there to end it");
+    let (shim, guard, escaped) = (scene.shim(), scene.guard(), scene.escaped()[0]);
+    scene.bystander.after("daemon, holder, guard and shim are killed", || {
+        scene.env.kill_mainstay();
+        for pid in [guard, shim] {
+            kill(pid, Signal::KILL);
+            until_dead(pid);
+        }
+        assert!(is_alive(escaped), "nobody was there to end it");
+        scene.env.ok(["ls"]);
+    });
     scene.assert_clean_afterwards();
 }
 
 #[test]
 fn a_forged_mark_does_not_get_a_process_killed() {
-    let scene = Scene::new();
+    let mut scene = Scene::new();
     let about = scene.env.json(["daemon", "status", "--json"]);
     let instance = about["instance"].as_str().unwrap();
     let marks = ["loose/1", "loose/2", "loose/99", "fx/1", "never/1", ""];
     let mut strangers: Vec<Stranger> =
         marks.iter().map(|run| Stranger::new(Some(&format!("{instance}/{run}")))).collect();
-    kill(scene.shim(), Signal::KILL);
-    scene.env.once_running("loose", 2);
-    scene.env.kill_mainstay();
-    assert_eq!(scene.env.server("fx")["status"], "running");
+    let shim = scene.shim();
+    scene.bystander.during("a shim is killed beside processes with forged marks", || {
+        kill(shim, Signal::KILL);
+        scene.env.once_running("loose", 2);
+    });
+    scene.bystander.after("a daemon starts beside processes with forged marks", || {
+        scene.env.kill_mainstay();
+        assert_eq!(scene.env.server("fx")["status"], "running");
+    });
     scene.assert_clean_afterwards();
     strangers.iter_mut().for_each(Stranger::is_unharmed);
 }
@@ -167,19 +185,22 @@ fn record_also(run_dir: &Path, pid: u32, started: u64) {
 
 #[test]
 fn a_recorded_pid_that_was_reused_is_left_alone() {
-    let scene = Scene::new();
+    let mut scene = Scene::new();
     let mut strangers = [Stranger::new(None), Stranger::new(None)];
     scene.until_recorded();
-    let (shim, guard) = (scene.shim(), scene.guard());
-    scene.env.kill_mainstay();
-    // The guard is killed first, so that only the record is left.
-    for pid in [guard, shim] {
-        kill(pid, Signal::KILL);
-        until_dead(pid);
-    }
-    for (stranger, started) in strangers.iter().zip([1, u64::MAX]) {
-        record_also(&scene.run_dir(), stranger.0.id(), started);
-    }
+    let (shim, guard, run_dir) = (scene.shim(), scene.guard(), scene.run_dir());
+    scene.bystander.after("a record names the pids of other processes", || {
+        scene.env.kill_mainstay();
+        // The guard is killed first, so that only the record is left.
+        for pid in [guard, shim] {
+            kill(pid, Signal::KILL);
+            until_dead(pid);
+        }
+        for (stranger, started) in strangers.iter().zip([1, u64::MAX]) {
+            record_also(&run_dir, stranger.0.id(), started);
+        }
+        scene.env.ok(["ls"]);
+    });
     scene.assert_clean_afterwards();
     strangers.iter_mut().for_each(Stranger::is_unharmed);
 }
@@ -188,9 +209,10 @@ fn a_recorded_pid_that_was_reused_is_left_alone() {
 fn a_killed_guard_changes_nothing() {
     let mut scene = Scene::new();
     let guard = scene.guard();
-    kill(guard, Signal::KILL);
-    until_dead(guard);
-    scene.bystander.is_served();
+    scene.bystander.during("a guard is killed", || {
+        kill(guard, Signal::KILL);
+        until_dead(guard);
+    });
     let now = scene.env.server("loose");
     assert_eq!((pid_of(&now), &now["status"]), (pid_of(&scene.first), &Value::from("running")));
     scene.env.ok(["restart", "loose"]);

@@ -47,8 +47,7 @@ impl Command {
 }
 
 #[track_caller]
-fn commands_are_served(env: &TestEnv, bystander: &mut Bystander) {
-    bystander.is_served();
+fn commands_are_served(env: &TestEnv) {
     assert_eq!(env.server("fx")["status"], "running");
     env.ok(["status", "fx"]);
     assert!(env.call("fx", "echo", r#"{"text": "a command"}"#).contains("a command"));
@@ -63,11 +62,14 @@ fn followers_are_limited_and_nothing_else_is_by_them() {
     env.run_server("fx", &[], &[&fixture()]);
     let mut bystander = Bystander::of(&env, "fx");
     for request in [EVENTS, LOGS] {
-        let mut all: Vec<_> = (0..FOLLOWERS).map(|_| Command::new(&env)).collect();
-        for follower in &mut all {
-            follower.asks(request);
-        }
-        commands_are_served(&env, &mut bystander);
+        let mut all = bystander.during(format!("{FOLLOWERS} followers: {request}"), || {
+            let mut all: Vec<_> = (0..FOLLOWERS).map(|_| Command::new(&env)).collect();
+            for follower in &mut all {
+                follower.asks(request);
+            }
+            commands_are_served(&env);
+            all
+        });
         // A follower beyond the limit is refused immediately, with a reason.
         let refused = env.run(["events", "-f"]);
         assert_eq!(refused.code, 1, "{}", refused.stderr);
@@ -103,13 +105,16 @@ fn control_connections_without_a_request_do_not_block_others() {
     env.run_server("fx", &[], &[&fixture()]);
     let mut bystander = Bystander::of(&env, "fx");
     for text in ["", "{", "\u{0}", r#"{"method":"list""#] {
-        let mut silent = Vec::new();
-        for _ in 0..1300 {
-            let mut command = Command::new(&env);
-            // It may be closed before that.
-            let _closed = command.0.get_mut().write_all(text.as_bytes());
-            silent.push(command);
-        }
-        commands_are_served(&env, &mut bystander);
+        bystander.during(format!("1,300 control connections that send {text:?}"), || {
+            let open = |_| {
+                let mut command = Command::new(&env);
+                // It may be closed before that.
+                let _closed = command.0.get_mut().write_all(text.as_bytes());
+                command
+            };
+            let silent: Vec<_> = (0..1300).map(open).collect();
+            commands_are_served(&env);
+            drop(silent);
+        });
     }
 }

@@ -38,20 +38,19 @@ fn clients_that_come_and_go_leave_few_runs_behind() {
     };
     let first = Raw::open(url);
     let before = pid(&first, 1);
-    for _ in 0..22 {
-        Raw::open(url);
-        bystander.is_served();
-    }
-    until_few_runs(&env);
-    until_dead(before);
+    bystander.during("22 clients of an isolated server that open a session and leave", || {
+        (0..22).for_each(|_| drop(Raw::open(url)));
+        until_few_runs(&env);
+        until_dead(before);
+    });
     // Its session continues, with a run of its own.
-    let after = pid(&first, 2);
+    let after = bystander.during("a client whose isolated run was ended", || pid(&first, 2));
     assert_ne!(after, before);
-    bystander.is_served();
 
     // The next daemon starts no run for clients that are not there.
-    kill(env.daemon(), Signal::KILL);
-    bystander.is_served();
+    bystander.after("the daemon of an isolated server is killed", || {
+        kill(env.daemon(), Signal::KILL);
+    });
     until_few_runs(&env);
     let last = pid(&first, 3);
     assert_eq!(first.delete(), 204);

@@ -2,7 +2,7 @@
 //! meanwhile.
 
 mod answers;
-mod bystander;
+pub(crate) mod bystander;
 mod callers;
 mod calls;
 mod connections;
@@ -11,6 +11,7 @@ mod escapes;
 mod flood;
 mod followers;
 mod frozen_disk;
+mod http_answers;
 mod isolated;
 mod panics;
 mod ports;

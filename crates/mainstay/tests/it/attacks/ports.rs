@@ -5,8 +5,9 @@ use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
+use super::bystander::Bystander;
 use crate::clients::scene::{CURSOR, Scene};
-use crate::env::{fixture, until};
+use crate::env::{fixture, free_port, until};
 use crate::proxy::raw::parts;
 
 /// A local user who does not run Mainstay.
@@ -37,27 +38,39 @@ fn server_of_another_user(dir: &std::path::Path, address: &str) -> Child {
 fn no_entry_leads_to_the_process_of_another_user() {
     assert!(rustix::process::geteuid().is_root(), "acting as another user needs root");
     let scene = Scene::new(CURSOR, &[]);
+    // The port of the bystander's server is not the one that is taken.
+    let port = free_port();
+    let own = ["--port", &port.to_string(), "--no-clients"];
+    scene.env.run_server("bystander", &own, &[&fixture()]);
+    let mut bystander = Bystander::at(&format!("http://127.0.0.1:{port}/mcp"));
     let url = scene.env.server("time")["url"].as_str().unwrap().to_owned();
     let (address, _) = parts(&url);
-    scene.env.kill_mainstay();
-    let mut stranger = server_of_another_user(scene.env.root(), &address);
-
-    let listed = scene.env.run(["ls"]);
+    let (mut stranger, listed) = bystander.after("another user binds the port first", || {
+        scene.env.kill_mainstay();
+        (server_of_another_user(scene.env.root(), &address), scene.env.run(["ls"]))
+    });
     let owner = format!("{address} belongs to another user of this machine (uid {STRANGER})");
     assert!(listed.stderr.contains(&owner), "{listed}");
-    scene.file.once(&scene.before);
+    bystander.during("entries are removed", || scene.file.once(&scene.before));
     assert!(scene.env.server("time")["url"].is_null());
-    let added = scene.env.run(["client", "add", "cursor"]);
+    let added = bystander.during("`client add` while another user has the port", || {
+        scene.env.run(["client", "add", "cursor"])
+    });
     assert!(added.to_string().contains(&format!("belongs to uid {STRANGER}")), "{added}");
-    let run = scene.env.run(["run", "again", "--", &fixture()]);
+    let run = bystander.during("`run` while another user has the port", || {
+        scene.env.run(["run", "again", "--", &fixture()])
+    });
     assert!(run.stderr.contains(&owner), "{run}");
-    let doctor = scene.env.run(["doctor"]);
+    let doctor =
+        bystander.during("`doctor` while another user has the port", || scene.env.run(["doctor"]));
     assert!(doctor.stdout.contains(&owner), "{doctor}");
     assert_eq!(scene.file.text(), scene.before, "no entry is added meanwhile");
     scene.env.ok(["rm", "again"]);
 
-    stranger.kill().unwrap();
-    stranger.wait().unwrap();
-    scene.file.once(&scene.with);
+    bystander.during("the other user leaves the port", || {
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+        scene.file.once(&scene.with);
+    });
     assert_eq!(scene.env.server("time")["url"], url.as_str());
 }

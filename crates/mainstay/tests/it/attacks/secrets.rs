@@ -55,11 +55,10 @@ fn secrets_are_in_one_private_file_and_in_no_output_and_go_with_their_server() {
     let env = TestEnv::new();
     env.run_server("fx", &[], &[&fixture()]);
     let mut bystander = Bystander::of(&env, "fx");
-    add_canaries(&env);
+    bystander.during("secrets in environment, header, URL and argument", || add_canaries(&env));
     let is_state = |name: &String| name.starts_with("state.db");
     let found = files_with_canaries(&env);
     assert!(!found.is_empty() && found.iter().all(is_state), "{found:?}");
-    bystander.is_served();
 
     let outputs: [&[&str]; 13] = [
         &["ls", "-a"],
@@ -77,19 +76,22 @@ fn secrets_are_in_one_private_file_and_in_no_output_and_go_with_their_server() {
         &["doctor"],
     ];
     for command in outputs {
-        let output = env.run(command.iter().copied());
+        let case = format!("secrets in the output of {command:?}");
+        let output = bystander.during(case, || env.run(command.iter().copied()));
         for canary in ALL {
             assert!(!output.to_string().contains(canary), "{command:?} prints {canary}: {output}");
         }
     }
     for command in [["status", "local"], ["logs", "local"]] {
-        let output = env.run(command).to_string();
+        let case = format!("secrets in the output of {command:?}");
+        let output = bystander.during(case, || env.run(command).to_string());
         assert!(!output.contains(ENVIRONMENT), "{command:?}: {output}");
     }
 
-    env.ok(["rm", "local"]);
-    env.ok(["rm", "elsewhere"]);
-    bystander.is_served();
+    bystander.during("secrets in files after `rm`", || {
+        env.ok(["rm", "local"]);
+        env.ok(["rm", "elsewhere"]);
+    });
     assert_eq!(files_with_canaries(&env), Vec::<String>::new());
 }
 
@@ -97,15 +99,16 @@ fn secrets_are_in_one_private_file_and_in_no_output_and_go_with_their_server() {
 fn an_export_says_what_it_left_out_and_an_import_asks_for_it() {
     let env = TestEnv::new();
     env.run_server("fx", &[], &[&fixture()]);
+    let mut bystander = Bystander::of(&env, "fx");
     add_canaries(&env);
-    let export = env.run(["export"]);
+    let export = bystander.during("an export of secrets", || env.run(["export"]));
     assert!(export.stderr.contains("replace HIDDEN-BY-MAINSTAY with them"), "{export}");
     assert!(export.stdout.contains(r#""--token", "HIDDEN-BY-MAINSTAY""#), "{export}");
     assert!(export.stdout.contains("/mcp?key=HIDDEN-BY-MAINSTAY"), "{export}");
     let file = env.write("servers.toml", &export.stdout);
     let mut command = env.command(["import", "--replace", file.to_str().unwrap()]);
     command.env("SECRET", "x").env("ELSEWHERE_AUTHORIZATION", "x");
-    let import = env.run_prepared(command);
+    let import = bystander.during("an import without secrets", || env.run_prepared(command));
     assert_ne!(import.code, 0);
     assert!(import.stderr.contains("replace HIDDEN-BY-MAINSTAY with the values"), "{import}");
 }

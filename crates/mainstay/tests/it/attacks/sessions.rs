@@ -92,16 +92,11 @@ fn a_flood_of_initialize_does_not_block_new_sessions() {
     let mut bystander = Bystander::of(&env, "fx");
     let absent = Raw::open(&url);
     let mut flooder = Flooder::new(&url);
-    let mut flood = Vec::new();
-    for number in 0..FLOOD {
-        flood.push(flooder.opens());
-        if number % 430 == 0 {
-            bystander.is_served();
-        }
-    }
+    let flood: Vec<_> = bystander.during(format!("{FLOOD} sessions that are not used"), || {
+        (0..FLOOD).map(|_| flooder.opens()).collect()
+    });
     let in_memory = env.server("fx")["sessions"].as_u64().unwrap();
     assert!(in_memory < 4_096, "{in_memory}");
-    bystander.is_served();
     Bystander::of(&env, "fx").is_served();
     let connected = env.run_with_input(
         ["connect", "fx"],
@@ -118,19 +113,20 @@ fn a_flood_of_initialize_does_not_block_new_sessions() {
     assert!(connected.stdout.contains("serverInfo"), "{}", connected.stderr);
 
     // After restarts of the daemon all sessions continue, including those on disk.
-    let check = |bystander: &mut Bystander| {
-        for id in [&*absent.id, &flood[0], &flood[1], &flood[FLOOD - 1]] {
-            goes_on(&url, id);
-        }
-        bystander.is_served();
+    let mut check = |case: &str| {
+        bystander.during(format!("sessions are loaded from disk, {case}"), || {
+            for id in [&*absent.id, &flood[0], &flood[1], &flood[FLOOD - 1]] {
+                goes_on(&url, id);
+            }
+        });
     };
-    check(&mut bystander);
+    check("first daemon");
     let daemon = env.daemon();
     kill(daemon, Signal::KILL);
     until_dead(daemon);
-    check(&mut bystander);
+    check("after a kill");
     env.ok(["daemon", "reload"]);
-    check(&mut bystander);
+    check("after a reload");
     goes_on(&url, &flood[FLOOD / 2]);
     assert_eq!(absent.delete(), 204);
     assert_eq!(Flooder::new(&url).posts(Some(&absent.id), &request(1, "ping", &json!({}))).0, 404);
@@ -142,17 +138,12 @@ fn more_complete_sessions_than_memory_is_for_all_go_on() {
     let url = env.run_server("fx", &[], &[&fixture()])["url"].as_str().unwrap().to_owned();
     let mut bystander = Bystander::of(&env, "fx");
     let mut flooder = Flooder::new(&url);
-    let mut sessions = Vec::new();
-    for number in 0..FLOOD {
-        sessions.push(flooder.opens_completely());
-        if number % 430 == 0 {
-            bystander.is_served();
-        }
-    }
-    for id in sessions.iter().step_by(100) {
-        goes_on(&url, id);
-    }
-    bystander.is_served();
+    let sessions: Vec<_> = bystander.during(format!("{FLOOD} complete sessions"), || {
+        (0..FLOOD).map(|_| flooder.opens_completely()).collect()
+    });
+    bystander.during("calls in sessions on disk", || {
+        sessions.iter().step_by(100).for_each(|id| goes_on(&url, id));
+    });
     // A session on disk can be ended, and is gone then.
     let parked = Raw { id: sessions[1].clone(), ..Raw::open(&url) };
     assert_eq!((parked.delete(), parked.delete()), (204, 404));
@@ -171,23 +162,24 @@ fn clients_that_left_cost_the_restart_of_an_http_server_nothing() {
     let server = env.run_server("fx", &options, &[&[&*fixture()], &flags[..]].concat());
     let url = server["url"].as_str().unwrap().to_owned();
     let mut flooder = Flooder::new(&url);
-    for _ in 0..GONE {
-        let id = flooder.opens_completely();
-        goes_on(&url, &id);
-    }
+    let mut live = Bystander::of(&env, "fx");
+    live.during("200 clients of an HTTP server that open a session and leave", || {
+        for _ in 0..GONE {
+            let id = flooder.opens_completely();
+            goes_on(&url, &id);
+        }
+    });
     drop(flooder);
     let opened = || {
         let record = fs::read_to_string(&record).unwrap();
         record.lines().filter(|line| line.contains(r#""method":"initialize""#)).count()
     };
-    let mut live = Bystander::of(&env, "fx");
-    live.is_served();
     let before = opened();
     assert!(before > GONE, "each client had a session with the server: {before}");
-    kill(pid_of(&server), Signal::KILL);
-    live.is_served();
-    env.once_running("fx", 2);
-    live.is_served();
+    live.during("an HTTP server with 200 absent clients is killed", || {
+        kill(pid_of(&server), Signal::KILL);
+        env.once_running("fx", 2);
+    });
     let since = opened() - before;
     assert!(since <= 5, "{since} sessions were opened again");
 }

@@ -41,25 +41,28 @@ fn a_stalled_database_blocks_only_what_needs_it() {
     env.run_server("other", &[], &[&fixture()]);
     let mut bystander = Bystander::of(&env, "fx");
     for name in ["sessions.db", "events.db"] {
-        let lock = locked(&env, name);
-        // A new session and a death have to be written there.
-        Bystander::of(&env, "fx").is_served();
-        env.ok(["restart", "other"]);
-        bystander.is_served();
+        bystander.during(format!("{name} is locked"), || {
+            let lock = locked(&env, name);
+            // A new session and a death have to be written there.
+            Bystander::of(&env, "fx").is_served();
+            env.ok(["restart", "other"]);
+            in_time(&env, &["ls"]);
+            drop(lock);
+        });
+    }
+    let mut changes = bystander.during("state.db is locked", || {
+        let lock = locked(&env, "state.db");
+        // More changes than there were threads for everything once.
+        let changes: Vec<_> = (0..6).map(|_| in_background(&env, &["stop", "other"])).collect();
+        for _ in 0..3 {
+            Bystander::of(&env, "fx").is_served();
+        }
         in_time(&env, &["ls"]);
+        in_time(&env, &["client", "ls"]);
+        in_time(&env, &["events", "--tail", "1"]);
         drop(lock);
-    }
-    let lock = locked(&env, "state.db");
-    // More changes than there were threads for everything once.
-    let mut changes: Vec<_> = (0..6).map(|_| in_background(&env, &["stop", "other"])).collect();
-    for _ in 0..3 {
-        bystander.is_served();
-        Bystander::of(&env, "fx").is_served();
-    }
-    in_time(&env, &["ls"]);
-    in_time(&env, &["client", "ls"]);
-    in_time(&env, &["events", "--tail", "1"]);
-    drop(lock);
+        changes
+    });
     let done = changes.iter_mut().map(|change| change.wait().unwrap().success());
     assert!(done.filter(|done| *done).count() > 0, "the first gets through");
     env.once("other", "stopped", |server| server["status"] == "stopped");
@@ -74,12 +77,11 @@ fn a_pipe_in_place_of_a_file_blocks_nothing() {
     assert!(made.success());
     env.run_server("fx", &[], &[&fixture()]);
     let mut bystander = Bystander::of(&env, "fx");
-    let refused = env.run(["client", "add", "cursor"]);
+    let refused = bystander.during("`client add` of a pipe in place of a file", || {
+        let refused = env.run(["client", "add", "cursor"]);
+        in_time(&env, &["client", "ls"]);
+        refused
+    });
     assert_eq!(refused.code, 1, "{refused}");
-    in_time(&env, &["client", "ls"]);
-    bystander.is_served();
-    let mut reload = in_background(&env, &["daemon", "reload"]);
-    bystander.is_served();
-    assert!(reload.wait().unwrap().success());
-    bystander.is_served();
+    bystander.during("`reload` with a pipe in place of a file", || env.ok(["daemon", "reload"]));
 }

@@ -4,8 +4,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::json;
 
-use super::bystander::Bystander;
-use crate::env::{TestEnv, fixture, shell_server};
+use super::bystander::{Bystander, with_bystander};
+use crate::env::{TestEnv, fixture, shell_server, until};
 
 /// Moves the cursor, clears the screen, renames the window, writes the clipboard, asks the terminal to type, rings,
 /// overwrites the line, switches character sets, and reorders and hides text.
@@ -87,10 +87,10 @@ fn nothing_that_a_server_says_steers_the_terminal() {
         &["call", "fx", HOSTILE, &echo],
     ];
     for command in commands {
-        let shown = on_terminal(&env, command);
+        let case = format!("terminal escapes in the output of {command:?}");
+        let shown = bystander.during(case, || on_terminal(&env, command));
         assert!(!shown.is_empty(), "{command:?} shows nothing");
         assert_harmless(&format!("{command:?}"), &shown);
-        bystander.is_served();
     }
     let why = on_terminal(&env, &["why", "loud"]);
     assert!(why.contains(" characters)") && why.len() < 10_000, "{why}");
@@ -105,10 +105,12 @@ fn colors_of_a_log_end_with_their_line() {
     let env = TestEnv::new();
     let script = shell_server(r"printf '\033[31mred\nplain\n' >&2; read -r line");
     env.run_server("red", &[], &["/bin/sh", "-c", &script]);
-    crate::env::until("both lines are there", || {
-        on_terminal(&env, &["logs", "red"])
-            .contains("\u{1b}[31mred\u{1b}[0m\nplain\n")
-            .then_some(())
+    with_bystander(&env).during("a color without an end in a log", || {
+        until("both lines are there", || {
+            on_terminal(&env, &["logs", "red"])
+                .contains("\u{1b}[31mred\u{1b}[0m\nplain\n")
+                .then_some(())
+        });
     });
     assert!(env.ok(["logs", "red"]).contains("\u{1b}[31mred\nplain\n"));
 }

@@ -11,6 +11,7 @@ use mainstay_testkit::docker::Engine;
 use serde_json::json;
 
 use super::scene::{Rest, Wire, run, server_name, stage};
+use crate::attacks::bystander::{Bystander, with_bystander};
 use crate::env::{TestEnv, fixture, free_port, until};
 use crate::proxy::raw::{BOTH, JSON, Raw, parts, request};
 
@@ -69,15 +70,21 @@ fn a_container_needs_a_token_at_the_address_of_its_bridge() {
     let name = server_name("fx");
     let server = run(&env, &name, Wire::Stdio, &[], &[]);
     let _rest = Rest::new(&engine, &name);
+    let mut bystander = with_bystander(&env);
     let path = format!("/{name}/mcp");
     let pid = engine.pid(server["container_id"].as_str().unwrap());
-    assert_eq!(opens_from(pid, &bridge, &path, ""), "403");
+    let mut check = |what: &str, path: &str, token: &str, expected: &str| {
+        let case = format!("a container calls with {what}");
+        let status = bystander.during(&case, || opens_from(pid, &bridge, path, token));
+        assert_eq!(status, expected, "{case}");
+    };
+    check("no token", &path, "", "403");
     let created = env.json(["token", "create", "c", "--server", &name, "--json"]);
     let token = format!("Authorization: Bearer {}\r\n", created["token"].as_str().unwrap());
-    assert_eq!(opens_from(pid, &bridge, &path, &token), "200");
-    assert_eq!(opens_from(pid, &bridge, "/other/mcp", &token), "403");
+    check("a token", &path, &token, "200");
+    check("a token of another server", "/other/mcp", &token, "403");
     env.ok(["token", "rm", "c"]);
-    assert_eq!(opens_from(pid, &bridge, &path, &token), "403");
+    check("a removed token", &path, &token, "403");
 }
 
 /// The address at which containers on the default bridge reach this machine, whose namespace this is.
@@ -135,9 +142,12 @@ fn a_tunnel_of_the_same_user_needs_no_token() {
     ];
     let _ssh = start("/usr/bin/ssh", &args.concat(), &dir.join("ssh.log"));
     until("the tunnel is open", || TcpStream::connect(format!("127.0.0.1:{tunnel}")).ok());
-    let session = Raw::open(&format!("http://127.0.0.1:{tunnel}{path}"));
-    let call = json!({"name": "echo", "arguments": {"text": "through"}});
-    assert!(session.ask(1, "tools/call", &call).to_string().contains("through"));
+    let result = Bystander::of(&env, "fx").during("a call through a tunnel", || {
+        let session = Raw::open(&format!("http://127.0.0.1:{tunnel}{path}"));
+        let call = json!({"name": "echo", "arguments": {"text": "through"}});
+        session.ask(1, "tools/call", &call)
+    });
+    assert!(result.to_string().contains("through"), "{result}");
 }
 
 /// As a rootless container reaches this machine: its packets end in a process of its user.
@@ -151,19 +161,24 @@ fn the_relay_of_a_rootless_container_counts_as_its_user() {
     let args = ["--configure", "--mtu=65520", &pid.to_string(), "tap0"];
     let _relay = start("/usr/bin/slirp4netns", &args, &env.root().join("slirp.log"));
     let inside = format!("10.0.2.2:{port}");
+    let mut bystander = Bystander::of(&env, "fx");
     // The relay maps this address to the loopback address of its own network.
-    let status = until("the relay is up", || {
-        let status = opens_from(pid, &inside, &path, "");
-        (!status.is_empty()).then_some(status)
+    let status = bystander.during("a relay with a foreign Host", || {
+        until("the relay is up", || {
+            let status = opens_from(pid, &inside, &path, "");
+            (!status.is_empty()).then_some(status)
+        })
     });
     assert_eq!(status, "403", "the Host header must name this machine");
-    // Without a token: the relay is the user's own.
-    until("the relay is served", || {
-        (opens_as(&address, pid, &inside, &path, "") == "200").then_some(())
+    bystander.during("a relay of the same user without a token", || {
+        until("the relay is served", || {
+            (opens_as(&address, pid, &inside, &path, "") == "200").then_some(())
+        });
     });
     let created = env.json(["token", "create", "c", "--json"]);
     let token = format!("Authorization: Bearer {}\r\n", created["token"].as_str().unwrap());
-    assert_eq!(opens_from(pid, &inside, &path, &token), "200");
+    let with_token = || opens_from(pid, &inside, &path, &token);
+    assert_eq!(bystander.during("a relay with a token", with_token), "200");
 }
 
 /// The only child of a process, once it has one.

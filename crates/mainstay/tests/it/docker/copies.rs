@@ -10,6 +10,7 @@ use mainstay_testkit::docker::{Engine, Fault, FaultProxy, IMAGE, Options};
 use serde_json::{Value, json};
 
 use super::scene::{Rest, Scene, Wire, assert_works, run, server_name, stage};
+use crate::attacks::bystander::{Bystander, with_bystander};
 use crate::env::{TestEnv, until};
 
 /// A container that Mainstay did not create, with its image if that was made for it.
@@ -87,7 +88,11 @@ fn behind_a_proxy() -> (FaultProxy, Scene) {
 /// Returns when a whole sweep is over. Each round has a container that must be swept: that of a server
 /// that is removed while its engine does not answer. An engine is swept by one sweep at a time, so the
 /// second round proves that the first one is over.
-fn sweep(proxy: &FaultProxy, scene: &Scene) {
+fn sweep(proxy: &FaultProxy, scene: &Scene, bystander: &mut Bystander, case: &str) {
+    bystander.during(format!("a sweep beside {case}"), || sweep_twice(proxy, scene));
+}
+
+fn sweep_twice(proxy: &FaultProxy, scene: &Scene) {
     for round in ["one", "two"] {
         let name = server_name(round);
         run(&scene.env, &name, Wire::Stdio, &[], &[]);
@@ -104,11 +109,12 @@ fn sweep(proxy: &FaultProxy, scene: &Scene) {
 #[test]
 fn a_copy_made_by_docker_commit_outlives_the_server() {
     let (proxy, scene) = behind_a_proxy();
+    let mut bystander = with_bystander(&scene.env);
     let container = scene.container();
     let copy = Lookalike::copy(&scene.engine, &container);
-    scene.env.ok(["rm", &scene.name]);
+    bystander.during("`rm` beside a copy by docker commit", || scene.env.ok(["rm", &scene.name]));
     assert!(!exists(&scene.engine, &container), "the server's own container goes");
-    sweep(&proxy, &scene);
+    sweep(&proxy, &scene, &mut bystander, "a copy of a removed container");
     copy.assert_untouched();
 }
 
@@ -117,8 +123,9 @@ fn a_copy_made_by_docker_commit_is_left_alone_while_the_server_exists() {
     let (proxy, scene) = behind_a_proxy();
     let session = scene.raw();
     let container = scene.container();
+    let mut bystander = with_bystander(&scene.env);
     let copy = Lookalike::copy(&scene.engine, &container);
-    sweep(&proxy, &scene);
+    sweep(&proxy, &scene, &mut bystander, "a copy by docker commit");
     copy.assert_untouched();
     assert_eq!(scene.container(), container);
     assert_works(&session);
@@ -137,13 +144,18 @@ fn a_copy_stays_when_the_server_is_removed_while_its_engine_is_away() {
     let copy = Lookalike::copy(&scene.engine, &container);
     let other = server_name("by");
     run(&scene.env, &other, Wire::Stdio, &[], &[]);
-    scene.engine.stop();
-    scene.status("waiting");
-    scene.env.ok(["rm", &scene.name]);
-    scene.env.kill_mainstay();
-    scene.engine.start();
-    scene.env.once_running(&other, 2);
-    until("its container is gone", || (!exists(&scene.engine, &container)).then_some(()));
+    let mut bystander = with_bystander(&scene.env);
+    bystander.during("`rm` while the engine of a copy is away", || {
+        scene.engine.stop();
+        scene.status("waiting");
+        scene.env.ok(["rm", &scene.name]);
+    });
+    bystander.after("the engine of a copy is back", || {
+        scene.env.kill_mainstay();
+        scene.engine.start();
+        scene.env.once_running(&other, 2);
+        until("its container is gone", || (!exists(&scene.engine, &container)).then_some(()));
+    });
     assert!(exists(&scene.engine, &copy.id));
 }
 
@@ -152,27 +164,36 @@ fn copied_labels_and_our_name_prove_nothing() {
     let (proxy, scene) = behind_a_proxy();
     let session = scene.raw();
     let container = scene.container();
+    let mut bystander = with_bystander(&scene.env);
     let forged = Lookalike::forge(&scene.engine, &container);
     scene.engine.docker(&["rename", &container, &server_name("moved")]);
     scene.engine.docker(&["rename", &forged.id, &format!("mainstay-{}", scene.name)]);
 
-    sweep(&proxy, &scene);
+    sweep(&proxy, &scene, &mut bystander, "forged labels and a taken name");
     forged.assert_untouched();
     // A daemon that starts recovers its own container, not the one with the labels and the name.
-    scene.env.kill_mainstay();
-    assert_eq!(scene.back(1)["container_id"], json!(container));
-    assert_eq!(scene.kill()["container_id"], json!(container));
+    let recovered = bystander.after("a daemon starts beside forged labels", || {
+        scene.env.kill_mainstay();
+        scene.back(1)
+    });
+    assert_eq!(recovered["container_id"], json!(container));
+    let restarted = bystander.during("a restart beside forged labels", || scene.kill());
+    assert_eq!(restarted["container_id"], json!(container));
     assert_works(&session);
 
     // A changed spec replaces its own container.
-    run(&scene.env, &scene.name, Wire::Stdio, &["--replace", "--memory", "256m"], &[]);
+    bystander.during("a replacement beside forged labels", || {
+        run(&scene.env, &scene.name, Wire::Stdio, &["--replace", "--memory", "256m"], &[])
+    });
     let replaced = scene.container();
     assert!(!exists(&scene.engine, &container));
-    scene.env.ok(["restart", &scene.name]);
-    scene.env.ok(["stop", &scene.name]);
-    scene.env.ok(["rm", &scene.name]);
+    bystander.during("restart, stop and rm beside forged labels", || {
+        scene.env.ok(["restart", &scene.name]);
+        scene.env.ok(["stop", &scene.name]);
+        scene.env.ok(["rm", &scene.name]);
+    });
     assert!(!exists(&scene.engine, &replaced));
-    sweep(&proxy, &scene);
+    sweep(&proxy, &scene, &mut bystander, "forged labels of a removed container");
     forged.assert_untouched();
 }
 
@@ -187,7 +208,10 @@ fn names_that_are_taken_are_reported() {
     let instance = &instance.as_str().unwrap()[..8];
     let names = [format!("mainstay-{name}"), format!("mainstay-{name}-{instance}")];
     let taken = names.each_ref().map(|name| Lookalike::named(&engine, name));
-    let output = env.run(["run", &name, "--image", IMAGE, "--wait"]);
+    let mut bystander = with_bystander(&env);
+    let output = bystander.during("`run` of a server whose names are taken", || {
+        env.run(["run", &name, "--image", IMAGE, "--wait"])
+    });
     assert_eq!(output.code, 1, "{output}");
     for (name, container) in names.iter().zip(&taken) {
         let who = format!("`{name}` (id {})", &container.id[..12]);
@@ -198,8 +222,10 @@ fn names_that_are_taken_are_reported() {
     assert!(env.server(&name).is_null(), "nothing is left of it");
 
     engine.docker(&["rename", &taken[0].id, &server_name("moved")]);
-    run(&env, &name, Wire::Stdio, &[], &[]);
-    env.ok(["rm", &name]);
+    bystander.during("run and rm of a server one of whose names is taken", || {
+        run(&env, &name, Wire::Stdio, &[], &[]);
+        env.ok(["rm", &name]);
+    });
     taken.iter().for_each(Lookalike::assert_untouched);
 }
 
@@ -207,13 +233,16 @@ fn names_that_are_taken_are_reported() {
 fn a_container_whose_record_was_lost_is_left_alone() {
     let (proxy, scene) = behind_a_proxy();
     let container = scene.container();
-    scene.env.kill_mainstay();
-    for file in fs::read_dir(scene.env.mainstay_home().join("state/containers")).unwrap() {
-        fs::remove_file(file.unwrap().path()).unwrap();
-    }
-    scene.env.once(&scene.name, "got another container", |server| {
-        server["status"] == "running" && server["container_id"] != json!(container)
+    let mut bystander = with_bystander(&scene.env);
+    bystander.after("the record of a container is lost", || {
+        scene.env.kill_mainstay();
+        for file in fs::read_dir(scene.env.mainstay_home().join("state/containers")).unwrap() {
+            fs::remove_file(file.unwrap().path()).unwrap();
+        }
+        scene.env.once(&scene.name, "got another container", |server| {
+            server["status"] == "running" && server["container_id"] != json!(container)
+        });
     });
-    sweep(&proxy, &scene);
+    sweep(&proxy, &scene, &mut bystander, "a container whose record is lost");
     assert_eq!(scene.engine.inspect(&container, "{{.State.Running}}"), "true");
 }

@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::scene::{Rest, Scene, Wire, assert_works, server_name, stage};
+use crate::attacks::bystander::with_bystander;
 use crate::env::{TestEnv, kill, until};
 
 const CREATE: &str = "POST /containers/create";
@@ -73,10 +74,13 @@ fn creation_of(env: &TestEnv, container: &str) -> PathBuf {
 #[test]
 fn a_trial_container_is_removed_by_the_next_daemon() {
     let stage = Stage::new();
-    let (command, _) = stage.run_until_created(1);
-    kill_both(&stage.env, command);
-    stage.proxy.set(&[]);
-    assert!(stage.env.server(&stage.name).is_null(), "it was never accepted");
+    let mut bystander = with_bystander(&stage.env);
+    bystander.after("a daemon dies while it creates a trial container", || {
+        let (command, _) = stage.run_until_created(1);
+        kill_both(&stage.env, command);
+        stage.proxy.set(&[]);
+        assert!(stage.env.server(&stage.name).is_null(), "it was never accepted");
+    });
     until("the container is gone", || stage.containers().is_empty().then_some(()));
 }
 
@@ -87,10 +91,13 @@ fn a_container_that_no_daemon_heard_of_is_replaced_by_the_next_one() {
 
 /// The daemon dies before it knows the id of its new container.
 fn check_unbound_is_replaced(stage: &Stage) {
-    let (command, unbound) = stage.run_until_created(2);
-    kill_both(&stage.env, command);
-    stage.proxy.set(&[]);
-    let server = stage.env.once(&stage.name, "ran", |server| server["status"] == "running");
+    let mut bystander = with_bystander(&stage.env);
+    let (server, unbound) = bystander.after("a daemon dies while it creates a container", || {
+        let (command, unbound) = stage.run_until_created(2);
+        kill_both(&stage.env, command);
+        stage.proxy.set(&[]);
+        (stage.env.once(&stage.name, "ran", |server| server["status"] == "running"), unbound)
+    });
     assert_ne!(server["container_id"], json!(unbound));
     assert_eq!(json!(stage.containers()), json!([server["container_id"]]));
 }
@@ -101,6 +108,7 @@ fn a_server_that_was_being_replaced_is_not_forgotten() {
     let proxy = FaultProxy::new(&engine);
     let scene = Scene::behind(&proxy, &engine, Wire::Stdio, &[]);
     let (session, old) = (scene.raw(), scene.container());
+    let mut bystander = with_bystander(&scene.env);
     let creations = proxy.count(CREATE);
     proxy.set(&[Fault::HoldCreate(creations + 1)]);
     let replace = ["run", &scene.name, "--replace", "--image", IMAGE, "--memory", "256m", "--wait"];
@@ -108,9 +116,11 @@ fn a_server_that_was_being_replaced_is_not_forgotten() {
     proxy.wait_for(CREATE, creations + 2);
     let containers = || engine.labelled(&format!("mainstay.server={}", scene.name));
     let unbound = until("it is created", || containers().pop());
-    kill_both(&scene.env, command);
-    proxy.set(&[]);
-    let server = scene.status("running");
+    let server = bystander.after("a daemon dies while it replaces a container", || {
+        kill_both(&scene.env, command);
+        proxy.set(&[]);
+        scene.status("running")
+    });
     assert!(![json!(old), json!(unbound)].contains(&server["container_id"]), "{server:#}");
     assert_eq!(json!(containers()), json!([server["container_id"]]));
     assert_works(&session);
@@ -122,15 +132,18 @@ fn a_server_that_was_moved_to_another_address_is_not_forgotten() {
     let (proxy, second) = (FaultProxy::new(&engine), FaultProxy::new(&engine));
     let scene = Scene::behind(&proxy, &engine, Wire::Stdio, &[]);
     let (session, old) = (scene.raw(), scene.container());
+    let mut bystander = with_bystander(&scene.env);
     second.set(&[Fault::HoldCreate(1)]);
     let mut command = scene.env.command(["run", &scene.name, "--replace", "--image", IMAGE]);
     let command = command.env("DOCKER_HOST", second.host()).spawn().unwrap();
     second.wait_for(CREATE, 2);
     let containers = || engine.labelled(&format!("mainstay.server={}", scene.name));
     until("it is created", || containers().iter().any(|id| *id != old).then_some(()));
-    kill_both(&scene.env, command);
-    second.set(&[]);
-    let server = scene.status("running");
+    let server = bystander.after("a daemon dies while it moves a server to another engine", || {
+        kill_both(&scene.env, command);
+        second.set(&[]);
+        scene.status("running")
+    });
     assert_eq!(json!(containers()), json!([server["container_id"]]));
     assert_works(&session);
 }
@@ -145,27 +158,36 @@ fn a_container_is_kept_until_the_record_of_its_run_is_deleted() {
     fs::remove_file(&creation).unwrap();
     fs::create_dir(&creation).unwrap();
     let replace = ["run", &scene.name, "--replace", "--image", IMAGE, "--memory", "256m", "--wait"];
+    let mut bystander = with_bystander(&scene.env);
     for command in [&replace[..], &["restart", &scene.name]] {
-        scene.env.run(command);
-        scene.status("error");
+        let case = format!("`{}` with a record that cannot be deleted", command[0]);
+        bystander.during(case, || {
+            scene.env.run(command);
+            scene.status("error")
+        });
         assert_eq!(containers(), std::slice::from_ref(&old));
     }
-    scene.env.kill_mainstay();
-    fs::remove_dir(&creation).unwrap();
-    scene.env.ok(["restart", &scene.name]);
-    let server = scene.status("running");
+    let server = bystander.after("a daemon starts when the record can be deleted", || {
+        scene.env.kill_mainstay();
+        fs::remove_dir(&creation).unwrap();
+        scene.env.ok(["restart", &scene.name]);
+        scene.status("running")
+    });
     assert_eq!(json!(containers()), json!([server["container_id"]]));
 }
 
 #[test]
 fn a_container_whose_creation_was_not_answered_is_replaced() {
     let stage = Stage::new();
+    let mut bystander = with_bystander(&stage.env);
     let (mut command, unbound) = stage.run_until_created(2);
     // All connections break, and the engine is back.
-    stage.proxy.set(&[Fault::Refuse]);
-    stage.env.once(&stage.name, "was without its engine", |server| server["status"] == "waiting");
-    stage.proxy.set(&[]);
-    assert!(command.wait().unwrap().success());
+    bystander.during("an engine leaves before it has answered a creation", || {
+        stage.proxy.set(&[Fault::Refuse]);
+        stage.env.once(&stage.name, "was without its engine", |it| it["status"] == "waiting");
+        stage.proxy.set(&[]);
+        assert!(command.wait().unwrap().success());
+    });
     let server = stage.env.once(&stage.name, "ran", |server| server["status"] == "running");
     assert_ne!(server["container_id"], json!(unbound));
     assert_eq!(json!(stage.containers()), json!([server["container_id"]]));
@@ -175,7 +197,9 @@ fn a_container_whose_creation_was_not_answered_is_replaced() {
 fn a_container_whose_creation_was_answered_with_an_internal_error_is_removed() {
     let stage = Stage::new();
     stage.proxy.set(&[Fault::FailCreate]);
-    let output = stage.env.run(["run", &stage.name, "--image", IMAGE, "--wait"]);
+    let output = with_bystander(&stage.env).during("a creation answered with an error", || {
+        stage.env.run(["run", &stage.name, "--image", IMAGE, "--wait"])
+    });
     assert_eq!(output.code, 1, "{output}");
     assert!(output.stderr.contains("out of order"), "{output}");
     until("the container is gone", || stage.containers().is_empty().then_some(()));
@@ -184,14 +208,17 @@ fn a_container_whose_creation_was_answered_with_an_internal_error_is_removed() {
 #[test]
 fn a_running_copy_of_a_container_that_no_daemon_heard_of_is_left_alone() {
     let stage = Stage::new();
+    let mut bystander = with_bystander(&stage.env);
     let (command, unbound) = stage.run_until_created(1);
     let image = format!("{}:1", server_name("copy"));
     stage.engine.docker(&["commit", &unbound, &image]);
     let copy = stage.engine.docker(&["run", "-d", "-i", &image]);
     stage.engine.docker(&["rm", &unbound]);
-    kill_both(&stage.env, command);
-    stage.proxy.set(&[]);
-    stage.env.ok(["ls"]);
+    bystander.after("a daemon starts beside a running copy with an unused nonce", || {
+        kill_both(&stage.env, command);
+        stage.proxy.set(&[]);
+        stage.env.ok(["ls"])
+    });
     let log = stage.env.mainstay_home().join("state/daemon.log");
     until("the log names the copy", || {
         let log = fs::read_to_string(&log).unwrap();
@@ -211,12 +238,14 @@ fn the_containers_of_podman_are_found_by_their_nonces_too() {
 #[test]
 fn nothing_is_created_that_cannot_be_recorded() {
     let stage = Stage::new();
-    stage.env.ok(["ls"]);
+    let mut bystander = with_bystander(&stage.env);
     // A file in the place of the directory stops root, too.
     let records = stage.env.mainstay_home().join("state/containers");
     fs::remove_dir_all(&records).unwrap();
     fs::write(&records, "").unwrap();
-    let output = stage.env.run(["run", &stage.name, "--image", IMAGE, "--wait"]);
+    let output = bystander.during("a creation that cannot be recorded", || {
+        stage.env.run(["run", &stage.name, "--image", IMAGE, "--wait"])
+    });
     assert_eq!(output.code, 1, "{output}");
     assert_eq!(
         output.stderr.lines().take(2).collect::<Vec<_>>(),
@@ -239,15 +268,20 @@ fn containers_of_version_0_1_0_are_recovered_and_removed() {
     let scene = Scene::new(Wire::Stdio, &[], &[]);
     let session = scene.raw();
     let (container, pid) = (scene.container(), scene.engine.pid(&scene.container()));
-    scene.env.kill_mainstay();
-    // It wrote the record of the run only.
-    for file in fs::read_dir(scene.env.mainstay_home().join("state/containers")).unwrap() {
-        let path = file.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "creation") {
-            fs::remove_file(path).unwrap();
-        }
-    }
-    assert_eq!(scene.back(1)["container_id"], json!(container));
+    let mut bystander = with_bystander(&scene.env);
+    let recovered =
+        bystander.after("a container of 0.1.0 without a record of its creation", || {
+            scene.env.kill_mainstay();
+            // It wrote the record of the run only.
+            for file in fs::read_dir(scene.env.mainstay_home().join("state/containers")).unwrap() {
+                let path = file.unwrap().path();
+                if path.extension().is_some_and(|extension| extension == "creation") {
+                    fs::remove_file(path).unwrap();
+                }
+            }
+            scene.back(1)
+        });
+    assert_eq!(recovered["container_id"], json!(container));
     assert_eq!(scene.engine.pid(&container), pid);
     assert_works(&session);
     scene.env.ok(["rm", &scene.name]);

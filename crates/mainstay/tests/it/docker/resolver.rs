@@ -1,9 +1,13 @@
 //! A name server that does not answer, in namespaces of the daemon's own. It needs the programs that are installed with
 //! the engines.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use mainstay_testkit::docker::enter_network;
+
+use crate::attacks::bystander::with_bystander;
 use crate::env::{Follower, TestEnv, fixture, until};
 
 /// Packets to the name server leave by an interface behind which there is nothing.
@@ -42,6 +46,8 @@ fn a_silent_name_server_blocks_nothing_else() {
     let started = env.run_prepared(first);
     assert_eq!(started.code, 0, "{started}");
 
+    enter_network(Path::new(&format!("/proc/{}/ns/net", env.daemon())));
+    let mut bystander = with_bystander(&env);
     env.run_server("fx", &[], &[&fixture()]);
     // They are kept and tried, whatever `run` says of them.
     let runs: Vec<Follower> = (0..8)
@@ -50,16 +56,22 @@ fn a_silent_name_server_blocks_nothing_else() {
             env.follow(["run", &name, "--url", &url])
         })
         .collect();
-    until("all of them are known", || {
-        (env.json(["ls", "--json"]).as_array()?.len() == 9).then_some(())
+    bystander.during("eight servers whose names cannot be resolved", || {
+        until("all of them are known", || {
+            (env.json(["ls", "--json"]).as_array()?.len() == 10).then_some(())
+        });
     });
-    for _ in 0..3 {
-        within_the_limit(&env, &["call", "fx", "echo", r#"{"text": "x"}"#]);
-        within_the_limit(&env, &["stop", "fx"]);
-        within_the_limit(&env, &["start", "fx"]);
-        within_the_limit(&env, &["ls"]);
-    }
-    within_the_limit(&env, &["daemon", "reload"]);
+    bystander.during("commands while names cannot be resolved", || {
+        for _ in 0..3 {
+            within_the_limit(&env, &["call", "fx", "echo", r#"{"text": "x"}"#]);
+            within_the_limit(&env, &["stop", "fx"]);
+            within_the_limit(&env, &["start", "fx"]);
+            within_the_limit(&env, &["ls"]);
+        }
+    });
+    bystander.during("`reload` while names cannot be resolved", || {
+        within_the_limit(&env, &["daemon", "reload"]);
+    });
     within_the_limit(&env, &["daemon", "stop"]);
     runs.into_iter().for_each(Follower::end);
 }

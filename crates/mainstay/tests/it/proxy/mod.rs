@@ -14,7 +14,7 @@ mod hygiene;
 mod lists;
 pub(crate) mod raw;
 mod real;
-mod remote;
+pub(crate) mod remote;
 mod replay;
 mod rust_sdk;
 mod scene;

@@ -21,6 +21,7 @@ pub(crate) struct Raw {
     pub(crate) address: String,
     pub(crate) path: String,
     pub(crate) id: String,
+    pub(crate) authorization: Option<String>,
 }
 
 /// A response, whose body is read as it comes.
@@ -43,8 +44,13 @@ pub(crate) struct Event {
 impl Raw {
     /// Opens a session at a URL, with `initialize` and `initialized`.
     pub(crate) fn open(url: &str) -> Self {
+        Self::open_as(url, None)
+    }
+
+    /// The same, with this `Authorization` in every request.
+    pub(crate) fn open_as(url: &str, authorization: Option<String>) -> Self {
         let (address, path) = parts(url);
-        let mut session = Self { address, path, id: String::new() };
+        let mut session = Self { address, path, id: String::new(), authorization };
         let params = json!({
             "protocolVersion": "2025-11-25",
             "capabilities": {"elicitation": {}, "sampling": {}, "roots": {}},
@@ -122,6 +128,7 @@ impl Raw {
     fn exchange(&self, verb: &str, head: &[(&str, &str)], body: &str) -> io::Result<Response> {
         let mut all = vec![("Host", &*self.address)];
         all.extend_from_slice(head);
+        all.extend(self.authorization.iter().map(|value| ("Authorization", &**value)));
         if !self.id.is_empty() {
             all.push(("Mcp-Session-Id", &self.id));
             all.push(("MCP-Protocol-Version", "2025-11-25"));

@@ -279,7 +279,7 @@ fn result(message: &Value) -> Value {
 }
 
 /// The next request: its head, with names in lower case, and the message in its body.
-fn read(reader: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
+pub(crate) fn read(reader: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         let mut line = String::new();
