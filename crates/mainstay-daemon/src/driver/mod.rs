@@ -322,6 +322,12 @@ impl Driver {
             {
                 None
             }
+            // It was sent before the registry knew that this run ends, and must not bring the run back.
+            Message::Want(_) | Message::Restart | Message::Replace(_)
+                if self.session_run_end.is_some() =>
+            {
+                None
+            }
             Message::Want(wanted) => {
                 self.stored.wanted = wanted;
                 Some(Event::Want(wanted))

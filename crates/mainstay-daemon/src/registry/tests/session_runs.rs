@@ -158,6 +158,32 @@ async fn a_start_brings_no_run_back_that_is_being_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_change_that_arrives_late_brings_no_run_back() {
+    for change in ["start", "stop", "restart", "describe"] {
+        let (world, name) = isolated().await;
+        let (session, run) = world.session(&name).await;
+        let (_, own) = world.registry.isolated_of(&name).remove(0);
+        world.engine.ignore_stops();
+        world.registry.release(&name, session.id());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(world.is_alive(&run), "it is still being stopped");
+        let message = match change {
+            "start" => Message::Want(Wanted::On),
+            "stop" => Message::Want(Wanted::Off),
+            "restart" => Message::Restart,
+            _ => {
+                let spec = ServerSpec { name: run.server.clone(), ..isolated_container() };
+                let created_at = clock::wall();
+                Message::Replace(Box::new(Stored { spec, wanted: Wanted::On, created_at }))
+            }
+        };
+        send(&own, message).await;
+        world.until_none_is_left().await;
+        assert_eq!(world.engine.alive(), [key("time", 1)], "{change}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_idle_run_is_not_reported_as_removed() {
     let (world, name) = isolated().await;
     let (session, run) = world.session(&name).await;
