@@ -294,6 +294,11 @@ impl Session {
         self.general().cancel();
     }
 
+    /// Whether it has ended, or has left memory.
+    pub(super) fn is_over(&self) -> bool {
+        self.state().over
+    }
+
     /// The record from which the session can be loaded again.
     pub(super) fn record(&self) -> Option<SessionRecord> {
         self.record_of(&self.state())

@@ -24,8 +24,12 @@ enum Owner<'a> {
 impl Hub {
     /// Gives a session a run of its own, if that is how the server is run.
     pub(super) fn isolate(&self, session: &Session) {
-        if session.lacks_own_run() {
+        if session.lacks_own_run() && !session.is_over() {
             session.set_own_run(self.ports.isolation.provide(&self.name, session.id()));
+            if session.is_over() && !self.has(session.id()) {
+                // It ended meanwhile, and this run may have started too late to be stopped with it.
+                return self.release_run(session);
+            }
             // The next daemon decides by this time which runs stop first.
             session.touch_and_save();
             self.end_unneeded_runs();

@@ -57,6 +57,16 @@ async fn a_run_is_initialized_on_the_terms_of_its_client() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_run_is_started_for_a_session_that_has_ended() {
+    let world = isolated();
+    let client = Client::new(world.hubs.open(NAME).unwrap());
+    world.hubs.close(NAME, client.session.id()).unwrap();
+    let _late = client.begins(&json!({}));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(world.notes.own.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_session_speaks_to_its_own_run_only() {
     let world = isolated();
     let (one, mut first) = joins(&world, 0).await;
