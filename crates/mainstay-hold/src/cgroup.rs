@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{Access, AtFlags, Dir, FileType, Mode, OFlags, openat, unlinkat};
+use rustix::fs::{Access, AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 
 use self::location::{Facts, Location};
@@ -30,6 +30,7 @@ use crate::tree::Process;
 use crate::{clock, procfs};
 
 pub use self::record::CGROUP;
+pub(crate) use self::record::remove as remove_record;
 
 /// How the name of the cgroup of every run begins.
 const PREFIX: &str = "mainstay-";
@@ -63,12 +64,22 @@ pub fn own_dir() -> Option<PathBuf> {
 
 /// Kills everything in the cgroup that a run directory records, and removes it. Returns whether anything had to be
 /// killed. Does nothing if no cgroup was recorded, or if it is gone. Blocks until the kernel reports that it is
-/// empty, but no longer than this.
+/// empty, but no longer than this. The record is removed with the cgroup, and kept if that fails.
 pub fn end_recorded(dir: &Path, limit: Duration) -> io::Result<bool> {
-    match record::read(dir)? {
-        Some(record) => record.cgroup.end(limit),
-        None => Ok(false),
+    let killed = match record::read(dir)? {
+        Some(record) => record.cgroup.end(limit)?,
+        None => false,
+    };
+    match fs::remove_file(dir.join(CGROUP)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(killed),
     }
+}
+
+/// Whether a run directory has the record of a cgroup, which may still exist. Such a directory must be kept for
+/// another [`end_recorded`].
+pub fn is_recorded(dir: &Path) -> bool {
+    record::exists_in(CWD, &dir.join(CGROUP))
 }
 
 /// The cgroup that a run directory records, if the shim with this identity created it.
@@ -85,19 +96,23 @@ impl RunCgroup {
         if !facts(&parent).ok()?.is_delegated() {
             return None;
         }
+        // The cgroup of an earlier run in this directory could not be ended, and must not be forgotten.
+        if record::exists_in(dir, Path::new(CGROUP)) {
+            return None;
+        }
         let mut cgroup = Self { path: parent.dir.join(name(run_dir, owner)), id: None };
         // It is recorded before it exists, so that it is found whenever this process is killed.
         let record = |cgroup: &Self| {
             record::write(dir, &Record { owner: owner.to_owned(), cgroup: cgroup.clone() })
         };
         record(&cgroup).ok()?;
-        fs::create_dir(&cgroup.path).ok()?;
-        let created = fs::metadata(&cgroup.path).and_then(|found| {
-            cgroup.id = Some(found.ino());
+        let created = fs::create_dir(&cgroup.path).and_then(|()| {
+            cgroup.id = Some(fs::metadata(&cgroup.path)?.ino());
             record(&cgroup)
         });
         if created.is_err() {
             let _stays = fs::remove_dir(&cgroup.path);
+            remove_record(dir);
             return None;
         }
         Some(cgroup)

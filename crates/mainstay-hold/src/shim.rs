@@ -188,7 +188,7 @@ impl Claim {
         if record::shim_alive_in(dir)?.is_some() {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another shim lives here"));
         }
-        // What a killed shim left here must not be forgotten.
+        // If this fails, the record stays, and this run gets no cgroup.
         let _stays = cgroup::end_recorded(run_dir, CGROUP_LIMIT);
         claim.clear();
         let listener = socket::bind_in(dir, socket::SHIM)?;
@@ -217,8 +217,13 @@ impl Claim {
 
     /// Kills what is left in the cgroup, and removes it.
     fn end_cgroup(&mut self) {
-        // Processes that survive KILL keep it.
-        let _stays = self.cgroup.take().map(|cgroup| cgroup.end(CGROUP_LIMIT));
+        // Processes that survive KILL keep it. Its record stays, so the guard and the next daemon try again.
+        if let Some(cgroup) = self.cgroup.take()
+            && cgroup.end(CGROUP_LIMIT).is_ok()
+            && self.is_ours()
+        {
+            cgroup::remove_record(self.dir.as_fd());
+        }
     }
 
     /// Records the processes of the run, unless another shim has taken the directory.
@@ -229,9 +234,9 @@ impl Claim {
         Ok(())
     }
 
+    /// Removes everything but the exit record, and the record of a cgroup that could not be ended.
     fn clear(&self) {
-        let records = [record::PID, record::GUARD, process_record::PROCESSES, cgroup::CGROUP];
-        for name in [socket::SHIM].into_iter().chain(records) {
+        for name in [socket::SHIM, record::PID, record::GUARD, process_record::PROCESSES] {
             // What is not there need not be removed; what cannot be is found to be stale later.
             let _stale = unlinkat(&self.dir, name, AtFlags::empty());
         }

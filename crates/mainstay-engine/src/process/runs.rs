@@ -6,8 +6,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use mainstay_core::{Exit, RunId, ServerName};
-use mainstay_hold::record;
 use mainstay_hold::tree::{self, Process};
+use mainstay_hold::{cgroup, record};
 
 use crate::{EngineError, RunKey};
 
@@ -73,10 +73,15 @@ impl RunDirs {
         Some(Exit { code: record.code, signal: record.signal, oom: record.oom })
     }
 
-    /// Removes what a run left, and tells how it ended.
+    /// Removes what a run left, and tells how it ended. A directory with the record of a cgroup stays until a
+    /// later listing has ended the cgroup.
     pub(crate) fn clear_away(&self, key: &RunKey) -> Exit {
         let exit = self.exit(key).unwrap_or(Exit::UNKNOWN);
         let path = self.path(key);
+        if cgroup::is_recorded(&path) {
+            tracing::warn!(path = %path.display(), "keeping the directory of a run whose cgroup is not gone");
+            return exit;
+        }
         if let Err(error) = fs::remove_dir_all(&path)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -130,5 +135,19 @@ mod tests {
         assert_eq!(dirs.list().unwrap(), []);
         dirs.forget(&key.server).unwrap();
         dirs.forget(&key.server).unwrap();
+    }
+
+    #[test]
+    fn a_run_whose_cgroup_is_recorded_is_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = RunDirs::open(dir.path()).unwrap();
+        let key = RunKey::new("time".parse().unwrap(), RunId::new(3));
+        let record = dirs.create(&key).unwrap().join(cgroup::CGROUP);
+        fs::write(&record, "").unwrap();
+        dirs.clear_away(&key);
+        assert_eq!(dirs.list().unwrap(), std::slice::from_ref(&key));
+        fs::remove_file(&record).unwrap();
+        dirs.clear_away(&key);
+        assert_eq!(dirs.list().unwrap(), []);
     }
 }

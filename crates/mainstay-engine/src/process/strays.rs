@@ -35,7 +35,8 @@ pub(crate) struct OrphanedRun {
 }
 
 /// Waits until the guards of these runs have ended, and then kills the processes on record, those in `seen`,
-/// everything below, and everything in the cgroups of the runs, until none is left. The cgroups are removed.
+/// everything below, and everything in the cgroups of the runs, until none is left. The cgroups are removed. The record of a cgroup that
+/// cannot be ended stays.
 pub(crate) async fn end(runs: Vec<OrphanedRun>, seen: Vec<Process>) {
     wait_for_guards(&runs, Instant::now() + LIMIT).await;
     kill_recorded(&runs, seen).await;
@@ -87,10 +88,10 @@ async fn kill_recorded(runs: &[OrphanedRun], seen: Vec<Process>) {
 }
 
 async fn end_cgroups(runs: &[OrphanedRun]) {
-    let give_up = Instant::now() + LIMIT;
     for run in runs {
-        let (dir, left) = (run.dir.clone(), give_up.saturating_duration_since(Instant::now()));
-        match blocking(move || cgroup::end_recorded(&dir, left)).await {
+        let dir = run.dir.clone();
+        // One that is stuck must not use up the time of the others.
+        match blocking(move || cgroup::end_recorded(&dir, LIMIT)).await {
             Ok(false) => {}
             Ok(true) => {
                 tracing::warn!(run = %run.mark, "killed the cgroup of a run whose shim is gone");

@@ -10,7 +10,8 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, statat, unlinkat};
+use rustix::io::Errno;
 
 use super::{PREFIX, RunCgroup};
 use crate::record;
@@ -48,6 +49,16 @@ pub(super) fn read(dir: &Path) -> io::Result<Option<Record>> {
     };
     let Some(record) = parse(&bytes) else { return Ok(None) };
     Ok(record::is_of_this_boot(&record.owner)?.then_some(record))
+}
+
+/// Unless the kernel denies it, there is one.
+pub(super) fn exists_in(dir: BorrowedFd<'_>, path: &Path) -> bool {
+    !matches!(statat(dir, path, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
+}
+
+pub(crate) fn remove(dir: BorrowedFd<'_>) {
+    // One that stays names a cgroup that is gone, which the next daemon finds out.
+    let _stays = unlinkat(dir, CGROUP, AtFlags::empty());
 }
 
 fn render(Record { owner, cgroup }: &Record) -> Vec<u8> {

@@ -121,6 +121,23 @@ fn a_stuck_cgroup_is_given_up() {
 }
 
 #[test]
+fn the_record_of_a_cgroup_stays_until_it_is_ended() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = rustix::fs::open(temp.path(), DIRECTORY, Mode::empty()).unwrap();
+    let path = temp.path().join("mainstay-stuck");
+    fs::write(&path, "").unwrap();
+    let owner = crate::record::own_identity().unwrap();
+    let cgroup = RunCgroup { path: path.clone(), id: Some(1) };
+    record::write(dir.as_fd(), &Record { owner: owner.clone(), cgroup }).unwrap();
+    let limit = Duration::from_millis(5);
+    end_recorded(temp.path(), limit).unwrap_err();
+    assert!(is_recorded(temp.path()) && recorded_by(&owner, temp.path()).is_some());
+    fs::remove_file(&path).unwrap();
+    assert!(!end_recorded(temp.path(), limit).unwrap());
+    assert!(!is_recorded(temp.path()));
+}
+
+#[test]
 fn the_name_is_safe_and_unique() {
     let check = |dir: &str, expected: &str| {
         assert_eq!(name(Path::new(dir), "70 8812 boot"), expected, "{dir}");
