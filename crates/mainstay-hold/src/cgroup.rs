@@ -6,8 +6,8 @@
 //! ends the run kills the whole cgroup and removes it: the shim, else its guard, else the next daemon by the
 //! record in the run directory.
 //!
-//! It is created below a delegated cgroup only, never elsewhere, and enables no controllers. If there is none, or
-//! anything fails, the run has none, and what escapes from a killed shim is found by its parents and by
+//! It is created only if the shim's own cgroup has the mark of delegation, and enables no controllers. A mark further
+//! up delegates to another manager, such as that of the user, and not to what that starts. Without a mark, or if anything fails, the run has none, and what escapes from a killed shim is found by its parents and by
 //! [`process_record`](crate::process_record).
 
 mod location;
@@ -24,7 +24,7 @@ use std::time::Duration;
 use rustix::fs::{Access, AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 
-use self::location::{Facts, Location};
+use self::location::Facts;
 use self::record::Record;
 use crate::tree::Process;
 use crate::{clock, procfs};
@@ -59,7 +59,8 @@ pub(crate) struct RunCgroup {
 
 /// The directory of the cgroup of this process in the version 2 hierarchy, if that is mounted.
 pub fn own_dir() -> Option<PathBuf> {
-    Some(own_location()?.dir)
+    let text = |path| Some(String::from_utf8_lossy(&fs::read(path).ok()?).into_owned());
+    location::find(&text("/proc/self/mountinfo")?, &text("/proc/self/cgroup")?)
 }
 
 /// Kills everything in the cgroup that a run directory records, and removes it. Returns whether anything had to be
@@ -92,7 +93,7 @@ impl RunCgroup {
     /// Creates the cgroup of a run and records it, if the cgroup of this process is delegated. `run_dir` is `dir`,
     /// and `owner` is the identity of this process.
     pub(crate) fn create(run_dir: &Path, dir: BorrowedFd<'_>, owner: &str) -> Option<Self> {
-        let parent = own_location()?;
+        let parent = own_dir()?;
         if !facts(&parent).ok()?.is_delegated() {
             return None;
         }
@@ -100,7 +101,7 @@ impl RunCgroup {
         if record::exists_in(dir, Path::new(CGROUP)) {
             return None;
         }
-        let mut cgroup = Self { path: parent.dir.join(name(run_dir, owner)), id: None };
+        let mut cgroup = Self { path: parent.join(name(run_dir, owner)), id: None };
         // It is recorded before it exists, so that it is found whenever this process is killed.
         let record = |cgroup: &Self| {
             record::write(dir, &Record { owner: owner.to_owned(), cgroup: cgroup.clone() })
@@ -186,27 +187,21 @@ impl RunCgroup {
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-fn own_location() -> Option<Location> {
-    let text = |path| Some(String::from_utf8_lossy(&fs::read(path).ok()?).into_owned());
-    Location::find(&text("/proc/self/mountinfo")?, &text("/proc/self/cgroup")?)
-}
-
-fn facts(location: &Location) -> io::Result<Facts> {
-    let dir = rustix::fs::open(&location.dir, DIRECTORY, Mode::empty())?;
+fn facts(own: &Path) -> io::Result<Facts> {
+    let dir = rustix::fs::open(own, DIRECTORY, Mode::empty())?;
     let may = |path: &Path, access| rustix::fs::access(path, access).is_ok();
-    let mark = |dir: &Path, name| {
+    let mark = |name| {
         let mut value = [0; 8];
-        let length = rustix::fs::getxattr(dir, name, &mut value).ok()?;
+        let length = rustix::fs::fgetxattr(&dir, name, &mut value).ok()?;
         Some(value[..length].to_vec())
     };
-    let marks = location.with_ancestors().flat_map(|dir| MARKS.map(|name| mark(dir, name)));
     Ok(Facts {
         owner: rustix::fs::fstat(&dir)?.st_uid,
         user: rustix::process::geteuid().as_raw(),
         writable: is_cgroup(&dir)?
-            && may(&location.dir, Access::WRITE_OK | Access::EXEC_OK)
-            && may(&location.dir.join("cgroup.procs"), Access::WRITE_OK),
-        marks: marks.flatten().collect(),
+            && may(own, Access::WRITE_OK | Access::EXEC_OK)
+            && may(&own.join("cgroup.procs"), Access::WRITE_OK),
+        marks: MARKS.into_iter().filter_map(mark).collect(),
     })
 }
 

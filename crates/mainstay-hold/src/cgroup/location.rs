@@ -2,37 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
-/// A cgroup of the version 2 hierarchy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Location {
-    /// Where the hierarchy is mounted.
-    mount: PathBuf,
-    /// The directory of the cgroup.
-    pub(super) dir: PathBuf,
-}
-
-impl Location {
-    /// Finds a cgroup by the contents of `/proc/self/mountinfo` and `/proc/self/cgroup`. `None` if there is no
-    /// version 2 hierarchy, or if the cgroup is outside the part of it that is mounted.
-    pub(super) fn find(mountinfo: &str, membership: &str) -> Option<Self> {
-        let cgroup = membership.lines().find_map(|line| line.strip_prefix("0::"))?;
-        let cgroup = Path::new(cgroup);
-        // A cgroup outside the cgroup namespace of this process is shown as `/../NAME`.
-        if !cgroup.is_absolute() || has_parent_component(cgroup) {
-            return None;
-        }
-        mountinfo.lines().find_map(|line| {
-            let (root, mount) = cgroup2_mount(line)?;
-            let below = cgroup.strip_prefix(&root).ok()?;
-            let dir = if below == Path::new("") { mount.clone() } else { mount.join(below) };
-            Some(Self { mount, dir })
-        })
+/// Finds the directory of a cgroup by the contents of `/proc/self/mountinfo` and `/proc/self/cgroup`. `None` if there
+/// is no version 2 hierarchy, or if the cgroup is outside the part of it that is mounted.
+pub(super) fn find(mountinfo: &str, membership: &str) -> Option<PathBuf> {
+    let cgroup = membership.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let cgroup = Path::new(cgroup);
+    // A cgroup outside the cgroup namespace of this process is shown as `/../NAME`.
+    if !cgroup.is_absolute() || has_parent_component(cgroup) {
+        return None;
     }
-
-    /// The cgroup itself and all above it, as far as they are mounted.
-    pub(super) fn with_ancestors(&self) -> impl Iterator<Item = &Path> {
-        self.dir.ancestors().take_while(|dir| dir.starts_with(&self.mount))
-    }
+    mountinfo.lines().find_map(|line| {
+        let (root, mount) = cgroup2_mount(line)?;
+        let below = cgroup.strip_prefix(&root).ok()?;
+        Some(if below == Path::new("") { mount } else { mount.join(below) })
+    })
 }
 
 /// What decides whether a cgroup is delegated to this process.
@@ -44,7 +27,7 @@ pub(super) struct Facts {
     pub(super) user: u32,
     /// Whether cgroups can be created in it, and processes moved from it into these.
     pub(super) writable: bool,
-    /// The values of systemd's mark on this cgroup and on those above it.
+    /// The values of systemd's mark on this cgroup.
     pub(super) marks: Vec<Vec<u8>>,
 }
 
@@ -103,8 +86,11 @@ mod tests {
 
     #[track_caller]
     fn check(mountinfo: &str, membership: &str, expected: Option<&str>) {
-        let found = Location::find(mountinfo, membership).map(|found| found.dir);
-        assert_eq!(found, expected.map(PathBuf::from), "{mountinfo}{membership}");
+        assert_eq!(
+            find(mountinfo, membership),
+            expected.map(PathBuf::from),
+            "{mountinfo}{membership}"
+        );
     }
 
     #[test]
@@ -146,16 +132,6 @@ mod tests {
             check(junk, "0::/\n", None);
             check(UNIFIED, junk, None);
         }
-    }
-
-    #[test]
-    fn the_cgroups_above_end_at_the_mount() {
-        let found = Location::find(UNIFIED, "0::/a/b\n").unwrap();
-        let all: Vec<&Path> = found.with_ancestors().collect();
-        assert_eq!(
-            all,
-            ["/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a", "/sys/fs/cgroup"].map(Path::new)
-        );
     }
 
     #[test]

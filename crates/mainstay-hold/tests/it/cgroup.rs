@@ -196,6 +196,18 @@ fn no_cgroup_is_created_where_none_was_delegated() {
 }
 
 #[test]
+fn a_mark_further_up_delegates_to_somebody_else() {
+    let (cgroup, mut bench) = delegated(Bench::script("exec cat"));
+    let scope = cgroup.path().join("scope");
+    std::fs::create_dir(&scope).unwrap();
+    bench.cgroup = Some(scope.clone());
+    let (child, report) = bench.try_start(&bench.launch.encode());
+    let Report::Started { server_pid } = report else { panic!("{report:?}") };
+    let _shim = Shim { bench, child, server_pid };
+    assert!(cgroup_of(server_pid).ends_with("/scope"), "{}", cgroup_of(server_pid));
+}
+
+#[test]
 fn no_cgroup_is_created_beyond_the_limit() {
     let (cgroup, bench) = delegated(Bench::script("exec cat"));
     fs::write(cgroup.path().join("cgroup.max.descendants"), "0").unwrap();
