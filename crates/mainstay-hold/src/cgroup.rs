@@ -2,9 +2,9 @@
 //!
 //! A process cannot leave its cgroup by another session, another parent or an empty environment, and its children
 //! are in the same one. Where the cgroup of the shim is delegated (by systemd's `Delegate=`), the shim therefore
-//! creates another one below it for each run, and starts the server in it. Shim and guard stay outside. Whoever
-//! ends the run kills the whole cgroup and removes it: the shim, else its guard, else the next daemon by the
-//! record in the run directory.
+//! creates another one below it for each run, and starts the server in it. Shim and guard stay outside. The
+//! shim kills the whole cgroup at the end of the run, and removes it; if the shim was killed, its guard does; if both
+//! were, the next daemon does, by the record in the run directory.
 //!
 //! It is created only if the shim's own cgroup has the mark of delegation, and enables no controllers. A mark further
 //! up delegates to another manager, such as that of the user, and not to what that starts. Without a mark, or if anything fails, the run has none, and what escapes from a killed shim is found by its parents and by
@@ -209,7 +209,7 @@ fn is_cgroup(dir: &OwnedFd) -> io::Result<bool> {
     Ok(u64::try_from(rustix::fs::fstatfs(dir)?.f_type) == Ok(CGROUP2_MAGIC))
 }
 
-/// Server and run for people, and the pid and start time of the shim, which nobody else has.
+/// Server and run, for people who list cgroups, and the pid and start time of the shim, which make it unique.
 fn name(run_dir: &Path, owner: &str) -> String {
     let parts = run_dir.components().rev().take(2).map(|part| part.as_os_str().to_string_lossy());
     let mut parts: Vec<String> = parts

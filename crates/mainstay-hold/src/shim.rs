@@ -16,7 +16,7 @@
 //! - The server inherits its three pipes and no other descriptor.
 //! - The server does not outlive the shim. A killed shim (also by TERM: the shim keeps the default) takes the
 //!   server along, and its guard ends the other descendants. They are on record too ([`process_record`]), and in a
-//!   cgroup of their own where that can be had ([`cgroup`]).
+//!   cgroup of their own where Mainstay's cgroup is delegated ([`cgroup`]).
 //!
 //! One thing it does not do: signals that are ignored stay so in the server (only PIPE is put back to its
 //! default), because neither std nor rustix can change that. A shim whose first ancestor was started by
@@ -57,7 +57,7 @@ use crate::tree::{self, Process};
 use crate::{clock, descriptors, process_record, procfs, record, socket};
 
 /// How long the end of a run waits for its cgroup to be empty, when no descendant is left or killing was given up.
-const CGROUP_LIMIT: Duration = Duration::from_secs(2);
+const SHIM_CGROUP_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs a server to its end, as two processes, the shim and its guard. The [`Launch`] comes from standard input, a [`Report`] goes to standard
 /// output. To be called by the main thread before there are others, and without a process group of
@@ -169,8 +169,8 @@ fn own_pid() -> u32 {
     std::process::id()
 }
 
-/// The run directory while it is ours, and the cgroup of the run. Everything in the directory goes when it is
-/// dropped, except the exit record. So does the cgroup, with what is in it.
+/// The run directory while it is ours, and the cgroup of the run. Dropping it kills what is in the cgroup, and removes
+/// the cgroup and everything in the directory except the exit record.
 ///
 /// The directory is opened once: if it is removed and another one made in its place, for another run,
 /// that one is never touched. Nor is what another shim put into this one.
@@ -189,7 +189,7 @@ impl Claim {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another shim lives here"));
         }
         // If this fails, the record stays, and this run gets no cgroup.
-        let _stays = cgroup::end_recorded(run_dir, CGROUP_LIMIT);
+        let _stays = cgroup::end_recorded(run_dir, SHIM_CGROUP_LIMIT);
         claim.clear();
         let listener = socket::bind_in(dir, socket::SHIM)?;
         listener.set_nonblocking(true)?;
@@ -219,7 +219,7 @@ impl Claim {
     fn end_cgroup(&mut self) {
         // Processes that survive KILL keep it. Its record stays, so the guard and the next daemon try again.
         if let Some(cgroup) = self.cgroup.take()
-            && cgroup.end(CGROUP_LIMIT).is_ok()
+            && cgroup.end(SHIM_CGROUP_LIMIT).is_ok()
             && self.is_ours()
         {
             cgroup::remove_record(self.dir.as_fd());

@@ -192,7 +192,9 @@ fn session_run_text(note: &Note, why: SessionRunEnd) -> Option<&'static str> {
         (Note::Removed, SessionRunEnd::Idle) => {
             Some("stopped; the next request of its client starts another run")
         }
-        (Note::Removed, SessionRunEnd::SessionEnded) => Some("stopped for good with its session"),
+        (Note::Removed, SessionRunEnd::SessionEnded) => {
+            Some("stopped because its session has ended")
+        }
         _ => None,
     }
 }

@@ -21,9 +21,8 @@ pub(super) fn find(mountinfo: &str, membership: &str) -> Option<PathBuf> {
 /// What decides whether a cgroup is delegated to this process.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
-    /// The user who owns the cgroup.
     pub(super) owner: u32,
-    /// The user of this process.
+    /// The effective user of this process.
     pub(super) user: u32,
     /// Whether cgroups can be created in it, and processes moved from it into these.
     pub(super) writable: bool,

@@ -16,13 +16,12 @@ use rustix::io::Errno;
 use super::{PREFIX, RunCgroup};
 use crate::record;
 
-/// The name of the record in a run directory.
+/// A file in the run directory.
 pub const CGROUP: &str = "cgroup";
 
 /// Only this much of the file is read. No path is longer.
 const MAX_BYTES: u64 = 8 * 1024;
 
-/// A record as it is on disk.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Record {
     /// The identity of the shim.
@@ -30,7 +29,6 @@ pub(super) struct Record {
     pub(super) cgroup: RunCgroup,
 }
 
-/// Replaces the record of a run.
 pub(super) fn write(dir: BorrowedFd<'_>, record: &Record) -> io::Result<()> {
     record::replace(dir, CGROUP, |temporary| {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;

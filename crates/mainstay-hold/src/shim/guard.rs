@@ -3,7 +3,7 @@
 //! A killed shim cannot end processes that escaped from its server, and no other process can tell which run
 //! these orphans belong to. The guard can: as the next subreaper it inherits exactly these orphans when the
 //! shim dies. It kills them and exits. If the run has a cgroup, the guard also kills what is in that, and
-//! removes it. Until then, the run is not over ([`record::guard_alive`](crate::record::guard_alive)).
+//! removes it. Until then, the run is not over ([`record::guard_alive`]).
 //!
 //! It is a fork without exec, so it shares its memory with the shim. If the guard is killed, the shim
 //! continues without it; if both are killed, [`process_record`](crate::process_record) tells what to kill.
@@ -29,7 +29,7 @@ const KILL_EVERY: Duration = Duration::from_millis(20);
 const MAX_ROUNDS: usize = 500;
 
 /// How long the guard waits for the cgroup of the run to be empty.
-const CGROUP_LIMIT: Duration = Duration::from_secs(10);
+const GUARD_CGROUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Which of the two processes this is.
 pub(super) enum Role {
@@ -72,7 +72,7 @@ pub(super) fn watch(shim: Pid, run_dir: &Path) -> ExitCode {
     let _again = cgroup.as_ref().map(RunCgroup::kill);
     end_orphans();
     // The next daemon tries again.
-    let _stays = cgroup.map(|cgroup| cgroup.end(CGROUP_LIMIT));
+    let _stays = cgroup.map(|cgroup| cgroup.end(GUARD_CGROUP_LIMIT));
     let code = status.and_then(WaitStatus::exit_status);
     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }

@@ -1,7 +1,7 @@
 //! Whether the kernel killed a server for lack of memory.
 //!
 //! The kernel tells only through the memory control group, by a counter of its victims. A server is in
-//! the group of its shim. The counter is read at the start, whenever the shim is awake anyway, and when
+//! the group of its shim or in a child of it, whose victims the group counts too. The counter is read at the start, whenever the shim is awake anyway, and when
 //! the server is found killed by a KILL that the shim did not send. If a rise was seen then or in the
 //! seconds before, the server is taken for the victim.
 //!

@@ -105,7 +105,7 @@ async fn a_run_is_stopped_a_minute_after_the_end_of_its_session() {
         told,
         [
             "wanted: asked to stop: its session has ended",
-            "session-run-ended: stopped for good with its session",
+            "session-run-ended: stopped because its session has ended",
         ]
     );
 }
