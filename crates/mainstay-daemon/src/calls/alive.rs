@@ -240,7 +240,7 @@ impl Kept {
         self.request.is_some() && self.answer.is_none()
     }
 
-    /// Whether this tells more about the attempt that is known already.
+    /// Whether this is the attempt that is recorded already, now with its line.
     fn is_attempt(&self, sent: Sent) -> bool {
         let known = Sent { line: None, ..sent };
         sent.line.is_some() && self.sent == Some(known)

@@ -147,7 +147,7 @@ async fn sessions_end_when_their_clients_stay_away() {
     assert!(is_there(&used));
     sleep(MINUTE * 60).await;
     assert!(!is_there(&used));
-    assert!(is_there(listens.session.id()), "whoever listens is present");
+    assert!(is_there(listens.session.id()), "a client that listens is present");
     assert_eq!(world.notes.records().len(), 1);
 }
 
