@@ -23,9 +23,9 @@ impl Splice {
     }
 }
 
-/// Carries out splices that do not overlap; those at the same place keep their order.
+/// Carries out splices that do not overlap. Of those that begin at the same place, insertions come first, in their order.
 pub(super) fn apply(text: &str, mut splices: Vec<Splice>) -> String {
-    splices.sort_by_key(|splice| splice.range.start);
+    splices.sort_by_key(|splice| (splice.range.start, splice.range.end));
     let mut edited = String::with_capacity(
         text.len() + splices.iter().map(|splice| splice.text.len()).sum::<usize>(),
     );

@@ -109,4 +109,9 @@ fn an_owned_toml_field_that_is_a_table_becomes_a_value() {
         "[mcp_servers.ours]\nenabled = true\n\n[mcp_servers.ours.url]\nA = \"b\"\n\n[z]\n",
         "[mcp_servers.ours]\nenabled = true\ntype = \"http\"\nurl = \"http://h/mcp\"\n\n\n[z]\n",
     );
+    check_update(
+        &TOML,
+        "a = 1\n\n[mcp_servers.ours.url]\nA = \"b\"\n\n[z]\n",
+        "a = 1\n\n[mcp_servers.ours]\ntype = \"http\"\nurl = \"http://h/mcp\"\n\n\n[z]\n",
+    );
 }
