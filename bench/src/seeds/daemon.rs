@@ -94,7 +94,7 @@ pub(super) async fn late(stage: &mut Stage<'_>) -> Result<Seen, BenchError> {
     };
     let comes = async {
         sleep(AWAY).await;
-        instance.mainstay(&["ls"]).await
+        instance.mainstay(&["daemon", "start"]).await
     };
     let ((took, told), _) = tokio::try_join!(call, comes)?;
     let (said, complaint) = (text(&told.stdout), text(&told.stderr));
@@ -121,7 +121,7 @@ pub(super) async fn stopped(stage: &mut Stage<'_>) -> Result<Seen, BenchError> {
     };
     let (answered, (begun, refused)) = tokio::try_join!(write, stop)?;
     check(refused < answered, || "the answer came before the first refusal".to_owned())?;
-    instance.mainstay(&["ls"]).await?;
+    instance.mainstay(&["daemon", "start"]).await?;
     stage.client(STEADY)?.echo().await?;
     let (refused, answered) = (refused - begun, answered - begun);
     let figure = format!("{}, then {}", figure(refused), figure(answered));

@@ -33,7 +33,9 @@ impl Instance {
     /// The socket's file name in [`Instance::run_dir`].
     pub const SOCKET: &'static str = "daemon.sock";
 
-    /// Chooses the directories from the environment: `$MAINSTAY_HOME`, or the XDG ones.
+    /// Chooses the directories from the environment: `$MAINSTAY_HOME`, or the XDG ones. The run directory is below the
+    /// state directory: `XDG_RUNTIME_DIR` is missing in the environment that many clients pass, and it is removed when
+    /// its user logs out.
     pub fn from_env(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, InstanceError> {
         let path = |name| get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         if let Some(home) = path("MAINSTAY_HOME") {
@@ -55,11 +57,7 @@ impl Instance {
             .or_else(|| home.map(|home| home.join(".local/state")))
             .ok_or(InstanceError::NoHome)?
             .join("mainstay");
-        let run_dir = match absolute("XDG_RUNTIME_DIR") {
-            Some(dir) => dir.join("mainstay"),
-            None => state.join("run"),
-        };
-        Ok(Self { state_dir: state, run_dir, config_file: config })
+        Ok(Self { run_dir: state.join("run"), state_dir: state, config_file: config })
     }
 
     /// The control socket.
@@ -130,9 +128,9 @@ mod tests {
         check(&[("HOME", "/h")], state, run, config);
         check(&[("HOME", "/h"), ("XDG_STATE_HOME", "rel")], state, run, config);
         let xdg = [("XDG_STATE_HOME", "/s"), ("XDG_RUNTIME_DIR", "/r")];
-        check(&xdg, "/s/mainstay", "/r/mainstay", None);
+        check(&xdg, "/s/mainstay", "/s/mainstay/run", None);
         let all = [xdg[0], xdg[1], ("HOME", "/h"), ("XDG_CONFIG_HOME", "/c")];
-        check(&all, "/s/mainstay", "/r/mainstay", Some("/c/mainstay/config.toml"));
+        check(&all, "/s/mainstay", "/s/mainstay/run", Some("/c/mainstay/config.toml"));
     }
 
     #[test]

@@ -16,9 +16,11 @@ mod client;
 mod error;
 mod instance;
 mod listen;
+mod location;
 mod model;
 mod protocol;
 mod registration;
+mod stop_mark;
 
 pub use client::{
     CallError, Connection, Dial, Grace, Wire, connect_if_present, connect_with_restart_grace,
@@ -27,6 +29,7 @@ pub use client::{
 pub use error::{ApiError, ErrorKind};
 pub use instance::{Instance, InstanceError};
 pub use listen::{Listen, ListenError};
+pub use location::{Location, Machine};
 pub use model::{
     AddressInfo, Connected, ContainerInfo, DaemonInfo, Described, EventRecord, LastExit, LogLine,
     McpInfo, NewToken, Outcome, PullProgress, ServerInfo, StatusReport, TokenInfo, WhyReport,

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use mainstay_api::Instance;
+use mainstay_api::{Instance, Location, Machine};
 use mainstay_engine::EngineError;
 
 use crate::StoreError;
@@ -102,6 +102,18 @@ pub fn prepare(instance: &Instance) -> Result<(), RunError> {
         make_private(dir)?;
     }
     make_private(&instance.logs_dir())
+}
+
+/// Records which run directory the daemon of an instance uses, so that every program finds it.
+pub fn record(instance: &Instance, service: bool) {
+    let Instance { state_dir, run_dir, .. } = instance.clone();
+    let location = Location { machine: Machine::current(), state_dir, run_dir, service };
+    // On a full disk the daemon serves without a record: most programs look in the right place anyway.
+    if Location::read(&instance.state_dir).as_ref() != Some(&location)
+        && let Err(error) = location.write(&instance.state_dir)
+    {
+        tracing::warn!(%error, "the location of the run directory cannot be recorded");
+    }
 }
 
 fn make_private(dir: &Path) -> Result<(), RunError> {

@@ -56,7 +56,7 @@ use succession::{Ending, make_room, until_told};
 use upkeep::{keep_entries, keep_watch, pass_on_news, sweep, trim_heap};
 use wake::{Awake, wake};
 
-pub use ground::{RunError, prepare};
+pub use ground::{RunError, prepare, record};
 pub use held::{Held, Orders, TAKE_OVER};
 pub use mainstay_engine::discover;
 pub use rehearse::{RehearseError, rehearse};

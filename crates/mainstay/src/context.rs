@@ -97,7 +97,7 @@ impl Context {
 
     /// The directories of the instance this command is about.
     pub(crate) fn instance(&self) -> Result<Instance, CliError> {
-        Ok(Instance::from_env(|name| self.caller.var(name).map(OsStr::to_owned))?)
+        Ok(Instance::find(|name| self.caller.var(name).map(OsStr::to_owned))?)
     }
 
     /// What the config file of that instance says; nothing if there is none.

@@ -85,9 +85,19 @@ pub(crate) enum CliError {
         #[help]
         help: Option<String>,
     },
+    /// The daemon was stopped on purpose.
+    #[error("Mainstay is stopped, because of `mainstay daemon stop`")]
+    #[diagnostic(help("`mainstay daemon start` starts it and its servers"))]
+    Stopped,
+    /// The state directory is shared with another machine.
+    #[error("the Mainstay of this home directory is running on another machine, `{host_name}`")]
+    #[diagnostic(help(
+        "stop it there with `mainstay daemon stop`, or set MAINSTAY_HOME to a directory of this machine"
+    ))]
+    OtherMachine { host_name: String },
     /// The daemon is not there, and whoever asks for it would take it along at its end.
     #[error("a server cannot start the daemon that supervises it: the daemon would end with it")]
-    #[diagnostic(help("start the daemon outside, for example with `mainstay ls` in a terminal"))]
+    #[diagnostic(help("start the daemon outside, with `mainstay daemon start` in a terminal"))]
     Supervised,
     /// The daemon is of another version.
     #[error(
@@ -95,8 +105,8 @@ pub(crate) enum CliError {
     )]
     #[diagnostic(help(
         "`mainstay daemon reload` brings a daemon to the program on disk: run it with the program \
-         that the daemon came from (or there `mainstay daemon stop --keep-servers`; the next \
-         command starts a new one)"
+         that the daemon came from (or there `mainstay daemon stop --keep-servers`; then \
+         `mainstay daemon start`)"
     ))]
     Skew { daemon: String, theirs: u32, ours: u32 },
     /// The connection broke off before the answer.
@@ -175,7 +185,11 @@ impl CliError {
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable { source, .. } => is_transient(source.kind()),
-            Self::NoHello { .. } | Self::Cut { .. } | Self::NotStarted { .. } => true,
+            Self::NoHello { .. }
+            | Self::Cut { .. }
+            | Self::NotStarted { .. }
+            | Self::Stopped
+            | Self::OtherMachine { .. } => true,
             Self::Api(error) => match error.kind {
                 ErrorKind::Unavailable | ErrorKind::Internal => true,
                 ErrorKind::NoSuchServer
@@ -206,6 +220,8 @@ impl CliError {
             | Self::Denied { .. }
             | Self::NoHello { .. }
             | Self::NotStarted { .. }
+            | Self::Stopped
+            | Self::OtherMachine { .. }
             | Self::Supervised
             | Self::Skew { .. }
             | Self::Cut { .. } => Exit::Unreachable,
@@ -257,6 +273,8 @@ impl CliError {
             | Self::Denied { .. }
             | Self::NoHello { .. }
             | Self::NotStarted { .. }
+            | Self::Stopped
+            | Self::OtherMachine { .. }
             | Self::Supervised
             | Self::Skew { .. }
             | Self::Cut { .. }

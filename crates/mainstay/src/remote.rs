@@ -1,7 +1,7 @@
 //! The daemon as this program reaches it.
 //!
-//! A daemon that is not there is started, unless that is forbidden. One that is ending or being
-//! replaced is waited for, all of the grace, whoever asks: a connection may be queued by the holder
+//! A daemon that is not there is started, unless that is forbidden or the user has stopped it. One that is ending or
+//! being replaced is waited for, all of the grace, whoever asks: a connection may be queued by the holder
 //! before there is a daemon to serve it. No request byte is written before the daemon has said
 //! hello, so all of that is safe to try again; once a request is on its way, nothing is.
 
@@ -89,8 +89,7 @@ impl Remote {
         self.finish(self.connect(request).await?.attach(request).await)
     }
 
-    /// The same for one who was a client before. Never starts a daemon: the holder brings back one
-    /// that died, and one that was stopped is to stay so until somebody asks for it.
+    /// The same for one who was a client before. Starts nothing: the holder brings back a daemon that died.
     pub(crate) async fn attach_again(
         &self,
         request: &Request,
@@ -100,16 +99,51 @@ impl Remote {
         self.finish(connection.attach(request).await)
     }
 
-    /// The same for one who knows that the daemon died together with its holder, so that nobody
-    /// brings it back: starts another one, unless that is forbidden.
+    /// The same, if there is no holder either: starts another daemon, unless that is forbidden, the user has stopped it, or a
+    /// service manager may be about to start it.
     pub(crate) async fn attach_after_death(
         &self,
         request: &Request,
+        waited: Duration,
     ) -> Result<(Connected, Wire), CliError> {
+        let managed = self.instance.is_managed() && waited < Grace::default().total;
         match self.start {
-            Start::With(_) => self.attach(request).await,
-            Start::Forbidden | Start::ByAServer => self.attach_again(request).await,
+            Start::With(_) if !managed => self.attach(request).await,
+            Start::With(_) | Start::Forbidden | Start::ByAServer => {
+                self.attach_again(request).await
+            }
         }
+    }
+
+    /// Starts the daemon at the user's wish. False if it is running already.
+    pub(crate) async fn start(&self) -> Result<bool, CliError> {
+        if self.probe().await?.is_some() {
+            return Ok(false);
+        }
+        match &self.start {
+            Start::With(launch) => self.meet_or_launch(launch).await.map(|_| true),
+            Start::ByAServer => Err(CliError::Supervised),
+            Start::Forbidden => Err(CliError::failed(
+                "MAINSTAY_NO_START is set, so no daemon is started",
+                "unset it, or run `mainstay daemon run`",
+            )),
+        }
+    }
+
+    /// Whether the user stopped the daemon, and nothing has started one since.
+    pub(crate) fn is_stopped_by_user(&self) -> bool {
+        self.instance.is_stopped_by_user()
+    }
+
+    /// Keeps clients and commands that only ask from starting a daemon.
+    pub(crate) fn mark_stopped(&self) -> Result<(), CliError> {
+        let failed = "the stop cannot be recorded, so clients may start the daemon again";
+        self.instance.mark_stopped().map_err(CliError::io(failed))
+    }
+
+    /// Removes the mark of a stop that failed.
+    pub(crate) fn clear_stopped(&self) {
+        let _disk_is_broken = self.instance.clear_stopped();
     }
 
     /// Connects to the daemon if there is one. Never starts it.
@@ -142,6 +176,12 @@ impl Remote {
     /// Connects, and starts the daemon if need be.
     async fn connect(&self, request: &Request) -> Result<Connection, CliError> {
         let connection = match &self.start {
+            Start::With(_) if self.is_stopped_by_user() && !starts_stopped_daemon(request) => {
+                match self.meet().await {
+                    Err(error) if error.is_absence() => return Err(CliError::Stopped),
+                    met => self.finish(met)?,
+                }
+            }
             Start::With(launch) => self.meet_or_launch(launch).await?,
             Start::Forbidden => self.finish(self.wait().await)?,
             Start::ByAServer => match self.wait().await {
@@ -167,7 +207,12 @@ impl Remote {
             };
             match launch.start().await? {
                 Launched::Ready => return self.finish(self.wait().await),
-                Launched::Taken if Instant::now() >= deadline => return Err(self.error(absence)),
+                Launched::Taken if Instant::now() >= deadline => {
+                    return Err(self.instance.other_machine().map_or_else(
+                        || self.error(absence),
+                        |machine| CliError::OtherMachine { host_name: machine.host_name },
+                    ));
+                }
                 Launched::Taken => sleep(grace.every).await,
             }
         }
@@ -184,12 +229,26 @@ impl Remote {
     }
 
     fn dial(&self) -> io::Result<UnixStream> {
-        mainstay_hold::socket::connect(&self.instance.run_dir, Instance::SOCKET)
+        // A daemon that was started meanwhile may use another run directory.
+        let instance = self.instance.clone().located();
+        mainstay_hold::socket::connect(&instance.run_dir, Instance::SOCKET)
     }
 
     fn error(&self, error: CallError) -> CliError {
         CliError::call(&self.instance.socket(), error)
     }
+}
+
+/// Whether a request is the wish to have servers running, so that it starts a daemon that the user has stopped.
+fn starts_stopped_daemon(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Run { .. }
+            | Request::Import { .. }
+            | Request::Pull { .. }
+            | Request::Start { .. }
+            | Request::Restart { .. }
+    )
 }
 
 /// Whether the socket's path cannot be one. A daemon says best what is wrong with it.
@@ -240,7 +299,8 @@ mod tests {
         let tried = async |start: Start| {
             let (state_dir, run_dir) = (dir.path().join("state"), dir.path().to_owned());
             let instance = Instance { state_dir, run_dir, config_file: None };
-            let tried = Remote { instance, start }.attach_after_death(&request).await;
+            let tried =
+                Remote { instance, start }.attach_after_death(&request, Duration::ZERO).await;
             tried.err().expect("there is no daemon")
         };
         for start in [Start::Forbidden, Start::ByAServer] {

@@ -38,6 +38,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
     Run(RunArgs),
+    Start(StartArgs),
     Status(StatusArgs),
     Stop(StopArgs),
     Reload(ReloadArgs),
@@ -70,6 +71,10 @@ impl RunArgs {
     }
 }
 
+/// Start the daemon and its servers in the background, after `mainstay daemon stop`
+#[derive(Debug, clap::Args)]
+pub(crate) struct StartArgs {}
+
 /// Show the daemon, without starting it
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusArgs {
@@ -80,7 +85,8 @@ pub(crate) struct StatusArgs {
 
 /// Stop the daemon and its servers
 ///
-/// The servers end with it, and come back with the next daemon.
+/// The servers end with it. It stays stopped, whatever clients ask for, until `mainstay daemon start`, `run`, `start`,
+/// `restart` or `import`, or until you log in (with `mainstay service install`) or reboot.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StopArgs {
     /// Leave the servers running, for the next daemon to take over
@@ -94,13 +100,14 @@ pub(crate) struct StopArgs {
 /// meanwhile, no session ends and no server is restarted. If it does not come up, the old one goes on.
 ///
 /// It keeps the environment that the running one was started with: a `MAINSTAY_LISTEN` that you set for this
-/// command does not count. For another environment: `mainstay daemon stop --keep-servers`, then any command.
+/// command does not count. For another environment: `mainstay daemon stop --keep-servers`, `mainstay daemon start`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReloadArgs {}
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     match args.action {
         Action::Run(args) => run_daemon(&args, ctx),
+        Action::Start(StartArgs {}) => start(ctx).await,
         Action::Status(args) => status(&args, ctx).await,
         Action::Stop(args) => stop(&args, ctx).await,
         Action::Reload(ReloadArgs {}) => reload(ctx).await,
@@ -110,8 +117,8 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
 async fn status(args: &StatusArgs, ctx: &mut Context) -> Result<(), CliError> {
     let remote = Remote::of(ctx)?;
     let Some(daemon) = remote.inspect().await? else {
-        let last_words = remote.last_words();
-        ctx.ui.answer(args.json, &None::<DaemonInfo>, |_| absence(last_words.as_ref()))?;
+        let absence = absence(remote.is_stopped_by_user(), remote.last_words().as_ref());
+        ctx.ui.answer(args.json, &None::<DaemonInfo>, |_| absence)?;
         return Err(CliError::Answered(Exit::Unreachable));
     };
     let now = now();
@@ -120,8 +127,11 @@ async fn status(args: &StatusArgs, ctx: &mut Context) -> Result<(), CliError> {
     Ok(())
 }
 
-fn absence(last_words: Option<&LastWords>) -> String {
+fn absence(stopped_by_user: bool, last_words: Option<&LastWords>) -> String {
     match last_words {
+        _ if stopped_by_user => {
+            "stopped by `mainstay daemon stop`; `mainstay daemon start` starts it".to_owned()
+        }
         Some(words) => format!("not running\n{}", words.of_given_up()),
         None => "not running".to_owned(),
     }
@@ -172,15 +182,25 @@ fn pids(daemon: &DaemonInfo) -> String {
     }
 }
 
+async fn start(ctx: &mut Context) -> Result<(), CliError> {
+    let remote = Remote::of(ctx)?;
+    let started = ctx.ui.waiting("starting the daemon", remote.start()).await?;
+    ctx.ui.say(if started { "the daemon is started" } else { "the daemon is already running" });
+    Ok(())
+}
+
 async fn stop(args: &StopArgs, ctx: &mut Context) -> Result<(), CliError> {
     let remote = Remote::of(ctx)?;
-    let stopped = ctx.ui.waiting("stopping", shut_down(&remote, args.keep_servers)).await?;
+    // Before the stop, so that no client starts another daemon right behind it.
+    let marked = remote.mark_stopped();
+    let stopped = ctx.ui.waiting("stopping", shut_down(&remote, args.keep_servers)).await;
+    let stopped = stopped.inspect_err(|_| remote.clear_stopped())?;
     match (stopped, args.keep_servers) {
         (false, _) => ctx.ui.say("no daemon is running"),
         (true, false) => ctx.ui.say("the daemon and its servers are stopped"),
         (true, true) => ctx.ui.say("the daemon is stopped; its servers run on"),
     }
-    Ok(())
+    marked
 }
 
 async fn reload(ctx: &mut Context) -> Result<(), CliError> {

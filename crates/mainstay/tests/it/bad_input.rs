@@ -235,6 +235,7 @@ fn a_damaged_event_log_is_moved_aside_and_work_goes_on() {
     let state = env.mainstay_home().join("state");
     let garbage = "this is no event log ".repeat(1000);
     fs::write(state.join("events.db"), &garbage).unwrap();
+    env.ok(["daemon", "start"]);
     env.once("time", "came up", |server| server["status"] == "running");
     assert_eq!(fs::read_to_string(state.join("events.db.damaged")).unwrap(), garbage);
     assert_eq!(env.events_called("time", "ready").len(), 1);
@@ -269,6 +270,8 @@ fn a_full_disk_stops_no_server_and_loses_nothing() {
     disk.json(["run", "more", "--wait", "--json", "--", &fixture]);
     assert_eq!(disk.names(), ["more", "time"]);
     let output = disk.run(["daemon", "stop", "--keep-servers"]);
+    assert_eq!(output.code, 0, "{output}");
+    let output = disk.run(["daemon", "start"]);
     assert_eq!(output.code, 0, "{output}");
     let events = disk.run(["events", "time"]).stdout;
     assert!(events.contains("killed by SIGKILL"), "written when there was room: {events}");
@@ -377,9 +380,10 @@ fn with_database(change: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Output {
     let good = fs::read(&path).unwrap();
     let bad = change(good.clone());
     fs::write(&path, &bad).unwrap();
-    let output = env.run(["ls"]);
+    let output = env.run(["daemon", "start"]);
     assert!(fs::read(&path).unwrap() == bad, "the file was touched");
     fs::write(&path, good).unwrap();
+    env.ok(["daemon", "start"]);
     env.once("time", "came back", |server| server["status"] == "running");
     output
 }

@@ -24,7 +24,7 @@ fn the_daemon_listens_where_the_file_says_unless_the_variable_does() {
     assert_eq!(listen(&env), Value::from(address.as_str()));
     env.ok(["daemon", "stop"]);
     let env = env.with_var("MAINSTAY_LISTEN", "127.0.0.1:0");
-    env.ok(["ls"]);
+    env.ok(["daemon", "start"]);
     assert_ne!(listen(&env), Value::from(address.as_str()));
 }
 

@@ -29,7 +29,7 @@ fn a_daemon_that_is_stopped_stays_so_and_the_session_goes_on_with_the_next_one()
     call(&mut client, 2, "count", &json!({}));
     assert_eq!(env.run(["daemon", "status"]).code, 4, "an open connection is no wish for a daemon");
     assert!(client.is_alive());
-    env.ok(["ls"]);
+    env.ok(["daemon", "start"]);
     assert_eq!(text(&client.message()), (json!(2), "2".to_owned()));
     let (code, lines, stderr) = client.end();
     assert_eq!((code, lines), (Some(0), Vec::new()), "{stderr}");

@@ -97,6 +97,7 @@ fn a_stopped_daemon_takes_its_servers_along_and_brings_them_back() {
     assert_eq!(env.run(["daemon", "status"]).code, 4);
     until("the shims are gone too", || env.processes().is_empty().then_some(()));
 
+    env.ok(["daemon", "start"]);
     env.once_running("on", 2);
     assert_eq!(env.server("off")["status"], "stopped");
     assert_eq!(env.server("off")["pid"], Value::Null);
@@ -110,6 +111,7 @@ fn a_daemon_can_be_stopped_without_its_servers() {
     let words = env.run(["daemon", "stop", "--keep-servers"]).stderr;
     assert!(words.contains("its servers run on"), "{words}");
     assert!(!is_alive(daemon) && is_alive(pid_of(&server)));
+    env.ok(["daemon", "start"]);
     assert_eq!(env.call("time", "pid", "{}"), server["pid"].to_string());
 }
 
@@ -131,11 +133,12 @@ fn a_server_cannot_start_the_daemon_that_supervises_it() {
     let ls = until("it was told", || fs::read_to_string(env.work().join("ls")).ok());
     let expected = "error: a server cannot start the daemon that supervises it: the daemon would \
                     end with it\n\
-                    help: start the daemon outside, for example with `mainstay ls` in a terminal\n";
+                    help: start the daemon outside, with `mainstay daemon start` in a terminal\n";
     assert_eq!(ls, expected);
     assert_eq!(fs::read_to_string(env.work().join("run")).unwrap(), expected);
     assert_eq!(env.run(["daemon", "status"]).code, 4, "no daemon runs");
 
+    env.ok(["daemon", "start"]);
     assert_eq!(env.server("time")["pid"], server["pid"], "one from outside takes over");
 }
 
@@ -261,6 +264,7 @@ fn a_run_that_nobody_knows_is_swept() {
     assert!(is_alive(pid_of(&server)));
 
     copy_database(&old, &state);
+    env.ok(["daemon", "start"]);
     assert_eq!(env.json(["ls", "--json"]), json!([]));
     until_dead(pid_of(&server));
     let run = env.mainstay_home().join("run");

@@ -188,6 +188,7 @@ fn why_shows_the_words_of_the_server_and_none_of_ours() {
     env.ok(["stop", "--all"]);
     // A new daemon knows no more than the log, in which we mark where each run begins and ends.
     env.ok(["daemon", "stop"]);
+    env.ok(["daemon", "start"]);
     assert!(env.ok(["logs", "mute"]).contains("--- run 1 "));
     assert_eq!(env.json(["why", "mute", "--json"])["stderr"], json!([]));
     assert_eq!(env.json(["why", "loud", "--json"])["stderr"], json!(["hello there"]));

@@ -43,7 +43,7 @@ fn a_whole_round_trip_may_begin_while_the_daemon_is_away() {
     env.ok(["daemon", "stop", "--keep-servers"]);
     let mut call = env.command(["call", "time", "count", "{}"]);
     let call = piped(call.env("MAINSTAY_NO_START", "1"));
-    env.ok(["ls"]);
+    env.ok(["daemon", "start"]);
     let (code, stdout, stderr) = end(call);
     assert_eq!((code, stdout.trim_end(), stderr.as_str()), (Some(0), "2", ""));
 }
@@ -196,7 +196,7 @@ fn a_daemon_that_speaks_otherwise_is_an_error() {
     exit: 4
     --- stderr
     error: the daemon is version 99.0.0 and speaks protocol 99, this program speaks 1
-    help: `mainstay daemon reload` brings a daemon to the program on disk: run it with the program that the daemon came from (or there `mainstay daemon stop --keep-servers`; the next command starts a new one)
+    help: `mainstay daemon reload` brings a daemon to the program on disk: run it with the program that the daemon came from (or there `mainstay daemon stop --keep-servers`; then `mainstay daemon start`)
     ");
 }
 

@@ -165,7 +165,9 @@ fn the_help_of_daemon_stop_tells_what_becomes_of_the_servers() {
     --- stdout
     Stop the daemon and its servers
 
-    The servers end with it, and come back with the next daemon.
+    The servers end with it. It stays stopped, whatever clients ask for, until `mainstay daemon start`,
+    `run`, `start`, `restart` or `import`, or until you log in (with `mainstay service install`) or
+    reboot.
 
     Usage: mainstay daemon stop [OPTIONS]
 

@@ -12,6 +12,7 @@ mod connect_outage;
 mod daemon_life;
 mod docker;
 mod env;
+mod environments;
 mod everyday;
 mod grace;
 mod help;

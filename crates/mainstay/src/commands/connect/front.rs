@@ -4,9 +4,8 @@
 //! as long as it likes. While it is away the client is still listened to, and gets the answers that
 //! cannot wait.
 //!
-//! The first connection may start a daemon. The later ones start none in place of one that was stopped,
-//! which takes its socket along. A socket that nobody listens at was left behind by a daemon that died
-//! together with its holder: when nobody has come for as long as the grace, a daemon is started again.
+//! If there is neither a daemon nor a holder that would restart it, a daemon is started at once. Exceptions: the user has
+//! stopped it, or a service manager gets the time of the grace to start it.
 
 use std::cell::{Cell, RefCell};
 use std::future::pending;
@@ -14,7 +13,7 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
-use mainstay_api::{Connected, Grace, MAX_LINE, MAX_MESSAGE, Request, Wire};
+use mainstay_api::{Connected, Grace, MAX_LINE, MAX_MESSAGE, Request, Wire, is_transient};
 use mainstay_core::{ServerName, with_causes};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -33,7 +32,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 const SELDOM: Duration = Duration::from_secs(2);
 
 /// How long after a daemon could not be started that is tried again.
-const START_AGAIN: Duration = Duration::from_secs(60);
+const START_AGAIN: Duration = Duration::from_secs(10);
 
 /// What a client is told that has ended before its answers came.
 const GONE: &str = "the Mainstay daemon ended during this request; asking again is safe";
@@ -49,8 +48,13 @@ pub(super) trait Daemon {
     /// Another one, if somebody is there to give it. Starts nothing.
     async fn attach_again(&self, request: &Request) -> Result<Link, CliError>;
 
-    /// The same, for one who knows that the daemon died: starts another one if that is allowed.
-    async fn attach_after_death(&self, request: &Request) -> Result<Link, CliError>;
+    /// The same, when nobody listens at the socket and this client has waited for so long: starts a daemon if that is
+    /// allowed.
+    async fn attach_after_death(
+        &self,
+        request: &Request,
+        waited: Duration,
+    ) -> Result<Link, CliError>;
 }
 
 impl Daemon for Remote {
@@ -62,8 +66,12 @@ impl Daemon for Remote {
         self.attach_again(request).await
     }
 
-    async fn attach_after_death(&self, request: &Request) -> Result<Link, CliError> {
-        self.attach_after_death(request).await
+    async fn attach_after_death(
+        &self,
+        request: &Request,
+        waited: Duration,
+    ) -> Result<Link, CliError> {
+        self.attach_after_death(request, waited).await
     }
 }
 
@@ -199,14 +207,18 @@ impl<D: Daemon> Front<D> {
     ) -> Result<Link, CliError> {
         let request = self.request();
         let begun = Instant::now();
-        let mut may_start = begun + Grace::default().total;
+        let mut may_start = begun;
+        let mut not_started = None;
         let mut told = false;
         sleep_until(next_try).await;
         loop {
             let mut attached = self.daemon.attach_again(&request).await;
-            if is_orphaned(&attached) && Instant::now() >= may_start {
-                attached = self.daemon.attach_after_death(&request).await;
-                may_start = Instant::now() + START_AGAIN;
+            if is_absent(&attached) && Instant::now() >= may_start {
+                attached = self.daemon.attach_after_death(&request, begun.elapsed()).await;
+                if let Err(error @ CliError::NotStarted { .. }) = &attached {
+                    may_start = Instant::now() + START_AGAIN;
+                    not_started = Some(with_causes(error));
+                }
             }
             let error = match attached {
                 Err(error) if error.may_pass() => error,
@@ -214,7 +226,8 @@ impl<D: Daemon> Front<D> {
             };
             let pause = pause(begun.elapsed());
             if pause == SELDOM && !told {
-                say(&format!("{}; waiting for it", with_causes(&error)));
+                let why = not_started.take().unwrap_or_else(|| with_causes(&error));
+                say(&format!("{why}; waiting for it"));
                 told = true;
             }
             sleep(pause).await;
@@ -328,10 +341,9 @@ impl<D: Daemon> Front<D> {
     }
 }
 
-/// Whether nobody listens at a socket that is still there: who is stopped takes it along.
-fn is_orphaned(attached: &Result<Link, CliError>) -> bool {
-    matches!(attached, Err(CliError::Unreachable { source, .. })
-        if source.kind() == io::ErrorKind::ConnectionRefused)
+/// Whether nobody listens at the socket: there is no holder either.
+fn is_absent(attached: &Result<Link, CliError>) -> bool {
+    matches!(attached, Err(CliError::Unreachable { source, .. }) if is_transient(source.kind()))
 }
 
 /// How long to wait before the next try, when the daemon has been away for so long.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mainstay_api::{ApiError, ErrorKind, Instance};
-use mainstay_daemon::{AccessSettings, Config, Held, RunError, TAKE_OVER};
+use mainstay_daemon::{AccessSettings, Config, Held, Orders, RunError, TAKE_OVER};
 use mainstay_hold::holder::{self, First, HoldError};
 
 use super::RunArgs;
@@ -77,21 +77,27 @@ fn hold(args: &RunArgs, ctx: &Context, announce: impl FnOnce(&First)) -> Result<
     };
     // What is wrong with the settings is better said before anything is started.
     let config = config(ctx, args.foreground()).map_err(|error| told(&error))?;
-    mainstay_daemon::prepare(&config.instance).map_err(|error| Unheld::Failed(word_of(&error)))?;
+    let instance = config.instance;
+    mainstay_daemon::prepare(&instance).map_err(|error| Unheld::Failed(word_of(&error)))?;
     let mut word = None;
     let tell = |first| {
+        if let First::Ready = first {
+            mainstay_daemon::record(&instance, args.service);
+            // A mark that stays would only keep `connect` from starting a daemon later.
+            let _disk_is_full = instance.clear_stopped();
+        }
         announce(&first);
         if let First::Failed(text) = first {
             word = Some(text);
         }
     };
-    let ours = holder_config(&config.instance, &config.exe, args.foreground());
+    let ours = holder_config(&instance, &config.exe, args.foreground());
     let ended =
         if args.service { holder::run_when_free(ours, tell) } else { holder::run(ours, tell) };
     if let Some(word) = word {
         return Err(Unheld::Failed(read_word(&word)));
     }
-    ended.map_err(|error| unheld(error, &config.instance))
+    ended.map_err(|error| unheld(error, &instance))
 }
 
 fn unheld(error: HoldError, instance: &Instance) -> Unheld {
@@ -154,9 +160,7 @@ fn serve(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
         CliError::io("this is for the holder to start, whose socket is its standard input");
     let (held, orders) = Held::take_up().map_err(holder)?;
     let served = match config(ctx, args.to_stderr) {
-        Ok(config) => {
-            mainstay_daemon::run(config, held.clone(), orders).map_err(|error| word_of(&error))
-        }
+        Ok(config) => run_prepared(config, &held, orders).map_err(|error| word_of(&error)),
         // Whoever reads it may have one line for it.
         Err(error) => {
             Err(ApiError { kind: ErrorKind::Invalid, message: error.line(), help: error.advice() })
@@ -167,6 +171,12 @@ fn serve(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
         let _holder_gone = held.failed(&word);
         CliError::Answered(Exit::Failed)
     })
+}
+
+fn run_prepared(config: Config, held: &Held, orders: Orders) -> Result<(), RunError> {
+    mainstay_daemon::prepare(&config.instance)?;
+    mainstay_daemon::record(&config.instance, config.instance.is_managed());
+    mainstay_daemon::run(config, held.clone(), orders)
 }
 
 fn word_of(error: &RunError) -> ApiError {

@@ -160,6 +160,8 @@ fn free(stat: &StatVfs) -> u64 {
 pub(super) struct Prospect<'a> {
     /// Whether it has all that it needs.
     pub(super) can_start: bool,
+    /// Whether `mainstay daemon stop` ended the last one.
+    pub(super) stopped_by_user: bool,
     /// What the last one left, if that was given up.
     pub(super) last_words: Option<&'a LastWords>,
 }
@@ -178,7 +180,7 @@ pub(super) fn daemon_check(
         Ok(Some(daemon)) => {
             let theirs = &daemon.version;
             Check::new("daemon", Level::Warn, format!("version {theirs}, this program is {ours}"))
-                .help("`mainstay daemon stop --keep-servers`, then any command starts the new one")
+                .help("`mainstay daemon stop --keep-servers`, then `mainstay daemon start`")
         }
         Ok(None) => absent_daemon(prospect),
         Err(error) => {
@@ -189,7 +191,12 @@ pub(super) fn daemon_check(
 }
 
 /// No daemon is there, which is no problem in itself.
-fn absent_daemon(Prospect { can_start, last_words }: Prospect<'_>) -> Check {
+fn absent_daemon(prospect: Prospect<'_>) -> Check {
+    let Prospect { can_start, stopped_by_user, last_words } = prospect;
+    if stopped_by_user {
+        return Check::new("daemon", Level::Ok, "stopped by `mainstay daemon stop`")
+            .help("`mainstay daemon start` starts it and its servers");
+    }
     let told = last_words.map(|words| format!("; {}", words.of_given_up())).unwrap_or_default();
     if !can_start {
         let detail = format!("not running, and cannot be started like this{told}");
@@ -267,14 +274,14 @@ fn bindable(wanted: Option<SocketAddr>) -> Check {
 
 /// The listener of the daemon that runs, and whether it is where it should be.
 fn listener_of(daemon: &DaemonInfo, wanted: Option<SocketAddr>) -> Check {
-    let anew = "`mainstay daemon stop --keep-servers`, then any command starts a new one";
+    let anew = "`mainstay daemon stop --keep-servers`, then `mainstay daemon start`";
     let Some(address) = &daemon.listen else {
         let taken = || format!("another program has {}", wanted.unwrap_or(Listen::DEFAULT));
         let why = daemon.listen_problem.clone().unwrap_or_else(taken);
         let what = format!("{why}, so no client reaches us over HTTP");
         return Check::new("listener", Level::Warn, what).help(
             "the daemon takes the address as soon as it is free; or set MAINSTAY_LISTEN to another \
-             one and restart the daemon (`mainstay daemon stop --keep-servers`)",
+             one and restart the daemon (`mainstay daemon stop --keep-servers`, `mainstay daemon start`)",
         );
     };
     let is_at = |wanted: SocketAddr| {
@@ -429,7 +436,7 @@ mod tests {
     #[test]
     fn an_absent_daemon_is_no_problem() {
         let check = |can_start, last_words| {
-            let prospect = Prospect { can_start, last_words };
+            let prospect = Prospect { can_start, stopped_by_user: false, last_words };
             let Check { level, detail, help, .. } = daemon_check(&Ok(None), prospect);
             (level, detail, help.unwrap_or_default())
         };
@@ -445,7 +452,7 @@ mod tests {
         let (level, detail, _) = check(false, Some(&words));
         assert_eq!(level, Level::Fail);
         assert!(detail.ends_with(": bad file"), "{detail}");
-        let prospect = Prospect { can_start: true, last_words: None };
+        let prospect = Prospect { can_start: true, stopped_by_user: false, last_words: None };
         assert_eq!(daemon_check(&Err(CliError::OutputClosed), prospect).level, Level::Fail);
     }
 }

@@ -47,7 +47,7 @@ fn a_daemon_that_was_given_up_is_told_until_another_one_serves() {
     assert_snapshot!(env.run(["daemon", "status"]), @"
     exit: 4
     --- stdout
-    not running
+    stopped by `mainstay daemon stop`; `mainstay daemon start` starts it
     ");
 }
 
