@@ -6,8 +6,8 @@
 //! - A listener that was asked for stays open until it is released, whatever daemons do: connections
 //!   wait for the next daemon and none is refused.
 //! - A daemon that dies is started again, at once at first, then ever later while they live less than a
-//!   second. After five such deaths in a row the holder gives up, closes the listeners and leaves the
-//!   last words in the run directory. Daemons that live longer, but not long, are started again after a pause.
+//!   second: after a minute at most, after 5 s if a client waits, and without limit. From the third such death in a row
+//!   on the run directory says why. Daemons that live longer, but not long, are started again after a pause.
 //! - A daemon is replaced without a gap: its successor prepares beside it and serves when the old one has
 //!   yielded. A successor that is no good is undone, in the end by the program that was there before.
 //! - An end on purpose closes the listeners first, so a late client is refused rather than left waiting,
@@ -55,6 +55,7 @@ pub use self::last_words::FILE as LAST_WORDS;
 pub use self::link::{Link, Order, Welcome};
 use self::listeners::Listeners;
 use self::lock::Attempt;
+pub use self::lock::pid;
 use self::message::{ToDaemon, ToHolder, VERSION};
 use self::notify::Notify;
 use self::packet::{Buffer, Packet};
@@ -107,11 +108,6 @@ pub enum HoldError {
     Lock(io::Error),
     /// The first daemon did not start, as was told.
     NotStarted,
-    /// The daemon died again and again.
-    GaveUp {
-        /// How it ended, and its last words.
-        last_words: String,
-    },
     /// The system refused something that the holder cannot do without.
     Io {
         /// What was attempted.
@@ -128,7 +124,6 @@ impl fmt::Display for HoldError {
             Self::Taken { pid: None } => f.write_str("another process has the lock"),
             Self::Lock(source) => write!(f, "the lock cannot be used: {source}"),
             Self::NotStarted => f.write_str("the daemon did not start"),
-            Self::GaveUp { last_words } => write!(f, "the daemon keeps dying: {last_words}"),
             Self::Io { attempt, source } => write!(f, "cannot {attempt}: {source}"),
         }
     }
@@ -138,7 +133,7 @@ impl std::error::Error for HoldError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Lock(source) | Self::Io { source, .. } => Some(source),
-            Self::Taken { .. } | Self::NotStarted | Self::GaveUp { .. } => None,
+            Self::Taken { .. } | Self::NotStarted => None,
         }
     }
 }
@@ -234,7 +229,6 @@ fn hold(
 }
 
 fn finish<T: FnOnce(First)>(holder: Holder<T>) -> Result<(), HoldError> {
-    let run_dir = holder.config.run_dir.clone();
     let (outcome, tell) = holder.live().map_err(io_error("wait for the daemon"))?;
     match outcome {
         Outcome::Done => Ok(()),
@@ -243,11 +237,6 @@ fn finish<T: FnOnce(First)>(holder: Holder<T>) -> Result<(), HoldError> {
                 tell(First::Failed(word));
             }
             Err(HoldError::NotStarted)
-        }
-        Outcome::GaveUp(last_words) => {
-            // They are in the error too; a full disk must not hide it.
-            let _no_space = last_words::leave(&run_dir, &last_words);
-            Err(HoldError::GaveUp { last_words })
         }
     }
 }

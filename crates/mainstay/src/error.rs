@@ -85,6 +85,13 @@ pub(crate) enum CliError {
         #[help]
         help: Option<String>,
     },
+    /// The holder tries to start a daemon again and again.
+    #[error("the daemon keeps failing: {message}")]
+    Failing {
+        message: String,
+        #[help]
+        help: String,
+    },
     /// The daemon was stopped on purpose.
     #[error("Mainstay is stopped, because of `mainstay daemon stop`")]
     #[diagnostic(help("`mainstay daemon start` starts it and its servers"))]
@@ -188,6 +195,7 @@ impl CliError {
             Self::NoHello { .. }
             | Self::Cut { .. }
             | Self::NotStarted { .. }
+            | Self::Failing { .. }
             | Self::Stopped
             | Self::OtherMachine { .. } => true,
             Self::Api(error) => match error.kind {
@@ -220,6 +228,7 @@ impl CliError {
             | Self::Denied { .. }
             | Self::NoHello { .. }
             | Self::NotStarted { .. }
+            | Self::Failing { .. }
             | Self::Stopped
             | Self::OtherMachine { .. }
             | Self::Supervised
@@ -273,6 +282,7 @@ impl CliError {
             | Self::Denied { .. }
             | Self::NoHello { .. }
             | Self::NotStarted { .. }
+            | Self::Failing { .. }
             | Self::Stopped
             | Self::OtherMachine { .. }
             | Self::Supervised

@@ -1,6 +1,6 @@
-//! What a daemon that could not live left behind, for people.
+//! Why daemons keep failing, for people.
 //!
-//! A holder that gives up keeps the last words of its daemon in a file of the run directory. The next
+//! A holder whose daemons keep failing reports why in a file of the run directory. The next
 //! daemon that serves removes it, so while the file is there no other one has served since.
 
 use std::fs::File;
@@ -26,7 +26,7 @@ pub(crate) struct LastWords {
 }
 
 impl LastWords {
-    /// Those of the daemon that was given up, if no other one has served since.
+    /// Those of the last of several daemons that failed, if no other one has served since.
     pub(crate) fn left_in(run_dir: &Path) -> Option<Self> {
         let words = read(&run_dir.join(LAST_WORDS)).ok()?;
         Some(Self::parse(&String::from_utf8_lossy(&words)))
@@ -46,17 +46,17 @@ impl LastWords {
         Some(Self { message: format!("{before}{}{rest}", error.message), help: error.help })
     }
 
-    /// That a daemon was given up, in one line.
-    pub(crate) fn of_given_up(&self) -> String {
+    /// The message in one line of bounded length; none if there was no room on the disk for it.
+    pub(crate) fn line(&self) -> Option<String> {
         let lines = self.message.lines().map(str::trim).filter(|line| !line.is_empty());
         let words = tame(&lines.collect::<Vec<_>>().join(" "));
-        let given_up = "the last one was given up, because it kept dying";
-        // A full disk has no room for words.
-        if words.is_empty() {
-            given_up.to_owned()
-        } else {
-            format!("{given_up}: {}", clip(&words, WIDTH))
-        }
+        (!words.is_empty()).then(|| clip(&words, WIDTH))
+    }
+
+    /// That daemons failed again and again, in one line.
+    pub(crate) fn of_failing(&self) -> String {
+        let failing = "the last ones failed";
+        self.line().map_or_else(|| failing.to_owned(), |line| format!("{failing}: {line}"))
     }
 }
 
@@ -88,13 +88,13 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_was_given_up_is_told_in_one_line() {
-        let line = |words: &str| LastWords::parse(words).of_given_up();
-        let given_up = "the last one was given up, because it kept dying";
-        assert_eq!(line(""), given_up);
+    fn daemons_that_keep_failing_are_reported_in_one_line() {
+        let line = |words: &str| LastWords::parse(words).of_failing();
+        let failing = "the last ones failed";
+        assert_eq!(line(""), failing);
         let told = line("it exited with 101:\n\n  thread `main` panicked\u{7}\n");
-        assert_eq!(told, format!("{given_up}: it exited with 101: thread `main` panicked"));
-        assert_eq!(line(&"x".repeat(1_000)).chars().count(), given_up.len() + 2 + WIDTH);
+        assert_eq!(told, format!("{failing}: it exited with 101: thread `main` panicked"));
+        assert_eq!(line(&"x".repeat(1_000)).chars().count(), failing.len() + 2 + WIDTH);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use mainstay_api::{
     connect_if_present, connect_with_restart_grace,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
@@ -148,7 +148,7 @@ impl Remote {
 
     /// Connects to the daemon if there is one. Never starts it.
     pub(crate) async fn probe(&self) -> Result<Option<Connection>, CliError> {
-        match self.meet().await {
+        match connect_if_present(&|| self.dial(), self.short_grace()).await {
             Ok(connection) => Ok(Some(connection)),
             Err(error) if error.is_absence() => Ok(None),
             Err(error) => Err(self.error(error)),
@@ -163,9 +163,14 @@ impl Remote {
         }
     }
 
-    /// The last words of a daemon that was given up, if no other one has served since.
+    /// Why the last daemons failed, if no other one has served since.
     pub(crate) fn last_words(&self) -> Option<LastWords> {
         LastWords::left_in(&self.instance.run_dir)
+    }
+
+    /// The process of the holder, if one has the lock of this instance.
+    pub(crate) fn holder(&self) -> Option<u32> {
+        mainstay_hold::holder::pid(&self.instance.state_dir)
     }
 
     /// The answer to a request, or the error with the socket it was meant for.
@@ -235,7 +240,25 @@ impl Remote {
     }
 
     fn error(&self, error: CallError) -> CliError {
-        CliError::call(&self.instance.socket(), error)
+        match (error, self.last_words()) {
+            (CallError::NoHello, Some(words)) => {
+                let again = "Mainstay tries again every minute, and every 5 s while a client waits";
+                CliError::Failing {
+                    message: words.line().unwrap_or_else(|| "the disk may be full".to_owned()),
+                    help: words.help.map_or(again.to_owned(), |help| format!("{help}; {again}")),
+                }
+            }
+            (error, _) => CliError::call(&self.instance.socket(), error),
+        }
+    }
+
+    /// How long a daemon is waited for by those who only want to know whether there is one.
+    fn short_grace(&self) -> Grace {
+        let usual = Grace::default();
+        match self.last_words() {
+            Some(_) => Grace { total: Duration::from_secs(1), ..usual },
+            None => usual,
+        }
     }
 }
 
@@ -264,6 +287,11 @@ impl Ending {
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
         pidfd_open(pid, PidfdFlags::empty()).ok().map(Self)
+    }
+
+    /// Asks the process to end.
+    pub(crate) fn terminate(&self) {
+        let _gone_already = pidfd_send_signal(&self.0, Signal::TERM);
     }
 
     /// Waits for the end, and tells whether it came within the limit.

@@ -94,7 +94,6 @@ fn held(result: &Result<(), HoldError>) -> u8 {
         Ok(()) => 0,
         Err(HoldError::Taken { .. }) => 10,
         Err(HoldError::NotStarted) => 11,
-        Err(HoldError::GaveUp { .. }) => 12,
         Err(HoldError::Lock(_) | HoldError::Io { .. }) => 13,
     }
 }

@@ -1,4 +1,4 @@
-//! What a holder that gave up leaves behind, for whoever wonders why nobody serves.
+//! The report of a holder whose daemons keep failing: why the last one ended.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -63,6 +63,14 @@ pub(super) fn owner(state_dir: &Path) -> io::Result<Option<u32>> {
     Ok(fs::read_to_string(path(state_dir))?.trim().parse().ok())
 }
 
+/// The process of the holder, if the lock is taken.
+pub fn pid(state_dir: &Path) -> Option<u32> {
+    let file = File::open(path(state_dir)).ok()?;
+    // A shared lock does not get into the way of other commands that ask.
+    let is_free = flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
+    if is_free { None } else { owner(state_dir).ok().flatten() }
+}
+
 /// Waits until the lock is free and takes it.
 pub(super) fn wait(mut file: File) -> io::Result<File> {
     retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
@@ -110,7 +118,9 @@ mod tests {
             panic!("a copy is enough")
         };
         assert_eq!(pid, Some(std::process::id()));
+        assert_eq!(super::pid(dir.path()), pid);
         drop(copy);
+        assert_eq!(super::pid(dir.path()), None);
         wait(other).unwrap();
     }
 

@@ -1,7 +1,8 @@
 //! What a holder does next, decided: facts and the time come in, actions go out.
 //!
 //! One daemon serves. When it dies, the next one is started, at once at first and ever later while none
-//! of them lives for long, until the holder gives up. When it asks for a successor, one is started in
+//! of them lives for long, without limit: the wait is at most a minute, and 5 s if a client waits. When it asks for a
+//! successor, one is started in
 //! standby; it is told to go when the old one has yielded or ended, never before. A successor that is
 //! no good before that costs nothing; one that is no good afterwards is killed and undone.
 //!
@@ -16,6 +17,7 @@
 
 mod daemon;
 mod news;
+mod phase;
 mod replacing;
 #[cfg(test)]
 mod tests;
@@ -25,19 +27,23 @@ use std::time::{Duration, Instant};
 
 use self::daemon::{Daemon, END, HEED};
 pub(super) use self::news::{Action, End, Event, Outcome, Start, Word};
-use self::replacing::{Stage, Successor, Trial, Undone};
+use self::phase::{Phase, Serving};
+use self::replacing::{Stage, Successor, Undone};
 
 /// How long a daemon must serve for its death to be a first one.
 const STABLE: Duration = Duration::from_secs(1);
 
-/// How long to wait before the next start, by the number of daemons in a row that were not stable.
-const WAITS: [Duration; 5] = [
-    Duration::ZERO,
-    Duration::from_millis(100),
-    Duration::from_millis(200),
-    Duration::from_millis(400),
-    Duration::from_millis(800),
-];
+/// How long to wait before the next start after a daemon that was not stable. Each further one in a row doubles it.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+
+/// No wait is longer.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// How long to wait at most if a client is waiting for a daemon.
+const MAX_WAIT_OF_CLIENT: Duration = Duration::from_secs(5);
+
+/// After this many daemons in a row that were not stable, their end is reported.
+const REPORTED: usize = 3;
 
 /// A daemon that served for less time is short-lived.
 const LONG_LIVED: Duration = Duration::from_secs(30);
@@ -75,36 +81,10 @@ pub(super) struct Plan {
     /// The program that the holder executes itself, as soon as no other daemon is left.
     reexec: Option<PathBuf>,
     last_words: Option<String>,
+    /// Whether a report says that daemons keep failing.
+    reported: bool,
     started: u32,
     actions: Vec<Action>,
-}
-
-#[derive(Debug)]
-enum Phase {
-    /// No daemon serves, until the next is started.
-    Resting {
-        until: Instant,
-    },
-    /// No daemon serves, until a program is put back.
-    Restoring(Undone),
-    /// One daemon serves, or is about to.
-    Serving(Serving),
-    /// The end was asked for or cannot be helped.
-    Ending {
-        daemon: Option<Daemon>,
-        outcome: Outcome,
-    },
-    Over,
-}
-
-#[derive(Debug)]
-struct Serving {
-    daemon: Daemon,
-    ready: Option<Instant>,
-    /// When its silence is taken for a hang, if it pulses.
-    hung: Option<Instant>,
-    /// Of a successor that was told to go and has to prove itself.
-    trial: Option<Trial>,
 }
 
 impl Plan {
@@ -112,7 +92,7 @@ impl Plan {
     pub(super) fn begin(now: Instant, exe: PathBuf) -> Self {
         Self {
             exe,
-            phase: Phase::Resting { until: now },
+            phase: Phase::rest_until(now),
             successor: None,
             leaving: Vec::new(),
             unstable: 0,
@@ -122,6 +102,7 @@ impl Plan {
             undone: None,
             reexec: None,
             last_words: None,
+            reported: false,
             started: 0,
             actions: Vec::new(),
         }
@@ -145,6 +126,7 @@ impl Plan {
             Event::Gone(id, end) => self.bury(now, id, &end),
             Event::Restored(done) => self.restored(now, done),
             Event::Signal => self.signal(now),
+            Event::ClientWaits => self.hurry(now),
             Event::Tick => {}
         }
         self.keep_limits(now);
@@ -155,7 +137,7 @@ impl Plan {
     /// When [`Event::Tick`] is due next, if ever.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let of_phase = match &self.phase {
-            Phase::Resting { until } => Some(*until),
+            Phase::Resting { until, watch_from } => Some(watch_from.unwrap_or(*until).min(*until)),
             Phase::Serving(serving) => serving.deadline(),
             Phase::Ending { daemon, .. } => daemon.as_ref().and_then(Daemon::deadline),
             Phase::Restoring(_) | Phase::Over => None,
@@ -176,6 +158,16 @@ impl Plan {
             | Phase::Ending { daemon: None, .. }
             | Phase::Over => false,
         }
+    }
+
+    /// Whether [`Event::ClientWaits`] is wanted, when a connection waits at a listener.
+    pub(super) fn watches_listeners(&self) -> bool {
+        matches!(self.phase, Phase::Resting { watch_from: None, .. })
+    }
+
+    /// Whether no daemon is running or being started.
+    pub(super) fn is_resting(&self) -> bool {
+        matches!(self.phase, Phase::Resting { .. })
     }
 
     /// The daemon that is to take the place of this one.
@@ -212,6 +204,9 @@ impl Plan {
         }
         self.reexec = can_hold.then(|| self.exe.clone());
         (self.replacement_failed, self.last_words) = (None, None);
+        if std::mem::take(&mut self.reported) {
+            self.actions.push(Action::ClearReport);
+        }
         if !self.proven {
             self.proven = true;
             self.actions.push(Action::First);
@@ -277,7 +272,7 @@ impl Plan {
             Phase::Serving(serving) if serving.daemon.id == id => {
                 let (ready, trial) = (serving.ready, serving.trial.take());
                 let why = serving.daemon.why(end);
-                self.phase = Phase::Resting { until: now };
+                self.phase = Phase::rest_until(now);
                 match trial {
                     Some(trial) => self.undo(trial, why),
                     None => self.succeed(now, ready, why),
@@ -304,8 +299,7 @@ impl Plan {
         self.start_again(now, ready, why);
     }
 
-    /// Whoever served does so no more, for this reason: another one is started, unless that was in vain
-    /// too often.
+    /// Whoever served does so no more, for this reason: another one is started.
     pub(super) fn start_again(&mut self, now: Instant, ready: Option<Instant>, text: String) {
         if !self.proven {
             return self.end(Outcome::NotStarted(text.into_bytes()));
@@ -313,14 +307,22 @@ impl Plan {
         let served = ready.map(|ready| now.saturating_duration_since(ready)).unwrap_or_default();
         self.unstable = if served >= STABLE { 0 } else { self.unstable + 1 };
         self.short_lived = if served >= LONG_LIVED { 0 } else { self.short_lived + 1 };
-        match WAITS.get(self.unstable) {
-            Some(wait) => {
-                let pause =
-                    if self.short_lived > MAX_IMMEDIATE { RESTART_PAUSE } else { Duration::ZERO };
-                self.last_words = Some(text);
-                self.phase = Phase::Resting { until: now + pause.max(*wait) };
-            }
-            None => self.end(Outcome::GaveUp(text)),
+        if self.unstable >= REPORTED {
+            self.reported = true;
+            self.actions.push(Action::Report(text.clone()));
+        }
+        let pause = if self.short_lived > MAX_IMMEDIATE { RESTART_PAUSE } else { Duration::ZERO };
+        self.last_words = Some(text);
+        self.phase = Phase::Resting {
+            until: now + pause.max(wait(self.unstable)),
+            watch_from: Some(now + MAX_WAIT_OF_CLIENT),
+        };
+    }
+
+    /// A client waits for a daemon: the next one is started at once.
+    fn hurry(&mut self, now: Instant) {
+        if self.watches_listeners() {
+            self.phase = Phase::rest_until(now);
         }
     }
 
@@ -342,6 +344,9 @@ impl Plan {
     /// Kills whoever had its time.
     fn keep_limits(&mut self, now: Instant) {
         match &mut self.phase {
+            Phase::Resting { watch_from, .. } if watch_from.is_some_and(|from| now >= from) => {
+                *watch_from = None;
+            }
             Phase::Serving(serving) => {
                 if let Some(fault) = serving.overdue(now) {
                     self.actions.extend(serving.daemon.condemn(fault));
@@ -369,7 +374,7 @@ impl Plan {
     /// Does what only waited for its time, or for everybody's end.
     fn proceed(&mut self, now: Instant) {
         match &self.phase {
-            Phase::Resting { until } if now >= *until => match self.undone.take() {
+            Phase::Resting { until, .. } if now >= *until => match self.undone.take() {
                 Some(undone) => {
                     let Undone { from, to } = undone.clone();
                     self.actions.push(Action::Restore { from, to });
@@ -441,16 +446,11 @@ impl Plan {
     }
 }
 
-impl Serving {
-    fn deadline(&self) -> Option<Instant> {
-        let hung = self.hung.filter(|_| !self.daemon.is_killed());
-        self.daemon.deadline().into_iter().chain(hung).min()
-    }
-
-    fn overdue(&self, now: Instant) -> Option<&'static str> {
-        let hung = self.hung.is_some_and(|at| now >= at).then_some("it hung");
-        self.daemon.overdue(now).or(hung)
-    }
+/// How long to wait after so many daemons in a row that were not stable.
+fn wait(unstable: usize) -> Duration {
+    let Some(doublings) = unstable.checked_sub(1) else { return Duration::ZERO };
+    let factor = u32::try_from(doublings).ok().and_then(|doublings| 1_u32.checked_shl(doublings));
+    factor.map_or(MAX_WAIT, |factor| FIRST_WAIT.saturating_mul(factor).min(MAX_WAIT))
 }
 
 fn text_of(word: &[u8]) -> String {

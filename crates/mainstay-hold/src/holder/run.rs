@@ -53,6 +53,7 @@ pub(super) struct Holder<T> {
 #[derive(Debug, Clone, Copy)]
 enum Source {
     Signals,
+    Listener,
     Socket(Id),
     Stderr(Id),
     Process(Id),
@@ -71,13 +72,19 @@ impl<T: FnOnce(First)> Holder<T> {
                 self.serve(source);
             }
             self.take_in(Event::Tick);
+            if self.plan.is_resting() {
+                self.notify.pulse();
+            }
         }
     }
 
     fn wait(&self) -> io::Result<Vec<Source>> {
-        let timeout = self.plan.deadline().map(|at| {
-            let left = at.saturating_duration_since(clock::now());
-            Timespec::try_from(left).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })
+        let left = self.plan.deadline().map(|at| at.saturating_duration_since(clock::now()));
+        // No daemon pulses meanwhile, but the service manager must not take the holder for dead.
+        let watchdog = self.notify.watchdog().filter(|_| self.plan.is_resting());
+        let timeout = left.into_iter().chain(watchdog.map(|interval| interval / 3)).min();
+        let timeout = timeout.map(|timeout| {
+            Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })
         });
         let (sources, mut fds) = self.sources();
         match poll(&mut fds, timeout.as_ref()) {
@@ -90,6 +97,10 @@ impl<T: FnOnce(First)> Holder<T> {
 
     fn sources(&self) -> (Vec<Source>, Vec<PollFd<'_>>) {
         let mut all = vec![(Source::Signals, self.signals.as_fd(), PollFlags::IN)];
+        if self.plan.watches_listeners() {
+            let listeners = self.listeners.held().iter();
+            all.extend(listeners.map(|(_, fd)| (Source::Listener, fd.as_fd(), PollFlags::IN)));
+        }
         for daemon in &self.daemons {
             if let Some(socket) = daemon.socket() {
                 let mut flags = PollFlags::IN;
@@ -113,6 +124,7 @@ impl<T: FnOnce(First)> Holder<T> {
                     self.take_in(Event::Signal);
                 }
             }
+            Source::Listener => self.take_in(Event::ClientWaits),
             Source::Socket(id) => {
                 if let Some(daemon) = self.daemon(id) {
                     daemon.flush();
@@ -235,6 +247,9 @@ impl<T: FnOnce(First)> Holder<T> {
                     tell(First::Ready);
                 }
             }
+            // A full disk must not end the holder.
+            Action::Report(why) => drop(last_words::leave(&self.config.run_dir, &why)),
+            Action::ClearReport => last_words::forget(&self.config.run_dir),
             Action::Reexec(exe) => self.reexec(&exe),
             Action::Release => {
                 self.notify.stopping();

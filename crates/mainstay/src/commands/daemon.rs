@@ -132,7 +132,7 @@ fn absence(stopped_by_user: bool, last_words: Option<&LastWords>) -> String {
         _ if stopped_by_user => {
             "stopped by `mainstay daemon stop`; `mainstay daemon start` starts it".to_owned()
         }
-        Some(words) => format!("not running\n{}", words.of_given_up()),
+        Some(words) => format!("not running\n{}", words.of_failing()),
         None => "not running".to_owned(),
     }
 }
@@ -193,8 +193,14 @@ async fn stop(args: &StopArgs, ctx: &mut Context) -> Result<(), CliError> {
     let remote = Remote::of(ctx)?;
     // Before the stop, so that no client starts another daemon right behind it.
     let marked = remote.mark_stopped();
-    let stopped = ctx.ui.waiting("stopping", shut_down(&remote, args.keep_servers)).await;
-    let stopped = stopped.inspect_err(|_| remote.clear_stopped())?;
+    let stopped = match ctx.ui.waiting("stopping", shut_down(&remote, args.keep_servers)).await {
+        Err(CliError::Failing { .. } | CliError::NoHello { .. }) => {
+            ctx.ui.waiting("stopping", end_holder(&remote)).await?;
+            ctx.ui.say("the daemon did not respond; it is stopped, and its servers run on");
+            return marked;
+        }
+        stopped => stopped.inspect_err(|_| remote.clear_stopped())?,
+    };
     match (stopped, args.keep_servers) {
         (false, _) => ctx.ui.say("no daemon is running"),
         (true, false) => ctx.ui.say("the daemon and its servers are stopped"),
@@ -219,6 +225,19 @@ async fn reload(ctx: &mut Context) -> Result<(), CliError> {
     };
     ctx.ui.say(format!("a new daemon serves (pid {}, version {versions})", new.pid));
     Ok(())
+}
+
+/// Ends a holder that has no daemon to ask, by a signal.
+async fn end_holder(remote: &Remote) -> Result<(), CliError> {
+    let Some(holder) = remote.holder() else { return Ok(()) };
+    let Some(process) = Ending::of(holder) else { return Ok(()) };
+    process.terminate();
+    if process.within(STOP_LIMIT).await {
+        return Ok(());
+    }
+    let message =
+        format!("Mainstay (pid {holder}) has not ended within {} s", STOP_LIMIT.as_secs());
+    Err(CliError::failed(message, format!("`kill -9 {holder}` ends it")))
 }
 
 /// Ends the daemon and waits until its process is gone, so that whatever comes next finds the state

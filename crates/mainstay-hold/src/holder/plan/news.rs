@@ -18,6 +18,8 @@ pub(in crate::holder) enum Event {
     Restored(bool),
     /// Somebody wants the holder to end.
     Signal,
+    /// A connection waits at a listener, see [`Plan::watches_listeners`](super::Plan::watches_listeners).
+    ClientWaits,
     /// Time has passed.
     Tick,
 }
@@ -64,6 +66,10 @@ pub(in crate::holder) enum Action {
     },
     /// The first daemon is ready.
     First,
+    /// Report why daemons keep failing, for commands that cannot reach one.
+    Report(String),
+    /// A daemon is ready: the report no longer holds.
+    ClearReport,
     /// Execute this program as the holder, with everything that is held. It is the daemon's program.
     Reexec(PathBuf),
     /// Close all listeners.
@@ -87,5 +93,4 @@ pub(in crate::holder) struct Start {
 pub(in crate::holder) enum Outcome {
     Done,
     NotStarted(Vec<u8>),
-    GaveUp(String),
 }

@@ -133,7 +133,7 @@ impl Plan {
     pub(super) fn restored(&mut self, now: Instant, done: bool) {
         let Phase::Restoring(Undone { from, to }) = &mut self.phase else { return };
         self.exe = std::mem::take(if done { to } else { from });
-        self.phase = Phase::Resting { until: now };
+        self.phase = Phase::rest_until(now);
     }
 
     /// Nobody serves any more: the successor may.
@@ -146,7 +146,7 @@ impl Plan {
 
     /// The daemon that serves does so no more, and may finish what it has begun.
     fn leave(&mut self, now: Instant) {
-        let resting = Phase::Resting { until: now };
+        let resting = Phase::rest_until(now);
         if let Phase::Serving(serving) = std::mem::replace(&mut self.phase, resting) {
             let mut daemon = serving.daemon;
             daemon.limit(LEAVE, now);

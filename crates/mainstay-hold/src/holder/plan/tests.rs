@@ -1,6 +1,7 @@
 //! Stories of the plan.
 
 mod properties;
+mod restarts;
 
 use super::*;
 use crate::holder::Order;
@@ -126,79 +127,6 @@ fn a_holder_that_serves_needs_no_clock() {
 }
 
 #[test]
-fn a_daemon_that_dies_after_a_while_is_started_again_at_once() {
-    let (mut story, mut id) = Story::serving();
-    for _ in 0..100 {
-        story.now += LONG_LIVED;
-        let start = story.starts(gone(id), "old", false);
-        assert_eq!(start.last_words.as_deref(), Some(HOW));
-        id = start.id;
-        assert_eq!(story.said(id, READY), []);
-    }
-}
-
-#[test]
-fn daemons_that_keep_dying_are_restarted_with_a_pause_forever() {
-    let (mut story, mut id) = Story::serving();
-    let mut waits = Vec::new();
-    for _ in 0..100 {
-        story.now += SECOND;
-        let mut actions = story.gone(id);
-        let mut waited = Duration::ZERO;
-        if actions.is_empty() {
-            (waited, actions) = story.in_time();
-        }
-        waits.push(waited);
-        let start = only_start(actions, "old", false);
-        id = start.id;
-        assert_eq!(story.said(id, READY), []);
-    }
-    assert_eq!(
-        waits[..MAX_IMMEDIATE],
-        [Duration::ZERO; MAX_IMMEDIATE],
-        "the first restarts are immediate"
-    );
-    assert!(waits.is_sorted(), "{waits:?}");
-    assert_eq!(waits[99], RESTART_PAUSE);
-
-    story.now += LONG_LIVED;
-    let id = story.starts(gone(id), "old", false).id;
-    assert_eq!(story.said(id, READY), []);
-    story.now += SECOND;
-    story.starts(gone(id), "old", false);
-}
-
-#[test]
-fn daemons_that_do_not_last_are_started_ever_later_and_then_given_up() {
-    let (mut story, mut id) = Story::serving();
-    story.now += SECOND;
-    id = story.starts(gone(id), "old", false).id;
-    for wait in [100, 200, 400, 800] {
-        story.said(id, READY);
-        story.now += Duration::from_millis(999);
-        assert_eq!(story.gone(id), []);
-        let (waited, actions) = story.in_time();
-        assert_eq!(waited, Duration::from_millis(wait));
-        id = only_start(actions, "old", false).id;
-    }
-    assert_eq!(story.gone(id), [Action::End(Outcome::GaveUp(HOW.into()))]);
-    assert_eq!(story.plan.deadline(), None);
-}
-
-#[test]
-fn one_that_lasts_makes_up_for_those_that_did_not() {
-    let (mut story, mut id) = Story::serving();
-    for _ in 0..20 {
-        assert_eq!(story.gone(id), []);
-        id = only_start(story.in_time().1, "old", false).id;
-        story.said(id, READY);
-        story.now += LONG_LIVED;
-        id = story.starts(gone(id), "old", false).id;
-        story.said(id, READY);
-    }
-}
-
-#[test]
 fn a_first_start_is_tried_once() {
     let mut story = Story::new();
     let id = story.starts(Event::Tick, "old", false).id;
@@ -211,20 +139,19 @@ fn a_first_start_is_tried_once() {
 }
 
 #[test]
-fn one_that_says_it_cannot_start_is_tried_as_often_as_one_that_dies() {
+fn one_that_says_it_cannot_start_is_tried_again_like_one_that_dies() {
     let (mut story, id) = Story::serving();
     story.now += SECOND;
     let mut id = story.starts(gone(id), "old", false).id;
     let why = "no:\nhelp!";
-    for _ in 1..WAITS.len() {
+    for death in 1..6 {
         assert_eq!(story.said(id, Word::Failed(b"no".into())), [Action::Kill(id)]);
-        assert_eq!(story.gone(id), []);
+        let reported = story.gone(id) == [Action::Report(why.into())];
+        assert_eq!(reported, death >= REPORTED);
         let start = only_start(story.in_time().1, "old", false);
         assert_eq!(start.last_words.as_deref(), Some(why));
         id = start.id;
     }
-    assert_eq!(story.said(id, Word::Failed(b"no".into())), [Action::Kill(id)]);
-    assert_eq!(story.gone(id), [Action::End(Outcome::GaveUp(why.into()))]);
 }
 
 #[test]

@@ -133,7 +133,7 @@ impl<D: Daemon> Front<D> {
         output: &mut (impl AsyncWrite + Unpin),
         say: &mut impl FnMut(&str),
     ) -> Result<(), CliError> {
-        let mut link = self.attach().await?;
+        let mut link = self.attach(say).await?;
         loop {
             // A daemon that drops us again and again is not asked more often than one that is away.
             let next_try = Instant::now() + Grace::default().every;
@@ -157,14 +157,22 @@ impl<D: Daemon> Front<D> {
     }
 
     /// The first connection. A daemon that goes before it has answered is one that is being replaced:
-    /// asking again does no harm.
-    async fn attach(&self) -> Result<Link, CliError> {
+    /// asking again does no harm. While daemons fail and the holder starts the next one, the client waits as long as it
+    /// wants to.
+    async fn attach(&self, say: &mut impl FnMut(&str)) -> Result<Link, CliError> {
         let grace = Grace::default();
         let deadline = Instant::now() + grace.total;
         let request = self.request();
+        let mut told = false;
         loop {
             match self.daemon.attach(&request).await {
                 Err(CliError::Cut { .. }) if Instant::now() < deadline => sleep(grace.every).await,
+                Err(error @ CliError::Failing { .. }) => {
+                    if !std::mem::replace(&mut told, true) {
+                        say(&format!("{}; waiting for it", with_causes(&error)));
+                    }
+                    sleep(SELDOM).await;
+                }
                 attached => return attached,
             }
         }

@@ -116,12 +116,10 @@ fn unheld(error: HoldError, instance: &Instance) -> Unheld {
             let path = instance.state_dir.clone();
             Unheld::Failed(word_of(&RunError::Directory { path, source }))
         }
-        error @ (HoldError::NotStarted | HoldError::GaveUp { .. } | HoldError::Io { .. }) => {
-            Unheld::Failed(
-                ApiError::new(ErrorKind::Internal, error.to_string())
-                    .with_help(format!("see its log: {}", instance.daemon_log().display())),
-            )
-        }
+        error @ (HoldError::NotStarted | HoldError::Io { .. }) => Unheld::Failed(
+            ApiError::new(ErrorKind::Internal, error.to_string())
+                .with_help(format!("see its log: {}", instance.daemon_log().display())),
+        ),
     }
 }
 

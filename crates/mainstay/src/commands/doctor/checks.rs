@@ -162,7 +162,7 @@ pub(super) struct Prospect<'a> {
     pub(super) can_start: bool,
     /// Whether `mainstay daemon stop` ended the last one.
     pub(super) stopped_by_user: bool,
-    /// What the last one left, if that was given up.
+    /// Why the last ones failed, if they did.
     pub(super) last_words: Option<&'a LastWords>,
 }
 
@@ -197,7 +197,7 @@ fn absent_daemon(prospect: Prospect<'_>) -> Check {
         return Check::new("daemon", Level::Ok, "stopped by `mainstay daemon stop`")
             .help("`mainstay daemon start` starts it and its servers");
     }
-    let told = last_words.map(|words| format!("; {}", words.of_given_up())).unwrap_or_default();
+    let told = last_words.map(|words| format!("; {}", words.of_failing())).unwrap_or_default();
     if !can_start {
         let detail = format!("not running, and cannot be started like this{told}");
         return Check::new("daemon", Level::Fail, detail)

@@ -138,9 +138,10 @@ fn when_both_are_killed_the_next_command_brings_everything_back() {
 }
 
 #[test]
-fn a_daemon_that_cannot_live_is_given_up_and_says_why() {
+fn a_daemon_that_cannot_live_says_why_and_comes_back_when_it_can() {
     let scene = Scene::new(&[], &[]);
     let (daemon, holder) = scene.mainstay();
+    let session = scene.raw();
     let state = scene.env.mainstay_home().join("state");
     let files = ["state.db", "state.db-wal", "state.db-shm"].map(|file| state.join(file));
     let good = files.each_ref().map(|file| fs::read(file).ok());
@@ -150,20 +151,42 @@ fn a_daemon_that_cannot_live_is_given_up_and_says_why() {
     fs::write(&files[0], "no database ".repeat(1_000)).unwrap();
     kill(daemon, Signal::KILL);
     let last_words = scene.env.mainstay_home().join("run/last-words");
-    until("the holder gives up", || last_words.exists().then_some(()));
-    until_dead(holder);
+    until("the holder reports it", || last_words.exists().then_some(()));
     assert!(is_alive(pid_of(&scene.server)), "the server has no part in it");
     let words = fs::read_to_string(&last_words).unwrap();
     assert!(words.contains("state.db"), "{words}");
-    let told = scene.env.run(["ls"]);
-    assert_eq!(told.code, 4, "{told}");
-    assert!(told.stderr.contains("state.db` "), "{told}");
-    assert!(told.stderr.contains("help: "), "{told}");
-
-    let _absent = fs::remove_file(&files[0]);
-    for (file, bytes) in files.iter().zip(good).filter_map(|(file, bytes)| Some((file, bytes?))) {
-        fs::write(file, bytes).unwrap();
+    for args in [&["ls"][..], &["daemon", "status"]] {
+        let told = scene.env.run(args);
+        assert_eq!(told.code, 4, "{told}");
+        assert!(told.stderr.contains("error: the daemon keeps failing: "), "{told}");
+        assert!(told.stderr.contains("state.db` "), "{told}");
+        assert!(told.stderr.contains("help: "), "{told}");
     }
+
+    thread::scope(|scope| {
+        let early = scope.spawn(|| say(&session, 1, "count", &json!({})));
+        let _absent = fs::remove_file(&files[0]);
+        for (file, bytes) in files.iter().zip(good).filter_map(|(file, bytes)| Some((file, bytes?)))
+        {
+            fs::write(file, bytes).unwrap();
+        }
+        assert_eq!(early.join().unwrap(), "1", "a call made meanwhile is answered");
+    });
     scene.assert_server_kept();
     assert!(!last_words.exists(), "a daemon serves again");
+    assert_eq!(scene.mainstay().1, holder);
+}
+
+#[test]
+fn five_kills_in_a_row_cost_a_client_nothing() {
+    let scene = Scene::new(&[], &[]);
+    let (_, holder) = scene.mainstay();
+    let session = scene.raw();
+    for count in 1..=7 {
+        let daemon = scene.mainstay().0;
+        kill(daemon, Signal::KILL);
+        assert_eq!(say(&session, count, "count", &json!({})), count.to_string());
+    }
+    scene.assert_server_kept();
+    assert_eq!(scene.mainstay().1, holder);
 }

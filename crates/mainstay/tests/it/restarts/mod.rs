@@ -6,7 +6,7 @@
 
 mod away;
 mod calls;
-mod given_up;
+mod failing;
 mod halves;
 mod holder;
 mod listening;

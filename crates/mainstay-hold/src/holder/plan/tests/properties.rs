@@ -15,6 +15,7 @@ enum Step {
     Closed(usize),
     Gone(usize),
     Signal,
+    ClientWaits,
     Wait(u64),
     Deadline,
 }
@@ -36,6 +37,7 @@ fn a_step() -> impl Strategy<Value = Step> {
         1 => (0..4_usize).prop_map(Step::Closed),
         6 => (0..4_usize).prop_map(Step::Gone),
         1 => Just(Step::Signal),
+        2 => Just(Step::ClientWaits),
         4 => (0..2_000_u64).prop_map(Step::Wait),
         6 => Just(Step::Deadline),
     ]
@@ -69,6 +71,7 @@ impl World {
             Step::Closed(who) => one(who).map(Event::Closed),
             Step::Gone(who) => one(who).map(gone),
             Step::Signal => Some(Event::Signal),
+            Step::ClientWaits => Some(Event::ClientWaits),
             Step::Wait(millis) => {
                 self.now += Duration::from_millis(millis);
                 Some(Event::Tick)
@@ -93,6 +96,7 @@ impl World {
             Event::Said(..)
             | Event::Closed(_)
             | Event::Restored(_)
+            | Event::ClientWaits
             | Event::Signal
             | Event::Tick => {}
         }
@@ -121,7 +125,7 @@ impl World {
                 assert!(self.serving.is_empty(), "a program is in use");
                 self.take(Event::Restored(true));
             }
-            Action::First => {}
+            Action::First | Action::Report(_) | Action::ClearReport => {}
             Action::Reexec(_) => {
                 assert_eq!(self.alive, self.serving, "another daemon lives");
                 assert!(!self.alive.is_empty() && !self.released);

@@ -8,47 +8,60 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::env::{TestEnv, kill, until_dead};
+use crate::env::{TestEnv, kill, until, until_dead};
 use crate::stand_in::{Daemon, VERSION};
 
 /// What no daemon can start with.
 const BAD_SETTINGS: &str = "refresh = 'often'\n";
 
 #[test]
-fn a_daemon_that_was_given_up_is_told_until_another_one_serves() {
+fn a_daemon_that_keeps_failing_is_reported_until_another_one_serves() {
     let env = TestEnv::new();
     env.ok(["ls"]);
     let about = env.json(["daemon", "status", "--json"]);
     let settings = env.mainstay_home().join("config.toml");
     fs::write(&settings, BAD_SETTINGS).unwrap();
     kill(pid(&about, "pid"), Signal::KILL);
-    until_dead(pid(&about, "holder"));
+    let last_words = env.mainstay_home().join("run/last-words");
+    until("the holder reports it", || last_words.exists().then_some(()));
     assert_snapshot!(env.run(["daemon", "status"]), @"
     exit: 4
-    --- stdout
-    not running
-    the last one was given up, because it kept dying: `[ROOT]/mainstay/config.toml` cannot be used: line 1, column 11: unknown variant `often`, expected one of `auto`, `always`, `never`
-    ");
-    assert_snapshot!(env.run(["daemon", "status", "--json"]), @"
-    exit: 4
-    --- stdout
-    null
+    --- stderr
+    error: the daemon keeps failing: `[ROOT]/mainstay/config.toml` cannot be used: line 1, column 11: unknown variant `often`, expected one of `auto`, `always`, `never`
+    help: correct it, or move it away; Mainstay tries again every minute, and every 5 s while a client waits
     ");
     let doctor = || env.run(["doctor"]).stdout;
-    let told = "daemon: not running, and cannot be started like this; the last one was given up";
-    assert!(doctor().contains(&format!("fail  {told}")), "{}", doctor());
-    fs::remove_file(&settings).unwrap();
-    let told = "warn  daemon: not running; the last one was given up, because it kept dying: ";
+    let told = "fail  daemon: the daemon keeps failing: `";
     assert!(doctor().contains(told), "{}", doctor());
-
+    fs::remove_file(&settings).unwrap();
     env.ok(["ls"]);
     assert!(doctor().contains("ok    daemon: running"), "{}", doctor());
-    env.ok(["daemon", "stop"]);
+    assert_eq!(env.json(["daemon", "status", "--json"])["holder"], about["holder"]);
+}
+
+#[test]
+fn a_daemon_that_keeps_failing_can_be_stopped() {
+    let env = TestEnv::new();
+    env.ok(["ls"]);
+    let about = env.json(["daemon", "status", "--json"]);
+    let settings = env.mainstay_home().join("config.toml");
+    fs::write(&settings, BAD_SETTINGS).unwrap();
+    kill(pid(&about, "pid"), Signal::KILL);
+    let last_words = env.mainstay_home().join("run/last-words");
+    until("the holder reports it", || last_words.exists().then_some(()));
+    assert_snapshot!(env.run(["daemon", "stop"]), @"
+    exit: 0
+    --- stderr
+    the daemon did not respond; it is stopped, and its servers run on
+    ");
+    until_dead(pid(&about, "holder"));
     assert_snapshot!(env.run(["daemon", "status"]), @"
     exit: 4
     --- stdout
     stopped by `mainstay daemon stop`; `mainstay daemon start` starts it
     ");
+    fs::remove_file(&settings).unwrap();
+    env.ok(["daemon", "start"]);
 }
 
 #[test]
