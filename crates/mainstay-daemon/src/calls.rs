@@ -146,6 +146,16 @@ impl Calls {
         }
     }
 
+    /// Writes the file again if it was removed.
+    pub(crate) fn restore(&self) {
+        let mut state = self.lock();
+        if matches!(state.disk, Disk::File { .. }) && !state.writer.is_busy() {
+            // Adding nothing fails if the file was removed.
+            state.writer.execute(Job::Append(Vec::new()));
+        }
+        state.flush();
+    }
+
     /// Writes what a stall has left unwritten, if it is over.
     pub(crate) fn catch_up(&self) {
         let mut state = self.lock();

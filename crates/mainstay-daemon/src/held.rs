@@ -137,9 +137,12 @@ impl Held {
         std::net::TcpListener::bind(addr).map(drop)
     }
 
-    /// The control socket.
+    /// The control socket. If its file was removed since the last call, it is bound again.
     pub(crate) async fn listen_for_commands(&self, dir: &Path) -> io::Result<UnixListener> {
         let place = Place::Unix { dir: dir.to_owned(), name: Instance::SOCKET.to_owned() };
+        if !dir.join(Instance::SOCKET).exists() {
+            self.listeners().remove(&place);
+        }
         let listener = std::os::unix::net::UnixListener::from(self.have(place).await?);
         listener.set_nonblocking(true)?;
         UnixListener::from_std(listener)

@@ -51,6 +51,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use service::Service;
+use sessions::Sessions;
 use store::Store;
 use succession::{Ending, make_room, until_told};
 use upkeep::{keep_entries, keep_watch, pass_on_news, sweep, trim_heap};
@@ -83,6 +84,9 @@ const EVENT_INTERVAL: u32 = 512;
 
 /// How long servers may take for the last answers when they are to end with the daemon.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// How often the control socket is looked for.
+const SOCKET_CHECK: Duration = Duration::from_secs(1);
 
 /// How long the last words to clients may take when the daemon ends.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -180,14 +184,13 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
         how = until_told(&mut wishes, &mut orders, &held, &service.gateway.hubs, &store, &exe) => {
             how
         }
-        never = accept(&listener, &service, &mut clients) => match never {},
+        never = accept(listener, &held, &service, &sessions, &mut clients) => match never {},
         never = keep_watch(&engines, &registry) => match never {},
         never = sweep(&service.gateway) => match never {},
         never = trim_heap() => match never {},
         never = keep_entries(&registry, service.listen.clone(), sessions_lost) => match never {},
         never = held.pulse() => match never {},
     };
-    drop(listener);
     if how == Ending::Replaced {
         // Exit as after a kill: the later daemon has taken over and must not be disturbed.
         return Err(RunError::Replaced);
@@ -298,15 +301,25 @@ fn tell_of_the_last(held: &Held) {
     }
 }
 
-/// Accepts clients until it is dropped.
+/// Accepts clients until it is dropped. A control socket that was removed is bound again.
 async fn accept(
-    listener: &UnixListener,
+    mut listener: UnixListener,
+    held: &Held,
     service: &Arc<Service>,
+    sessions: &Sessions,
     clients: &mut JoinSet<()>,
 ) -> Infallible {
     let mut pending = control::PendingConnections::default();
     loop {
-        match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            rebound = rebound(held, &service.instance) => {
+                listener = rebound;
+                sessions.restore_journal();
+                continue;
+            }
+        };
+        match accepted {
             Ok((stream, _)) => {
                 let received = Arc::default();
                 let client = control::converse(stream, service.clone(), Arc::clone(&received));
@@ -319,6 +332,26 @@ async fn accept(
             }
         }
         while clients.try_join_next().is_some() {}
+    }
+}
+
+/// Waits until the control socket or the run directory was removed, makes it again and returns the new socket.
+async fn rebound(held: &Held, instance: &Instance) -> UnixListener {
+    loop {
+        tokio::time::sleep(SOCKET_CHECK).await;
+        // A disk that does not respond says nothing about the socket.
+        if tokio::fs::try_exists(instance.socket()).await.unwrap_or(true) {
+            continue;
+        }
+        tracing::warn!(socket = %instance.socket().display(), "the control socket was removed");
+        if let Err(error) = prepare(instance) {
+            tracing::error!(%error, "the run directory cannot be made again");
+            continue;
+        }
+        match held.listen_for_commands(&instance.run_dir).await {
+            Ok(listener) => return listener,
+            Err(error) => tracing::error!(%error, "the control socket cannot be bound again"),
+        }
     }
 }
 

@@ -127,6 +127,11 @@ impl Sessions {
         Self { shared }
     }
 
+    /// Writes the journal of streams again if it was removed.
+    pub(crate) fn restore_journal(&self) {
+        self.shared.calls.restore();
+    }
+
     /// Queues a change. Returns whether it was accepted.
     fn change(&self, change: impl FnOnce(&mut State) -> Result<(), Full>) -> bool {
         let mut state = self.shared.lock();

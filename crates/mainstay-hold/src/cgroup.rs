@@ -103,13 +103,10 @@ impl RunCgroup {
         }
         let mut cgroup = Self { path: parent.join(name(run_dir, owner)), id: None };
         // It is recorded before it exists, so that it is found whenever this process is killed.
-        let record = |cgroup: &Self| {
-            record::write(dir, &Record { owner: owner.to_owned(), cgroup: cgroup.clone() })
-        };
-        record(&cgroup).ok()?;
+        cgroup.record(dir, owner).ok()?;
         let created = fs::create_dir(&cgroup.path).and_then(|()| {
             cgroup.id = Some(fs::metadata(&cgroup.path)?.ino());
-            record(&cgroup)
+            cgroup.record(dir, owner)
         });
         if created.is_err() {
             let _stays = fs::remove_dir(&cgroup.path);
@@ -117,6 +114,11 @@ impl RunCgroup {
             return None;
         }
         Some(cgroup)
+    }
+
+    /// Records the cgroup in the run directory, as created by the shim with this identity.
+    pub(crate) fn record(&self, dir: BorrowedFd<'_>, owner: &str) -> io::Result<()> {
+        record::write(dir, &Record { owner: owner.to_owned(), cgroup: self.clone() })
     }
 
     /// A process that writes `0` to this enters the cgroup.

@@ -14,6 +14,8 @@
 //!   dismissed ends when the attached daemon has been sent all of that, or has not taken it within the linger.
 //! - Memory is bounded, whatever server and daemons do. A shim whose server is idle does not wake up.
 //! - The server inherits its three pipes and no other descriptor.
+//! - A run directory that was removed is made again when a daemon asks for it ([`wire::ToShim::Restore`](crate::wire::ToShim::Restore)) and
+//!   when the last daemon has gone, so that the next one finds the run.
 //! - The server does not outlive the shim. A killed shim (also by TERM: the shim keeps the default) takes the
 //!   server along, and its guard ends the other descendants. They are on record too ([`process_record`]), and in a
 //!   cgroup of their own where Mainstay's cgroup is delegated ([`cgroup`]).
@@ -34,15 +36,16 @@ mod server;
 mod spawn;
 mod stdin;
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, unlinkat};
+use rustix::fs::{AtFlags, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, set_child_subreaper, setsid};
 
@@ -58,6 +61,9 @@ use crate::{clock, descriptors, process_record, procfs, record, socket};
 
 /// How long the end of a run waits for its cgroup to be empty, when no descendant is left or killing was given up.
 const SHIM_CGROUP_LIMIT: Duration = Duration::from_secs(2);
+
+/// How far the directory of a run is below what surrounds the run directory: `run/runs/SERVER/GENERATION`.
+const RUN_DIR_DEPTH: usize = 4;
 
 /// Runs a server to its end, as two processes, the shim and its guard. The [`Launch`] comes from standard input, a [`Report`] goes to standard
 /// output. To be called by the main thread before there are others, and without a process group of
@@ -172,18 +178,21 @@ fn own_pid() -> u32 {
 /// The run directory while it is ours, and the cgroup of the run. Dropping it kills what is in the cgroup, and removes
 /// the cgroup and everything in the directory except the exit record.
 ///
-/// The directory is opened once: if it is removed and another one made in its place, for another run,
+/// The directory is kept open: if it is removed and another one made in its place, for another run,
 /// that one is never touched. Nor is what another shim put into this one.
 struct Claim {
+    path: PathBuf,
     dir: OwnedFd,
     identity: String,
+    guard: u32,
     cgroup: Option<RunCgroup>,
 }
 
 impl Claim {
     fn take(run_dir: &Path, guard: u32) -> io::Result<(Self, UnixListener)> {
         let (dir, identity) = (socket::open_dir(run_dir)?, record::own_identity()?);
-        let claim = Self { dir, identity, cgroup: None };
+        let claim =
+            Self { path: std::path::absolute(run_dir)?, dir, identity, guard, cgroup: None };
         let dir = claim.dir.as_fd();
         if record::shim_alive_in(dir)?.is_some() {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another shim lives here"));
@@ -191,12 +200,58 @@ impl Claim {
         // If this fails, the record stays, and this run gets no cgroup.
         let _stays = cgroup::end_recorded(run_dir, SHIM_CGROUP_LIMIT);
         claim.clear();
+        let listener = claim.occupy()?;
+        Ok((claim, listener))
+    }
+
+    /// Binds the socket and names the shim in the directory, which nobody has.
+    fn occupy(&self) -> io::Result<UnixListener> {
+        let dir = self.dir.as_fd();
         let listener = socket::bind_in(dir, socket::SHIM)?;
         listener.set_nonblocking(true)?;
         // The link makes the socket ours to remove.
-        record::write_pid(dir, &claim.identity).inspect_err(|_| claim.clear())?;
-        record::write_guard(dir, guard).inspect_err(|_| claim.clear())?;
-        Ok((claim, listener))
+        record::write_pid(dir, &self.identity).inspect_err(|_| self.clear())?;
+        record::write_guard(dir, self.guard).inspect_err(|_| self.clear())?;
+        Ok(listener)
+    }
+
+    /// Makes the directory again if it, or what makes it ours, was removed, so that daemons find this run. Returns the new
+    /// socket, if one had to be bound.
+    fn restore(&mut self, processes: &[Process]) -> io::Result<Option<UnixListener>> {
+        if self.is_intact() {
+            return Ok(None);
+        }
+        // A whole instance that was removed does not come back for one of its servers.
+        if self.path.ancestors().nth(RUN_DIR_DEPTH).is_some_and(|above| !above.exists()) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
+        let dir = socket::open_dir(&self.path)?;
+        if record::shim_alive_in(dir.as_fd())?.is_some_and(|shim| shim.pid != own_pid()) {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another shim lives here"));
+        }
+        self.dir = dir;
+        self.clear();
+        let listener = self.occupy()?;
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.record(self.dir.as_fd(), &self.identity)?;
+        }
+        process_record::write(self.dir.as_fd(), processes)?;
+        Ok(Some(listener))
+    }
+
+    /// Whether daemons find this run: at the path are the directory that is open, the socket and the name of this shim.
+    fn is_intact(&self) -> bool {
+        let inode = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+        let is_open_dir = || {
+            Some(
+                inode(rustix::fs::stat(&self.path).ok()?)
+                    == inode(rustix::fs::fstat(&self.dir).ok()?),
+            )
+        };
+        is_open_dir() == Some(true)
+            && self.is_ours()
+            && statat(&self.dir, socket::SHIM, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
     /// Whether the directory is there and no other shim has taken it.

@@ -90,6 +90,8 @@ pub enum ToShim {
     /// The shim may end as soon as it has said [`FromShim::Gone`] here and the data connection, if
     /// there is one, has been sent all it is owed. Implies [`ToShim::Watch`].
     Dismiss,
+    /// Makes the run directory again, with the socket in it, if it was removed. Older shims miss it.
+    Restore,
 }
 
 /// What a shim says to a daemon.
@@ -182,6 +184,8 @@ mod kind {
 
     /// From here on, a type that is unknown is skipped.
     pub(super) const SKIPPED: u8 = 128;
+
+    pub(super) const RESTORE: u8 = 128;
 }
 
 impl<'a> Raw<'a> {
@@ -233,6 +237,7 @@ impl ToShim {
             Self::Log { text } => framed(into, kind::LOG, |out| out.extend_from_slice(text)),
             Self::Tail => framed(into, kind::TAIL, |_| ()),
             Self::Dismiss => framed(into, kind::DISMISS, |_| ()),
+            Self::Restore => framed(into, kind::RESTORE, |_| ()),
         }
     }
 }
@@ -253,6 +258,7 @@ impl Frame for ToShim {
                 kind::LOG => Self::Log { text: payload.take_rest() },
                 kind::TAIL => Self::Tail,
                 kind::DISMISS => Self::Dismiss,
+                kind::RESTORE => Self::Restore,
                 _ => return Ok(None),
             }))
         };

@@ -146,12 +146,18 @@ impl Remote {
         let _disk_is_broken = self.instance.clear_stopped();
     }
 
-    /// Connects to the daemon if there is one. Never starts it.
+    /// Connects to the daemon if there is one. Never starts it. While somebody has the lock of the instance, the socket is
+    /// only away: it was removed and is bound again, or its daemon is ending.
     pub(crate) async fn probe(&self) -> Result<Option<Connection>, CliError> {
-        match connect_if_present(&|| self.dial(), self.short_grace()).await {
-            Ok(connection) => Ok(Some(connection)),
-            Err(error) if error.is_absence() => Ok(None),
-            Err(error) => Err(self.error(error)),
+        let deadline = Instant::now() + Grace::default().total;
+        loop {
+            match connect_if_present(&|| self.dial(), self.short_grace()).await {
+                Ok(connection) => return Ok(Some(connection)),
+                Err(error) if !error.is_absence() => return Err(self.error(error)),
+                Err(_) if self.holder().is_none() => return Ok(None),
+                Err(error) if Instant::now() >= deadline => return Err(self.error(error)),
+                Err(_) => sleep(Grace::default().every).await,
+            }
         }
     }
 

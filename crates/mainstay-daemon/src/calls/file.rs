@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::entry::{Entry, HEADER};
@@ -25,6 +25,7 @@ impl Journal {
         number: u64,
         entries: impl IntoIterator<Item = Entry>,
     ) -> io::Result<(Self, u64)> {
+        make_dir(dir)?;
         let path = dir.join(number.to_string());
         let new = dir.join(format!("{number}.new"));
         let written = write(&new, entries).and_then(|done| fs::rename(&new, &path).map(|()| done));
@@ -38,8 +39,12 @@ impl Journal {
         }
     }
 
-    /// Adds whole entries, with one call to the system: they are in the file when this returns.
+    /// Adds whole entries, with one call to the system: they are in the file when this returns. Fails if the file was
+    /// removed, because no daemon would find it.
     pub(super) fn append(&mut self, entries: &[u8]) -> io::Result<()> {
+        if self.file.metadata()?.nlink() == 0 {
+            return Err(io::Error::new(ErrorKind::NotFound, "the file was removed"));
+        }
         let written = loop {
             match self.file.write(entries) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -93,6 +93,29 @@ fn the_next_daemon_finds_what_is_alive() {
 }
 
 #[test]
+fn a_file_that_was_removed_is_written_again() {
+    for with_directory in [false, true] {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("streams");
+        let (calls, _) = Calls::open(&dir, 1);
+        let remove = || {
+            if with_directory { fs::remove_dir_all(&dir) } else { fs::remove_file(dir.join("1")) }
+        };
+        calls.note(&key("a", 1), StreamNews::Begun(text("first")));
+        remove().unwrap();
+        calls.note(&key("a", 2), StreamNews::Begun(text("second")));
+        assert_eq!(Calls::open(&dir, 2).1.len(), 2, "a change brings back everything");
+
+        let (calls, _) = Calls::open(&dir, 1);
+        fs::remove_file(dir.join("2")).ok();
+        calls.restore();
+        remove().unwrap();
+        calls.restore();
+        assert_eq!(Calls::open(&dir, 2).1.len(), 2, "so does a check");
+    }
+}
+
+#[test]
 fn a_closed_journal_takes_nothing_in() {
     let dir = tempfile::tempdir().unwrap();
     let (calls, _) = Calls::open(dir.path(), 1);

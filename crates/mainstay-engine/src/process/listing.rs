@@ -1,5 +1,6 @@
 //! Finding the runs of this instance again, and taking them under watch.
 
+use std::collections::BTreeSet;
 use std::panic::resume_unwind;
 use std::time::Duration;
 
@@ -28,9 +29,14 @@ enum Taken {
 }
 
 impl ProcessEngine {
-    /// The runs on disk, each watched from now on. What lost its shim is ended before this returns.
+    /// The runs on disk, each watched from now on, and those that are watched. What lost its shim is ended before this
+    /// returns.
     pub(crate) async fn list_all(&self) -> Result<Vec<Found>, EngineError> {
-        let mut keys = self.shared.dirs.list()?.into_iter();
+        self.shared.restore_directories();
+        let on_disk = self.shared.dirs.list()?;
+        let watched: Vec<RunKey> = self.shared.active().keys().cloned().collect();
+        let keys: BTreeSet<RunKey> = on_disk.into_iter().chain(watched).collect();
+        let mut keys = keys.into_iter();
         let mut taking = JoinSet::new();
         let (mut all, mut lost) = (Vec::new(), Vec::new());
         loop {
@@ -59,7 +65,7 @@ impl ProcessEngine {
     /// be talked to counts as alive too: its driver will find out and have it killed. So does one that
     /// cannot be asked for lack of something here, lest a shortage of ours cost a healthy server.
     async fn take_in(&self, key: &RunKey) -> Taken {
-        if let Some(Active { pid, since }) = self.shared.active().get(key).copied() {
+        if let Some(Active { pid, since, .. }) = self.shared.active().get(key).cloned() {
             return Taken::Alive { pid, age: since.elapsed() };
         }
         match self.begin_watch(key).await {
@@ -84,7 +90,7 @@ impl ProcessEngine {
             false
         };
         let since = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
-        if !self.shared.claim(key, Active { pid: Some(greeting.server_pid), since }) {
+        if !self.shared.claim(key, Active::new(Some(greeting.server_pid), since)) {
             // Another list was quicker.
             return Ok(alive);
         }

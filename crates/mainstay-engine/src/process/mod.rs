@@ -23,17 +23,18 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use mainstay_core::{ProcessSpec, ServerName, ServerSpec, Transport, Workload};
 use mainstay_hold::launch::Launch;
+use mainstay_hold::socket;
 use mainstay_hold::wire::ToShim;
 use rustix::io::Errno;
-use tokio::sync::{broadcast, mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::sync::{Notify, broadcast, mpsc, oneshot};
+use tokio::time::{Instant, sleep};
 
 use crate::tasks::Tasks;
 use crate::{Engine, EngineError, Found, LogRange, News, RunKey, StartError, Started, Stdio};
@@ -44,6 +45,10 @@ use spawn::Spawned;
 
 /// News kept for a reader that is slow; one that falls further behind is told to list.
 const NEWS: usize = 1024;
+
+/// How long, and how often, a shim is asked to make its run directory again.
+const RESTORED_WITHIN: Duration = Duration::from_secs(3);
+const RESTORE_EVERY: Duration = Duration::from_millis(20);
 
 /// Where servers listen, in the order in which they are tried.
 const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
@@ -87,10 +92,18 @@ struct Shared {
 }
 
 /// A run under watch. The process is known once the start has succeeded.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Active {
     pid: Option<u32>,
     since: Instant,
+    /// Has whoever follows the run ask its shim to make the run directory again.
+    restore: Arc<Notify>,
+}
+
+impl Active {
+    fn new(pid: Option<u32>, since: Instant) -> Self {
+        Self { pid, since, restore: Arc::default() }
+    }
 }
 
 impl ProcessEngine {
@@ -133,11 +146,10 @@ impl Shared {
         launch: Launch,
         told: oneshot::Sender<Result<u32, StartError>>,
     ) {
-        self.active().insert(key.clone(), Active { pid: None, since: Instant::now() });
+        self.active().insert(key.clone(), Active::new(None, Instant::now()));
         match spawn::spawn(&self, &key, &launch).await {
             Ok(Spawned { pid, link, shim }) => {
-                let active = Active { pid: Some(pid), since: Instant::now() };
-                self.active().insert(key.clone(), active);
+                self.active().insert(key.clone(), Active::new(Some(pid), Instant::now()));
                 // A caller that has gone finds the run when it lists.
                 told.send(Ok(pid)).ok();
                 self.watch_over(key, link, shim).await;
@@ -151,10 +163,35 @@ impl Shared {
         }
     }
 
-    /// Connects to a run's shim, which may still refuse to do anything.
+    /// Connects to a run's shim, which may still refuse to do anything. The shim of a run that is being followed lives: if
+    /// its socket is missing, the run directory was removed, and the shim makes it again.
     async fn connect(&self, key: &RunKey) -> Result<(ShimLink, Greeting), EngineError> {
-        let connected = ShimLink::connect(&self.dirs.path(key), self.config.daemon).await;
-        connected.map_err(|error| gone_or(error, key))
+        let dir = self.dirs.path(key);
+        let give_up = Instant::now() + RESTORED_WITHIN;
+        loop {
+            let connected = ShimLink::connect(&dir, self.config.daemon).await;
+            let restore = self.active().get(key).map(|active| active.restore.clone());
+            match (connected, restore) {
+                (Err(error), Some(restore)) if error.is_absence() && !has_socket(&dir) => {
+                    if Instant::now() >= give_up {
+                        return Err(EngineError::Mute);
+                    }
+                    restore.notify_one();
+                    sleep(RESTORE_EVERY).await;
+                }
+                (connected, _) => return connected.map_err(|error| gone_or(error, key)),
+            }
+        }
+    }
+
+    /// Has the shims make the directories of runs again that were removed under them.
+    fn restore_directories(&self) {
+        for (key, active) in self.active().iter().filter(|(_, active)| active.pid.is_some()) {
+            if !has_socket(&self.dirs.path(key)) {
+                tracing::warn!(server = %key.server, run = %key.run, "the run directory was removed");
+                active.restore.notify_one();
+            }
+        }
     }
 
     /// Says one thing to a run's shim, and makes sure that it was heard. A run that is gone already
@@ -274,6 +311,11 @@ impl Engine for ProcessEngine {
         self.release(server).await?;
         crate::logs::remove(&self.shared.config.logs_dir, server)
     }
+}
+
+/// Whether there is a shim's socket in a run directory.
+fn has_socket(dir: &Path) -> bool {
+    dir.join(socket::SHIM).exists()
 }
 
 /// An error in talking to a run: that it is gone, when its shim is.

@@ -55,8 +55,17 @@ impl Shared {
 
     /// Passes on the news of the exit, and leaves it in `told`.
     async fn hear_out(&self, key: &RunKey, link: &mut ShimLink, told: &mut Option<Exit>) -> Ending {
+        let restore = self.active().get(key).map(|active| active.restore.clone());
+        let restore = restore.unwrap_or_default();
         loop {
-            match link.next().await {
+            let next = tokio::select! {
+                next = link.next() => next,
+                () = restore.notified() => match link.send(&ToShim::Restore).await {
+                    Ok(()) => continue,
+                    Err(error) => Err(error),
+                },
+            };
+            match next {
                 Ok(Some(FromShim::Exited { code, signal, oom, stderr_tail, .. })) => {
                     let exit = Exit { code, signal, oom };
                     *told = Some(exit);

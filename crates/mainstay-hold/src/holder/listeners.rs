@@ -29,10 +29,13 @@ impl Listeners {
         &self.0
     }
 
-    /// Opens a listener, or gives the one that is open.
+    /// Opens a listener, or gives the one that is open. A unix socket whose file was removed is bound again.
     pub(super) fn bind(&mut self, place: Place) -> io::Result<Rc<OwnedFd>> {
-        if let Some((_, held)) = self.0.iter().find(|(held, _)| *held == place) {
-            return Ok(Rc::clone(held));
+        if let Some(index) = self.0.iter().position(|(held, _)| *held == place) {
+            if is_reachable(&place) {
+                return Ok(Rc::clone(&self.0[index].1));
+            }
+            self.0.swap_remove(index);
         }
         let listener = Rc::new(match &place {
             Place::Tcp(address) => bind_tcp(*address)?,
@@ -59,6 +62,14 @@ impl Listeners {
             // The next holder replaces a file that stays behind.
             let _stays_behind = close(&place, &listener);
         }
+    }
+}
+
+/// Whether clients find a listener that is open.
+fn is_reachable(place: &Place) -> bool {
+    match place {
+        Place::Tcp(_) => true,
+        Place::Unix { dir, name } => dir.join(name).exists(),
     }
 }
 
@@ -142,6 +153,10 @@ mod tests {
         let mut listeners = Listeners::default();
         let _copy = listeners.bind(place.clone()).unwrap();
         socket::connect(dir.path(), "s").unwrap();
+        fs::remove_file(dir.path().join("s")).unwrap();
+        let _rebound = listeners.bind(place).unwrap();
+        socket::connect(dir.path(), "s").unwrap();
+        assert_eq!(listeners.held().len(), 1);
         listeners.release_all();
         assert_eq!(socket::connect(dir.path(), "s").unwrap_err().kind(), ErrorKind::NotFound);
         assert!(listeners.held().is_empty());

@@ -124,7 +124,7 @@ impl Run {
             self.act(action);
             self.server.stdin.flush();
             self.pump();
-            self.end_if_unreachable(now);
+            self.stay_reachable(now);
             self.record_processes(now);
         }
     }
@@ -366,14 +366,26 @@ impl Run {
         self.scans.stop();
     }
 
-    /// Ends a run that no daemon can find, because its directory was removed, once the last attached daemon
-    /// has gone. The next daemon would start another run beside it.
-    fn end_if_unreachable(&mut self, now: Instant) {
+    /// Makes a removed run directory again once the last daemon has gone: the next daemon would start another run beside
+    /// this one. If that is impossible, the run ends.
+    fn stay_reachable(&mut self, now: Instant) {
         let had_daemon = std::mem::replace(&mut self.has_daemon, !self.conns.is_empty());
-        if had_daemon && !self.has_daemon && !self.claim.is_ours() {
+        if had_daemon && !self.has_daemon && !self.gone && !self.restore_directory() {
             self.end(now, Duration::ZERO);
             // No daemon can fetch the rest.
             self.dismissed_at = Some(now);
+        }
+    }
+
+    /// Makes the run directory again if it was removed. Returns whether daemons can find this run.
+    fn restore_directory(&mut self) -> bool {
+        match self.claim.restore(&self.recorded) {
+            Ok(Some(listener)) => {
+                self.listener = listener;
+                true
+            }
+            Ok(None) => true,
+            Err(_) => false,
         }
     }
 

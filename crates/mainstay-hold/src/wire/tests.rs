@@ -19,6 +19,7 @@ fn any_to_shim() -> impl Strategy<Value = ToShim> {
         any_bytes().prop_map(|text| ToShim::Log { text }),
         Just(ToShim::Tail),
         Just(ToShim::Dismiss),
+        Just(ToShim::Restore),
     ]
 }
 
@@ -130,7 +131,7 @@ proptest! {
 
     #[test]
     fn frames_of_a_later_version_are_skipped_if_they_may_be(
-        unknown in kind::SKIPPED.., payload in any_bytes(), cuts in prop::collection::vec(1..40usize, 1..20),
+        unknown in kind::RESTORE + 1.., payload in any_bytes(), cuts in prop::collection::vec(1..40usize, 1..20),
     ) {
         let (mut stream, mut answers) = (Vec::new(), Vec::new());
         for offset in [1, 2] {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -191,15 +191,62 @@ fn what_escaped_a_killed_shim_without_a_guard_is_on_record() {
 }
 
 #[test]
-fn a_run_that_no_daemon_can_find_any_more_ends_with_the_last_connection() {
-    let mut shim = Bench::script("cat").start();
+fn a_run_directory_that_was_removed_is_made_again_for_the_daemon() {
+    let shim = Bench::script("cat").start();
+    let mut client = shim.introduce(1);
+    client.round_trip();
+    for removed in ["", socket::SHIM, record::PID] {
+        let path = shim.dir().join(removed);
+        if removed.is_empty() {
+            fs::remove_dir_all(shim.dir()).unwrap();
+        } else {
+            fs::remove_file(&path).unwrap();
+        }
+        client.send(&ToShim::Restore);
+        client.round_trip();
+        let whole = ["guard.pid", "processes", "shim.pid", "shim.sock"];
+        assert_eq!(contents(shim.dir()), whole, "without {removed}");
+        shim.introduce(1).round_trip();
+    }
+    let untouched = fs::symlink_metadata(shim.dir().join(socket::SHIM)).unwrap().ino();
+    client.send(&ToShim::Restore);
+    client.round_trip();
+    let same = fs::symlink_metadata(shim.dir().join(socket::SHIM)).unwrap().ino();
+    assert_eq!(same, untouched, "an intact one stays as it is");
+}
+
+#[test]
+fn a_run_directory_that_was_removed_is_made_again_for_the_next_daemon() {
+    let shim = Bench::script("cat").start();
     let mut client = shim.introduce(1);
     client.round_trip();
     fs::remove_dir_all(shim.dir()).unwrap();
     client.round_trip();
     drop(client);
+    eventually("it can be found", || shim.dir().join(socket::SHIM).exists());
+    shim.introduce(2).round_trip();
+}
+
+#[test]
+fn a_run_that_no_daemon_can_find_any_more_ends_with_the_last_connection() {
+    let mut shim = Bench::script("cat").start();
+    let mut client = shim.introduce(1);
+    client.round_trip();
+    fs::remove_dir_all(shim.dir()).unwrap();
+    fs::write(shim.dir(), "no directory").unwrap();
+    client.round_trip();
+    drop(client);
     wait_for_exit(shim.server_pid);
     shim.exit_status();
+}
+
+/// The names in a directory.
+fn contents(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort_unstable();
+    names
 }
 
 #[test]
@@ -234,11 +281,7 @@ fn left_after(change: impl FnOnce(&Path)) -> Vec<String> {
     client.exited();
     client.gone();
     assert!(shim.exit_status().success());
-    let entries = fs::read_dir(shim.dir()).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort_unstable();
-    names
+    contents(shim.dir())
 }
 
 #[test]

@@ -81,6 +81,8 @@ impl Run {
                 *due = due.saturating_add(1);
             }
             ToShim::Dismiss => self.conns[index].raise(Interest::Dismissing),
+            // If this fails, the daemon asks again.
+            ToShim::Restore => drop(self.restore_directory()),
         }
     }
 

@@ -13,3 +13,4 @@ mod listening;
 mod real;
 pub(crate) mod scene;
 mod servers;
+mod wiped;
