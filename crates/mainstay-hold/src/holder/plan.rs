@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use self::daemon::{Daemon, END, HEED};
 pub(super) use self::news::{Action, End, Event, Outcome, Start, Word};
 use self::phase::{Phase, Serving};
-use self::replacing::{Stage, Successor, Undone};
+use self::replacing::{Stage, Successor, TrialReady, Undone};
 
 /// How long a daemon must serve for its death to be a first one.
 const STABLE: Duration = Duration::from_secs(1);
@@ -53,6 +53,9 @@ const MAX_IMMEDIATE: usize = 10;
 
 /// How long to wait before each further start.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
+
+/// How long a daemon of another program must serve before the way back to the old program is given up.
+const TRIAL: Duration = Duration::from_secs(30);
 
 /// How long a daemon that has pulsed once may be silent.
 const SILENT: Duration = Duration::from_secs(20);
@@ -198,11 +201,14 @@ impl Plan {
             return;
         }
         serving.ready = Some(now);
-        if let Some(trial) = serving.trial.take() {
-            serving.daemon.unlimit();
-            self.exe = trial.exe;
+        match &mut serving.trial {
+            Some(trial) => {
+                serving.daemon.unlimit();
+                let passes_at = if trial.fallback.is_some() { now + TRIAL } else { now };
+                trial.ready = Some(TrialReady { passes_at, can_hold });
+            }
+            None => self.reexec = can_hold.then(|| self.exe.clone()),
         }
-        self.reexec = can_hold.then(|| self.exe.clone());
         (self.replacement_failed, self.last_words) = (None, None);
         if std::mem::take(&mut self.reported) {
             self.actions.push(Action::ClearReport);
@@ -350,6 +356,8 @@ impl Plan {
             Phase::Serving(serving) => {
                 if let Some(fault) = serving.overdue(now) {
                     self.actions.extend(serving.daemon.condemn(fault));
+                } else if serving.trial_passes_at().is_some_and(|at| now >= at) {
+                    self.pass_trial();
                 }
             }
             Phase::Ending { daemon: Some(daemon), .. } if daemon.overdue(now).is_some() => {

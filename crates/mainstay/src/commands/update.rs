@@ -76,6 +76,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let handed = ctx.ui.waiting("handing over", hand_over(&remote, &installed, &old)).await;
     handed.map_err(|failure| not_updated(&new.version, &installed, &old, failure))?;
     ctx.ui.say(updated(&installed, &new.version));
+    ctx.ui.say("if the new daemon dies within 30 s, the old program comes back");
     ctx.ui.say(
         "clients notice nothing; a `mainstay connect` of theirs stays the old version until they \
          start it again, which does no harm",

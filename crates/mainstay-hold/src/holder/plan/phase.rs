@@ -46,7 +46,13 @@ impl Phase {
 impl Serving {
     pub(super) fn deadline(&self) -> Option<Instant> {
         let hung = self.hung.filter(|_| !self.daemon.is_killed());
-        self.daemon.deadline().into_iter().chain(hung).min()
+        let trial = self.trial_passes_at().filter(|_| !self.daemon.is_killed());
+        self.daemon.deadline().into_iter().chain(hung).chain(trial).min()
+    }
+
+    /// When it has proven itself, if it is on trial and ready.
+    pub(super) fn trial_passes_at(&self) -> Option<Instant> {
+        self.trial.as_ref()?.ready.as_ref().map(|ready| ready.passes_at)
     }
 
     pub(super) fn overdue(&self, now: Instant) -> Option<&'static str> {

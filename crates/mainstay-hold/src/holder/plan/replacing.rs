@@ -1,7 +1,8 @@
 //! One daemon after another, without a gap.
 //!
 //! Asked, prepared, give way, yielded, go, ready: until `go` the old daemon can go on as if nothing
-//! had been; from `go` on there is only the way back to the program that was there before.
+//! had been; from `go` on there is only the way back to the program that was there before. With another program, that way
+//! stays open until the new daemon has been ready for 30 s, whether anybody still waits for the update or not.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -17,6 +18,16 @@ pub(super) struct Trial {
     pub(super) exe: PathBuf,
     /// What is renamed over it if it is no good.
     pub(super) fallback: Option<PathBuf>,
+    /// Set when its daemon is ready.
+    pub(super) ready: Option<TrialReady>,
+}
+
+/// How a trial ends if nothing happens.
+#[derive(Debug)]
+pub(super) struct TrialReady {
+    pub(super) passes_at: Instant,
+    /// Whether the program can also run as the holder.
+    pub(super) can_hold: bool,
 }
 
 /// A program, and the one in whose place it belongs.
@@ -52,6 +63,10 @@ impl Plan {
         exe: PathBuf,
         fallback: Option<PathBuf>,
     ) {
+        if self.serves(id) {
+            // A daemon that can be asked for this has proven itself.
+            self.pass_trial();
+        }
         let refusal = match &self.phase {
             Phase::Ending { .. } | Phase::Over => Some("the daemon is ending"),
             Phase::Serving(Serving { daemon, trial: None, .. })
@@ -75,7 +90,7 @@ impl Plan {
             replacement_failed: None,
             last_words: None,
         }));
-        let trial = Trial { exe, fallback };
+        let trial = Trial { exe, fallback, ready: None };
         self.successor = Some(Successor { daemon, trial, stage: Stage::Preparing });
     }
 
@@ -122,6 +137,17 @@ impl Plan {
         }
         serving.daemon.unlimit();
         self.actions.push(Action::Tell(serving.daemon.id, Order::NotReplaced(why)));
+    }
+
+    /// The program of the daemon that serves stays, if that is ready.
+    pub(super) fn pass_trial(&mut self) {
+        let Phase::Serving(serving) = &mut self.phase else { return };
+        if let Some(Trial { exe, ready: Some(ready), .. }) =
+            serving.trial.take_if(|trial| trial.ready.is_some())
+        {
+            self.reexec = ready.can_hold.then(|| exe.clone());
+            self.exe = exe;
+        }
     }
 
     /// A successor was no good, and nobody serves any more: back to what was before it.

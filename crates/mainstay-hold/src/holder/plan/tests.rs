@@ -226,11 +226,34 @@ fn one_that_does_not_heed_a_signal_is_killed() {
 fn a_good_successor_serves_and_its_program_stays() {
     let (mut story, old, new) = Story::gone_to(Some("kept"));
     assert!(story.plan.serves(new) && !story.plan.serves(old));
-    assert_eq!(story.said(new, READY), []);
-    assert_eq!(story.in_time(), (30 * SECOND, vec![Action::Kill(old)]));
-    assert_eq!(story.gone(old), []);
+    story.now += SECOND;
+    assert_eq!(story.said(new, CAN_HOLD), []);
+    assert_eq!(story.in_time(), (29 * SECOND, vec![Action::Kill(old)]));
+    assert_eq!(story.gone(old), [], "the holder waits for the end of the trial too");
+    assert_eq!(story.in_time(), (SECOND, vec![reexec("new")]));
     assert_eq!(story.plan.deadline(), None);
     story.starts(gone(new), "new", false);
+}
+
+#[test]
+fn an_update_is_undone_until_its_daemon_has_been_ready_for_a_while() {
+    let (mut story, old, new) = Story::gone_to(Some("kept"));
+    story.said(new, CAN_HOLD);
+    story.gone(old);
+    assert_eq!(story.after(TRIAL.saturating_sub(SECOND)), []);
+    assert_eq!(story.gone(new), [Action::Restore { from: "kept".into(), to: "new".into() }]);
+    let start = story.starts(Event::Restored(true), "new", false);
+    assert_eq!(start.replacement_failed.as_deref(), Some(HOW));
+}
+
+#[test]
+fn a_daemon_on_trial_that_is_asked_for_the_next_one_has_proven_itself() {
+    let (mut story, old, new) = Story::gone_to(Some("kept"));
+    story.said(new, READY);
+    story.gone(old);
+    let next = story.asks(new, None);
+    story.said(next, Word::Prepared);
+    assert_eq!(story.said(new, Word::Yielded), [Action::Tell(next, Order::Go)]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::env::{Output, TestEnv, fixture, until};
+use crate::env::{Output, TestEnv, fixture, patiently, until};
 
 /// This version, and one that is made of it.
 pub(crate) const OLD: &str = env!("CARGO_PKG_VERSION");
@@ -106,12 +106,15 @@ impl Scene {
         serde_json::from_str(&output.stdout).unwrap_or_else(|_| panic!("{output}"))
     }
 
-    /// Waits until the holder runs the program that is at this path now.
+    /// Waits until the holder runs the program that is at this path now, which it does when the trial of an update is over.
     pub(super) fn until_holder_runs(&self, program: &Path) {
         let holder = self.daemon()["holder"].as_u64().unwrap();
-        until("the holder runs the new program", || {
+        let runs = || {
             let running = fs::metadata(format!("/proc/{holder}/exe")).unwrap().ino();
             (running == fs::metadata(program).unwrap().ino()).then_some(())
+        };
+        patiently(runs).or_else(|| patiently(runs)).unwrap_or_else(|| {
+            until("the holder runs the new program", runs);
         });
     }
 
