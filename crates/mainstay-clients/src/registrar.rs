@@ -27,8 +27,8 @@ pub use change::Change;
 pub use error::ClientError;
 use job::{Errand, Job};
 
-/// A look without a lock is taken again after this time if a change was under way, so often. A change that
-/// takes longer was broken off.
+/// A look without a lock is taken again after this time if a change was under way, so often, because what comes of
+/// the change says more. A change that takes longer may have been broken off.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 20;
 
@@ -239,15 +239,18 @@ impl Registrar {
             };
             let entries = self
                 .guard(&located.file, Wish::Keep, || self.writer.read(&located.file, understand))?;
-            // Without a lock, ledger and file are of one moment only if nothing was under way.
+            // Without a lock, ledger and file are of one moment only if the ledger is the same before
+            // and after. A look is shorter than a change, so this ends.
             let after = self.records_in(client, &located.file)?;
-            let is_still = after == records && !after.iter().any(is_under_way);
-            if is_still || looks == LOOKS {
+            if after != records {
+                records = after;
+            } else if looks < LOOKS && records.iter().any(is_under_way) {
+                looks += 1;
+                clock::pause(LOOK_AGAIN, LOOK_AGAIN * 2);
+            } else {
                 let unwritable = file::why_unwritable(&located.file);
                 return Ok(Status { client: client.id, located, unwritable, entries });
             }
-            (records, looks) = (after, looks + 1);
-            clock::pause(LOOK_AGAIN, LOOK_AGAIN * 2);
         }
     }
 

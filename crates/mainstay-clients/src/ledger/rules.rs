@@ -149,7 +149,9 @@ fn present(record: &Record, found: &Value, owned: &[&str], now: Timestamp) -> St
     };
     match &record.state {
         State::Adding { former } if says(former) => Standing::Ours,
-        State::Present | State::Leaving if is_fresh(record, now) && says(&record.former) => {
+        State::Present | State::Adding { .. } | State::Leaving
+            if is_fresh(record, now) && says(&record.former) =>
+        {
             Standing::Overwritten
         }
         State::Present | State::Adding { former: Some(_) } => Standing::Drifted { fields: drifted },

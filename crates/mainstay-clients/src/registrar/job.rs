@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 
 use super::{Change, ClientError};
+use crate::clock;
 use crate::edit::{EditError, Fields};
 use crate::file::{FileError, OpenFile};
 use crate::ledger::{Book, Purpose, Record, State, Wish};
@@ -53,10 +54,11 @@ impl Job<'_> {
             |text: Option<&str>| self.draft(text, errand).map_err(|error| self.refused(error));
         let mut drafted = self.file.read(draft)?;
         if drafted.is_change() {
-            self.set(drafted.record.as_ref().map(|record| self.begun(record)))?;
+            self.begin(&drafted)?;
             let written = self.file.edit(self.server, |text| {
                 if text != drafted.from.as_deref() {
                     drafted = draft(text)?;
+                    self.begin(&drafted)?;
                 }
                 Ok(drafted.text.clone())
             });
@@ -64,7 +66,7 @@ impl Job<'_> {
                 self.after_failure(drafted)?;
                 return Err(error);
             }
-            self.finish(drafted.record)?;
+            self.finish(drafted.record.map(written_now))?;
         } else if drafted.record != self.record {
             self.finish(drafted.record)?;
         }
@@ -85,7 +87,7 @@ impl Job<'_> {
         }
         let is_written = |text: Option<&str>| Ok::<_, FileError>(text == drafted.text.as_deref());
         match self.file.read(is_written) {
-            Ok(true) => self.finish(drafted.record),
+            Ok(true) => self.finish(drafted.record.map(written_now)),
             Ok(false) => self.set(self.record.clone()),
             // Then what was intended stays written down, and can be completed.
             Err(_) => Ok(()),
@@ -100,21 +102,25 @@ impl Job<'_> {
         }
     }
 
-    /// What is intended, before it is done. An entry that is taken out is noted as out beforehand: if it
-    /// then still is in the file, it is seen to be.
-    fn begun(&self, record: &Record) -> Record {
-        let state = match &record.state {
-            State::Present => State::Adding { former: self.former() },
-            State::Adding { .. } | State::Away { .. } | State::Leaving | State::Withdrawn => {
-                record.state.clone()
-            }
+    /// Writes down what is intended, before it is done. An entry that is taken out is noted as out
+    /// beforehand: if it then still is in the file, it is seen to be.
+    fn begin(&self, drafted: &Draft) -> Result<(), ClientError> {
+        let begun = |record: &Record| {
+            let state = match &record.state {
+                State::Present => State::Adding { former: self.former(drafted) },
+                State::Adding { .. } | State::Away { .. } | State::Leaving | State::Withdrawn => {
+                    record.state.clone()
+                }
+            };
+            Record { state, ..record.clone() }
         };
-        Record { state, ..record.clone() }
+        self.set(drafted.record.as_ref().map(begun))
     }
 
-    /// What our fields say, if the entry is in the file.
-    fn former(&self) -> Option<Fields> {
-        let record = self.record.as_ref()?;
+    /// What our fields say, if the entry is in the file. One that a client wrote over is not: should the
+    /// change take long or be broken off, nobody must take its absence for a removal by a person.
+    fn former(&self, drafted: &Draft) -> Option<Fields> {
+        let record = self.record.as_ref().filter(|_| drafted.found)?;
         match &record.state {
             State::Present => Some(record.fields.clone()),
             State::Adding { former } => former.clone(),
@@ -138,4 +144,10 @@ impl Job<'_> {
     fn refused(&self, source: EditError) -> ClientError {
         ClientError::Edit { file: self.path.clone(), source }
     }
+}
+
+/// A record of what has just been written. A change may take long, and what others write over it within
+/// seconds is judged by when it was done.
+fn written_now(record: Record) -> Record {
+    Record { at: clock::now(), ..record }
 }

@@ -358,21 +358,3 @@ fn after_a_failure_the_ledger_says_what_is_in_the_file() {
         assert_eq!(state(&home.registrar()), expected, "{step:?}");
     }
 }
-
-#[test]
-fn a_look_during_a_change_takes_nobody_for_a_person() {
-    let (home, file) = cursor("{}");
-    let registrar = home.registrar();
-    registrar.add("cursor", &server("time"), &http()).unwrap();
-    std::thread::scope(|scope| {
-        let client = scope.spawn(|| {
-            for _ in 0..100 {
-                fs::write(&file, "{}").unwrap();
-                registrar.add("cursor", &server("time"), &http()).unwrap();
-            }
-        });
-        while !client.is_finished() {
-            assert_ne!(standing(&home, "time"), Standing::Withdrawn);
-        }
-    });
-}

@@ -80,7 +80,12 @@ pub(crate) fn remove(
 
 /// Makes everything in the ledger look as if it had been written long ago.
 pub(crate) fn age(home: &Home) {
-    let ledger = home.state().join("clients.json");
+    age_ledger(&home.state());
+}
+
+/// The same, for the ledger in a state directory.
+pub(crate) fn age_ledger(state: &Path) {
+    let ledger = state.join("clients.json");
     let mut json: serde_json::Value = serde_json::from_str(&read(&ledger)).unwrap();
     for record in json["records"].as_array_mut().unwrap() {
         record["at"] = "2020-01-01T00:00:00Z".into();

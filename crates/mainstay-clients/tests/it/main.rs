@@ -10,6 +10,7 @@ mod golden;
 mod home;
 mod instances;
 mod locks;
+mod looks;
 mod moves;
 mod traces;
 mod writer;

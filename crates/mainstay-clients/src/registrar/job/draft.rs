@@ -12,6 +12,8 @@ use crate::ledger::{
 pub(super) struct Draft {
     /// What the file said when this was drafted; nothing if there was none.
     pub(super) from: Option<String>,
+    /// Whether the entry was in it.
+    pub(super) found: bool,
     /// What it shall say; nothing if there shall be none.
     pub(super) text: Option<String>,
     /// What the ledger shall have afterwards.
@@ -65,8 +67,8 @@ impl Job<'_> {
         match (verdict, errand) {
             (Verdict::Keep(done), _) => {
                 let record = self.kept(&view.standing, errand);
-                let (from, text) = (view.owned(), view.owned());
-                Ok(Draft { from, text, record, done, own_fields: Vec::new() })
+                let (from, found, text) = (view.owned(), view.found.is_some(), view.owned());
+                Ok(Draft { from, found, text, record, done, own_fields: Vec::new() })
             }
             (Verdict::Write, Errand::Add { fields, brought, .. }) => {
                 self.with(&view, fields, brought)
@@ -146,7 +148,8 @@ impl Job<'_> {
             (None, _) => Done::Added,
         };
         let (text, record) = (Some(text), Some(self.present(view, fields, created)));
-        Ok(Draft { from: view.owned(), text, record, done, own_fields: Vec::new() })
+        let (from, found) = (view.owned(), view.found.is_some());
+        Ok(Draft { from, found, text, record, done, own_fields: Vec::new() })
     }
 
     /// The text without the entry.
@@ -171,7 +174,8 @@ impl Job<'_> {
         };
         let record = self.record.clone().map(|record| Record { state, at: self.now, ..record });
         let done = if view.file == text.as_deref() { Done::NotThere } else { Done::Removed };
-        Ok(Draft { from: view.owned(), text, record, done, own_fields })
+        let (from, found) = (view.owned(), view.found.is_some());
+        Ok(Draft { from, found, text, record, done, own_fields })
     }
 
     /// The text without the entry and what was created around it. That is still there if the entry is away.
