@@ -60,8 +60,7 @@ pub enum EntryStanding {
     Ours,
     /// It is ours, but somebody changed some of our fields.
     Drifted,
-    /// It is ours, and taken out for a refresh: it is added again when the server is ready, and at most
-    /// once a minute.
+    /// It is ours, and taken out: it is added again when the server is ready.
     Away,
     /// It was ours, and somebody took it out.
     Withdrawn,

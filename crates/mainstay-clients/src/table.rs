@@ -59,6 +59,8 @@ pub struct Client {
     pub marks: &'static [Mark],
     /// How the client itself keeps others from writing its file.
     pub lock: Protocol,
+    /// What a refresh does to it.
+    pub refresh: Refresh,
 }
 
 impl Client {
@@ -181,6 +183,36 @@ pub enum Slot {
     CommandLine,
     /// This text.
     Text(&'static str),
+}
+
+/// What happens in a client when its entry is taken out and added again, with the evidence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refresh {
+    /// It connects again, which it may not do by itself.
+    Helps(&'static str),
+    /// It ends up worse than without.
+    Harms(&'static str),
+    /// It does not see the change while it runs, and sessions that begin meanwhile lack the server.
+    Useless(&'static str),
+}
+
+impl Refresh {
+    /// Whether the client gets one.
+    pub fn helps(self) -> bool {
+        match self {
+            Self::Helps(_) => true,
+            Self::Harms(_) | Self::Useless(_) => false,
+        }
+    }
+
+    /// The word for it, and the evidence.
+    pub fn describe(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Helps(evidence) => ("helps", evidence),
+            Self::Harms(evidence) => ("harms", evidence),
+            Self::Useless(evidence) => ("useless", evidence),
+        }
+    }
 }
 
 /// How a client keeps others from writing its file while it does.

@@ -1,9 +1,10 @@
 //! When a server's entries leave clients' files, and when they come back. Pure.
 //!
-//! A client whose session cannot be kept connects anew when it sees its entry go and come back. Clients
-//! merge changes that follow each other too fast, and each of them costs its user something (a prompt,
-//! a retry cut short), so: at least [`GAP`] between a removal and the addition, and at most one addition
-//! in each [`CYCLE`]. The limits delay additions, never removals.
+//! A client whose session cannot be kept connects again when it sees its entry go and come back, if it is one
+//! that a refresh helps. For the others an entry goes only when the server does not come back by itself. Clients
+//! merge changes that follow each other too fast, and each of them costs its user something (a prompt, a retry cut
+//! short), so: at least [`GAP`] between a removal and the addition, and no refresh within [`CYCLE`] of the last
+//! addition. A second death in that time leaves the entry in place.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use crate::{RefreshMode, human_duration};
 /// An entry stays out at least this long, or clients do not notice.
 pub const GAP: Duration = Duration::from_secs(2);
 
-/// An entry is added again at most once in this time.
+/// An entry that was added again is not refreshed within this time.
 pub const CYCLE: Duration = Duration::from_secs(60);
 
 /// How a server stands toward its clients.
@@ -51,6 +52,17 @@ pub enum Why {
     SessionsLost,
 }
 
+impl Why {
+    /// Whether the entry of a client is taken out for this reason. `is_helped`: a refresh makes that client
+    /// connect again.
+    pub fn concerns(self, is_helped: bool) -> bool {
+        match self {
+            Self::Failed => true,
+            Self::Restart | Self::Outlived(_) | Self::SessionsLost => is_helped,
+        }
+    }
+}
+
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -66,11 +78,20 @@ impl fmt::Display for Why {
     }
 }
 
+/// Whose entries were taken out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Those of the clients that a refresh helps.
+    Helped,
+    /// Those of all clients.
+    All,
+}
+
 /// What there was before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Past {
-    /// Whether the entries were taken out, to be put back.
-    pub out: bool,
+    /// The entries that were taken out, to be put back, if any were.
+    pub out: Option<Scope>,
     /// The last run that says nothing about the entries: an earlier server of this name had it, so the
     /// run after it is no restart.
     pub run: u64,
@@ -93,8 +114,8 @@ pub struct Refresh {
     /// Whether it has been ready since then.
     was_ready: bool,
     sessions_lost: bool,
-    /// Since when the entries are out, if they are.
-    out: Option<Instant>,
+    /// Which entries are out, and since when, if some are.
+    out: Option<(Scope, Instant)>,
     added: Option<Instant>,
 }
 
@@ -111,7 +132,7 @@ impl Refresh {
             known: past.run,
             was_ready: false,
             sessions_lost: false,
-            out: past.out.then_some(now),
+            out: past.out.map(|scope| (scope, now)),
             added: None,
         }
     }
@@ -131,9 +152,11 @@ impl Refresh {
         self.serving = serving;
         self.was_ready |= serving == Serving::Ready;
         self.run = run;
-        // The first run is no restart.
-        if self.known <= self.past {
+        let is_first = self.known <= self.past;
+        // The first run is no restart, and one so soon after a refresh is no reason for another.
+        if is_first || (self.out.is_none() && now < self.quiet_until(now)) {
             self.known = run;
+            self.was_ready = serving == Serving::Ready;
         }
     }
 
@@ -142,23 +165,37 @@ impl Refresh {
         self.sessions_lost = true;
     }
 
-    /// Whether the entries are meant to be in the files.
+    /// Whether all entries are meant to be in their files.
     pub fn is_in(&self) -> bool {
         self.out.is_none()
+    }
+
+    /// Whether the entry of a client is meant to be in its file. `is_helped`: a refresh makes that client
+    /// connect again.
+    pub fn is_in_for(&self, is_helped: bool) -> bool {
+        match self.out {
+            None => true,
+            Some((Scope::Helped, _)) => !is_helped,
+            Some((Scope::All, _)) => false,
+        }
     }
 
     /// What is to be done now, if anything. It is asked for again once it is [done](Self::done).
     pub fn due(&self, now: Instant) -> Option<Step> {
         match self.out {
             None => self.reason(now).map(Step::Remove),
-            Some(since) => (self.may_return() && self.return_at(since) <= now).then_some(Step::Add),
+            Some((Scope::Helped, _)) if self.is_given_up() => Some(Step::Remove(Why::Failed)),
+            Some((_, since)) => (self.may_return() && since + GAP <= now).then_some(Step::Add),
         }
     }
 
     /// What was due is done.
     pub fn done(&mut self, now: Instant, step: Step) {
         match step {
-            Step::Remove(_) => self.out = Some(now),
+            Step::Remove(why) => {
+                let scope = if why.concerns(false) { Scope::All } else { Scope::Helped };
+                self.out = Some((scope, now));
+            }
             Step::Add => {
                 self.out = None;
                 self.added = Some(now);
@@ -169,29 +206,30 @@ impl Refresh {
         self.sessions_lost = false;
     }
 
-    /// A person wants the entries back: they are, if the server is ready and they have been out for
-    /// long enough that clients have noticed.
-    pub fn hurry(&mut self, now: Instant) {
-        let noticed = self.out.is_some_and(|since| since + GAP <= now);
-        if noticed && self.may_return() {
-            self.done(now, Step::Add);
-        }
-    }
-
     /// When time alone will make something due.
     pub fn deadline(&self) -> Option<Instant> {
         match (self.out, self.down, self.mode) {
-            (Some(since), _, _) => self.may_return().then(|| self.return_at(since)),
-            (None, Some(down), RefreshMode::Auto) => Some(down + self.hold),
+            (Some((_, since)), _, _) => self.may_return().then_some(since + GAP),
+            (None, Some(down), RefreshMode::Auto) => Some(self.quiet_until(down + self.hold)),
+            (None, _, RefreshMode::Auto | RefreshMode::Always)
+                if self.sessions_lost && self.serving == Serving::Ready =>
+            {
+                self.added.map(|added| added + CYCLE)
+            }
             (None, _, _) => None,
         }
     }
 
     fn reason(&self, now: Instant) -> Option<Why> {
+        if self.is_given_up() {
+            return Some(Why::Failed);
+        }
+        if now < self.quiet_until(now) {
+            return None;
+        }
         let outlived = || self.down.is_some_and(|down| now >= down + self.hold);
         match (self.mode, self.serving) {
-            (RefreshMode::Never, _) | (_, Serving::Off) => None,
-            (_, Serving::Failed) => Some(Why::Failed),
+            (RefreshMode::Never, _) | (_, Serving::Off | Serving::Failed) => None,
             (_, Serving::Ready) if self.sessions_lost => Some(Why::SessionsLost),
             (RefreshMode::Always, Serving::Ready) => self.is_another_run().then_some(Why::Restart),
             (RefreshMode::Always, Serving::Down) => {
@@ -202,6 +240,11 @@ impl Refresh {
         }
     }
 
+    /// Whether the entries of all clients have to go.
+    fn is_given_up(&self) -> bool {
+        self.serving == Serving::Failed && self.mode != RefreshMode::Never
+    }
+
     fn is_another_run(&self) -> bool {
         self.run != self.known
     }
@@ -210,13 +253,9 @@ impl Refresh {
         self.serving == Serving::Ready || self.mode == RefreshMode::Never
     }
 
-    fn return_at(&self, since: Instant) -> Instant {
-        let noticed = since + GAP;
-        match (self.mode, self.added) {
-            // It was taken out before its user decided that; what comes back stays.
-            (RefreshMode::Never, _) | (_, None) => noticed,
-            (RefreshMode::Auto | RefreshMode::Always, Some(added)) => noticed.max(added + CYCLE),
-        }
+    /// A moment, or the later one before which no refresh may begin.
+    fn quiet_until(&self, moment: Instant) -> Instant {
+        self.added.map_or(moment, |added| moment.max(added + CYCLE))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Candidate, Client, Keys, Mark, Os, Protocol, Root, Slot, Spot, Template};
+use super::{Candidate, Client, Keys, Mark, Os, Protocol, Refresh, Root, Slot, Spot, Template};
 use crate::edit::{Format, Shape};
 
 const EVERYWHERE: &[Os] = &[Os::Linux, Os::MacOs, Os::Windows];
@@ -31,6 +31,7 @@ const USUAL: Client = Client {
     owned: PLAIN_OWNED,
     marks: &[],
     lock: Protocol::None,
+    refresh: Refresh::Useless("none that it helps"),
 };
 
 /// What the rows of VS Code have in common.
@@ -49,6 +50,9 @@ pub(super) const CLIENTS: &[Client] = &[
         product: "Cursor",
         files: &[file(home(".cursor/mcp.json"))],
         marks: &[Mark::There(home(".cursor")), Mark::Program("cursor")],
+        refresh: Refresh::Helps(
+            "ToolHive's experience, documentation: it keeps a stale session (cursor/cursor#3640) until its entry changes",
+        ),
         ..USUAL
     },
     Client {
@@ -56,6 +60,7 @@ pub(super) const CLIENTS: &[Client] = &[
         product: "VS Code",
         files: &[file(app("Code/User/mcp.json"))],
         marks: &[Mark::There(app("Code/User")), Mark::Program("code")],
+        refresh: Refresh::Harms("trial with 1.139.1: a running server was stopped and stayed so"),
         ..VSCODE
     },
     Client {
@@ -63,6 +68,7 @@ pub(super) const CLIENTS: &[Client] = &[
         product: "VS Code Insiders",
         files: &[file(app("Code - Insiders/User/mcp.json"))],
         marks: &[Mark::There(app("Code - Insiders/User")), Mark::Program("code-insiders")],
+        refresh: Refresh::Harms("the same program as VS Code"),
         ..VSCODE
     },
     Client {
@@ -70,6 +76,7 @@ pub(super) const CLIENTS: &[Client] = &[
         product: "VS Code Server",
         files: &[file(home(".vscode-server/data/User/mcp.json"))],
         marks: &[Mark::There(home(".vscode-server"))],
+        refresh: Refresh::Harms("the same program as VS Code"),
         ..VSCODE
     },
     Client {
@@ -102,6 +109,9 @@ pub(super) const CLIENTS: &[Client] = &[
             Mark::There(app("Code/User/globalStorage/saoudrizwan.claude-dev")),
         ],
         lock: Protocol::OwnedDirectory { stale: Duration::from_secs(10) },
+        refresh: Refresh::Helps(
+            "source, and a trial of its file watcher: it reconnects the entries that changed",
+        ),
         ..USUAL
     },
     Client {
@@ -115,6 +125,9 @@ pub(super) const CLIENTS: &[Client] = &[
         marks: &[Mark::There(app("Code/User/globalStorage/rooveterinaryinc.roo-cline"))],
         // It refreshes a lock that it holds only every 10 s.
         lock: Protocol::EmptyDirectory { stale: Duration::from_secs(31) },
+        refresh: Refresh::Helps(
+            "source: it watches its file and reconnects the entries that changed",
+        ),
         ..USUAL
     },
     Client {
@@ -127,6 +140,7 @@ pub(super) const CLIENTS: &[Client] = &[
         owned: TYPED_OWNED,
         marks: &[Mark::There(home(".claude")), Mark::Program("claude")],
         lock: Protocol::EmptyDirectory { stale: Duration::from_secs(10) },
+        refresh: Refresh::Useless("trial: a session reads its file when it begins"),
         ..USUAL
     },
     Client {
@@ -135,6 +149,7 @@ pub(super) const CLIENTS: &[Client] = &[
         files: &[file(app("Claude/claude_desktop_config.json"))],
         http: None,
         marks: &[Mark::There(app("Claude"))],
+        refresh: Refresh::Useless("issue reports: it reads its file at start"),
         ..USUAL
     },
     Client {
@@ -145,6 +160,7 @@ pub(super) const CLIENTS: &[Client] = &[
         format: Format::Toml,
         keys: Keys::At(&["mcp_servers"]),
         marks: &[Mark::There(home(".codex")), Mark::Program("codex")],
+        refresh: Refresh::Useless("source: it reads its file at start"),
         ..USUAL
     },
     Client {
@@ -156,6 +172,7 @@ pub(super) const CLIENTS: &[Client] = &[
         owned: TYPED_OWNED,
         // Its directory alone may be Antigravity's, so it is no mark.
         marks: &[Mark::Program("gemini")],
+        refresh: Refresh::Useless("source: it reads its file at start and on `/mcp reload`"),
         ..USUAL
     },
     Client {
@@ -166,6 +183,7 @@ pub(super) const CLIENTS: &[Client] = &[
         http: Some(&[("httpUrl", Slot::Url)]),
         owned: &["httpUrl", "command", "args"],
         marks: &[Mark::There(home(".qwen")), Mark::Program("qwen")],
+        refresh: Refresh::Useless("source, a fork of Gemini CLI: it reads its file at start"),
         ..USUAL
     },
     Client {
@@ -186,6 +204,7 @@ pub(super) const CLIENTS: &[Client] = &[
         stdio: &[("type", Slot::Text("local")), ("command", Slot::CommandLine)],
         owned: &["type", "url", "command"],
         marks: &[Mark::There(xdg("opencode")), Mark::Program("opencode")],
+        refresh: Refresh::Useless("trial: a session reads its file when it begins"),
         ..USUAL
     },
     Client {
@@ -209,6 +228,9 @@ pub(super) const CLIENTS: &[Client] = &[
             Mark::Program("zed"),
             Mark::Program("zeditor"),
         ],
+        refresh: Refresh::Helps(
+            "source: it restarts the servers whose entries changed, and keeps a stale session otherwise (zed#57180)",
+        ),
         ..USUAL
     },
     Client {
@@ -218,6 +240,7 @@ pub(super) const CLIENTS: &[Client] = &[
         http: Some(&[("serverUrl", Slot::Url)]),
         owned: &["serverUrl", "command", "args"],
         marks: &[Mark::There(home(".codeium/windsurf"))],
+        refresh: Refresh::Useless("documentation: it reads its file on Refresh"),
         ..USUAL
     },
     // Windsurf's name since June 2026, with a file of its own.
@@ -235,6 +258,7 @@ pub(super) const CLIENTS: &[Client] = &[
             Mark::There(Spot { systems: &[Os::Linux, Os::MacOs], ..home(".config/devin") }),
             Mark::There(Spot { systems: &[Os::Windows], ..app("devin") }),
         ],
+        refresh: Refresh::Useless("documentation: it reads its file on Refresh"),
         ..USUAL
     },
     Client {
@@ -246,6 +270,7 @@ pub(super) const CLIENTS: &[Client] = &[
         stdio: &[("type", Slot::Text("local")), ("command", Slot::Command), ("args", Slot::Args)],
         owned: TYPED_OWNED,
         marks: &[Mark::There(home(".copilot")), Mark::Program("copilot")],
+        refresh: Refresh::Useless("source: it reads its file at start and on demand"),
         ..USUAL
     },
     Client {
@@ -253,6 +278,7 @@ pub(super) const CLIENTS: &[Client] = &[
         product: "Kiro",
         files: &[file(home(".kiro/settings/mcp.json"))],
         marks: &[Mark::There(home(".kiro")), Mark::Program("kiro")],
+        refresh: Refresh::Helps("documentation: it connects when its file is saved"),
         ..USUAL
     },
     Client {

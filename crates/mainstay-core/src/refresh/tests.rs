@@ -110,7 +110,7 @@ fn always_refreshes_around_each_restart() {
 #[test]
 fn the_first_run_of_a_server_with_a_used_name_is_no_restart() {
     let mut world = World::new(RefreshMode::Always);
-    world.refresh = Refresh::new(world.now, RefreshMode::Always, HOLD, Past { out: false, run: 3 });
+    world.refresh = Refresh::new(world.now, RefreshMode::Always, HOLD, Past { out: None, run: 3 });
     world.see(Down, 3).see(Down, 4).pass(1).see(Ready, 4).pass(1);
     assert_eq!(world.story(), "");
     world.see(Ready, 5);
@@ -125,24 +125,45 @@ fn always_refreshes_a_server_that_dies_before_it_is_ready() {
 }
 
 #[test]
-fn the_limit_delays_additions_and_never_removals() {
+fn a_second_death_inside_the_minute_leaves_the_entry_in_place() {
     let mut world = World::new(RefreshMode::Always);
     world.see(Ready, 1).see(Down, 1).see(Ready, 2).pass(3);
-    world.see(Down, 2).see(Ready, 3).pass(70);
-    assert_eq!(
-        world.story(),
-        "0: out, the server is restarted; 2: in; 3: out, the server is restarted; 62: in"
-    );
+    let once = "0: out, the server is restarted; 2: in";
+    assert_eq!(world.story(), once);
+    world.see(Down, 2).pass(6).see(Down, 3).pass(1).see(Ready, 3).pass(300);
+    assert_eq!(world.story(), once);
+    world.see(Down, 3).pass(1).see(Ready, 4).pass(1);
+    assert_eq!(world.story(), format!("{once}; 310: out, the server is restarted; 312: in"));
 }
 
 #[test]
-fn a_person_need_not_wait_for_the_end_of_a_cycle() {
+fn an_outage_that_outlives_the_minute_and_the_hold_is_a_reason() {
+    let mut world = World::new(RefreshMode::Auto);
+    world.see(Ready, 1).see(Down, 1).pass(50).see(Ready, 2).pass(3);
+    let once = "45: out, the server has been down for longer than 45 s; 50: in";
+    assert_eq!(world.story(), once);
+    world.see(Down, 2).pass(56);
+    assert_eq!(world.story(), once);
+    world.pass(1);
+    let again = "110: out, the server has been down for longer than 45 s";
+    assert_eq!(world.story(), format!("{once}; {again}"));
+}
+
+#[test]
+fn a_server_that_is_given_up_is_taken_out_of_every_client_at_once() {
     let mut world = World::new(RefreshMode::Always);
-    world.see(Ready, 1).see(Ready, 2).pass(3).see(Ready, 3);
-    world.refresh.hurry(world.now + Duration::from_millis(1_999));
-    assert!(!world.refresh.is_in());
-    world.refresh.hurry(world.now + GAP);
+    world.see(Ready, 1).see(Down, 1);
+    assert!(!world.refresh.is_in_for(true) && world.refresh.is_in_for(false));
+    world.see(Failed, 1);
+    assert!(!world.refresh.is_in_for(true) && !world.refresh.is_in_for(false));
+    world.see(Ready, 2).pass(2);
     assert!(world.refresh.is_in());
+    // Not even the limit keeps the entry of a server in place that does not come back.
+    world.see(Failed, 2).pass(1);
+    assert_eq!(
+        world.story(),
+        "0: out, the server is restarted; 0: out, the server has failed; 2: in; 2: out, the server has failed"
+    );
 }
 
 #[test]
@@ -183,7 +204,8 @@ fn lost_sessions_are_a_reason_once_the_server_is_ready() {
 #[test]
 fn what_an_earlier_daemon_took_out_comes_back_when_the_server_is_ready() {
     let now = any_moment();
-    let mut refresh = Refresh::new(now, RefreshMode::Auto, HOLD, Past { out: true, run: 0 });
+    let mut refresh =
+        Refresh::new(now, RefreshMode::Auto, HOLD, Past { out: Some(Scope::All), run: 0 });
     refresh.look(now, Down, 1);
     assert_eq!(refresh.deadline(), None);
     refresh.look(now, Ready, 1);
@@ -207,25 +229,27 @@ proptest! {
             run += restarts;
             world.see(serving, run).pass(seconds);
         }
-        let (mut removed, mut added) = (None, None);
+        let (mut removed, mut added): (Option<(Duration, Why)>, Option<Duration>) = (None, None);
         for (at, step) in &world.done {
             match step {
-                Step::Remove(_) => {
-                    prop_assert!(removed.is_none(), "out twice: {}", world.story());
-                    removed = Some(*at);
+                Step::Remove(why) => {
+                    let wider = removed.is_none_or(|(_, before)| before != Why::Failed && *why == Why::Failed);
+                    prop_assert!(wider, "out twice: {}", world.story());
+                    let quiet = added.is_none_or(|added| at.saturating_sub(added) >= CYCLE);
+                    prop_assert!(quiet || *why == Why::Failed, "{}", world.story());
+                    removed = Some((*at, *why));
                 }
                 Step::Add => {
-                    let gap = removed.take().map(|removed| at.saturating_sub(removed));
+                    let gap = removed.take().map(|(removed, _)| at.saturating_sub(removed));
                     prop_assert!(gap >= Some(GAP), "{}", world.story());
-                    let cycle = added.replace(*at).is_none_or(|last| at.saturating_sub(last) >= CYCLE);
-                    prop_assert!(cycle, "{}", world.story());
+                    added = Some(*at);
                 }
             }
         }
         prop_assert!(mode != RefreshMode::Never || world.done.is_empty());
         // With time, a server that stays ready is in every file.
-        world.see(Ready, run).pass(CYCLE.as_secs() + GAP.as_secs());
-        world.pass(CYCLE.as_secs());
+        world.see(Ready, run).pass(GAP.as_secs());
+        world.pass(GAP.as_secs());
         prop_assert!(world.refresh.is_in(), "{}", world.story());
         prop_assert_eq!(world.refresh.deadline(), None);
     }

@@ -9,7 +9,7 @@ use mainstay_clients::ledger::{Done, Record, State};
 use mainstay_clients::table::Presence;
 use mainstay_clients::{Change, Client, ClientError, Machine, Purpose, Registrar, Target};
 use mainstay_core::ServerName;
-use mainstay_core::refresh::Why;
+use mainstay_core::refresh::{Scope, Why};
 
 use crate::clock;
 use crate::store::StoredClient;
@@ -28,8 +28,6 @@ pub(super) struct Order {
     pub(super) server: ServerName,
     /// The clients it is to be registered with.
     pub(super) places: Vec<Place>,
-    /// Whether the entries are to be in the files now, or to wait for the server.
-    pub(super) present: bool,
 }
 
 /// A client that a server is to be registered with.
@@ -37,6 +35,8 @@ pub(super) struct Place {
     pub(super) client: String,
     /// Where the client finds the server.
     pub(super) target: Endpoint,
+    /// Whether the entry is to be in the file now, or to wait for the server.
+    pub(super) present: bool,
     /// Whether a person asks for it now, so that an entry that was changed or removed is set right.
     pub(super) anew: bool,
 }
@@ -62,7 +62,7 @@ pub(super) enum Traces {
     /// It has some.
     Some,
     /// Some were taken out, to be put back.
-    Away,
+    Away(Scope),
 }
 
 impl Desk {
@@ -98,12 +98,18 @@ impl Desk {
 
     /// What is left of the entries of a server.
     pub(super) fn traces(&self, server: &ServerName) -> Traces {
-        let away = |record: &Record| matches!(record.state, State::Away { .. });
         let left = |record: &Record| record.state == State::Leaving;
-        match self.records(server.as_str()) {
-            Ok(records) if records.iter().all(left) => Traces::None,
-            Ok(records) if records.iter().any(away) => Traces::Away,
-            Ok(_) | Err(_) => Traces::Some,
+        let records = match self.records(server.as_str()) {
+            Ok(records) if records.iter().all(left) => return Traces::None,
+            Ok(records) => records,
+            Err(_) => return Traces::Some,
+        };
+        let away = |record: &&Record| matches!(record.state, State::Away { .. });
+        let mut helped = records.iter().filter(away).map(|record| is_helped(&record.client));
+        match (helped.next(), helped.all(|is_helped| is_helped)) {
+            (None, _) => Traces::Some,
+            (Some(true), true) => Traces::Away(Scope::Helped),
+            (Some(_), _) => Traces::Away(Scope::All),
         }
     }
 
@@ -115,7 +121,7 @@ impl Desk {
         for place in &order.places {
             let client = place.client.as_str();
             match &place.target {
-                Endpoint::At(target) if order.present => {
+                Endpoint::At(target) if place.present => {
                     reports.push(self.add(server, place, target));
                 }
                 Endpoint::At(_) => reports.push(waits(client, server, "it is ready")),
@@ -161,9 +167,10 @@ impl Desk {
         }
     }
 
-    /// Takes the entries of a server out, to be put back.
+    /// Takes the entries of a server out of the clients that the reason concerns, to be put back.
     pub(super) fn take_out(&self, order: &Order, why: Why) -> Vec<ClientReport> {
         let clients = order.places.iter().map(|place| place.client.as_str());
+        let clients = clients.filter(|client| why.concerns(is_helped(client)));
         let mut reports = self.remove(&order.server, clients, Purpose::Refresh);
         for report in reports.iter_mut().filter(|report| report.done == ClientDone::Removed) {
             report.text = format!("{}: {why}; added again when it is ready", report.text);
@@ -237,6 +244,11 @@ impl mainstay_clients::file::Observer for Panic {
     fn before(&self, _: mainstay_clients::file::Step) -> std::io::Result<()> {
         panic!("asked for by a test");
     }
+}
+
+/// Whether a refresh makes a client connect again.
+pub(super) fn is_helped(client: &str) -> bool {
+    Client::by_id(client).is_some_and(|client| client.refresh.helps())
 }
 
 /// Why the first of these clients that is not there is not.

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::Clients;
-use super::desk::{Endpoint, Order, Place, Traces};
+use super::desk::{Endpoint, Order, Place, Traces, is_helped};
 use crate::clock;
 use crate::snapshot::Snapshot;
 
@@ -108,9 +108,9 @@ pub(super) fn keep(
     };
     let keeping = async move {
         let past = match clients.traces(server.clone()).await {
-            Traces::None => Past { out: false, run: former },
+            Traces::None => Past { out: None, run: former },
             Traces::Some => Past::default(),
-            Traces::Away => Past { out: true, run: 0 },
+            Traces::Away(scope) => Past { out: Some(scope), run: 0 },
         };
         Keeper::new(clients, server, view, past).run(inbox, acted).await;
     };
@@ -233,12 +233,9 @@ impl Keeper {
     }
 
     /// Does what a person or the daemon asks for. What is due comes first, so that no entry is added
-    /// only to be removed; and what a person asks for does not wait for the end of a cycle.
+    /// only to be removed.
     async fn obey(&mut self, wish: &Wish) -> Vec<ClientReport> {
         self.act().await;
-        if matches!(wish, Wish::Anew(ids) if !ids.is_empty()) {
-            self.refresh.hurry(clock::now());
-        }
         self.ensure(wish).await
     }
 
@@ -284,10 +281,11 @@ impl Keeper {
                 Wish::Keep => false,
                 Wish::Anew(ids) => ids.contains(&id),
             };
-            Place { client: id, target, anew }
+            let present = self.refresh.is_in_for(is_helped(&id));
+            Place { client: id, target, present, anew }
         };
         let places = self.clients.wanted(&self.settings).into_iter().map(place).collect();
-        Order { server: self.server.clone(), places, present: self.refresh.is_in() }
+        Order { server: self.server.clone(), places }
     }
 
     /// Decides when to look at the files again after these reports.

@@ -106,10 +106,7 @@ fn of_entry(id: &str, entry: &ClientEntry) -> Option<Flaw> {
             (format!("`{name}` was taken out by hand and stays out"), anew("puts it back"))
         }
         EntryStanding::Away => (
-            format!(
-                "`{name}` is taken out for a refresh: added again when its server is ready, at most \
-                 once a minute"
-            ),
+            format!("`{name}` is taken out, and added again when its server is ready"),
             format!("`mainstay why {name}` tells more"),
         ),
     };
@@ -175,7 +172,7 @@ pub(crate) mod tests {
         `time` was changed by hand (url); `mainstay client add cursor` sets it right
         `web` was taken out by hand and stays out; `mainstay client add cursor` puts it back
         `fs` should be there and is not; it is added when its server is ready (`mainstay why fs`); if that is so, `mainstay client add cursor` adds it
-        `docs` is taken out for a refresh: added again when its server is ready, at most once a minute; `mainstay why docs` tells more
+        `docs` is taken out, and added again when its server is ready; `mainstay why docs` tells more
         ");
     }
 

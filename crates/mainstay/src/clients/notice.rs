@@ -85,6 +85,16 @@ mod tests {
     }
 
     #[test]
+    fn the_documentation_says_what_a_refresh_does_to_every_client() {
+        let page = include_str!("../../../../docs/clients.md");
+        for client in mainstay_clients::clients() {
+            let (effect, evidence) = client.refresh.describe();
+            let row = format!("| `{}` | {effect} | {evidence} |", client.id);
+            assert!(page.contains(&row), "docs/clients.md lacks `{row}`");
+        }
+    }
+
+    #[test]
     fn nobody_is_told_twice_or_without_need() {
         let check = |ids: &[&str], expected: Option<&str>| {
             assert_eq!(asked(ids.iter().copied(), "see it").as_deref(), expected);

@@ -16,8 +16,7 @@ use crate::text::{Cell, ago, columns, date_and_clock, due, reason, short_id, tam
 use crate::ui::paint;
 
 /// What is said of entries that are away.
-const AWAY: &str =
-    "taken out for a refresh and added again when it is ready, at most once a minute";
+const AWAY: &str = "taken out, and added again when it is ready";
 
 /// Show everything about one server
 #[derive(Debug, clap::Args)]

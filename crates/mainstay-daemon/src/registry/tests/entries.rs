@@ -164,6 +164,36 @@ async fn always_takes_the_entry_out_before_a_restart_and_puts_it_back_after() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn always_leaves_clients_alone_that_a_refresh_does_not_help() {
+    let world = World::with_cursor().await;
+    let claude = world.home().join(".claude.json");
+    fs::write(&claude, "{}").unwrap();
+    let ids = vec!["claude-code".to_owned()];
+    world.registry.choose_clients(ids, world.around()).await.unwrap();
+    let restart = RestartPolicy { max: 1, ..RestartPolicy::default() };
+    world.describe(RefreshMode::Always, restart).await;
+    let with_entry = fs::read_to_string(&claude).unwrap();
+    world.engine.die(&key("time", 1), Exit::UNKNOWN);
+    world.until("entry out", |world| !world.has_entry()).await;
+    assert_eq!(fs::read_to_string(&claude).unwrap(), with_entry);
+    world.until("entry in", World::has_entry).await;
+    assert_eq!(fs::read_to_string(&claude).unwrap(), with_entry);
+    // A server that is given up is taken out of both, and comes back to both.
+    world.engine.die(&key("time", 2), Exit::UNKNOWN);
+    world
+        .until("both out", |world| {
+            !world.has_entry() && fs::read_to_string(&claude).unwrap() != with_entry
+        })
+        .await;
+    world.registry.restart(mainstay_api::Which::All).await.unwrap();
+    world
+        .until("both in", |world| {
+            world.has_entry() && fs::read_to_string(&claude).unwrap() == with_entry
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_is_given_up_loses_its_entry_until_it_is_ready_again() {
     let world = World::with_cursor().await;
     let restart = RestartPolicy { max: 0, ..RestartPolicy::default() };

@@ -4,7 +4,7 @@ use std::fs;
 
 use jiff::SignedDuration;
 
-use super::scene::{CLINE, CURSOR, Scene, Sort, VSCODE, between, last_done, run_gated};
+use super::scene::{CLINE, CURSOR, ClientFile, Scene, Sort, VSCODE, between, last_done, run_gated};
 
 /// Restarts that a story need not wait for.
 const QUICK: [&str; 4] = ["--restart-initial", "50ms", "--restart-cap", "50ms"];
@@ -12,11 +12,6 @@ const QUICK: [&str; 4] = ["--restart-initial", "50ms", "--restart-cap", "50ms"];
 #[test]
 fn always_takes_the_entry_out_and_brings_it_back_as_it_was() {
     always(CURSOR);
-}
-
-#[test]
-fn always_keeps_the_comments_of_vs_code() {
-    always(VSCODE);
 }
 
 #[test]
@@ -40,6 +35,43 @@ fn always(sort: Sort) {
     assert!(between(&events[0], &events[1]) >= SignedDuration::from_secs(2), "{events:?}");
     scene.env.ok(["rm", "time"]);
     assert_eq!(scene.file.text(), scene.before);
+}
+
+#[test]
+fn clients_that_a_refresh_does_not_help_get_none() {
+    for mode in ["auto", "always"] {
+        let scene = Scene::new(VSCODE, &["--refresh", mode, "--hold", "1s"]);
+        let cursor = ClientFile::install(&scene.env, CURSOR);
+        scene.env.ok(["client", "add", "cursor"]);
+        let with = cursor.text();
+        let stamp = scene.file.stamp();
+        scene.close_gate();
+        scene.kill();
+        cursor.once(CURSOR.text);
+        assert_eq!(scene.standing("vscode"), "ours");
+        scene.open_gate();
+        scene.env.once_running("time", 2);
+        cursor.once(&with);
+        assert_eq!((scene.file.stamp(), scene.file.text()), (stamp, scene.with.clone()));
+    }
+}
+
+#[test]
+fn a_second_death_inside_the_minute_leaves_the_entry_in_place() {
+    let options = [&["--refresh", "always"], QUICK.as_slice()].concat();
+    let scene = Scene::new(CURSOR, &options);
+    scene.close_gate();
+    scene.kill();
+    scene.file.once(&scene.before);
+    scene.open_gate();
+    scene.env.once_running("time", 2);
+    scene.file.once(&scene.with);
+    scene.once_done("added");
+    let stamp = scene.file.stamp();
+    scene.kill();
+    scene.env.once_running("time", 3);
+    assert_eq!(scene.file.stamp(), stamp);
+    assert_eq!(scene.done(), ["added", "removed", "added"]);
 }
 
 #[test]
