@@ -17,6 +17,7 @@ mod braces;
 mod error;
 mod json;
 mod layout;
+mod removed;
 mod splice;
 pub(crate) mod toml;
 mod trivia;
@@ -28,6 +29,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub use self::error::{EditError, Position};
+pub use self::removed::Removed;
 pub use self::value::{Fields, Value};
 
 /// How a file is written.
@@ -94,6 +96,13 @@ impl Created {
         }
     }
 
+    /// The same, of an entry that was put back at its place.
+    #[must_use]
+    pub(crate) fn put_back(self, before: Self) -> Self {
+        let spaced = before.spaced;
+        Self { spaced, ..self.inherit(before) }
+    }
+
     /// What of it goes with an entry that is taken out for a while: white space, but no containers.
     #[must_use]
     pub fn layout(&self) -> Self {
@@ -158,6 +167,52 @@ impl<'t> Reading<'t> {
             Body::Toml(body) => body.remove(name, created),
         };
         edited.map(|edited| self.marked(edited))
+    }
+
+    /// As [`Reading::remove`], and with what it takes to put the entry back, if that is possible. `out` are entries of the
+    /// same container that have been taken out and not put back, so that the order of all of them is known.
+    pub fn take_out(
+        &self,
+        name: &str,
+        created: &Created,
+        out: &[&Removed],
+    ) -> Result<(String, Option<Removed>), EditError> {
+        let (left, removed) = match &self.body {
+            Body::Json(body) => {
+                let left = body.remove(name, created)?;
+                let removed = body.removed(name, &left, out)?;
+                (left, removed)
+            }
+            Body::Toml(body) => {
+                let left = body.remove(name, created)?;
+                let removed = body.removed(name, &left, out);
+                (left, removed)
+            }
+        };
+        Ok((self.marked(left), removed))
+    }
+
+    /// The text with an entry that was taken out, as it was written and at its place among the neighbours that are left.
+    /// `out` are the others that are still out. Nothing if that does not make a text that differs in this entry alone.
+    pub fn restore(
+        &self,
+        name: &str,
+        removed: &Removed,
+        out: &[&Removed],
+        place: &Place,
+    ) -> Result<Option<String>, EditError> {
+        let restored = self.marked(match &self.body {
+            Body::Json(body) => body.restore(name, removed, out)?,
+            Body::Toml(body) => body.restore(removed, out),
+        });
+        let Ok(reading) = Reading::of(&restored, place) else { return Ok(None) };
+        let mut entries = reading.entries()?;
+        let is_back = entries.extract_if(.., |(key, _)| key == name).count() == 1;
+        // TOML tells entries by where their first table is, so only what they say is compared.
+        let others = self.entries()?;
+        let is_same =
+            entries.len() == others.len() && others.iter().all(|one| entries.contains(one));
+        Ok((is_back && is_same).then_some(restored))
     }
 
     /// The entry as it is.

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::edit::{Created, Fields};
+use crate::edit::{Created, Fields, Removed};
 
 pub(crate) use book::Book;
 pub use book::LedgerError;
@@ -70,8 +70,11 @@ pub enum State {
     Away {
         /// Everything it said, the user's own fields too.
         entry: Fields,
-        /// How to give the file back the very bytes.
+        /// How to give a file that nobody has touched the very bytes.
         cut: Cut,
+        /// Its own text and its place, for a file that others have edited. Records of earlier versions lack it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        removed: Option<Box<Removed>>,
     },
     /// It is removed for good, or about to be. The file may still have it, and a client may write it
     /// back from memory, so this is kept until nothing is to be expected any more.

@@ -300,8 +300,14 @@ impl Registrar {
         let installed = self.locate(client).presence != Presence::NotInstalled;
         let file = self.writer.open(client, &path, installed)?;
         // Read under the lock, so that it says what the last one left.
-        let record = self.book.find(client.id, &path, server)?;
-        Ok(Job { book: &self.book, client, path, file, server, record, now: clock::now() })
+        let mut records = self.records_in(client, &path)?;
+        let record = records.extract_if(.., |record| record.server == server).next();
+        let out = records.into_iter().filter_map(|record| match record.state {
+            State::Away { removed, .. } => removed.map(|removed| *removed),
+            State::Adding { .. } | State::Present | State::Leaving | State::Withdrawn => None,
+        });
+        let (out, now) = (out.collect(), clock::now());
+        Ok(Job { book: &self.book, client, path, file, server, record, out, now })
     }
 }
 

@@ -11,6 +11,7 @@
 use std::ops::Range;
 
 use super::layout::{self, Layout, Style};
+use super::removed::{Gap, Removed, neighbours};
 use super::splice::Splice;
 use super::trivia::{Comments, Kind, Piece, pieces};
 
@@ -61,6 +62,129 @@ impl Members<'_> {
         }
         splices.push(Splice::delete(self.extent(index, &tail)));
         splices
+    }
+
+    /// What there is to know of the member at `index` for it to be put back. `names` are those of all members, `left` is
+    /// the text without it.
+    pub(super) fn removed(
+        &self,
+        index: usize,
+        names: &[&str],
+        left: &str,
+        out: &[&Removed],
+    ) -> Option<Removed> {
+        let (item, tail) = (&self.items[index], self.tail(index));
+        let extent = self.extent(index, &tail);
+        let behind = |range: Range<usize>| match tail.comma {
+            Some(comma) if range.contains(&comma) => {
+                [&self.text[range.start..comma], &self.text[comma + 1..range.end]].concat()
+            }
+            Some(_) | None => self.text[range].to_owned(),
+        };
+        let (is_first, is_last) = (index == 0, index + 1 == self.items.len());
+        let start = if is_first { self.inner.start } else { self.items[index - 1].end };
+        let end = self.limit(index);
+        let (before, after) = neighbours(names, index, out);
+        Some(Removed {
+            name: names[index].to_owned(),
+            text: self.text[item.clone()].to_owned(),
+            lead: self.text[extent.start..item.start].to_owned(),
+            tail: behind(item.end..extent.end),
+            above: self
+                .comment(start..extent.start)
+                .map_or("", |piece| &self.text[piece.start..piece.end])
+                .to_owned(),
+            before,
+            after,
+            gap: Gap {
+                with: self.text[start..end].to_owned(),
+                without: left.get(start..left.len() - (self.text.len() - end))?.to_owned(),
+                is_trailed: self.tail(self.items.len() - 1).comma.is_some(),
+                is_first,
+                is_last,
+            },
+        })
+    }
+
+    /// Puts a member back behind the first `slot` ones.
+    pub(super) fn restore(&self, slot: usize, removed: &Removed, out: &[&Removed]) -> Vec<Splice> {
+        let last = slot.checked_sub(1);
+        let is_last = slot == self.items.len();
+        let start = last.map_or(self.inner.start, |last| self.items[last].end);
+        let end = self.items.get(slot).map_or(self.inner.end, |next| next.start);
+        if let Some(gap) = removed.exact(&self.text[start..end], slot == 0, is_last) {
+            return vec![Splice::replace(start..end, gap)];
+        }
+        let Removed { lead, text, tail, .. } = removed;
+        let newline = layout::newline_of(self.text).unwrap_or("\n");
+        let breaks = |text: &str| layout::newline_of(text).is_some();
+        let mut splices = Vec::new();
+        let (at, has_comma) = match last.map(|last| (&self.items[last], self.tail(last))) {
+            Some((_, Tail { comma: Some(_), end })) => (end, true),
+            Some((last, Tail { comma: None, end })) => {
+                splices.push(Splice::insert(last.end, ","));
+                (end, false)
+            }
+            None => {
+                let is_later =
+                    |piece: &&Piece| removed.goes_above(&self.text[piece.start..piece.end], out);
+                let pieces = self.pieces(start..end);
+                let later = pieces.iter().find(is_later).map_or(end, |piece| piece.start);
+                (self.opening(later), !is_last || removed.gap.is_trailed)
+            }
+        };
+        let is_above = |piece: &Piece| {
+            piece.kind.is_comment() && removed.goes_below(&self.text[piece.start..piece.end], out)
+        };
+        let above = self.pieces(start..end).into_iter().rfind(is_above);
+        let at = above.map_or(at, |piece| at.max(piece.end));
+        let comma = if has_comma { "," } else { "" };
+        let mut member = format!("{lead}{text}{comma}{tail}");
+        // What stands behind a line comment is part of it, unless a line break ends it.
+        let is_commented =
+            |range| self.pieces(range).last().is_some_and(|piece| piece.kind == Kind::LineComment);
+        if is_commented(start..at) && !member.starts_with(['\n', '\r']) {
+            member.insert_str(0, newline);
+        }
+        let rest = &self.text[at..end];
+        let closing = match (self.items.is_empty(), breaks(lead)) {
+            (true, true) if !breaks(rest) => format!("{newline}{}", self.margin),
+            (true, false) if rest.is_empty() => lead.clone(),
+            _ => String::new(),
+        };
+        member.push_str(&closing);
+        let own = pieces(tail, 0..tail.len(), self.comments);
+        let ends_in_comment = own.last().is_some_and(|piece| piece.kind == Kind::LineComment);
+        if ends_in_comment
+            && !breaks(&closing)
+            && !rest.trim_start_matches([' ', '\t']).starts_with(['\n', '\r'])
+        {
+            member.push_str(newline);
+        }
+        splices.push(Splice::insert(at, member));
+        splices
+    }
+
+    /// The comment that a range ends with, but for white space.
+    fn comment(&self, range: Range<usize>) -> Option<Piece> {
+        let is_blank = |kind| matches!(kind, Kind::Space | Kind::Newline);
+        let last = self.pieces(range).into_iter().rfind(|piece| !is_blank(piece.kind));
+        last.filter(|piece| piece.kind.is_comment())
+    }
+
+    /// Where the first member goes: behind the comments in the line of the brace, or behind all of them if there is
+    /// nothing else.
+    fn opening(&self, end: usize) -> usize {
+        let pieces = self.pieces(self.inner.start..end);
+        let line = pieces.iter().position(|piece| piece.kind == Kind::Newline);
+        let own = match (self.items.is_empty(), line) {
+            (true, _) => &pieces[..],
+            (false, Some(newline)) => &pieces[..newline],
+            (false, None) => &[],
+        };
+        own.iter()
+            .rfind(|piece| piece.kind.is_comment())
+            .map_or(self.inner.start, |piece| piece.end)
     }
 
     /// Whether the braces hold this member and otherwise at most commas and white space.

@@ -8,6 +8,7 @@ use std::ops::Range;
 use self::tree::{Keep, Node, Object, parse};
 use super::braces::Members;
 use super::layout::{self, Layout, Style};
+use super::removed::Removed;
 use super::splice::{Splice, apply};
 use super::trivia::{Comments, Kind, pieces};
 use super::value::{Changes, Fields, Value};
@@ -96,6 +97,42 @@ impl<'t> Reading<'t> {
         Ok(apply(text, vec![Splice::replace(members.inner, gap)]))
     }
 
+    /// What there is to know of an entry for it to be put back into the text that is `left` without it.
+    pub(super) fn removed(
+        &self,
+        name: &str,
+        left: &str,
+        out: &[&Removed],
+    ) -> Result<Option<Removed>, EditError> {
+        let Some(chain) = self.chain()? else { return Ok(None) };
+        let (container, []) = chain.split(self.keys) else { return Ok(None) };
+        let Some(index) = member(self.text, container, name)? else { return Ok(None) };
+        let names = names(container);
+        Ok(members(self.text, container).removed(index, &names, left, out))
+    }
+
+    /// The text with an entry that was taken out. A container that is gone is made again, with the entry in it.
+    pub(super) fn restore(
+        &self,
+        name: &str,
+        removed: &Removed,
+        out: &[&Removed],
+    ) -> Result<String, EditError> {
+        if let Some(chain) = self.chain()?
+            && let (container, []) = chain.split(self.keys)
+        {
+            let slot = removed.slot(&names(container));
+            return Ok(apply(self.text, members(self.text, container).restore(slot, removed, out)));
+        }
+        let made = self.upsert(name, &Fields::new(), &[])?;
+        let reading = Reading::of(&made, self.format, self.keys)?;
+        let chain = reading.chain()?.expect("the entry is there");
+        let (container, _) = chain.split(self.keys);
+        let index = member(&made, container, name)?.expect("the entry is there");
+        let range = container.members[index].range.clone();
+        Ok(apply(&made, vec![Splice::replace(range, &removed.text)]))
+    }
+
     pub(super) fn find(&self, name: &str) -> Result<Option<Value>, EditError> {
         let Some(chain) = self.chain()? else { return Ok(None) };
         match chain.split(self.keys) {
@@ -181,6 +218,10 @@ fn member(text: &str, object: &Object, key: &str) -> Result<Option<usize>, EditE
         }),
         (first, _) => Ok(first.map(|(index, _)| index)),
     }
+}
+
+fn names<'o>(object: &'o Object) -> Vec<&'o str> {
+    object.members.iter().map(|member| member.key.as_ref()).collect()
 }
 
 fn members<'t>(text: &'t str, object: &Object) -> Members<'t> {

@@ -5,6 +5,7 @@ mod examples;
 mod json_documents;
 mod properties;
 mod refusals;
+mod restore;
 mod toml_documents;
 mod toml_examples;
 mod updates;

@@ -9,6 +9,7 @@ mod inline;
 mod lines;
 mod parse;
 mod scan;
+mod sections;
 mod write;
 
 use std::borrow::Cow;
@@ -19,6 +20,7 @@ use toml_edit::{InlineTable, Item, Table};
 use self::lines::Statement;
 use self::parse::{Node, Parsed, chain, node, parse, value_of};
 use super::layout;
+use super::removed::Removed;
 use super::splice::{Splice, apply};
 use super::value::{Changes, Fields, Value};
 use super::{Created, EditError};
@@ -89,6 +91,18 @@ impl<'t> Reading<'t> {
             Some(document) if edited.trim().is_empty() => Ok(document.clone()),
             Some(_) | None => Ok(edited),
         }
+    }
+
+    /// What there is to know of an entry for it to be put back into the text that is `left` without it. Nothing of one that
+    /// is not written as tables with headers.
+    pub(super) fn removed(&self, name: &str, left: &str, out: &[&Removed]) -> Option<Removed> {
+        sections::removed(&self.text, self.statements(), &self.path(name), &with_end(left), out)
+    }
+
+    /// The text with an entry that was taken out.
+    pub(super) fn restore(&self, removed: &Removed, out: &[&Removed]) -> String {
+        let depth = self.keys.len() + 1;
+        self.edited(vec![sections::restore(&self.text, self.statements(), depth, removed, out)])
     }
 
     pub(super) fn find(&self, name: &str) -> Result<Option<Value>, EditError> {

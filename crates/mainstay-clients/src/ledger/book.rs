@@ -96,17 +96,6 @@ impl Book {
         serde_json::from_slice::<Page>(&bytes).map(|page| page.records).map_err(damaged)
     }
 
-    /// The record of an entry.
-    pub(crate) fn find(
-        &self,
-        client: &str,
-        file: &Path,
-        server: &str,
-    ) -> Result<Option<Record>, LedgerError> {
-        let mut records = self.records()?.into_iter();
-        Ok(records.find(|record| is_of(record, client, file, server)))
-    }
-
     /// Makes this the record of an entry, or takes its record back.
     pub(crate) fn set(
         &self,
@@ -216,7 +205,7 @@ mod tests {
             State::Adding { former: None },
             State::Adding { former: Some(vec![("type".to_owned(), Value::Flag(false))]) },
             State::Present,
-            State::Away { entry: vec![("headers".to_owned(), map)], cut },
+            State::Away { entry: vec![("headers".to_owned(), map)], cut, removed: None },
             State::Leaving,
             State::Withdrawn,
         ];
@@ -230,8 +219,6 @@ mod tests {
         let first = all.remove(0);
         book.set(&first.client, &first.file, &first.server, None).unwrap();
         assert_eq!(book.records().unwrap(), all);
-        assert_eq!(book.find(&first.client, &first.file, &first.server).unwrap(), None);
-        assert_eq!(book.find(&first.client, &first.file, "s3").unwrap().as_ref(), all.get(2));
         let mode = fs::metadata(&book.path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use super::{Change, ClientError};
 use crate::clock;
-use crate::edit::{EditError, Fields};
+use crate::edit::{EditError, Fields, Removed};
 use crate::file::{FileError, OpenFile};
 use crate::ledger::{Book, Purpose, Record, State, Wish};
 use crate::table::Client;
@@ -28,6 +28,8 @@ pub(super) struct Job<'a> {
     pub(super) file: OpenFile,
     pub(super) server: &'a str,
     pub(super) record: Option<Record>,
+    /// Our other entries of this file that are out, to be put back.
+    pub(super) out: Vec<Removed>,
     pub(super) now: Timestamp,
 }
 

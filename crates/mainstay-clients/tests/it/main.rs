@@ -12,6 +12,7 @@ mod instances;
 mod locks;
 mod looks;
 mod moves;
+mod put_back;
 mod traces;
 mod writer;
 mod written_back;

@@ -110,12 +110,16 @@ pub(super) fn place_for_table(text: &str, statements: &[Statement], container: &
     let Some(sibling) = statements.iter().rposition(is_sibling) else { return text.len() };
     let last = end_of_section(statements, sibling);
     let Some(next) = statements.get(last + 1) else { return text.len() };
-    let end = statements[last].lines(text).end;
-    let between = &text[end..next.lines(text).start];
+    behind(text, statements[last].lines(text).end, Some(next.lines(text).start))
+}
+
+/// Where a table goes behind one whose last line ends at `end`, given where the next one begins: behind the comments that
+/// follow at once, unless they reach down to the next header and are about that table.
+pub(super) fn behind(text: &str, end: usize, next: Option<usize>) -> usize {
+    let between = &text[end..next.unwrap_or(text.len())];
     let is_comment = |line: &&str| line.trim_start().starts_with('#');
     let comments: usize = between.split_inclusive('\n').take_while(is_comment).map(str::len).sum();
-    // Comments that reach down to the next header are about that table.
-    if comments == between.len() { end } else { end + comments }
+    if comments == between.len() && next.is_some() { end } else { end + comments }
 }
 
 /// Whether a table at `at` needs no empty line above it: there is one, or there is nothing at all.

@@ -37,7 +37,7 @@ fn record(state: State) -> Record {
 }
 
 fn away() -> State {
-    State::Away { entry: fields(URL), cut: Cut::between("ab", "a") }
+    State::Away { entry: fields(URL), cut: Cut::between("ab", "a"), removed: None }
 }
 
 /// Checks how things stand, long after our last write.

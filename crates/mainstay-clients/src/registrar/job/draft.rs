@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Errand, Job};
-use crate::edit::{Created, EditError, Fields, Place, Reading, Value};
+use crate::edit::{Created, EditError, Fields, Place, Reading, Removed, Value};
 use crate::ledger::{
     self, Cut, Done, Purpose, Record, Sight, Standing, State, Verdict, differing, is_fresh,
 };
@@ -125,11 +125,18 @@ impl Job<'_> {
             Some(record) if view.found.is_some() => {
                 (reading.upsert(self.server, fields, owned)?, record.created.clone())
             }
-            Some(Record { state: State::Away { entry, cut }, created, .. }) => {
+            Some(Record { state: State::Away { entry, cut, removed }, created, .. }) => {
                 let whole = merged(entry, fields, owned);
+                let out: Vec<_> = self.out.iter().collect();
+                let put_back =
+                    |removed: &Removed| reading.restore(self.server, removed, &out, &view.place);
                 if let Some(base) = cut.undo(view.text()) {
                     let reading = Reading::of(&base, &view.place)?;
                     (reading.upsert(self.server, &whole, owned)?, created.clone())
+                } else if let Some(base) = removed.as_deref().map(put_back).transpose()?.flatten() {
+                    let created = reading.outline()?.put_back(created.clone());
+                    let reading = Reading::of(&base, &view.place)?;
+                    (reading.upsert(self.server, &whole, owned)?, created)
                 } else {
                     let created = reading.outline()?.inherit(created.clone());
                     (reading.upsert(self.server, &whole, owned)?, created)
@@ -161,7 +168,9 @@ impl Job<'_> {
             Purpose::Refresh => {
                 // What is around the entry stays, because a client may not take an empty file.
                 let created = self.record.as_ref().map(|record| record.created.layout());
-                let left = view.reading.remove(self.server, &created.unwrap_or_default())?;
+                let out: Vec<_> = self.out.iter().collect();
+                let (left, removed) =
+                    view.reading.take_out(self.server, &created.unwrap_or_default(), &out)?;
                 let entry = match (&view.found, &self.record) {
                     (Some(Value::Map(fields)), _) => fields.clone(),
                     (_, Some(record)) => record.fields.clone(),
@@ -169,7 +178,8 @@ impl Job<'_> {
                 };
                 let cut = Cut::between(view.text(), &left);
                 let text = view.file.is_some().then_some(left);
-                (text, State::Away { entry, cut }, Vec::new())
+                let removed = removed.map(Box::new);
+                (text, State::Away { entry, cut, removed }, Vec::new())
             }
         };
         let record = self.record.clone().map(|record| Record { state, at: self.now, ..record });
