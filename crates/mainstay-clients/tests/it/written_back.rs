@@ -77,6 +77,21 @@ fn a_server_that_comes_again_takes_up_what_the_client_wrote_back() {
 }
 
 #[test]
+fn a_file_that_the_user_makes_right_after_a_removal_is_the_users() {
+    for mine in ["{\"mcpServers\": {}}", "{}", "{\"mcpServers\": {\"mine\": {}}}\n"] {
+        let home = Home::new();
+        home.install("cursor");
+        let registrar = home.registrar();
+        add(&registrar, 1);
+        remove_for_good(&registrar);
+        let file = home.write(".cursor/mcp.json", mine);
+        assert_eq!(add(&registrar, 1), Done::Added);
+        assert_eq!(remove_for_good(&registrar), Done::Removed);
+        assert_eq!(fs::read_to_string(&file).ok().as_deref(), Some(mine));
+    }
+}
+
+#[test]
 fn what_the_user_makes_long_after_a_removal_is_the_users() {
     let home = Home::new();
     home.install("cursor");

@@ -87,7 +87,10 @@ impl Job<'_> {
         };
         let standing = ledger::standing(self.record.as_ref(), sight, self.client.owned, self.now);
         let is_over = |record: &&Record| {
-            found.is_none() && record.state == State::Leaving && !is_fresh(record, self.now)
+            // The file that we had made went with the entry, so one without the entry is another one.
+            let is_another = record.created_file && file.is_some();
+            let has_left = found.is_none() && record.state == State::Leaving;
+            has_left && (is_another || !is_fresh(record, self.now))
         };
         let record = self.record.as_ref().filter(|record| !is_over(record));
         Ok(View { file, place, reading, found, standing, record })
