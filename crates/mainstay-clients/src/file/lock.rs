@@ -1,8 +1,9 @@
 //! The client's own lock, in the client's own way.
 //!
 //! It is held for the milliseconds of one try. A lock left behind by a program that died is taken over
-//! when it is as old as the client itself lets it become; one left behind by us at once: what we take we
-//! note in our own lock, which the system frees when we die.
+//! when it is as old as the client itself lets it become, which is waited for; one left behind by us at once: what
+//! we take we note in our own lock, which the system frees when we die. What is no lock and has been there for
+//! as long is left alone, and the file is written without: the client cannot take its lock then either.
 
 use std::fs::{self, DirBuilder, Metadata};
 use std::io::{self, ErrorKind};
@@ -36,16 +37,41 @@ pub(super) fn take(file: &OpenFile) -> Result<Option<Theirs<'_>>, FileError> {
     file.writer.before(Step::Lock, &dir)?;
     let failed = |error| FileError::write(Step::Lock, &dir, error);
     sweep(&dir, &file.lock).map_err(failed)?;
-    let patience = file.writer.patience;
+    // A holder that died a moment ago keeps nobody out for longer than its client would wait.
+    let patience = file.writer.patience.max(time_to_stale(&dir, stale).map_err(failed)?);
     for _ in 0..=patience.as_millis() / POLL.as_millis() {
-        if free_if_left_behind(&dir, stale, &file.lock).map_err(failed)?
-            && let Some(theirs) = try_take(&dir, kind, &file.lock).map_err(failed)?
-        {
-            return Ok(Some(theirs));
+        match free_if_left_behind(&dir, stale, &file.lock).map_err(failed)? {
+            Found::Nothing => {
+                if let Some(theirs) = try_take(&dir, kind, &file.lock).map_err(failed)? {
+                    return Ok(Some(theirs));
+                }
+            }
+            Found::NoLock => return Ok(None),
+            Found::Held => {}
         }
         clock::pause(POLL / 2, POLL + POLL / 2);
     }
     Err(FileError::Locked { lock: dir, waited: patience })
+}
+
+/// A client that lets its locks become older than this is not waited for until then.
+const LONGEST_WAIT: Duration = Duration::from_secs(12);
+
+/// How long until a lock that nobody touches any more has been left behind.
+fn time_to_stale(dir: &Path, stale: Duration) -> io::Result<Duration> {
+    let Some(found) = look(dir)? else { return Ok(Duration::ZERO) };
+    let left = stale_at(&found, stale).duration_since(clock::now());
+    let left = Duration::try_from(left).unwrap_or_default() + POLL * 4;
+    Ok(if left <= LONGEST_WAIT { left } else { Duration::ZERO })
+}
+
+/// What is where a client's lock would be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Held,
+    /// Something else, which has been there for long. The client cannot take its lock there, and writes without it.
+    NoLock,
 }
 
 /// What a client's lock looks like.
@@ -145,23 +171,30 @@ fn staged(dir: &Path, token: &str) -> PathBuf {
     beside(dir, &format!("tmp.{token}"))
 }
 
-/// Frees a lock whose holder is dead. Whether there is none now.
-fn free_if_left_behind(dir: &Path, stale: Duration, ours: &Held) -> io::Result<bool> {
-    let found = match fs::symlink_metadata(dir) {
-        Ok(found) => found,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
-        Err(error) => return Err(error),
-    };
+/// Frees a lock whose holder is dead, and tells what is there now.
+fn free_if_left_behind(dir: &Path, stale: Duration, ours: &Held) -> io::Result<Found> {
+    let Some(found) = look(dir)? else { return Ok(Found::Nothing) };
     let noted = Note::find(ours)?;
     let is_our_own = identity(&found) == noted.identity;
-    if !(is_our_own || is_stale(&found, clock::now(), stale)) || !is_lock(dir, &found)? {
-        return Ok(false);
+    if !is_our_own && clock::now() <= stale_at(&found, stale) {
+        return Ok(Found::Held);
+    }
+    if !is_lock(dir, &found)? {
+        return Ok(Found::NoLock);
     }
     let mut note = Note { token: token(), ..noted };
     note.leave(ours)?;
     match note.put_away(dir, ours) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(true),
+        Ok(()) | Err(_) => Ok(Found::Nothing),
+    }
+}
+
+fn look(dir: &Path) -> io::Result<Option<Metadata>> {
+    match fs::symlink_metadata(dir) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -178,9 +211,11 @@ fn is_lock(dir: &Path, found: &Metadata) -> io::Result<bool> {
     Ok(true)
 }
 
-fn is_stale(found: &Metadata, now: Timestamp, stale: Duration) -> bool {
-    let age = now.as_second() - found.mtime();
-    u64::try_from(age).is_ok_and(|age| age > stale.as_secs())
+/// When a lock has been left behind, if its holder does not touch it again.
+fn stale_at(found: &Metadata, stale: Duration) -> Timestamp {
+    let nanoseconds = i32::try_from(found.mtime_nsec()).unwrap_or_default();
+    let touched = Timestamp::new(found.mtime(), nanoseconds).unwrap_or(Timestamp::MIN);
+    touched.saturating_add(stale).unwrap_or(Timestamp::MAX)
 }
 
 /// What tells a directory from one that took its place.
