@@ -41,6 +41,9 @@ pub struct ClientEntry {
     /// Whether one of our servers is to have an entry of this name here.
     #[serde(default)]
     pub wanted: bool,
+    /// Whether it is somebody else's and leads to our server all the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leads_to_server: bool,
     /// Those of our fields that say something else than what we wrote.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drifted: Vec<String>,

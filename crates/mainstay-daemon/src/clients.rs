@@ -184,10 +184,12 @@ impl Clients {
         around: Around,
         servers: Vec<(ServerName, ClientSettings)>,
     ) -> Vec<ClientInfo> {
-        let mut wanted: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut wanted: BTreeMap<String, show::Wanted> = BTreeMap::new();
         for (server, settings) in servers {
-            for client in self.wanted(&settings) {
-                wanted.entry(client).or_default().insert(server.to_string());
+            for id in self.wanted(&settings) {
+                let target =
+                    Client::by_id(&id).and_then(|client| self.target(client, &server).at());
+                wanted.entry(id).or_default().insert(server.to_string(), target);
             }
         }
         self.look(around, move |desk| show::all(desk, &wanted)).await

@@ -2,6 +2,7 @@
 
 use super::{Client, Slot, Template};
 use crate::edit::{Fields, Value};
+use crate::ledger::differing;
 
 /// What an entry leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +45,12 @@ impl Client {
             Target::Stdio { .. } => self.stdio,
         };
         Ok(Entry { fields: fill(template, target), owned: self.owned })
+    }
+
+    /// Whether an entry leads to a target as one of ours would, whoever wrote it.
+    pub fn leads_to(&self, entry: &Value, target: &Target) -> bool {
+        let ours = self.entry(target);
+        ours.is_ok_and(|ours| differing(&ours.fields, entry, self.owned).is_empty())
     }
 }
 

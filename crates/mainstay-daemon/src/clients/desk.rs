@@ -53,6 +53,16 @@ pub(super) enum Endpoint {
     },
 }
 
+impl Endpoint {
+    /// Where it is, if clients may be sent there.
+    pub(super) fn at(self) -> Option<Target> {
+        match self {
+            Self::At(target) => Some(target),
+            Self::NotYet | Self::Taken { .. } => None,
+        }
+    }
+}
+
 /// What an earlier daemon left of a server's entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Traces {

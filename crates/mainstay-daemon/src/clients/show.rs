@@ -7,14 +7,17 @@ use mainstay_clients::edit::Value;
 use mainstay_clients::ledger::Standing;
 use mainstay_clients::registrar::EntryStatus;
 use mainstay_clients::table::{Located, Presence};
-use mainstay_clients::{Client, clients};
+use mainstay_clients::{Client, Target, clients};
 use mainstay_core::ServerName;
 
 use super::desk::Desk;
 
+/// The servers that are to be in a client, each with where the client finds it, if that is known.
+pub(super) type Wanted = BTreeMap<String, Option<Target>>;
+
 /// All clients, as `client ls` shows them. `wanted` are the servers that are to be in each.
-pub(super) fn all(desk: &Desk, wanted: &BTreeMap<String, BTreeSet<String>>) -> Vec<ClientInfo> {
-    let none = BTreeSet::new();
+pub(super) fn all(desk: &Desk, wanted: &BTreeMap<String, Wanted>) -> Vec<ClientInfo> {
+    let none = Wanted::new();
     let info = |client: &'static Client| info(desk, client, wanted.get(client.id).unwrap_or(&none));
     clients().iter().map(info).collect()
 }
@@ -38,7 +41,7 @@ pub(super) fn of_server(desk: &Desk, server: &ServerName) -> Vec<Registration> {
     ids.into_iter().filter_map(registration).collect()
 }
 
-fn info(desk: &Desk, client: &'static Client, wanted: &BTreeSet<String>) -> ClientInfo {
+fn info(desk: &Desk, client: &'static Client, wanted: &Wanted) -> ClientInfo {
     let registrar = desk.registrar(client.id);
     let Located { file, exists, presence } = registrar.locate(client);
     let because = match presence {
@@ -72,17 +75,15 @@ fn is_ours(entry: &EntryStatus) -> bool {
 }
 
 /// Entries, and those that are to be there but never came to be.
-fn with_missing(
-    found: impl Iterator<Item = ClientEntry>,
-    wanted: &BTreeSet<String>,
-) -> Vec<ClientEntry> {
+fn with_missing(found: impl Iterator<Item = ClientEntry>, wanted: &Wanted) -> Vec<ClientEntry> {
     let mut entries: Vec<_> = found.collect();
-    let missing = wanted.iter().filter(|name| entries.iter().all(|entry| entry.name != **name));
+    let missing = wanted.keys().filter(|name| entries.iter().all(|entry| entry.name != **name));
     let missing: Vec<_> = missing
         .map(|name| ClientEntry {
             name: name.clone(),
             standing: EntryStanding::Missing,
             wanted: true,
+            leads_to_server: false,
             drifted: Vec::new(),
             says: BTreeMap::new(),
             own_fields: Vec::new(),
@@ -92,8 +93,13 @@ fn with_missing(
     entries
 }
 
-fn entry(client: &Client, found: EntryStatus, wanted: &BTreeSet<String>) -> Option<ClientEntry> {
+fn entry(client: &Client, found: EntryStatus, wanted: &Wanted) -> Option<ClientEntry> {
     let (standing, drifted) = standing(&found.standing)?;
+    let target = wanted.get(&found.name).and_then(Option::as_ref);
+    let leads_to_server = standing == EntryStanding::Foreign
+        && target
+            .zip(found.says.as_ref())
+            .is_some_and(|(target, says)| client.leads_to(says, target));
     let fields = match found.says {
         Some(Value::Map(fields)) if standing != EntryStanding::Foreign => fields,
         Some(_) | None => Vec::new(),
@@ -101,7 +107,8 @@ fn entry(client: &Client, found: EntryStatus, wanted: &BTreeSet<String>) -> Opti
     let (says, own): (Vec<_>, Vec<_>) =
         fields.into_iter().partition(|(field, _)| client.owned.contains(&field.as_str()));
     Some(ClientEntry {
-        wanted: wanted.contains(&found.name),
+        wanted: wanted.contains_key(&found.name),
+        leads_to_server,
         name: found.name,
         standing,
         drifted,

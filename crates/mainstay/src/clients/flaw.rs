@@ -87,6 +87,7 @@ fn of_entry(id: &str, entry: &ClientEntry) -> Option<Flaw> {
     let (what, help) = match entry.standing {
         EntryStanding::Ours => return None,
         EntryStanding::Foreign | EntryStanding::Missing if !entry.wanted => return None,
+        EntryStanding::Foreign if entry.leads_to_server => return None,
         EntryStanding::Foreign => (
             format!("`{name}` there is not ours, so our server `{name}` has no entry"),
             format!("rename or delete it, then `mainstay client add {id}`"),
@@ -123,6 +124,7 @@ pub(crate) mod tests {
             name: name.to_owned(),
             standing,
             wanted: standing != EntryStanding::Foreign,
+            leads_to_server: false,
             drifted: Vec::new(),
             says: std::collections::BTreeMap::new(),
             own_fields: Vec::new(),
@@ -159,6 +161,7 @@ pub(crate) mod tests {
             entry("yours", S::Foreign),
             ClientEntry { wanted: false, ..entry("former", S::Missing) },
             ClientEntry { wanted: true, ..entry("github", S::Foreign) },
+            ClientEntry { wanted: true, leads_to_server: true, ..entry("same", S::Foreign) },
             drifted,
             entry("web", S::Withdrawn),
             entry("fs", S::Missing),

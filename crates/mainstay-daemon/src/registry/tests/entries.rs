@@ -385,6 +385,15 @@ async fn entries_that_are_wanted_and_not_there_are_shown() {
     };
     let shown: Vec<_> = entries().await;
     assert_eq!(shown, [("time".to_owned(), EntryStanding::Foreign, true)]);
+    // One that leads to our server is in nobody's way, whoever wrote it.
+    let same = taken.replace("127.0.0.1:1/mcp", "127.0.0.1:7433/time/mcp");
+    fs::write(world.file(), same).unwrap();
+    let reports =
+        world.registry.choose_clients(vec!["cursor".to_owned()], world.around()).await.unwrap();
+    assert_eq!(reports[0].done, ClientDone::Nothing);
+    let all = world.registry.clients(Around::default()).await;
+    let cursor = all.into_iter().find(|client| client.id == "cursor").unwrap();
+    assert!(cursor.entries[0].leads_to_server, "{:?}", cursor.entries);
     fs::write(world.file(), BEFORE).unwrap();
     let shown: Vec<_> = entries().await;
     let expected = [

@@ -87,6 +87,7 @@ fn entry_row(entry: &ClientEntry) -> Vec<Cell> {
         EntryStanding::Away => ("away for now", paint::odd),
         EntryStanding::Withdrawn => ("taken out by hand", paint::odd),
         EntryStanding::Missing => ("missing", paint::odd),
+        EntryStanding::Foreign if entry.leads_to_server => ("yours, same server", paint::good),
         EntryStanding::Foreign if entry.wanted => ("not ours", paint::odd),
         EntryStanding::Foreign => ("not ours", paint::faint),
     };
@@ -138,7 +139,9 @@ mod tests {
         ]
         .into();
         web.drifted = vec!["args".to_owned()];
-        let entries = vec![entry("mine", EntryStanding::Foreign), time, web];
+        let mut git = entry("git", EntryStanding::Foreign);
+        (git.wanted, git.leads_to_server) = (true, true);
+        let entries = vec![entry("mine", EntryStanding::Foreign), git, time, web];
         let mut cursor = client("cursor", entries);
         cursor.chosen = true;
         insta::assert_snapshot!(shown(&cursor), @r#"
@@ -151,8 +154,9 @@ mod tests {
 
         Entries
           mine  not ours
-          time  ours             url http://127.0.0.1:7433/time/mcp; yours: disabled, headers
-          web   changed by hand  args ["connect","web"]; command mainstay
+          git   yours, same server
+          time  ours                url http://127.0.0.1:7433/time/mcp; yours: disabled, headers
+          web   changed by hand     args ["connect","web"]; command mainstay
 
         What is wrong
           - `web` was changed by hand (args); `mainstay client add cursor` sets it right
