@@ -48,8 +48,8 @@ pub struct Status {
     pub client: &'static str,
     /// Where its file is, and whether it is installed.
     pub located: Located,
-    /// Why the file would not be written, if it exists and would not be.
-    pub unwritable: Option<String>,
+    /// Why the file would not be written, or its client rejects it, if it exists and that is so.
+    pub problem: Option<String>,
     /// The entries in its file, in the order of the file; then ours that are not in it.
     pub entries: Vec<EntryStatus>,
 }
@@ -235,9 +235,10 @@ impl Registrar {
         loop {
             let understand = |text: Option<&str>| {
                 let refused = |source| ClientError::Edit { file: located.file.clone(), source };
-                entries(client, text, &records).map_err(refused)
+                let is_rejected = text.is_some_and(|text| client.rejects(text));
+                Ok((entries(client, text, &records).map_err(refused)?, is_rejected))
             };
-            let entries = self
+            let (entries, is_rejected) = self
                 .guard(&located.file, Wish::Keep, || self.writer.read(&located.file, understand))?;
             // Without a lock, ledger and file are of one moment only if the ledger is the same before
             // and after. A look is shorter than a change, so this ends.
@@ -248,8 +249,9 @@ impl Registrar {
                 looks += 1;
                 clock::pause(LOOK_AGAIN, LOOK_AGAIN * 2);
             } else {
-                let unwritable = file::why_unwritable(&located.file);
-                return Ok(Status { client: client.id, located, unwritable, entries });
+                let rejected = || is_rejected.then(|| rejection(client, &located.file));
+                let problem = file::why_unwritable(&located.file).or_else(rejected);
+                return Ok(Status { client: client.id, located, problem, entries });
             }
         }
     }
@@ -309,6 +311,15 @@ impl Registrar {
         let (out, now) = (out.collect(), clock::now());
         Ok(Job { book: &self.book, client, path, file, server, record, out, now })
     }
+}
+
+/// Why a client does not read its file.
+fn rejection(client: &Client, file: &Path) -> String {
+    format!(
+        "{} begins with a byte order mark, which {} rejects with all servers; save it without",
+        file.display(),
+        client.product
+    )
 }
 
 /// Whether an entry is just being written, or its writing was broken off.

@@ -61,6 +61,8 @@ pub struct Client {
     pub lock: Protocol,
     /// What a refresh does to it.
     pub refresh: Refresh,
+    /// Whether it rejects a file that begins with a byte order mark, with every server in it.
+    pub rejects_mark: bool,
 }
 
 impl Client {
@@ -76,6 +78,11 @@ impl Client {
             Mark::Program(_) => None,
         });
         self.overrides.iter().copied().chain(files).chain(marks)
+    }
+
+    /// Whether the client would not read a file that says this, although we can.
+    pub fn rejects(&self, text: &str) -> bool {
+        self.rejects_mark && text.starts_with('\u{feff}')
     }
 
     /// Whether an entry can only name a command, never a URL.

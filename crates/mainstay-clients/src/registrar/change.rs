@@ -19,6 +19,8 @@ pub struct Change {
     pub done: Done,
     /// The user's own fields in an entry that was removed for good.
     pub own_fields: Vec<String>,
+    /// Whether the client rejects the file because of what somebody else wrote.
+    pub is_rejected: bool,
 }
 
 impl Change {
@@ -33,6 +35,20 @@ impl Change {
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_done(f)?;
+        if self.is_rejected {
+            let product = self.client.product;
+            write!(
+                f,
+                "; the file begins with a byte order mark, which {product} rejects: save it without"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Change {
+    fn fmt_done(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { client, server, .. } = self;
         let file = self.file.display();
         let place = format!("{} ({file})", client.product);

@@ -72,12 +72,14 @@ impl Job<'_> {
         } else if drafted.record != self.record {
             self.finish(drafted.record)?;
         }
+        let is_rejected = drafted.text.as_ref().is_some_and(|text| self.client.rejects(text))
+            && matches!(errand, Errand::Add { .. });
         if let (Errand::Remove(Purpose::ForGood), None) = (errand, drafted.text) {
             self.remove_directories();
         }
         let Draft { done, own_fields, .. } = drafted;
         let (file, server) = (self.path, self.server.to_owned());
-        Ok(Change { client: self.client, file, server, done, own_fields })
+        Ok(Change { client: self.client, file, server, done, own_fields, is_rejected })
     }
 
     /// Writes down how things stand after an edit that failed: as before, unless it failed after the

@@ -32,6 +32,7 @@ const USUAL: Client = Client {
     marks: &[],
     lock: Protocol::None,
     refresh: Refresh::Useless("none that it helps"),
+    rejects_mark: false,
 };
 
 /// What the rows of VS Code have in common.
@@ -150,6 +151,7 @@ pub(super) const CLIENTS: &[Client] = &[
         http: None,
         marks: &[Mark::There(app("Claude"))],
         refresh: Refresh::Useless("issue reports: it reads its file at start"),
+        rejects_mark: true,
         ..USUAL
     },
     Client {

@@ -10,7 +10,7 @@ use mainstay_clients::file::{FileError, Observer, Step};
 use mainstay_clients::ledger::{Done, Left, Standing, State};
 use mainstay_clients::{ClientError, Purpose, Registrar, Target};
 
-use crate::home::{Home, URL, age, http, read, remove, server};
+use crate::home::{Home, URL, age, http, read, remove, server, stdio};
 
 /// Cursor's file, with an entry of ours that the user has added to.
 const WITH_USERS_FIELDS: &str = r#"{
@@ -297,14 +297,30 @@ fn a_look_changes_nothing() {
     let (home, file) = cursor("{}\n");
     let left_behind = home.write(".cursor/.mcp.json.mainstay-1-0123456789abcdef.tmp", "{");
     let status = home.registrar().status("cursor").unwrap();
-    assert!(status.entries.is_empty() && status.unwritable.is_none());
+    assert!(status.entries.is_empty() && status.problem.is_none());
     assert!(left_behind.exists());
     assert!(!home.state().exists());
     fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).unwrap();
-    let unwritable = || home.registrar().status("cursor").unwrap().unwritable.unwrap();
+    let unwritable = || home.registrar().status("cursor").unwrap().problem.unwrap();
     assert!(unwritable().ends_with("is read-only"));
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     assert!(unwritable().contains("chmod o-w"), "{}", unwritable());
+}
+
+#[test]
+fn a_byte_order_mark_that_the_client_rejects_is_told() {
+    let desktop = (".config/Claude/claude_desktop_config.json", "claude-desktop", true);
+    let cursor = (".cursor/mcp.json", "cursor", false);
+    for (path, client, is_rejected) in [desktop, cursor] {
+        let home = Home::new();
+        let file = home.write(path, "\u{feff}{}");
+        let registrar = home.registrar();
+        let change = registrar.add(client, &server("time"), &stdio()).unwrap();
+        assert_eq!(change.to_string().contains("byte order mark"), is_rejected, "{change}");
+        let problem = registrar.status(client).unwrap().problem;
+        assert_eq!(problem.is_some_and(|it| it.contains("byte order mark")), is_rejected);
+        assert!(read(&file).starts_with("\u{feff}{"), "what is not ours stays");
+    }
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn info(desk: &Desk, client: &'static Client, wanted: &Wanted) -> ClientInfo {
     let (entries, problem) = match registrar.status(client.id) {
         Ok(status) => {
             let ours = !wanted.is_empty() || status.entries.iter().any(is_ours);
-            let problem = status.unwritable.filter(|_| ours);
+            let problem = status.problem.filter(|_| ours);
             let found = status.entries.into_iter();
             (with_missing(found.filter_map(|found| entry(client, found, wanted)), wanted), problem)
         }
