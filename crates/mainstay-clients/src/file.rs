@@ -229,8 +229,7 @@ impl OpenFile {
         }
         self.verify(before, after.as_deref(), name)?;
         if let Some(old) = &old {
-            old.refuse_if_read_only(&self.target)?;
-            old.refuse_if_exposed(&self.target)?;
+            old.refuse_to_write(&self.target)?;
             backup::keep(self, &old.text)?;
         } else {
             snapshot::refuse_exposed_directory(&self.target)?;
@@ -308,12 +307,9 @@ impl OpenFile {
 /// Why an existing file would not be written, if so.
 pub(crate) fn why_unwritable(path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;
-    if snapshot::is_read_only(&metadata) {
-        return Some(format!("{} is read-only", path.display()));
-    }
-    let exposed = snapshot::exposure(&metadata, path);
-    let exposed = exposed.or_else(|| snapshot::refuse_exposed_directory(path).err());
-    exposed.map(|error| error.to_string())
+    let refused = snapshot::refusal(&metadata, path);
+    let refused = refused.or_else(|| snapshot::refuse_exposed_directory(path).err());
+    refused.map(|error| error.to_string())
 }
 
 /// Whether two paths lead to one file.

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Access, OFlags, access};
 use rustix::process::geteuid;
 
 use super::FileError;
@@ -53,19 +53,11 @@ impl Snapshot {
     }
 
     /// Refuses files that every user can write, or that belong to another user: that user could make the
-    /// client run any command. Root may write files of other users.
-    pub(super) fn refuse_if_exposed(&self, path: &Path) -> Result<(), FileError> {
-        let found = |path: &Path, metadata: &Metadata| exposure(metadata, path).map_or(Ok(()), Err);
-        found(path, &self.metadata)?;
+    /// client run any command. Root may write files of other users. Also refuses a file without a write bit:
+    /// it is meant to stay as it is, even where we could replace it.
+    pub(super) fn refuse_to_write(&self, path: &Path) -> Result<(), FileError> {
+        refusal(&self.metadata, path).map_or(Ok(()), Err)?;
         refuse_exposed_directory(path)
-    }
-
-    /// A file without a write bit is meant to stay as it is, even where we could replace it.
-    pub(super) fn refuse_if_read_only(&self, path: &Path) -> Result<(), FileError> {
-        if is_read_only(&self.metadata) {
-            return Err(FileError::ReadOnly { path: path.to_owned() });
-        }
-        Ok(())
     }
 }
 
@@ -77,7 +69,7 @@ pub(super) fn refuse_exposed_directory(path: &Path) -> Result<(), FileError> {
 }
 
 /// Whether other users may change a file, or replace files in a directory.
-pub(super) fn exposure(metadata: &Metadata, path: &Path) -> Option<FileError> {
+fn exposure(metadata: &Metadata, path: &Path) -> Option<FileError> {
     // In a sticky directory, such as /tmp, others cannot replace what is ours.
     let is_sticky = metadata.is_dir() && metadata.mode() & 0o1000 != 0;
     if metadata.mode() & 0o002 != 0 && !is_sticky {
@@ -88,6 +80,48 @@ pub(super) fn exposure(metadata: &Metadata, path: &Path) -> Option<FileError> {
     is_foreign.then(|| FileError::Foreign { path: path.to_owned(), owner })
 }
 
-pub(super) fn is_read_only(metadata: &Metadata) -> bool {
-    metadata.mode() & 0o222 == 0
+/// Why a file is not to be written, if so. Whose it is comes first: its user can do nothing about the mode of
+/// somebody else's file.
+pub(super) fn refusal(metadata: &Metadata, path: &Path) -> Option<FileError> {
+    let unwritable = || {
+        let may_write = access(path, Access::WRITE_OK).is_ok();
+        why_read_only(metadata.mode(), metadata.uid(), geteuid().as_raw(), may_write, path)
+    };
+    exposure(metadata, path).or_else(unwritable)
+}
+
+fn why_read_only(
+    mode: u32,
+    owner: u32,
+    us: u32,
+    may_write: bool,
+    path: &Path,
+) -> Option<FileError> {
+    let path = path.to_owned();
+    // Root's file is nobody's danger, but we may not be able to write it.
+    if owner != us && us != 0 && !may_write {
+        return Some(FileError::Foreign { path, owner });
+    }
+    (mode & 0o222 == 0).then_some(FileError::ReadOnly { path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_another_user_is_not_called_read_only() {
+        let why = |mode, owner, us, may_write| {
+            why_read_only(mode, owner, us, may_write, Path::new("/f")).map(|why| why.to_string())
+        };
+        let foreign =
+            "/f belongs to another user (uid 0), so it was not changed; make it yours with `chown`";
+        assert_eq!(why(0o644, 0, 1000, false).as_deref(), Some(foreign));
+        assert_eq!(why(0o444, 0, 1000, false).as_deref(), Some(foreign));
+        assert_eq!(why(0o664, 0, 1000, true), None);
+        let read_only = "/f is read-only; it was left as it is";
+        assert_eq!(why(0o444, 1000, 1000, false).as_deref(), Some(read_only));
+        assert_eq!(why(0o444, 1000, 0, true).as_deref(), Some(read_only));
+        assert_eq!(why(0o644, 1000, 0, true), None);
+    }
 }

@@ -412,7 +412,8 @@ async fn a_file_that_cannot_be_written_is_shown() {
     assert_eq!(reports[0].done, ClientDone::Failed);
     let all = world.registry.clients(Around::default()).await;
     let cursor = all.into_iter().find(|client| client.id == "cursor").unwrap();
-    assert_eq!(cursor.problem, Some(format!("{} is read-only", world.file().display())));
+    let problem = format!("{} is read-only; it was left as it is", world.file().display());
+    assert_eq!(cursor.problem, Some(problem));
     let standings = cursor.entries.iter().map(|entry| entry.standing).collect::<Vec<_>>();
     assert_eq!(standings, [EntryStanding::Foreign, EntryStanding::Missing]);
 }
