@@ -173,6 +173,9 @@ pub struct WhyReport {
     pub stderr: Vec<String>,
     /// Where its whole log is.
     pub log: PathBuf,
+    /// The ids of the clients that are to have an entry for it. None from a daemon that does not tell.
+    #[serde(default)]
+    pub clients: Option<BTreeSet<String>>,
 }
 
 /// One event, as `events --json` prints it.

@@ -239,7 +239,7 @@ impl Clients {
     }
 
     /// The clients that a server is to be registered with.
-    fn wanted(&self, settings: &ClientSettings) -> BTreeSet<String> {
+    pub(crate) fn wanted(&self, settings: &ClientSettings) -> BTreeSet<String> {
         match &settings.only {
             None => {
                 let known = self.known();

@@ -171,6 +171,7 @@ impl Service {
             events: telling(events.into_iter().map(|(_, event)| event).collect()),
             stderr: snapshot::tail_lines(&stderr, WHY_LINES),
             log: self.instance.server_log(name.as_str()),
+            clients: Some(self.context.clients.wanted(&shown.spec.clients)),
         })
     }
 

@@ -225,6 +225,7 @@ mod tests {
             events: vec![event(95, "started", ""), event(98, "ended", "exited 1 after 3 s")],
             stderr: vec!["\u{1b}[31mNo module named mcp\u{1b}[0m".to_owned()],
             log: "/state/logs/time.log".into(),
+            clients: None,
         };
         insta::assert_snapshot!(shown(&report), @"
         time is down: exited 1 after 3 s, restart 4 of 10 in 20 s
@@ -273,6 +274,7 @@ mod tests {
             events: Vec::new(),
             stderr: Vec::new(),
             log: "/state/logs/time.log".into(),
+            clients: None,
         };
         insta::assert_snapshot!(shown(&report), @"
         time is running: ready

@@ -15,7 +15,10 @@ const STDIO: &str = "stdio";
 
 /// Advice, most useful first; none for a server that is well.
 pub(super) fn advice(report: &WhyReport) -> Vec<String> {
-    on_status(report).into_iter().chain(clients::on_events(&report.events)).collect()
+    on_status(report)
+        .into_iter()
+        .chain(clients::on_events(&report.events, report.clients.as_ref()))
+        .collect()
 }
 
 fn on_status(report: &WhyReport) -> Vec<String> {
@@ -143,6 +146,7 @@ pub(super) mod tests {
             events: Vec::new(),
             stderr: Vec::new(),
             log: "/log".into(),
+            clients: None,
         }
     }
 

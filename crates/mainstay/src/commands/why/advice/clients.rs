@@ -1,18 +1,30 @@
 //! What a user can do about entries in clients' files.
 
+use std::collections::BTreeSet;
+
 use mainstay_api::EventRecord;
 
 use super::super::steps::{client_of, file_of};
 
-/// What to do about the last entry that is not as it should be, if no later event tells that it is.
-pub(super) fn on_events(events: &[EventRecord]) -> Option<String> {
+/// What to do about the last entry that is not as it should be, if no later event tells that it is. An entry in a
+/// client that is not one of the `wanted` any more is as it should be.
+pub(super) fn on_events(
+    events: &[EventRecord],
+    wanted: Option<&BTreeSet<String>>,
+) -> Option<String> {
     let of_clients: Vec<&EventRecord> =
         events.iter().filter(|event| event.event == EventRecord::CLIENT).collect();
     let open = |at: &usize| {
         let (event, later) = (of_clients[*at], &of_clients[at + 1..]);
-        !later.iter().any(|later| settles(later, event))
+        is_wanted(event, wanted) && !later.iter().any(|later| settles(later, event))
     };
     (0..of_clients.len()).rev().filter(open).find_map(|at| on_event(of_clients[at]))
+}
+
+/// Whether the client that an event is about, or any if it does not say, is to have an entry.
+fn is_wanted(event: &EventRecord, wanted: Option<&BTreeSet<String>>) -> bool {
+    let Some(wanted) = wanted else { return true };
+    client_of(event).map_or(!wanted.is_empty(), |client| wanted.contains(client.id))
 }
 
 fn on_event(event: &EventRecord) -> Option<String> {
@@ -54,7 +66,7 @@ mod tests {
         let mut events = Vec::new();
         let mut then = |cause: &str, detail: &str, expected: &str| {
             events.push(client_event(0, cause, detail));
-            let given = on_events(&events).unwrap_or_default();
+            let given = on_events(&events, None).unwrap_or_default();
             assert!(given.contains(expected), "{detail}: {given}");
             assert_eq!(given.is_empty(), expected.is_empty(), "{detail}: {given}");
         };
@@ -67,5 +79,19 @@ mod tests {
         then("added", "put `a` back into Kiro (/kiro)", "`mainstay client add cursor`");
         then("removed", "removed `a` from Cursor (/cursor)", "");
         then("left", "left alone", "`mainstay client ls`");
+    }
+
+    #[test]
+    fn a_client_that_was_dropped_needs_no_advice() {
+        let left = "left `a` in Cursor (/cursor) alone: `url` was changed by hand";
+        let events =
+            [client_event(0, "failed", "/zed is read-only"), client_event(1, "left", left)];
+        let advice = |wanted: &[&str]| {
+            let wanted = wanted.iter().map(|id| (*id).to_owned()).collect();
+            on_events(&events, Some(&wanted)).unwrap_or_default()
+        };
+        assert!(advice(&["cursor", "zed"]).contains("`mainstay client add cursor`"));
+        assert!(advice(&["zed"]).contains("`mainstay client add ID`"));
+        assert_eq!(advice(&[]), "");
     }
 }
