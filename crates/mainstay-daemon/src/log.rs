@@ -32,15 +32,21 @@ pub(crate) fn set_up(config: &Config) -> io::Result<Log> {
         .map_err(|error| io::Error::other(format!("the filter `{filter}`: {error}")))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
     let foreground = config.foreground;
-    let log = Log::start(if foreground {
-        Box::new(io::stderr())
-    } else {
-        Box::new(LogFile::open(config.instance.daemon_log())?)
-    })?;
+    let file = if foreground { None } else { Some(LogFile::open(config.instance.daemon_log())) };
+    let (to, unusable): (Box<dyn Write + Send>, _) = match file {
+        None => (Box::new(io::stderr()), None),
+        Some(Ok(file)) => (Box::new(file), None),
+        // The holder keeps the last lines of standard error. A daemon without a log is better than none.
+        Some(Err(error)) => (Box::new(io::stderr()), Some(error)),
+    };
+    let log = Log::start(to)?;
     let builder = builder.with_ansi(foreground && io::stderr().is_terminal());
     builder.with_writer(log.clone()).try_init().map_err(io::Error::other)?;
     let of_panics = log.clone();
     std::panic::set_hook(Box::new(move |panic| on_panic(panic, &of_panics, foreground)));
+    if let Some(error) = unusable {
+        tracing::error!(%error, "the log file cannot be used");
+    }
     Ok(log)
 }
 

@@ -153,10 +153,14 @@ fn page(daemon: &DaemonInfo, now: Timestamp) -> String {
         ("log", daemon.log.display().to_string()),
         ("instance", daemon.instance.clone()),
     ];
+    let failed = daemon.replacement_failed.as_deref().map(|why| {
+        let words = LastWords::parse(why);
+        ("last update", format!("undone: {}", words.line().unwrap_or_default()))
+    });
     let row = |(key, value): (&str, String)| {
         vec![Cell::painted(format!("{key}:"), paint::faint), Cell::new(value)]
     };
-    columns(&lines.map(row))
+    columns(&lines.into_iter().chain(failed).map(row).collect::<Vec<_>>())
 }
 
 fn is_loopback(address: &str) -> bool {

@@ -243,6 +243,14 @@ fn a_damaged_event_log_is_moved_aside_and_work_goes_on() {
 }
 
 #[test]
+fn a_log_that_cannot_be_written_keeps_no_daemon_from_starting() {
+    let env = TestEnv::new();
+    fs::create_dir_all(env.mainstay_home().join("state/daemon.log")).unwrap();
+    env.run_server("time", &[], &[&fixture()]);
+    assert_eq!(env.call("time", "count", "{}"), "1");
+}
+
+#[test]
 fn a_full_disk_stops_no_server_and_loses_nothing() {
     let env = TestEnv::new();
     let disk = Disk::mount(&env, "size=600k");
