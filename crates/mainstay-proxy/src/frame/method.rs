@@ -35,6 +35,7 @@ macro_rules! methods {
 
 methods! {
     Initialize "initialize"
+    Discover "server/discover"
     Ping "ping"
     ToolsList "tools/list"
     ToolsCall "tools/call"
@@ -73,7 +74,7 @@ mod tests {
 
     #[test]
     fn names_are_kept() {
-        for name in ["tools/call", "notifications/progress", "server/discover", ""] {
+        for name in ["tools/call", "notifications/progress", "vendor/method", ""] {
             assert_eq!(Method::from(Cow::Borrowed(name)).as_str(), name);
         }
         assert_eq!(Method::from(Cow::Borrowed("tools/call")), Method::ToolsCall);

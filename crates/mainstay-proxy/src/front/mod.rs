@@ -120,6 +120,13 @@ pub async fn find<C: Core>(core: &C, server: &str, id: &str) -> Result<C::Sessio
 /// of their session, so it is used for nothing else.
 const SESSION_NOT_FOUND: i64 = -32001;
 
+/// The error for any other request than `initialize` and `ping` before a session is initialized.
+pub(crate) const NOT_INITIALIZED: &str = "a session begins with `initialize`";
+/// The error for `server/discover`, with the code for an unknown method. Clients that also speak versions with a
+/// handshake then send `initialize`.
+pub(crate) const NO_DISCOVER: &str =
+    "`server/discover` is not supported; a session begins with `initialize`";
+
 /// An error that answers no request in particular.
 fn about_no_request(code: i64, message: &str) -> Bytes {
     let error = json!({"jsonrpc": "2.0", "id": null, "error": {"code": code, "message": message}});

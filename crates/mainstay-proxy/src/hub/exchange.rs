@@ -17,6 +17,7 @@ use super::witness::Decision;
 use super::{initialize, lists, words};
 use crate::door::InDoor;
 use crate::frame::{self, Id, Method, Parsed};
+use crate::front::{self, ProtocolVersion, Session as _};
 use crate::lists::ListKind;
 use crate::record::Sent;
 use crate::stream::{Inherited, Stream};
@@ -30,6 +31,9 @@ use crate::upstream::UpstreamError;
 pub(super) async fn answer(session: Session, message: Parsed, out: Arc<Stream>, arriving: InDoor) {
     let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
     debug_assert!(!frame::is_test_panic(&message), "asked for by a test");
+    if let Some((code, why)) = refused(method, session.version()) {
+        return out.finish(Some(frame::error(id, code, why)));
+    }
     let Some(_open) = session.open(&message, id, method, &out) else {
         return out.finish(Some(refusal(id, "too-many-requests", words::TOO_MANY)));
     };
@@ -53,6 +57,17 @@ pub(super) async fn answer(session: Session, message: Parsed, out: Arc<Stream>, 
         },
     };
     out.finish(text);
+}
+
+/// Why no server gets to see a request, if so: it may not be initialized for this client, or exit on a method that
+/// its protocol version does not have.
+fn refused(method: &Method, version: Option<ProtocolVersion>) -> Option<(i64, &'static str)> {
+    match (method, version) {
+        (Method::Initialize | Method::Ping, _) => None,
+        (Method::Discover, _) => Some((frame::METHOD_NOT_FOUND, front::NO_DISCOVER)),
+        (_, None) => Some((frame::INVALID_REQUEST, front::NOT_INITIALIZED)),
+        (_, Some(_)) => None,
+    }
 }
 
 /// An answer, and the run that gave it; none if it is ours.

@@ -378,8 +378,9 @@ impl front::Session for Session {
             Kind::Result | Kind::Error => self.answered(&message),
             Kind::Request => {}
             Kind::Notification => match message.method() {
-                Some(Method::Initialized) => self.mark_used(),
                 Some(Method::Cancelled) => self.cancelled(&message),
+                _ if self.version().is_none() => {}
+                Some(Method::Initialized) => self.mark_used(),
                 // Roots are never merged: a server that others use too would take them for theirs.
                 Some(Method::RootsChanged) if !self.hub().is_alone(self) => {}
                 _ => self.pass_on(&message),

@@ -58,7 +58,7 @@ pub(super) async fn take<C: Core>(
     if !head::is_json(headers) {
         return Err(Refusal::ContentType);
     }
-    head::check_version(headers)?;
+    let version = head::check_version(headers);
     let text = read(body, front.config.limits.body, &front.config.budget, way).await?;
     if !is_admitted() {
         return Err(Refusal::BadToken);
@@ -68,9 +68,15 @@ pub(super) async fn take<C: Core>(
         crate::front::find(&*front.core, server, id).await.map_err(Refusal::Lookup)
     };
     if is_batch(&text) {
+        version?;
         return take_batch(session().await?, accept, &text);
     }
     let message = parse(text).await.map_err(Refusal::Frame)?;
+    if message.method() == Some(&Method::Discover) && !headers.contains_key(SESSION_ID) {
+        // Checked before the version, because a client that probes for a newer one sends that.
+        return Err(Refusal::Discover { id: id_of(&message) });
+    }
+    version?;
     match message.kind() {
         Kind::Request if message.method() == Some(&Method::Initialize) => {
             initialize(front, server, accept, message)

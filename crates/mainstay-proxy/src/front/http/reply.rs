@@ -8,9 +8,11 @@ use hyper::{Response, StatusCode};
 
 use super::body::Body;
 use super::caller::TokenReason;
-use crate::frame::{self, FrameError, INTERNAL_ERROR, INVALID_REQUEST, Id};
+use crate::frame::{self, FrameError, INTERNAL_ERROR, INVALID_REQUEST, Id, METHOD_NOT_FOUND};
 use crate::front::batch::BatchError;
-use crate::front::{Lookup, SESSION_NOT_FOUND, UnknownVersion, about_no_request};
+use crate::front::{
+    Lookup, NO_DISCOVER, NOT_INITIALIZED, SESSION_NOT_FOUND, UnknownVersion, about_no_request,
+};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -60,15 +62,20 @@ pub(super) enum Refusal {
     Frame(FrameError),
     #[error("{0}")]
     Batch(BatchError),
-    #[error("the Mcp-Session-Id header is missing; a session begins with `initialize`")]
+    #[error("the Mcp-Session-Id header is missing; {NOT_INITIALIZED}")]
     NoSessionId,
+    #[error("{NO_DISCOVER}")]
+    Discover { id: Option<Box<str>> },
     #[error("{0}")]
     Lookup(Lookup),
 }
 
 impl Refusal {
     pub(super) fn into_response(self) -> Response<Body> {
-        let text = about_no_request(self.code(), &self.to_string());
+        let text = match &self {
+            Self::Discover { id } => error(id.as_deref(), self.code(), &self.to_string()),
+            _ => about_no_request(self.code(), &self.to_string()),
+        };
         let mut response = Response::new(Body::full(text));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
@@ -98,6 +105,7 @@ impl Refusal {
             | Self::Frame(_)
             | Self::Batch(_)
             | Self::NoSessionId
+            | Self::Discover { .. }
             | Self::Lookup(_) => {}
         }
         response
@@ -119,6 +127,7 @@ impl Refusal {
             | Self::Frame(_)
             | Self::Batch(_)
             | Self::NoSessionId
+            | Self::Discover { .. }
             | Self::Lookup(Lookup::Unreadable) => StatusCode::BAD_REQUEST,
         }
     }
@@ -126,6 +135,7 @@ impl Refusal {
     fn code(&self) -> i64 {
         match self {
             Self::Frame(error) => error.code(),
+            Self::Discover { .. } => METHOD_NOT_FOUND,
             Self::Lookup(Lookup::NoSuchServer | Lookup::NoSuchSession) => SESSION_NOT_FOUND,
             Self::Lookup(Lookup::Unreadable) => INTERNAL_ERROR,
             Self::Foreign
@@ -181,9 +191,13 @@ pub(super) fn events(body: Body) -> Response<Body> {
 }
 
 fn failed(id: Option<&str>, message: &str) -> Bytes {
+    error(id, INTERNAL_ERROR, message)
+}
+
+fn error(id: Option<&str>, code: i64, message: &str) -> Bytes {
     match id.and_then(Id::new) {
-        Some(id) => frame::error(id, INTERNAL_ERROR, message),
-        None => about_no_request(INTERNAL_ERROR, message),
+        Some(id) => frame::error(id, code, message),
+        None => about_no_request(code, message),
     }
 }
 

@@ -1,7 +1,7 @@
 //! One client over lines: a JSON-RPC message per line, as over stdio.
 //!
-//! `initialize` opens the session; every later request runs in a task of its own, and what it and
-//! the general stream have to say is written as whole lines. At the end of the input open requests
+//! `initialize` opens the session; lines that come before its answer, other than a `ping` and cancellations, wait for that. Every later
+//! request runs in a task of its own, and what it and the general stream have to say is written as whole lines. At the end of the input open requests
 //! have a few seconds left, then they are given up. A client that sends more than 1024 requests at a time, or does not read
 //! what it is told, is read no further until it does.
 //!
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncBufRead, AsyncWrite};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -34,9 +34,11 @@ use self::input::{Input, Line};
 use self::output::Outgoing;
 use super::batch::{self, Batch, is_batch};
 use super::run::{Opening, Run};
-use super::{Core, Lookup, Session, about_no_request};
+use super::{Core, Lookup, NO_DISCOVER, NOT_INITIALIZED, Session, about_no_request};
 use crate::catch_panic::CatchPanic;
-use crate::frame::{self, INTERNAL_ERROR, INVALID_REQUEST, Kind, Method, PARSE_ERROR, Parsed};
+use crate::frame::{
+    self, INTERNAL_ERROR, INVALID_REQUEST, Kind, METHOD_NOT_FOUND, Method, PARSE_ERROR, Parsed,
+};
 
 /// How many requests may be in flight.
 const IN_FLIGHT: usize = 1024;
@@ -140,6 +142,8 @@ struct Talk<C: Core, F> {
     lines: mpsc::Sender<Outgoing>,
     /// Shared with the task of `initialize`, which empties it if that fails.
     session: Slot<C::Session>,
+    /// Locked while an `initialize` is in flight.
+    initializing: Arc<AsyncMutex<()>>,
     tasks: JoinSet<()>,
     /// Notified when a task has panicked: it is unknown which answers the client still waits for.
     broken: Arc<Notify>,
@@ -156,6 +160,7 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
             opened,
             lines,
             session: Slot::default(),
+            initializing: Arc::default(),
             tasks: JoinSet::new(),
             broken: Arc::default(),
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
@@ -260,20 +265,26 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
 
     async fn take(&mut self, text: Bytes) {
         if is_batch(&text) {
+            drop(self.initializing.lock().await);
             return self.take_batch(&text).await;
         }
         let message = match Parsed::read(text) {
             Ok(message) => message,
             Err(error) => return self.refuse(error.code(), &error.to_string()).await,
         };
+        if !matches!(message.method(), Some(Method::Ping | Method::Cancelled)) {
+            drop(self.initializing.lock().await);
+        }
         let session = lock(&self.session).clone();
         match (message.kind(), session) {
-            (Kind::Request, None) if message.method() == Some(&Method::Initialize) => {
-                self.open(message).await;
-            }
-            (Kind::Request, None) => {
-                self.fail(&message, INVALID_REQUEST, "`initialize` must come first").await;
-            }
+            (Kind::Request, None) => match message.method() {
+                Some(Method::Initialize) => self.open(message).await,
+                Some(Method::Ping) => self.pong(&message).await,
+                Some(Method::Discover) => {
+                    self.fail(&message, METHOD_NOT_FOUND, NO_DISCOVER).await;
+                }
+                _ => self.fail(&message, INVALID_REQUEST, NOT_INITIALIZED).await,
+            },
             (Kind::Request, Some(session)) if message.method() == Some(&Method::Initialize) => {
                 if session.version().is_none() {
                     let permit = self.permit().await;
@@ -329,7 +340,9 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
         let opening = Opening::new(session.clone());
         let run = Run::new(session, message);
         let (slot, lines) = (Arc::clone(&self.session), self.lines.clone());
+        let initializing = Arc::clone(&self.initializing).try_lock_owned();
         self.begin(async move {
+            let _initializing = initializing;
             let answer = passing::all(run, &lines, permit).await;
             if opening.settle(answer.as_deref()).is_none() {
                 *lock(&slot) = None;
@@ -381,6 +394,12 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
                 broken.notify_one();
             }
         });
+    }
+
+    async fn pong(&self, ping: &Parsed) {
+        if let Some(id) = ping.id() {
+            self.say(frame::empty_result(id)).await;
+        }
     }
 
     async fn fail(&self, request: &Parsed, code: i64, message: &str) {

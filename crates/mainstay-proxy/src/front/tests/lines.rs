@@ -165,6 +165,36 @@ async fn a_refused_initialize_leaves_no_session() {
 }
 
 #[tokio::test]
+async fn without_a_session_a_ping_is_answered_and_nothing_else() {
+    let mut client = Client::new(AtEnd::Close);
+    for (method, content) in
+        [("ping", r#""result":{}"#), ("server/discover", "-32601"), ("fast", "-32600")]
+    {
+        client.says(&call(1, method)).await;
+        let answer = client.reads().await;
+        assert!(answer.contains(r#""id":1,"#) && answer.contains(content), "{method}: {answer}");
+    }
+    assert_eq!(client.fake.sessions(), 0);
+}
+
+#[tokio::test]
+async fn what_comes_before_the_answer_to_initialize_waits_for_it() {
+    let mut client = Client::new(AtEnd::Close);
+    client.says(&initialize("slow", "2025-11-25")).await;
+    let slow = client.seen.request().await;
+    client.says(&call(1, "ping")).await;
+    client.seen.request().await.answers("{}");
+    assert!(client.reads().await.contains(r#""id":1,"#));
+    client.says(&call(2, "fast")).await;
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    slow.answers("{}");
+    assert!(client.reads().await.contains(r#""id":0,"#));
+    assert!(client.reads().await.contains(r#""id":2,"#));
+}
+
+#[tokio::test]
 async fn junk_is_answered_and_does_no_harm() {
     let mut client = Client::initialized("2025-11-25").await;
     for (line, code) in [("junk", "-32700"), (r#"{"a":1}"#, "-32600"), ("[]", "-32600")] {

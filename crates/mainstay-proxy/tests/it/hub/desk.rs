@@ -61,7 +61,7 @@ impl Desk {
         self.asks(id, "tools/call", &json!({"name": tool, "key": id, "_meta": meta})).await;
     }
 
-    async fn asks(&mut self, id: u64, method: &str, params: &Value) {
+    pub(super) async fn asks(&mut self, id: u64, method: &str, params: &Value) {
         self.says(&json!({"id": id, "method": method, "params": params})).await;
     }
 

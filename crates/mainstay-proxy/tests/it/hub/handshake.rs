@@ -7,6 +7,7 @@ use mainstay_proxy::front::{Core as _, OpenError, ProtocolVersion, Session as _}
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
+use super::desk::Desk;
 use super::{Client, NAME, World, settings};
 
 #[tokio::test(start_paused = true)]
@@ -138,4 +139,53 @@ async fn an_initialize_that_is_given_up_ends() {
     client.cancels(&asked);
     assert!(crate::soon(asked.ends()).await);
     assert_eq!(client.session.version(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_initialize_nothing_reaches_the_server() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let mut desk = Desk::resumes(&world, world.hubs.open(NAME).unwrap().id());
+    for (method, code) in [
+        ("server/discover", json!(-32601)),
+        ("tools/call", json!(-32600)),
+        ("tools/list", json!(-32600)),
+        ("logging/setLevel", json!(-32600)),
+        ("vendor/method", json!(-32600)),
+        ("ping", json!(null)),
+    ] {
+        desk.says(&json!({"method": "notifications/vendor"})).await;
+        desk.asks(1, method, &json!({"name": "x", "level": "info"})).await;
+        let answer = desk.reads().await;
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &code), "{method}");
+    }
+    assert!(server.reads_nothing().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_client_sends_while_it_is_initialized_is_queued() {
+    let world = World::new();
+    let mut desk = Desk::resumes(&world, world.hubs.open(NAME).unwrap().id());
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}});
+    desk.asks(0, "initialize", &params).await;
+    desk.asks(1, "ping", &json!({})).await;
+    assert_eq!(desk.reads().await["id"], 1);
+    desk.says(&json!({"method": "notifications/initialized"})).await;
+    desk.calls(2, "x").await;
+    assert!(desk.reads_nothing().await);
+    let mut server = world.serves().await;
+    let call = server.reads_call("x").await;
+    server.returns(&call, "done").await;
+    assert!(desk.reads().await["result"]["serverInfo"].is_object());
+    assert_eq!(desk.reads().await["result"]["content"][0]["text"], "done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_probe_for_newer_servers_is_never_passed_on() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let client = world.client().await;
+    let answer = crate::soon(client.asks("server/discover", &json!({})).answer()).await;
+    assert_eq!(answer["error"]["code"], -32601);
+    assert!(server.reads_nothing().await);
 }

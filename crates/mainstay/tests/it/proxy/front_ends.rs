@@ -1,9 +1,11 @@
 //! The ways in other than HTTP: `mainstay connect` for stdio clients, and `call` and `tools`.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::client::{Client, Sdk};
-use super::scene::{NAME, Scene, Wire};
+use super::scene::{NAME, Scene, Wire, stage};
+use crate::env::shell_server;
+use crate::stand_in;
 
 const MAINSTAY: &str = env!("CARGO_BIN_EXE_mainstay");
 
@@ -43,6 +45,46 @@ fn connect(wire: Wire) {
     scene.assert_clean(&clients);
     clients.into_iter().for_each(Client::close);
     scene.env.once(NAME, "was left by all", |server| server["sessions"] == 0);
+}
+
+/// A server that exits on a request that it does not know, as several do, and records what it reads.
+#[test]
+fn what_a_client_sends_before_initialize_does_not_reach_the_server() {
+    let serve = r#"
+        while read -r line; do
+            printf '%s\n' "$line" >> read
+            case "$line" in
+                *'"tools/list"'*) result='{"tools":[]}' ;;
+                *'"method":"notifications/'*) continue ;;
+                *) exit 3 ;;
+            esac
+            id=$(printf '%s' "$line" | sed 's/.*"id":\([^,}]*\).*/\1/')
+            printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$result"
+        done"#;
+    let env = stage();
+    let server = env.run_server(NAME, &[], &["sh", "-c", &shell_server(serve)]);
+    let mut client = stand_in::Client::spawn(env.command(["connect", NAME]));
+    let mut ask = |id: u32, method: &str, params: &Value| {
+        let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        client.say(&request.to_string());
+        let answer = client.message();
+        assert_eq!(answer["id"], id, "{answer}");
+        answer
+    };
+    let version = "2026-07-28";
+    let meta = json!({"_meta": {"io.modelcontextprotocol/protocolVersion": version}});
+    assert_eq!(ask(1, "server/discover", &meta)["error"]["code"], -32601);
+    assert_eq!(ask(2, "tools/call", &json!({"name": "x"}))["error"]["code"], -32600);
+    assert_eq!(ask(3, "ping", &json!({}))["result"], json!({}));
+    let info = json!({"name": "test", "version": "1"});
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info});
+    assert_eq!(ask(4, "initialize", &params)["result"]["serverInfo"]["name"], "sh");
+    assert_eq!(ask(5, "server/discover", &meta)["error"]["code"], -32601);
+    assert_eq!(ask(6, "tools/list", &json!({}))["result"], json!({"tools": []}));
+    assert_eq!(client.end().0, Some(0));
+    assert_eq!(env.server(NAME)["pid"], server["pid"], "it has not died");
+    let read = std::fs::read_to_string(env.work().join("read")).unwrap_or_default();
+    assert!(!read.contains("discover") && !read.contains("tools/call"), "{read}");
 }
 
 #[test]

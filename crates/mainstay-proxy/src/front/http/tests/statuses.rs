@@ -123,6 +123,20 @@ async fn bodies_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_probe_for_newer_servers_is_an_unknown_method() {
+    let mut site = Site::new();
+    let probe = call(7, "server/discover");
+    for version in ["2026-07-28", "2025-11-25", ""] {
+        let text = begin(&probe).replace("\r\n\r\n", &format!("\r\nX: {version}\r\n\r\n"));
+        let text = text.replace("X: 2", "MCP-Protocol-Version: 2");
+        check(&mut site, &text, 400, r#""id":7,"error":{"code":-32601"#).await;
+    }
+    let session = site.fake.with(NEW);
+    let text = with(&session, "MCP-Protocol-Version", "2026-07-28");
+    check(&mut site, &text, 400, "-32600").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_long_body_without_a_length_is_refused() {
     let mut site = Site::with(Limits { body: 1000, ..Limits::default() });
     let session = site.fake.with(NEW);
