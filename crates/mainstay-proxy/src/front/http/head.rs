@@ -59,20 +59,36 @@ impl Accept {
     }
 }
 
-/// Whether a client is to get the head of its response at once, before there is an answer.
+/// Whether the head of a response is sent before there is an answer.
 ///
-/// Both Python SDKs, which `httpx` names to us, tear the whole client down when a connection is cut before
-/// that, as it is when we die. A stream that is cut they resume, and so do they ask us for the end of one
-/// that we no longer know. Others lose one call, and are better off with plain JSON.
-pub(super) fn wants_head_at_once(
-    headers: &HeaderMap,
-    accept: Accept,
-    version: Option<ProtocolVersion>,
-) -> bool {
-    let agent = headers.get(USER_AGENT).map(HeaderValue::as_bytes);
-    let is_python = agent.is_some_and(|agent| agent.starts_with(b"python-httpx"));
-    // Clients of earlier versions have no id to come back with before the first message.
-    is_python && accept.events && has_priming(version)
+/// Both Python SDKs, which `httpx` names to us, tear the whole client down when a connection is cut before the head,
+/// as it is when the daemon is killed. Others lose one call, and are better off with plain JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EarlyHead {
+    No,
+    /// Version 1 resumes an event stream that is cut.
+    Events,
+    /// Version 2 refuses events above 1 MiB, so it always gets JSON. It survives the cut of a body only if the body ends
+    /// with its connection: then it fails to parse the JSON, and only that call fails. A cut chunked body tears it down.
+    JsonUntilClose,
+}
+
+impl EarlyHead {
+    pub(super) fn of(
+        headers: &HeaderMap,
+        accept: Accept,
+        version: Option<ProtocolVersion>,
+    ) -> Self {
+        let agent = headers.get(USER_AGENT).map_or(&b""[..], HeaderValue::as_bytes);
+        if agent.starts_with(b"python-httpx2/") && accept.json {
+            Self::JsonUntilClose
+        // Clients of earlier versions have no id to come back with before the first message.
+        } else if agent.starts_with(b"python-httpx") && accept.events && has_priming(version) {
+            Self::Events
+        } else {
+            Self::No
+        }
+    }
 }
 
 /// Whether streams begin with an event that has an id and no data, for clients of this version.
@@ -162,23 +178,29 @@ mod tests {
     }
 
     #[test]
-    fn only_python_clients_that_can_come_back_get_the_head_at_once() {
+    fn python_clients_get_an_early_head_in_the_form_that_they_survive() {
+        use EarlyHead::{Events, JsonUntilClose, No};
         let (new, old) = (ProtocolVersion::V2025_11_25, ProtocolVersion::V2025_06_18);
-        for (agent, events, version, expected) in [
-            ("python-httpx/0.28.1", true, Some(new), true),
-            ("python-httpx/0.28.1", false, Some(new), false),
-            ("python-httpx/0.28.1", true, Some(old), false),
-            ("python-httpx/0.28.1", true, None, false),
-            ("node", true, Some(new), false),
-            ("Mozilla/5.0 python-httpx", true, Some(new), false),
+        let both = Accept { json: true, events: true };
+        let [json, events] = [(true, false), (false, true)];
+        let [json, events] = [json, events].map(|(json, events)| Accept { json, events });
+        for (agent, accept, version, expected) in [
+            ("python-httpx/0.28.1", both, Some(new), Events),
+            ("python-httpx/0.28.1", json, Some(new), No),
+            ("python-httpx/0.28.1", both, Some(old), No),
+            ("python-httpx/0.28.1", both, None, No),
+            ("python-httpx2/2.16.0", both, Some(new), JsonUntilClose),
+            ("python-httpx2/2.16.0", both, Some(old), JsonUntilClose),
+            ("python-httpx2/2.16.0", json, Some(new), JsonUntilClose),
+            ("python-httpx2/2.16.0", events, Some(new), Events),
+            ("node", both, Some(new), No),
+            ("Mozilla/5.0 python-httpx", both, Some(new), No),
         ] {
             let headers = HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static(agent))]);
-            let accept = Accept { json: true, events };
-            let at_once = wants_head_at_once(&headers, accept, version);
-            assert_eq!(at_once, expected, "{agent} {version:?}");
+            let head = EarlyHead::of(&headers, accept, version);
+            assert_eq!(head, expected, "{agent} {accept:?} {version:?}");
         }
-        let both = Accept { json: true, events: true };
-        assert!(!wants_head_at_once(&HeaderMap::new(), both, Some(new)));
+        assert_eq!(EarlyHead::of(&HeaderMap::new(), both, Some(new)), No);
     }
 
     #[test]

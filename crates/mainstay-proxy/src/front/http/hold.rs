@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::Response;
+use hyper::{Response, Version};
 use tokio::time::{Instant, sleep_until};
 
 use super::Front;
 use super::body::{self, Body};
 use super::get::opening;
-use super::head::{SESSION_ID, header};
+use super::head::{EarlyHead, SESSION_ID, header};
 use super::post::Asked;
 use super::reply;
 use crate::front::kept::{DURABLE, Kept, RESUME};
@@ -28,24 +28,26 @@ use crate::stream::{Begin, Stream};
 pub(super) const COMMIT: Duration = DURABLE;
 
 /// Sends the head and lets the work go on: as an event stream, or as JSON kept alive by white space
-/// if the client takes nothing else. From `due` on the request is worth to be written down.
+/// if the client takes nothing else or would refuse large events. From `due` on the request is worth to be written down.
 pub(super) fn commit<C: Core>(
     front: &Front<C>,
     asked: Asked<C::Session>,
     run: Run,
     due: Instant,
 ) -> Response<Body> {
-    let Asked { session, id, accept, version, at_once: _, opening: begun } = asked;
+    let Asked { session, id, accept, version, early_head, opening: begun } = asked;
+    let until_close = early_head == EarlyHead::JsonUntilClose;
+    let is_events = accept.events && !until_close;
     let session_id = begun.as_ref().map(|_| header(session.id()));
     let request = run.request().cloned();
     let text = request.clone().filter(|_| begun.is_none());
     let (work, reader) = run.into_parts();
     let stream = Arc::clone(reader.stream());
-    if text.is_none() || !accept.events {
+    if text.is_none() || !is_events {
         stream.is_for_this_daemon();
     }
     let has_id = Arc::<AtomicBool>::default();
-    let (kept, mut response) = if accept.events {
+    let (kept, mut response) = if is_events {
         let opening = opening(version);
         let kept = Durable::new(Kept::new(session, &stream, id.as_deref()), text, opening, due);
         let (event, has_id) = (kept.kept.event().clone(), Arc::clone(&has_id));
@@ -54,6 +56,10 @@ pub(super) fn commit<C: Core>(
     } else {
         (None, reply::spaced(Body::spaced(reader, Arc::clone(session.streams().general()))))
     };
+    if until_close {
+        // Such a response has no chunks: its end is the end of the connection.
+        *response.version_mut() = Version::HTTP_10;
+    }
     if let Some(id) = session_id {
         response.headers_mut().insert(SESSION_ID, id);
     }

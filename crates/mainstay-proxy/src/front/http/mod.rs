@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderMap, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode, Version};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -149,6 +149,9 @@ async fn handle<C: Core>(
         Ok((taken, headers)) => taken.respond(front, headers).await,
         Err(refusal) => refusal.into_response(),
     };
+    if response.version() == Version::HTTP_10 {
+        way.end_with_response();
+    }
     if response.body_mut().track_stream(way) {
         way.start_streaming(only_listens);
     } else {

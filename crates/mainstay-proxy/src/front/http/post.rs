@@ -17,7 +17,7 @@ use super::Front;
 use super::body::Body;
 use super::connections::ConnectionBudget;
 use super::eviction::SWEEP;
-use super::head::{self, Accept, SESSION_ID, header};
+use super::head::{self, Accept, EarlyHead, SESSION_ID, header};
 use super::hold::{self, COMMIT};
 use super::reply::{self, Refusal};
 use super::way_in::WayIn;
@@ -84,9 +84,9 @@ pub(super) async fn take<C: Core>(
         Kind::Request => {
             let session = session().await?;
             let version = session.version();
-            let at_once = head::wants_head_at_once(headers, accept, version);
+            let early_head = EarlyHead::of(headers, accept, version);
             let id = id_of(&message);
-            let asked = Asked { id, accept, version, at_once, opening: None, session };
+            let asked = Asked { id, accept, version, early_head, opening: None, session };
             let run = Run::new(&asked.session, message);
             Ok(Taken::Request(asked, run))
         }
@@ -125,8 +125,7 @@ pub(super) struct Asked<S: Session> {
     pub(super) id: Option<Box<str>>,
     pub(super) accept: Accept,
     pub(super) version: Option<ProtocolVersion>,
-    /// Whether the head of the response is sent before there is an answer.
-    pub(super) at_once: bool,
+    pub(super) early_head: EarlyHead,
     /// Set for `initialize`.
     pub(super) opening: Option<Opening<S>>,
 }
@@ -148,7 +147,7 @@ fn initialize<C: Core>(
     let opening = Some(Opening::new(session.clone()));
     let version = wanted_version(&message);
     let id = id_of(&message);
-    let asked = Asked { id, accept, version, at_once: false, opening, session };
+    let asked = Asked { id, accept, version, early_head: EarlyHead::No, opening, session };
     let run = Run::new(&asked.session, message);
     Ok(Taken::Request(asked, run))
 }
@@ -163,7 +162,8 @@ fn take_batch<S: Session>(session: S, accept: Accept, text: &Bytes) -> Result<Ta
         return Ok(Taken::Done(reply::empty(StatusCode::ACCEPTED)));
     }
     let run = Run::of(|out| Box::pin(batch::run(session.clone(), requests, out)));
-    let asked = Asked { session, id: None, accept, version, at_once: false, opening: None };
+    let early_head = EarlyHead::No;
+    let asked = Asked { session, id: None, accept, version, early_head, opening: None };
     Ok(Taken::Request(asked, run))
 }
 
@@ -175,7 +175,7 @@ async fn ask<C: Core>(
     headers: HeaderMap,
 ) -> Response<Body> {
     let due = Instant::now() + COMMIT;
-    if asked.at_once {
+    if asked.early_head != EarlyHead::No {
         return hold::commit(front, asked, run, due);
     }
     match timeout_at(due, poll_fn(|cx| run.poll_ready(cx))).await {

@@ -195,7 +195,8 @@ where
             Pin::new(&mut served).graceful_shutdown();
             let parts = served.without_shutdown().await.ok()?;
             // What hyper has read is lost to others.
-            parts.read_buf.is_empty().then(|| parts.io.into_inner())
+            let is_kept = parts.read_buf.is_empty() && !way.ends_with_response();
+            is_kept.then(|| parts.io.into_inner())
         }
     }
 }

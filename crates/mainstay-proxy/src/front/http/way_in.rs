@@ -17,6 +17,8 @@ pub(super) struct WayIn {
     /// Whether something was read that belongs to no request that was taken.
     is_begun: AtomicBool,
     taken: Notify,
+    /// Whether the end of the response is the end of the connection.
+    ends_with_response: AtomicBool,
     clock: Arc<TickClock>,
     /// The [`Stage`], the tick of its start or last progress, and [`USED`], packed into one word.
     activity: AtomicU64,
@@ -34,6 +36,7 @@ impl WayIn {
             was_read: AtomicBool::new(false),
             is_begun: AtomicBool::new(false),
             taken: Notify::new(),
+            ends_with_response: AtomicBool::new(false),
             clock: Arc::clone(clock),
             activity: AtomicU64::new(0),
             blocked: AtomicU32::new(0),
@@ -91,6 +94,15 @@ impl WayIn {
     /// The response is streamed from here on. A client that only listens can reopen its stream.
     pub(super) fn start_streaming(&self, only_listens: bool) {
         self.set_stage(if only_listens { Stage::Listening } else { Stage::Streaming });
+    }
+
+    /// The client takes the end of the connection for that of the response, so it must be closed here.
+    pub(super) fn end_with_response(&self) {
+        self.ends_with_response.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn ends_with_response(&self) -> bool {
+        self.ends_with_response.load(Ordering::Relaxed)
     }
 
     /// The response is complete.

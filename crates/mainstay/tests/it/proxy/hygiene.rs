@@ -1,10 +1,15 @@
 //! Servers that talk rubbish or too much.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::client::{End, Sdk};
 use super::raw::{BOTH, call};
 use super::scene::{Scene, Wire};
+
+/// After 150 ms without an answer, most clients are sent an event stream.
+const TOO_LATE_FOR_PLAIN_JSON: Duration = Duration::from_millis(400);
 
 #[test]
 fn junk_and_long_lines_harm_no_session() {
@@ -12,11 +17,26 @@ fn junk_and_long_lines_harm_no_session() {
     let clients = scene.everyone();
     let slow = clients[0].send_call("sleep_readonly", &json!({"ms": 1000}));
     for client in &clients {
-        // Python 2.x refuses events above 1 MiB, whoever sends them.
-        let n = if client.sdk == Sdk::Py2 { 900_000 } else { 10_000_000 };
+        let n = 10_000_000;
         assert_eq!(client.text("bytes", &json!({"n": n})).len(), n, "{:?}", client.sdk);
     }
     assert_eq!(slow.text(), "slept 1000 ms");
+    scene.assert_clean(&clients);
+}
+
+/// Python 2.x refuses events above 1 MiB.
+#[test]
+fn large_answers_that_take_long_reach_python_clients() {
+    let scene = Scene::new(Wire::Stdio, &["--quiet-restart"], &[]);
+    let clients = [Sdk::Py1, Sdk::Py2].map(|sdk| scene.client(sdk));
+    scene.take_down();
+    let n = 3 << 20;
+    let held = clients.each_ref().map(|client| client.send_call("bytes", &json!({"n": n})));
+    std::thread::sleep(TOO_LATE_FOR_PLAIN_JSON);
+    scene.let_up();
+    for call in &held {
+        assert_eq!(call.text().len(), n);
+    }
     scene.assert_clean(&clients);
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::scene::{Blow, NAME, SLOW, Scene, lines};
 use crate::env::until;
-use crate::proxy::client::{Client, Sdk, is};
+use crate::proxy::client::{Client, End, Sdk, is};
 use crate::real_servers::environment;
 
 /// Calls that a client makes at most while daemons come and go.
@@ -57,7 +57,13 @@ fn answered_once(blow: Blow) {
 
     blow.strike(&scene.env);
     for (client, call, text) in &slow {
-        assert_eq!(call.text(), *text, "{:?}", client.sdk);
+        match call.end() {
+            // It is answered as JSON, which cannot be resumed. It loses the call, and not its session.
+            End::Error { message, .. } if client.sdk == Sdk::Py2 && blow == Blow::Kill => {
+                assert!(message.contains("Failed to parse JSON"), "{message}");
+            }
+            _ => assert_eq!(call.text(), *text, "{:?}", client.sdk),
+        }
     }
     for client in &clients {
         assert_eq!(client.text("echo", &json!({"text": "after"})), "after", "{:?}", client.sdk);

@@ -296,6 +296,26 @@ async fn python_clients_get_an_id_to_come_back_with_before_the_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn python_clients_that_refuse_large_events_get_json_until_the_connection_closes() {
+    let mut site = Site::new();
+    for version in [NEW, OLD] {
+        let session = site.fake.with(version);
+        let mut wire = site.connect();
+        wire.send(&from_httpx2(&post(session.id(), BOTH, &call(7, "slow")))).await;
+        let start = tokio::time::Instant::now();
+        let asked = site.seen.request().await;
+        let head = wire.sees("\r\n\r\n").await;
+        assert!(head.contains("HTTP/1.0 200") && head.contains("application/json"), "{head}");
+        assert!(!head.contains("chunked"), "{head}");
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        wait(Duration::from_secs(25)).await;
+        let answer = asked.answers("{}");
+        assert_eq!(wire.sees(&answer).await, format!("  {answer}"));
+        assert_eq!(soon(wire.io.read_buf(&mut wire.got)).await.unwrap(), 0, "it is closed");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_panic_fails_its_request_and_nothing_else() {
     let mut site = Site::new();
     let session = site.fake.with(NEW);

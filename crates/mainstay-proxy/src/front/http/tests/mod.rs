@@ -161,6 +161,12 @@ fn post(session: &str, accept: &str, body: &str) -> String {
     request("POST", "/time/mcp", &headers, body)
 }
 
+/// A POST as `httpx2` sends it.
+fn from_httpx2(text: &str) -> String {
+    let agent = "\r\nUser-Agent: python-httpx2/2.16.0\r\nContent-Type:";
+    text.replacen("\r\nContent-Type:", agent, 1)
+}
+
 /// The first message of a client.
 fn begin(body: &str) -> String {
     let length = body.len().to_string();

@@ -159,6 +159,21 @@ async fn at_a_hand_over_connections_at_rest_are_given_back_with_all_they_have_no
 }
 
 #[tokio::test]
+async fn at_a_hand_over_a_connection_that_ends_with_its_response_is_closed() {
+    let mut live = Live::new(config(Limits::default())).await;
+    let session = live.fake.with(NEW);
+    let mut wire = live.connect().await;
+    wire.send(&from_httpx2(&post(session.id(), BOTH, &call(1, "slow")))).await;
+    let asked = live.seen.request().await;
+    wire.sees("\r\n\r\n").await;
+    live.hand_over();
+    let answer = asked.answers("{}");
+    assert_eq!(soon(live.served).await.unwrap().len(), 0);
+    assert_eq!(wire.sees(&answer).await, answer);
+    assert_eq!(soon(wire.io.read(&mut [0; 8])).await.unwrap(), 0);
+}
+
+#[tokio::test]
 async fn at_a_hand_over_what_does_not_come_to_rest_is_cut() {
     let mut live = Live::new(config(Limits::default())).await;
     let session = live.fake.with(NEW);
