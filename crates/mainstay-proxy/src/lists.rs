@@ -17,6 +17,8 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
+use crate::frame::Method;
+
 pub use self::kind::ListKind;
 pub use self::list::{BadCursor, List};
 pub use self::stored::RestoreError;
@@ -36,6 +38,18 @@ pub struct Lists {
     copies: [Option<List>; ListKind::ALL.len()],
     /// Tools that an earlier list had and the present one has not, in the order in which they went.
     vanished: Vec<String>,
+    known: [Known; ListKind::ALL.len()],
+}
+
+/// What clients know of a list.
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    /// The fingerprint of the list that they were last told of.
+    fingerprint: Option<u64>,
+    /// Whether the server has announced a change since.
+    announced: bool,
+    /// Whether a client has got a list since that may be another one.
+    unsettled: bool,
 }
 
 /// How a list differs from the copy before it.
@@ -92,8 +106,36 @@ impl Lists {
         if kind == ListKind::Tools {
             self.remember(&change, list.names());
         }
+        if change == Change::First {
+            self.known[kind.place()].fingerprint = Some(list.fingerprint());
+        }
         self.copies[kind.place()] = Some(list);
         Ok(change)
+    }
+
+    /// The server announces, with this method, that lists have changed.
+    pub fn announced(&mut self, method: &Method) {
+        for kind in ListKind::ALL.into_iter().filter(|kind| kind.changed() == method.as_str()) {
+            self.known[kind.place()].announced = true;
+        }
+    }
+
+    /// A client has got a list before it was known whether it is complete.
+    pub fn passed_unsettled(&mut self, kind: ListKind) {
+        self.known[kind.place()].unsettled = true;
+    }
+
+    /// Whether clients have to be told that a list has changed, which is asked when it has been read, or could not be.
+    /// After that they count as told.
+    pub fn take_news(&mut self, kind: ListKind, is_read: bool) -> bool {
+        let fingerprint = self.get(kind).map(List::fingerprint);
+        let known = std::mem::replace(
+            &mut self.known[kind.place()],
+            Known { fingerprint, ..Known::default() },
+        );
+        let is_compared = is_read && known.fingerprint.is_some();
+        let differs = is_compared && known.fingerprint != fingerprint;
+        differs || (known.announced && (known.unsettled || !is_compared))
     }
 
     /// Whether the server says that a tool changes nothing.
@@ -169,6 +211,42 @@ mod tests {
         let change = offer(&mut lists, &[r#"{"tools":[{"name":"c"},{"name":"b"},{"name":"b"}]}"#]);
         assert_eq!(change, different(&[], &[]));
         assert_eq!(offer(&mut lists, &[r#"{"tools":[]}"#]), different(&["b", "c"], &[]));
+    }
+
+    #[test]
+    fn clients_are_told_what_they_cannot_know() {
+        let (old, new) = (r#"{"tools":[{"name":"a"}]}"#, r#"{"tools":[{"name":"b"}]}"#);
+        // Given: the list that follows `old`, whether it was read, announced, and passed on in between.
+        for (next, is_read, announced, passed, expected) in [
+            (old, true, false, false, false),
+            (old, true, true, false, false),
+            (old, true, false, true, false),
+            (old, true, true, true, true),
+            (old, false, false, false, false),
+            (old, false, true, false, true),
+            (new, true, false, false, true),
+            (new, true, true, true, true),
+        ] {
+            let mut lists = Lists::default();
+            offer(&mut lists, &[old]);
+            assert!(!lists.take_news(ListKind::Tools, true), "there were no clients before it");
+            // What happens in between is not told before the list has settled.
+            offer(&mut lists, &[new]);
+            offer(&mut lists, &[next]);
+            if announced {
+                lists.announced(&Method::ToolsChanged);
+            }
+            if passed {
+                lists.passed_unsettled(ListKind::Tools);
+            }
+            let case = (next, is_read, announced, passed);
+            assert_eq!(lists.take_news(ListKind::Tools, is_read), expected, "{case:?}");
+            assert!(!lists.take_news(ListKind::Tools, is_read), "they are told once: {case:?}");
+        }
+        let mut lists = Lists::default();
+        lists.announced(&Method::ResourcesChanged);
+        assert!(lists.take_news(ListKind::ResourceTemplates, true), "nothing to compare with");
+        assert!(!lists.take_news(ListKind::Tools, true));
     }
 
     #[test]

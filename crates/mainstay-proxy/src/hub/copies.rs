@@ -15,7 +15,7 @@ use super::outlook::{Run, RunLink};
 use super::{Hub, lock};
 use crate::catch_panic;
 use crate::frame::{InitializeResult, Parsed};
-use crate::lists::{Change, ListKind, Lists, Next, Walk};
+use crate::lists::{ListKind, Lists, Next, Walk};
 use crate::upstream::{self, Hello, UpstreamError};
 
 /// A list that is not there by then is given up.
@@ -34,6 +34,8 @@ pub(super) struct Copies {
     tools: AtomicU64,
     /// Whether they are about to be read again.
     stale: AtomicBool,
+    /// How often a change was announced.
+    announcements: AtomicU64,
     /// Held while lists are read, so that they are read one after the other.
     reading: tokio::sync::Mutex<()>,
 }
@@ -46,6 +48,14 @@ struct Kept {
     /// The run whose tool list this is.
     #[serde(default)]
     tools_of: u64,
+}
+
+/// The lists of a run that were read.
+struct ReadLists {
+    /// How many changes had been announced before.
+    announcements: u64,
+    /// The lists that the server has, and whether each of them could be read.
+    lists: Vec<(ListKind, bool)>,
 }
 
 impl Copies {
@@ -61,6 +71,7 @@ impl Copies {
             read: watch::Sender::new(0),
             tools,
             stale: AtomicBool::new(false),
+            announcements: AtomicU64::new(0),
             reading: tokio::sync::Mutex::default(),
         }
     }
@@ -97,17 +108,26 @@ impl Copies {
 }
 
 impl Hub {
-    /// Reads all lists of a run, in the background. If clients knew an earlier run, they are told
-    /// which lists differ.
-    pub(super) fn read_lists(&self, run: Arc<Run>, tell: bool) {
+    /// Reads all lists of a run, in the background. Clients are told which of them differ from those that they know.
+    pub(super) fn read_lists(&self, run: Arc<Run>) {
         let Some(hub) = self.me.upgrade() else { return };
         // It ends when the run does, at the latest.
-        catch_panic::spawn(async move { hub.read_all(&run, tell).await });
+        catch_panic::spawn(async move {
+            let read = hub.read_all(&run).await;
+            // Some servers complete their lists only after the handshake, and announce it.
+            tokio::select! {
+                () = run.closed() => {}
+                () = sleep(MOMENT) => hub.tell_news(&read),
+            }
+        });
     }
 
-    /// The server says that a list has changed: clients are told, and the copy is made again.
+    /// The server announces that a list has changed. It is read again, and clients are told if it has: many servers
+    /// announce their lists at each start.
     pub(super) fn lists_changed(&self, notification: &Parsed) {
-        self.everybody(|session| session.hear(notification.text().clone(), None));
+        if let Some(method) = notification.method() {
+            self.lists().announced(method);
+        }
         self.lists_may_have_changed();
     }
 
@@ -119,12 +139,14 @@ impl Hub {
         };
         self.copies.read.send_replace(0);
         self.copies.tools.store(0, Ordering::Relaxed);
+        self.copies.announcements.fetch_add(1, Ordering::Relaxed);
         if !self.copies.stale.swap(true, Ordering::Relaxed) {
             // It ends when the run does, at the latest.
             catch_panic::spawn(async move {
                 sleep(MOMENT).await;
                 hub.copies.stale.store(false, Ordering::Relaxed);
-                hub.read_all(&run, false).await;
+                let read = hub.read_all(&run).await;
+                hub.tell_news(&read);
             });
         }
     }
@@ -136,9 +158,32 @@ impl Hub {
         timeout(patience, read.wait_for(|read| *read >= generation)).await.ok();
     }
 
-    async fn read_all(&self, run: &Run, tell: bool) {
+    /// A list of this run was passed on to a client.
+    pub(super) fn list_passed(&self, generation: u64, kind: ListKind) {
+        if !self.copies.are_of(generation) {
+            self.lists().passed_unsettled(kind);
+        }
+    }
+
+    /// Tells clients which lists have changed, unless another change was announced since: then they are read again.
+    fn tell_news(&self, read: &ReadLists) {
+        if self.copies.announcements.load(Ordering::Relaxed) != read.announcements {
+            return;
+        }
+        let mut told = BTreeSet::new();
+        for (kind, is_read) in &read.lists {
+            // Two lists may share a notification.
+            if self.lists().take_news(*kind, *is_read) && told.insert(kind.changed()) {
+                self.everybody(|session| session.hear(kind.changed_message(), None));
+            }
+        }
+    }
+
+    /// Reads the lists that a server has.
+    async fn read_all(&self, run: &Run) -> ReadLists {
         let _one_at_a_time = self.copies.reading.lock().await;
-        let mut changed = BTreeSet::new();
+        let announcements = self.copies.announcements.load(Ordering::Relaxed);
+        let mut lists = Vec::new();
         for kind in ListKind::ALL {
             let offered = InitializeResult::read(run.hello.result.get().as_bytes())
                 .is_some_and(|hello| hello.has(kind.capability()));
@@ -146,30 +191,24 @@ impl Hub {
                 continue;
             }
             let read = timeout(READING, read_list(run, kind)).await;
-            match read.unwrap_or_else(|_| Err(never_came(kind))) {
-                Ok(pages) => {
-                    let change = self.lists().offer(kind, pages);
-                    if kind == ListKind::Tools && change.is_ok() {
-                        self.copies.tools.store(run.generation, Ordering::Relaxed);
-                    }
-                    // Two lists may share a notification.
-                    if let Ok(Change::Different { .. }) = change
-                        && tell
-                        && changed.insert(kind.changed())
-                    {
-                        self.everybody(|session| session.hear(kind.changed_message(), None));
-                    }
-                }
+            let is_read = match read.unwrap_or_else(|_| Err(never_came(kind))) {
+                Ok(pages) => self.lists().offer(kind, pages).is_ok(),
                 Err(error) => {
                     tracing::debug!(server = %self.name(), list = kind.method(), %error,
                         "a list cannot be read");
+                    false
                 }
+            };
+            if kind == ListKind::Tools && is_read {
+                self.copies.tools.store(run.generation, Ordering::Relaxed);
             }
+            lists.push((kind, is_read));
         }
         self.copies.read.send_replace(run.generation);
         if let Some(kept) = self.copies.kept() {
             self.gate().pass(|keeper| keeper.save_copy(self.name(), kept));
         }
+        ReadLists { announcements, lists }
     }
 }
 

@@ -44,6 +44,7 @@ pub(super) async fn answer(
         // It was lost on the way.
         return Some(copy(None).unwrap_or(text));
     };
+    hub.list_passed(run.generation, kind);
     if !is_cut(&text) {
         return Some(text);
     }

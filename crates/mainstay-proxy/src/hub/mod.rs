@@ -287,7 +287,7 @@ impl Hub {
                 session.meet(&run);
             }
         }
-        self.read_lists(run, true);
+        self.read_lists(run);
     }
 
     fn present(&self) -> Outlook {

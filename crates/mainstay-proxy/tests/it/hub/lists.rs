@@ -168,7 +168,7 @@ async fn a_session_of_an_earlier_daemon_is_told_of_a_change_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_that_the_server_tells_is_passed_on_and_the_copy_made_anew() {
+async fn a_change_that_the_server_announces_is_passed_on_and_the_copy_made_anew() {
     let world = World::new();
     let mut server = world.serves_with(&json!({"tools": {}})).await;
     expect_listing(&mut server, "add").await;
@@ -184,6 +184,59 @@ async fn a_change_that_the_server_tells_is_passed_on_and_the_copy_made_anew() {
     assert_eq!(names(&tools(&one, None).await), ["read"]);
 }
 
+/// Some servers add their tools one by one after the handshake, and announce each.
+#[tokio::test(start_paused = true)]
+async fn announcements_of_a_restarted_server_are_not_passed_on_if_its_lists_are_as_before() {
+    let world = World::new();
+    let mut server = world.serves_with(&json!({"tools": {}})).await;
+    expect_listing(&mut server, "add").await;
+    let client = world.client().await;
+    for _ in 0..3 {
+        drop(server);
+        world.is_coming(None);
+        server = world.serves_with(&json!({"tools": {}})).await;
+        let request = server.reads_request("tools/list").await;
+        server.answers(&request, &json!({"tools": []})).await;
+        for _ in 0..4 {
+            server.says(&json!({"method": "notifications/tools/list_changed"})).await;
+        }
+        expect_listing(&mut server, "add").await;
+        sleep(Duration::from_secs(1)).await;
+    }
+    server.says(&json!({"method": "notifications/tools/list_changed"})).await;
+    expect_listing(&mut server, "add").await;
+    assert!(client.hears_nothing().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_got_a_list_before_it_was_complete_is_told_of_the_change() {
+    let world = World::new();
+    let mut server = world.serves_with(&json!({"tools": {}})).await;
+    expect_listing(&mut server, "add").await;
+    let client = world.client().await;
+    server.says(&json!({"method": "notifications/tools/list_changed"})).await;
+    sleep(Duration::from_millis(1)).await;
+    let asked = client.asks("tools/list", &json!({}));
+    expect_listing(&mut server, "half").await;
+    assert_eq!(names(&soon(asked.answer()).await), ["half"]);
+    expect_listing(&mut server, "add").await;
+    assert_eq!(client.hears().await["method"], "notifications/tools/list_changed");
+    assert!(client.hears_nothing().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_announcement_is_passed_on_if_the_list_cannot_be_read() {
+    let world = World::new();
+    let mut server = world.serves_with(&json!({"tools": {}})).await;
+    expect_listing(&mut server, "add").await;
+    let client = world.client().await;
+    server.says(&json!({"method": "notifications/tools/list_changed"})).await;
+    let request = server.reads_request("tools/list").await;
+    server.answers(&request, &json!({})).await;
+    assert_eq!(client.hears().await["method"], "notifications/tools/list_changed");
+    assert!(client.hears_nothing().await);
+}
+
 /// The server is asked for its tools, and has this one.
 async fn expect_listing(server: &mut Server, tool: &str) {
     let request = server.reads_request("tools/list").await;
@@ -197,7 +250,6 @@ async fn a_list_that_never_comes_does_not_stop_the_next() {
     let never = server.reads_request("tools/list").await;
     let client = world.client().await;
     server.says(&json!({"method": "notifications/tools/list_changed"})).await;
-    client.hears().await;
     sleep(Duration::from_secs(60)).await;
     assert_eq!(server.reads().await["params"]["requestId"], never["id"]);
     expect_listing(&mut server, "add").await;

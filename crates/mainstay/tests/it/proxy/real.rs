@@ -1,11 +1,16 @@
 //! Real clients with real servers, which others wrote, and a kill between.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use super::client::Client;
-use super::scene::{Scene, stage};
+use super::client::{Client, Sdk};
+use super::scene::{QUICK, Scene, stage};
 use crate::env::free_port;
 use crate::real_servers::{LOOPBACK, tool};
+
+/// Announcements of a server are passed on, or not, before this time is over.
+const SETTLED: Duration = Duration::from_secs(1);
 
 #[test]
 fn the_time_server_of_pypi() {
@@ -33,6 +38,35 @@ fn the_everything_server_of_npm_over_http() {
     let command = ["node", "-r", preload.to_str().unwrap(), &program, "streamableHttp"];
     let scene = Scene::run(env, &options, &command);
     check(&scene, "echo", &json!({"message": "still here"}), "Echo: still here");
+}
+
+/// It announces four tools after each handshake.
+#[test]
+fn restarts_of_the_everything_server_change_no_list() {
+    let program = tool("node/node_modules/.bin/mcp-server-everything");
+    let scene = Scene::run(stage(), &QUICK, &[&program, "stdio"]);
+    let client = scene.client(Sdk::Ts1);
+    let tools = client.tools();
+    // Until what belongs to the first start is over.
+    std::thread::sleep(SETTLED);
+    let before = changes(&client);
+    for _ in 0..3 {
+        scene.restart();
+        let echo = client.text("echo", &json!({"message": "here"}));
+        assert!(echo.contains("Echo: here"), "{echo}");
+        std::thread::sleep(SETTLED);
+    }
+    assert_eq!(changes(&client), before);
+    assert_eq!(client.tools(), tools);
+    scene.assert_clean(&[client]);
+}
+
+/// How many lists the client was told to have changed.
+fn changes(client: &Client) -> usize {
+    let is_change = |told: &Value| {
+        told["method"].as_str().is_some_and(|method| method.ends_with("/list_changed"))
+    };
+    client.all(is_change).len()
 }
 
 /// Uses a server with every client, kills it, and uses it again while it comes back.
