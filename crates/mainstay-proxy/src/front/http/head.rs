@@ -1,6 +1,8 @@
 //! What the head of a request asks for. Pure.
 
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use hyper::header::{
+    ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT,
+};
 
 use super::{Refusal, Scope};
 use crate::front::ProtocolVersion;
@@ -100,6 +102,11 @@ pub(super) fn has_priming(version: Option<ProtocolVersion>) -> bool {
 pub(super) fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     kind.is_some_and(|kind| names(kind, "application/json"))
+}
+
+/// Whether the body is compressed, or encoded in another way.
+pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
+    headers.get_all(CONTENT_ENCODING).into_iter().any(|encoding| encoding != "identity")
 }
 
 /// Checks the version that a client says it speaks, if it does.

@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::header::{CONNECTION, HeaderMap, HeaderValue};
+use hyper::header::{CONNECTION, HOST, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -182,6 +182,9 @@ async fn take<C: Core>(
     }
     // A rootless container connects through a process of its user, and names a host that is not loopback.
     let allowed = &front.config.allowed;
+    if head.version == Version::HTTP_11 && !head.headers.contains_key(HOST) {
+        return Err(Refusal::NoHost);
+    }
     let is_for_us =
         guard::admits(&head, None) || (has_token(server) && guard::admits(&head, Some(allowed)));
     if !is_for_us {

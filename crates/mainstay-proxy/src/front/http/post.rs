@@ -58,6 +58,9 @@ pub(super) async fn take<C: Core>(
     if !head::is_json(headers) {
         return Err(Refusal::ContentType);
     }
+    if head::is_encoded(headers) {
+        return Err(Refusal::ContentEncoding);
+    }
     let version = head::check_version(headers);
     let text = read(body, front.config.limits.body, &front.config.budget, way).await?;
     if !is_admitted() {
@@ -79,6 +82,10 @@ pub(super) async fn take<C: Core>(
     version?;
     match message.kind() {
         Kind::Request if message.method() == Some(&Method::Initialize) => {
+            // An id that is not known is one of a session that has ended.
+            if headers.contains_key(SESSION_ID) && session().await.is_ok() {
+                return Err(Refusal::Initialized);
+            }
             initialize(front, server, accept, message)
         }
         Kind::Request => {

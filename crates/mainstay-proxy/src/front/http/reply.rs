@@ -27,6 +27,8 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
 /// reasons is told in a JSON-RPC answer ([`failure`]).
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
+    #[error("the Host header is missing")]
+    NoHost,
     #[error("the Host or Origin header names a place that may not talk to this server")]
     Foreign,
     #[error(
@@ -48,6 +50,8 @@ pub(super) enum Refusal {
     NoEventsAccepted,
     #[error("the Content-Type must be application/json")]
     ContentType,
+    #[error("the body must not be compressed")]
+    ContentEncoding,
     #[error("the body is longer than {limit} bytes")]
     TooLarge { limit: usize },
     #[error("the body ended early")]
@@ -64,6 +68,8 @@ pub(super) enum Refusal {
     Batch(BatchError),
     #[error("the Mcp-Session-Id header is missing; {NOT_INITIALIZED}")]
     NoSessionId,
+    #[error("the session is initialized already; leave out Mcp-Session-Id to begin another one")]
+    Initialized,
     #[error("{NO_DISCOVER}")]
     Discover { id: Option<Box<str>> },
     #[error("{0}")]
@@ -95,16 +101,19 @@ impl Refusal {
             | Self::TooManyLarge => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Self::Foreign
+            Self::NoHost
+            | Self::Foreign
             | Self::NoSuchPath { .. }
             | Self::NotAcceptable
             | Self::NoEventsAccepted
             | Self::ContentType
+            | Self::ContentEncoding
             | Self::Cut
             | Self::Version(_)
             | Self::Frame(_)
             | Self::Batch(_)
             | Self::NoSessionId
+            | Self::Initialized
             | Self::Discover { .. }
             | Self::Lookup(_) => {}
         }
@@ -118,15 +127,17 @@ impl Refusal {
             | Self::Lookup(Lookup::NoSuchServer | Lookup::NoSuchSession) => StatusCode::NOT_FOUND,
             Self::Method | Self::NoMoreEvents => StatusCode::METHOD_NOT_ALLOWED,
             Self::NotAcceptable | Self::NoEventsAccepted => StatusCode::NOT_ACCEPTABLE,
-            Self::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::ContentType | Self::ContentEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::TooManyLarge => StatusCode::TOO_MANY_REQUESTS,
-            Self::Cut
+            Self::NoHost
+            | Self::Cut
             | Self::Version(_)
             | Self::Frame(_)
             | Self::Batch(_)
             | Self::NoSessionId
+            | Self::Initialized
             | Self::Discover { .. }
             | Self::Lookup(Lookup::Unreadable) => StatusCode::BAD_REQUEST,
         }
@@ -138,7 +149,8 @@ impl Refusal {
             Self::Discover { .. } => METHOD_NOT_FOUND,
             Self::Lookup(Lookup::NoSuchServer | Lookup::NoSuchSession) => SESSION_NOT_FOUND,
             Self::Lookup(Lookup::Unreadable) => INTERNAL_ERROR,
-            Self::Foreign
+            Self::NoHost
+            | Self::Foreign
             | Self::NoToken(_)
             | Self::BadToken
             | Self::NoSuchPath { .. }
@@ -147,13 +159,15 @@ impl Refusal {
             | Self::NotAcceptable
             | Self::NoEventsAccepted
             | Self::ContentType
+            | Self::ContentEncoding
             | Self::TooLarge { .. }
             | Self::Cut
             | Self::TooSlow
             | Self::TooManyLarge
             | Self::Version(_)
             | Self::Batch(_)
-            | Self::NoSessionId => INVALID_REQUEST,
+            | Self::NoSessionId
+            | Self::Initialized => INVALID_REQUEST,
         }
     }
 }

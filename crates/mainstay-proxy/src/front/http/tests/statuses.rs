@@ -31,13 +31,14 @@ fn with(session: &FakeSession, header: &str, value: &str) -> String {
 async fn foreign_hosts_and_origins_are_refused_before_the_body_is_read() {
     let mut site = Site::new();
     let session = site.fake.with(NEW);
-    for (header, value) in [("Host", "evil.com"), ("Host", ""), ("Origin", "http://evil.com")] {
+    for (header, value) in [("Host", "evil.com"), ("Origin", "http://evil.com")] {
         // The body never comes.
         let text = with(&session, header, value);
         let head = text.split_once("\r\n\r\n").unwrap().0;
         check(&mut site, &format!("{head}\r\n\r\n"), 403, "Origin").await;
     }
     check(&mut site, &with(&session, "Origin", "null"), 403, "Origin").await;
+    check(&mut site, &with(&session, "Host", ""), 400, "Host").await;
     check(&mut site, &with(&session, "Origin", "http://localhost:99"), 200, "fast").await;
 }
 
@@ -64,6 +65,8 @@ async fn headers_that_make_no_sense_are_refused() {
     for (header, value, status, content) in [
         ("Content-Type", "text/plain", 415, "application/json"),
         ("Content-Type", "", 415, "application/json"),
+        ("Content-Encoding", "gzip", 415, "compressed"),
+        ("Content-Encoding", "identity", 200, "fast"),
         ("Accept", "text/html", 406, "Accept"),
         ("Accept", "", 200, "fast"),
         ("Accept", "*/*", 200, "fast"),
@@ -156,6 +159,18 @@ async fn unknown_servers_are_told_like_ended_sessions() {
     let session = site.fake.with(NEW);
     let text = post(session.id(), BOTH, &call(1, "fast")).replace("/time/", "/gone/");
     check(&mut site, &text, 404, "no such server").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_is_initialized_once() {
+    let mut site = Site::new();
+    let session = site.fake.with(NEW);
+    let hello = initialize("test", "2025-11-25");
+    check(&mut site, &post(session.id(), BOTH, &hello), 400, "initialized already").await;
+    assert_eq!(site.fake.sessions(), 1);
+    // Some clients keep the id of a session that has ended.
+    check(&mut site, &post("ended", BOTH, &hello), 200, "mcp-session-id").await;
+    assert_eq!(site.fake.sessions(), 2);
 }
 
 #[tokio::test(start_paused = true)]
