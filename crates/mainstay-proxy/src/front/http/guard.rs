@@ -34,7 +34,7 @@ fn allows_host(host: &str, allowed: Option<&Allowed>) -> bool {
 }
 
 /// `null`, the origin of pages without one, names no host and is refused like any other.
-fn allows_origin(origin: &str) -> bool {
+pub(super) fn allows_origin(origin: &str) -> bool {
     let host = || origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     host().and_then(name_of).is_some_and(is_loopback)
 }

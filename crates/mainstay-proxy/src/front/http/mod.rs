@@ -17,6 +17,7 @@
 mod body;
 mod caller;
 mod connections;
+mod cors;
 mod eviction;
 mod get;
 mod guard;
@@ -143,12 +144,16 @@ async fn handle<C: Core>(
 ) -> Result<Response<Body>, Infallible> {
     way.head_read();
     let only_listens = request.method() == Method::GET;
+    let origin = cors::origin(request.headers());
     let taken = take(front, caller, way, request).await;
     way.taken();
     let mut response = match taken {
         Ok((taken, headers)) => taken.respond(front, headers).await,
         Err(refusal) => refusal.into_response(),
     };
+    if let Some(origin) = origin {
+        cors::allow(response.headers_mut(), origin);
+    }
     if response.version() == Version::HTTP_10 {
         way.end_with_response();
     }
@@ -204,6 +209,7 @@ async fn take<C: Core>(
             front.core.close(server, id).map_err(Refusal::Lookup)?;
             Taken::Done(reply::empty(StatusCode::NO_CONTENT))
         }
+        _ if cors::is_preflight(&head) => Taken::Done(cors::preflight()),
         _ => return Err(Refusal::Method),
     };
     // While we work, hyper reads on to notice a client that goes. If nothing refers to what it has read so

@@ -174,6 +174,39 @@ async fn a_session_is_initialized_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_page_on_loopback_may_read_answers_and_no_other_page_may() {
+    const ALLOW: &str = "access-control-allow-origin";
+    let mut site = Site::new();
+    let session = site.fake.with(NEW);
+    let page = "http://localhost:99";
+    let allow = format!("{ALLOW}: {page}\r\n");
+    let preflight = |origin| {
+        let headers = [("Origin", origin), ("Access-Control-Request-Method", "POST")];
+        request("OPTIONS", "/time/mcp", &headers, "")
+    };
+    check(&mut site, &preflight(page), 204, &allow).await;
+    check(&mut site, &preflight(page), 204, "access-control-allow-headers: accept, ").await;
+    check(&mut site, &with(&session, "Origin", page), 200, &allow).await;
+    let hello = begin(&initialize("test", "2025-11-25"));
+    let hello = hello.replacen("Accept:", &format!("Origin: {page}\r\nAccept:"), 1);
+    check(&mut site, &hello, 200, "access-control-expose-headers: mcp-session-id").await;
+    let unknown = with(&session, "Origin", page).replace(session.id(), "unknown");
+    check(&mut site, &unknown, 404, &allow).await;
+    for (text, status) in [
+        (preflight("http://evil.com"), 403),
+        (preflight("null"), 403),
+        (with(&session, "Origin", "http://evil.com"), 403),
+        (with(&session, "Origin", ""), 200),
+    ] {
+        let mut wire = site.connect();
+        wire.send(&text).await;
+        let reply = wire.reply().await;
+        assert_eq!(reply.status, status, "{text}: {reply:?}");
+        assert!(!reply.head.contains(ALLOW), "{text}: {reply:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_limit_of_sessions_is_told_in_an_answer() {
     let mut site = Site::new();
     site.fake.is_full.store(true, std::sync::atomic::Ordering::Relaxed);
