@@ -333,7 +333,7 @@ impl Session {
         let Some(place) = notification.cancelled_id() else { return };
         let open = self.state().open.remove(notification.get(place));
         if let Some(open) = open {
-            open.stream.cancel();
+            self.inner.streams.cancel(&open.stream);
         }
     }
 

@@ -44,6 +44,8 @@ struct Notebook {
 struct Table {
     count: u64,
     kept: Vec<Kept>,
+    /// The numbers of streams whose requests their client has cancelled, up to [`FINISHED`].
+    cancelled: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -61,7 +63,7 @@ pub enum Found {
     General(Start),
     /// The stream of a request.
     Request(Arc<Stream>, Start),
-    /// Nothing: the request was answered, and that event was the answer.
+    /// Nothing: the request was answered, and that event was the answer; or its client has cancelled it.
     Over,
     /// Nothing: the stream of this request is not known (any more).
     Gone(Option<Arc<str>>),
@@ -79,7 +81,7 @@ impl Streams {
     }
 
     fn with(bits: u64, notebook: Option<Notebook>) -> Self {
-        let table = Table { count: random() & COUNT, kept: Vec::new() };
+        let table = Table { count: random() & COUNT, kept: Vec::new(), cancelled: Vec::new() };
         let general = Stream::general();
         Self { first: bits & !COUNT, general, table: Mutex::new(table), notebook }
     }
@@ -181,6 +183,19 @@ impl Streams {
         }
     }
 
+    /// Ends the stream of a request that its client has cancelled. Some clients resume it nevertheless.
+    pub(crate) fn cancel(&self, stream: &Arc<Stream>) {
+        let mut table = self.lock();
+        let number = table.kept.iter().find(|kept| Arc::ptr_eq(&kept.stream, stream));
+        if let Some(number) = number.map(|kept| kept.number) {
+            let excess = (table.cancelled.len() + 1).saturating_sub(FINISHED);
+            table.cancelled.drain(..excess);
+            table.cancelled.push(number);
+        }
+        drop(table);
+        stream.cancel();
+    }
+
     /// Whether any stream of a request is kept for resumption.
     pub(crate) fn has_kept(&self) -> bool {
         !self.lock().kept.is_empty()
@@ -195,6 +210,9 @@ impl Streams {
             return Found::General(Start::Unread);
         }
         let table = self.lock();
+        if table.cancelled.contains(&id.stream) {
+            return Found::Over;
+        }
         let Some(kept) = table.kept.iter().find(|kept| kept.number == id.stream) else {
             return Found::Gone(id.request.clone());
         };
@@ -228,6 +246,7 @@ impl Table {
             self.count = (self.count % COUNT) + 1;
             let number = first | self.count;
             if self.kept.iter().all(|kept| kept.number != number) {
+                self.cancelled.retain(|cancelled| *cancelled != number);
                 return number;
             }
         }
@@ -321,6 +340,28 @@ fn fingerprint(text: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_request_that_its_client_has_cancelled_nothing_more_is_told() {
+        let streams = Streams::new();
+        let requests: Vec<_> = (0..=FINISHED)
+            .map(|_| {
+                let stream = Stream::new();
+                let id = streams.keep(&stream, Some("7"));
+                streams.cancel(&stream);
+                assert_eq!(told(&streams.find(&id)), "over");
+                streams.forget(&id);
+                id
+            })
+            .collect();
+        assert_eq!(told(&streams.find(&requests[1])), "over");
+        assert!(told(&streams.find(&requests[0])).starts_with("gone"), "only some are remembered");
+        let given_up = Stream::new();
+        let id = streams.keep(&given_up, Some("8"));
+        given_up.cancel();
+        streams.forget(&id);
+        assert!(told(&streams.find(&id)).starts_with("gone"), "its client did not cancel it");
+    }
 
     fn told(found: &Found) -> String {
         match found {

@@ -96,6 +96,20 @@ fn a_held_call_is_a_stream_at_once_and_can_be_resumed() {
     assert!(!heard.contains("held"), "another session's event replays nothing: {heard}");
 }
 
+/// As TypeScript clients do when the stream of a call that they have cancelled ends.
+#[test]
+fn a_cancelled_call_that_is_resumed_has_no_answer() {
+    let scene = Scene::new(Wire::Stdio, &[], &[]);
+    let session = scene.raw();
+    let mut slow = session.post(BOTH, &call(7, "sleep", &json!({"ms": 60_000})));
+    let id = slow.event().and_then(|event| event.id).expect("an id to resume from");
+    let method = "notifications/cancelled";
+    let cancel = json!({"jsonrpc": "2.0", "method": method, "params": {"requestId": 7}});
+    assert_eq!(session.post(BOTH, &cancel).status, 202);
+    assert_eq!(slow.message(), None, "the stream ends");
+    assert_eq!(session.get(Some(&id)).status, 405);
+}
+
 #[test]
 fn a_client_that_wants_json_gets_json_however_long_it_takes() {
     let scene = Scene::new(Wire::Stdio, &[], &[]);
