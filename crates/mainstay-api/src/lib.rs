@@ -32,7 +32,8 @@ pub use listen::{Listen, ListenError};
 pub use location::{Location, Machine};
 pub use model::{
     AddressInfo, Connected, ContainerInfo, DaemonInfo, Described, EventRecord, LastExit, LogLine,
-    McpInfo, NewToken, Outcome, PullProgress, ServerInfo, StatusReport, TokenInfo, WhyReport,
+    McpInfo, NewToken, Outcome, PullProgress, ServerInfo, StatusReport, TargetOwner, TokenInfo,
+    WhyReport,
 };
 pub use protocol::{
     Around, Farewell, Frame, Hello, MAX_LINE, MAX_MESSAGE, PROTOCOL, Request, Which,

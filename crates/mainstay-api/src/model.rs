@@ -92,6 +92,9 @@ pub struct StatusReport {
     pub env: Option<Vec<String>>,
     /// Where Mainstay reaches the server itself, if it speaks HTTP; of a container, the port inside it.
     pub target: Option<String>,
+    /// Who listens there, if that is known not to be a process of the server.
+    #[serde(default)]
+    pub target_owner: Option<TargetOwner>,
     /// The names of the headers sent to it, if it runs elsewhere; their values may be secrets and are
     /// not shown.
     pub headers: Option<Vec<String>>,
@@ -138,6 +141,19 @@ pub struct ContainerInfo {
     pub limits: Limits,
     /// What of that is looser than the default, in words.
     pub loosened: Vec<String>,
+}
+
+/// A program that listens where a server is reached, and is not a process of the server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TargetOwner {
+    /// Its process, if this user can see it.
+    pub pid: Option<u32>,
+    /// The name of its program, if this user can see it.
+    pub program: Option<String>,
+    /// The user who created the listener, if the process cannot be seen.
+    pub uid: Option<u32>,
+    /// The same in words.
+    pub description: String,
 }
 
 /// How far a pull is.

@@ -34,7 +34,10 @@ const REMEMBER: Duration = Duration::from_millis(500);
 pub(crate) enum SessionError {
     /// The run cannot be reached.
     #[error("it cannot be reached: {0}")]
-    Engine(#[from] EngineError),
+    Engine(#[source] EngineError),
+    /// Another server listens where the run should.
+    #[error("{0}")]
+    PortTaken(#[source] EngineError),
     /// It cannot be spoken to.
     #[error("it cannot be spoken to: {0}")]
     Target(#[from] BadTarget),
@@ -78,6 +81,7 @@ impl SessionError {
             ) => Obstacle::Away,
             Self::Refused { .. } | Self::Target(_) => Obstacle::Refusal,
             Self::Engine(_)
+            | Self::PortTaken(_)
             | Self::Upstream(
                 UpstreamError::Rpc { .. }
                 | UpstreamError::Unavailable(_)
@@ -86,6 +90,15 @@ impl SessionError {
                 | UpstreamError::Http { .. }
                 | UpstreamError::SessionLost { .. },
             ) => Obstacle::None,
+        }
+    }
+}
+
+impl From<EngineError> for SessionError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::PortTaken { .. } => Self::PortTaken(error),
+            other => Self::Engine(other),
         }
     }
 }
@@ -217,6 +230,7 @@ pub(crate) async fn establish(
             return reach(remote, limit, hub, arrival).await;
         }
     };
+    let mut owner = None;
     let link = match transport {
         Transport::Stdio => {
             let stdio = engine.attach(key).await?;
@@ -230,11 +244,12 @@ pub(crate) async fn establish(
             })
         }
         Transport::StreamableHttp { port, path } => {
-            let addrs = engine.endpoint(key, *port).await?;
-            Link::Http(Target::local(addrs, path)?)
+            let endpoint = engine.endpoint(key, *port).await?;
+            owner = endpoint.owner;
+            Link::Http(Target::local(endpoint.addrs, path)?)
         }
     };
-    Ok(Session { run: hub.enter(link, arrival).await?, since: clock::now() })
+    Ok(Session { run: hub.enter(link, arrival).await?, since: clock::now(), owner })
 }
 
 /// Opens a session with a server that runs elsewhere, in one attempt.
@@ -248,7 +263,7 @@ async fn reach(
     let target = Target::remote(remote.url.as_str(), headers)?;
     let entered = timeout(limit, hub.enter(Link::Remote(target), arrival)).await;
     match entered.map_err(|_| SessionError::Late(limit))? {
-        Ok(run) => Ok(Session { run, since: clock::now() }),
+        Ok(run) => Ok(Session { run, since: clock::now(), owner: None }),
         Err(UpstreamError::Connect { source, .. }) => Err(SessionError::Unreachable(source)),
         Err(UpstreamError::Http { status: status @ (401 | 403), body, .. }) => {
             Err(SessionError::Refused { status, body })

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use mainstay_api::{ContainerInfo, LastExit, McpInfo, ServerInfo, StatusReport};
+use mainstay_api::{ContainerInfo, LastExit, McpInfo, ServerInfo, StatusReport, TargetOwner};
 use mainstay_core::{
     Cause, ContainerSpec, RefreshMode, ServerSpec, Status, Transport, Unit, Wanted, Workload,
     human_duration,
 };
+use mainstay_engine::PortOwner;
 use mainstay_proxy::Run;
 
 use crate::clock;
@@ -39,6 +40,8 @@ pub(crate) struct Snapshot {
 pub(crate) struct Session {
     pub(crate) run: Arc<Run>,
     pub(crate) since: Instant,
+    /// Who listens at the run's port, if that is known not to be the run itself.
+    pub(crate) owner: Option<PortOwner>,
 }
 
 /// Why a server that runs elsewhere cannot be spoken to.
@@ -117,6 +120,11 @@ pub(crate) fn status(
         container: container.map(container_info),
         env: env.map(|env| env.keys().cloned().collect()),
         target: target(&spec.workload),
+        target_owner: snapshot
+            .session
+            .as_ref()
+            .and_then(|session| session.owner.as_ref())
+            .map(owner),
         headers: remote.map(|remote| remote.headers.keys().map(ToString::to_string).collect()),
         restart: spec.restart.clone(),
         proxy: spec.proxy.clone(),
@@ -164,6 +172,15 @@ fn target(workload: &Workload) -> Option<String> {
         },
         Workload::Remote(remote) => Some(remote.url.without_query().to_owned()),
     }
+}
+
+fn owner(owner: &PortOwner) -> TargetOwner {
+    let (pid, program, uid) = match owner {
+        PortOwner::Server { pid, .. } => (*pid, None, None),
+        PortOwner::Process { pid, program } => (Some(*pid), program.clone(), None),
+        PortOwner::Hidden { uid } => (None, None, *uid),
+    };
+    TargetOwner { pid, program, uid, description: owner.to_string() }
 }
 
 /// The last lines of a text, at most `count`.

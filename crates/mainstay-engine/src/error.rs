@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use mainstay_core::EngineKind;
 use rustix::io::Errno;
 
-use crate::RunKey;
+use crate::{PortOwner, RunKey};
 
 /// Why a run could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -40,10 +40,12 @@ pub enum StartError {
         why: String,
     },
     /// Something else listens where the server should.
-    #[error("port {port} is already in use by another program")]
+    #[error("port {port} is already in use by {owner}")]
     PortTaken {
         /// The port.
         port: u16,
+        /// Who listens there.
+        owner: PortOwner,
     },
     /// Another engine runs such servers.
     #[error("only the engine `{engine}` runs such a server")]
@@ -136,15 +138,6 @@ impl StartError {
     pub(crate) fn shim(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Shim { what, source }
     }
-
-    /// A refusal of the system, which may be due to a shortage.
-    pub(crate) fn refused(what: String, source: io::Error) -> Self {
-        if is_shortage(&source) {
-            Self::Short { what, source }
-        } else {
-            Self::Refused(format!("{what}: {source}"))
-        }
-    }
 }
 
 fn name(kind: Option<EngineKind>) -> &'static str {
@@ -183,6 +176,14 @@ pub enum EngineError {
         #[source]
         source: io::Error,
     },
+    /// Another server listens where the run should.
+    #[error("port {port} is in use by {owner}, so this server cannot be reached")]
+    PortTaken {
+        /// The port.
+        port: u16,
+        /// Who listens there.
+        owner: PortOwner,
+    },
     /// The engine does not answer now.
     #[error("{0}")]
     Away(String),
@@ -211,7 +212,11 @@ impl EngineError {
         match self {
             Self::Io { source, .. } => is_shortage(source),
             Self::Mute | Self::Refused(_) | Self::Away(_) => true,
-            Self::NoSuchRun(_) | Self::Elsewhere(_) | Self::Engine { .. } | Self::Shim(_) => false,
+            Self::NoSuchRun(_)
+            | Self::Elsewhere(_)
+            | Self::PortTaken { .. }
+            | Self::Engine { .. }
+            | Self::Shim(_) => false,
         }
     }
 
@@ -226,6 +231,7 @@ impl EngineError {
             Self::NoSuchRun(_) => true,
             Self::Io { source, .. } => is_absent(source) || is_hang_up(source),
             Self::Elsewhere(_)
+            | Self::PortTaken { .. }
             | Self::Away(_)
             | Self::Engine { .. }
             | Self::Mute
@@ -243,6 +249,7 @@ impl From<EngineError> for io::Error {
             EngineError::Mute => io::ErrorKind::TimedOut.into(),
             other @ (EngineError::NoSuchRun(_)
             | EngineError::Elsewhere(_)
+            | EngineError::PortTaken { .. }
             | EngineError::Away(_)
             | EngineError::Engine { .. }
             | EngineError::Refused(_)
@@ -302,7 +309,6 @@ mod tests {
     #[test]
     fn a_shortage_passes_and_a_mistake_stays() {
         let shim = |source| StartError::Shim { what: "running it", source };
-        let refused = |source| StartError::refused("starting it".to_owned(), source);
         let passing = [
             Errno::MFILE,
             Errno::NFILE,
@@ -313,7 +319,7 @@ mod tests {
             Errno::TXTBSY,
         ];
         let unrecorded = |cause| StartError::Unrecorded { dir: PathBuf::from("/x"), cause };
-        let all = |errno: Errno| [shim(os(errno)), refused(os(errno)), unrecorded(os(errno))];
+        let all = |errno: Errno| [shim(os(errno)), unrecorded(os(errno))];
         for errno in passing {
             assert!(all(errno).iter().all(StartError::is_passing), "{errno}");
         }
@@ -332,7 +338,7 @@ mod tests {
             StartError::NotFound { program: "x".to_owned(), searched: why.clone() },
             StartError::NotExecutable { program: program.clone(), why: why.clone() },
             StartError::BadDirectory { cwd: program, why: why.clone() },
-            StartError::PortTaken { port: 1 },
+            StartError::PortTaken { port: 1, owner: PortOwner::Hidden { uid: None } },
             StartError::Refused(why),
         ];
         assert!(stays.iter().all(|error| !error.is_passing()));

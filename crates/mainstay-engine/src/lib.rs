@@ -30,7 +30,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 
 pub use docker::{DockerConfig, DockerEngine, Pulled};
 pub use error::{EngineError, StartError};
-pub use process::{ProcessConfig, ProcessEngine};
+pub use process::{PortOwner, ProcessConfig, ProcessEngine};
 pub use remote::RemoteEngine;
 
 /// Which run of which server.
@@ -204,6 +204,21 @@ pub struct Stdio {
     pub past: Option<Vec<Bytes>>,
 }
 
+/// Where a run that speaks HTTP is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// To be tried in this order.
+    pub addrs: Vec<SocketAddr>,
+    /// Who listens there, if that is known not to be the run itself.
+    pub owner: Option<PortOwner>,
+}
+
+impl From<Vec<SocketAddr>> for Endpoint {
+    fn from(addrs: Vec<SocketAddr>) -> Self {
+        Self { addrs, owner: None }
+    }
+}
+
 /// Which part of a log is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogRange {
@@ -248,9 +263,9 @@ pub trait Engine: Send + Sync + 'static {
     /// [`Stdio::from_server`] is dropped, or the engine is.
     async fn attach(&self, key: &RunKey) -> Result<Stdio, EngineError>;
 
-    /// Where a run may be reached, for servers that speak HTTP on `port`: to be tried in this order.
-    /// A server on `localhost` listens on one of the loopback addresses, nobody knows on which.
-    async fn endpoint(&self, key: &RunKey, port: u16) -> Result<Vec<SocketAddr>, EngineError>;
+    /// Where a run is reached that speaks HTTP on `port`. May wait until something listens there, so the caller
+    /// sets a time limit.
+    async fn endpoint(&self, key: &RunKey, port: u16) -> Result<Endpoint, EngineError>;
 
     /// The last of what the run wrote to standard error.
     async fn stderr_tail(&self, key: &RunKey) -> Result<Vec<u8>, EngineError>;

@@ -5,7 +5,6 @@
 //! server elsewhere has no log that we could read, and is reached by its URL, not through the engine.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -15,7 +14,8 @@ use tokio::sync::{broadcast, mpsc};
 use tokio::time::Instant;
 
 use crate::{
-    Engine, EngineError, Found, FoundState, LogRange, News, RunKey, StartError, Started, Stdio,
+    Endpoint, Engine, EngineError, Found, FoundState, LogRange, News, RunKey, StartError, Started,
+    Stdio,
 };
 
 /// News that a slow reader may fall behind.
@@ -124,7 +124,7 @@ impl Engine for RemoteEngine {
         Err(self.refuse(key))
     }
 
-    async fn endpoint(&self, key: &RunKey, _port: u16) -> Result<Vec<SocketAddr>, EngineError> {
+    async fn endpoint(&self, key: &RunKey, _port: u16) -> Result<Endpoint, EngineError> {
         Err(self.refuse(key))
     }
 

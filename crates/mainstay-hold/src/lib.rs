@@ -20,6 +20,7 @@ pub mod descriptors;
 pub mod heap;
 pub mod holder;
 pub mod launch;
+pub mod listeners;
 pub mod log;
 pub mod process_record;
 pub mod record;

@@ -17,6 +17,9 @@ use crate::procfs::{self, Stat};
 /// A longer environment is not searched: what strangers put there must not cost us memory.
 const MAX_ENVIRON: usize = 1024 * 1024;
 
+/// The maximum number of ancestors that are listed.
+const MAX_ANCESTORS: usize = 256;
+
 /// One process, and never another that was given its pid later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Process {
@@ -104,6 +107,29 @@ pub fn find_marked(variable: &str, value_prefix: &[u8]) -> io::Result<Vec<(Proce
             value.starts_with(value_prefix).then(|| (process, value.to_vec()))
         });
     Ok(ours.collect())
+}
+
+/// The value of a variable in the environment that a process was started with, if it can be read.
+pub fn variable_of(pid: u32, variable: &str) -> Option<Vec<u8>> {
+    let mut environ = Vec::new();
+    read_environ(pid, &mut environ)?;
+    value_of(&environ, variable.as_bytes()).map(<[u8]>::to_vec)
+}
+
+/// The parent of a process, its parent, and so on.
+pub fn ancestors(of: u32) -> Vec<u32> {
+    let parent = |pid: &u32| Some(procfs::stat(*pid).ok()??.parent).filter(|parent| *parent > 0);
+    // A pid that is reused during the walk could lead in a circle.
+    std::iter::successors(parent(&of), parent).take(MAX_ANCESTORS).collect()
+}
+
+/// The name of a process's program, if there is such a process.
+pub fn program_of(pid: u32) -> Option<String> {
+    let program = fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let program = program.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    // Of a process of another user only the name of its main thread can be read.
+    let name = || fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+    program.or_else(name).map(|name| name.trim_end().to_owned())
 }
 
 /// The living descendants of a process. Reads the kernel's lists of children where available, which costs far
@@ -228,6 +254,11 @@ mod tests {
         assert!(find_marked("HOLD_TEST_MARK", b"other").unwrap().is_empty());
 
         let found = process(&child);
+        assert_eq!(ancestors(child.id()).first(), Some(&std::process::id()));
+        assert!(ancestors(1).is_empty());
+        assert_eq!(program_of(child.id()).map(|name| name.is_empty()), Some(false));
+        let value = variable_of(child.id(), "HOLD_TEST_MARK").unwrap();
+        assert!(value.starts_with(prefix.as_bytes()), "{value:?}");
         let other = Process { started: found.started + 1, ..found };
         other.kill().unwrap();
         assert!(child.try_wait().unwrap().is_none(), "another process with that pid was meant");

@@ -242,7 +242,7 @@ async fn an_http_server_is_reached_at_its_endpoint(subject: &impl Subject) {
         panic!("it speaks {transport:?}")
     };
     let run = Running::start_spec(subject, &spec, 1).await;
-    let candidates = run.engine.endpoint(&run.key, port).await.unwrap();
+    let candidates = run.engine.endpoint(&run.key, port).await.unwrap().addrs;
     let answers = async {
         loop {
             for address in &candidates {

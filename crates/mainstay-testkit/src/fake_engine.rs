@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use mainstay_core::{Cause, Exit, ServerName, ServerSpec, Workload};
 use mainstay_engine::{
-    Engine, EngineError, Found, FoundState, LogRange, News, RunKey, StartError, Started, Stdio,
+    Endpoint, Engine, EngineError, Found, FoundState, LogRange, News, RunKey, StartError, Started,
+    Stdio,
 };
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -424,8 +425,8 @@ impl Engine for FakeEngine {
         })
     }
 
-    async fn endpoint(&self, _key: &RunKey, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
-        Ok(vec![([127, 0, 0, 1], port).into()])
+    async fn endpoint(&self, _key: &RunKey, port: u16) -> Result<Endpoint, EngineError> {
+        Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))].into())
     }
 
     async fn stderr_tail(&self, _key: &RunKey) -> Result<Vec<u8>, EngineError> {

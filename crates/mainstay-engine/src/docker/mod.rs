@@ -47,7 +47,9 @@ use self::host::{Errand, Host, Reach, Up};
 use self::server::Server;
 use self::shared::Shared;
 use crate::discover::Address;
-use crate::{Engine, EngineError, Found, LogRange, News, RunKey, StartError, Started, Stdio};
+use crate::{
+    Endpoint, Engine, EngineError, Found, LogRange, News, RunKey, StartError, Started, Stdio,
+};
 
 pub use self::pull::Pulled;
 
@@ -229,7 +231,7 @@ impl Engine for DockerEngine {
         pump.ok_or_else(|| EngineError::NoSuchRun(key.clone()))?.attach(key).await
     }
 
-    async fn endpoint(&self, key: &RunKey, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
+    async fn endpoint(&self, key: &RunKey, port: u16) -> Result<Endpoint, EngineError> {
         let (server, up, container) = self.reach(key).await?;
         let known = server.state().ports.outside(port);
         let outside = if let Some(outside) = known {
@@ -240,7 +242,7 @@ impl Engine for DockerEngine {
             let published = inspected.ports.get(&port).copied();
             published.ok_or_else(|| no_port(format!("port {port} is not published")))?
         };
-        Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, outside))])
+        Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, outside))].into())
     }
 
     async fn stderr_tail(&self, key: &RunKey) -> Result<Vec<u8>, EngineError> {

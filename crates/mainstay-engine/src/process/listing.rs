@@ -90,7 +90,7 @@ impl ProcessEngine {
             false
         };
         let since = Instant::now().checked_sub(age).unwrap_or_else(Instant::now);
-        if !self.shared.claim(key, Active::new(Some(greeting.server_pid), since)) {
+        if !self.shared.claim(key, Active::new(Some(greeting.server_pid), since, None)) {
             // Another list was quicker.
             return Ok(alive);
         }

@@ -15,6 +15,7 @@ mod link;
 mod listing;
 mod login;
 mod monitor;
+mod port;
 mod runs;
 mod spawn;
 mod strays;
@@ -22,7 +23,7 @@ mod strays;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -32,14 +33,16 @@ use mainstay_core::{ProcessSpec, ServerName, ServerSpec, Transport, Workload};
 use mainstay_hold::launch::Launch;
 use mainstay_hold::socket;
 use mainstay_hold::wire::ToShim;
-use rustix::io::Errno;
 use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 
 use crate::tasks::Tasks;
-use crate::{Engine, EngineError, Found, LogRange, News, RunKey, StartError, Started, Stdio};
+use crate::{
+    Endpoint, Engine, EngineError, Found, LogRange, News, RunKey, StartError, Started, Stdio,
+};
 use link::{Greeting, ShimLink};
 use login::LoginPath;
+pub use port::PortOwner;
 use runs::RunDirs;
 use spawn::Spawned;
 
@@ -96,13 +99,15 @@ struct Shared {
 struct Active {
     pid: Option<u32>,
     since: Instant,
+    /// The port that belongs to it, as far as it is known.
+    port: Option<u16>,
     /// Has whoever follows the run ask its shim to make the run directory again.
     restore: Arc<Notify>,
 }
 
 impl Active {
-    fn new(pid: Option<u32>, since: Instant) -> Self {
-        Self { pid, since, restore: Arc::default() }
+    fn new(pid: Option<u32>, since: Instant, port: Option<u16>) -> Self {
+        Self { pid, since, port, restore: Arc::default() }
     }
 }
 
@@ -144,12 +149,16 @@ impl Shared {
         self: Arc<Self>,
         key: RunKey,
         launch: Launch,
+        port: Option<u16>,
         told: oneshot::Sender<Result<u32, StartError>>,
     ) {
-        self.active().insert(key.clone(), Active::new(None, Instant::now()));
-        match spawn::spawn(&self, &key, &launch).await {
+        let spawned = match self.claim_port(&key, port).await {
+            Ok(()) => spawn::spawn(&self, &key, &launch).await,
+            Err(error) => Err(error),
+        };
+        match spawned {
             Ok(Spawned { pid, link, shim }) => {
-                self.active().insert(key.clone(), Active::new(Some(pid), Instant::now()));
+                self.active().insert(key.clone(), Active::new(Some(pid), Instant::now(), port));
                 // A caller that has gone finds the run when it lists.
                 told.send(Ok(pid)).ok();
                 self.watch_over(key, link, shim).await;
@@ -237,14 +246,14 @@ impl Engine for ProcessEngine {
         let process = process_of(spec)?;
         command::check_directory(&process.cwd)?;
         let (program, path) = self.shared.resolve(process).await?;
-        match process.transport {
-            Transport::Stdio => {}
-            Transport::StreamableHttp { port, .. } => check_port(port)?,
-        }
+        let port = match process.transport {
+            Transport::Stdio => None,
+            Transport::StreamableHttp { port, .. } => Some(port),
+        };
         let launch = spawn::launch(&self.shared.config, key, process, program, &path);
         let (told, started) = oneshot::channel();
         // A task of its own, so that a caller who goes away does not leave half a start behind.
-        self.tasks.spawn(self.shared.clone().run(key.clone(), launch, told));
+        self.tasks.spawn(self.shared.clone().run(key.clone(), launch, port, told));
         let pid = started.await.expect("a start tells how it went, and we hold its owner")?;
         Ok(Started { pid: Some(pid), container: None })
     }
@@ -293,8 +302,8 @@ impl Engine for ProcessEngine {
         attached.await.map_err(|error| gone_or(error, key))
     }
 
-    async fn endpoint(&self, _key: &RunKey, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
-        Ok(LOOPBACK.map(|address| SocketAddr::new(address, port)).to_vec())
+    async fn endpoint(&self, key: &RunKey, port: u16) -> Result<Endpoint, EngineError> {
+        self.shared.reach(key, port).await
     }
 
     async fn stderr_tail(&self, key: &RunKey) -> Result<Vec<u8>, EngineError> {
@@ -331,24 +340,4 @@ fn process_of(spec: &ServerSpec) -> Result<&ProcessSpec, StartError> {
             Err(StartError::OtherEngine { engine: spec.workload.engine() })
         }
     }
-}
-
-/// Whether a port is free for a server that is about to listen on it, on whichever loopback address.
-fn check_port(port: u16) -> Result<(), StartError> {
-    use std::io::ErrorKind::{AddrInUse, AddrNotAvailable, Unsupported};
-    for address in LOOPBACK {
-        match TcpListener::bind((address, port)) {
-            Ok(_) => {}
-            Err(error) if error.kind() == AddrInUse => return Err(StartError::PortTaken { port }),
-            // Not every machine has IPv6.
-            Err(error)
-                if address.is_ipv6()
-                    && (matches!(error.kind(), AddrNotAvailable | Unsupported)
-                        || error.raw_os_error() == Some(Errno::AFNOSUPPORT.raw_os_error())) => {}
-            Err(error) => {
-                return Err(StartError::refused(format!("port {port} cannot be used"), error));
-            }
-        }
-    }
-    Ok(())
 }

@@ -12,7 +12,7 @@ use mainstay_hold::{cgroup, record};
 use crate::{EngineError, RunKey};
 
 /// Where runs are, and what they left there.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RunDirs {
     root: PathBuf,
 }

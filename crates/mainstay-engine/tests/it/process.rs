@@ -84,7 +84,10 @@ async fn a_taken_port_is_told_before_the_start() {
         let port = taken.local_addr().unwrap().port();
         let spec = speaking_http(processes.shell("http", "exec sleep 600"), port);
         let error = engine.start(&first_run(&spec), &spec).await.unwrap_err();
-        assert!(matches!(error, StartError::PortTaken { port: told } if told == port), "{error}");
+        assert!(
+            matches!(error, StartError::PortTaken { port: told, .. } if told == port),
+            "{error}"
+        );
     }
 }
 

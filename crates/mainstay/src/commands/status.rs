@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use mainstay_api::{EntryStanding, LastExit, McpInfo, Registration, Request, StatusReport};
+use mainstay_api::{
+    EntryStanding, LastExit, McpInfo, Registration, Request, StatusReport, TargetOwner,
+};
 use mainstay_core::{
     OnStop, ProxySettings, RefreshMode, RestartPolicy, ServerName, StableFrom, Wanted,
     human_duration,
@@ -74,6 +76,7 @@ fn page(report: &StatusReport, now: Timestamp) -> String {
         ("loosened", container.and_then(|container| list(&container.loosened))),
         ("variables", report.env.as_deref().and_then(list)),
         ("target", report.target.clone()),
+        ("listener", report.target_owner.as_ref().map(listener)),
         ("headers", report.headers.as_deref().and_then(list)),
         ("requests", Some(requests(&report.proxy))),
         ("clients", clients(report)),
@@ -113,6 +116,10 @@ fn who(mcp: &McpInfo) -> String {
     let name = tame(mcp.name.as_deref().unwrap_or("unnamed"));
     let version = mcp.version.as_deref().map(|v| format!(" {}", tame(v))).unwrap_or_default();
     format!("{name}{version}, MCP {}", tame(&mcp.protocol))
+}
+
+fn listener(owner: &TargetOwner) -> String {
+    format!("{}, which is not a process of this server", tame(&owner.description))
 }
 
 fn restarts(report: &StatusReport) -> String {
@@ -240,6 +247,7 @@ mod tests {
             container: None,
             env: Some(["A", "TOKEN"].map(str::to_owned).into()),
             target: None,
+            target_owner: None,
             headers: None,
             restart: RestartPolicy::default(),
             proxy: ProxySettings::default(),

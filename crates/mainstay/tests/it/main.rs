@@ -25,6 +25,7 @@ mod restarts;
 mod service;
 mod stand_in;
 mod supervise;
+mod target_port;
 mod telling;
 mod update;
 mod usage;

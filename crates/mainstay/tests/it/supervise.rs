@@ -290,7 +290,9 @@ fn a_port_that_is_taken_is_an_error_at_once() {
     let port = taken.local_addr().unwrap().port().to_string();
     let options = ["--transport", "streamable-http", "--target-port", &port];
     let output = env.run_failing("web", &options, &[&fixture(), "--http", &address]);
-    let expected = format!("port {port} is already in use by another program");
+    let us = std::process::id();
+    let expected = format!("port {port} is already in use by `");
+    assert!(output.stderr.contains(&format!("` (pid {us})")), "{output}");
     assert!(output.stderr.contains(&expected), "{output}");
     let down = env.server("web");
     assert_eq!((&down["status"], &down["restarts"]), (&json!("error"), &json!(0)), "{down}");

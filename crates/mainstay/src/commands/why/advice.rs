@@ -54,6 +54,10 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
             "correct what is named above, then `mainstay restart {name}`, or describe it anew: \
              `mainstay run {name} --replace --url URL --header NAME=VALUE`"
         ),
+        ("cannot-start" | "hung", ..) if is_port_conflict(exit) => format!(
+            "stop the other program, then `mainstay restart {name}`, or give this server another port: \
+             `mainstay run {name} --replace --transport {transport} --target-port PORT -- COMMAND`"
+        ),
         ("cannot-start", ..) => format!(
             "correct what is named above, then `mainstay restart {name}`, or describe it anew: \
              `mainstay run {name} --replace -- COMMAND`"
@@ -95,6 +99,11 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
         (_, None, Some(_)) => "somebody sent it a signal that ended it".to_owned(),
         (_, None, None) => "how it ended is unknown: its log may tell".to_owned(),
     }
+}
+
+/// Whether something else listens on its port.
+fn is_port_conflict(exit: &LastExit) -> bool {
+    exit.detail.contains("port ") && exit.detail.contains(" in use by ")
 }
 
 /// Where to read on.
@@ -202,6 +211,18 @@ pub(super) mod tests {
         insta::assert_snapshot!(
             advice(&report)[0],
             @"it never answered `initialize`: check that the command starts an MCP server that speaks streamable-http at `--target-port` and `--path` (default /mcp), or give it more time with `--start-timeout`"
+        );
+    }
+
+    #[test]
+    fn a_server_whose_port_is_in_use_needs_another_one() {
+        let mut conflict = exit("cannot-start", None, None);
+        conflict.detail = "cannot start: port 80 is already in use by the server `a`".to_owned();
+        let mut report = report(Status::Error, Some(conflict));
+        report.server.transport = "streamable-http".to_owned();
+        insta::assert_snapshot!(
+            advice(&report)[0],
+            @"stop the other program, then `mainstay restart time`, or give this server another port: `mainstay run time --replace --transport streamable-http --target-port PORT -- COMMAND`"
         );
     }
 

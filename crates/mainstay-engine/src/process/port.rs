@@ -1,0 +1,458 @@
+//! Whose listener answers at the port of a server that speaks HTTP.
+//!
+//! All processes of a machine share its ports, so a server that listens where another one should would get
+//! its calls. Three rules prevent that:
+//!
+//! * Of the servers of one daemon, a port belongs to the one that was started first, until its run is gone.
+//! * A run is not started while something listens on its port.
+//! * A run is reached only at addresses where all sockets that accept connections belong to its own process tree.
+//!   A listener in the tree of another server is an error. One that belongs to no server, as with
+//!   `docker run -p` or `ssh -L`, is used, and its owner is shown.
+//!
+//! [`judge`] decides, from facts that are gathered on a thread for blocking work.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use mainstay_core::ServerName;
+use mainstay_hold::listeners::{self, Listener};
+use mainstay_hold::{record, tree};
+use tokio::net::TcpStream;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::command::MARK;
+use super::{Active, LOOPBACK, Shared};
+use crate::error::is_shortage;
+use crate::{Endpoint, EngineError, RunKey, StartError};
+
+/// How long a listener may take to close before a start is refused for it.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// Between two looks at a port.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Each such look also tries to connect, because a firewall rule may lead to a server that has no listener here.
+const CONNECT_EVERY: u32 = 25;
+
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// Who listens on a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PortOwner {
+    /// A process of another server.
+    Server {
+        /// The name of the server.
+        name: String,
+        /// Whether another instance of Mainstay runs it.
+        elsewhere: bool,
+        /// The process, once it is known.
+        pid: Option<u32>,
+    },
+    /// A process that belongs to no server.
+    Process {
+        /// The process.
+        pid: u32,
+        /// The name of its program, if it can be read.
+        program: Option<String>,
+    },
+    /// A process that this user cannot see.
+    Hidden {
+        /// The user who created the listener; none if there is no listener on this machine.
+        uid: Option<u32>,
+    },
+}
+
+impl fmt::Display for PortOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Server { name, elsewhere, pid } => {
+                write!(f, "the server `{name}`")?;
+                f.write_str(if *elsewhere { " of another Mainstay instance" } else { "" })?;
+                pid.map_or(Ok(()), |pid| write!(f, " (pid {pid})"))
+            }
+            Self::Process { pid, program: Some(program) } => write!(f, "`{program}` (pid {pid})"),
+            Self::Process { pid, program: None } => write!(f, "another program (pid {pid})"),
+            Self::Hidden { uid: Some(uid) } => write!(f, "another program (of user id {uid})"),
+            Self::Hidden { uid: None } => f.write_str("another program"),
+        }
+    }
+}
+
+/// Who has a listening socket open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Holder {
+    /// The run itself.
+    Own,
+    Other(PortOwner),
+}
+
+/// Whether a run can be reached.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Nothing listens.
+    Nobody,
+    /// At these addresses. The owner is named if it is not the run itself.
+    Reachable { addrs: Vec<SocketAddr>, owner: Option<PortOwner> },
+    /// Another server listens.
+    Taken(PortOwner),
+}
+
+/// Decides where a run is reached, from the sockets that listen on its port and who has each open, by inode.
+fn judge(port: u16, all: &[Listener], holders: &BTreeMap<u64, Holder>) -> Verdict {
+    let hidden = |listener: &Listener| Holder::Other(PortOwner::Hidden { uid: Some(listener.uid) });
+    let (mut own, mut outside) = (Vec::new(), Vec::new());
+    let (mut server, mut stranger) = (None, None);
+    for ip in LOOPBACK {
+        let accepting = Listener::accepting(all, ip).into_iter();
+        let accepting: Vec<Holder> = accepting
+            .map(|listener| holders.get(&listener.inode).cloned().unwrap_or(hidden(listener)))
+            .collect();
+        let others = accepting.iter().filter_map(|holder| match holder {
+            Holder::Own => None,
+            Holder::Other(owner) => Some(owner),
+        });
+        let others: Vec<&PortOwner> = others.collect();
+        let of_server = others.iter().find(|owner| matches!(owner, PortOwner::Server { .. }));
+        let addr = SocketAddr::new(ip, port);
+        match (of_server, others.first()) {
+            _ if accepting.is_empty() => {}
+            (Some(owner), _) => server = server.or_else(|| Some(PortOwner::clone(owner))),
+            (None, Some(owner)) => {
+                outside.push(addr);
+                stranger = stranger.or_else(|| Some(PortOwner::clone(owner)));
+            }
+            (None, None) => own.push(addr),
+        }
+    }
+    match (own.is_empty(), server, stranger) {
+        (false, _, _) => Verdict::Reachable { addrs: own, owner: None },
+        (true, Some(owner), _) => Verdict::Taken(owner),
+        (true, None, owner @ Some(_)) => Verdict::Reachable { addrs: outside, owner },
+        (true, None, None) => Verdict::Nobody,
+    }
+}
+
+impl Shared {
+    /// Enters a run that is being started in the table. Waits a moment if something listens on its port, and fails
+    /// if it still does then.
+    pub(super) async fn claim_port(
+        &self,
+        key: &RunKey,
+        port: Option<u16>,
+    ) -> Result<(), StartError> {
+        let starting = Active::new(None, Instant::now(), port);
+        let Some(port) = port else {
+            self.active().insert(key.clone(), starting);
+            return Ok(());
+        };
+        let give_up = Instant::now() + CLOSING;
+        while let Some(owner) = self.conflict(key, port, starting.clone()).await? {
+            if Instant::now() >= give_up {
+                return Err(StartError::PortTaken { port, owner });
+            }
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Who has the port of a run that is being started.
+    async fn conflict(
+        &self,
+        key: &RunKey,
+        port: u16,
+        starting: Active,
+    ) -> Result<Option<PortOwner>, StartError> {
+        if let Some(owner) = self.reserve(key, port, starting) {
+            return Ok(Some(owner));
+        }
+        match self.look(key, port).await {
+            Ok(Verdict::Taken(owner) | Verdict::Reachable { owner: Some(owner), .. }) => {
+                Ok(Some(owner))
+            }
+            Err(source) if is_shortage(&source) => {
+                Err(StartError::Short { what: format!("looking at port {port}"), source })
+            }
+            // A run that does not exist yet has no listener. Some sandboxes do not list sockets.
+            Ok(Verdict::Nobody | Verdict::Reachable { owner: None, .. }) | Err(_) => Ok(None),
+        }
+    }
+
+    /// Where a run answers, once something listens there.
+    pub(super) async fn reach(&self, key: &RunKey, port: u16) -> Result<Endpoint, EngineError> {
+        if let Some(active) = self.active().get_mut(key) {
+            active.port = Some(port);
+        }
+        let mut seen = None;
+        let mut looks = 0;
+        loop {
+            let verdict = match self.look(key, port).await {
+                Err(error) if is_shortage(&error) => {
+                    return Err(EngineError::io("looking at its port")(error));
+                }
+                Err(error) => {
+                    tracing::debug!(server = %key.server, %error, "cannot tell who listens");
+                    return Ok(LOOPBACK.map(|ip| SocketAddr::new(ip, port)).to_vec().into());
+                }
+                Ok(Verdict::Nobody) if looks % CONNECT_EVERY == CONNECT_EVERY - 1 => {
+                    match connect(port).await {
+                        Some(addr) => {
+                            let owner = Some(PortOwner::Hidden { uid: None });
+                            Verdict::Reachable { addrs: vec![addr], owner }
+                        }
+                        None => Verdict::Nobody,
+                    }
+                }
+                Ok(verdict) => verdict,
+            };
+            match &verdict {
+                Verdict::Taken(owner) => {
+                    return Err(EngineError::PortTaken { port, owner: owner.clone() });
+                }
+                // A process that has just forked or ended may not have been seen, so strangers are looked at twice.
+                Verdict::Reachable { addrs, owner }
+                    if owner.is_none() || seen.as_ref() == Some(&verdict) =>
+                {
+                    return Ok(Endpoint { addrs: addrs.clone(), owner: owner.clone() });
+                }
+                Verdict::Reachable { .. } | Verdict::Nobody => {}
+            }
+            looks += 1;
+            // What was connected to has no listener to be seen, so the next look connects again.
+            if matches!(
+                &verdict,
+                Verdict::Reachable { owner: Some(PortOwner::Hidden { uid: None }), .. }
+            ) {
+                looks = CONNECT_EVERY - 1;
+            }
+            seen = Some(verdict);
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Enters a run in the table, unless its port belongs to another server.
+    fn reserve(&self, key: &RunKey, port: u16, starting: Active) -> Option<PortOwner> {
+        let mut active = self.active();
+        let owner = active.iter().find_map(|(other, active)| {
+            (other.server != key.server && active.port == Some(port)).then(|| PortOwner::Server {
+                name: other.server.to_string(),
+                elsewhere: false,
+                pid: active.pid,
+            })
+        });
+        if owner.is_none() {
+            active.insert(key.clone(), starting);
+        }
+        owner
+    }
+
+    /// Gathers the facts about a port, and judges them.
+    async fn look(&self, key: &RunKey, port: u16) -> io::Result<Verdict> {
+        let gathering = Gathering {
+            run_dir: self.dirs.path(key),
+            server: key.server.clone(),
+            instance: self.config.instance.clone(),
+            runs: self.dirs.clone(),
+        };
+        let done = spawn_blocking(move || {
+            let all = listeners::at_port(port)?;
+            let holders = gathering.holders(&all)?;
+            Ok(judge(port, &all, &holders))
+        });
+        done.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+    }
+}
+
+/// Finds out who has sockets open.
+struct Gathering {
+    run_dir: std::path::PathBuf,
+    server: ServerName,
+    instance: String,
+    runs: super::RunDirs,
+}
+
+impl Gathering {
+    /// Who has each of these sockets open, as far as that can be seen.
+    fn holders(&self, all: &[Listener]) -> io::Result<BTreeMap<u64, Holder>> {
+        let accepts = |ip: IpAddr| Listener::accepting(all, ip).into_iter();
+        let mut open: BTreeSet<u64> =
+            LOOPBACK.into_iter().flat_map(accepts).map(|listener| listener.inode).collect();
+        let mut holders = BTreeMap::new();
+        if open.is_empty() {
+            return Ok(holders);
+        }
+        if let Some(shim) = record::shim_alive(&self.run_dir)? {
+            for process in tree::living_descendants(shim.pid)? {
+                // One that has ended meanwhile, or that another user runs, cannot be read.
+                let sockets = listeners::sockets_of(process.pid).unwrap_or_default();
+                holders.extend(open.intersection(&sockets).map(|inode| (*inode, Holder::Own)));
+            }
+            open.retain(|inode| !holders.contains_key(inode));
+        }
+        if open.is_empty() {
+            return Ok(holders);
+        }
+        let shims = self.shims();
+        for pid in listeners::owners(&open)? {
+            let sockets = listeners::sockets_of(pid).unwrap_or_default();
+            let owner = self.owner(pid, &shims);
+            for inode in open.intersection(&sockets) {
+                let holder = holders.entry(*inode).or_insert_with(|| Holder::Other(owner.clone()));
+                if matches!(owner, PortOwner::Server { .. }) {
+                    *holder = Holder::Other(owner.clone());
+                }
+            }
+        }
+        Ok(holders)
+    }
+
+    /// The server that a process belongs to, or the process itself.
+    fn owner(&self, pid: u32, shims: &BTreeMap<u32, ServerName>) -> PortOwner {
+        let by_tree = tree::ancestors(pid).iter().find_map(|ancestor| shims.get(ancestor).cloned());
+        if let Some(name) = by_tree {
+            return PortOwner::Server { name: name.to_string(), elsewhere: false, pid: Some(pid) };
+        }
+        let mark = tree::variable_of(pid, MARK).and_then(|mark| String::from_utf8(mark).ok());
+        match mark.as_deref().and_then(|mark| marked(mark, &self.instance, &self.server)) {
+            Some((name, elsewhere)) => PortOwner::Server { name, elsewhere, pid: Some(pid) },
+            None => PortOwner::Process { pid, program: tree::program_of(pid) },
+        }
+    }
+
+    /// The shims of the other servers of this instance.
+    fn shims(&self) -> BTreeMap<u32, ServerName> {
+        let runs = self.runs.list().unwrap_or_default().into_iter();
+        let others = runs.filter(|key| key.server != self.server);
+        let alive = others.filter_map(|key| {
+            let shim = record::shim_alive(&self.runs.path(&key)).ok()??;
+            Some((shim.pid, key.server))
+        });
+        alive.collect()
+    }
+}
+
+/// The other server that a mark (`INSTANCE/SERVER/RUN`) names, and whether another instance runs it.
+fn marked(mark: &str, instance: &str, server: &ServerName) -> Option<(String, bool)> {
+    let mut parts = mark.splitn(3, '/');
+    let (theirs, name, _run) = (parts.next()?, parts.next()?, parts.next()?);
+    let name: ServerName = name.parse().ok()?;
+    let elsewhere = theirs != instance;
+    (elsewhere || name != *server).then(|| (name.to_string(), elsewhere))
+}
+
+/// The first address of the port that accepts a connection.
+async fn connect(port: u16) -> Option<SocketAddr> {
+    for ip in LOOPBACK {
+        let addr = SocketAddr::new(ip, port);
+        if let Ok(Ok(_)) = timeout(CONNECT, TcpStream::connect(addr)).await {
+            return Some(addr);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PORT: u16 = 8066;
+
+    fn server(name: &str) -> Holder {
+        let name = name.to_owned();
+        Holder::Other(PortOwner::Server { name, elsewhere: false, pid: Some(7) })
+    }
+
+    fn process() -> Holder {
+        Holder::Other(PortOwner::Process { pid: 9, program: Some("ssh".to_owned()) })
+    }
+
+    /// Checks the verdict about sockets at these addresses, each with its holder.
+    fn check(bound: &[(&str, Option<Holder>)], expected: &str) {
+        let listener = |(inode, (ip, _)): (usize, &(&str, _))| {
+            let v6_only = ip.ends_with('!');
+            let ip = ip.trim_end_matches('!').parse().unwrap();
+            Listener { ip, v6_only, inode: inode as u64, uid: 0 }
+        };
+        let all: Vec<Listener> = bound.iter().enumerate().map(listener).collect();
+        let holders = bound.iter().enumerate();
+        let holders =
+            holders.filter_map(|(inode, (_, holder))| Some((inode as u64, holder.clone()?)));
+        let verdict = match judge(PORT, &all, &holders.collect()) {
+            Verdict::Nobody => "nobody".to_owned(),
+            Verdict::Taken(owner) => format!("taken by {owner}"),
+            Verdict::Reachable { addrs, owner } => {
+                let owner = owner.map_or("own".to_owned(), |owner| owner.to_string());
+                let ips: Vec<_> = addrs.iter().map(|addr| addr.ip().to_string()).collect();
+                format!("{owner} at {}", ips.join(" "))
+            }
+        };
+        assert_eq!(verdict, expected, "{bound:?}");
+    }
+
+    #[test]
+    fn only_our_own_listener_or_one_of_no_server_is_reached() {
+        let own = || Some(Holder::Own);
+        let prod = || Some(server("prod"));
+        let ssh = || Some(process());
+        check(&[], "nobody");
+        check(&[("192.168.0.1", prod())], "nobody");
+        check(&[("127.0.0.1", own())], "own at 127.0.0.1");
+        check(&[("::", own())], "own at 127.0.0.1 ::1");
+        check(&[("0.0.0.0", own()), ("::!", own())], "own at 127.0.0.1 ::1");
+        check(&[("::1", own())], "own at ::1");
+        check(&[("127.0.0.1", prod())], "taken by the server `prod` (pid 7)");
+        check(&[("::1", prod())], "taken by the server `prod` (pid 7)");
+        check(&[("127.0.0.1", ssh())], "`ssh` (pid 9) at 127.0.0.1");
+        check(&[("127.0.0.1", None)], "another program (of user id 0) at 127.0.0.1");
+    }
+
+    #[test]
+    fn an_address_that_others_share_is_not_used() {
+        let own = || Some(Holder::Own);
+        let prod = || Some(server("prod"));
+        let ssh = || Some(process());
+        check(&[("127.0.0.1", prod()), ("::1", own())], "own at ::1");
+        check(&[("127.0.0.1", ssh()), ("::1", own())], "own at ::1");
+        check(&[("127.0.0.1", prod()), ("0.0.0.0", own())], "taken by the server `prod` (pid 7)");
+        check(&[("127.0.0.1", own()), ("0.0.0.0", prod())], "own at 127.0.0.1");
+        check(&[("127.0.0.1", prod()), ("::", own())], "own at ::1");
+        let shared = "taken by the server `prod` (pid 7)";
+        check(&[("0.0.0.0", own()), ("0.0.0.0", prod())], shared);
+        check(&[("0.0.0.0", ssh()), ("0.0.0.0", prod())], shared);
+        check(&[("0.0.0.0", own()), ("0.0.0.0", ssh())], "`ssh` (pid 9) at 127.0.0.1");
+        check(&[("127.0.0.1", ssh()), ("::1", prod())], shared);
+    }
+
+    #[test]
+    fn a_mark_names_another_server() {
+        let ours: ServerName = "web".parse().unwrap();
+        let check = |mark, expected: Option<(&str, bool)>| {
+            let found = marked(mark, "i", &ours);
+            let found = found.as_ref().map(|(name, elsewhere)| (name.as_str(), *elsewhere));
+            assert_eq!(found, expected, "{mark}");
+        };
+        check("i/prod/3", Some(("prod", false)));
+        check("j/web/3", Some(("web", true)));
+        check("i/web/3", None);
+        for junk in ["", "i", "i/prod", "i/No Name/3"] {
+            check(junk, None);
+        }
+    }
+
+    #[test]
+    fn an_owner_is_named_as_far_as_it_is_known() {
+        let check = |owner: PortOwner, expected: &str| assert_eq!(owner.to_string(), expected);
+        let name = || "prod".to_owned();
+        check(PortOwner::Server { name: name(), elsewhere: false, pid: None }, "the server `prod`");
+        check(
+            PortOwner::Server { name: name(), elsewhere: true, pid: Some(7) },
+            "the server `prod` of another Mainstay instance (pid 7)",
+        );
+        check(PortOwner::Process { pid: 9, program: None }, "another program (pid 9)");
+        check(PortOwner::Hidden { uid: None }, "another program");
+    }
+}
