@@ -377,6 +377,7 @@ fn unprepared(name: &ServerName, error: &StartError) -> ApiError {
         | StartError::Removed
         | StartError::Shim { .. }
         | StartError::Short { .. }
+        | StartError::EngineBusy { .. }
         | StartError::Refused(_) => {
             (ErrorKind::Unavailable, "nothing was changed; correct the command and try again")
         }

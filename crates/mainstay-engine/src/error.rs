@@ -108,6 +108,12 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
+    /// The container engine answers, but cannot start the server now.
+    #[error("the container engine cannot start it now: {why}")]
+    EngineBusy {
+        /// What it says.
+        why: String,
+    },
     /// The system refused to start the server.
     #[error("{0}")]
     Refused(String),
@@ -117,7 +123,7 @@ impl StartError {
     /// Whether the same start may well succeed a little later.
     pub fn is_passing(&self) -> bool {
         match self {
-            Self::Short { .. } => true,
+            Self::Short { .. } | Self::EngineBusy { .. } => true,
             Self::Unrecorded { cause, .. } => is_shortage(cause),
             Self::Shim { source, .. } => is_shortage(source) || is_hang_up(source),
             Self::NotFound { .. }

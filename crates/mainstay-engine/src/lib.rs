@@ -56,6 +56,8 @@ pub struct Started {
     pub pid: Option<u32>,
     /// The container it runs in, where it is one.
     pub container: Option<String>,
+    /// Why this is another container than that of the run before, if the engine could not start that one any more.
+    pub replaced: Option<String>,
 }
 
 /// A run of ours that the engine knows.

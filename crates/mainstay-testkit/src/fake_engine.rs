@@ -450,7 +450,7 @@ impl Engine for FakeEngine {
 fn started(key: &RunKey) -> Started {
     let generation = key.run.generation();
     let container = Some(format!("{}-container", key.server));
-    Started { pid: u32::try_from(1000 + generation).ok(), container }
+    Started { pid: u32::try_from(1000 + generation).ok(), container, replaced: None }
 }
 
 fn answer(request: &Bytes, manner: Manner) -> Option<Bytes> {

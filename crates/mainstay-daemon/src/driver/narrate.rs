@@ -159,6 +159,16 @@ impl Driver {
         self.record(clock::wall(), Some(run.generation()), "kept", None, detail);
     }
 
+    /// Tells that a run has another container than the one before, although nobody asked for that.
+    pub(super) fn note_replacement(&self, run: RunId, why: &str) {
+        tracing::warn!(server = %self.name(), %run, why, "container replaced");
+        let detail = format!(
+            "in a new container, because the engine could not start the old one: {why}; what the \
+             server had written outside of its volumes is lost"
+        );
+        self.record(clock::wall(), Some(run.generation()), "container-replaced", None, detail);
+    }
+
     fn record(
         &self,
         at: Timestamp,

@@ -60,14 +60,15 @@ impl Driver {
         for (home, run, state) in found {
             match state {
                 FoundState::Alive { pid, container, age } if Some(run) == present => {
-                    self.recognize(age, Started { pid, container });
+                    self.recognize(age, pid, container);
                     exit = None;
                 }
                 FoundState::Alive { pid, container, .. }
                     if run > self.unit.last_run() && home == self.home =>
                 {
                     let old = self.unit.last_run();
-                    return Some(self.restarted(old, run, Started { pid, container }));
+                    let started = Started { pid, container, replaced: None };
+                    return Some(self.restarted(old, run, started));
                 }
                 FoundState::Alive { .. } => self.end_at(home, run, None),
                 FoundState::Ended(how) if Some(run) == present => exit = Some(how),
@@ -106,9 +107,9 @@ impl Driver {
     }
 
     /// Takes in what was not known of a run that an earlier daemon left, because its engine was away.
-    fn recognize(&mut self, age: Duration, what: Started) {
-        self.pid = self.pid.or(what.pid);
-        self.container = self.container.take().or(what.container);
+    fn recognize(&mut self, age: Duration, pid: Option<u32>, container: Option<String>) {
+        self.pid = self.pid.or(pid);
+        self.container = self.container.take().or(container);
         if self.times.started_at.is_none() {
             self.times.started_at = Some(clock::wall_before(age));
             // No event follows that would publish it.

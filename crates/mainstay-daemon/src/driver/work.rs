@@ -50,6 +50,9 @@ impl Driver {
             Done::Start(run, Ok(started)) => {
                 self.pid = started.pid;
                 self.container = started.container;
+                if let Some(why) = &started.replaced {
+                    self.note_replacement(run, why);
+                }
                 match self.ending {
                     // It was told to end before it was there to hear it.
                     Some((ending, grace)) if ending == run => self.end(run, grace),

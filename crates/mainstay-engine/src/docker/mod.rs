@@ -24,6 +24,7 @@ mod past;
 mod pull;
 mod pump;
 mod records;
+mod refusal;
 mod server;
 mod shared;
 mod start;

@@ -14,6 +14,7 @@ use super::api::Failure;
 use super::body::{self, Labels};
 use super::host::{Errand, Up};
 use super::ownership::{Need, Source, plan};
+use super::refusal::Refusal;
 use super::server::Server;
 use super::shared::{Shared, address_of};
 use crate::discover::Address;
@@ -156,12 +157,30 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     async fn make(&self) -> Result<Started, StartError> {
         let id = self.ready_container().await?;
-        let outcome = self.start_in(&id).await;
-        self.shared.keep_record(self.server).await;
-        match outcome {
-            Ok(()) => Ok(Started { pid: None, container: Some(id) }),
+        let Err(failure) = self.start_and_record(&id).await else {
+            return Ok(Started { container: Some(id), ..Started::default() });
+        };
+        let is_unusable = Refusal::of_start(&failure) == Refusal::Unusable;
+        if !is_unusable || self.is_removed(&id).await {
+            return Err(self.explain(&id, failure).await);
+        }
+        tracing::warn!(server = %self.key.server, container = id, why = %failure,
+            "replacing a container that the engine cannot start any more");
+        self.discard_container().await?;
+        let id = self.ready_container().await?;
+        match self.start_and_record(&id).await {
+            Ok(()) => {
+                let replaced = Some(failure.to_string());
+                Ok(Started { container: Some(id), replaced, ..Started::default() })
+            }
             Err(failure) => Err(self.explain(&id, failure).await),
         }
+    }
+
+    async fn start_and_record(&self, id: &str) -> Result<(), Failure> {
+        let outcome = self.start_in(id).await;
+        self.shared.keep_record(self.server).await;
+        outcome
     }
 
     async fn start_in(&self, id: &str) -> Result<(), Failure> {
@@ -212,11 +231,7 @@ impl Attempt<'_> {
         match known {
             _ if removed => return Err(StartError::Removed),
             Some(id) if same => return Ok(id),
-            Some(_) => {
-                self.drop_record().await?;
-                // What happens to it from here on is our doing.
-                self.server.state().lose_container();
-            }
+            Some(_) => self.discard_container().await?,
             None => {}
         }
         self.remove_leftovers().await?;
@@ -229,6 +244,13 @@ impl Attempt<'_> {
         }
         self.shared.keep_record(self.server).await;
         Ok(id)
+    }
+
+    /// Gives up the container that the server has. What happens to it from here on is our doing.
+    async fn discard_container(&self) -> Result<(), StartError> {
+        self.drop_record().await?;
+        self.server.state().lose_container();
+        Ok(())
     }
 
     /// Deletes the run record before its container is removed: a daemon that finds the record, but not
@@ -310,22 +332,22 @@ impl Attempt<'_> {
         }
     }
 
-    /// Whose fault a failure is: an engine that does not answer any more is away.
+    /// What a failure means: an engine that does not answer any more is away, and most of its refusals pass.
     async fn blame(&self, failure: Failure) -> StartError {
         if let Err(gone) = self.up.api.ping().await {
             let host = Arc::clone(&self.server.state().host);
             host.leave(Errand::Doubt);
             return away(self.server, format!("{} does not answer: {gone}", host.address));
         }
-        match failure {
-            Failure::Missing(why)
-            | Failure::Conflict(why)
-            | Failure::Refused(why)
-            | Failure::Internal(why) => StartError::Refused(why),
-            Failure::Silent(why) => StartError::Short {
+        match (Refusal::of(&failure), failure) {
+            (_, Failure::Silent(why)) => StartError::Short {
                 what: format!("the engine did not answer ({why})"),
                 source: std::io::ErrorKind::TimedOut.into(),
             },
+            (Refusal::Passing | Refusal::Unusable, failure) => {
+                StartError::EngineBusy { why: failure.to_string() }
+            }
+            (Refusal::Final, failure) => StartError::Refused(failure.to_string()),
         }
     }
 }

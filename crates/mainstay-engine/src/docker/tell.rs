@@ -156,7 +156,7 @@ impl Shared {
         server.state().pump = Some(pump);
         self.keep_record(server).await;
         self.listen(server, up).await;
-        let started = Started { pid: None, container: Some(container) };
+        let started = Started { container: Some(container), ..Started::default() };
         self.send(News::Restarted { key: server.key(old), new, started });
     }
 

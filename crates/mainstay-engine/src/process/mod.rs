@@ -255,7 +255,7 @@ impl Engine for ProcessEngine {
         // A task of its own, so that a caller who goes away does not leave half a start behind.
         self.tasks.spawn(self.shared.clone().run(key.clone(), launch, port, told));
         let pid = started.await.expect("a start tells how it went, and we hold its owner")?;
-        Ok(Started { pid: Some(pid), container: None })
+        Ok(Started { pid: Some(pid), ..Started::default() })
     }
 
     async fn stop(&self, key: &RunKey, grace: Duration) -> Result<(), EngineError> {

@@ -47,6 +47,15 @@ pub enum Fault {
     HoldCreate(usize),
     /// It creates containers, but answers every creation with an error.
     FailCreate,
+    /// It answers so many starts of containers with an error, and starts none of them.
+    RefuseStarts {
+        /// How many.
+        times: usize,
+        /// The status of the answers.
+        status: u16,
+        /// What they say.
+        message: &'static str,
+    },
 }
 
 /// The proxy. It ends with all its connections when dropped.
@@ -189,7 +198,8 @@ impl State {
             | Fault::FailInspect
             | Fault::CutAttach(_)
             | Fault::HoldCreate(_)
-            | Fault::FailCreate => Duration::ZERO,
+            | Fault::FailCreate
+            | Fault::RefuseStarts { .. } => Duration::ZERO,
         });
         delays.sum()
     }
@@ -204,7 +214,24 @@ impl State {
             | Fault::KeepAttach
             | Fault::FailInspect
             | Fault::HoldCreate(_)
-            | Fault::FailCreate => None,
+            | Fault::FailCreate
+            | Fault::RefuseStarts { .. } => None,
+        })
+    }
+
+    /// The answer to a start that is to be refused.
+    fn refuse_start(&mut self) -> Option<String> {
+        self.faults.iter_mut().find_map(|fault| match fault {
+            Fault::RefuseStarts { times, status, message } if *times > 0 => {
+                *times -= 1;
+                let body = format!("{{\"message\":\"{message}\"}}");
+                Some(format!(
+                    "HTTP/1.1 {status} Refused\r\nContent-Type: application/json\r\n\
+                     Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                    body.len()
+                ))
+            }
+            _ => None,
         })
     }
 
@@ -293,6 +320,10 @@ impl Shared {
         if kind == Kind::Inspect && self.state().has(Fault::FailInspect) {
             return client.write_all(ERROR);
         }
+        let refusal = if kind == Kind::Start { self.state().refuse_start() } else { None };
+        if let Some(refusal) = refusal {
+            return client.write_all(refusal.as_bytes());
+        }
         let mut engine = UnixStream::connect(engine)?;
         {
             let mut state = self.state();
@@ -358,7 +389,9 @@ impl Shared {
                 Some(limit) if progress.body >= limit => Verdict::Cut(progress.body - limit),
                 Some(_) | None => Verdict::Pass,
             },
-            Source::Engine(Kind::Events | Kind::Inspect | Kind::Create | Kind::Other)
+            Source::Engine(
+                Kind::Events | Kind::Inspect | Kind::Create | Kind::Start | Kind::Other,
+            )
             | Source::Client => Verdict::Pass,
         }
     }

@@ -7,6 +7,7 @@ pub(super) enum Kind {
     Inspect,
     Attach,
     Create,
+    Start,
     Other,
 }
 
@@ -36,6 +37,7 @@ pub(super) fn kind(line: &str) -> Kind {
         ["GET", "containers", id, "json"] if id != "json" => Kind::Inspect,
         ["POST", "containers", _, "attach"] => Kind::Attach,
         ["POST", "containers", "create"] => Kind::Create,
+        ["POST", "containers", _, "start"] => Kind::Start,
         _ => Kind::Other,
     }
 }
@@ -70,6 +72,7 @@ mod tests {
         check("GET /containers/json?all=1 HTTP/1.1", ("GET /containers/json", Kind::Other));
         check("POST /containers/a/attach?x HTTP/1.1", ("POST /containers/a/attach", Kind::Attach));
         check("POST /containers/create?name=x HTTP/1.1", ("POST /containers/create", Kind::Create));
+        check("POST /containers/a/start HTTP/1.1", ("POST /containers/a/start", Kind::Start));
         check("GET /volumes/x HTTP/1.1", ("GET /volumes/x", Kind::Other));
         check("GET /_ping HTTP/1.1", ("GET /_ping", Kind::Other));
     }

@@ -137,3 +137,58 @@ fn a_slow_engine_is_only_slow() {
     let away = scene.env.events_called(&scene.name, "engine-away");
     assert_eq!(away.len(), 0, "{away:?}");
 }
+
+/// Kills the server's container, whose id is returned, while the engine answers its starts so.
+fn kill_while_refused(
+    times: usize,
+    status: u16,
+    message: &'static str,
+) -> (FaultProxy, Scene, String) {
+    let (proxy, scene) = behind_a_proxy(Wire::Stdio);
+    let container = scene.container();
+    proxy.set(&[Fault::RefuseStarts { times, status, message }]);
+    kill(scene.engine.pid(&container), Signal::KILL);
+    (proxy, scene, container)
+}
+
+#[test]
+fn a_start_that_the_engine_cannot_make_now_is_tried_again_without_charge() {
+    let full = "failed to start shim: mkdir /run/containerd/x: no space left on device";
+    let busy = "Container x is restarting, wait until the container is running";
+    for (status, message) in [(500, full), (409, busy), (503, "the daemon is shutting down")] {
+        let (proxy, scene, container) = kill_while_refused(usize::MAX, status, message);
+        let ended = scene.env.once(&scene.name, "was refused", |server| {
+            server["last_exit"]["cause"] == "not-started"
+        });
+        assert!(ended["reason"].as_str().unwrap().contains(message), "{ended:#}");
+        assert_ne!(ended["status"], "error", "{ended:#}");
+        proxy.set(&[]);
+        let server = scene.status("running");
+        assert_eq!(server["container_id"], json!(container));
+        assert_eq!(server["restarts"], 1, "only the death is charged: {server:#}");
+    }
+}
+
+#[test]
+fn a_container_that_the_engine_cannot_start_any_more_is_replaced() {
+    for message in ["task x: already exists", "id already in use"] {
+        let (_proxy, scene, old) = kill_while_refused(1, 409, message);
+        let server = scene.env.once(&scene.name, "was back", |server| {
+            server["status"] == "running" && server["generation"] == 2
+        });
+        assert_ne!(server["container_id"], json!(old));
+        assert_eq!(server["restarts"], 1, "{server:#}");
+        let told = scene.event("container-replaced");
+        assert!(told["detail"].as_str().unwrap().contains(message), "{told}");
+        assert!(!scene.engine.try_docker(&["inspect", &old]).status.success(), "it is removed");
+        assert_eq!(scene.env.call(&scene.name, "echo", r#"{"text":"new"}"#), "new");
+    }
+}
+
+#[test]
+fn a_mistake_stays_an_error() {
+    let message = "exec: nope: executable file not found in $PATH";
+    let (_proxy, scene, _) = kill_while_refused(usize::MAX, 400, message);
+    let down = scene.status("error");
+    assert_eq!(down["last_exit"]["cause"], "cannot-start", "{down:#}");
+}

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::rc::Rc;
+use std::thread;
+use std::time::Duration;
 
 use mainstay_testkit::docker::{Engine, FaultProxy, IMAGE, Options};
 use rustix::process::Signal;
@@ -109,6 +111,24 @@ fn die(wire: Wire, end: fn(&Engine)) {
         events.iter().all(|event| event["cause"] != "stopped"),
         "nobody is blamed: {events:#?}"
     );
+}
+
+/// The container runtime may keep something of the start that the engine does not know of.
+#[test]
+fn a_server_is_back_after_its_engine_was_killed_during_a_start() {
+    let scene =
+        Scene::alone(DIE, Wire::Stdio, &["--restart-initial", "1ms", "--restart-cap", "1ms"]);
+    for pause in [100, 150, 200, 300] {
+        let generation = scene.generation();
+        kill(scene.engine.pid(&scene.container()), Signal::KILL);
+        thread::sleep(Duration::from_millis(pause));
+        scene.engine.kill();
+        scene.engine.start();
+        scene.env.once(&scene.name, "was back", |server| {
+            server["status"] == "running" && server["generation"].as_u64() > Some(generation)
+        });
+        assert_eq!(scene.env.call(&scene.name, "echo", r#"{"text":"back"}"#), "back");
+    }
 }
 
 #[test]

@@ -1,0 +1,192 @@
+//! What it means that an engine answers, but does not start a container.
+
+use super::api::Failure;
+
+/// What a refusal calls for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The engine lacks something now, or is busy with the container. The same start may succeed later.
+    Passing,
+    /// The engine still has something of the container's last run, or has lost a part of the container. A new
+    /// container can be started.
+    Unusable,
+    /// The start fails until somebody changes the description, the image or the machine.
+    Final,
+}
+
+/// Signs of a shortage, whatever the status.
+const SHORTAGES: [&str; 5] = [
+    "no space left on device",
+    "disk quota exceeded",
+    "cannot allocate memory",
+    "too many open files",
+    "resource temporarily unavailable",
+];
+
+/// What engines say of a container that they cannot start again.
+const UNUSABLE: [&str; 7] = [
+    // The container runtime has a task or a bundle that the engine does not know of.
+    "already exists",
+    "id already in use",
+    "file exists",
+    "container with id exists",
+    // A removal failed half way.
+    "marked for removal",
+    // The file system of the container is gone.
+    "unexpectedly nil",
+    "layer does not exist",
+];
+
+/// Mistakes in the description or the image that some engines report as failures of their own.
+const MISTAKES: [&str; 13] = [
+    "executable file",
+    "exec format error",
+    "command that was not found",
+    "exec: ",
+    "permission denied",
+    "unable to find user",
+    "unable to find group",
+    "no matching entries in",
+    "statfs ",
+    "mount source path",
+    "not a directory",
+    "could not select device driver",
+    "unknown or invalid runtime name",
+];
+
+impl Refusal {
+    /// Classifies what an engine answered to the start of a container.
+    pub(super) fn of_start(failure: &Failure) -> Self {
+        match failure {
+            Failure::Conflict(why) | Failure::Internal(why)
+                if is_any(why, &UNUSABLE) && !is_any(why, &MISTAKES) =>
+            {
+                Self::Unusable
+            }
+            failure => Self::of(failure),
+        }
+    }
+
+    /// Classifies any other answer. Conflicts (409) and failures of the engine (5xx) pass unless they name a mistake.
+    pub(super) fn of(failure: &Failure) -> Self {
+        match failure {
+            Failure::Missing(why)
+            | Failure::Conflict(why)
+            | Failure::Refused(why)
+            | Failure::Internal(why)
+                if is_any(why, &SHORTAGES) =>
+            {
+                Self::Passing
+            }
+            Failure::Internal(why) if is_any(why, &MISTAKES) => Self::Final,
+            Failure::Silent(_) | Failure::Conflict(_) | Failure::Internal(_) => Self::Passing,
+            Failure::Missing(_) | Failure::Refused(_) => Self::Final,
+        }
+    }
+}
+
+fn is_any(why: &str, signs: &[&str]) -> bool {
+    let why = why.to_lowercase();
+    signs.iter().any(|sign| why.contains(sign))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Refusal::{Final, Passing, Unusable};
+    use super::*;
+
+    fn answer(status: u16, why: &str) -> Failure {
+        bollard::errors::Error::DockerResponseServerError {
+            status_code: status,
+            message: why.to_owned(),
+        }
+        .into()
+    }
+
+    /// Messages of Docker 20 to 29, containerd, runc, crun and Podman.
+    #[test]
+    fn what_engines_say_is_classified() {
+        let check = |status, why: &str, expected| {
+            assert_eq!(Refusal::of_start(&answer(status, why)), expected, "{status} {why}");
+        };
+        let task = "failed to create task for container: ";
+        check(409, "task already exists", Unusable);
+        check(409, "id already in use", Unusable);
+        check(500, "failed to create task for container: task 3f2a: already exists", Unusable);
+        check(
+            500,
+            &format!(
+                "{task}failed to create shim task: OCI runtime create failed: runc create failed: \
+                 container with given ID already exists: unknown"
+            ),
+            Unusable,
+        );
+        check(
+            500,
+            &format!(
+                "{task}mkdir /run/containerd/io.containerd.runtime.v2.task/moby/3f2a: file exists: \
+                 unknown"
+            ),
+            Unusable,
+        );
+        check(409, "container is marked for removal and cannot be started", Unusable);
+        check(500, "RWLayer of container 3f2a is unexpectedly nil", Unusable);
+
+        check(409, "Container 3f2a is restarting, wait until the container is running", Passing);
+        check(409, "removal of container 3f2a is already in progress", Passing);
+        check(
+            500,
+            "failed to start shim: mkdir /run/containerd/3f2a: no space left on device",
+            Passing,
+        );
+        check(500, "write /var/lib/docker/tmp/x: disk quota exceeded", Passing);
+        check(400, "mkdir /var/lib/docker/overlay2/x: no space left on device", Passing);
+        check(
+            500,
+            "connection error: desc = \"transport: error while dialing: dial unix \
+                    /run/containerd/containerd.sock: connect: connection refused\": unavailable",
+            Passing,
+        );
+        check(500, "failed to create task for container: context deadline exceeded", Passing);
+        check(503, "the daemon is shutting down", Passing);
+        check(504, "gateway timeout", Passing);
+        check(
+            500,
+            "driver failed programming external connectivity on endpoint x: Bind for \
+             127.0.0.1:49153 failed: port is already allocated",
+            Passing,
+        );
+
+        check(
+            400,
+            &format!(
+                "{task}failed to create shim task: OCI runtime create failed: runc create failed: \
+                 unable to start container process: exec: \"nope\": executable file not found in $PATH"
+            ),
+            Final,
+        );
+        check(
+            500,
+            "crun: executable file `nope` not found in $PATH: No such file or directory: OCI runtime \
+             attempted to invoke a command that was not found",
+            Final,
+        );
+        check(500, "unable to find user nobody2: no matching entries in passwd file", Final);
+        check(500, "error while creating mount source path '/x': mkdir /x: file exists", Final);
+        check(500, "statfs /missing: no such file or directory", Final);
+        check(500, "could not select device driver \"\" with capabilities: [[gpu]]", Final);
+        check(404, "network web not found", Final);
+        check(
+            400,
+            "invalid mount config for type \"bind\": bind source path does not exist",
+            Final,
+        );
+        assert_eq!(Refusal::of(&Failure::Silent("no answer in time".to_owned())), Passing);
+    }
+
+    #[test]
+    fn a_name_in_use_does_not_make_a_container_unusable() {
+        let why = "Conflict. The container name \"/a\" is already in use by container \"3f2a\".";
+        assert_eq!(Refusal::of(&answer(409, why)), Passing);
+    }
+}
