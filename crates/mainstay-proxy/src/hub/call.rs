@@ -3,7 +3,7 @@
 //! A [`Call`] is told how each attempt ended and what the outlook is, and answers with the next step.
 //! It promises that
 //!
-//! - a request that may have been executed is sent again only if that is safe, and at most once;
+//! - a request that may have been executed is sent again only if that is safe, and to one further run at most;
 //! - a request that cannot have been executed is sent to the next run;
 //! - nothing waits longer than the hold, and nothing waits for a run that will not come in time;
 //! - every sequence of steps ends with exactly one answer.
@@ -20,6 +20,9 @@ const TRY_AGAIN: Duration = Duration::from_millis(50);
 /// most likely ended, which an engine of containers takes a moment to tell; and what stands before a
 /// container takes connections after its death, so that a second attempt at it would be lost too.
 const BROKEN_OFF: Duration = Duration::from_millis(500);
+
+/// After two attempts at a run that broke off, its end is awaited for this time. Engines of containers may tell it late.
+const END: Duration = Duration::from_secs(3);
 
 /// How long the reason for a death may take to arrive before the answer goes out without it.
 const REASON: Duration = Duration::from_millis(60);
@@ -39,6 +42,10 @@ pub(super) struct Call {
     /// The run of that generation is not tried again before then.
     avoid: Option<(u64, Instant)>,
     doom: Option<Doom>,
+    /// The run at which the last attempt broke off.
+    broke_off: Option<u64>,
+    /// The run at which two attempts broke off. It is not tried again, and its end is awaited until then.
+    ending: Option<(u64, Instant)>,
     replayed: bool,
     forgotten: u8,
     /// The run that has it since an earlier daemon sent it there.
@@ -130,6 +137,11 @@ pub(super) enum Verdict {
         /// The run that had it last.
         generation: u64,
     },
+    /// The server broke the connection off twice, and has not stopped.
+    BrokenOff {
+        /// The run that had it.
+        generation: u64,
+    },
     /// The server forgets its sessions as fast as they are opened.
     Forgetful,
 }
@@ -142,6 +154,8 @@ impl Call {
             held: None,
             avoid: None,
             doom: None,
+            broke_off: None,
+            ending: None,
             replayed: false,
             forgotten: 0,
             with: None,
@@ -186,6 +200,17 @@ impl Call {
             let told = prospect != Prospect::Up(generation);
             return if told || now >= until { Step::Answer(verdict) } else { Step::Wait(until) };
         }
+        if let Some((generation, until)) = self.ending {
+            match prospect {
+                Prospect::Up(present) if present == generation && now < until => {
+                    return Step::Wait(until);
+                }
+                Prospect::Up(present) if present == generation => {
+                    return Step::Answer(Verdict::BrokenOff { generation });
+                }
+                Prospect::Up(_) | Prospect::Coming(_) | Prospect::Down | Prospect::Removed => {}
+            }
+        }
         if let Some(with) = self.with {
             return self.look_for(now, with, prospect);
         }
@@ -216,8 +241,16 @@ impl Call {
             Loss::Forgotten => self.doom = doom(Verdict::Forgetful),
             Loss::Sent { safe: true } if !self.replayed => {
                 self.replayed = true;
+                self.broke_off = Some(generation);
                 self.held = None;
                 self.avoid = Some((generation, now + BROKEN_OFF));
+            }
+            // Both went to the same run, which has stopped once at most.
+            Loss::Sent { safe: true }
+                if self.broke_off == Some(generation) && self.ending.is_none() =>
+            {
+                let deadline = self.held.unwrap_or(now) + self.hold;
+                self.ending = Some((generation, deadline.min(now + END)));
             }
             Loss::Sent { safe: true } => self.doom = doom(Verdict::Poison { generation }),
             Loss::Sent { safe: false } => self.doom = doom(Verdict::Unknown { generation }),

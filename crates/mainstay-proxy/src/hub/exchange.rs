@@ -394,7 +394,8 @@ impl<'a> Exchange<'a> {
         let run = match verdict {
             Verdict::Unknown { generation }
             | Verdict::Severed { generation }
-            | Verdict::Poison { generation } => Some(generation),
+            | Verdict::Poison { generation }
+            | Verdict::BrokenOff { generation } => Some(generation),
             Verdict::Down | Verdict::Late | Verdict::Removed | Verdict::Forgetful => None,
         };
         let first_line = text.lines().next().unwrap_or_default();

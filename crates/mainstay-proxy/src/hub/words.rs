@@ -62,6 +62,10 @@ pub(super) fn verdict(
             );
             with_stderr(text, end)
         }
+        Verdict::BrokenOff { .. } => format!(
+            "the server broke off the connection twice during this request, which is not sent a third \
+             time (`{server}` itself is still running)"
+        ),
         Verdict::Forgetful => {
             format!("the MCP server `{server}` forgets every session as soon as it is opened")
         }
@@ -76,6 +80,7 @@ pub(super) fn cause(verdict: Verdict) -> &'static str {
         Verdict::Removed => "removed",
         Verdict::Unknown { .. } | Verdict::Severed { .. } => "effect-unknown",
         Verdict::Poison { .. } => "died-twice",
+        Verdict::BrokenOff { .. } => "broken-off",
         Verdict::Forgetful => "session-lost",
     }
 }

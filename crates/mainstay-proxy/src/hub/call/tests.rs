@@ -104,6 +104,33 @@ fn a_safe_request_is_replayed_once() {
 }
 
 #[test]
+fn two_breaks_of_one_run_are_one_death() {
+    let (now, mut call) = start();
+    call.lost(now, 1, Loss::Sent { safe: true });
+    let later = now + BROKEN_OFF;
+    assert_eq!(call.step(later, Prospect::Up(1)), Step::Send);
+    call.lost(later, 1, Loss::Sent { safe: true });
+    assert_eq!(call.step(later, Prospect::Up(1)), Step::Wait(later + END));
+    // Its end is told late.
+    assert_eq!(call.step(later + seconds(1), Prospect::Coming(None)), Step::Wait(now + HOLD));
+    assert_eq!(call.step(later + seconds(2), Prospect::Up(2)), Step::Send);
+    call.lost(later + seconds(2), 2, Loss::Sent { safe: true });
+    let poison = Step::Answer(Verdict::Poison { generation: 2 });
+    assert_eq!(call.step(later + seconds(3), Prospect::Up(3)), poison);
+}
+
+#[test]
+fn a_run_that_lives_and_breaks_off_twice_is_not_tried_again() {
+    let (now, mut call) = start();
+    for _ in 0..2 {
+        call.lost(now, 1, Loss::Sent { safe: true });
+    }
+    assert_eq!(call.step(now, Prospect::Up(1)), Step::Wait(now + END));
+    let broken = Step::Answer(Verdict::BrokenOff { generation: 1 });
+    assert_eq!(call.step(now + END, Prospect::Up(1)), broken);
+}
+
+#[test]
 fn an_unsafe_request_waits_only_for_the_reason() {
     let (now, mut call) = start();
     call.lost(now, 1, Loss::Sent { safe: false });
@@ -253,6 +280,7 @@ proptest! {
             }
         }
         prop_assert_eq!(answers, 1);
-        prop_assert!(executions <= if safe { 2 } else { 1 }, "{} executions", executions);
+        // Two of them are at the same run, which may have ended before the second.
+        prop_assert!(executions <= if safe { 3 } else { 1 }, "{} executions", executions);
     }
 }

@@ -131,6 +131,23 @@ fn a_server_is_back_after_its_engine_was_killed_during_a_start() {
     }
 }
 
+/// What stands before a container takes connections after its death, and breaks them off.
+#[test]
+fn a_death_that_is_told_late_costs_no_safe_call() {
+    let scene = Scene::alone(DIE, Wire::Http, &[]);
+    let client = scene.client(Sdk::Rust);
+    let server = scene.engine.pid(&scene.container());
+    let pid = fs::read_to_string(scene.engine.socket().with_file_name("pid")).unwrap();
+    let engine: u32 = pid.trim().parse().unwrap();
+    kill(engine, Signal::STOP);
+    kill(server, Signal::KILL);
+    let held = client.send_call("echo", &json!({"text": "held"}));
+    // Long enough for two attempts at the dead run, and too short for an outage.
+    thread::sleep(Duration::from_millis(1300));
+    kill(engine, Signal::CONT);
+    assert_eq!(held.text(), "held");
+}
+
 #[test]
 fn an_engine_that_is_absent_when_the_daemon_starts_is_waited_for() {
     let scene = Scene::alone(SURVIVE, Wire::Stdio, &[]);
