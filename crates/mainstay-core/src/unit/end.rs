@@ -133,7 +133,11 @@ impl Unit {
     }
 
     fn verdict(&self, at: Instant, cause: &Cause, run: &Run, ending: Option<&Ending>) -> Verdict {
-        let excused = self.excused_until.is_some_and(|until| at <= until);
+        // An engine that lost a container's standard input in an outage starts it with that closed, once.
+        let had_no_input = run.again == Some(Again::Outage)
+            && run.ready.is_none()
+            && *cause == Cause::Exited(Exit::code(0));
+        let excused = had_no_input || self.excused_until.is_some_and(|until| at <= until);
         let attempt = self.budget.failures().saturating_add(1);
         match cause {
             Cause::Removed => Verdict::Forget,

@@ -158,6 +158,33 @@ fn a_run_found_lost_after_the_return_is_not_charged() {
     assert_eq!(w.restarts(), 0);
 }
 
+/// An engine that lost a container's standard input in the outage starts it with that closed, once.
+#[test]
+fn a_clean_exit_right_after_an_outage_is_excused_once() {
+    let after_an_outage = || {
+        let mut w = world();
+        w.comes_up();
+        w.loses_engine();
+        w.crashes();
+        w.tell(Event::EngineBack).or_else(|| w.passes(secs(2))).expect("a start within 2 s");
+        w
+    };
+    let clean = || Cause::Exited(Exit::code(0));
+    let mut w = after_an_outage();
+    w.ends(clean()).or_else(|| w.passes(secs(2))).expect("started again");
+    assert_eq!(w.restarts(), 0);
+    w.ends(clean());
+    assert_eq!(w.restarts(), 1, "once");
+
+    let mut w = after_an_outage();
+    w.ends(Cause::Exited(Exit::code(1)));
+    assert_eq!(w.restarts(), 1, "an error is an error");
+    let mut w = after_an_outage();
+    w.comes_up();
+    w.ends(clean());
+    assert_eq!(w.restarts(), 1, "it had its standard input");
+}
+
 #[test]
 fn what_is_asked_during_an_outage_is_done_at_its_end() {
     let mut w = world();
