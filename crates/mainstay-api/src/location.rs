@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,9 @@ use crate::{Instance, InstanceError};
 
 /// The name of the record in the state directory.
 const FILE: &str = "location.json";
+
+/// Opens a pipe without waiting for its other end.
+const O_NONBLOCK: i32 = 0o4000;
 
 /// The record is a few hundred bytes; a longer file is something else.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -67,12 +70,7 @@ pub struct Location {
 impl Location {
     /// Reads the record. An unreadable record counts as none: the next daemon writes another.
     pub fn read(state_dir: &Path) -> Option<Self> {
-        let path = state_dir.join(FILE);
-        let size = fs::metadata(&path).ok()?.len();
-        if size > MAX_BYTES {
-            return None;
-        }
-        serde_json::from_slice(&fs::read(path).ok()?).ok()
+        serde_json::from_slice(&read_file(state_dir, FILE)?).ok()
     }
 
     /// Replaces the record, atomically.
@@ -87,6 +85,19 @@ impl Location {
             && self.state_dir == instance.state_dir
             && self.run_dir.parent().is_some_and(Path::exists)
     }
+}
+
+/// The content of a small regular file. Nothing else is read: a pipe or a device would never end.
+pub(crate) fn read_file(dir: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut options = fs::File::options();
+    let file = options.read(true).custom_flags(O_NONBLOCK).open(dir.join(name)).ok()?;
+    let found = file.metadata().ok()?;
+    if !found.is_file() || found.len() > MAX_BYTES {
+        return None;
+    }
+    let mut content = Vec::new();
+    file.take(MAX_BYTES).read_to_end(&mut content).ok()?;
+    Some(content)
 }
 
 /// Replaces a file by a private one with this content, atomically.
@@ -225,9 +236,15 @@ mod tests {
     #[test]
     fn a_record_that_cannot_be_read_counts_as_none() {
         let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
         for content in ["", "{", "[]", r#"{"machine":{},"run_dir":"/r"}"#] {
-            fs::write(dir.path().join(FILE), content).unwrap();
+            fs::write(&path, content).unwrap();
             assert_eq!(Location::read(dir.path()), None, "{content}");
+        }
+        for endless in ["/dev/zero", "/dev/ptmx"] {
+            fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink(endless, &path).unwrap();
+            assert_eq!(Location::read(dir.path()), None, "{endless}");
         }
         let instance = find(dir.path(), &[]);
         let location = location(&instance, Path::new("/r"));

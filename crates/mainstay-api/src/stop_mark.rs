@@ -6,7 +6,7 @@
 use std::fs;
 use std::io;
 
-use crate::location::replace_file;
+use crate::location::{read_file, replace_file};
 use crate::{Instance, Machine};
 
 const FILE: &str = "stopped.json";
@@ -14,7 +14,7 @@ const FILE: &str = "stopped.json";
 impl Instance {
     /// Whether the user stopped the daemon, and nothing has started one since.
     pub fn is_stopped_by_user(&self) -> bool {
-        let content = fs::read(self.state_dir.join(FILE)).unwrap_or_default();
+        let content = read_file(&self.state_dir, FILE).unwrap_or_default();
         serde_json::from_slice::<Machine>(&content)
             .is_ok_and(|stopped_on| stopped_on.is_same_boot(&Machine::current()))
     }

@@ -25,6 +25,7 @@ pub mod log;
 pub mod process_record;
 pub mod record;
 pub mod shim;
+pub mod shim_search;
 pub mod socket;
 pub mod tree;
 pub mod wire;

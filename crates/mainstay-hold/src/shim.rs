@@ -12,10 +12,11 @@
 //! - The end is complete: `Exited` comes after the server's last output, `Gone` when every descendant has
 //!   ended, also those that called setsid. The exit record is written before `Gone`. A shim that is
 //!   dismissed ends when the attached daemon has been sent all of that, or has not taken it within the linger.
-//! - Memory is bounded, whatever server and daemons do. A shim whose server is idle does not wake up.
+//! - Memory is bounded, whatever server and daemons do. A shim whose server is idle does not wake up while a daemon is
+//!   connected; otherwise it checks its run directory now and then.
 //! - The server inherits its three pipes and no other descriptor.
 //! - A run directory that was removed is made again when a daemon asks for it ([`wire::ToShim::Restore`](crate::wire::ToShim::Restore)) and
-//!   when the last daemon has gone, so that the next one finds the run.
+//!   while no daemon is connected, so that the next one finds the run.
 //! - The server does not outlive the shim. A killed shim (also by TERM: the shim keeps the default) takes the
 //!   server along, and its guard ends the other descendants. They are on record too ([`process_record`]), and in a
 //!   cgroup of their own where Mainstay's cgroup is delegated ([`cgroup`]).
@@ -25,6 +26,7 @@
 //! `nohup`, say, has a server that ignores HUP unless the server itself decides otherwise.
 
 mod conn;
+mod directory_checks;
 mod guard;
 mod life;
 mod oom;

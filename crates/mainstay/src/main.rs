@@ -29,6 +29,7 @@ use std::process::{self, ExitCode};
 
 use clap::Parser;
 use mainstay_daemon::TAKE_OVER;
+use mainstay_hold::shim_search::SHIM_COMMAND;
 
 use crate::cli::{Cli, Command};
 use crate::commands::update::REHEARSE;
@@ -42,7 +43,9 @@ fn main() -> ExitCode {
     // The programs inside this one come first: there may be hundreds of shims, and nothing of
     // the command line should take up memory in them.
     match (args.get(1).and_then(|word| word.to_str()), args.get(2)) {
-        (Some("__shim"), Some(run_dir)) => return mainstay_hold::shim::main(Path::new(run_dir)),
+        (Some(SHIM_COMMAND), Some(run_dir)) => {
+            return mainstay_hold::shim::main(Path::new(run_dir));
+        }
         (Some("__demo-server"), None) => return demo_server::main(),
         (Some(TAKE_OVER), flag) => {
             let foreground = flag.is_some_and(|flag| flag == daemon::FOREGROUND);

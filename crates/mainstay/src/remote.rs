@@ -17,6 +17,7 @@ use mainstay_api::{
     CallError, Connected, Connection, DaemonInfo, Grace, Instance, Request, Wire,
     connect_if_present, connect_with_restart_grace,
 };
+use mainstay_hold::shim_search::run_dirs_of_shims;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::de::DeserializeOwned;
@@ -133,6 +134,11 @@ impl Remote {
     /// Whether the user stopped the daemon, and nothing has started one since.
     pub(crate) fn is_stopped_by_user(&self) -> bool {
         self.instance.is_stopped_by_user()
+    }
+
+    /// Whether servers that are local processes are running, as far as can be seen without a daemon.
+    pub(crate) fn has_running_servers(&self) -> bool {
+        run_dirs_of_shims(&self.instance.runs_dir()).is_ok_and(|shims| !shims.is_empty())
     }
 
     /// Keeps clients and commands that only ask from starting a daemon.

@@ -32,6 +32,7 @@ impl ProcessEngine {
     /// The runs on disk, each watched from now on, and those that are watched. What lost its shim is ended before this
     /// returns.
     pub(crate) async fn list_all(&self) -> Result<Vec<Found>, EngineError> {
+        self.shared.await_shims().await;
         self.shared.restore_directories();
         let on_disk = self.shared.dirs.list()?;
         let watched: Vec<RunKey> = self.shared.active().keys().cloned().collect();

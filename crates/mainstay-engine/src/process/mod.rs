@@ -90,6 +90,8 @@ struct Shared {
     dirs: RunDirs,
     login: LoginPath,
     news: broadcast::Sender<News>,
+    /// Runs whose shims lived when this daemon began. Taken by the first listing.
+    found: Mutex<Vec<RunKey>>,
     /// The runs that are being started or watched.
     active: Mutex<HashMap<RunKey, Active>>,
 }
@@ -116,8 +118,9 @@ impl ProcessEngine {
     pub fn open(config: ProcessConfig) -> Result<Self, EngineError> {
         let dirs = RunDirs::open(&config.runs_dir)?;
         let (news, _) = broadcast::channel(NEWS);
-        let shared =
-            Shared { dirs, login: LoginPath::default(), news, active: Mutex::default(), config };
+        let found = Mutex::new(dirs.of_living_shims());
+        let (login, active) = (LoginPath::default(), Mutex::default());
+        let shared = Shared { config, dirs, login, news, found, active };
         Ok(Self { shared: Arc::new(shared), tasks: Tasks::default() })
     }
 }
@@ -190,6 +193,23 @@ impl Shared {
                 }
                 (connected, _) => return connected.map_err(|error| gone_or(error, key)),
             }
+        }
+    }
+
+    /// Waits until the shims that lived when this daemon began can be reached: each restores its directory if that was
+    /// removed.
+    async fn await_shims(&self) {
+        let mut found = std::mem::take(&mut *mainstay_core::lock(&self.found));
+        let give_up = Instant::now() + RESTORED_WITHIN;
+        loop {
+            found.retain(|key| !has_socket(&self.dirs.path(key)));
+            if found.is_empty() || Instant::now() >= give_up {
+                break;
+            }
+            sleep(RESTORE_EVERY).await;
+        }
+        for key in found {
+            tracing::error!(server = %key.server, run = %key.run, "a shim cannot be reached");
         }
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use mainstay_core::{Exit, RunId, ServerName};
 use mainstay_hold::tree::{self, Process};
-use mainstay_hold::{cgroup, record};
+use mainstay_hold::{cgroup, record, shim_search};
 
 use crate::{EngineError, RunKey};
 
@@ -47,6 +47,24 @@ impl RunDirs {
         }
         keys.sort();
         Ok(keys)
+    }
+
+    /// The runs of shims that live, also those whose directory was removed.
+    pub(crate) fn of_living_shims(&self) -> Vec<RunKey> {
+        let key = |dir: PathBuf| {
+            let mut names = dir
+                .strip_prefix(&self.root)
+                .ok()?
+                .components()
+                .map(|name| name.as_os_str().to_str().map(str::to_owned));
+            let (server, run) = (names.next()??.parse().ok()?, names.next()??.parse().ok()?);
+            names.next().is_none().then(|| RunKey::new(server, RunId::new(run)))
+        };
+        let dirs = shim_search::run_dirs_of_shims(&self.root).unwrap_or_else(|error| {
+            tracing::warn!(%error, "shims cannot be looked for");
+            Vec::new()
+        });
+        dirs.into_iter().filter_map(key).collect()
     }
 
     /// Whether the directory of a run is there.

@@ -11,6 +11,7 @@ use mainstay_hold::descriptors;
 use mainstay_hold::launch::{
     DEFAULT_LINGER, DEFAULT_OUTPUT_RING, Failure, Launch, LogConfig, Report, SHIM_ENV, Stdout,
 };
+use mainstay_hold::shim_search::SHIM_COMMAND;
 use mainstay_hold::tree::{self, Process};
 use mainstay_hold::wire::ToShim;
 use rustix::process::Pid;
@@ -97,7 +98,7 @@ async fn begin(
     dir: &Path,
 ) -> Result<Spawned, StartError> {
     let mut shim = Command::new(&shared.config.shim)
-        .arg("__shim")
+        .arg(SHIM_COMMAND)
         .arg(dir)
         .env_clear()
         .envs(SHIM_ENV)

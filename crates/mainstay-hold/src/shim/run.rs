@@ -15,6 +15,7 @@ use rustix::net::{SocketFlags, accept_with, sockopt::socket_peercred};
 use rustix::process::Signal;
 
 use super::conn::{Conn, View};
+use super::directory_checks::DirectoryChecks;
 use super::life::{Action, Life};
 use super::oom::OomWatch;
 use super::reaper::{Ended, News, Reaper};
@@ -38,8 +39,8 @@ pub(super) struct Run {
     listener: UnixListener,
     accept_again: Option<Instant>,
     conns: Vec<Conn>,
-    /// Whether there were connections after the last turn.
-    has_daemon: bool,
+    /// While no daemon is connected.
+    directory_checks: Option<DirectoryChecks>,
     /// The highest number that a daemon ever had.
     fence: u64,
     server: Server,
@@ -86,7 +87,7 @@ impl Run {
             listener,
             accept_again: None,
             conns: Vec::new(),
-            has_daemon: false,
+            directory_checks: None,
             fence: 0,
             server,
             reaper: Some(reaper),
@@ -152,7 +153,8 @@ impl Run {
         let lingering = self.dismissed_at.or(self.alone_since);
         let linger = lingering.and_then(|since| since.checked_add(self.linger));
         let scan = self.scans.deadline();
-        [self.life.deadline(), linger, self.accept_again, scan].into_iter().flatten().min()
+        let check = self.directory_checks.as_ref().map(DirectoryChecks::deadline);
+        [self.life.deadline(), linger, self.accept_again, scan, check].into_iter().flatten().min()
     }
 
     fn wait(&mut self, now: Instant) -> Result<Vec<(Source, PollFlags)>, Errno> {
@@ -366,11 +368,19 @@ impl Run {
         self.scans.stop();
     }
 
-    /// Makes a removed run directory again once the last daemon has gone: the next daemon would start another run beside
+    /// Makes a removed run directory again while no daemon is connected: the next daemon would start another run beside
     /// this one. If that is impossible, the run ends.
     fn stay_reachable(&mut self, now: Instant) {
-        let had_daemon = std::mem::replace(&mut self.has_daemon, !self.conns.is_empty());
-        if had_daemon && !self.has_daemon && !self.gone && !self.restore_directory() {
+        if self.gone || !self.conns.is_empty() {
+            self.directory_checks = None;
+            return;
+        }
+        let checks = self.directory_checks.get_or_insert_with(|| DirectoryChecks::new(now));
+        if !checks.is_due(now) {
+            return;
+        }
+        let reachable = self.restore_directory();
+        if self.directory_checks.as_mut().is_some_and(|checks| checks.checked(now, reachable)) {
             self.end(now, Duration::ZERO);
             // No daemon can fetch the rest.
             self.dismissed_at = Some(now);

@@ -197,7 +197,7 @@ async fn stop(args: &StopArgs, ctx: &mut Context) -> Result<(), CliError> {
     let remote = Remote::of(ctx)?;
     // Before the stop, so that no client starts another daemon right behind it.
     let marked = remote.mark_stopped();
-    let stopped = match ctx.ui.waiting("stopping", shut_down(&remote, args.keep_servers)).await {
+    let stopped = match ctx.ui.waiting("stopping", end(&remote, args.keep_servers)).await {
         Err(CliError::Failing { .. } | CliError::NoHello { .. }) => {
             ctx.ui.waiting("stopping", end_holder(&remote)).await?;
             ctx.ui.say("the daemon did not respond; it is stopped, and its servers run on");
@@ -210,12 +210,26 @@ async fn stop(args: &StopArgs, ctx: &mut Context) -> Result<(), CliError> {
         (true, false) => ctx.ui.say("the daemon and its servers are stopped"),
         (true, true) => ctx.ui.say("the daemon is stopped; its servers run on"),
     }
-    marked
+    // A daemon that came up during the stop has removed the mark.
+    marked.and(remote.mark_stopped())
+}
+
+/// Ends the daemon. If there is none, but servers of the last one are running, a daemon is started to end them.
+async fn end(remote: &Remote, keep_servers: bool) -> Result<bool, CliError> {
+    let ended = shut_down(remote, keep_servers).await?;
+    if ended || keep_servers || !remote.has_running_servers() {
+        return Ok(ended);
+    }
+    remote.start().await?;
+    shut_down(remote, keep_servers).await
 }
 
 async fn reload(ctx: &mut Context) -> Result<(), CliError> {
     let remote = Remote::of(ctx)?;
     let Some(old) = remote.inspect().await? else {
+        if remote.is_stopped_by_user() {
+            return Err(CliError::Stopped);
+        }
         ctx.ui.say("no daemon is running");
         return Err(CliError::Answered(Exit::Unreachable));
     };

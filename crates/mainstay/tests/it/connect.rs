@@ -102,27 +102,6 @@ fn a_daemon_that_is_gone_for_a_while_is_waited_for() {
 }
 
 #[test]
-fn a_daemon_that_was_stopped_is_not_started_again() {
-    let env = TestEnv::new();
-    let daemon = Daemon::new(&env);
-    let mut client = Client::start(&env);
-    let mut peer = daemon.accept(None, "s1");
-    open(&mut client, &mut peer);
-    drop(peer);
-    // That it looks for a daemon is seen; then nobody is there to be found.
-    drop(daemon.meet());
-    daemon.leave();
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    assert!(client.is_alive());
-    assert!(!env.mainstay_home().join("state").exists(), "a daemon would have made it");
-    let daemon = Daemon::new(&env);
-    let peer = daemon.accept(Some("s1"), "s1");
-    assert_eq!(client.end().0, Some(0));
-    drop(peer);
-    std::fs::remove_dir_all(env.mainstay_home()).unwrap();
-}
-
-#[test]
 fn started_as_an_editor_does_it_ends_with_its_input_and_not_before() {
     let env = env();
     let daemon = Daemon::new(&env);

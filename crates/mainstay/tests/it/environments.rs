@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::env::{fixture, kill, pid_of, until_dead};
+use crate::env::{fixture, is_alive, kill, pid_of, until_dead};
 
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -197,6 +197,39 @@ fn a_signal_is_not_a_stop_by_the_user() {
         kill(signalled, Signal::TERM);
         until_dead(holder);
         home.json(&home.bare(), &["ls", "--json"]);
+    }
+}
+
+#[test]
+fn a_stop_ends_servers_that_no_daemon_has() {
+    let home = Home::new();
+    let ran = home.json(&home.shell(), &["run", "e", "--wait", "--json", "--", &fixture()]);
+    let daemon = home.daemon(&home.bare());
+    kill(pid(&daemon, "holder"), Signal::TERM);
+    until_dead(pid(&daemon, "holder"));
+    assert!(is_alive(pid_of(&ran)), "a signal ends no server");
+    let (code, _, stderr) = home.run(&home.bare(), &["daemon", "stop"]);
+    assert_eq!((code, &*stderr), (0, "the daemon and its servers are stopped\n"));
+    assert!(!is_alive(pid_of(&ran)));
+    let (code, _, stderr) = home.run(&home.bare(), &["daemon", "reload"]);
+    assert!(code == 4 && stderr.contains("Mainstay is stopped"), "{stderr}");
+}
+
+#[test]
+fn a_stop_that_meets_a_start_is_a_stop() {
+    let home = Home::new();
+    home.json(&home.bare(), &["ls", "--json"]);
+    home.run(&home.bare(), &["daemon", "stop"]);
+    for _ in 0..4 {
+        let start = home.command(&home.bare(), &["daemon", "start"]).output();
+        let mut start_again = home.command(&home.bare(), &["daemon", "start"]).spawn().unwrap();
+        assert!(start.unwrap().status.success());
+        home.run(&home.bare(), &["daemon", "stop"]);
+        start_again.wait().unwrap();
+        let (code, _, stderr) = home.run(&home.bare(), &["daemon", "stop"]);
+        assert_eq!(code, 0, "{stderr}");
+        let (_, stdout, _) = home.run(&home.bare(), &["daemon", "status"]);
+        assert!(stdout.starts_with("stopped by"), "{stdout}");
     }
 }
 

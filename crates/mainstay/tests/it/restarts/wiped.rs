@@ -85,6 +85,25 @@ fn a_server_is_stopped_although_its_directory_has_just_been_removed() {
 }
 
 #[test]
+fn a_run_directory_that_is_removed_while_no_daemon_is_there_costs_no_server_its_life() {
+    let scene = Scene::new(&[], &[]);
+    let session = scene.raw();
+    for count in 1..=6 {
+        let (daemon, holder) = scene.mainstay();
+        // The next daemon is started when the directory is gone, at the latest moment for its shim.
+        kill(holder, Signal::STOP);
+        kill(daemon, Signal::KILL);
+        until_dead(daemon);
+        fs::remove_dir_all(run_dir(&scene)).unwrap();
+        kill(holder, Signal::CONT);
+        assert_eq!(say(&session, count, "count", &json!({})), count.to_string());
+        scene.assert_server_kept();
+    }
+    scene.env.ok(["daemon", "stop"]);
+    until("nothing is left", || scene.env.processes().is_empty().then_some(()));
+}
+
+#[test]
 fn a_slow_call_outlives_a_wipe_and_a_kill() {
     let scene = Scene::new(&[], &[]);
     let session = scene.raw();
