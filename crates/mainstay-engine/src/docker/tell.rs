@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_core::{Cause, Exit, RunId, ServerName};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::api::{Failure, Inspected};
 use super::creations::blocking;
@@ -25,6 +25,10 @@ const STOP_IS_KNOWN: Duration = Duration::from_secs(1);
 /// A connection that ended is looked into after this time: most often the run has ended, which is told
 /// sooner.
 const LOOK_LATER: Duration = Duration::from_millis(500);
+
+/// An engine passes a line to its streams first and writes it to the log a moment later. A line of that moment would
+/// be in neither the new stream nor the log.
+const LOG_DELAY: Duration = Duration::from_millis(200);
 
 impl Shared {
     /// Takes in an event about a server's container.
@@ -231,6 +235,7 @@ impl Shared {
         let streams = up.api.attach(&container, speech).await?;
         // The log is read after the connection, so that every line is in one of the two.
         if let Some(pump) = pump {
+            sleep(LOG_DELAY).await;
             let missed = up.api.written_since(&container, past::seconds(&started_at)).await?;
             pump.connect(streams, Some(missed)).await;
         } else {
