@@ -49,11 +49,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().join("runs/time/1");
         let mut like_a_shim = Command::new("sh");
-        like_a_shim.args(["-c", "sleep 60 & wait", SHIM_COMMAND]).arg(&run);
         // `sh -c SCRIPT NAME ARG`: the word is not in its place.
-        let mut other = like_a_shim.spawn().unwrap();
+        like_a_shim.args(["-c", "echo; read line", SHIM_COMMAND]).arg(&run);
+        let (input, output) = (std::process::Stdio::piped(), std::process::Stdio::piped());
+        let mut other = like_a_shim.stdin(input).stdout(output).spawn().unwrap();
+        other.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
         assert_eq!(run_dirs_of_shims(dir.path()).unwrap(), Vec::<PathBuf>::new());
-        other.kill().unwrap();
+        drop(other.stdin.take());
         other.wait().unwrap();
 
         let script = dir.path().join(SHIM_COMMAND);
@@ -61,7 +63,12 @@ mod tests {
         let mut shim = Command::new("sh");
         shim.current_dir(dir.path()).arg(SHIM_COMMAND).arg(&run);
         let mut shim = shim.stdin(std::process::Stdio::piped()).spawn().unwrap();
-        assert_eq!(run_dirs_of_shims(dir.path()).unwrap(), [run]);
+        // The kernel shows the command line a moment after the program has begun.
+        let found = (0..500).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            Some(run_dirs_of_shims(dir.path()).unwrap()).filter(|found| !found.is_empty())
+        });
+        assert_eq!(found, Some(vec![run]));
         assert_eq!(run_dirs_of_shims(Path::new("/elsewhere")).unwrap(), Vec::<PathBuf>::new());
         drop(shim.stdin.take());
         shim.wait().unwrap();

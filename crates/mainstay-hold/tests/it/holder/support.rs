@@ -145,23 +145,31 @@ impl Bench {
 }
 
 impl Drop for Bench {
+    /// Kills everything until nothing is left: holders and daemons start each other.
     fn drop(&mut self) {
-        let pids = self.log().into_iter().filter_map(|line| {
-            let words: Vec<_> = line.split(' ').collect();
-            match words[..] {
-                [_, "up", pid, ..] | [_, "holder", pid] => pid.parse().ok(),
-                _ => None,
+        for _ in 0..200 {
+            let left: Vec<u32> = pids().filter(|pid| runs_here(*pid, &self.dir)).collect();
+            if left.is_empty() {
+                break;
             }
-        });
+            for pid in left {
+                kill(pid, Signal::KILL);
+            }
+            for holder in &mut self.holders {
+                drop(holder.try_wait());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
         for holder in &mut self.holders {
             drop(holder.kill());
             drop(holder.wait());
         }
-        // Only what still runs our program: the number may be another's by now.
-        for pid in pids.filter(|pid| runs_here(*pid, &self.dir)) {
-            kill(pid, Signal::KILL);
-        }
     }
+}
+
+fn pids() -> impl Iterator<Item = u32> {
+    let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    processes.filter_map(|process| process.file_name().to_str()?.parse().ok())
 }
 
 fn runs_here(pid: u32, dir: &Path) -> bool {
