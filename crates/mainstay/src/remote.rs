@@ -1,7 +1,7 @@
 //! The daemon as this program reaches it.
 //!
 //! A daemon that is not there is started, unless that is forbidden or the user has stopped it. One that is ending or
-//! being replaced is waited for, all of the grace, whoever asks: a connection may be queued by the holder
+//! being replaced is waited for, for the whole grace: a connection may be queued by the holder
 //! before there is a daemon to serve it. No request byte is written before the daemon has said
 //! hello, so all of that is safe to try again; once a request is on its way, nothing is.
 
@@ -100,7 +100,7 @@ impl Remote {
         self.finish(connection.attach(request).await)
     }
 
-    /// The same, if there is no holder either: starts another daemon, unless that is forbidden, the user has stopped it, or a
+    /// The same, without a holder that would restart the daemon: starts another one, unless that is forbidden, the user has stopped it, or a
     /// service manager may be about to start it.
     pub(crate) async fn attach_after_death(
         &self,

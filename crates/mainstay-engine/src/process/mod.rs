@@ -103,7 +103,7 @@ struct Active {
     since: Instant,
     /// The port that belongs to it, as far as it is known.
     port: Option<u16>,
-    /// Has whoever follows the run ask its shim to make the run directory again.
+    /// Makes the task that follows the run ask its shim to restore the run directory.
     restore: Arc<Notify>,
 }
 

@@ -305,7 +305,7 @@ impl Plan {
         self.start_again(now, ready, why);
     }
 
-    /// Whoever served does so no more, for this reason: another one is started.
+    /// The daemon that served has ended for this reason: another one is started.
     pub(super) fn start_again(&mut self, now: Instant, ready: Option<Instant>, text: String) {
         if !self.proven {
             return self.end(Outcome::NotStarted(text.into_bytes()));

@@ -349,7 +349,7 @@ impl<D: Daemon> Front<D> {
     }
 }
 
-/// Whether nobody listens at the socket: there is no holder either.
+/// Whether nobody listens at the socket, so that no holder will restart the daemon.
 fn is_absent(attached: &Result<Link, CliError>) -> bool {
     matches!(attached, Err(CliError::Unreachable { source, .. }) if is_transient(source.kind()))
 }

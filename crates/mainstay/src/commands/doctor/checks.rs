@@ -274,7 +274,7 @@ fn bindable(wanted: Option<SocketAddr>) -> Check {
 
 /// The listener of the daemon that runs, and whether it is where it should be.
 fn listener_of(daemon: &DaemonInfo, wanted: Option<SocketAddr>) -> Check {
-    let anew = "`mainstay daemon stop --keep-servers`, then `mainstay daemon start`";
+    let restart = "`mainstay daemon stop --keep-servers`, then `mainstay daemon start`";
     let Some(address) = &daemon.listen else {
         let taken = || format!("another program has {}", wanted.unwrap_or(Listen::DEFAULT));
         let why = daemon.listen_problem.clone().unwrap_or_else(taken);
@@ -298,7 +298,7 @@ fn listener_of(daemon: &DaemonInfo, wanted: Option<SocketAddr>) -> Check {
         None => Check::new("listener", Level::Ok, format!("{address} is the daemon's")),
         Some(wanted) => {
             let detail = format!("the daemon listens at {address}, but should at {wanted}");
-            Check::new("listener", Level::Warn, detail).help(anew)
+            Check::new("listener", Level::Warn, detail).help(restart)
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What is told when no daemon is left, or no new one comes.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use insta::assert_snapshot;
@@ -16,14 +17,7 @@ const BAD_SETTINGS: &str = "refresh = 'often'\n";
 
 #[test]
 fn a_daemon_that_keeps_failing_is_reported_until_another_one_serves() {
-    let env = TestEnv::new();
-    env.ok(["ls"]);
-    let about = env.json(["daemon", "status", "--json"]);
-    let settings = env.mainstay_home().join("config.toml");
-    fs::write(&settings, BAD_SETTINGS).unwrap();
-    kill(pid(&about, "pid"), Signal::KILL);
-    let last_words = env.mainstay_home().join("run/last-words");
-    until("the holder reports it", || last_words.exists().then_some(()));
+    let (env, about) = failing();
     assert_snapshot!(env.run(["daemon", "status"]), @"
     exit: 4
     --- stderr
@@ -33,7 +27,7 @@ fn a_daemon_that_keeps_failing_is_reported_until_another_one_serves() {
     let doctor = || env.run(["doctor"]).stdout;
     let told = "fail  daemon: the daemon keeps failing: `";
     assert!(doctor().contains(told), "{}", doctor());
-    fs::remove_file(&settings).unwrap();
+    fs::remove_file(settings(&env)).unwrap();
     env.ok(["ls"]);
     assert!(doctor().contains("ok    daemon: running"), "{}", doctor());
     assert_eq!(env.json(["daemon", "status", "--json"])["holder"], about["holder"]);
@@ -41,14 +35,7 @@ fn a_daemon_that_keeps_failing_is_reported_until_another_one_serves() {
 
 #[test]
 fn a_daemon_that_keeps_failing_can_be_stopped() {
-    let env = TestEnv::new();
-    env.ok(["ls"]);
-    let about = env.json(["daemon", "status", "--json"]);
-    let settings = env.mainstay_home().join("config.toml");
-    fs::write(&settings, BAD_SETTINGS).unwrap();
-    kill(pid(&about, "pid"), Signal::KILL);
-    let last_words = env.mainstay_home().join("run/last-words");
-    until("the holder reports it", || last_words.exists().then_some(()));
+    let (env, about) = failing();
     assert_snapshot!(env.run(["daemon", "stop"]), @"
     exit: 0
     --- stderr
@@ -60,7 +47,7 @@ fn a_daemon_that_keeps_failing_can_be_stopped() {
     --- stdout
     stopped by `mainstay daemon stop`; `mainstay daemon start` starts it
     ");
-    fs::remove_file(&settings).unwrap();
+    fs::remove_file(settings(&env)).unwrap();
     env.ok(["daemon", "start"]);
 }
 
@@ -106,6 +93,22 @@ fn a_reload_after_which_nobody_is_left_says_so_at_once() {
         "error: no daemon serves any more: it was killed by signal 9\n\
          help: the next command starts one; its log tells more: /s/daemon.log\n"
     );
+}
+
+/// A Mainstay whose daemons cannot start any more, and the status of the last one that could.
+fn failing() -> (TestEnv, Value) {
+    let env = TestEnv::new();
+    env.ok(["ls"]);
+    let about = env.json(["daemon", "status", "--json"]);
+    fs::write(settings(&env), BAD_SETTINGS).unwrap();
+    kill(pid(&about, "pid"), Signal::KILL);
+    let last_words = env.mainstay_home().join("run/last-words");
+    until("the holder reports it", || last_words.exists().then_some(()));
+    (env, about)
+}
+
+fn settings(env: &TestEnv) -> PathBuf {
+    env.mainstay_home().join("config.toml")
 }
 
 fn pid(about: &Value, field: &str) -> u32 {
