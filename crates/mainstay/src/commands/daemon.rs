@@ -200,7 +200,10 @@ async fn stop(args: &StopArgs, ctx: &mut Context) -> Result<(), CliError> {
     let stopped = match ctx.ui.waiting("stopping", end(&remote, args.keep_servers)).await {
         Err(CliError::Failing { .. } | CliError::NoHello { .. }) => {
             ctx.ui.waiting("stopping", end_holder(&remote)).await?;
-            ctx.ui.say("the daemon did not respond; it is stopped, and its servers run on");
+            ctx.ui.say(
+                "the daemon did not respond; it is stopped, and its servers run on; correct what \
+                 `mainstay doctor` reports, then `mainstay daemon stop` ends them",
+            );
             return marked;
         }
         stopped => stopped.inspect_err(|_| remote.clear_stopped())?,

@@ -39,7 +39,7 @@ fn a_daemon_that_keeps_failing_can_be_stopped() {
     assert_snapshot!(env.run(["daemon", "stop"]), @"
     exit: 0
     --- stderr
-    the daemon did not respond; it is stopped, and its servers run on
+    the daemon did not respond; it is stopped, and its servers run on; correct what `mainstay doctor` reports, then `mainstay daemon stop` ends them
     ");
     until_dead(pid(&about, "holder"));
     assert_snapshot!(env.run(["daemon", "status"]), @"
