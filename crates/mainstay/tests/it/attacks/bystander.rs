@@ -13,8 +13,9 @@ use serde_json::json;
 use crate::env::{TestEnv, fixture};
 use crate::proxy::raw::Raw;
 
-/// The time limit for a call of the bystander.
-const LIMIT: Duration = Duration::from_secs(1);
+/// The time limit for a call of the bystander: 1 s, and more in a build without optimizations, which needs many
+/// times as long for the large messages of an attack.
+const LIMIT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 3 } else { 1 });
 
 /// The pause between two calls of the bystander.
 const STEP: Duration = Duration::from_millis(10);
@@ -74,7 +75,7 @@ impl Bystander {
         result
     }
 
-    /// Asserts that a call on a new connection is answered within a second.
+    /// Asserts that a call on a new connection is answered within the limit.
     #[track_caller]
     #[expect(clippy::disallowed_methods, reason = "how long the call took is what is tested")]
     pub(crate) fn is_served(&mut self) {

@@ -195,7 +195,8 @@ fn a_token_admits_to_what_it_was_created_for() {
     let (all, one) = (site.token(&["all"]), site.token(&["one", "--server", "fx"]));
     assert_ne!(all, one);
     let bearer = |token: &str| format!("Bearer {token}");
-    let wrong = format!("{}0", &one[..one.len() - 1]);
+    let (start, end) = one.split_at(one.len() - 1);
+    let wrong = format!("{start}{}", if end == "0" { "1" } else { "0" });
     for (what, token, path, expected) in [
         ("a token for all servers", &*all, "/fx/mcp", "200"),
         ("a token for all servers", &all, "/other/mcp", "200"),
