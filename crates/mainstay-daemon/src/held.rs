@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use mainstay_api::Instance;
-use mainstay_hold::holder::{Link, Order, Place, take_stdin};
-use mainstay_proxy::front::http::ConnectionBudget;
+use mainstay_hold::holder::{Link, Order, Place, Unfinished, take_stdin};
+use mainstay_proxy::front::http::{ConnectionBudget, PassedOn, UnfinishedResponse};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -68,7 +68,7 @@ struct Shared {
     circumstances: Circumstances,
     obey: mpsc::UnboundedSender<Order>,
     /// Connections of the daemon before this one, by where they came to.
-    connections: Mutex<HashMap<Place, Vec<TcpStream>>>,
+    connections: Mutex<HashMap<Place, Vec<PassedOn>>>,
     /// Shared by all listeners.
     connection_budget: Arc<ConnectionBudget>,
     /// Whether this daemon ends for good. Locked while another holder is started.
@@ -178,22 +178,45 @@ impl Held {
 
     /// Takes over the connections of the daemon before this one, which has given way.
     pub(crate) fn take_connections(&self) {
+        let link = self.link();
         let mut all = lock(&self.shared.connections);
-        for (place, connection) in self.link().connections() {
-            all.entry(place).or_default().push(connection.into());
+        let mut add = |place, connection: OwnedFd, response| {
+            let passed_on = PassedOn { socket: connection.into(), response };
+            all.entry(place).or_default().push(passed_on);
+        };
+        for (place, connection) in link.connections() {
+            add(place, connection, None);
+        }
+        for (Unfinished { place, response }, connection) in link.responses() {
+            // If it cannot be read, the connection is closed, and its client reconnects.
+            if let Some(response) = UnfinishedResponse::decode(&response) {
+                add(place, connection, Some(response));
+            }
         }
     }
 
     /// The connections that came to this address before there was this daemon.
-    pub(crate) fn connections(&self, addr: SocketAddr) -> Vec<TcpStream> {
+    pub(crate) fn connections(&self, addr: SocketAddr) -> Vec<PassedOn> {
         lock(&self.shared.connections).remove(&Place::Tcp(addr)).unwrap_or_default()
     }
 
-    /// Passes on to the next daemon the connections that came to this address and are at rest.
-    pub(crate) fn pass_on(&self, addr: SocketAddr, connections: &[TcpStream]) {
-        let all: Vec<_> = connections.iter().map(|it| (Place::Tcp(addr), it.as_fd())).collect();
-        if let Err(error) = self.link().pass_on(&all) {
-            tracing::warn!(%error, "idle connections are closed");
+    /// Passes on to the next daemon the connections that came to this address.
+    pub(crate) fn pass_on(&self, addr: SocketAddr, connections: &[PassedOn]) {
+        let (link, place) = (self.link(), Place::Tcp(addr));
+        let (mut at_rest, mut unfinished) = (Vec::new(), Vec::new());
+        for PassedOn { socket, response } in connections {
+            let place = place.clone();
+            match response {
+                None => at_rest.push((place, socket.as_fd())),
+                Some(response) => {
+                    let response = response.encode();
+                    unfinished.push((Unfinished { place, response }, socket.as_fd()));
+                }
+            }
+        }
+        let passed_on = link.pass_on(&at_rest).and_then(|()| link.pass_on_responses(&unfinished));
+        if let Err(error) = passed_on {
+            tracing::warn!(%error, "connections are closed");
         }
     }
 

@@ -5,14 +5,14 @@
 //! sockets are the holder's, so that they outlive this daemon.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_api::Listen;
 use mainstay_proxy::front::http::{
-    self, Allowed, Callers, Config, ConnectionBudget, Drain, Limits, Scope, Token,
+    self, Allowed, Callers, Config, ConnectionBudget, Drain, Limits, PassedOn, Scope, Token,
 };
 use mainstay_proxy::sock_diag::SockDiag;
 use tokio::net::TcpListener;
@@ -52,7 +52,7 @@ impl Sockets {
         }
     }
 
-    fn connections(&self, addr: SocketAddr) -> Vec<TcpStream> {
+    fn connections(&self, addr: SocketAddr) -> Vec<PassedOn> {
         match self {
             Self::Held(held) => held.connections(addr),
             #[cfg(test)]
@@ -69,7 +69,7 @@ impl Sockets {
         }
     }
 
-    fn pass_on(&self, addr: SocketAddr, connections: &[TcpStream]) {
+    fn pass_on(&self, addr: SocketAddr, connections: &[PassedOn]) {
         match self {
             Self::Held(held) => held.pass_on(addr, connections),
             #[cfg(test)]
@@ -219,8 +219,8 @@ impl Listener {
                     Drain::HandOver => {}
                 }
             };
-            let (at_rest, ()) = tokio::join!(serve, release);
-            sockets.pass_on(addr, &at_rest);
+            let (left, ()) = tokio::join!(serve, release);
+            sockets.pass_on(addr, &left);
         });
         Self { state, stop, task }
     }

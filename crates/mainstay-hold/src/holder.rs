@@ -56,6 +56,7 @@ pub use self::link::{Link, Order, Welcome};
 use self::listeners::Listeners;
 use self::lock::Attempt;
 pub use self::lock::pid;
+pub use self::message::Unfinished;
 use self::message::{ToDaemon, ToHolder, VERSION};
 use self::notify::Notify;
 use self::packet::{Buffer, Packet};

@@ -23,7 +23,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal};
 
 use super::Place;
-use super::message::{self, CHECKS_SENDER, ToDaemon, ToHolder, VERSION};
+use super::message::{self, CHECKS_SENDER, Listed, ToDaemon, ToHolder, Unfinished, VERSION};
 use super::packet::{self, Buffer, Packet};
 use crate::codec::length;
 use crate::descriptors;
@@ -92,6 +92,7 @@ struct Shared {
     holder: Option<OwnedFd>,
     pending: Mutex<Pending>,
     connections: Mutex<Vec<(Place, OwnedFd)>>,
+    responses: Mutex<Vec<(Unfinished, OwnedFd)>>,
     /// The process that this daemon was told to give way to.
     successor: Mutex<Option<OwnedFd>>,
 }
@@ -172,6 +173,20 @@ impl Link {
         std::mem::take(&mut *lock(&self.0.connections))
     }
 
+    /// Passes connections with unfinished responses on to the successor, before [`yielded`](Self::yielded).
+    pub fn pass_on_responses(
+        &self,
+        connections: &[(Unfinished, BorrowedFd<'_>)],
+    ) -> io::Result<()> {
+        let socket = self.0.socket.as_fd();
+        send_list(socket, connections, ToHolder::Responses, SendFlags::empty())
+    }
+
+    /// As [`connections`](Self::connections), with unfinished responses.
+    pub fn responses(&self) -> Vec<(Unfinished, OwnedFd)> {
+        std::mem::take(&mut *lock(&self.0.responses))
+    }
+
     /// Accepts nothing more, state and shims are let go: the successor may go. There is no way back. The
     /// successor was told, or another one is started, when this returns; if it fails, neither is certain.
     pub fn yielded(&self) -> io::Result<()> {
@@ -245,6 +260,7 @@ impl Link {
             holder,
             pending: Mutex::default(),
             connections: Mutex::default(),
+            responses: Mutex::default(),
             successor: Mutex::default(),
         });
         let link = Self(Arc::clone(&shared));
@@ -291,6 +307,10 @@ impl Link {
                 Ok(Some(ToDaemon::Connections(places))) => {
                     let mut all = lock(&shared.connections);
                     all.extend(places.into_iter().zip(packet.descriptors));
+                }
+                Ok(Some(ToDaemon::Responses(responses))) => {
+                    let mut all = lock(&shared.responses);
+                    all.extend(responses.into_iter().zip(packet.descriptors));
                 }
                 Ok(Some(ToDaemon::Done { request, result })) => {
                     let listener = packet.descriptors.into_iter().next();
@@ -371,17 +391,17 @@ fn read_welcome(socket: BorrowedFd<'_>, buffer: &mut Buffer) -> io::Result<Welco
     })
 }
 
-/// Sends descriptors with their places, in as many packets as it takes.
-pub(super) fn send_list<D: AsFd>(
+/// Sends descriptors with what belongs to them, in as many packets as it takes.
+pub(super) fn send_list<T: Listed, D: AsFd>(
     socket: BorrowedFd<'_>,
-    all: &[(Place, D)],
-    say: impl Fn(Vec<Place>) -> ToHolder,
+    all: &[(T, D)],
+    say: impl Fn(Vec<T>) -> ToHolder,
     flags: SendFlags,
 ) -> io::Result<()> {
     for list in message::lists(all) {
-        let places = list.iter().map(|(place, _)| place.clone()).collect();
+        let listed = list.iter().map(|(listed, _)| listed.clone()).collect();
         let descriptors: Vec<_> = list.iter().map(|(_, descriptor)| descriptor.as_fd()).collect();
-        packet::send(socket, &say(places).encode(), &descriptors, flags)?;
+        packet::send(socket, &say(listed).encode(), &descriptors, flags)?;
     }
     Ok(())
 }

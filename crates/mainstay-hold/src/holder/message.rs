@@ -83,6 +83,9 @@ pub(super) enum ToHolder {
     /// With as many descriptors: connections that came to these places and are at rest, for the
     /// successor. A holder that does not know them closes them.
     Connections(Vec<Place>),
+    /// With as many descriptors: connections on which a response is not finished, for the successor. A holder
+    /// that does not know them closes them.
+    Responses(Vec<Unfinished>),
 }
 
 /// What a holder says to a daemon.
@@ -124,6 +127,18 @@ pub(super) enum ToDaemon {
     /// With as many descriptors: connections of the daemon that gives way. They come before
     /// [`Go`](Self::Go).
     Connections(Vec<Place>),
+    /// With as many descriptors: connections of the daemon that gives way, with unfinished responses. They come
+    /// before [`Go`](Self::Go), too.
+    Responses(Vec<Unfinished>),
+}
+
+/// A connection on which a response is not finished.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unfinished {
+    /// Where the connection came to.
+    pub place: Place,
+    /// The state of the response, in the daemons' own terms. At most a few KiB.
+    pub response: Vec<u8>,
 }
 
 /// Why a request was refused.
@@ -149,14 +164,32 @@ impl From<Refusal> for io::Error {
     }
 }
 
-/// Cuts what is held into lists that fit one [`Listeners`](ToDaemon::Listeners) each.
-pub(super) fn lists<D>(held: &[(Place, D)]) -> Vec<&[(Place, D)]> {
+/// What is sent in lists, with a descriptor each.
+pub(super) trait Listed: Clone {
+    fn put(&self, out: &mut Vec<u8>);
+}
+
+impl Listed for Place {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_place(out, self);
+    }
+}
+
+impl Listed for Unfinished {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_place(out, &self.place);
+        out.put_bytes(&self.response);
+    }
+}
+
+/// Cuts what is held into lists that fit one packet each.
+pub(super) fn lists<T: Listed, D>(held: &[(T, D)]) -> Vec<&[(T, D)]> {
     let mut lists = Vec::new();
     let mut rest = held;
     while !rest.is_empty() {
         let mut bytes = 8;
-        let fitting = rest.iter().take(MAX_DESCRIPTORS).take_while(|(place, _)| {
-            bytes += encoded_len(place);
+        let fitting = rest.iter().take(MAX_DESCRIPTORS).take_while(|(listed, _)| {
+            bytes += encoded_len(listed);
             bytes <= MAX_BYTES
         });
         // One place alone always fits: its path is no longer than the kernel takes.
@@ -192,8 +225,9 @@ mod kind {
     /// From here on, a type that is unknown is skipped.
     pub(super) const CONNECTIONS: u8 = 128;
     pub(super) const REEXEC_FAILED: u8 = 129;
+    pub(super) const RESPONSES: u8 = 130;
     /// The first of those that this build does not know.
-    pub(super) const SKIPPED: u8 = 130;
+    pub(super) const SKIPPED: u8 = 131;
 }
 
 impl ToHolder {
@@ -214,6 +248,7 @@ impl ToHolder {
             }
             Self::Listeners(places) => list(kind::LISTENERS, places),
             Self::Connections(places) => list(kind::CONNECTIONS, places),
+            Self::Responses(responses) => list(kind::RESPONSES, responses),
             Self::Bind { request, place } => message(kind::BIND, |out| {
                 out.put_u64(*request);
                 put_place(out, place);
@@ -249,6 +284,7 @@ impl ToHolder {
             },
             kind::LISTENERS => Self::Listeners(places(&mut from)?),
             kind::CONNECTIONS => Self::Connections(places(&mut from)?),
+            kind::RESPONSES => Self::Responses(responses(&mut from)?),
             kind::BIND => Self::Bind { request: from.u64()?, place: place(&mut from)? },
             kind::RELEASE => Self::Release { request: from.u64()?, place: place(&mut from)? },
             kind::READY => {
@@ -301,6 +337,7 @@ impl ToDaemon {
             }),
             Self::Listeners(places) => list(kind::LISTENERS, places),
             Self::Connections(places) => list(kind::CONNECTIONS, places),
+            Self::Responses(responses) => list(kind::RESPONSES, responses),
             Self::TakenOver { version, holder_pid } => message(kind::TAKEN_OVER, |out| {
                 out.put_u32(*version);
                 out.put_u32(*holder_pid);
@@ -339,6 +376,7 @@ impl ToDaemon {
             },
             kind::LISTENERS => Self::Listeners(places(&mut from)?),
             kind::CONNECTIONS => Self::Connections(places(&mut from)?),
+            kind::RESPONSES => Self::Responses(responses(&mut from)?),
             kind::TAKEN_OVER => Self::TakenOver { version: from.u32()?, holder_pid: from.u32()? },
             kind::DONE => Self::Done { request: from.u64()?, result: result(&mut from)? },
             kind::GO => Self::Go,
@@ -357,13 +395,20 @@ fn message(kind: u8, payload: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     out
 }
 
-fn list(kind: u8, places: &[Place]) -> Vec<u8> {
+fn list(kind: u8, all: &[impl Listed]) -> Vec<u8> {
     message(kind, |out| {
-        out.put_u32(length(places.len()));
-        for place in places {
-            put_place(out, place);
+        out.put_u32(length(all.len()));
+        for listed in all {
+            listed.put(out);
         }
     })
+}
+
+fn responses(from: &mut Reader<'_>) -> Result<Vec<Unfinished>, DecodeError> {
+    let unfinished = |from: &mut Reader<'_>| {
+        Ok(Unfinished { place: place(from)?, response: from.bytes()?.to_vec() })
+    };
+    (0..from.u32()?).map(|_| unfinished(from)).collect()
 }
 
 fn places(from: &mut Reader<'_>) -> Result<Vec<Place>, DecodeError> {
@@ -398,9 +443,9 @@ fn place(from: &mut Reader<'_>) -> Result<Place, DecodeError> {
     }
 }
 
-fn encoded_len(place: &Place) -> usize {
+fn encoded_len(listed: &impl Listed) -> usize {
     let mut bytes = Vec::new();
-    put_place(&mut bytes, place);
+    listed.put(&mut bytes);
     bytes.len()
 }
 

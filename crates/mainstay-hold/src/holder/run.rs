@@ -186,11 +186,10 @@ impl<T: FnOnce(First)> Holder<T> {
                 self.take_in(Event::Said(id, Word::Replace { exe, fallback }));
             }
             ToHolder::Connections(places) => {
-                let next = self.plan.successor_of(id).and_then(|next| self.daemon(next));
-                if let Some(next) = next {
-                    let connections = descriptors.into_iter().map(Rc::new).collect();
-                    next.tell(&ToDaemon::Connections(places), connections);
-                }
+                self.pass_on(id, &ToDaemon::Connections(places), descriptors);
+            }
+            ToHolder::Responses(responses) => {
+                self.pass_on(id, &ToDaemon::Responses(responses), descriptors);
             }
             ToHolder::Yielded { request } => {
                 self.take_in(Event::Said(id, Word::Yielded));
@@ -204,6 +203,14 @@ impl<T: FnOnce(First)> Holder<T> {
             }
             // Only a new holder is told that.
             ToHolder::Handover { .. } | ToHolder::Resume { .. } | ToHolder::Listeners(_) => {}
+        }
+    }
+
+    /// Passes connections of a daemon on to its successor.
+    fn pass_on(&mut self, id: Id, word: &ToDaemon, connections: Vec<OwnedFd>) {
+        let next = self.plan.successor_of(id).and_then(|next| self.daemon(next));
+        if let Some(next) = next {
+            next.tell(word, connections.into_iter().map(Rc::new).collect());
         }
     }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::Session;
 use super::run::{Work, settle};
-use crate::stream::{Begin, EventId, Stream};
+use crate::stream::{EventId, Stream};
 
 /// How long a request goes on before it is worth to be written down.
 pub(crate) const DURABLE: Duration = Duration::from_millis(150);
@@ -49,8 +49,8 @@ impl<S: Session> Kept<S> {
     }
 
     /// From now on it is written down, with the text of its request.
-    pub(crate) fn write_down(&self, request: Bytes, begin: Begin) {
-        self.session.streams().write_down(&self.event, &self.stream, request, begin);
+    pub(crate) fn write_down(&self, request: Bytes) {
+        self.session.streams().write_down(&self.event, &self.stream, request);
     }
 
     /// Works until the answer, or until its client has stayed away for too long.

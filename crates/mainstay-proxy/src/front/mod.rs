@@ -59,6 +59,9 @@ pub type Answering = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// One session of a client with a server.
 pub trait Session: Clone + Send + Sync + 'static {
+    /// The name of its server.
+    fn server(&self) -> &str;
+
     /// Its id: visible ASCII characters.
     fn id(&self) -> &str;
 

@@ -356,6 +356,10 @@ impl Session {
 }
 
 impl front::Session for Session {
+    fn server(&self) -> &str {
+        self.inner.hub.name()
+    }
+
     fn id(&self) -> &str {
         &self.inner.id
     }

@@ -19,20 +19,10 @@ pub(super) enum Durable {
     No,
     /// It takes long, and cannot be.
     Never,
-    /// The stream of a request will be, with its first message.
-    Soon(Box<Scribe>, Bytes),
     /// The stream of a request is.
     Request(Box<Scribe>),
     /// A general stream is.
     General(Box<Scribe>),
-}
-
-/// When the stream of a request begins to be written down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Begin {
-    Now,
-    /// With its first message: before that its client has no id to come back with.
-    WithMessage,
 }
 
 /// What an earlier daemon did about a request.
@@ -65,13 +55,12 @@ impl Stream {
     }
 
     /// From now on the stream of this request is written down, unless it is answered already.
-    pub(super) fn write_down(&self, scribe: Scribe, request: Bytes, begin: Begin) {
+    pub(super) fn write_down(&self, scribe: Scribe, request: Bytes) {
         let mut shared = self.lock();
         if shared.is_closed || shared.log.has_ended() {
             return;
         }
-        shared.durable = Durable::Soon(Box::new(scribe), request);
-        if (begin == Begin::Now || shared.log.last() > 0) && !shared.begin() {
+        if !shared.begin(scribe, request) {
             drop(shared);
             self.cancel();
         }
@@ -105,7 +94,7 @@ impl Stream {
                     return Noted::Never;
                 }
             }
-            Durable::No | Durable::Never | Durable::Soon(..) | Durable::General(_) => {}
+            Durable::No | Durable::Never | Durable::General(_) => {}
         }
         shared.sent = Some(sent);
         Noted::Yes
@@ -115,7 +104,7 @@ impl Stream {
     pub(crate) fn is_written_down(&self) -> bool {
         match self.lock().durable {
             Durable::Request(_) | Durable::General(_) => true,
-            Durable::No | Durable::Never | Durable::Soon(..) => false,
+            Durable::No | Durable::Never => false,
         }
     }
 
@@ -132,7 +121,7 @@ impl Stream {
             && match shared.durable {
                 Durable::Never => true,
                 Durable::Request(_) => matches!(shared.sent, Some(Sent { line: None, .. })),
-                Durable::No | Durable::Soon(..) | Durable::General(_) => false,
+                Durable::No | Durable::General(_) => false,
             }
     }
 
@@ -159,7 +148,6 @@ impl Shared {
     pub(super) fn note_message(&mut self, message: Bytes) -> bool {
         match &self.durable {
             Durable::No | Durable::Never => true,
-            Durable::Soon(..) => self.begin(),
             Durable::Request(_) | Durable::General(_) if self.audience == Audience::ForGood => true,
             Durable::Request(scribe) | Durable::General(scribe) => {
                 scribe.note(StreamNews::Said(self.log.last(), message)).may_act()
@@ -170,7 +158,7 @@ impl Shared {
     /// Notes the answer, which is in the log by now. False if that is forbidden.
     pub(super) fn note_answer(&mut self, answer: Bytes) -> bool {
         match &self.durable {
-            Durable::No | Durable::Never | Durable::Soon(..) | Durable::General(_) => true,
+            Durable::No | Durable::Never | Durable::General(_) => true,
             Durable::Request(scribe) => {
                 scribe.note(StreamNews::Answered(self.log.last(), answer)).may_act()
             }
@@ -186,15 +174,8 @@ impl Shared {
         }
     }
 
-    /// Writes down all there is.
-    fn begin(&mut self) -> bool {
-        let (scribe, request) = match std::mem::replace(&mut self.durable, Durable::No) {
-            Durable::Soon(scribe, request) => (scribe, request),
-            other @ (Durable::No | Durable::Never | Durable::Request(_) | Durable::General(_)) => {
-                self.durable = other;
-                return true;
-            }
-        };
+    /// Writes down all there is. False if that is forbidden.
+    fn begin(&mut self, scribe: Scribe, request: Bytes) -> bool {
         let begun = scribe.note(match self.sent {
             Some(sent) => StreamNews::BegunSent(request, sent),
             None => StreamNews::Begun(request),
@@ -205,7 +186,7 @@ impl Shared {
                 .messages()
                 .map(|(number, message)| StreamNews::Said(number, message.clone()))
                 .all(|said| scribe.note(said).may_act());
-        self.durable = Durable::Request(scribe);
+        self.durable = Durable::Request(Box::new(scribe));
         begun.may_act() && said
     }
 }

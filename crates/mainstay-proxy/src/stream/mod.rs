@@ -32,7 +32,7 @@ use self::durable::Durable;
 use self::log::{Log, Pushed};
 use crate::record::Sent;
 
-pub(crate) use self::durable::{Begin, Inherited};
+pub(crate) use self::durable::Inherited;
 pub use self::event::{EventId, NotOurs};
 pub use self::log::Item;
 pub use self::reader::{Reader, Ready, Start};

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 
-use super::{Begin, EventId, Start, Stream};
+use super::{EventId, Start, Stream};
 use crate::gate::{Gate, Scribe};
 use crate::record::{StreamKey, StreamRecord};
 
@@ -116,9 +116,9 @@ impl Streams {
     }
 
     /// From now on the stream of this request, which [`Streams::keep`] took in, is written down.
-    pub(crate) fn write_down(&self, id: &EventId, stream: &Stream, request: Bytes, begin: Begin) {
+    pub(crate) fn write_down(&self, id: &EventId, stream: &Stream, request: Bytes) {
         if let Some(scribe) = self.scribe(id.stream) {
-            stream.write_down(scribe, request, begin);
+            stream.write_down(scribe, request);
         }
     }
 

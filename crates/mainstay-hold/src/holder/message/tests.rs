@@ -32,7 +32,14 @@ fn a_word() -> impl Strategy<Value = ToHolder> {
         any::<u64>().prop_map(|request| ToHolder::Yielded { request }),
         Just(ToHolder::Pulse),
         prop::collection::vec(a_place(), 0..20).prop_map(ToHolder::Connections),
+        responses().prop_map(ToHolder::Responses),
     ]
+}
+
+fn responses() -> impl Strategy<Value = Vec<Unfinished>> {
+    let response = (a_place(), any::<Vec<u8>>());
+    let unfinished = response.prop_map(|(place, response)| Unfinished { place, response });
+    prop::collection::vec(unfinished, 0..5)
 }
 
 fn an_order() -> impl Strategy<Value = ToDaemon> {
@@ -63,6 +70,7 @@ fn an_order() -> impl Strategy<Value = ToDaemon> {
         Just(ToDaemon::Go),
         Just(ToDaemon::GiveWay),
         prop::collection::vec(a_place(), 0..20).prop_map(ToDaemon::Connections),
+        responses().prop_map(ToDaemon::Responses),
     ]
 }
 
@@ -98,7 +106,7 @@ proptest! {
 #[test]
 fn what_may_be_missed_is_skipped() {
     assert_eq!(ToHolder::decode(&[200, 1, 2]), Ok(None));
-    assert_eq!(ToDaemon::decode(&[130]), Ok(None));
+    assert_eq!(ToDaemon::decode(&[131]), Ok(None));
     assert_eq!(ToHolder::decode(&[127]), Err(DecodeError::Invalid("type")));
     assert_eq!(ToDaemon::decode(&[]), Err(DecodeError::Short));
 }

@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use tokio::sync::watch;
+use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::Drain;
+use super::unfinished::{Form, UnfinishedResponse};
 use super::way_in::WayIn;
 use crate::frame;
+use crate::front::Session;
 use crate::stream::{EventId, Item, Reader, Stream};
 
 /// Something is sent at least this often, so that no client or proxy takes a stream for dead.
@@ -28,7 +30,7 @@ const RETRY: &str = "retry: 1000\n";
 /// without data once an event had an id, and Python clients of before 2025-11-25 fail to parse it.
 const COMMENT: Bytes = Bytes::from_static(b":\n");
 /// What a client is told besides when a stream ends because another daemon takes over, which is there in a
-/// moment. It has no empty line either.
+/// moment and does not know the stream. It has no empty line either.
 const SOON: Bytes = Bytes::from_static(b"retry: 250\n");
 const SPACE: Bytes = Bytes::from_static(b" ");
 /// Events up to this size are copied together; the parts of larger ones are sent one by one.
@@ -41,43 +43,83 @@ pub(super) enum Body {
     Spaced(Box<Spaced>),
 }
 
+/// What a body is read from.
+pub(super) struct Source {
+    reader: Reader,
+    /// An event of the stream.
+    event: EventId,
+    server: String,
+    session: String,
+}
+
+impl Source {
+    /// A stream of this session; `event` is an event of it.
+    pub(super) fn new<S: Session>(session: &S, reader: Reader, event: EventId) -> Self {
+        let (server, session) = (session.server().to_owned(), session.id().to_owned());
+        Self { reader, event, server, session }
+    }
+
+    /// Whether the stream ends here only because another daemon takes over.
+    fn goes_on(&self, guard: Option<&StreamGuard>) -> bool {
+        let takes_over = guard.is_some_and(|StreamGuard(way)| way.may_be_passed_on());
+        takes_over && !self.reader.stream().is_finished()
+    }
+
+    /// Leaves the rest of the response to the next daemon, if that knows the stream.
+    fn leave(&self, guard: Option<&StreamGuard>, form: Form) -> bool {
+        let Some(StreamGuard(way)) = guard else { return false };
+        let is_known = self.goes_on(guard) && self.reader.stream().is_written_down();
+        if is_known {
+            way.leave_response(UnfinishedResponse {
+                server: self.server.clone(),
+                session: self.session.clone(),
+                event: self.event.at(self.reader.position()).to_string(),
+                form,
+                framing: way.framing(),
+            });
+        }
+        is_known
+    }
+}
+
 impl Body {
     pub(super) fn full(text: Bytes) -> Self {
         Self::Full(text)
     }
 
-    /// A stream of events; `id` is that of an event of it.
-    pub(super) fn events(reader: Reader, id: EventId, opening: Opening, ending: Ending) -> Self {
-        Self::Events(Box::new(Events::new(reader, id, opening, ending)))
+    /// The stream of a request, as events.
+    pub(super) fn events(source: Source, opening: Opening) -> Self {
+        Self::Events(Box::new(Events::new(source, opening)))
     }
 
     /// Like [`Body::events`], but it also tells whether the client was given an id to come back with.
     pub(super) fn events_telling(
-        reader: Reader,
-        id: EventId,
+        source: Source,
         opening: Opening,
-        ending: Ending,
         has_id: Arc<AtomicBool>,
     ) -> Self {
-        let events = Events::new(reader, id, opening, ending);
-        Self::Events(Box::new(Events { has_id, ..events }))
+        Self::Events(Box::new(Events { has_id, ..Events::new(source, opening) }))
     }
 
-    /// Like [`Body::events`], but it also ends when `end` does.
-    pub(super) fn events_until(
-        reader: Reader,
-        id: EventId,
+    /// A general stream, which also ends when `end` does.
+    pub(super) fn general(
+        source: Source,
         opening: Opening,
-        ending: Ending,
         end: impl Future<Output = Drain> + Send + 'static,
     ) -> Self {
         let end: Option<End> = Some(Box::pin(end));
-        Self::Events(Box::new(Events { end, ..Events::new(reader, id, opening, ending) }))
+        Self::Events(Box::new(Events { end, ..Events::new(source, opening) }))
     }
 
     /// The answer alone; messages before it go to `others`.
-    pub(super) fn spaced(reader: Reader, others: Arc<Stream>) -> Self {
-        Self::Spaced(Box::new(Spaced { reader, others, tick: tick(), guard: None }))
+    pub(super) fn spaced(source: Source, others: Arc<Stream>) -> Self {
+        let spaced = Spaced { source, others, tick: tick(), is_left: false, guard: None };
+        Self::Spaced(Box::new(spaced))
+    }
+
+    /// Whether it is a general stream.
+    pub(super) fn is_general(&self) -> bool {
+        matches!(self, Self::Events(events) if events.end.is_some())
     }
 
     /// Returns whether the body is a stream. If so, the connection is notified when the stream ends.
@@ -93,7 +135,7 @@ impl Body {
 }
 
 /// How an event stream begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Opening {
     /// At once, with an event that has an id and no data, from which the client can resume.
     Priming,
@@ -105,8 +147,6 @@ pub(super) enum Opening {
 
 type Parts = array::IntoIter<Bytes, 3>;
 type End = Pin<Box<dyn Future<Output = Drain> + Send>>;
-/// How the end of the listener has begun, if it has.
-pub(super) type Ending = watch::Receiver<Option<Drain>>;
 
 /// Notifies the connection when the stream ends.
 struct StreamGuard(Arc<WayIn>);
@@ -118,12 +158,12 @@ impl Drop for StreamGuard {
 }
 
 pub(super) struct Events {
-    reader: Reader,
-    id: EventId,
+    source: Source,
     opening: Opening,
     end: Option<End>,
-    ending: Ending,
     has_ended: bool,
+    /// Whether the rest is left to the next daemon.
+    is_left: bool,
     /// The rest of the present event.
     parts: Parts,
     tick: Interval,
@@ -133,14 +173,13 @@ pub(super) struct Events {
 }
 
 impl Events {
-    fn new(reader: Reader, id: EventId, opening: Opening, ending: Ending) -> Self {
+    fn new(source: Source, opening: Opening) -> Self {
         Self {
-            reader,
-            id,
+            source,
             opening,
             end: None,
-            ending,
             has_ended: false,
+            is_left: false,
             parts: nothing(),
             tick: tick(),
             has_id: Arc::default(),
@@ -155,58 +194,72 @@ impl Events {
         if self.has_ended {
             return Poll::Ready(None);
         }
+        if self.is_left {
+            return Poll::Pending;
+        }
         if self.opening == Opening::Priming {
             self.opening = Opening::Over;
             self.has_id.store(true, Ordering::Relaxed);
-            return Poll::Ready(Some(priming(&self.id.at(self.reader.position()))));
+            let id = self.source.event.at(self.source.reader.position());
+            return Poll::Ready(Some(priming(&id)));
         }
-        if let Poll::Ready(item) = self.reader.poll_next(cx) {
-            return Poll::Ready(match item {
-                Some(item) => self.begin(&item),
+        if let Poll::Ready(item) = self.source.reader.poll_next(cx) {
+            return match item {
+                Some(item) => Poll::Ready(self.begin(&item)),
                 None => self.finish(),
-            });
+            };
         }
         if let Some(end) = &mut self.end
             && end.as_mut().poll(cx).is_ready()
         {
-            return Poll::Ready(self.finish());
+            return self.finish();
         }
         ready!(self.tick.poll_tick(cx));
         Poll::Ready(Some(COMMENT))
     }
 
-    /// What a stream ends with.
-    fn finish(&mut self) -> Option<Bytes> {
+    /// What a stream ends with. Nothing comes any more if the rest is left to the next daemon.
+    fn finish(&mut self) -> Poll<Option<Bytes>> {
+        self.is_left = self.source.leave(self.guard.as_ref(), Form::Events(self.opening));
+        if self.is_left {
+            return Poll::Pending;
+        }
         self.has_ended = true;
-        let goes_on =
-            *self.ending.borrow() == Some(Drain::HandOver) && !self.reader.stream().is_finished();
-        goes_on.then_some(SOON)
+        Poll::Ready(self.source.goes_on(self.guard.as_ref()).then_some(SOON))
     }
 
     fn begin(&mut self, item: &Item) -> Option<Bytes> {
         let retry = if self.opening == Opening::Over { "" } else { RETRY };
         self.opening = Opening::Over;
         self.has_id.store(true, Ordering::Relaxed);
-        self.parts = encode(item, &self.id, retry);
+        self.parts = encode(item, &self.source.event, retry);
         self.tick.reset();
         self.parts.next()
     }
 }
 
 pub(super) struct Spaced {
-    reader: Reader,
+    source: Source,
     others: Arc<Stream>,
     tick: Interval,
+    /// Whether the rest is left to the next daemon.
+    is_left: bool,
     guard: Option<StreamGuard>,
 }
 
 impl Spaced {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        while let Poll::Ready(item) = self.reader.poll_next(cx) {
+        if self.is_left {
+            return Poll::Pending;
+        }
+        while let Poll::Ready(item) = self.source.reader.poll_next(cx) {
             match item {
                 Some(item) if item.is_answer => return Poll::Ready(Some(item.message)),
                 Some(item) => drop(self.others.push(item.message)),
-                None => return Poll::Ready(None),
+                None => {
+                    self.is_left = self.source.leave(self.guard.as_ref(), Form::Json);
+                    return if self.is_left { Poll::Pending } else { Poll::Ready(None) };
+                }
             }
         }
         ready!(self.tick.poll_tick(cx));

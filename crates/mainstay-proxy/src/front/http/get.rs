@@ -5,7 +5,7 @@ use hyper::header::HeaderMap;
 use serde_json::value::RawValue;
 
 use super::Front;
-use super::body::{Body, Opening};
+use super::body::{Body, Opening, Source};
 use super::head::{self, Accept, LAST_EVENT_ID};
 use super::reply::{self, Refusal};
 use crate::front::{Core, ProtocolVersion, Session, find};
@@ -26,8 +26,8 @@ pub(super) async fn get<C: Core>(
     let general = |start| {
         let reader = streams.general().reader(start);
         session.listens();
-        let event = streams.general_event();
-        Body::events_until(reader, event, opening, front.ending(), front.ended())
+        let source = Source::new(&session, reader, streams.general_event());
+        Body::general(source, opening, front.ended())
     };
     let Some(last) = last_event(headers) else {
         return Ok(reply::events(general(Start::Unread)));
@@ -35,10 +35,10 @@ pub(super) async fn get<C: Core>(
     match streams.find(&last) {
         Found::General(start) => Ok(reply::events(general(start))),
         Found::Request(stream, start) => {
-            let body = Body::events(stream.reader(start), last, opening, front.ending());
-            Ok(reply::events(body))
+            let source = Source::new(&session, stream.reader(start), last);
+            Ok(reply::events(Body::events(source, opening)))
         }
-        Found::Gone(Some(request)) if is_id(&request) => Ok(reply::failed_stream(&request, LOST)),
+        Found::Gone(Some(request)) if is_id(&request) => Ok(reply::lost_stream(&request)),
         // Of all answers this one makes clients stop: an empty 200 they ask for again and again, on
         // a 404 some give up the session, and other errors they take for an outage that will pass.
         Found::Over | Found::Gone(_) => Err(Refusal::NoMoreEvents),
@@ -49,11 +49,6 @@ pub(super) async fn get<C: Core>(
 pub(super) fn opening(version: Option<ProtocolVersion>) -> Opening {
     if head::has_priming(version) { Opening::Priming } else { Opening::FirstMessage }
 }
-
-/// What is told of a request whose stream is no longer known: its client waits for an answer and
-/// would go on to do so.
-const LOST: &str = "the connection was lost, and with it the answer to this request; \
-                    its effect is unknown";
 
 /// An id that is none of ours cannot tell which request it belonged to, so it counts as one of the
 /// general stream.

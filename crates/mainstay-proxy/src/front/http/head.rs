@@ -1,7 +1,9 @@
 //! What the head of a request asks for. Pure.
 
+use hyper::Request;
 use hyper::header::{
-    ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT,
+    ACCEPT, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+    USER_AGENT,
 };
 
 use super::{Refusal, Scope};
@@ -114,6 +116,12 @@ pub(super) fn check_version(headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(version) = headers.get(PROTOCOL_VERSION) else { return Ok(()) };
     let version = version.to_str().unwrap_or_default().parse::<ProtocolVersion>();
     version.map(drop).map_err(Refusal::Version)
+}
+
+/// Whether the client expects that the connection is closed after the response.
+pub(super) fn is_last<B>(request: &Request<B>) -> bool {
+    let closes = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"close");
+    request.headers().get_all(CONNECTION).iter().any(closes)
 }
 
 /// The session that a request belongs to.

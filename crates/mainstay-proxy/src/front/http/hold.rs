@@ -1,9 +1,9 @@
 //! Requests that take long: the head of the response is sent, and the work goes on in a task of its
 //! own.
 //!
-//! A request that goes on for 150 ms, or of which something was said, is also written down, if its client has
-//! an id to come back with, so that it outlives this daemon. One that is part of a batch, begins a session
-//! or is answered as JSON is not.
+//! A request that goes on for 150 ms is also written down, so that it outlives this daemon: its client comes back
+//! with the id of an event, or its connection is passed on to the next daemon ([`unfinished`](super::unfinished)). One
+//! that is part of a batch or begins a session is not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use hyper::{Response, Version};
 use tokio::time::{Instant, sleep_until};
 
 use super::Front;
-use super::body::{self, Body};
+use super::body::{Body, Source};
 use super::get::opening;
 use super::head::{EarlyHead, SESSION_ID, header};
 use super::post::Asked;
@@ -22,7 +22,7 @@ use super::reply;
 use crate::front::kept::{DURABLE, Kept, RESUME};
 use crate::front::run::{Opening, Run, Work, settle};
 use crate::front::{Core, Session};
-use crate::stream::{Begin, Stream};
+use crate::stream::Stream;
 
 /// A request without an answer after this time is committed.
 pub(super) const COMMIT: Duration = DURABLE;
@@ -43,18 +43,17 @@ pub(super) fn commit<C: Core>(
     let text = request.clone().filter(|_| begun.is_none());
     let (work, reader) = run.into_parts();
     let stream = Arc::clone(reader.stream());
-    if text.is_none() || !is_events {
+    if text.is_none() {
         stream.is_for_this_daemon();
     }
     let has_id = Arc::<AtomicBool>::default();
-    let (kept, mut response) = if is_events {
-        let opening = opening(version);
-        let kept = Durable::new(Kept::new(session, &stream, id.as_deref()), text, opening, due);
-        let (event, has_id) = (kept.kept.event().clone(), Arc::clone(&has_id));
-        let body = Body::events_telling(reader, event, opening, front.ending(), has_id);
-        (Some(kept), reply::events(body))
+    let kept = Kept::new(session.clone(), &stream, id.as_deref());
+    let source = Source::new(&session, reader, kept.event().clone());
+    let mut response = if is_events {
+        let body = Body::events_telling(source, opening(version), Arc::clone(&has_id));
+        reply::events(body)
     } else {
-        (None, reply::spaced(Body::spaced(reader, Arc::clone(session.streams().general()))))
+        reply::spaced(Body::spaced(source, Arc::clone(session.streams().general())))
     };
     if until_close {
         // Such a response has no chunks: its end is the end of the connection.
@@ -63,13 +62,18 @@ pub(super) fn commit<C: Core>(
     if let Some(id) = session_id {
         response.headers_mut().insert(SESSION_ID, id);
     }
+    let mut later = text;
+    if Instant::now() >= due
+        && let Some(text) = later.take()
+    {
+        kept.write_down(text);
+    }
     front.spawn(async move {
         let finished = finish((work, request), &stream, &has_id, begun);
-        let Some(Durable { kept, later }) = kept else { return finished.await };
         let written_down = async {
-            if let Some((request, begin)) = later {
+            if let Some(text) = later {
                 sleep_until(due).await;
-                kept.write_down(request, begin);
+                kept.write_down(text);
             }
             std::future::pending::<()>().await;
         };
@@ -78,31 +82,12 @@ pub(super) fn commit<C: Core>(
             () = finished => {}
             () = written_down => {}
         }
-        kept.linger().await;
+        // A client without an id does not come back.
+        if is_events {
+            kept.linger().await;
+        }
     });
     response
-}
-
-/// A stream that outlives its connection, and what is still to be written down of it.
-struct Durable<S: Session> {
-    kept: Kept<S>,
-    later: Option<(Bytes, Begin)>,
-}
-
-impl<S: Session> Durable<S> {
-    fn new(kept: Kept<S>, request: Option<Bytes>, opening: body::Opening, due: Instant) -> Self {
-        let begin = match opening {
-            body::Opening::Priming => Begin::Now,
-            body::Opening::FirstMessage | body::Opening::Over => Begin::WithMessage,
-        };
-        let mut later = request.map(|request| (request, begin));
-        if Instant::now() >= due
-            && let Some((request, begin)) = later.take()
-        {
-            kept.write_down(request, begin);
-        }
-        Self { kept, later }
-    }
 }
 
 /// Works until the answer, or until its client has gone for good.

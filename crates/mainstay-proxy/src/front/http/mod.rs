@@ -12,7 +12,8 @@
 //! most other answers.
 //!
 //! A listener ends in one of two manners ([`Drain`]): requests may finish, because nobody will go on with
-//! them; or another daemon takes over, to which even idle connections are handed ([`serve()`]).
+//! them; or another daemon takes over, to which connections are passed on, at rest or in the middle of a response
+//! ([`serve()`], [`unfinished`]).
 
 mod body;
 mod caller;
@@ -27,6 +28,7 @@ mod io;
 mod post;
 mod reply;
 mod serve;
+mod unfinished;
 mod way_in;
 
 use std::convert::Infallible;
@@ -50,7 +52,8 @@ use crate::catch_panic::CatchPanic;
 pub use self::caller::{Callers, Token, Tokens, digest, token_text};
 pub use self::connections::ConnectionBudget;
 pub use self::guard::Allowed;
-pub use self::serve::{Drain, serve};
+pub use self::serve::{Drain, PassedOn, serve};
+pub use self::unfinished::UnfinishedResponse;
 
 /// How to serve.
 #[derive(Debug, Clone)]
@@ -120,11 +123,6 @@ impl<C: Core> Front<C> {
         }
     }
 
-    /// Tells bodies how the end has begun, if it has.
-    fn ending(&self) -> watch::Receiver<Option<Drain>> {
-        self.ending.subscribe()
-    }
-
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut held = self.held();
         reap(&mut held);
@@ -144,6 +142,7 @@ async fn handle<C: Core>(
 ) -> Result<Response<Body>, Infallible> {
     way.head_read();
     let only_listens = request.method() == Method::GET;
+    let is_last = head::is_last(&request);
     let origin = cors::origin(request.headers());
     let taken = take(front, caller, way, request).await;
     way.taken();
@@ -157,12 +156,16 @@ async fn handle<C: Core>(
     if response.version() == Version::HTTP_10 {
         way.end_with_response();
     }
+    let nearly_full = front.config.budget.is_nearly_full();
+    if is_last || nearly_full {
+        way.close_after_response();
+    }
     if response.body_mut().track_stream(way) {
         way.start_streaming(only_listens);
     } else {
         way.answered();
     }
-    if front.config.budget.is_nearly_full() {
+    if nearly_full {
         // Some clients fail when an idle connection is closed without `Connection: close` before.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }

@@ -182,11 +182,20 @@ pub(super) fn failure(id: Option<&str>, message: &str) -> Response<Body> {
     plain(failed(id, message), HeaderMap::new())
 }
 
-/// An event stream that ends at once with the failure of a request.
-pub(super) fn failed_stream(id: &str, message: &str) -> Response<Body> {
-    let error = failed(Some(id), message);
-    let event = [b"event: message\ndata: ", &error[..], b"\n\n"].concat();
-    whole(event.into(), EVENTS, HeaderMap::new())
+/// What is told of a request whose stream is no longer known: its client waits for an answer and
+/// would go on to do so.
+const LOST: &str = "the connection was lost, and with it the answer to this request; \
+                    its effect is unknown";
+
+/// An event stream that ends at once with the failure of a request whose stream is not known any more.
+pub(super) fn lost_stream(id: &str) -> Response<Body> {
+    whole(lost(id, false), EVENTS, HeaderMap::new())
+}
+
+/// The failure of a request whose stream is not known any more: as JSON, or as an event.
+pub(super) fn lost(id: &str, is_json: bool) -> Bytes {
+    let error = failed(Some(id), LOST);
+    if is_json { error } else { [b"event: message\ndata: ", &error[..], b"\n\n"].concat().into() }
 }
 
 pub(super) fn empty(status: StatusCode) -> Response<Body> {

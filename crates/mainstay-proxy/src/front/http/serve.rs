@@ -1,9 +1,11 @@
 //! Connections, from their beginning to the end of their listener.
 
+use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::net;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -18,6 +20,7 @@ use super::caller::{Caller, CallerLookup};
 use super::connections::Connections;
 use super::eviction::{SWEEP, TICK};
 use super::io::Io;
+use super::unfinished::{self, Finished, UnfinishedResponse};
 use super::way_in::WayIn;
 use super::{Config, Front, handle, reap};
 use crate::catch_panic::CaughtByExecutor;
@@ -33,8 +36,17 @@ const ACCEPT_AGAIN_SOON: Duration = Duration::from_millis(5);
 /// core takes to settle and freeze.
 const COME_TO_REST: Duration = Duration::from_millis(900);
 
-/// An idle connection that is handed to the next daemon.
-type Rested = Option<TcpStream>;
+/// A connection that is passed on to the next daemon, with the response that is not finished, if any.
+pub(super) type Left<T = TcpStream> = Option<(T, Option<Box<UnfinishedResponse>>)>;
+
+/// The same, between daemons.
+#[derive(Debug)]
+pub struct PassedOn {
+    /// Nothing that the client has sent on it is read, apart from the request of the response.
+    pub socket: net::TcpStream,
+    /// The response that is not finished; none if the connection is at rest.
+    pub response: Option<UnfinishedResponse>,
+}
 
 /// How a listener ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,33 +59,41 @@ pub enum Drain {
     HandOver,
 }
 
-/// Serves new connections, and those that another daemon had, until it is to stop. Gives back the
-/// connections that are at rest then, if another daemon takes over. Nothing of a request is lost on them:
-/// what their clients have sent is not read yet.
+/// Serves new connections, and those that another daemon had, until it is to stop. Gives back the connections that
+/// are at rest then, or in the middle of a response, if another daemon takes over.
 pub async fn serve<C: Core>(
     listener: TcpListener,
-    inherited: Vec<net::TcpStream>,
+    inherited: Vec<PassedOn>,
     core: Arc<C>,
     config: Config,
     stop: impl Future<Output = Drain>,
-) -> Vec<net::TcpStream> {
+) -> Vec<PassedOn> {
     let mut callers = CallerLookup::new(config.callers.clone(), listener.local_addr().ok());
     let front = Arc::new(Front::new(core, config));
     let mut connections = Connections::new(&front.config.budget);
-    let mut start = |connections: &mut Connections<_>, socket: TcpStream, is_used: bool| {
+    let mut start = |connections: &mut Connections<_>, socket: TcpStream, history: History| {
         let caller = callers.caller(socket.local_addr()?, socket.peer_addr()?);
         // If the peer has disconnected, another process may have reused its address: drop the connection.
         socket.peer_addr()?;
         let way = connections.way_in(front.core.door());
-        if is_used {
-            way.mark_used();
+        let (shared, for_task) = (Arc::clone(&front), Arc::clone(&way));
+        match history {
+            History::New => {
+                let serve = connection(shared, caller, for_task, socket);
+                connections.add(way, CaughtByExecutor::new(serve));
+            }
+            History::Used(response) => {
+                way.mark_used();
+                let serve = inherited_connection(shared, caller, for_task, socket, response);
+                connections.add(way, CaughtByExecutor::new(serve));
+            }
         }
-        let serve = connection(Arc::clone(&front), caller, Arc::clone(&way), socket);
-        connections.add(way, CaughtByExecutor::new(serve));
         io::Result::Ok(())
     };
-    for socket in inherited {
-        if let Err(error) = adopt(socket).and_then(|socket| start(&mut connections, socket, true)) {
+    for PassedOn { socket, response } in inherited {
+        let history = History::Used(response);
+        let started = adopt(socket).and_then(|socket| start(&mut connections, socket, history));
+        if let Err(error) = started {
             debug!(%error, "connection lost between two daemons");
         }
     }
@@ -92,7 +112,7 @@ pub async fn serve<C: Core>(
             accepted = listener.accept(), if can_accept => match accepted {
                 Ok((socket, _)) => {
                     let nodelay = socket.set_nodelay(true);
-                    let started = nodelay.and_then(|()| start(&mut connections, socket, false));
+                    let started = nodelay.and_then(|()| start(&mut connections, socket, History::New));
                     if let Err(error) = started {
                         debug!(%error, "connection lost before it was used");
                     }
@@ -116,12 +136,15 @@ pub async fn serve<C: Core>(
 }
 
 impl<C: Core> Front<C> {
-    async fn end(&self, mut connections: Connections<Rested>, drain: Drain) -> Vec<net::TcpStream> {
+    async fn end(&self, mut connections: Connections<Left>, drain: Drain) -> Vec<PassedOn> {
+        if drain == Drain::HandOver {
+            self.core.door().close();
+        }
         self.ending.send_replace(Some(drain));
-        let mut at_rest = Vec::new();
+        let mut left = Vec::new();
         let drained = async {
             while let Some(ended) = connections.next_end().await {
-                at_rest.extend(ended.ok().flatten());
+                left.extend(ended.ok().flatten());
             }
         };
         let limit = match drain {
@@ -135,17 +158,46 @@ impl<C: Core> Front<C> {
         // Without connections nobody commits a request any more, and nobody waits for one.
         let mut held = std::mem::take(&mut *self.held());
         held.shutdown().await;
-        at_rest.into_iter().filter_map(|socket| socket.into_std().ok()).collect()
+        let passed_on = |(socket, response): (TcpStream, Option<Box<_>>)| {
+            Some(PassedOn { socket: socket.into_std().ok()?, response: response.map(|it| *it) })
+        };
+        left.into_iter().filter_map(passed_on).collect()
     }
 }
 
-/// Serves one connection. Gives it back if it is at rest when another daemon takes over.
+/// What is known of a connection when it is started.
+enum History {
+    New,
+    /// Another daemon served requests on it, and did not finish the response to the last one, if there is one.
+    Used(Option<UnfinishedResponse>),
+}
+
+/// Serves one connection of another daemon, which may have left a response to be finished first.
+async fn inherited_connection<C: Core>(
+    front: Arc<Front<C>>,
+    caller: Caller,
+    way: Arc<WayIn>,
+    socket: TcpStream,
+    response: Option<UnfinishedResponse>,
+) -> Left {
+    if let Some(response) = response {
+        match unfinished::finish(&front, &way, &socket, response).await {
+            Finished::Reusable => {}
+            Finished::Close => return None,
+            Finished::Left(response) => return Some((socket, Some(response))),
+        }
+    }
+    connection(front, caller, way, socket).await
+}
+
+/// Serves one connection. Gives it back if it is at rest when another daemon takes over, or in the middle of a
+/// response that the other daemon can finish.
 pub(super) async fn connection<C, T>(
     front: Arc<Front<C>>,
     caller: Caller,
     way: Arc<WayIn>,
     stream: T,
-) -> Option<T>
+) -> Left<T>
 where
     C: Core,
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -184,7 +236,7 @@ where
             let activity = way.activity();
             let is_wanted = activity.used || activity.is_fresh();
             let is_kept = is_wanted || !front.config.budget.is_nearly_full();
-            is_kept.then(|| served.into_parts().io.into_inner())
+            is_kept.then(|| (served.into_parts().io.into_inner(), None))
         }
         Drain::HandOver => {
             tokio::select! {
@@ -193,10 +245,20 @@ where
                 () = way.at_rest() => {}
             }
             Pin::new(&mut served).graceful_shutdown();
-            let parts = served.without_shutdown().await.ok()?;
+            let is_finished = poll_fn(|cx| {
+                if let Poll::Ready(outcome) = Pin::new(&mut served).poll(cx) {
+                    return Poll::Ready(outcome.map(|()| true));
+                }
+                // When a body has nothing more, hyper writes all that it had. If the client does not read, that takes
+                // longer.
+                let is_left = way.is_response_left() && !way.is_blocked();
+                if is_left { Poll::Ready(Ok(false)) } else { Poll::Pending }
+            });
+            let is_finished = is_finished.await.ok()?;
+            let (parts, response) = (served.into_parts(), way.take_unfinished());
             // What hyper has read is lost to others.
-            let is_kept = parts.read_buf.is_empty() && !way.ends_with_response();
-            is_kept.then(|| parts.io.into_inner())
+            let is_kept = parts.read_buf.is_empty() && !(is_finished && way.ends_with_response());
+            is_kept.then(|| (parts.io.into_inner(), response))
         }
     }
 }
@@ -206,7 +268,7 @@ fn adopt(socket: net::TcpStream) -> io::Result<TcpStream> {
     TcpStream::from_std(socket)
 }
 
-async fn accept_failed(error: &io::Error, connections: &mut Connections<Rested>) {
+async fn accept_failed(error: &io::Error, connections: &mut Connections<Left>) {
     match error.kind() {
         // The client's own doing.
         ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset => {}

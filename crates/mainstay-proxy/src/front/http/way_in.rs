@@ -1,11 +1,12 @@
 //! The state of one connection: the request being read, and the current stage.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
 use super::eviction::{Activity, Stage, TickClock};
+use super::unfinished::{Framing, UnfinishedResponse};
 use crate::door::Door;
 
 /// The way from a connection to the core. A request is in the [`Door`] from when the first of it is read
@@ -19,6 +20,11 @@ pub(super) struct WayIn {
     taken: Notify,
     /// Whether the end of the response is the end of the connection.
     ends_with_response: AtomicBool,
+    /// Whether the client expects that the connection is closed after the response.
+    closes_after_response: AtomicBool,
+    /// The response that is left to the next daemon.
+    unfinished: Mutex<Option<Box<UnfinishedResponse>>>,
+    left: Notify,
     clock: Arc<TickClock>,
     /// The [`Stage`], the tick of its start or last progress, and [`USED`], packed into one word.
     activity: AtomicU64,
@@ -37,6 +43,9 @@ impl WayIn {
             is_begun: AtomicBool::new(false),
             taken: Notify::new(),
             ends_with_response: AtomicBool::new(false),
+            closes_after_response: AtomicBool::new(false),
+            unfinished: Mutex::new(None),
+            left: Notify::new(),
             clock: Arc::clone(clock),
             activity: AtomicU64::new(0),
             blocked: AtomicU32::new(0),
@@ -59,6 +68,11 @@ impl WayIn {
     /// Whether more may be read.
     pub(super) fn may_read(&self) -> bool {
         !self.door.is_closed() || self.is_begun()
+    }
+
+    /// Whether another daemon takes over.
+    pub(super) fn may_be_passed_on(&self) -> bool {
+        self.door.is_closed()
     }
 
     /// Something was read.
@@ -103,6 +117,59 @@ impl WayIn {
 
     pub(super) fn ends_with_response(&self) -> bool {
         self.ends_with_response.load(Ordering::Relaxed)
+    }
+
+    /// The client expects that the connection is closed after the response.
+    pub(super) fn close_after_response(&self) {
+        self.closes_after_response.store(true, Ordering::Relaxed);
+    }
+
+    /// The framing of a response whose length is not known.
+    pub(super) fn framing(&self) -> Framing {
+        if self.ends_with_response() {
+            Framing::UntilClose
+        } else if self.closes_after_response.load(Ordering::Relaxed) {
+            Framing::ChunkedThenClose
+        } else {
+            Framing::Chunked
+        }
+    }
+
+    /// The rest of a response with this framing is written here.
+    pub(super) fn go_on_with(&self, framing: Framing) {
+        match framing {
+            Framing::UntilClose => self.end_with_response(),
+            Framing::ChunkedThenClose => self.close_after_response(),
+            Framing::Chunked => {}
+        }
+    }
+
+    /// The response stops here, and its rest is left to the next daemon.
+    pub(super) fn leave_response(&self, response: UnfinishedResponse) {
+        *mainstay_core::lock(&self.unfinished) = Some(Box::new(response));
+        self.left.notify_waiters();
+    }
+
+    /// Resolves when the response is [left](Self::leave_response) to the next daemon.
+    pub(super) async fn response_left(&self) {
+        let mut left = std::pin::pin!(self.left.notified());
+        left.as_mut().enable();
+        if !self.is_response_left() {
+            left.await;
+        }
+    }
+
+    pub(super) fn is_response_left(&self) -> bool {
+        mainstay_core::lock(&self.unfinished).is_some()
+    }
+
+    pub(super) fn take_unfinished(&self) -> Option<Box<UnfinishedResponse>> {
+        mainstay_core::lock(&self.unfinished).take()
+    }
+
+    /// Whether the last write is pending because the client does not read.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked.load(Ordering::Relaxed) != 0
     }
 
     /// The response is complete.

@@ -12,7 +12,7 @@ use crate::frame::Parsed;
 use crate::front::Session;
 use crate::front::kept::{DURABLE, Kept};
 use crate::front::run::{Run, id_of};
-use crate::stream::{Begin, Item, Reader};
+use crate::stream::{Item, Reader};
 
 /// Runs a request and writes what it says. It is written down if it takes long, until its answer is
 /// written to the client.
@@ -79,7 +79,7 @@ fn keep<S: Session>(session: S, run: &Run) -> Kept<S> {
     run.reads_for_good();
     let kept = Kept::new(session, run.stream(), id.as_deref());
     if let Some(request) = request {
-        kept.write_down(request.into_text(), Begin::Now);
+        kept.write_down(request.into_text());
     }
     kept
 }

@@ -122,6 +122,10 @@ impl Core for Fake {
 }
 
 impl Session for FakeSession {
+    fn server(&self) -> &str {
+        SERVER
+    }
+
     fn id(&self) -> &str {
         &self.0.id
     }

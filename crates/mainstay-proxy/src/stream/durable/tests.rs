@@ -127,27 +127,11 @@ fn all_that_happened_is_written_down_when_it_begins() {
     stream.push(note("a"));
     let id = streams.keep(&stream, Some("7"));
     assert_eq!(notes.told(), "");
-    streams.write_down(&id, &stream, request(), Begin::Now);
+    streams.write_down(&id, &stream, request());
     stream.push(note("b"));
     stream.finish(Some(note("answer")));
     streams.forget(&id);
     assert_eq!(notes.told(), "begun and sent 4, said 1, said 2, answered 3, over");
-}
-
-#[test]
-fn a_stream_whose_client_has_no_id_is_written_down_with_its_first_message() {
-    let (streams, _, notes) = session();
-    let (stream, silent) = (Stream::new(), Stream::new());
-    for stream in [&stream, &silent] {
-        let id = streams.keep(stream, Some("7"));
-        streams.write_down(&id, stream, request(), Begin::WithMessage);
-        assert_eq!(stream.sent(SENT), Noted::Yes);
-        assert!(!stream.is_written_down());
-    }
-    silent.finish(Some(note("answer")));
-    assert_eq!(notes.told(), "");
-    stream.push(note("a"));
-    assert_eq!(notes.told(), "begun and sent 4, said 1");
 }
 
 #[test]
@@ -156,7 +140,7 @@ fn what_is_answered_is_not_written_down_any_more() {
     let stream = Stream::new();
     let id = streams.keep(&stream, Some("7"));
     stream.finish(Some(note("answer")));
-    streams.write_down(&id, &stream, request(), Begin::Now);
+    streams.write_down(&id, &stream, request());
     streams.forget(&id);
     assert_eq!(notes.told(), "");
 }
@@ -182,7 +166,7 @@ fn nobody_reads_what_must_not_be_written_down() {
     let stream = Stream::new();
     let mut readers = [stream.reader(Start::Unread), streams.general().reader(Start::Unread)];
     let id = streams.keep(&stream, Some("7"));
-    streams.write_down(&id, &stream, request(), Begin::Now);
+    streams.write_down(&id, &stream, request());
     gate.shut();
     assert_eq!(stream.sent(SENT), Noted::Never, "it must not be sent either");
     assert!(!streams.general().push(note("a")));
@@ -237,7 +221,7 @@ proptest! {
                     (said, answered) = (said + 1, true);
                 }
                 Deed::WriteDown if !written_down => {
-                    streams.write_down(&id, &stream, request(), Begin::Now);
+                    streams.write_down(&id, &stream, request());
                     written_down = !answered;
                 }
                 Deed::Read => {

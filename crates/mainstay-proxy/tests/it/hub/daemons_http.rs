@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use mainstay_proxy::front::http::{
-    Allowed, Callers, Config, ConnectionBudget, Drain, Limits, Scope, serve,
+    Allowed, Callers, Config, ConnectionBudget, Drain, Limits, PassedOn, Scope, serve,
 };
 use mainstay_proxy::front::{Core as _, Session as _};
 use serde_json::{Value, json};
@@ -25,11 +25,11 @@ use crate::soon;
 struct Door {
     addr: SocketAddr,
     stop: oneshot::Sender<Drain>,
-    served: JoinHandle<Vec<std::net::TcpStream>>,
+    served: JoinHandle<Vec<PassedOn>>,
 }
 
 impl Door {
-    async fn of(world: &World, inherited: Vec<std::net::TcpStream>) -> Self {
+    async fn of(world: &World, inherited: Vec<PassedOn>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
@@ -98,9 +98,13 @@ impl Wire {
 }
 
 async fn opens(world: &World) -> String {
+    opens_with(world, "2025-11-25").await
+}
+
+async fn opens_with(world: &World, version: &str) -> String {
     let client = Client::new(world.hubs.open(NAME).unwrap());
     let params = json!({
-        "protocolVersion": "2025-11-25",
+        "protocolVersion": version,
         "capabilities": {},
         "clientInfo": {"name": "tester", "version": "1"},
     });
@@ -138,15 +142,22 @@ async fn a_call_that_was_committed_is_answered_by_the_next_daemon() {
     assert!(events.contains(r#""id":7,"#) && events.contains("done"), "{events}");
 }
 
+/// Stops a listener for a hand-over.
+async fn hands_over(door: Door, world: &World) -> Vec<PassedOn> {
+    door.stop.send(Drain::HandOver).unwrap();
+    soon(world.hubs.hand_over()).await;
+    soon(door.served).await.unwrap()
+}
+
 #[tokio::test]
-async fn at_a_hand_over_no_request_is_lost() {
+async fn at_a_hand_over_no_request_is_lost_and_no_connection_is_closed() {
     let world = World::new();
     let mut server = world.serves().await;
     let session = opens(&world).await;
     let door = Door::of(&world, Vec::new()).await;
     let mut slow = door.asks(&session, "POST", "", &call(7)).await;
     let slow_call = server.reads_call("poke").await;
-    let last = slow.is_primed().await;
+    slow.is_primed().await;
     let mut listening = door.asks(&session, "GET", "", "").await;
     listening.is_primed().await;
     // One that is answered when no more are let in.
@@ -156,21 +167,85 @@ async fn at_a_hand_over_no_request_is_lost() {
     server.says(&answer(&young_call)).await;
     assert!(young.sees("done").await.contains(r#""id":8,"#));
     soon(world.hubs.hand_over()).await;
-    for wire in [&mut slow, &mut listening] {
-        wire.sees("0\r\n\r\n").await;
-    }
-    let at_rest = soon(door.served).await.unwrap();
-    assert!(at_rest.len() >= 2, "{at_rest:?}");
+    let passed_on = soon(door.served).await.unwrap();
+    assert_eq!(passed_on.len(), 3, "{passed_on:?}");
+    assert_eq!(passed_on.iter().filter(|it| it.response.is_some()).count(), 2);
 
     let next = world.killed();
-    let door = Door::of(&next, at_rest).await;
-    // On the same connection as before.
-    slow.sends(&session, "GET", &last, "").await;
-    slow.is_primed().await;
-    let server = next.finds(&server, &[]).await;
+    let door = Door::of(&next, passed_on).await;
+    let mut server = next.finds(&server, &[]).await;
     server.says(&answer(&slow_call)).await;
     assert!(slow.sees("0\r\n\r\n").await.contains(r#""id":7,"#));
+    server.says(&json!({"method": "notifications/message", "params": {"level": "info"}})).await;
+    listening.sees("notifications/message").await;
+    // The connection is used again.
+    slow.sends(&session, "POST", "", &call(9)).await;
+    let call = server.reads_call("poke").await;
+    server.says(&answer(&call)).await;
+    assert!(slow.sees("done").await.contains(r#""id":9,"#));
     drop(door);
+}
+
+/// Whether its client could resume the stream or not.
+#[tokio::test]
+async fn a_response_goes_on_in_the_next_daemons_on_the_same_connection() {
+    let (events, json) = ("", "Accept: application/json\r\n");
+    let httpx2 = "User-Agent: python-httpx2/2.0\r\n";
+    for (version, more, end) in [
+        ("2025-11-25", events, "0\r\n\r\n"),
+        ("2025-06-18", events, "0\r\n\r\n"),
+        ("2024-11-05", events, "0\r\n\r\n"),
+        ("2025-06-18", json, "0\r\n\r\n"),
+        ("2025-11-25", httpx2, "}]}}"),
+    ] {
+        let world = World::new();
+        let mut server = world.serves().await;
+        let session = opens_with(&world, version).await;
+        let door = Door::of(&world, Vec::new()).await;
+        let mut wire = door.asks(&session, "POST", more, &call(7)).await;
+        let asked = server.reads_call("poke").await;
+        let head = wire.sees("\r\n\r\n").await;
+        assert!(head.starts_with("HTTP/1.") && head.contains("200 OK"), "{head}");
+        let passed_on = hands_over(door, &world).await;
+        let second = world.killed();
+        let door = Door::of(&second, passed_on).await;
+        let server = second.finds(&server, &[]).await;
+        let passed_on = hands_over(door, &second).await;
+        assert!(passed_on.iter().all(|it| it.response.is_some()), "{version} {more}");
+        let third = second.killed();
+        let _door = Door::of(&third, passed_on).await;
+        let server = third.finds(&server, &[]).await;
+        server.says(&answer(&asked)).await;
+        let body = wire.sees(end).await;
+        assert!(body.contains(r#""id":7,"#) && body.contains("done"), "{version} {more}: {body}");
+        if more == httpx2 {
+            let after = soon(wire.io.read(&mut [0; 1])).await.unwrap();
+            assert_eq!(after, 0, "the end of the connection is that of the answer");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_between_two_daemons_harms_nobody() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let session = opens(&world).await;
+    let door = Door::of(&world, Vec::new()).await;
+    let mut gone = door.asks(&session, "POST", "", &call(7)).await;
+    let asked = server.reads_call("poke").await;
+    gone.is_primed().await;
+    let mut stays = door.asks(&session, "GET", "", "").await;
+    stays.is_primed().await;
+    let passed_on = hands_over(door, &world).await;
+    drop(gone);
+    let next = world.killed();
+    let door = Door::of(&next, passed_on).await;
+    let mut server = next.finds(&server, &[]).await;
+    server.says(&answer(&asked)).await;
+    let mut wire = door.asks(&session, "POST", "", &call(8)).await;
+    let asked = server.reads_call("poke").await;
+    server.says(&answer(&asked)).await;
+    wire.sees("done").await;
 }
 
 #[tokio::test]

@@ -49,10 +49,15 @@ impl Raw {
 
     /// The same, with this `Authorization` in every request.
     pub(crate) fn open_as(url: &str, authorization: Option<String>) -> Self {
+        Self::open_with(url, authorization, "2025-11-25")
+    }
+
+    /// The same, with this protocol version.
+    pub(crate) fn open_with(url: &str, authorization: Option<String>, version: &str) -> Self {
         let (address, path) = parts(url);
         let mut session = Self { address, path, id: String::new(), authorization };
         let params = json!({
-            "protocolVersion": "2025-11-25",
+            "protocolVersion": version,
             "capabilities": {"elicitation": {}, "sampling": {}, "roots": {}},
             "clientInfo": {"name": "raw", "version": "1"},
         });

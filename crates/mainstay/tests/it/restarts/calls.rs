@@ -104,24 +104,57 @@ fn what_a_server_says_while_no_daemon_is_there_is_heard_once() {
     scene.assert_server_kept();
 }
 
-/// What belongs to no event stream is not written down, so it is waited for.
+/// They are not written down, so they are waited for.
 #[test]
-fn calls_by_hand_and_calls_for_plain_json_are_answered_before_a_reload() {
+fn calls_by_hand_are_answered_before_a_reload() {
     let env = TestEnv::new();
     let counted = env.work().join("count");
     let scene = Scene::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
-    let session = scene.raw();
     let arguments = json!({"ms": SLOW});
     thread::scope(|scope| {
         let by_hand = scope.spawn(|| scene.env.call(NAME, "sleep", &arguments.to_string()));
-        let plain = scope.spawn(|| session.post(JSON, &call(1, "sleep", &arguments)).answer());
-        until("the server has both", || (lines(&counted) == 2).then_some(()));
+        until("the server has it", || (lines(&counted) == 1).then_some(()));
         Blow::Reload.strike(&scene.env);
-        let slept = format!("slept {SLOW} ms");
-        assert_eq!(by_hand.join().unwrap(), slept);
-        assert_eq!(text_of(&plain.join().unwrap()["result"], 0), slept);
+        assert_eq!(by_hand.join().unwrap(), format!("slept {SLOW} ms"));
     });
-    assert_eq!(lines(&counted), 2, "each was executed once");
+    assert_eq!(lines(&counted), 1, "it was executed once");
+}
+
+/// Many of them cannot resume a stream that is cut.
+#[test]
+fn clients_of_all_versions_keep_their_connections_at_reloads() {
+    let env = TestEnv::new();
+    let counted = env.work().join("count");
+    let scene = Scene::in_env(env, &[], &["--count-file", counted.to_str().unwrap()]);
+    let versions = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+    let sessions = versions.map(|version| Raw::open_with(&scene.url, None, version));
+    let uri = "fixture://numbers/1";
+    for session in &sessions {
+        session.ask(10, "resources/subscribe", &json!({"uri": uri}));
+    }
+    let listening = sessions.each_ref().map(|session| session.get(None));
+    let begun = sessions.iter().flat_map(|session| {
+        [(1, BOTH), (2, JSON)].map(|(id, accept)| {
+            let call = call(id, "sleep", &json!({"ms": SLOW}));
+            (id, session.post(accept, &call))
+        })
+    });
+    let begun: Vec<_> = begun.collect();
+    until("the server has all", || (lines(&counted) == begun.len()).then_some(()));
+    Blow::Reload.strike(&scene.env);
+    Blow::Reload.strike(&scene.env);
+    for (id, response) in begun {
+        let answer = response.answer();
+        assert_eq!(answer["id"], id);
+        assert_eq!(text_of(&answer["result"], 0), format!("slept {SLOW} ms"));
+    }
+    assert_eq!(lines(&counted), 8, "each was executed once");
+    say(&sessions[0], 3, "touch", &json!({"uri": uri}));
+    for mut stream in listening {
+        let heard = stream.message().expect("the stream goes on");
+        assert_eq!(heard["method"], "notifications/resources/updated");
+    }
+    scene.assert_server_kept();
 }
 
 #[test]

@@ -21,7 +21,7 @@ struct Site {
     fake: Arc<Fake>,
     seen: Seen,
     front: Arc<Front<Fake>>,
-    connections: connections::Connections<Option<DuplexStream>>,
+    connections: connections::Connections<serve::Left<DuplexStream>>,
 }
 
 impl Site {

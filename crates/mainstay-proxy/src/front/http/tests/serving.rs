@@ -15,7 +15,7 @@ struct Live {
     seen: Seen,
     addr: SocketAddr,
     shutdown: Option<oneshot::Sender<Drain>>,
-    served: JoinHandle<Vec<std::net::TcpStream>>,
+    served: JoinHandle<Vec<PassedOn>>,
 }
 
 impl Live {
@@ -130,7 +130,7 @@ async fn at_a_hand_over_connections_at_rest_are_given_back_with_all_they_have_no
     let asked = live.seen.request().await;
     slow.sees("data: \n\n").await;
     live.hand_over();
-    // A general stream ends at once, with the advice to come back soon.
+    // The streams of this core are not written down. A general one ends at once, with the advice to come back soon.
     assert!(stream.sees("0\r\n\r\n").await.contains("retry: 250\n"));
     // What the core closes when it freezes ends likewise.
     asked.out.cancel();

@@ -1,0 +1,191 @@
+//! Responses that the next daemon goes on with.
+//!
+//! When another daemon takes over, a response whose stream is written down stops between two parts of its body. Its
+//! connection is passed on together with an [`UnfinishedResponse`], and the next daemon writes the rest
+//! ([`finish`]). The client notices nothing.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::body::Body as _;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
+
+use super::body::{Body, Opening, Source};
+use super::way_in::WayIn;
+use super::{Front, reply};
+use crate::front::{Core, Session, find};
+use crate::stream::{EventId, Found};
+
+/// A response of which the rest is still to be written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnfinishedResponse {
+    pub(super) server: String,
+    pub(super) session: String,
+    /// The last event of its stream that the client was sent.
+    pub(super) event: String,
+    pub(super) form: Form,
+    pub(super) framing: Framing,
+}
+
+/// What the body consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Form {
+    Events(Opening),
+    Json,
+}
+
+/// How the client recognizes the end of the body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Framing {
+    /// By the last chunk. The connection can be used again.
+    Chunked,
+    /// By the last chunk. The client wants the connection to be closed then, or was told that it is.
+    ChunkedThenClose,
+    /// By the end of the connection.
+    UntilClose,
+}
+
+impl UnfinishedResponse {
+    /// As bytes for another daemon.
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Reads what [`Self::encode`] made in another daemon. `None` if that daemon is of a version that describes
+    /// responses differently.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok()
+    }
+}
+
+/// What becomes of a connection after [`finish`].
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Finished {
+    /// The response is complete, and the connection can be used again.
+    Reusable,
+    /// The response is complete or cannot be completed. The connection must be closed.
+    Close,
+    /// Yet another daemon takes over.
+    Left(Box<UnfinishedResponse>),
+}
+
+/// Writes the rest of a response that an earlier daemon began.
+pub(super) async fn finish<C: Core>(
+    front: &Front<C>,
+    way: &Arc<WayIn>,
+    socket: &TcpStream,
+    response: UnfinishedResponse,
+) -> Finished {
+    if way.may_be_passed_on() {
+        return Finished::Left(Box::new(response));
+    }
+    way.go_on_with(response.framing);
+    let Some(mut body) = rest(front, &response).await else { return Finished::Close };
+    let only_listens = response.form != Form::Json && body.is_general();
+    if body.track_stream(way) {
+        way.start_streaming(only_listens);
+    }
+    let written = write(socket, &mut body, way, response.framing).await;
+    drop(body);
+    match (written, way.take_unfinished()) {
+        (Ok(()), Some(left)) => Finished::Left(left),
+        (Ok(()), None) if response.framing == Framing::Chunked => Finished::Reusable,
+        (Ok(()), None) | (Err(_), _) => Finished::Close,
+    }
+}
+
+/// The rest of the body. `None` if nothing is known of the session.
+async fn rest<C: Core>(front: &Front<C>, response: &UnfinishedResponse) -> Option<Body> {
+    let UnfinishedResponse { server, session, event, form, framing: _ } = response;
+    let session = find(&*front.core, server, session).await.ok()?;
+    let event: EventId = event.parse().ok()?;
+    let source = |reader| Source::new(&session, reader, event.clone());
+    Some(match (session.streams().find(&event), *form) {
+        (Found::General(start), Form::Events(opening)) => {
+            let reader = session.streams().general().reader(start);
+            session.listens();
+            Body::general(source(reader), opening, front.ended())
+        }
+        (Found::Request(stream, start), Form::Events(opening)) => {
+            Body::events(source(stream.reader(start)), opening)
+        }
+        (Found::Request(stream, start), Form::Json) => {
+            Body::spaced(source(stream.reader(start)), Arc::clone(session.streams().general()))
+        }
+        (Found::Gone(Some(id)), form) => Body::full(reply::lost(&id, form == Form::Json)),
+        (Found::Over | Found::Gone(None), _) | (Found::General(_), Form::Json) => {
+            Body::full(Bytes::new())
+        }
+    })
+}
+
+/// Writes a body until its end, or until it is [left](WayIn::leave_response) to another daemon. An error means that
+/// the client has gone.
+async fn write(
+    socket: &TcpStream,
+    body: &mut Body,
+    way: &WayIn,
+    framing: Framing,
+) -> io::Result<()> {
+    let mut is_watched = true;
+    loop {
+        let part = tokio::select! {
+            biased;
+            part = poll_fn(|cx| pin!(&mut *body).poll_frame(cx)) => part,
+            () = way.response_left() => return Ok(()),
+            // What else it sends is the next request, which is read after this one.
+            left = has_left(socket), if is_watched => {
+                left?;
+                is_watched = false;
+                continue;
+            }
+        };
+        let data = match part {
+            Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+            Some(Err(never)) => match never {},
+            None if framing == Framing::UntilClose => return Ok(()),
+            None => return write_all(socket, way, b"0\r\n\r\n").await,
+        };
+        if data.is_empty() {
+            continue;
+        }
+        match framing {
+            Framing::UntilClose => write_all(socket, way, &data).await?,
+            Framing::Chunked | Framing::ChunkedThenClose => {
+                let head = format!("{:X}\r\n", data.len());
+                write_all(socket, way, &[head.as_bytes(), &data, b"\r\n"].concat()).await?;
+            }
+        }
+    }
+}
+
+/// Resolves when the client has sent something, or, with an error, has closed the connection.
+async fn has_left(socket: &TcpStream) -> io::Result<()> {
+    match socket.peek(&mut [0]).await? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Tells the connection's [`WayIn`] while the client does not read.
+async fn write_all(socket: &TcpStream, way: &WayIn, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let mut writable = pin!(socket.writable());
+        poll_fn(|cx| {
+            let polled = writable.as_mut().poll(cx);
+            way.note_write(polled.is_pending());
+            polled
+        })
+        .await?;
+        match socket.try_write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
