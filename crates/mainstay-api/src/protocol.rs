@@ -143,6 +143,12 @@ pub enum Request {
         #[serde(default)]
         farewell: bool,
     },
+    /// Says which calls the sender, a daemon that has given way to this one, still finishes. Answer: null; after it the
+    /// connection carries what becomes of them, a line each.
+    Relay {
+        /// Their streams: the ids of sessions, and numbers.
+        streams: Vec<(String, u64)>,
+    },
     /// Has another daemon take this one's place, with no connection refused in between. Answered with
     /// `null` when the other one is prepared and this one gives way, which is before the other one serves; or
     /// with an error, if it cannot be, and this one goes on. Whether the other one came up is told by
@@ -225,6 +231,7 @@ impl Request {
             | Self::Tools { .. }
             | Self::Call { .. }
             | Self::Connect { .. }
+            | Self::Relay { .. }
             | Self::Clients { .. }
             | Self::Tokens
             | Self::Daemon => false,

@@ -87,9 +87,10 @@ impl RequestKind {
             | Request::Status { .. }
             | Request::Why { .. }
             | Request::Daemon => Self::Quick,
-            Request::Connect { .. } | Request::Reload { .. } | Request::Shutdown { .. } => {
-                Self::Unlimited
-            }
+            Request::Connect { .. }
+            | Request::Relay { .. }
+            | Request::Reload { .. }
+            | Request::Shutdown { .. } => Self::Unlimited,
         }
     }
 }

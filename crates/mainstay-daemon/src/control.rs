@@ -26,6 +26,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::capacity::{Capacity, RequestKind};
+use crate::relay;
 use crate::service::Service;
 
 /// A client that sends no request within this time is disconnected.
@@ -70,6 +71,13 @@ pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>, received
         if let Request::Connect { name, session, farewell } = request {
             let connected = connect(&service, (&name, session), farewell, reader, peer);
             return CatchPanic::new(connected).await.unwrap_or(Ok(()));
+        }
+        if let Request::Relay { streams } = request {
+            let relays = service.gateway.hubs.relays();
+            let claimed = relay::claim(relays, &streams);
+            let is_claimed = claimed.is_ok();
+            peer.answer(claimed).await?;
+            return if is_claimed { relay::hear(relays, streams, reader).await } else { Ok(()) };
         }
         let _permit = match service.limits.admit(&request).await {
             Ok(permit) => permit,

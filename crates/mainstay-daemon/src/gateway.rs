@@ -61,8 +61,8 @@ impl Gateway {
     }
 
     /// Takes up the sessions that clients had, when all servers are known, and then their streams, before
-    /// any run is entered.
-    pub(crate) fn restore(&self) {
+    /// any run is entered. A daemon that has given way to this one may still finish some of their requests.
+    pub(crate) fn restore(&self, has_given_way: bool) {
         let (sessions, streams) = {
             let mut kept = self.kept();
             (std::mem::take(&mut kept.sessions), std::mem::take(&mut kept.streams))
@@ -79,7 +79,8 @@ impl Gateway {
         }
         for record in streams {
             let key = record.key.clone();
-            let taken_up = servers.get(&*key.session).is_some_and(|hub| hub.take_up(record));
+            let hub = servers.get(&*key.session);
+            let taken_up = hub.is_some_and(|hub| self.hubs.take_up(hub, record, has_given_way));
             if !taken_up {
                 self.ports.keeper.note(&key, StreamNews::Over);
             }

@@ -62,7 +62,8 @@ struct Shared {
     /// holder.
     pool: BlockingPool,
     holder: AtomicU32,
-    lock: OwnedFd,
+    /// Gone when this daemon has let go of everything.
+    lock: Mutex<Option<OwnedFd>>,
     /// Every listener, under the name that it was asked for by.
     listeners: Mutex<HashMap<Place, OwnedFd>>,
     circumstances: Circumstances,
@@ -94,7 +95,7 @@ impl Held {
             link: Mutex::new(link),
             pool: BlockingPool::new(2),
             holder: AtomicU32::new(welcome.holder_pid),
-            lock: welcome.lock,
+            lock: Mutex::new(Some(welcome.lock)),
             listeners: Mutex::new(welcome.listeners.into_iter().collect()),
             circumstances,
             obey,
@@ -255,6 +256,12 @@ impl Held {
         self.shared.pool.run(move || link.yielded()).await
     }
 
+    /// Lets go of the listeners and of the lock, which the next daemon has.
+    pub(crate) fn let_go_of_all(&self) {
+        self.listeners().clear();
+        lock(&self.shared.lock).take();
+    }
+
     /// Sees to it that whoever this daemon was told to give way to does not serve.
     pub(crate) async fn end_successor(&self) -> io::Result<()> {
         let link = self.link();
@@ -351,9 +358,10 @@ impl Held {
         }
         let held = self.copies()?;
         let borrowed: Vec<_> = held.iter().map(|(place, fd)| (place.clone(), fd.as_fd())).collect();
-        let (instance_lock, args) = (self.shared.lock.as_fd(), [OsString::from(TAKE_OVER)]);
-        let (link, pid) =
-            Link::replace_holder(exe, &args, instance_lock, &borrowed, obeying(&self.shared.obey))?;
+        let (instance_lock, args) = (lock(&self.shared.lock), [OsString::from(TAKE_OVER)]);
+        let Some(instance_lock) = &*instance_lock else { return Ok(None) };
+        let obey = obeying(&self.shared.obey);
+        let (link, pid) = Link::replace_holder(exe, &args, instance_lock.as_fd(), &borrowed, obey)?;
         *lock(&self.shared.link) = link.clone();
         self.shared.holder.store(pid, Ordering::Relaxed);
         drop(ending);

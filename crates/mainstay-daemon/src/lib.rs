@@ -25,6 +25,7 @@ mod log;
 mod random;
 mod registry;
 mod rehearse;
+mod relay;
 mod service;
 mod session;
 mod sessions;
@@ -44,12 +45,14 @@ use mainstay_api::{Instance, Listen};
 use mainstay_core::RefreshMode;
 use mainstay_engine::EngineError;
 use mainstay_hold::holder::Order;
-use mainstay_proxy::Hubs;
+use mainstay_proxy::{Hubs, RelayedCall};
 use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use journal::Journal;
 use service::Service;
 use sessions::Sessions;
 use store::Store;
@@ -196,6 +199,7 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
         return Err(RunError::Replaced);
     }
     service.gateway.note_use();
+    let mut to_finish = Vec::new();
     match how {
         Ending::Replaced => {}
         Ending::EndServers => {
@@ -213,7 +217,8 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
                 }
             };
             // The door is closed at once, whatever the holder takes.
-            tokio::join!(service.gateway.hubs.hand_over(), ending);
+            let stays = how == Ending::GiveWay;
+            (to_finish, ()) = tokio::join!(service.gateway.hubs.hand_over(stays), ending);
             front.given_way().await;
         }
     }
@@ -239,7 +244,17 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
             "the disk does not answer; sessions with servers may have to be opened again"
         );
     }
-    let journal = service.context.journal.clone();
+    close_files(service.context.journal.clone(), sessions).await;
+    if how == Ending::GiveWay {
+        make_room(&held, &exe).await?;
+        held.let_go_of_all();
+        finish_calls(&service.instance, to_finish).await;
+    }
+    Ok(())
+}
+
+/// Writes the last events and uses of sessions to disk, unless that takes too long.
+async fn close_files(journal: Journal, sessions: Sessions) {
     let closed = tokio::task::spawn_blocking(move || {
         journal.close();
         sessions.close();
@@ -249,9 +264,15 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
             "the disk does not answer; the last events and uses of sessions may be lost"
         );
     }
-    match how {
-        Ending::GiveWay => make_room(&held, &exe).await,
-        Ending::KeepServers | Ending::EndServers | Ending::Replaced => Ok(()),
+}
+
+/// Finishes calls for the daemon that has taken over, until a signal.
+async fn finish_calls(instance: &Instance, calls: Vec<RelayedCall>) {
+    let mut term = signal(SignalKind::terminate()).expect("the runtime handles signals");
+    let socket = instance.socket();
+    tokio::select! {
+        () = relay::finish(&socket, calls) => {}
+        _ = term.recv() => {}
     }
 }
 

@@ -123,7 +123,9 @@ impl Service {
                 let tell = async |answer| peer.answer(answer).await;
                 Succession::ask(&self.wishes, exe, fallback, tell).await
             }
-            Request::Connect { .. } => unreachable!("the control socket serves it itself"),
+            Request::Connect { .. } | Request::Relay { .. } => {
+                unreachable!("the control socket serves them itself")
+            }
             Request::Daemon => peer.answer(Ok(self.about())).await,
             Request::Shutdown { keep_servers } => {
                 // If the channel is closed, the daemon is ending already.

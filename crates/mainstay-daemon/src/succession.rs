@@ -77,6 +77,7 @@ pub(crate) async fn until_told(
                     // An error is none: it has been waited for long enough.
                     drop(timeout(STILL_QUIET, hubs.unbound()).await);
                     asked.grant().await;
+                    tracing::info!("giving way to another daemon");
                     return Ending::GiveWay;
                 }
                 Order::NotReplaced(why) => {
@@ -190,7 +191,7 @@ impl Asked {
     async fn quiet(&self, hubs: &Hubs) {
         let Some(until) = self.waits else { return std::future::pending().await };
         if timeout_at(until, hubs.unbound()).await.is_err() {
-            tracing::warn!("calls of servers that speak HTTP will miss their answers");
+            tracing::warn!("calls of commands, batches or new sessions will miss their answers");
         }
     }
 

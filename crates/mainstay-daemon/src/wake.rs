@@ -23,6 +23,7 @@ use crate::held::Held;
 use crate::journal::{self, Journal};
 use crate::listen::{self, Access, HttpListeners, Listener, Sockets, own_addr};
 use crate::registry::Registry;
+use crate::relay;
 use crate::service::Service;
 use crate::session::Memory;
 use crate::sessions::{self, Sessions};
@@ -105,7 +106,12 @@ pub(crate) async fn wake(
     }
     // Before anything is waited for, so that no run is entered before.
     registry.keep_orphans(legacies);
-    gateway.restore();
+    let has_given_way = held.circumstances().standby;
+    gateway.restore(has_given_way);
+    if has_given_way {
+        let hubs = Arc::clone(&gateway.hubs);
+        tokio::spawn(async move { relay::give_up_unclaimed(hubs.relays()).await });
+    }
     let survivors = registry.take_orphans().into_iter().filter_map(|(server, legacy)| {
         legacy.survivor.map(|found| (found.home, RunKey::new(server, found.run)))
     });

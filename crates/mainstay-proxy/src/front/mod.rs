@@ -13,7 +13,7 @@ mod batch;
 pub mod http;
 pub(crate) mod kept;
 pub mod lines;
-mod run;
+pub(crate) mod run;
 mod version;
 
 use std::pin::Pin;

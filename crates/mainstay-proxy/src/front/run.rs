@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use tokio::runtime::Handle;
 use tracing::error;
 
 use super::{Answering, ProtocolVersion, Session};
@@ -12,8 +13,43 @@ use crate::catch_panic::CatchPanic;
 use crate::frame::{self, Frame, INTERNAL_ERROR, Id, InitializeParams, Outcome, Parsed};
 use crate::stream::{Item, Reader, Ready, Start, Stream};
 
-/// The core's work on a request. If it panics, only the request fails.
-pub(crate) type Work = CatchPanic<dyn Future<Output = ()> + Send>;
+/// The core's work on a request; `None` if it panicked, which fails only the request. If it is dropped while its
+/// stream is relayed to another daemon, it goes on in a task of its own.
+pub(crate) struct Work {
+    /// Gone when this was dropped.
+    answering: Option<CatchPanic<dyn Future<Output = ()> + Send>>,
+    stream: Arc<Stream>,
+}
+
+impl Work {
+    pub(crate) fn new(answering: Answering, stream: Arc<Stream>) -> Self {
+        Self { answering: Some(answering.into()), stream }
+    }
+}
+
+impl Future for Work {
+    type Output = Option<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<()>> {
+        match &mut self.answering {
+            Some(answering) => Pin::new(answering).poll(cx),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let Some(answering) = self.answering.take() else { return };
+        if !self.stream.is_relayed() || self.stream.is_finished() {
+            return;
+        }
+        if let Ok(runtime) = Handle::try_current() {
+            let stream = Arc::clone(&self.stream);
+            runtime.spawn(async move { settle(&stream, answering.await, None) });
+        }
+    }
+}
 
 /// The error for a request whose handler panicked.
 const FAILED: &str = "Mainstay failed to answer this request; its effect is unknown. \
@@ -33,14 +69,16 @@ impl Run {
         let text = request.text().clone();
         let stream = Stream::new();
         let reader = stream.reader(Start::Unread);
-        Self { work: Some(session.request(request, stream).into()), reader, request: Some(text) }
+        let work = Work::new(session.request(request, Arc::clone(&stream)), stream);
+        Self { work: Some(work), reader, request: Some(text) }
     }
 
     /// Work that no other daemon could go on with.
     pub(super) fn of(work: impl FnOnce(Arc<Stream>) -> Answering) -> Self {
         let stream = Stream::new();
         let reader = stream.reader(Start::Unread);
-        Self { work: Some(work(stream).into()), reader, request: None }
+        let work = Work::new(work(Arc::clone(&stream)), stream);
+        Self { work: Some(work), reader, request: None }
     }
 
     /// The text of the request, if another daemon could go on with it.

@@ -14,7 +14,7 @@ use super::outlook::{Outlook, Run, RunLink};
 use super::progress::Progress;
 use super::session::Session;
 use super::witness::Decision;
-use super::{initialize, lists, words};
+use super::{initialize, lists, relay, words};
 use crate::door::InDoor;
 use crate::frame::{self, Id, Method, Parsed};
 use crate::front::{self, ProtocolVersion, Session as _};
@@ -201,8 +201,9 @@ impl<'a> Exchange<'a> {
         hold: Duration,
     ) -> Self {
         let call = match out.inherited() {
-            Some(&Inherited { sent: Some(Sent { generation, line }), attempts, .. }) => {
-                let with = With { generation, can_answer: line.is_some(), attempts };
+            Some(inherited @ &Inherited { sent: Some(Sent { generation, .. }), attempts, .. }) => {
+                let can_answer = inherited.can_be_answered();
+                let with = With { generation, can_answer, attempts };
                 Call::taken_up(hold, with)
             }
             Some(Inherited { sent: None, .. }) | None => Call::new(hold),
@@ -234,6 +235,8 @@ impl<'a> Exchange<'a> {
                     };
                     match tried {
                         Ok(answer) => return Some(self.answered(answer, run)),
+                        // Another daemon decides what becomes of it.
+                        Err(Failure::Lost(_)) if self.out.is_relayed() => return None,
                         Err(Failure::Lost(fate)) => self.lost(run, fate),
                         Err(Failure::Unusable(error)) => return Some(self.unusable(&error, run)),
                     }
@@ -281,12 +284,25 @@ impl<'a> Exchange<'a> {
 
     /// Waits for the answer to what an earlier daemon sent to this run.
     async fn rejoin(&self, run: &Arc<Run>) -> Result<Parsed, Failure> {
-        let id = self.out.inherited().and_then(|inherited| inherited.sent?.line);
-        match (&run.link, id) {
-            (RunLink::Lines(lane), Some(id)) => {
+        let inherited = self.out.inherited();
+        let id = inherited.and_then(|inherited| inherited.sent?.line);
+        let news = inherited.and_then(Inherited::news);
+        match (&run.link, id, news) {
+            (RunLink::Lines(lane), Some(id), _) => {
                 lane.rejoin(self.message, id).await.map_err(Failure::from)
             }
-            (RunLink::Lines(_) | RunLink::Http(_), _) => Err(Failure::Lost(Fate::Sent)),
+            (RunLink::Http(_), None, Some(mut news)) => {
+                let push = |number, message| {
+                    // Some may have been relayed to another daemon before.
+                    if number > self.out.last() {
+                        self.out.push(message);
+                    }
+                };
+                let answer = relay::answer(&mut news, push).await;
+                let answer = answer.and_then(|text| Parsed::read(text).ok());
+                answer.ok_or(Failure::Lost(Fate::Sent))
+            }
+            (RunLink::Lines(_) | RunLink::Http(_), _, _) => Err(Failure::Lost(Fate::Sent)),
         }
     }
 

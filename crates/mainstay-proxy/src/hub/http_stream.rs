@@ -85,14 +85,23 @@ impl Reading<'_> {
     /// Follows a stream to the answer, for as long as its run is there: a stream of a run that has
     /// ended is not asked for at the next one, which knows nothing of it.
     async fn follow(&self, response: &mut Response) -> Result<Parsed, Failure> {
+        tokio::select! {
+            biased;
+            answer = self.read_events(response) => answer,
+            () = self.is_over() => Err(Failure::Lost(Fate::Sent)),
+        }
+    }
+
+    /// Resolves when the run has ended. A daemon that finishes calls for the next one is not told that, but the end of a run
+    /// is that of its connections, too.
+    async fn is_over(&self) {
         let mut outlook = self.session.outlook();
         let is_over = |outlook: &Outlook| {
             outlook.run().is_none_or(|run| run.generation != self.run.generation)
         };
-        tokio::select! {
-            biased;
-            answer = self.read_events(response) => answer,
-            _ = outlook.wait_for(is_over) => Err(Failure::Lost(Fate::Sent)),
+        drop(outlook.wait_for(is_over).await);
+        if self.out.is_relayed() {
+            std::future::pending::<()>().await;
         }
     }
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Hub, Session, lock};
+use super::{Hub, RelayedCall, Relays, Session, lock};
 use crate::door::Door;
 use crate::front::{Core, Lookup, OpenError};
+use crate::record::StreamRecord;
 
 /// How long requests may take to be answered or written down before another daemon takes over. That is
 /// longer than any request goes without being written down, also on a machine that is busy.
@@ -25,6 +26,7 @@ const LOOK_UNHURRIED: Duration = Duration::from_millis(50);
 pub struct Hubs {
     all: Mutex<HashMap<String, Arc<Hub>>>,
     door: Arc<Door>,
+    relays: Relays,
 }
 
 impl Hubs {
@@ -50,9 +52,21 @@ impl Hubs {
         session.map(|session| session.pending()).unwrap_or_default()
     }
 
-    /// Waits for a moment when another daemon could take over without a loss. A server that speaks HTTP
-    /// answers a request only to who sent it, and what belongs to no event stream is not written down, so
-    /// those that take long have to be waited for. Meanwhile all goes on.
+    /// The calls that other daemons finish for this one.
+    pub fn relays(&self) -> &Relays {
+        &self.relays
+    }
+
+    /// Takes up a stream that an earlier daemon had with a session of this server: after the session was
+    /// [restored](Hub::restore), and before any run is entered. If that daemon has given way to this one, it may still
+    /// finish the request. False if there is no such session.
+    pub fn take_up(&self, server: &Hub, record: StreamRecord, has_given_way: bool) -> bool {
+        let news = if has_given_way { self.relays.expect(&record) } else { None };
+        server.take_up(record, news)
+    }
+
+    /// Waits for a moment when another daemon could take over without a loss. What begins a session, is part of a batch or
+    /// was asked by a command is not written down, so it has to be waited for if it takes long. Meanwhile all goes on.
     pub async fn unbound(&self) {
         while self.all().iter().any(|hub| hub.is_bound()) {
             sleep(LOOK_UNHURRIED).await;
@@ -67,14 +81,18 @@ impl Hubs {
     }
 
     /// Prepares for another daemon to take over: lets no more requests in, waits a moment until every one
-    /// is answered or written down, then [freezes](Self::freeze).
-    pub async fn hand_over(&self) {
+    /// is answered or written down, then [freezes](Self::freeze). Gives the calls that only this daemon can finish, if it
+    /// stays for them.
+    pub async fn hand_over(&self, stays: bool) -> Vec<RelayedCall> {
         self.door.close();
         let until = Instant::now() + SETTLING;
         while Instant::now() < until && !self.is_settled() {
             sleep(LOOK).await;
         }
+        let hubs = if stays { self.all() } else { Vec::new() };
+        let relayed = hubs.iter().flat_map(|hub| hub.relayed_calls()).collect();
         self.freeze();
+        relayed
     }
 
     fn is_settled(&self) -> bool {

@@ -31,6 +31,7 @@ mod local;
 mod outlook;
 mod presence;
 mod progress;
+pub(crate) mod relay;
 mod residency;
 mod run_retention;
 mod session;
@@ -64,6 +65,7 @@ use crate::upstream::{Hello, Identity};
 pub use self::hubs::Hubs;
 pub use self::local::Local;
 pub use self::outlook::{Outlook, Reason, Run};
+pub use self::relay::{RelayNews, RelayedCall, Relays};
 pub use self::session::Session;
 pub use self::witness::{Decision, Witness};
 

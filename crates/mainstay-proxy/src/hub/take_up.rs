@@ -9,22 +9,33 @@ use std::sync::Arc;
 
 use super::lines::Awaited;
 use super::progress::Progress;
+use super::relay::{News, RelayedCall};
 use super::session::Session;
 use super::{Hub, lock};
 use crate::catch_panic;
 use crate::frame::{Kind, Parsed};
 use crate::front::Session as _;
 use crate::front::kept::Kept;
-use crate::record::{Sent, StreamNews, StreamRecord};
+use crate::front::run::Work;
+use crate::record::{Sent, StreamKey, StreamNews, StreamRecord};
 use crate::stream::Stream;
 
 impl Hub {
-    /// Takes up a stream that an earlier daemon had with a session: after the session was
-    /// [restored](Self::restore), and before any run is entered. False if there is no such session.
-    pub fn take_up(&self, record: StreamRecord) -> bool {
+    /// See [`Hubs::take_up`](super::Hubs::take_up).
+    pub(super) fn take_up(&self, record: StreamRecord, news: Option<News>) -> bool {
         let Some(session) = self.session(&record.key.session) else { return false };
-        session.take_up(record);
+        session.take_up(record, news);
         true
+    }
+
+    /// The calls that only this daemon can finish. From now on what becomes of them is told to whoever has these.
+    pub(super) fn relayed_calls(&self) -> Vec<RelayedCall> {
+        let of_session = |session: &Session| {
+            let key = |number| StreamKey { session: session.id().into(), number };
+            let streams = session.streams().relayed().into_iter();
+            streams.map(|(number, reader)| RelayedCall::new(key(number), reader)).collect()
+        };
+        self.everyone().iter().flat_map::<Vec<_>, _>(of_session).collect()
     }
 
     /// The requests whose answers may come from a run, of all sessions or of the one whose own it is.
@@ -71,10 +82,10 @@ impl Session {
         self.streams().pending()
     }
 
-    fn take_up(&self, record: StreamRecord) {
+    fn take_up(&self, record: StreamRecord, news: Option<News>) {
         let Some(request) = record.request.clone() else {
             // The general stream has no work to go on with.
-            self.streams().take_up(record, None);
+            self.streams().take_up(record, None, None);
             return;
         };
         let Some(message) = Parsed::read(request).ok().filter(|it| it.kind() == Kind::Request)
@@ -84,7 +95,8 @@ impl Session {
         };
         let sent = record.sent;
         let id = message.id().map(|id| id.get().to_owned());
-        let Some((event, stream)) = self.streams().take_up(record, id.as_deref()) else { return };
+        let taken_up = self.streams().take_up(record, id.as_deref(), news);
+        let Some((event, stream)) = taken_up else { return };
         if let Some(Sent { generation, line: Some(line) }) = sent
             && !stream.is_finished()
         {
@@ -102,8 +114,8 @@ impl Session {
 async fn go_on(session: Session, message: Parsed, stream: Arc<Stream>, kept: Kept<Session>) {
     if !stream.is_finished() {
         let request = message.text().clone();
-        let work = session.request(message, stream);
-        kept.see_through(work.into(), &request).await;
+        let work = Work::new(session.request(message, Arc::clone(&stream)), stream);
+        kept.see_through(work, &request).await;
     }
     kept.linger().await;
 }

@@ -3,14 +3,15 @@
 //! Nothing is, until [`Stream::write_down`]: most requests are answered before that is worth a write. From
 //! then on every change is noted under the stream's lock, before the change can be seen.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
 use super::log::{self, Log};
-use super::{Audience, Shared, Start, Stream};
+use super::{Audience, Reader, Shared, Start, Stream};
 use crate::frame::{self, Frame};
 use crate::gate::{Noted, Scribe};
+use crate::hub::relay::News;
 use crate::record::{Sent, StreamNews, StreamRecord};
 
 /// How far a stream is written down.
@@ -19,6 +20,8 @@ pub(super) enum Durable {
     No,
     /// It takes long, and cannot be.
     Never,
+    /// It was. Now another daemon has the stream, and this one relays to it what the server says.
+    Relayed,
     /// The stream of a request is.
     Request(Box<Scribe>),
     /// A general stream is.
@@ -26,7 +29,7 @@ pub(super) enum Durable {
 }
 
 /// What an earlier daemon did about a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Inherited {
     /// Where it was sent last.
     pub(crate) sent: Option<Sent>,
@@ -34,17 +37,34 @@ pub(crate) struct Inherited {
     pub(crate) attempts: u32,
     /// Whether the server asked the client something on its account.
     pub(crate) was_asked: bool,
+    /// Whether the earlier daemon still waits for the answer, and relays it.
+    pub(crate) is_relayed: bool,
+    news: Mutex<Option<News>>,
+}
+
+impl Inherited {
+    /// What the earlier daemon relays, for whoever asks first.
+    pub(crate) fn news(&self) -> Option<News> {
+        mainstay_core::lock(&self.news).take()
+    }
+
+    /// Whether the run that it was sent to can still answer, here or to the earlier daemon.
+    pub(crate) fn can_be_answered(&self) -> bool {
+        self.is_relayed || matches!(self.sent, Some(Sent { line: Some(_), .. }))
+    }
 }
 
 impl Stream {
     /// The stream of a request as an earlier daemon had it, to be resumed.
-    pub(super) fn taken_up(record: StreamRecord, scribe: Scribe) -> Arc<Self> {
+    pub(super) fn taken_up(record: StreamRecord, scribe: Scribe, news: Option<News>) -> Arc<Self> {
         let StreamRecord { key: _, request: _, sent, attempts, said, answer } = record;
         let is_question =
             |(_, text): &(u64, Bytes)| matches!(frame::scan(text), Ok(Frame::Request { .. }));
         let was_asked = said.iter().any(is_question);
         let mut stream = Self::with(Log::restored(&log::REQUEST, said, answer), true);
-        stream.inherited = Some(Box::new(Inherited { sent, attempts, was_asked }));
+        let (is_relayed, news) = (news.is_some(), Mutex::new(news));
+        stream.inherited =
+            Some(Box::new(Inherited { sent, attempts, was_asked, is_relayed, news }));
         stream.lock().durable = Durable::Request(Box::new(scribe));
         Arc::new(stream)
     }
@@ -74,9 +94,10 @@ impl Stream {
     /// Nobody needs what was written down of it.
     pub(super) fn strike(&self) {
         let mut shared = self.lock();
-        if let Durable::Request(scribe) = std::mem::replace(&mut shared.durable, Durable::No) {
+        if let Durable::Request(scribe) = &shared.durable {
             // If another daemon has taken over, it decides that.
             scribe.note(StreamNews::Over);
+            shared.durable = Durable::No;
         }
     }
 
@@ -94,6 +115,7 @@ impl Stream {
                     return Noted::Never;
                 }
             }
+            Durable::Relayed => return Noted::Never,
             Durable::No | Durable::Never | Durable::General(_) => {}
         }
         shared.sent = Some(sent);
@@ -103,9 +125,39 @@ impl Stream {
     /// Whether a later daemon would go on with it.
     pub(crate) fn is_written_down(&self) -> bool {
         match self.lock().durable {
-            Durable::Request(_) | Durable::General(_) => true,
+            Durable::Request(_) | Durable::Relayed | Durable::General(_) => true,
             Durable::No | Durable::Never => false,
         }
+    }
+
+    /// Begins to relay its request to another daemon, if this one has sent it to a run that answers only to who sent it.
+    /// The reader gets what is said from now on.
+    pub(super) fn relay(self: &Arc<Self>) -> Option<Reader> {
+        let mut shared = self.lock();
+        let is_bound = matches!(shared.durable, Durable::Request(_))
+            && matches!(shared.sent, Some(Sent { line: None, .. }));
+        if !is_bound || shared.log.has_ended() || shared.is_closed {
+            return None;
+        }
+        shared.durable = Durable::Relayed;
+        let last = shared.log.last();
+        drop(shared);
+        Some(self.reader(Start::After(last)))
+    }
+
+    /// Whether its request is [relayed](Self::relay).
+    pub(crate) fn is_relayed(&self) -> bool {
+        matches!(self.lock().durable, Durable::Relayed)
+    }
+
+    /// Whether another daemon that takes over does not go on with it, or goes on with it without this one's help.
+    pub(super) fn is_done_here(&self) -> bool {
+        self.is_finished() || self.is_relayed()
+    }
+
+    /// The number of the newest message.
+    pub(crate) fn last(&self) -> u64 {
+        self.lock().log.last()
     }
 
     /// Its request takes long, and cannot be written down.
@@ -113,16 +165,10 @@ impl Stream {
         self.lock().durable = Durable::Never;
     }
 
-    /// Whether its request takes long and no later daemon could answer it: it is not written down, or is
-    /// with a run that answers only to who sent it.
+    /// Whether its request takes long and no later daemon could answer it.
     pub(crate) fn is_bound(&self) -> bool {
         let shared = self.lock();
-        !shared.log.has_ended()
-            && match shared.durable {
-                Durable::Never => true,
-                Durable::Request(_) => matches!(shared.sent, Some(Sent { line: None, .. })),
-                Durable::No | Durable::General(_) => false,
-            }
+        !shared.log.has_ended() && matches!(shared.durable, Durable::Never)
     }
 
     /// What an earlier daemon did about its request, if it is not of this one.
@@ -147,7 +193,7 @@ impl Shared {
     /// Notes a message that is in the log by now. False if that is forbidden.
     pub(super) fn note_message(&mut self, message: Bytes) -> bool {
         match &self.durable {
-            Durable::No | Durable::Never => true,
+            Durable::No | Durable::Never | Durable::Relayed => true,
             Durable::Request(_) | Durable::General(_) if self.audience == Audience::ForGood => true,
             Durable::Request(scribe) | Durable::General(scribe) => {
                 scribe.note(StreamNews::Said(self.log.last(), message)).may_act()
@@ -158,7 +204,7 @@ impl Shared {
     /// Notes the answer, which is in the log by now. False if that is forbidden.
     pub(super) fn note_answer(&mut self, answer: Bytes) -> bool {
         match &self.durable {
-            Durable::No | Durable::Never | Durable::General(_) => true,
+            Durable::No | Durable::Never | Durable::Relayed | Durable::General(_) => true,
             Durable::Request(scribe) => {
                 scribe.note(StreamNews::Answered(self.log.last(), answer)).may_act()
             }

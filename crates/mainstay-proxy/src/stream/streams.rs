@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 
-use super::{EventId, Start, Stream};
+use super::{EventId, Reader, Start, Stream};
 use crate::gate::{Gate, Scribe};
+use crate::hub::relay::News;
 use crate::record::{StreamKey, StreamRecord};
 
 /// How many finished streams are kept, for clients that lost the end of one.
@@ -134,13 +135,14 @@ impl Streams {
         &self,
         record: StreamRecord,
         request: Option<&str>,
+        news: Option<News>,
     ) -> Option<(EventId, Arc<Stream>)> {
         if record.request.is_none() {
             self.general.restore(record.said);
             return None;
         }
         let number = record.key.number;
-        let stream = Stream::taken_up(record, self.scribe(number)?);
+        let stream = Stream::taken_up(record, self.scribe(number)?, news);
         let id = self.lock().insert(number, &stream, request.map(Arc::from));
         Some((id, stream))
     }
@@ -157,11 +159,19 @@ impl Streams {
         self.lock().waiting().filter_map(|kept| Some(kept.request.as_deref()?.to_owned())).collect()
     }
 
+    /// The requests that only this daemon can finish, by the numbers of their streams. Another one takes over; from here
+    /// on these readers get what is said in them, and nothing of it is written down.
+    pub(crate) fn relayed(&self) -> Vec<(u64, Reader)> {
+        let table = self.lock();
+        let relay = |kept: &Kept| Some((kept.number, kept.stream.relay()?));
+        table.kept.iter().filter_map(relay).collect()
+    }
+
     /// Another daemon takes over: all that it will go on with ends here. An answer that is there is still
     /// read here, because it may not be written down.
     pub(crate) fn hand_over(&self) {
         self.general.cancel();
-        for kept in self.lock().kept.iter().filter(|kept| !kept.stream.is_finished()) {
+        for kept in self.lock().kept.iter().filter(|kept| !kept.stream.is_done_here()) {
             kept.stream.cancel();
         }
     }

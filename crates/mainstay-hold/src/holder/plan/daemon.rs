@@ -16,8 +16,9 @@ pub(super) const YIELD: Limit = Limit::new(3_000, "it did not give way within 3 
 /// How long a successor may take until it serves.
 pub(super) const BE_READY: Limit = Limit::new(10_000, "it was not ready within 10 s");
 
-/// How long one that has yielded may finish what it has begun.
-pub(super) const LEAVE: Limit = Limit::new(30_000, "it did not leave within 30 s");
+/// How long one that has yielded may finish what it has begun. It stays up to 10 minutes for calls that only it can
+/// finish.
+pub(super) const LEAVE: Limit = Limit::new(630_000, "it did not leave within 10.5 minutes");
 
 /// How long a daemon that was sent a signal may take to say that it ends.
 pub(super) const HEED: Limit = Limit::new(10_000, "it did not heed a signal within 10 s");

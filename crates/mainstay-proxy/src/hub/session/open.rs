@@ -18,8 +18,9 @@ pub(super) struct Open {
 impl Open {
     /// Whether an earlier daemon has sent it to the run of that generation, which can still answer.
     pub(super) fn was_sent_to(&self, generation: u64) -> bool {
-        let sent = self.stream.inherited().and_then(|inherited| inherited.sent);
-        sent.is_some_and(|sent| sent.generation == generation && sent.line.is_some())
+        let Some(inherited) = self.stream.inherited() else { return false };
+        let is_there = inherited.sent.is_some_and(|sent| sent.generation == generation);
+        is_there && inherited.can_be_answered()
     }
 }
 

@@ -235,7 +235,7 @@ proptest! {
         prop_assert_eq!(record.is_some(), written_down);
         if let Some(record) = record {
             let (next, ..) = session();
-            let (taken_up, _stream) = next.take_up(record, Some("7")).unwrap();
+            let (taken_up, _stream) = next.take_up(record, Some("7"), None).unwrap();
             prop_assert_eq!(&taken_up, &id, "the same events as before");
             let last = back.min(seen);
             match next.find(&id.at(last)) {

@@ -401,7 +401,7 @@ async fn lines_count_as_heard_when_nothing_of_them_can_be_lost() {
 async fn a_frozen_hub_does_nothing_any_more() {
     let mut scene = Scene::new("poke").await;
     let heard = *scene.server.heard.borrow();
-    soon(scene.world.hubs.hand_over()).await;
+    soon(scene.world.hubs.hand_over(false)).await;
     let noted = scene.world.notes.noted();
     let records = scene.world.notes.records();
     scene.server.returns(&scene.call, "done").await;
@@ -429,7 +429,7 @@ async fn a_hand_over_waits_for_requests_to_be_answered_or_written_down() {
     server.reads_call("slow").await;
     let heard = *server.heard.borrow();
     let hubs = std::sync::Arc::clone(&world.hubs);
-    let handing_over = tokio::spawn(async move { hubs.hand_over().await });
+    let handing_over = tokio::spawn(async move { hubs.hand_over(false).await });
     server.returns(&fast, "done").await;
     server.logs("error", "also heard").await;
     assert_eq!(text(&desk.reads().await), "done");

@@ -1,15 +1,13 @@
 //! Streams over HTTP that are resumed at another daemon.
 
-use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 
 use mainstay_proxy::front::http::{
     Allowed, Callers, Config, ConnectionBudget, Drain, Limits, PassedOn, Scope, serve,
 };
 use mainstay_proxy::front::{Core as _, Session as _};
+use mainstay_proxy::{RelayNews, RelayedCall};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -145,7 +143,7 @@ async fn a_call_that_was_committed_is_answered_by_the_next_daemon() {
 /// Stops a listener for a hand-over.
 async fn hands_over(door: Door, world: &World) -> Vec<PassedOn> {
     door.stop.send(Drain::HandOver).unwrap();
-    soon(world.hubs.hand_over()).await;
+    soon(world.hubs.hand_over(false)).await;
     soon(door.served).await.unwrap()
 }
 
@@ -166,7 +164,7 @@ async fn at_a_hand_over_no_request_is_lost_and_no_connection_is_closed() {
     door.stop.send(Drain::HandOver).unwrap();
     server.says(&answer(&young_call)).await;
     assert!(young.sees("done").await.contains(r#""id":8,"#));
-    soon(world.hubs.hand_over()).await;
+    soon(world.hubs.hand_over(false)).await;
     let passed_on = soon(door.served).await.unwrap();
     assert_eq!(passed_on.len(), 3, "{passed_on:?}");
     assert_eq!(passed_on.iter().filter(|it| it.response.is_some()).count(), 2);
@@ -248,19 +246,69 @@ async fn a_client_that_leaves_between_two_daemons_harms_nobody() {
     wire.sees("done").await;
 }
 
+/// The next daemon, to which this one has given way, and what this one still tells it.
+async fn takes_over(world: &World, door: Door) -> (World, Vec<PassedOn>, Vec<RelayedCall>) {
+    door.stop.send(Drain::HandOver).unwrap();
+    let relayed = soon(world.hubs.hand_over(true)).await;
+    let passed_on = soon(door.served).await.unwrap();
+    (world.replaced(), passed_on, relayed)
+}
+
 #[tokio::test]
-async fn a_slow_call_of_a_server_that_speaks_http_binds_its_daemon() {
+async fn the_old_daemon_finishes_a_call_of_a_server_that_speaks_http() {
     let (world, mut site) = (World::new(), Site::new().await);
-    world.is_served_by(&site).await;
+    let run = world.is_served_by(&site).await;
     let session = opens(&world).await;
     let door = Door::of(&world, Vec::new()).await;
     soon(world.hubs.unbound()).await;
     let mut wire = door.asks(&session, "POST", "", &call(7)).await;
     let call = site.call("poke").await;
     wire.is_primed().await;
-    let mut unbound = pin!(world.hubs.unbound());
-    assert!(poll_fn(|cx| Poll::Ready(unbound.as_mut().poll(cx).is_pending())).await);
+    soon(world.hubs.unbound()).await;
+    let (next, passed_on, mut relayed) = takes_over(&world, door).await;
+    assert_eq!((passed_on.len(), relayed.len()), (1, 1));
+    let door = Door::of(&next, passed_on).await;
+    next.finds_site(&site, &run).await;
+
+    // A third daemon hears of it, too.
+    let (third, passed_on, none) = takes_over(&next, door).await;
+    assert_eq!((passed_on.len(), none.len()), (1, 0), "the second one has not sent it");
+    let _door = Door::of(&third, passed_on).await;
+    third.finds_site(&site, &run).await;
+    let key = relayed[0].key.clone();
+    third.hubs.relays().claim(std::slice::from_ref(&key));
+    third.hubs.relays().give_up_unclaimed();
     call.returns("done").await;
-    wire.sees("done").await;
-    soon(unbound).await;
+    let news = soon(relayed[0].next()).await;
+    assert!(matches!(news, RelayNews::Answered(_)), "{news:?}");
+    third.hubs.relays().deliver(&key, news).await;
+    assert!(wire.sees("0\r\n\r\n").await.contains(r#""id":7,"#));
+}
+
+#[tokio::test]
+async fn what_the_old_daemon_cannot_finish_is_decided_by_the_new_one() {
+    for is_claimed in [true, false] {
+        let (world, mut site) = (World::new(), Site::new().await);
+        let run = world.is_served_by(&site).await;
+        let session = opens(&world).await;
+        let door = Door::of(&world, Vec::new()).await;
+        let mut wire = door.asks(&session, "POST", "", &call(7)).await;
+        let call = site.call("poke").await;
+        wire.is_primed().await;
+        let (next, passed_on, mut relayed) = takes_over(&world, door).await;
+        let _door = Door::of(&next, passed_on).await;
+        next.finds_site(&site, &run).await;
+        let key = relayed[0].key.clone();
+        if is_claimed {
+            next.hubs.relays().claim(std::slice::from_ref(&key));
+            drop(call);
+            let news = soon(relayed[0].next()).await;
+            assert_eq!(news, RelayNews::Lost, "the server has closed the connection");
+            next.hubs.relays().deliver(&key, news).await;
+        } else {
+            next.hubs.relays().give_up_unclaimed();
+        }
+        let events = wire.sees("0\r\n\r\n").await;
+        assert!(events.contains("effect is unknown"), "{is_claimed}: {events}");
+    }
 }

@@ -76,14 +76,23 @@ impl World {
         self.killed_with(settings())
     }
 
+    /// A daemon that this one has given way to.
+    fn replaced(&self) -> Self {
+        self.followed_by(settings(), true)
+    }
+
     fn killed_with(&self, settings: Settings) -> Self {
+        self.followed_by(settings, false)
+    }
+
+    fn followed_by(&self, settings: Settings, has_given_way: bool) -> Self {
         let world = Self::on(Arc::new(self.notes.copied()), settings, None);
         world.generation.store(self.generation.load(Ordering::Relaxed), Ordering::Relaxed);
         for record in world.notes.records() {
             world.hub.restore(record);
         }
         for record in world.notes.streams() {
-            assert!(world.hub.take_up(record), "its session was kept");
+            assert!(world.hubs.take_up(&world.hub, record, has_given_way), "its session was kept");
         }
         world
     }

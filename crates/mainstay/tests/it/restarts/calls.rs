@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::scene::{Blow, NAME, SLOW, Scene, lines, say};
 use crate::env::{TestEnv, free_port, kill, pid_of, until, until_dead};
 use crate::proxy::client::text_of;
-use crate::proxy::raw::{BOTH, JSON, Raw, Response, call};
+use crate::proxy::raw::{BOTH, JSON, Raw, Response, call, request};
+use crate::stand_in::Client;
 
 #[test]
 fn slow_calls_are_answered_once_after_a_kill() {
@@ -164,7 +165,7 @@ fn an_http_server_is_kept_and_executes_nothing_twice() {
     }
 }
 
-/// The server's answer comes on a connection that ends with the daemon. A reload waits for it; if it is
+/// The server's answer comes on a connection of the old daemon, which stays for it at a reload. If it is
 /// lost with a daemon that was killed, that is said.
 fn http_server_kept(blow: Blow) {
     let env = TestEnv::new();
@@ -189,6 +190,61 @@ fn http_server_kept(blow: Blow) {
     }
     assert_eq!(say(&session, 3, "count", &json!({})), "2", "{blow:?}: its memory is kept");
     assert_eq!(lines(&effects), 1, "{blow:?}");
+    scene.assert_server_kept();
+}
+
+/// Only the old daemon can finish them. The new one serves everything else at once.
+#[test]
+fn calls_of_an_http_server_are_finished_by_the_old_daemon_after_reloads() {
+    let env = TestEnv::new();
+    let effects = env.work().join("effects");
+    let port = free_port().to_string();
+    let options = ["--transport", "streamable-http", "--target-port", &port];
+    let scene = Scene::in_env(env, &options, &["--http", &format!("127.0.0.1:{port}")]);
+    let versions = ["2025-06-18", "2025-11-25"];
+    let sessions = versions.map(|version| Raw::open_with(&scene.url, None, version));
+    let mut line = Client::spawn(scene.env.command(["connect", NAME]));
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {},
+        "clientInfo": {"name": "line", "version": "1"}});
+    line.say(&request(1, "initialize", &params).to_string());
+    assert_eq!(line.message()["id"], 1);
+    line.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string());
+    let slow = |id, ms| call(id, "append", &json!({"path": effects, "line": "x", "ms": ms}));
+    line.say(&slow(2, 3 * SLOW).to_string());
+    let started = |count| {
+        until("the server has them", || (lines(&effects) == count).then_some(()));
+    };
+    thread::scope(|scope| {
+        let answer = |session: &Raw, accept, call: &Value| {
+            let answer = session.post(accept, call).answer();
+            assert_eq!(text_of(&answer["result"], 0), "appended", "{answer}");
+        };
+        let mut open = Vec::new();
+        for session in &sessions {
+            open.push(scope.spawn(move || answer(session, BOTH, &slow(2, 3 * SLOW))));
+            open.push(scope.spawn(move || answer(session, JSON, &slow(3, 3 * SLOW))));
+        }
+        started(5);
+        let old = scene.env.daemon();
+        Blow::Reload.strike(&scene.env);
+        assert!(open.iter().all(|call| !call.is_finished()), "the reload does not wait for them");
+        for session in &sessions {
+            // One that is a few milliseconds old when the daemon is replaced.
+            open.push(scope.spawn(move || answer(session, BOTH, &slow(4, SLOW))));
+        }
+        started(7);
+        let second = scene.env.daemon();
+        Blow::Reload.strike(&scene.env);
+        assert_eq!(say(&sessions[0], 5, "count", &json!({})), "1");
+        for call in open {
+            call.join().unwrap();
+        }
+        let answer = line.message();
+        assert_eq!((&answer["id"], text_of(&answer["result"], 0)), (&json!(2), "appended".into()));
+        until_dead(old);
+        until_dead(second);
+    });
+    assert_eq!(lines(&effects), 7, "each was executed once");
     scene.assert_server_kept();
 }
 

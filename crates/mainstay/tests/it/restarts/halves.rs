@@ -1,5 +1,6 @@
 //! Requests of which a daemon that gives way has only a half.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::Stdio;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::scene::{NAME, Scene};
+use crate::env::until;
 use crate::proxy::client::text_of;
 use crate::proxy::raw::{BOTH, JSON, Raw, call, parts};
 
@@ -29,8 +31,6 @@ fn a_request_with_half_a_head_at_a_reload_is_answered() {
 fn answered(part: fn(usize, usize) -> usize) {
     let scene = Scene::new(&[], &[]);
     let session = scene.raw();
-    let mut listening = session.get(None);
-    listening.event().expect("the general stream begins");
     let (head, body) = request(&scene, &session);
     let text = [&*head, &*body].concat();
     let (first, rest) = text.split_at(part(head.len(), body.len()));
@@ -42,7 +42,10 @@ fn answered(part: fn(usize, usize) -> usize) {
 
     let mut reload = scene.env.command(["daemon", "reload"]);
     let mut reload = reload.stderr(Stdio::null()).spawn().unwrap();
-    while listening.event().is_some_and(|event| !event.data.is_empty() || event.id.is_some()) {}
+    let log = scene.env.mainstay_home().join("state/daemon.log");
+    until("the daemon gives way", || {
+        fs::read_to_string(&log).unwrap_or_default().contains("giving way").then_some(())
+    });
     stream.write_all(rest.as_bytes()).expect("the connection is still there");
     let response = read(&stream);
     assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
