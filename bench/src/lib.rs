@@ -7,6 +7,7 @@
 //! - [`proxy`]: what Mainstay costs and bears as a proxy, beside its peers (binary `proxy-bench`);
 //! - [`restarts`]: what clients notice of the daemon's own restarts (binary `restart-bench`);
 //! - [`seeds`]: the whole promise on one screen, each row with its figure (binary `seeds`);
+//! - [`chaos`]: faults in a random order, and whether clients were told the truth (binary `chaos`);
 //! - [`clients`]: what an edit of a client's file takes, and that it does no harm (binary `client-bench`);
 //! - [`state`]: whether the state survives whatever kills who changes it (binary `state-bench`).
 //!
@@ -16,6 +17,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 
 mod answer;
+pub mod chaos;
 pub mod clients;
 pub mod docker;
 pub mod fixture;

@@ -256,6 +256,21 @@ impl Instance {
         self.kill_the_rest().await
     }
 
+    /// The same, but gives what was still there.
+    pub(crate) async fn processes_after_end(&self) -> Result<Vec<String>, BenchError> {
+        for goodbye in [&["rm", "--all"][..], &["daemon", "stop"]] {
+            self.mainstay(goodbye).await?;
+        }
+        let deadline = Instant::now() + END_LIMIT;
+        while !self.processes()?.is_empty() && Instant::now() < deadline {
+            sleep(POLL).await;
+        }
+        let rest = self.processes()?.into_iter();
+        let rest = rest.map(|process| format!("{} ({})", process.command, process.pid)).collect();
+        self.kill_the_rest().await?;
+        Ok(rest)
+    }
+
     /// More than one round, because what is killed may be replaced by what is not killed yet.
     async fn kill_the_rest(&self) -> Result<(), BenchError> {
         let deadline = Instant::now() + END_LIMIT;

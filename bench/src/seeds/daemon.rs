@@ -71,7 +71,7 @@ pub(super) async fn reloaded(stage: &mut Stage<'_>) -> Result<Seen, BenchError> 
 
 pub(super) async fn updated(stage: &mut Stage<'_>) -> Result<Seen, BenchError> {
     let old = stage.instance.daemon().await?.version;
-    let (file, new) = newer(stage, &old)?;
+    let (file, new) = newer_program(stage.bin, &old)?;
     let command = ["update", "--from", &file.to_string_lossy()];
     let Replaced { saw, longest } = replaced(stage, &command).await?;
     let now = stage.instance.daemon().await?.version;
@@ -197,12 +197,12 @@ async fn until_refused(address: SocketAddr) -> Result<Instant, BenchError> {
 }
 
 /// The installed program as if it were of a later version: the same program but for these bytes.
-fn newer(stage: &Stage<'_>, old: &str) -> Result<(PathBuf, String), BenchError> {
+pub(crate) fn newer_program(bin: &Path, old: &str) -> Result<(PathBuf, String), BenchError> {
     let (word, rest) = old.split_at_checked(WORD).unwrap_or((old, ""));
     let later = word.replace(|c: char| c.is_ascii_digit(), "9");
     let new = format!("{later}{rest}");
-    let file = stage.bin.join("newer");
-    let program = fs::read(stage.bin.join("mainstay")).map_err(BenchError::SetUp)?;
+    let file = bin.join("newer");
+    let program = fs::read(bin.join("mainstay")).map_err(BenchError::SetUp)?;
     let patched = patch(program, word.as_bytes(), later.as_bytes());
     fs::write(&file, patched).map_err(BenchError::SetUp)?;
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).map_err(BenchError::SetUp)?;

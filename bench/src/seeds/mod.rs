@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 
 use crate::docker::{self, Engine};
 use crate::rig::{self, BenchError, Instance, Programs, unless_interrupted, with_instance};
+pub(crate) use daemon::newer_program;
 use screen::Screen;
 use stage::Stage;
 
@@ -61,7 +62,8 @@ pub fn run(options: &Options, out: &mut impl Write) -> Result<bool, BenchError> 
     let bin = tempfile::Builder::new().prefix("mainstay-seeds-").tempdir();
     let bin = bin.map_err(BenchError::SetUp)?;
     let engine = options.engine();
-    let programs = install(options.mainstay.as_deref(), bin.path()).map_err(BenchError::SetUp)?;
+    let programs =
+        copy_program(options.mainstay.as_deref(), bin.path()).map_err(BenchError::SetUp)?;
     let programs = match &engine {
         Some(engine) => programs.with_var("DOCKER_HOST", docker::host(&engine.socket())),
         None => programs,
@@ -72,7 +74,7 @@ pub fn run(options: &Options, out: &mut impl Write) -> Result<bool, BenchError> 
 }
 
 /// Copies the program to where an update may replace it.
-fn install(built: Option<&Path>, bin: &Path) -> std::io::Result<Programs> {
+pub(crate) fn copy_program(built: Option<&Path>, bin: &Path) -> std::io::Result<Programs> {
     let built = match built {
         Some(path) => path.to_owned(),
         None => std::env::current_exe()?.with_file_name("mainstay"),
