@@ -7,6 +7,7 @@
 
 mod cause;
 mod inherit;
+mod interruption;
 mod name;
 pub mod panics;
 mod policy;
@@ -18,6 +19,7 @@ mod unit;
 
 pub use cause::{Cause, Exit};
 pub use inherit::is_inherited;
+pub use interruption::Interruption;
 pub use name::{NameError, RunId, ServerName};
 pub use panics::lock;
 pub use policy::{OnStop, RestartPolicy, StableFrom};

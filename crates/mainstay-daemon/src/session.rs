@@ -241,6 +241,7 @@ pub(crate) async fn establish(
                 written: stdio.written,
                 heard: stdio.heard,
                 past: stdio.past,
+                interruptions: stdio.interruptions,
             })
         }
         Transport::StreamableHttp { port, path } => {

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use mainstay_core::{Cause, Exit, RunId, ServerName, ServerSpec};
+use mainstay_core::{Cause, Exit, Interruption, RunId, ServerName, ServerSpec};
 use tokio::sync::{broadcast, mpsc, watch};
 
 pub use docker::{DockerConfig, DockerEngine, Pulled};
@@ -204,6 +204,9 @@ pub struct Stdio {
     /// What the server may have written while nobody was attached, for whoever waits for an answer; some
     /// of it may have been told before. None if all of it comes with `from_server`.
     pub past: Option<Vec<Bytes>>,
+    /// Tells of every interruption of the connection, when it is over. None if there can be none while the
+    /// server lives.
+    pub interruptions: Option<watch::Receiver<Interruption>>,
 }
 
 /// Where a run that speaks HTTP is reached.

@@ -422,6 +422,7 @@ impl Engine for FakeEngine {
             written: watch::channel(0).1,
             heard: watch::channel(0).0,
             past: None,
+            interruptions: None,
         })
     }
 

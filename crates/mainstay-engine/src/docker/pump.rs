@@ -18,6 +18,7 @@ use std::time::Duration;
 use bollard::container::{AttachContainerResults, LogOutput};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
+use mainstay_core::Interruption;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -67,6 +68,7 @@ pub(crate) struct Pump {
     connected: Arc<AtomicBool>,
     quiet: watch::Receiver<bool>,
     written: watch::Receiver<u64>,
+    interruptions: watch::Receiver<Interruption>,
     /// What was written before there was a pump, until somebody takes the lines.
     earlier: Mutex<Vec<Bytes>>,
 }
@@ -122,6 +124,8 @@ impl Pump {
         let connected = Arc::new(AtomicBool::new(false));
         let (told_quiet, quiet) = watch::channel(false);
         let (told_written, written) = watch::channel(0);
+        let none_yet = Interruption { written: 0, at: Instant::now().into_std() };
+        let (told_interruptions, interruptions) = watch::channel(none_yet);
         let (hand_on, to_writer) = mpsc::channel(8);
         let reader = Reader {
             speech,
@@ -134,6 +138,7 @@ impl Pump {
             consumer: None,
             junk: None,
             seam: None,
+            lost: None,
             finishing: false,
             connected: Arc::clone(&connected),
             quiet: told_quiet,
@@ -142,10 +147,11 @@ impl Pump {
         tasks.spawn(async move {
             tokio::select! {
                 () = reader.run(lost) => {}
-                () = writer::write(to_writer, told_written) => {}
+                () = writer::write(to_writer, told_written, told_interruptions) => {}
             }
         });
-        Self { orders, heard, connected, quiet, written, earlier: Mutex::default() }
+        let earlier = Mutex::default();
+        Self { orders, heard, connected, quiet, written, interruptions, earlier }
     }
 
     /// Whoever takes the lines first is told that these were written before, perhaps to somebody else.
@@ -178,7 +184,8 @@ impl Pump {
         // The engine keeps its log whether anybody hears the lines or not.
         let (written, heard) = (self.written.clone(), watch::channel(0).0);
         let past = std::mem::take(&mut *lock(&self.earlier));
-        Ok(Stdio { to_server, from_server, junk, written, heard, past: Some(past) })
+        let (past, interruptions) = (Some(past), Some(self.interruptions.clone()));
+        Ok(Stdio { to_server, from_server, junk, written, heard, past, interruptions })
     }
 
     /// The run is over: waits, not longer than that, until all it said has been read. What nobody has
@@ -222,6 +229,8 @@ struct Reader {
     consumer: Option<mpsc::Sender<Bytes>>,
     junk: Option<mpsc::Receiver<Bytes>>,
     seam: Option<Seam>,
+    /// When the last connection was lost.
+    lost: Option<Instant>,
     finishing: bool,
     connected: Arc<AtomicBool>,
     quiet: watch::Sender<bool>,
@@ -255,6 +264,7 @@ impl Reader {
                 Step::Frame(frame) => self.take(frame),
                 Step::Silence => {
                     self.output = None;
+                    self.lost = Some(Instant::now());
                     self.close_seam();
                     self.connected.store(false, Ordering::Relaxed);
                     lost();
@@ -307,7 +317,7 @@ impl Reader {
                 if let Some(missed) = missed {
                     self.catch_up(missed);
                 }
-                self.writer.send(ToWriter::Input(input)).await.ok();
+                self.writer.send(ToWriter::Input(input, self.lost)).await.ok();
             }
             Order::Finish => self.finishing = true,
         }

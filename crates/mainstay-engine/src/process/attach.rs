@@ -59,7 +59,7 @@ pub(crate) async fn attach(
     };
     tasks.spawn(receiver.run(link.reader, incoming));
     tasks.spawn(send(link.writer, greeting.written, outgoing, to_log, confirm, written.clone()));
-    Ok(Stdio { to_server, from_server, junk, written, heard, past: None })
+    Ok(Stdio { to_server, from_server, junk, written, heard, past: None, interruptions: None })
 }
 
 /// Takes in what the shim says.

@@ -3,7 +3,8 @@
 //! A [`Call`] is told how each attempt ended and what the outlook is, and answers with the next step.
 //! It promises that
 //!
-//! - a request that may have been executed is sent again only if that is safe, and to one further run at most;
+//! - a request that may have been executed is sent again only if that is safe, and to one further run at most (to the
+//!   same run a few times, if it outlives the connection to it);
 //! - a request that cannot have been executed is sent to the next run;
 //! - nothing waits longer than the hold, and nothing waits for a run that will not come in time;
 //! - every sequence of steps ends with exactly one answer.
@@ -12,6 +13,8 @@
 //! its answer is waited for; if not, the request was lost with it.
 
 use std::time::{Duration, Instant};
+
+use super::lines::INTERRUPTIONS;
 
 /// After an attempt that reached nobody, a run that still counts as up is tried again after this time.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
@@ -48,6 +51,8 @@ pub(super) struct Call {
     ending: Option<(u64, Instant)>,
     replayed: bool,
     forgotten: u8,
+    /// How often the connection to a run was interrupted while it had the request.
+    interruptions: u8,
     /// The run that has it since an earlier daemon sent it there.
     with: Option<With>,
 }
@@ -93,6 +98,11 @@ pub(super) enum Loss {
         /// Whether the request may be executed twice.
         safe: bool,
     },
+    /// The connection to it was interrupted. It goes on, and may have seen the request.
+    Interrupted {
+        /// Whether the request may be executed twice.
+        safe: bool,
+    },
     /// It said that it does not know the session, and did nothing.
     Forgotten,
 }
@@ -132,6 +142,11 @@ pub(super) enum Verdict {
         /// The run that had it.
         generation: u64,
     },
+    /// The server is there, but the connection to it was interrupted; the effect of the request is unknown.
+    Interrupted {
+        /// The run that had it.
+        generation: u64,
+    },
     /// The server stopped during the request twice.
     Poison {
         /// The run that had it last.
@@ -158,6 +173,7 @@ impl Call {
             ending: None,
             replayed: false,
             forgotten: 0,
+            interruptions: 0,
             with: None,
         }
     }
@@ -169,7 +185,7 @@ impl Call {
 
     /// Whether the request was sent a second time although the server may have seen it.
     pub(super) fn was_replayed(&self) -> bool {
-        self.replayed
+        self.replayed || self.interruptions > 0
     }
 
     /// Since when the request has been held, if it was.
@@ -239,6 +255,10 @@ impl Call {
             Loss::Unsent => self.avoid = Some((generation, now + TRY_AGAIN)),
             Loss::Forgotten if self.forgotten < FORGETFUL => self.forgotten += 1,
             Loss::Forgotten => self.doom = doom(Verdict::Forgetful),
+            Loss::Interrupted { safe: true } if self.interruptions < INTERRUPTIONS => {
+                self.interruptions += 1;
+            }
+            Loss::Interrupted { .. } => self.doom = doom(Verdict::Interrupted { generation }),
             Loss::Sent { safe: true } if !self.replayed => {
                 self.replayed = true;
                 self.broke_off = Some(generation);

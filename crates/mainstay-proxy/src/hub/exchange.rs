@@ -172,6 +172,7 @@ impl From<Unanswered> for Failure {
         match unanswered {
             Unanswered::Gone { sent: true } => Self::Lost(Fate::Sent),
             Unanswered::Gone { sent: false } => Self::Lost(Fate::Unsent),
+            Unanswered::Interrupted => Self::Lost(Fate::Interrupted),
             Unanswered::Protocol(error) => Self::Unusable(error),
         }
     }
@@ -182,6 +183,8 @@ impl From<Unanswered> for Failure {
 pub(super) enum Fate {
     Unsent,
     Sent,
+    /// It was lost with the connection, and the run goes on.
+    Interrupted,
     Forgotten,
 }
 
@@ -273,8 +276,9 @@ impl<'a> Exchange<'a> {
         let progress = self.progress.as_ref();
         match &run.link {
             RunLink::Lines(lane) => {
-                let asked = lane.ask(self.session, self.message, self.out, progress).await;
-                asked.map_err(Failure::from)
+                let is_safe = || self.is_safe(run.generation);
+                let asked = lane.ask(self.session, self.message, self.out, progress, is_safe);
+                asked.await.map_err(Failure::from)
             }
             RunLink::Http(http) => {
                 self.session.http().ask(http, self.session, self.message, self.out, progress).await
@@ -289,7 +293,8 @@ impl<'a> Exchange<'a> {
         let news = inherited.and_then(Inherited::news);
         match (&run.link, id, news) {
             (RunLink::Lines(lane), Some(id), _) => {
-                lane.rejoin(self.message, id).await.map_err(Failure::from)
+                let is_safe = || self.is_safe(run.generation);
+                lane.rejoin(self.message, id, is_safe).await.map_err(Failure::from)
             }
             (RunLink::Http(_), None, Some(mut news)) => {
                 let push = |number, message| {
@@ -339,12 +344,14 @@ impl<'a> Exchange<'a> {
         }
         match (&run.link, fate) {
             (RunLink::Http(_), Fate::Unsent) => self.session.hub().unreachable(run.generation),
-            (RunLink::Http(_), Fate::Sent | Fate::Forgotten) | (RunLink::Lines(_), _) => {}
+            (RunLink::Http(_), Fate::Sent | Fate::Interrupted | Fate::Forgotten)
+            | (RunLink::Lines(_), _) => {}
         }
         let loss = match fate {
             Fate::Unsent => Loss::Unsent,
             Fate::Forgotten => Loss::Forgotten,
             Fate::Sent => Loss::Sent { safe: self.is_safe(run.generation) },
+            Fate::Interrupted => Loss::Interrupted { safe: self.is_safe(run.generation) },
         };
         self.call.lost(now(), run.generation, loss);
     }
@@ -410,6 +417,7 @@ impl<'a> Exchange<'a> {
         let run = match verdict {
             Verdict::Unknown { generation }
             | Verdict::Severed { generation }
+            | Verdict::Interrupted { generation }
             | Verdict::Poison { generation }
             | Verdict::BrokenOff { generation } => Some(generation),
             Verdict::Down | Verdict::Late | Verdict::Removed | Verdict::Forgetful => None,

@@ -9,15 +9,18 @@
 //! So a lane knows of a request that an earlier daemon sent whether it can have reached the server, and hears
 //! its answer: such requests are [`Awaited`] from the beginning, before any line is read.
 
+mod interruption;
 mod reader;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::timeout;
 use tracing::debug;
 
 use self::reader::Reader;
@@ -33,6 +36,9 @@ use crate::upstream::{self, Hello, LineLink, MAX_LINE, UpstreamError};
 
 /// How many messages without an answer may wait for a server that does not read.
 const LATE: usize = 256;
+
+/// How often a request is made again because the connection to the server was interrupted.
+pub(super) const INTERRUPTIONS: u8 = 3;
 
 /// The part of an id that tells which line of the run bears the request.
 const LINE: u64 = 0xffff_ffff;
@@ -72,6 +78,8 @@ struct Router {
 struct Pending {
     /// The number of its line.
     line: u64,
+    /// When it was sent; none if an earlier daemon did.
+    sent: Option<Instant>,
     reply: oneshot::Sender<Reply>,
     /// The client's request that it stands for; none for one of our own.
     client: Option<Client>,
@@ -133,6 +141,11 @@ enum Reply {
     Gone {
         sent: bool,
     },
+    /// Request or answer may have been lost with a connection. If it is not, it comes here, within that time.
+    InDoubt {
+        reply: oneshot::Receiver<Reply>,
+        wait: Duration,
+    },
 }
 
 /// Why a request has no answer.
@@ -143,6 +156,8 @@ pub(super) enum Unanswered {
         /// Whether it may have seen the request.
         sent: bool,
     },
+    /// Request or answer was lost with a connection to the run, which goes on.
+    Interrupted,
     /// The server does not keep to the protocol.
     Protocol(UpstreamError),
 }
@@ -150,7 +165,7 @@ pub(super) enum Unanswered {
 impl LineLane {
     /// Takes over the lines of a run. What the server says of itself goes to the ear.
     pub(super) fn spawn(link: LineLink, beginning: Beginning, ear: Ear) -> Arc<Self> {
-        let LineLink { to_server, from_server, junk, written, heard, past } = link;
+        let LineLink { to_server, from_server, junk, written, heard, past, interruptions } = link;
         let Beginning { generation, first_id, gate, awaited } = beginning;
         let (end, ended) = watch::channel(false);
         let router = Mutex::new(Router::new(*written.borrow(), awaited));
@@ -166,6 +181,9 @@ impl LineLane {
             all_heard: AtomicBool::new(true),
             ended,
         });
+        if let Some(interruptions) = interruptions {
+            catch_panic::spawn(interruption::watch(Arc::downgrade(&lane), interruptions));
+        }
         let mut reader = Reader::new(Arc::clone(&lane), ear, junk, written, heard);
         // Its end is awaited through `closed`.
         drop(tokio::spawn(async move {
@@ -206,23 +224,27 @@ impl LineLane {
         params: Option<&RawValue>,
     ) -> Result<Box<RawValue>, UpstreamError> {
         let line = |id: u64| frame::in_one_line(frame::request(id, method, params));
-        let answer = match self.exchange(method, None, line).await {
-            Ok(answer) => answer,
-            Err(Unanswered::Gone { sent }) => {
-                return Err(UpstreamError::Closed { method: method.to_owned(), sent });
+        let closed = |sent| UpstreamError::Closed { method: method.to_owned(), sent };
+        for _ in 0..INTERRUPTIONS {
+            match self.exchange(method, None, || true, line).await {
+                Ok(answer) => return upstream::settled(method, &answer),
+                Err(Unanswered::Gone { sent }) => return Err(closed(sent)),
+                Err(Unanswered::Protocol(error)) => return Err(error),
+                // All that is asked here may be asked twice.
+                Err(Unanswered::Interrupted) => {}
             }
-            Err(Unanswered::Protocol(error)) => return Err(error),
-        };
-        upstream::settled(method, &answer)
+        }
+        Err(closed(true))
     }
 
-    /// Asks on behalf of a client. The answer bears our id.
+    /// Asks on behalf of a client. The answer bears our id. `is_safe` tells whether the request may be executed twice.
     pub(super) async fn ask(
         self: &Arc<Self>,
         session: &Session,
         message: &Parsed,
         out: &Arc<Stream>,
         progress: Option<&Arc<Progress>>,
+        is_safe: impl Fn() -> bool,
     ) -> Result<Parsed, Unanswered> {
         let client =
             Client { session: session.clone(), out: Arc::clone(out), progress: progress.cloned() };
@@ -233,7 +255,8 @@ impl LineLane {
                 None => message.with_id(&id),
             })
         };
-        self.exchange(message.method().map_or("", Method::as_str), Some(client), line).await
+        let method = message.method().map_or("", Method::as_str);
+        self.exchange(method, Some(client), is_safe, line).await
     }
 
     /// Waits for the answer to a request that an earlier daemon sent. It bears the id of then.
@@ -241,11 +264,12 @@ impl LineLane {
         self: &Arc<Self>,
         message: &Parsed,
         id: u64,
+        is_safe: impl Fn() -> bool,
     ) -> Result<Parsed, Unanswered> {
         let awaited = self.router().awaited.remove(&id);
         // Whoever is not awaited here has missed the run.
         let Some(replied) = awaited else { return Err(Unanswered::Gone { sent: true }) };
-        self.reply(message.method().map_or("", Method::as_str), id, replied).await
+        self.reply(message.method().map_or("", Method::as_str), id, is_safe, replied).await
     }
 
     /// Sends something that wants no answer. A server that has gone needs none.
@@ -314,13 +338,14 @@ impl LineLane {
         self: &Arc<Self>,
         method: &str,
         client: Option<Client>,
+        is_safe: impl Fn() -> bool,
         line: impl FnOnce(u64) -> Bytes,
     ) -> Result<Parsed, Unanswered> {
         let Ok(room) = self.to_server.reserve().await else {
             return Err(Unanswered::Gone { sent: false });
         };
         match self.send(room, method, client, line)? {
-            Some((id, replied)) => self.reply(method, id, replied).await,
+            Some((id, replied)) => self.reply(method, id, is_safe, replied).await,
             // Another daemon decides what becomes of it.
             None => std::future::pending().await,
         }
@@ -352,7 +377,8 @@ impl LineLane {
         }
         let (reply, replied) = oneshot::channel();
         router.lines += 1;
-        let pending = Pending { line: router.lines, reply, client };
+        let sent = Some(tokio::time::Instant::now().into_std());
+        let pending = Pending { line: router.lines, sent, reply, client };
         router.pending.insert(id, pending);
         room.send(text);
         Ok(Some((id, replied)))
@@ -372,10 +398,21 @@ impl LineLane {
         self: &Arc<Self>,
         method: &str,
         id: u64,
+        is_safe: impl Fn() -> bool,
         replied: oneshot::Receiver<Reply>,
     ) -> Result<Parsed, Unanswered> {
         let _given_up = GivenUp { lane: self, id };
-        match replied.await {
+        let mut outcome = replied.await;
+        while let Ok(Reply::InDoubt { reply, wait }) = outcome {
+            if is_safe() {
+                return Err(Unanswered::Interrupted);
+            }
+            outcome = match Box::pin(timeout(wait, reply)).await {
+                Ok(outcome) => outcome,
+                Err(_) => return Err(Unanswered::Interrupted),
+            };
+        }
+        match outcome {
             Ok(Reply::Answer(answer)) => Ok(answer),
             Ok(Reply::TooLong) => {
                 let what = format!("a line of more than {MAX_LINE} bytes");
@@ -390,7 +427,7 @@ impl LineLane {
             ))),
             Ok(Reply::Gone { sent }) => Err(Unanswered::Gone { sent }),
             // Whoever held it would have said so; to assume that it was sent is safe.
-            Err(_) => Err(Unanswered::Gone { sent: true }),
+            Ok(Reply::InDoubt { .. }) | Err(_) => Err(Unanswered::Gone { sent: true }),
         }
     }
 
@@ -422,7 +459,9 @@ impl Router {
                 // The other end was put away just now.
                 reply.send(Reply::Gone { sent: false }).ok();
             } else {
-                router.pending.insert(id, Pending { line: 0, reply, client: Some(client) });
+                router
+                    .pending
+                    .insert(id, Pending { line: 0, sent: None, reply, client: Some(client) });
             }
         }
         router

@@ -53,6 +53,10 @@ pub(super) fn verdict(
             "Mainstay was restarted during this call; its effect is unknown: check before you repeat it \
              (`{server}` itself is still running)"
         ),
+        Verdict::Interrupted { .. } => format!(
+            "the connection to the server was lost during this call; its effect is unknown: check before you \
+             repeat it (`{server}` itself is still running, and its container engine was away)"
+        ),
         Verdict::Poison { generation } => {
             let end = outlook.end_of(generation).map(AsRef::as_ref);
             let why = end.map_or("the connection to it broke", |why: &Reason| &why.text);
@@ -78,7 +82,9 @@ pub(super) fn cause(verdict: Verdict) -> &'static str {
         Verdict::Down => "refused",
         Verdict::Late => "hold-expired",
         Verdict::Removed => "removed",
-        Verdict::Unknown { .. } | Verdict::Severed { .. } => "effect-unknown",
+        Verdict::Unknown { .. } | Verdict::Severed { .. } | Verdict::Interrupted { .. } => {
+            "effect-unknown"
+        }
         Verdict::Poison { .. } => "died-twice",
         Verdict::BrokenOff { .. } => "broken-off",
         Verdict::Forgetful => "session-lost",

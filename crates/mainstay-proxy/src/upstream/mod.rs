@@ -7,6 +7,7 @@ mod hello;
 use std::fmt::Display;
 
 use bytes::Bytes;
+use mainstay_core::Interruption;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{mpsc, watch};
@@ -40,6 +41,8 @@ pub struct LineLink {
     /// earlier daemon. Only answers to requests that are still open count. None if all that was not heard
     /// comes with `from_server`.
     pub past: Option<Vec<Bytes>>,
+    /// Tells of every interruption of the link, when it is over. None if there can be none.
+    pub interruptions: Option<watch::Receiver<Interruption>>,
 }
 
 /// The way to a server.

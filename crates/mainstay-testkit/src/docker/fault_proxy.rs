@@ -84,6 +84,8 @@ struct State {
     requests: Vec<String>,
     /// All that was kept back for [`Fault::MuteEvents`].
     muted: Vec<u8>,
+    /// All that was kept from the engine for [`Fault::Stall`].
+    stalled: Vec<u8>,
     /// Both sides of every connection, also of those that have ended.
     connections: Vec<(Kind, [UnixStream; 2])>,
 }
@@ -99,6 +101,7 @@ impl FaultProxy {
             over: false,
             requests: Vec::new(),
             muted: Vec::new(),
+            stalled: Vec::new(),
             connections: Vec::new(),
         };
         let socket = dir.path().join("proxy.sock");
@@ -159,6 +162,12 @@ impl FaultProxy {
     /// Waits until an event with this text was kept back.
     pub fn wait_for_muted(&self, text: &str) {
         let is_in = |state: &State| String::from_utf8_lossy(&state.muted).contains(text);
+        self.shared.wait(text, is_in);
+    }
+
+    /// Waits until something with this text was kept from the engine.
+    pub fn wait_for_stalled(&self, text: &str) {
+        let is_in = |state: &State| String::from_utf8_lossy(&state.stalled).contains(text);
         self.shared.wait(text, is_in);
     }
 
@@ -357,6 +366,7 @@ impl Shared {
         let mut progress = Progress::default();
         loop {
             let read = from.read(&mut buffer)?;
+            self.note_stalled(source, &buffer[..read]);
             self.unless_stalled();
             if read == 0 {
                 self.unless_kept(source);
@@ -406,6 +416,14 @@ impl Shared {
     fn unless_held(&self, number: usize) {
         let held = |state: &mut State| state.holds_create(number) && !state.over;
         drop(self.changed.wait_while(self.state(), held).unwrap());
+    }
+
+    fn note_stalled(&self, source: Source, read: &[u8]) {
+        let mut state = self.state();
+        if state.has(Fault::Stall) && matches!(source, Source::Client) {
+            state.stalled.extend_from_slice(read);
+            self.changed.notify_all();
+        }
     }
 
     fn unless_stalled(&self) {

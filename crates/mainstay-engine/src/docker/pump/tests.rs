@@ -173,6 +173,21 @@ async fn a_line_that_was_cut_off_is_written_again_whole() {
 }
 
 #[tokio::test]
+async fn an_interruption_is_told_with_the_lines_that_were_written_before_it() {
+    let mut scene = Scene::new(Speech::Lines);
+    let mut line = scene.connect(1024, None).await;
+    let stdio = scene.attach().await;
+    let mut interruptions = stdio.interruptions.clone().unwrap();
+    stdio.to_server.send("one".into()).await.unwrap();
+    line.hears("one\n").await;
+    assert!(!interruptions.has_changed().unwrap(), "the first connection interrupts nothing");
+    scene.cut(line).await;
+    let _line = scene.connect(1024, Some(log_of(&[]))).await;
+    let told = timeout(LIMIT, interruptions.wait_for(|told| told.written > 0)).await;
+    assert_eq!(told.unwrap().unwrap().written, 1);
+}
+
+#[tokio::test]
 async fn the_last_lines_wait_for_whoever_takes_them() {
     let scene = Scene::new(Speech::Lines);
     let line = scene.connect(1024, None).await;

@@ -1,13 +1,16 @@
 //! Writing lines to a run, across connections.
 //!
 //! A line that was cut off when the connection broke was not complete, so no server has acted on it: it
-//! is written again, whole. A line that went out whole and that the engine lost on its way is lost.
+//! is written again, whole. A line that went out whole may have been lost on its way, if the engine died: whoever
+//! wrote it is told of the interruption.
 
 use std::pin::Pin;
 
 use bytes::Bytes;
+use mainstay_core::Interruption;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 /// The way to the standard input of a run.
 pub(super) type Input = Pin<Box<dyn AsyncWrite + Send>>;
@@ -16,12 +19,16 @@ pub(super) type Input = Pin<Box<dyn AsyncWrite + Send>>;
 pub(super) enum ToWriter {
     /// Lines to write, in place of those that it had.
     Lines(mpsc::Receiver<Bytes>),
-    /// A connection to write them to.
-    Input(Input),
+    /// A connection to write them to, and when the one before was lost, if there was one.
+    Input(Input, Option<Instant>),
 }
 
 /// Writes lines, one after the other, until nobody can give it any more.
-pub(super) async fn write(mut orders: mpsc::Receiver<ToWriter>, written: watch::Sender<u64>) {
+pub(super) async fn write(
+    mut orders: mpsc::Receiver<ToWriter>,
+    written: watch::Sender<u64>,
+    interruptions: watch::Sender<Interruption>,
+) {
     let mut lines: Option<mpsc::Receiver<Bytes>> = None;
     let mut input: Option<Input> = None;
     let mut pending: Option<Pending> = None;
@@ -39,7 +46,12 @@ pub(super) async fn write(mut orders: mpsc::Receiver<ToWriter>, written: watch::
             biased;
             order = orders.recv() => match order {
                 Some(ToWriter::Lines(new)) => lines = Some(new),
-                Some(ToWriter::Input(new)) => input = Some(new),
+                Some(ToWriter::Input(new, lost)) => {
+                    input = Some(new);
+                    if let Some(at) = lost.map(Instant::into_std) {
+                        interruptions.send_replace(Interruption { written: *written.borrow(), at });
+                    }
+                }
                 None => return,
             },
             line = outgoing(&mut lines), if free => pending = Some(Pending { line, cut: false }),

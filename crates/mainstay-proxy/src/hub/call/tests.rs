@@ -151,6 +151,23 @@ fn a_forgetful_server_is_asked_again_but_not_for_ever() {
     assert_eq!(call.step(now + REASON, Prospect::Up(1)), Step::Answer(Verdict::Forgetful));
 }
 
+#[test]
+fn what_was_lost_with_a_connection_is_sent_again_to_the_same_run_if_that_is_safe() {
+    let up = Prospect::Up(1);
+    let (now, mut call) = start();
+    for _ in 0..INTERRUPTIONS {
+        call.lost(now, 1, Loss::Interrupted { safe: true });
+        assert_eq!(call.step(now, up), Step::Send);
+    }
+    assert!(call.was_replayed());
+    let unknown = Step::Answer(Verdict::Interrupted { generation: 1 });
+    call.lost(now, 1, Loss::Interrupted { safe: true });
+    assert_eq!(call.step(now + REASON, up), unknown);
+    let (now, mut call) = start();
+    call.lost(now, 1, Loss::Interrupted { safe: false });
+    assert_eq!(call.step(now + REASON, up), unknown);
+}
+
 fn taken_up(can_answer: bool, attempts: u32) -> (Instant, Call) {
     let with = With { generation: 3, can_answer, attempts };
     (tokio::time::Instant::now().into_std(), Call::taken_up(HOLD, with))
@@ -221,6 +238,7 @@ fn loss(safe: bool) -> impl Strategy<Value = Option<Loss>> {
     prop_oneof![
         2 => Just(Some(Loss::Unsent)),
         2 => Just(Some(Loss::Sent { safe })),
+        1 => Just(Some(Loss::Interrupted { safe })),
         1 => Just(Some(Loss::Forgotten)),
         1 => Just(None),
     ]
@@ -251,7 +269,7 @@ proptest! {
             match call.step(now, prospect) {
                 Step::Send => {
                     let Prospect::Up(generation) = prospect else { panic!("sent to nobody") };
-                    executions += u32::from(matches!(loss, Some(Loss::Sent { .. }) | None));
+                    executions += u32::from(!matches!(loss, Some(Loss::Unsent | Loss::Forgotten)));
                     let Some(loss) = loss else {
                         answers += 1;
                         break;
@@ -281,6 +299,7 @@ proptest! {
         }
         prop_assert_eq!(answers, 1);
         // Two of them are at the same run, which may have ended before the second.
-        prop_assert!(executions <= if safe { 3 } else { 1 }, "{} executions", executions);
+        let most = if safe { 3 + u32::from(INTERRUPTIONS) } else { 1 };
+        prop_assert!(executions <= most, "{} executions", executions);
     }
 }

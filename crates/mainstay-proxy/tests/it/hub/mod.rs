@@ -11,6 +11,7 @@ mod desk;
 mod handshake;
 mod holding;
 mod http;
+mod interruptions;
 mod isolation;
 mod listening;
 mod lists;

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use mainstay_core::Interruption;
 use mainstay_proxy::{LineLink, Run};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::soon;
 
@@ -17,6 +18,7 @@ pub(super) struct Server {
     pub(super) stdout: mpsc::Sender<Bytes>,
     pub(super) junk: mpsc::Receiver<Bytes>,
     written: watch::Sender<u64>,
+    interruptions: watch::Sender<Interruption>,
     /// How many lines of it were heard.
     pub(super) heard: watch::Receiver<u64>,
     pub(super) run: Option<Arc<Run>>,
@@ -29,6 +31,8 @@ impl Server {
         let (junk_in, junk) = mpsc::channel(64);
         let (written, progress) = watch::channel(0);
         let (heard, told) = watch::channel(0);
+        let (interruptions, interrupted) =
+            watch::channel(Interruption { written: 0, at: Instant::now().into_std() });
         let link = LineLink {
             to_server,
             from_server,
@@ -36,8 +40,9 @@ impl Server {
             written: progress,
             heard,
             past: None,
+            interruptions: Some(interrupted),
         };
-        (Self { stdin, stdout, junk, written, heard: told, run: None }, link)
+        (Self { stdin, stdout, junk, written, interruptions, heard: told, run: None }, link)
     }
 
     /// Answers the handshake.
@@ -70,6 +75,12 @@ impl Server {
     /// One more line is written whole.
     pub(super) fn confirms(&self) {
         self.written.send_modify(|written| *written += 1);
+    }
+
+    /// The connection to it was lost just now, and made again.
+    pub(super) fn is_interrupted(&self) {
+        let at = Instant::now().into_std();
+        self.interruptions.send_replace(Interruption { written: self.lines(), at });
     }
 
     /// So many lines were written to it before.

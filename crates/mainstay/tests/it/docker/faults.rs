@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::scene::{Scene, Wire};
 use crate::env::kill;
-use crate::proxy::client::{Client, Sdk};
+use crate::proxy::client::{Client, Sdk, text_of};
 
 const EVENTS: &str = "GET /events";
 const ATTACH: &str = "POST /containers/";
@@ -51,6 +51,28 @@ fn a_death_that_no_event_tells_is_noticed() {
             scene.assert_goes_on(&[&client]);
         }
     }
+}
+
+/// What an engine has read and not passed on dies with it.
+#[test]
+fn requests_that_are_lost_with_an_engine_are_sent_again_or_answered() {
+    let (proxy, scene) = behind_a_proxy(Wire::Stdio);
+    let client = scene.client(Sdk::Rust);
+    let lose = |tool: &str, arguments| {
+        proxy.set(&[Fault::Stall]);
+        let call = client.send_call(tool, &arguments);
+        proxy.wait_for_stalled(&format!("\"name\":\"{tool}\""));
+        proxy.set(&[Fault::Refuse]);
+        proxy.set(&[]);
+        call
+    };
+    assert_eq!(lose("echo", json!({"text": "held"})).text(), "held");
+    let answer = lose("count", json!({})).result();
+    assert_eq!(answer["isError"], true, "{answer}");
+    assert!(text_of(&answer, 0).contains("effect is unknown"), "{answer}");
+    assert_eq!(client.text("count", &json!({})), "1", "it was not executed");
+    assert_eq!(scene.server()["restarts_total"], 0);
+    scene.assert_goes_on(&[&client]);
 }
 
 #[test]

@@ -81,6 +81,35 @@ fn what_a_container_says_while_the_engine_is_away_is_not_lost() {
     assert_eq!(server["restarts_total"], 0);
 }
 
+/// An engine that is killed loses lines that it has read and not passed on.
+#[test]
+fn calls_that_are_made_while_an_engine_is_killed_are_answered() {
+    let scene = Scene::alone(SURVIVE, Wire::Stdio, &[]);
+    let client = scene.client(Sdk::Rust);
+    let socket = scene.engine.socket();
+    for round in 0..3 {
+        let pid = fs::read_to_string(socket.with_file_name("pid")).unwrap();
+        let engine: u32 = pid.trim().parse().unwrap();
+        let text = |number: i32| json!({"text": format!("round {round}, call {number}")});
+        let calls: Vec<_> = (0..60)
+            .map(|number| {
+                if number == 20 {
+                    kill(engine, Signal::KILL);
+                }
+                thread::sleep(Duration::from_millis(1));
+                client.send_call("echo", &text(number))
+            })
+            .collect();
+        // Waits until nothing of it is left.
+        scene.engine.kill();
+        scene.engine.start();
+        for (number, call) in (0..).zip(&calls) {
+            assert_eq!(json!({"text": call.text()}), text(number));
+        }
+    }
+    assert_eq!(scene.server()["restarts_total"], 0);
+}
+
 #[test]
 fn containers_that_die_with_a_stopped_engine_are_started_again() {
     die(Wire::Stdio, Engine::stop);
