@@ -272,6 +272,11 @@ pub trait Engine: Send + Sync + 'static {
     /// sets a time limit.
     async fn endpoint(&self, key: &RunKey, port: u16) -> Result<Endpoint, EngineError>;
 
+    /// Whether a run that speaks HTTP on `port` is reached elsewhere than [`Engine::endpoint`] said last.
+    async fn has_moved(&self, _key: &RunKey, _port: u16) -> bool {
+        false
+    }
+
     /// The last of what the run wrote to standard error.
     async fn stderr_tail(&self, key: &RunKey) -> Result<Vec<u8>, EngineError>;
 

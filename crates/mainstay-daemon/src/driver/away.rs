@@ -22,19 +22,21 @@ const RAREST: Duration = Duration::from_secs(30);
 /// A server that was reached for so long is tried at once when it is lost.
 const STEADY: Duration = Duration::from_secs(30);
 
-/// How well a server that runs elsewhere can be reached.
+/// How well a server can be reached.
 #[derive(Debug, Default)]
 pub(super) struct Reach {
     /// How often it was tried since it was last reached for a while.
     attempts: u32,
-    /// What is in the way.
+    /// What is in the way of one that runs elsewhere.
     pub(super) away: Option<Away>,
+    /// Whether the engine of a container is being asked for its port.
+    pub(super) asks_for_port: bool,
 }
 
 impl Reach {
     /// It is being started, which is the first attempt.
     pub(super) fn begun() -> Self {
-        Self { attempts: 1, away: None }
+        Self { attempts: 1, ..Self::default() }
     }
 
     /// Something is in the way. Says when to try again.
@@ -48,11 +50,14 @@ impl Reach {
 
 impl Driver {
     /// Somebody could not reach the server, although it counts as up. A local one that is ending
-    /// tells so itself.
+    /// tells so itself, but a container may have another port than before.
     pub(super) fn lost_touch(&mut self, generation: u64) -> Option<Event> {
         let run = self.unit.run().filter(|run| run.generation() == generation)?;
         let ending = self.ending.is_some_and(|(ending, _)| ending == run);
         let since = self.session.as_ref()?.since;
+        if self.home != Home::Remote && !ending {
+            self.look_for_port(run);
+        }
         if self.home != Home::Remote || ending {
             return None;
         }

@@ -7,6 +7,7 @@ mod away;
 mod narrate;
 mod news;
 mod outlook;
+mod port;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -137,7 +138,7 @@ pub(crate) struct Driver {
     home: Home,
     /// Until it closes, the engine that ran the server before has something of it yet.
     moving: Option<oneshot::Receiver<()>>,
-    /// How well it can be reached, if that is elsewhere.
+    /// How well it can be reached.
     reach: Reach,
     pid: Option<u32>,
     container: Option<String>,

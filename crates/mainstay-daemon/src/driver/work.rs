@@ -30,6 +30,11 @@ pub(super) enum Done {
     Session(RunId, Result<(Session, Timestamp), SessionError>),
     /// A run that closed its output has not ended within a while.
     StillThere(RunId),
+    /// Whether the port of a run is another one than before.
+    AskedForPort {
+        run: RunId,
+        moved: bool,
+    },
     Nothing,
 }
 
@@ -74,6 +79,13 @@ impl Driver {
             Done::StillThere(run) => {
                 let what = "it closed its output but went on running".to_owned();
                 Some(Event::Hung { run, what })
+            }
+            Done::AskedForPort { run, moved } => {
+                self.reach.asks_for_port = false;
+                if moved && present == Some(run) {
+                    self.follow_port(run);
+                }
+                None
             }
             Done::Nothing => None,
         }

@@ -246,6 +246,14 @@ impl Engine for DockerEngine {
         Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, outside))].into())
     }
 
+    async fn has_moved(&self, key: &RunKey, port: u16) -> bool {
+        let Ok((server, up, container)) = self.reach(key).await else { return false };
+        let Ok(inspected) = up.api.inspect(&container).await else { return false };
+        let mut state = server.state();
+        let same_run = inspected.seen.running && inspected.seen.started_at == state.started_at;
+        same_run && state.ports.update(port, &inspected.ports)
+    }
+
     async fn stderr_tail(&self, key: &RunKey) -> Result<Vec<u8>, EngineError> {
         let server = self.server(key)?;
         let pump = server.state().pump.clone();

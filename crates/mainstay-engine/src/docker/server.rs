@@ -58,7 +58,8 @@ pub(crate) struct State {
 /// Where the ports of a container are on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ports {
-    /// Where they were published, by what they are inside; that changes with every start.
+    /// Where they were published, by what they are inside; that changes with every start, and when the container
+    /// is connected to its network again.
     Published(HashMap<u16, u16>),
     /// It has the network of the machine, so its ports are the machine's.
     Same,
@@ -70,6 +71,17 @@ impl Ports {
             Self::Published(ports) => ports.get(&inside).copied(),
             Self::Same => Some(inside),
         }
+    }
+
+    /// Takes in where ports are published now. True if this one is published elsewhere than before.
+    pub(crate) fn update(&mut self, inside: u16, now: &HashMap<u16, u16>) -> bool {
+        let Self::Published(ports) = self else { return false };
+        // One that is not published at the moment may be in a moment.
+        let moved = now.get(&inside).is_some_and(|outside| ports.get(&inside) != Some(outside));
+        if moved {
+            ports.clone_from(now);
+        }
+        moved
     }
 }
 
@@ -223,5 +235,23 @@ impl State {
     pub(crate) fn is_in(&self, address: &Address, container: &str) -> bool {
         let own = self.container.as_ref().or(self.lost.as_ref());
         own.is_some_and(|own| own == container) && self.host.address == *address
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_has_moved_only_when_it_is_published_elsewhere() {
+        let check = |mut ports: Ports, now: &[(u16, u16)], expected| {
+            assert_eq!(ports.update(80, &now.iter().copied().collect()), expected, "{now:?}");
+            ports.outside(80)
+        };
+        let published = || Ports::Published(HashMap::from([(80, 4001)]));
+        assert_eq!(check(published(), &[(80, 4002)], true), Some(4002));
+        assert_eq!(check(published(), &[(80, 4001)], false), Some(4001));
+        assert_eq!(check(published(), &[], false), Some(4001));
+        assert_eq!(check(Ports::Same, &[(80, 4002)], false), Some(80));
     }
 }

@@ -53,6 +53,22 @@ fn a_restart_keeps_the_sessions_and_costs_nothing_over_http() {
     restart(Wire::Http, Sdk::Py1);
 }
 
+/// Docker publishes another port then, and no event of the container says so.
+#[test]
+fn a_server_is_reached_after_it_was_disconnected_from_its_network_and_connected_again() {
+    let scene = Scene::new(Wire::Http, &["--restart-max", "1"], &[]);
+    let (rust, other) = (scene.client(Sdk::Rust), scene.client(Sdk::Ts1));
+    for _ in 0..2 {
+        scene.docker(&["network", "disconnect", "bridge"]);
+        let held = rust.send_call("echo", &json!({"text": "held"}));
+        scene.docker(&["network", "connect", "bridge"]);
+        assert_eq!(held.text(), "held");
+        let server = scene.back(1);
+        assert_eq!((&server["restarts_total"], &server["status"]), (&json!(0), &json!("running")));
+        scene.assert_goes_on(&[&rust, &other]);
+    }
+}
+
 fn restart(wire: Wire, sdk: Sdk) {
     let scene = Scene::new(wire, &["--restart-max", "1"], &[]);
     let (rust, other) = (scene.client(Sdk::Rust), scene.client(sdk));
