@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::exchange::{Failure, Fate};
 use super::http::{HttpLane, HttpRun};
@@ -22,8 +22,12 @@ use crate::sse::{Event, Parser};
 use crate::stream::Stream;
 use crate::upstream::{self, MAX_LINE, UpstreamError};
 
-/// How often a stream that broke off is asked for again in a row.
+/// How often a stream that ends without an event is asked for again in a row.
 const RESUMES: u32 = 5;
+
+/// For how long a stream is asked for again that brings no message. A server may hang up and have its client ask again
+/// and again, for as long as a call takes.
+const POLLING: Duration = Duration::from_secs(600);
 
 /// How long to wait before that, unless the server says otherwise.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -108,12 +112,13 @@ impl Reading<'_> {
     async fn read_events(&self, response: &mut Response) -> Result<Parsed, Failure> {
         let mut parser = Parser::new(MAX_LINE);
         let mut events = Vec::new();
-        let mut tries = 0;
+        let mut polls = Polls::begin(Instant::now());
+        let mut pause = PAUSE;
         loop {
             if let Ok(Some(chunk)) = response.chunk().await {
                 let read = parser.feed(&chunk, &mut events);
                 for event in events.drain(..) {
-                    tries = 0;
+                    polls.hear(Instant::now(), &event);
                     match self.take(&event) {
                         Some(answer) if is_lost(&answer) => {
                             return Err(Failure::Lost(Fate::Forgotten));
@@ -130,12 +135,13 @@ impl Reading<'_> {
                 continue;
             }
             // It broke off. Where it says so, it can be taken up again.
-            let Some(last) = parser.last_event_id().filter(|_| tries < RESUMES) else {
+            let Some(last) = parser.last_event_id().filter(|_| polls.may_resume(Instant::now()))
+            else {
                 return Err(Failure::Lost(Fate::Sent));
             };
-            tries += 1;
             let last = last.to_owned();
-            sleep(parser.retry().unwrap_or(PAUSE).min(LONGEST_PAUSE)).await;
+            pause = parser.retry().unwrap_or(pause).min(LONGEST_PAUSE);
+            sleep(pause).await;
             *response = self.resume(&last).await?;
             parser = Parser::resumed(MAX_LINE, last);
         }
@@ -197,6 +203,34 @@ impl Reading<'_> {
 
     fn method(&self) -> &str {
         self.message.method().map_or("", Rpc::as_str)
+    }
+}
+
+/// Whether a stream without an answer is asked for again. Without a limit, a server that hangs up again and again would
+/// have its client wait for ever.
+struct Polls {
+    /// How often in a row it ended without an event.
+    in_vain: u32,
+    /// When the last message came, or the stream began.
+    message: Instant,
+}
+
+impl Polls {
+    fn begin(now: Instant) -> Self {
+        Self { in_vain: 0, message: now }
+    }
+
+    fn hear(&mut self, now: Instant, event: &Event) {
+        self.in_vain = 0;
+        // Events without data only give the client an id to ask with.
+        if !event.data.is_empty() {
+            self.message = now;
+        }
+    }
+
+    fn may_resume(&mut self, now: Instant) -> bool {
+        self.in_vain += 1;
+        self.in_vain <= RESUMES && now < self.message + POLLING
     }
 }
 
@@ -361,5 +395,37 @@ impl Listener {
         }
         self.pause = parser.retry().unwrap_or(PAUSE);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(data: &'static str) -> Event {
+        Event { name: None, data: Bytes::from_static(data.as_bytes()), id: None }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_brings_nothing_is_asked_for_a_few_times() {
+        let now = Instant::now();
+        let mut polls = Polls::begin(now);
+        for _ in 0..RESUMES {
+            assert!(polls.may_resume(now));
+        }
+        assert!(!polls.may_resume(now));
+        polls.hear(now, &event(""));
+        assert!(polls.may_resume(now));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_without_a_message_is_not_asked_for_for_ever() {
+        let (begun, second) = (Instant::now(), Duration::from_secs(1));
+        let mut polls = Polls::begin(begun);
+        polls.hear(begun + second, &event("{}"));
+        polls.hear(begun + POLLING, &event(""));
+        assert!(polls.may_resume(begun + POLLING));
+        polls.hear(begun + POLLING + second, &event(""));
+        assert!(!polls.may_resume(begun + POLLING + second));
     }
 }

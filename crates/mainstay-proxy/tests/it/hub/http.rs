@@ -159,6 +159,24 @@ async fn a_stream_that_was_cut_for_good_is_a_loss() {
     assert_eq!(safe.text().await, "done");
 }
 
+#[tokio::test]
+async fn a_server_that_hangs_up_again_and_again_is_asked_a_few_times() {
+    let (world, mut site) = served().await;
+    let client = world.client().await;
+    site.lets_listen();
+    let asked = client.calls("poke");
+    let events = "content-type: text/event-stream\r\n";
+    site.call("poke").await.begins(events, "id: 1\nretry: 1\ndata:\n\n").await;
+    for _ in 0..5 {
+        let resumed = site.turn().await;
+        assert_eq!(resumed.header("last-event-id"), Some("1"));
+        resumed.begins(events, "").await;
+    }
+    let text = asked.text().await;
+    assert!(text.contains("its effect is unknown"), "{text}");
+    assert_eq!(world.notes.causes(), ["effect-unknown"]);
+}
+
 /// The event that announces the pause has no data, so the server is to be asked again much later.
 #[tokio::test]
 async fn a_stream_is_over_when_its_run_is() {
