@@ -8,6 +8,11 @@ use std::time::{Duration, Instant};
 const ADMITTED: u32 = 20;
 const STRETCH: Duration = Duration::from_secs(30);
 
+/// The same for requests that were answered with "is down", which say nothing new and would hide why it is down.
+const DOWN: &str = "refused";
+const DOWN_ADMITTED: u32 = 1;
+const DOWN_STRETCH: Duration = Duration::from_secs(300);
+
 /// Counts events by server and kind.
 #[derive(Debug, Default)]
 pub(crate) struct Flood {
@@ -25,19 +30,26 @@ impl Flood {
     pub(crate) fn admit(&self, server: &str, kind: &'static str, now: Instant) -> Option<u32> {
         let mut counts = mainstay_core::lock(&self.counts);
         // Bounded by the servers that clients use at the same time.
-        counts.retain(|_, count| {
-            count.seen > ADMITTED || now.saturating_duration_since(count.since) < STRETCH
+        counts.retain(|(_, kind), count| {
+            let (admitted, stretch) = limits(kind);
+            count.seen > admitted || now.saturating_duration_since(count.since) < stretch
         });
+        let (admitted, stretch) = limits(kind);
         let fresh = || Count { since: now, seen: 0 };
         let count = counts.entry((server.to_owned(), kind)).or_insert_with(fresh);
         let mut unsaid = 0;
-        if now.saturating_duration_since(count.since) >= STRETCH {
-            unsaid = count.seen.saturating_sub(ADMITTED);
+        if now.saturating_duration_since(count.since) >= stretch {
+            unsaid = count.seen.saturating_sub(admitted);
             *count = fresh();
         }
         count.seen = count.seen.saturating_add(1);
-        (count.seen <= ADMITTED).then_some(unsaid)
+        (count.seen <= admitted).then_some(unsaid)
     }
+}
+
+/// How many events of a kind are admitted in which stretch of time.
+fn limits(kind: &str) -> (u32, Duration) {
+    if kind == DOWN { (DOWN_ADMITTED, DOWN_STRETCH) } else { (ADMITTED, STRETCH) }
 }
 
 #[cfg(test)]
@@ -58,5 +70,13 @@ mod tests {
         assert_eq!(admit(now + STRETCH), Some(2));
         assert_eq!(admit(now + STRETCH), Some(0));
         assert_eq!(admit(now + STRETCH * 3), Some(0));
+    }
+
+    #[test]
+    fn that_a_server_is_down_is_recorded_rarely() {
+        let (flood, now) = (Flood::default(), clock::now());
+        let admit = |at| flood.admit("time", DOWN, at);
+        assert_eq!([admit(now), admit(now), admit(now + STRETCH)], [Some(0), None, None]);
+        assert_eq!(admit(now + DOWN_STRETCH), Some(2));
     }
 }

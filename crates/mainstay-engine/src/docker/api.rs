@@ -66,17 +66,22 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
             Error::DockerResponseServerError { status_code, message } => match status_code {
-                404 => Self::Missing(message),
-                409 => Self::Conflict(message),
-                500.. => Self::Internal(message),
-                _ => Self::Refused(message),
+                404 => Self::Missing(in_one_line(&message)),
+                409 => Self::Conflict(in_one_line(&message)),
+                500.. => Self::Internal(in_one_line(&message)),
+                _ => Self::Refused(in_one_line(&message)),
             },
-            Error::DockerStreamError { error } => Self::Refused(error),
+            Error::DockerStreamError { error } => Self::Refused(in_one_line(&error)),
             Error::RequestTimeoutError => Self::Silent("no answer in time".to_owned()),
             Error::SocketNotFoundError(_) => Self::Silent("there is no such socket".to_owned()),
             other => Self::Silent(innermost(&other)),
         }
     }
+}
+
+/// Engines pass on what their runtimes print, line ends included.
+fn in_one_line(message: &str) -> String {
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// What went wrong, in one line: what the system says about it, if it does.

@@ -51,6 +51,8 @@ pub(crate) struct State {
     pub(crate) lost: Option<String>,
     /// Whether it was told that the engine is away.
     pub(crate) away: bool,
+    /// Why, as it was told last.
+    pub(crate) away_why: Option<String>,
     /// Whether somebody removed the container.
     pub(crate) removed: bool,
 }
@@ -105,6 +107,7 @@ impl Server {
             unseen: None,
             lost: None,
             away: false,
+            away_why: None,
             removed: false,
         };
         Self { name, busy: tokio::sync::Mutex::default(), state: Mutex::new(state) }

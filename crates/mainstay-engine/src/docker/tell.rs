@@ -274,9 +274,14 @@ impl Shared {
         }
     }
 
-    /// The engine of a server does not answer, which is told once.
+    /// The engine of a server does not answer, or another one does. Each reason is told once.
     pub(super) fn miss(&self, server: &Server, why: String) {
-        if !std::mem::replace(&mut server.state().away, true) {
+        let before = {
+            let mut state = server.state();
+            state.away = true;
+            state.away_why.replace(why.clone())
+        };
+        if before.as_ref() != Some(&why) {
             self.send(News::Away { server: server.name.clone(), why });
         }
     }
@@ -290,6 +295,7 @@ impl Shared {
                 continue;
             }
             self.listen(&server, up).await;
+            server.state().away_why = None;
             if std::mem::replace(&mut server.state().away, false) {
                 self.send(News::Back { server: server.name.clone() });
             }

@@ -170,8 +170,16 @@ fn next(server: &ServerInfo, now: Timestamp) -> String {
         (Status::Stopping, _) => "It is being stopped.".to_owned(),
         (Status::Removing, _) => "It is being stopped and forgotten.".to_owned(),
         (Status::Stopped, _) => "Nothing, until somebody starts it.".to_owned(),
+        (Status::Error, _) if is_given_up(server) => {
+            "It is tried again when a client calls it, at most once in 5 minutes.".to_owned()
+        }
         (Status::Error, _) => "Nothing: it is not started again until somebody does so.".to_owned(),
     }
+}
+
+/// Whether a server that failed was running, unlike one that cannot start at all.
+fn is_given_up(server: &ServerInfo) -> bool {
+    server.last_exit.as_ref().is_some_and(|exit| exit.cause != "cannot-start")
 }
 
 fn bullets(lines: &[String]) -> String {
@@ -252,6 +260,24 @@ mod tests {
           - `mainstay logs time` prints its whole log (/state/logs/time.log)
           - `mainstay restart time` starts it at once, with all restarts left; `mainstay stop time` ends the attempts
         ");
+    }
+
+    #[test]
+    fn a_server_that_was_given_up_is_tried_again_and_one_that_cannot_start_is_not() {
+        let next_of = |cause: &str| {
+            let exit = LastExit {
+                cause: cause.to_owned(),
+                detail: String::new(),
+                code: None,
+                signal: None,
+                oom: false,
+                at: at(0),
+            };
+            let failed = ServerInfo { last_exit: Some(exit), ..server("time", Status::Error) };
+            next(&failed, at(1))
+        };
+        assert!(next_of("exited").contains("at most once in 5 minutes"), "{}", next_of("exited"));
+        assert!(next_of("cannot-start").starts_with("Nothing:"), "{}", next_of("cannot-start"));
     }
 
     #[test]

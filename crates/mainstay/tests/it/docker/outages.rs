@@ -221,8 +221,12 @@ fn another_engine_behind_the_same_socket_is_an_outage() {
     let client = scene.client(Sdk::Rust);
     let foreign = other.docker(&["run", "-d", "-i", IMAGE]);
     proxy.aim(&other);
-    let server = scene.status("waiting");
-    assert!(server["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{server:#}");
+    scene.env.once(&scene.name, "said that it is another engine", |server| {
+        let reason = server["reason"].as_str().unwrap_or_default();
+        server["status"] == "waiting" && reason.starts_with("another engine answers at ")
+    });
+    let why = scene.env.ok(["why", &scene.name]);
+    assert!(why.contains("start the engine that has its container again"), "{why}");
     proxy.aim(&engine);
     let server = scene.back(1);
     assert_eq!(server["restarts_total"], 0);

@@ -65,6 +65,12 @@ pub(super) fn on_exit(exit: &LastExit, report: &WhyReport, ever_ready: bool) -> 
 /// What to do while it waits for something.
 pub(super) fn on_wait(server: &ServerInfo) -> String {
     let ServerInfo { name, engine, reason, .. } = server;
+    if reason.starts_with("another engine answers") {
+        return format!(
+            "start the engine that has its container again; or run it here: `mainstay rm {name}`, then \
+             `mainstay run {name} --image IMAGE`"
+        );
+    }
     if !reason.starts_with("paused") {
         return engine_away(engine);
     }
