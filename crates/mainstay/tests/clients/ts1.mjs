@@ -3,8 +3,8 @@
 import { createRequire } from 'node:module';
 import { CAPABILITIES, Questions, drive, observedFetch, target } from './common.mjs';
 
-const [tools, where] = process.argv.slice(2);
-const sdk = createRequire(`${tools}/ts/`);
+const [installed, where] = process.argv.slice(2);
+const sdk = createRequire(`${installed}/`);
 const { Client } = sdk('@modelcontextprotocol/sdk/client/index.js');
 const { StreamableHTTPClientTransport } = sdk('@modelcontextprotocol/sdk/client/streamableHttp.js');
 const { StdioClientTransport } = sdk('@modelcontextprotocol/sdk/client/stdio.js');

@@ -3,8 +3,8 @@
 import { createRequire } from 'node:module';
 import { CAPABILITIES, QUESTIONS, Questions, drive, observedFetch, target } from './common.mjs';
 
-const [tools, where] = process.argv.slice(2);
-const sdk = createRequire(`${tools}/ts/`);
+const [installed, where] = process.argv.slice(2);
+const sdk = createRequire(`${installed}/`);
 const { Client, StreamableHTTPClientTransport } = sdk('@modelcontextprotocol/client');
 const { StdioClientTransport } = sdk('@modelcontextprotocol/client/stdio');
 

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::rust_sdk::RustSdk;
 use crate::env::TestEnv;
-use crate::real_servers::{tool, variable};
+use crate::real_servers::tool;
 
 /// No test waits longer for anything that a client tells.
 pub(crate) const LIMIT: Duration = Duration::from_secs(40);
@@ -24,6 +24,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 /// The official clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sdk {
+    /// npm `@modelcontextprotocol/sdk` 1.17, which speaks 2025-06-18
+    Ts117,
     /// npm `@modelcontextprotocol/sdk` 1.x
     Ts1,
     /// npm `@modelcontextprotocol/client` 2.x
@@ -41,6 +43,10 @@ impl Sdk {
 
     /// Those that are programs of their own, and can speak stdio.
     pub(crate) const PROGRAMS: [Self; 4] = [Self::Ts1, Self::Ts2, Self::Py1, Self::Py2];
+
+    /// The same, and the older versions that many clients still have.
+    pub(crate) const VERSIONS: [Self; 5] =
+        [Self::Ts117, Self::Ts1, Self::Ts2, Self::Py1, Self::Py2];
 }
 
 /// A real client in a session.
@@ -340,14 +346,15 @@ fn program_of(sdk: Sdk) -> Option<Vec<String>> {
         let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
         clients.join(name).into_os_string().into_string().unwrap()
     };
-    let node = |name| vec!["node".to_owned(), script(name), variable("MAINSTAY_TEST_TOOLS")];
+    let node = |name, installed| vec!["node".to_owned(), script(name), tool(installed)];
     let python = |interpreter, name| {
         let flags = ["-B", "-W", "ignore"].map(str::to_owned);
         [&[tool(interpreter)], &flags[..], &[script(name)]].concat()
     };
     match sdk {
-        Sdk::Ts1 => Some(node("ts1.mjs")),
-        Sdk::Ts2 => Some(node("ts2.mjs")),
+        Sdk::Ts117 => Some(node("ts1.mjs", "ts17")),
+        Sdk::Ts1 => Some(node("ts1.mjs", "ts")),
+        Sdk::Ts2 => Some(node("ts2.mjs", "ts")),
         Sdk::Py1 => Some(python("py1/bin/python", "py1.py")),
         Sdk::Py2 => Some(python("py2/bin/python", "py2.py")),
         Sdk::Rust => None,

@@ -12,5 +12,6 @@ mod holder;
 mod listening;
 mod real;
 pub(crate) mod scene;
+mod sdk_versions;
 mod servers;
 mod wiped;

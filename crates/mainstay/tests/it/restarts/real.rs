@@ -124,7 +124,7 @@ fn heads(client: &Client) -> usize {
 
 /// Asserts that a client whose streams were cut has the session it began with, and was never refused.
 #[track_caller]
-fn assert_one_session(client: &Client) {
+pub(super) fn assert_one_session(client: &Client) {
     let sdk = client.sdk;
     let http = client.all(|told| is(told, "http") && told["rpc"] != "server/discover");
     let initialized = http.iter().filter(|exchange| exchange["rpc"] == "initialize").count();
