@@ -182,6 +182,7 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "daemon ready");
     held.kill_outdated_holder().await;
+    store.secure_later();
     let mut clients = JoinSet::new();
     let how = tokio::select! {
         how = until_told(&mut wishes, &mut orders, &held, &service.gateway.hubs, &store, &exe) => {

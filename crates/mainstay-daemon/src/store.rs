@@ -1,7 +1,9 @@
 //! The store of intent: which servers there should be, and whether each should run.
 //!
 //! Nothing observed is kept here. Every change is one transaction, on disk when it is acknowledged
-//! (WAL, `synchronous=FULL`). The schema has a number; see [`schema`] for how it changes.
+//! (WAL, `synchronous=FULL`). By then it is also in the file itself, which is complete without the
+//! write-ahead log, and in a copy beside it ([`backup`]). The schema has a number; see [`schema`] for how it
+//! changes.
 //!
 //! Daemons are numbered, and each takes its number here. Every change makes sure, in its own transaction,
 //! that no later daemon has taken one since, so a daemon that was replaced changes nothing any more, no
@@ -188,7 +190,7 @@ impl Store {
 
     /// Stores servers, in place of those of the same names: all of them or none.
     pub(crate) async fn put(&self, servers: Vec<Stored>) -> Result<(), StoreError> {
-        self.replace(move |tx| {
+        self.change(move |tx| {
             let mut put = tx.prepare(
                 "INSERT OR REPLACE INTO servers (name, spec, wanted, created_at)
                  VALUES (?1, ?2, ?3, ?4)",
@@ -209,7 +211,7 @@ impl Store {
 
     /// Describes servers anew that are still there: all of them or none. Intent stays.
     pub(crate) async fn describe(&self, specs: Vec<ServerSpec>) -> Result<(), StoreError> {
-        self.replace(move |tx| {
+        self.change(move |tx| {
             let mut update = tx.prepare("UPDATE servers SET spec = ?2 WHERE name = ?1")?;
             for spec in specs {
                 update.execute(params![spec.name.as_str(), json(&spec)?])?;
@@ -237,7 +239,7 @@ impl Store {
 
     /// Forgets a server.
     pub(crate) async fn delete(&self, name: ServerName) -> Result<(), StoreError> {
-        self.replace(move |tx| {
+        self.change(move |tx| {
             tx.execute("DELETE FROM servers WHERE name = ?1", [name.as_str()])?;
             // A later server of this name is a different server.
             tokens::forget_server(tx, &name)
@@ -245,31 +247,39 @@ impl Store {
         .await
     }
 
-    /// As [`Self::change`], for changes that may remove a secret. The write-ahead log still contains the
-    /// secret, so it is checkpointed and truncated. If a reader prevents that, the next such change does it.
-    async fn replace<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let store = self.clone();
-        let replace = move || {
-            let done = store.write(work)?;
-            let connection = mainstay_core::lock(&store.connection);
-            let emptied = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-            if let Err(error) = emptied {
-                tracing::warn!(%error, "the write-ahead log may still contain removed secrets");
-            }
-            Ok(done)
-        };
-        self.pool.run(replace).await
-    }
-
+    /// Changes intent. The change is in the file and in its copy when this returns. The write-ahead log is
+    /// emptied, which may still contain a secret that the change removed.
     async fn change<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let store = self.clone();
-        self.pool.run(move || store.write(work)).await
+        let change = move || {
+            let done = store.write(work)?;
+            store.secure();
+            Ok(done)
+        };
+        self.pool.run(change).await
+    }
+
+    /// Makes the file complete and copies it, in the background.
+    pub(crate) fn secure_later(&self) {
+        let store = self.clone();
+        self.pool.spawn(move || store.secure());
+    }
+
+    /// Makes the file complete without its write-ahead log, and copies it. What fails is done by the next
+    /// change: nothing that was committed is lost meanwhile.
+    fn secure(&self) {
+        let connection = mainstay_core::lock(&self.connection);
+        match connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)) {
+            Ok(false) => {}
+            Ok(true) => tracing::warn!("a reader keeps the write-ahead log from being emptied"),
+            Err(error) => tracing::warn!(%error, "the write-ahead log cannot be emptied"),
+        }
+        if let Err(error) = backup::write_out(&connection, &backup::copy_of(&self.path)) {
+            tracing::warn!(%error, "the copy of the store is out of date");
+        }
     }
 
     fn read<T>(

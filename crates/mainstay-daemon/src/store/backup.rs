@@ -1,8 +1,8 @@
-//! What is kept of a database before its schema is changed.
+//! What is kept of a database: before its schema is changed, and of the store after every change.
 //!
 //! A backup is a whole database in one file, `NAME.schema-N.bak` beside the original, only its user can
 //! read it, and it is on disk before anything is changed. There is one per schema, the newest replaces an
-//! older one, and no more than three are kept.
+//! older one, and no more than three are kept. The store's copy is `state.db.backup`.
 
 use std::fs::{self, File};
 use std::io;
@@ -41,6 +41,11 @@ pub(super) fn write_out(connection: &Connection, to: &Path) -> Result<(), StoreE
 /// The backup with the newest schema up to this one.
 pub(super) fn newest(path: &Path, schema: i64) -> Option<PathBuf> {
     (1..=schema).rev().map(|schema| place(path, schema)).find(|backup| backup.exists())
+}
+
+/// Where the copy of a database is kept that is made after every change.
+pub(super) fn copy_of(path: &Path) -> PathBuf {
+    beside(path, ".backup")
 }
 
 /// Where a backup is kept.

@@ -58,10 +58,40 @@ async fn what_was_removed_or_replaced_is_in_no_file() {
     store.put(vec![secret("c", "unrelated")]).await.unwrap();
     assert!(files_with("canary-one") > 0 && files_with("canary-two") > 0);
     store.put(vec![secret("a", "replaced")]).await.unwrap();
-    assert_eq!((files_with("canary-one"), files_with("canary-two")), (0, 1));
+    assert_eq!(
+        (files_with("canary-one"), files_with("canary-two")),
+        (0, 2),
+        "the store and its copy"
+    );
     store.delete("b".parse().unwrap()).await.unwrap();
     assert_eq!(files_with("canary-two"), 0);
     assert_eq!(store.load().unwrap().len(), 2);
+}
+
+/// What is acknowledged is in the file alone, and in its copy alone.
+#[tokio::test]
+async fn an_acknowledged_change_needs_no_write_ahead_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    store.next_daemon().unwrap();
+    let name = |name: &str| name.parse::<ServerName>().unwrap();
+    let check = |expected: &[Stored]| {
+        for file in ["state.db", "state.db.backup"] {
+            let alone = tempfile::tempdir().unwrap();
+            let copy = alone.path().join("state.db");
+            fs::copy(dir.path().join(file), &copy).unwrap();
+            let copy = Store::open(&copy).unwrap_or_else(|error| panic!("{file}: {error}"));
+            assert_eq!(copy.load().unwrap(), expected, "{file}");
+        }
+    };
+    store.put(vec![stored("a"), stored("b")]).await.unwrap();
+    check(&[stored("a"), stored("b")]);
+    store.want(vec![name("a")], Wanted::Off).await.unwrap();
+    let off = Stored { wanted: Wanted::Off, ..stored("a") };
+    check(&[off.clone(), stored("b")]);
+    store.delete(name("b")).await.unwrap();
+    check(&[off]);
 }
 
 #[test]

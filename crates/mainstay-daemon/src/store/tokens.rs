@@ -28,8 +28,8 @@ pub(crate) enum Added {
 impl Store {
     /// All tokens, ordered by name.
     pub(crate) async fn tokens(&self) -> Result<Vec<StoredToken>, StoreError> {
-        let texts = self.change(select).await?;
-        self.parse(&texts)
+        let store = self.clone();
+        self.pool.run(move || store.load_tokens()).await
     }
 
     /// The same during startup, without waiting.
