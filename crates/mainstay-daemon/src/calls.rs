@@ -92,6 +92,11 @@ enum Disk {
     Closed,
 }
 
+/// The number of the newest daemon that left a journal of streams in this directory.
+pub(crate) fn newest_daemon(dir: &Path) -> Option<u64> {
+    file::newest_number(dir)
+}
+
 impl Calls {
     /// Recovers what the newest daemon before the one of this number has left in the directory.
     pub(crate) fn open(dir: &Path, number: u64) -> (Self, Vec<StreamRecord>) {

@@ -64,7 +64,7 @@ pub use ground::{RunError, prepare, record};
 pub use held::{Held, Orders, TAKE_OVER};
 pub use mainstay_engine::discover;
 pub use rehearse::{RehearseError, rehearse};
-pub use store::StoreError;
+pub use store::{Restored, StoreError, restore};
 
 /// The store of intent, in the state directory.
 const STATE: &str = "state.db";
@@ -138,6 +138,7 @@ impl Default for AccessSettings {
 
 /// Whether a daemon could read the state of this instance. Changes nothing.
 pub fn inspect(instance: &Instance) -> Result<(), RunError> {
+    store::loss::refuse(instance)?;
     Ok(Store::inspect(&instance.state_dir.join(STATE))?)
 }
 

@@ -413,6 +413,7 @@ pub(crate) fn refused(error: &StoreError) -> ApiError {
         StoreError::Fenced { .. } => ErrorKind::Unavailable,
         StoreError::Newer { .. }
         | StoreError::Damaged { .. }
+        | StoreError::Lost { .. }
         | StoreError::Full { .. }
         | StoreError::Backup { .. }
         | StoreError::Sqlite { .. } => ErrorKind::Internal,

@@ -70,7 +70,7 @@ fn take_up_intent(from: &Path, to: &Path) -> Result<(), RehearseError> {
     Store::copy(from, to)?;
     let store = Store::open(to)?;
     store.instance()?;
-    store.next_daemon()?;
+    store.next_daemon(0)?;
     store.load()?;
     store.clients()?;
     Ok(())
@@ -200,10 +200,10 @@ mod tests {
     fn the_state_of_a_daemon_at_work_is_taken_up() {
         let scene = Scene::old();
         let store = Store::open(&scene.state(STATE)).unwrap();
-        let daemon = store.next_daemon().unwrap();
+        let daemon = store.next_daemon(0).unwrap();
         scene.rehearse().unwrap();
         assert_eq!(store.instance().unwrap(), "93246ff845138454", "it is not fenced off");
-        assert_eq!(store.next_daemon().unwrap(), daemon + 1, "no number is used up");
+        assert_eq!(store.next_daemon(0).unwrap(), daemon + 1, "no number is used up");
     }
 
     #[test]

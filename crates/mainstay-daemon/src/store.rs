@@ -12,7 +12,9 @@
 mod backup;
 mod clients;
 mod error;
+pub(crate) mod loss;
 mod migrations;
+mod restore;
 pub(crate) mod schema;
 #[cfg(test)]
 mod tests;
@@ -21,9 +23,9 @@ mod undo;
 
 pub(crate) use clients::StoredClient;
 pub use error::StoreError;
+pub use restore::{Restored, restore};
 pub(crate) use tokens::{Added, StoredToken};
 
-use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -62,8 +64,9 @@ pub(crate) struct Store {
 impl Store {
     /// Opens the store, or makes it.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        refuse_emptied(path)?;
-        Self::of(path, INTENT.open(path)?)
+        let connection = INTENT.open(path)?;
+        check_pages(path, &connection)?;
+        Self::of(path, connection)
     }
 
     /// Undoes what a newer program did to the store before it failed.
@@ -76,22 +79,15 @@ impl Store {
         if !path.exists() {
             return Ok(());
         }
-        refuse_emptied(path)?;
-        let wrap = |error| StoreError::from_sqlite(path, error);
         let connection = schema::open_to_read(path)?;
         INTENT.check(path, &connection)?;
-        let verdict: String =
-            connection.pragma_query_value(None, "quick_check", |row| row.get(0)).map_err(wrap)?;
-        if verdict != "ok" {
-            return Err(StoreError::Damaged { path: path.to_owned(), what: verdict });
-        }
+        check_pages(path, &connection)?;
         Self::of(path, connection)?.load().map(drop)
     }
 
     /// Copies the store, if there is one, and changes nothing of it. One that this program cannot take over is
     /// refused.
     pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
-        refuse_emptied(from)?;
         INTENT.copy(from, to)
     }
 
@@ -142,17 +138,23 @@ impl Store {
         })
     }
 
+    /// The number of the daemon that had the store when it was opened, or of the one that has taken it over since.
+    pub(crate) fn daemon(&self) -> u64 {
+        self.daemon.load(Ordering::SeqCst)
+    }
+
     /// Takes the store over. The number of this daemon is one more than the last one's, who can change
-    /// nothing from now on.
-    pub(crate) fn next_daemon(&self) -> Result<u64, StoreError> {
+    /// nothing from now on, and higher than those that were `seen` elsewhere: a store that was restored from an
+    /// older copy knows a lower one.
+    pub(crate) fn next_daemon(&self, seen: u64) -> Result<u64, StoreError> {
         // Clients wait for this daemon, and need not wait for a busy disk: a power cut may take the number
         // back, since no daemon outlives one.
         self.synchronize("normal")?;
         let daemon = self.transact(TransactionBehavior::Immediate, |tx| {
             tx.execute(
-                "INSERT INTO meta (key, value) VALUES ('daemon', 1)
-                 ON CONFLICT (key) DO UPDATE SET value = CAST(value AS INTEGER) + 1",
-                [],
+                "INSERT INTO meta (key, value) VALUES ('daemon', ?1 + 1)
+                 ON CONFLICT (key) DO UPDATE SET value = max(CAST(value AS INTEGER), ?1) + 1",
+                [seen],
             )?;
             Ok(Some(newest_daemon(tx)?))
         })?;
@@ -294,7 +296,7 @@ impl Store {
         &self,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
-        let ours = self.daemon.load(Ordering::SeqCst);
+        let ours = self.daemon();
         // No other daemon can take a number while this transaction lasts.
         self.transact(TransactionBehavior::Immediate, |tx| {
             if newest_daemon(tx)? == ours { work(tx).map(Some) } else { Ok(None) }
@@ -303,7 +305,7 @@ impl Store {
 
     /// Whether no later daemon has taken over since.
     pub(crate) async fn is_current(&self) -> Result<bool, StoreError> {
-        let (store, ours) = (self.clone(), self.daemon.load(Ordering::SeqCst));
+        let (store, ours) = (self.clone(), self.daemon());
         self.pool.run(move || store.read(|tx| Ok(newest_daemon(tx)? <= ours))).await
     }
 
@@ -339,15 +341,15 @@ fn newest_daemon(connection: &Connection) -> rusqlite::Result<u64> {
     Ok(known.unwrap_or_default())
 }
 
-/// An empty file passes for a new database. Where there is an event log already, it is one that was
-/// emptied, and to go on would be to forget every server.
-fn refuse_emptied(path: &Path) -> Result<(), StoreError> {
-    let empty = fs::metadata(path).is_ok_and(|found| found.len() == 0);
-    if empty && path.with_file_name(EVENTS).exists() {
-        let what = "it is empty, although there has been a daemon here".to_owned();
-        return Err(StoreError::Damaged { path: path.to_owned(), what });
+/// Refuses a database with damaged pages.
+fn check_pages(path: &Path, connection: &Connection) -> Result<(), StoreError> {
+    let verdict: rusqlite::Result<String> =
+        connection.pragma_query_value(None, "quick_check", |row| row.get(0));
+    let verdict = verdict.map_err(|error| StoreError::from_sqlite(path, error))?;
+    if verdict == "ok" {
+        return Ok(());
     }
-    Ok(())
+    Err(StoreError::Damaged { path: path.to_owned(), what: verdict })
 }
 
 /// A value as it is stored.

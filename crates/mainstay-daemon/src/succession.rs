@@ -272,9 +272,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = || Store::open(&dir.path().join("state.db")).unwrap();
         let (old, new) = (open(), open());
-        old.next_daemon().unwrap();
+        old.next_daemon(0).unwrap();
         assert!(timeout(REPLACED_CHECK * 10, until_replaced(&old)).await.is_err());
-        new.next_daemon().unwrap();
+        new.next_daemon(0).unwrap();
         timeout(REPLACED_CHECK * 10, until_replaced(&old)).await.unwrap();
     }
 

@@ -9,6 +9,7 @@ use mainstay_api::{Around, Instance};
 use mainstay_core::{ServerName, Wanted};
 use mainstay_engine::{
     DockerConfig, DockerEngine, News, ProcessConfig, ProcessEngine, RemoteEngine, RunKey,
+    newest_daemon_of_shims,
 };
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
@@ -31,7 +32,7 @@ use crate::store::{self, Store, Stored};
 use crate::succession::Wish;
 use crate::{
     CLIENTS_DIR, CONTAINERS, Config, LOG_BYTES, LOG_KEEP, RunError, SESSIONS, STATE, STREAMS,
-    clock, legacy,
+    calls, clock, legacy,
 };
 
 /// What a daemon lives by.
@@ -60,9 +61,10 @@ pub(crate) async fn wake(
         journal::go_back(&events)?;
         sessions::go_back(&kept_sessions);
     }
+    store::loss::refuse(&instance)?;
     let store = Store::open(&state)?;
     let instance_id = store.instance()?;
-    let daemon = store.next_daemon()?;
+    let daemon = store.next_daemon(newest_seen(&instance, &store).await)?;
     let stored = store.load()?;
     let first = listen::first_addr(config.listen.first, &store, stored.is_empty())?;
     let listens = addresses(first, &config, &stored);
@@ -150,6 +152,16 @@ pub(crate) async fn wake(
     };
     let service = Arc::new(service);
     Ok(Awake { service, engines, news, sessions, sessions_lost, front })
+}
+
+/// The highest number of an earlier daemon that anything but the store knows. Shims are asked only if the journal of
+/// streams was not left by the daemon that the store names: the store may be an older copy.
+async fn newest_seen(instance: &Instance, store: &Store) -> u64 {
+    let of_streams = calls::newest_daemon(&instance.run_dir.join(STREAMS));
+    if of_streams == Some(store.daemon()) {
+        return store.daemon();
+    }
+    newest_daemon_of_shims(&instance.runs_dir()).await.max(of_streams.unwrap_or_default())
 }
 
 /// All engines, and the one of containers once more, for what only that can do.

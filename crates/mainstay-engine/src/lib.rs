@@ -30,7 +30,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 
 pub use docker::{DockerConfig, DockerEngine, Pulled};
 pub use error::{EngineError, StartError};
-pub use process::{PortOwner, ProcessConfig, ProcessEngine};
+pub use process::{PortOwner, ProcessConfig, ProcessEngine, newest_daemon_of_shims};
 pub use remote::RemoteEngine;
 
 /// Which run of which server.

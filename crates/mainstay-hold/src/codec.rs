@@ -62,6 +62,11 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
+    /// A field that was appended later: 0 if the peer does not send it.
+    pub(crate) fn appended_u64(&mut self) -> Result<u64, DecodeError> {
+        if self.0.is_empty() { Ok(0) } else { self.u64() }
+    }
+
     pub(crate) fn i32(&mut self) -> Result<i32, DecodeError> {
         self.array().map(i32::from_le_bytes)
     }

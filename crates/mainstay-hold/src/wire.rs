@@ -115,6 +115,8 @@ pub enum FromShim {
         written: u64,
         /// Whether the server has exited.
         exited: bool,
+        /// The highest number of a daemon so far; 0 if there was none, or from a shim that does not say it.
+        newest_daemon: u64,
     },
     /// Output of the server, without gaps or repetitions on one connection.
     Output {
@@ -279,6 +281,7 @@ impl FromShim {
                 out_end,
                 written,
                 exited,
+                newest_daemon,
             } => framed(into, kind::HELLO, |out| {
                 out.put_u32(*version);
                 out.put_u32(*shim_pid);
@@ -288,6 +291,7 @@ impl FromShim {
                 out.put_u64(*out_end);
                 out.put_u64(*written);
                 out.put_u8(u8::from(*exited));
+                out.put_u64(*newest_daemon);
             }),
             Self::Output { offset, bytes } => put_output(into, *offset, (bytes, &[])),
             Self::Closed => framed(into, kind::CLOSED, |_| {}),
@@ -324,6 +328,7 @@ impl Frame for FromShim {
                     out_end: payload.u64()?,
                     written: payload.u64()?,
                     exited: payload.bool("exited")?,
+                    newest_daemon: payload.appended_u64()?,
                 },
                 kind::OUTPUT => Self::Output { offset: payload.u64()?, bytes: payload.take_rest() },
                 kind::CLOSED => Self::Closed,

@@ -77,6 +77,11 @@ pub(super) fn newest(dir: &Path) -> io::Result<Option<Vec<u8>>> {
     newest.map(|number| fs::read(dir.join(number.to_string()))).transpose()
 }
 
+/// The highest number of a daemon that left a file.
+pub(super) fn newest_number(dir: &Path) -> Option<u64> {
+    numbers(dir).ok()?.into_iter().max()
+}
+
 /// Whether a daemon of a higher number has taken over.
 pub(super) fn is_replaced(dir: &Path, number: u64) -> bool {
     numbers(dir).is_ok_and(|numbers| numbers.into_iter().any(|other| other > number))

@@ -71,6 +71,14 @@ fn write(connection: &Connection, unfinished: &Path, to: &Path) -> Result<(), St
     sync_names(to).map_err(failed)
 }
 
+/// All copies of a database, the newest first: the one made after every change, then the backups by schema.
+pub(super) fn copies(path: &Path) -> Vec<PathBuf> {
+    let mut backups = backups(path);
+    backups.sort_unstable();
+    let backups = backups.into_iter().rev().map(|(_, backup)| backup);
+    [copy_of(path)].into_iter().filter(|copy| copy.exists()).chain(backups).collect()
+}
+
 /// Has the names of a file and of all beside it on disk.
 pub(super) fn sync_names(path: &Path) -> io::Result<()> {
     File::open(path.parent().unwrap_or(path))?.sync_all()

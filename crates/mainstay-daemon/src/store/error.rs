@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use rusqlite::ErrorCode;
 use rustix::fs::statvfs;
 
+use super::restore::usable_copy;
+
 /// A disk with less room than this passes for one that fails: what is kept beside a database that is open
 /// takes as much.
 const ROOM: u64 = 64 * 1024;
@@ -28,6 +30,14 @@ pub enum StoreError {
     /// It is no database, or not ours, or its content makes no sense.
     #[error("the database `{}` is damaged: {what}", path.display())]
     Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// It is not there, although there was one.
+    #[error("the database `{}` {what}", path.display())]
+    Lost {
         /// The file.
         path: PathBuf,
         /// What was found.
@@ -95,7 +105,7 @@ impl StoreError {
     }
 
     /// What the user can do about it.
-    pub(crate) fn help(&self) -> Option<String> {
+    pub fn help(&self) -> Option<String> {
         match self {
             Self::Newer { backup: None, .. } => {
                 Some("install the newer version again, or point MAINSTAY_HOME elsewhere".to_owned())
@@ -106,10 +116,14 @@ impl StoreError {
                 path.display(),
                 backup.display()
             )),
-            Self::Damaged { path, .. } => Some(format!(
-                "move `{}` away and describe the servers again (`mainstay import` reads an export)",
-                path.display()
-            )),
+            Self::Lost { path, .. } | Self::Damaged { path, .. } => Some(match usable_copy(path) {
+                Some(copy) => {
+                    format!("`mainstay doctor --restore` restores it from `{}`", copy.display())
+                }
+                None => "put a copy of yours in its place, or start without servers: \
+                         `mainstay doctor --restore --empty`, then `mainstay import` reads an export"
+                    .to_owned(),
+            }),
             Self::Full { .. } => Some("free some space; nothing was changed".to_owned()),
             Self::Backup { path, .. } => {
                 Some(format!("nothing was changed; make it possible to write `{}`", path.display()))

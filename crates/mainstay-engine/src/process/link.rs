@@ -38,6 +38,8 @@ pub(crate) struct Greeting {
     pub(crate) written: u64,
     /// Whether the server has exited already.
     pub(crate) exited: bool,
+    /// The highest number of a daemon that it has seen.
+    pub(crate) newest_daemon: u64,
 }
 
 impl Greeting {
@@ -176,8 +178,16 @@ fn greeting(hello: Option<FromShim>) -> Result<Greeting, EngineError> {
             )))
         }
         Some(FromShim::Hello {
-            server_pid, started_unix_ms, out_start, written, exited, ..
-        }) => Ok(Greeting { server_pid, started_unix_ms, out_start, written, exited }),
+            server_pid,
+            started_unix_ms,
+            out_start,
+            written,
+            exited,
+            newest_daemon,
+            ..
+        }) => {
+            Ok(Greeting { server_pid, started_unix_ms, out_start, written, exited, newest_daemon })
+        }
         Some(FromShim::Refused { why }) => Err(EngineError::Refused(why)),
         Some(
             other @ (FromShim::Output { .. }

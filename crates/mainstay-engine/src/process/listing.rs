@@ -2,20 +2,52 @@
 
 use std::collections::BTreeSet;
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::time::Duration;
 
 use mainstay_core::Exit;
+use mainstay_hold::shim_search;
 use mainstay_hold::wire::ToShim;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
+use crate::process::link::ShimLink;
 use crate::process::{Active, ProcessEngine, strays};
 use crate::{EngineError, Found, FoundState, RunKey};
 
 /// How many shims are asked at a time: one that does not answer delays few others, and a machine full
 /// of servers is not short of descriptors for that.
 const AT_ONCE: usize = 16;
+
+/// How long shims are asked which daemons they have seen.
+const NUMBERS_WITHIN: Duration = Duration::from_secs(2);
+
+/// The highest number of a daemon that a living shim below `runs_dir` has seen; 0 if none says it. Shims are only
+/// listened to.
+pub async fn newest_daemon_of_shims(runs_dir: &Path) -> u64 {
+    let mut dirs = shim_search::run_dirs_of_shims(runs_dir).unwrap_or_default().into_iter();
+    let mut asked = JoinSet::new();
+    let mut newest = 0;
+    let ask = async {
+        loop {
+            while asked.len() < AT_ONCE
+                && let Some(dir) = dirs.next()
+            {
+                asked.spawn(async move { ShimLink::connect(&dir, 0).await });
+            }
+            match asked.join_next().await {
+                Some(Ok(Ok((_, greeting)))) => newest = newest.max(greeting.newest_daemon),
+                Some(_) => {}
+                None => break,
+            }
+        }
+    };
+    if timeout(NUMBERS_WITHIN, ask).await.is_err() {
+        tracing::warn!("some shims do not say which daemons they have seen");
+    }
+    newest
+}
 
 /// A run on disk that nobody watched.
 #[derive(Debug)]

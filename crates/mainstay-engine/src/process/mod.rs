@@ -41,6 +41,7 @@ use crate::{
     Endpoint, Engine, EngineError, Found, LogRange, News, RunKey, StartError, Started, Stdio,
 };
 use link::{Greeting, ShimLink};
+pub use listing::newest_daemon_of_shims;
 use login::LoginPath;
 pub use port::PortOwner;
 use runs::RunDirs;

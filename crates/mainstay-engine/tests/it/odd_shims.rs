@@ -34,6 +34,7 @@ fn hello() -> FromShim {
         out_end: 0,
         written: 0,
         exited: false,
+        newest_daemon: 0,
     }
 }
 

@@ -267,6 +267,7 @@ impl Run {
             out_end: self.server.output.end(),
             written: self.server.stdin.accepted(),
             exited: self.exit.is_some(),
+            newest_daemon: self.fence,
         }
     }
 

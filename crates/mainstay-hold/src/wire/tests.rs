@@ -24,8 +24,18 @@ fn any_to_shim() -> impl Strategy<Value = ToShim> {
 }
 
 fn any_hello() -> impl Strategy<Value = FromShim> {
-    any::<(u32, u32, u32, u64, u64, u64, u64, bool)>().prop_map(
-        |(version, shim_pid, server_pid, started_unix_ms, out_start, out_end, written, exited)| {
+    any::<(u32, u32, u32, u64, u64, u64, u64, bool, u64)>().prop_map(
+        |(
+            version,
+            shim_pid,
+            server_pid,
+            started_unix_ms,
+            out_start,
+            out_end,
+            written,
+            exited,
+            newest_daemon,
+        )| {
             FromShim::Hello {
                 version,
                 shim_pid,
@@ -35,6 +45,7 @@ fn any_hello() -> impl Strategy<Value = FromShim> {
                 out_end,
                 written,
                 exited,
+                newest_daemon,
             }
         },
     )

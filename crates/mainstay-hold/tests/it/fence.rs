@@ -39,6 +39,19 @@ fn a_daemon_says_who_it_is_before_anything_else() {
 }
 
 #[test]
+fn a_shim_tells_everyone_the_highest_number() {
+    let shim = Bench::script("cat").start();
+    assert_eq!(shim.connect().hello().newest_daemon, 0);
+    for (number, newest) in [(5, 5), (4, 5), (9, 9)] {
+        let mut daemon = shim.introduce(number);
+        if number == newest {
+            daemon.round_trip();
+        }
+        assert_eq!(shim.connect().hello().newest_daemon, newest);
+    }
+}
+
+#[test]
 fn what_may_be_skipped_is_skipped_also_before_the_number() {
     let shim = Bench::script("cat").start();
     let mut client = shim.connect();

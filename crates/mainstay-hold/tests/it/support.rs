@@ -198,6 +198,7 @@ pub(crate) struct Hello {
     pub(crate) out_end: u64,
     pub(crate) written: u64,
     pub(crate) exited: bool,
+    pub(crate) newest_daemon: u64,
 }
 
 /// The other end of a shim's socket.
@@ -227,7 +228,8 @@ impl Client {
                 out_end,
                 written,
                 exited,
-            } => Hello { shim_pid, server_pid, out_start, out_end, written, exited },
+                newest_daemon,
+            } => Hello { shim_pid, server_pid, out_start, out_end, written, exited, newest_daemon },
             other => panic!("no hello: {other:?}"),
         }
     }

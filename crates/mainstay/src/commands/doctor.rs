@@ -3,6 +3,7 @@
 mod checks;
 mod clients;
 mod engines;
+mod restore;
 
 use mainstay_api::{Request, ServerInfo};
 use mainstay_daemon::discover::Disk;
@@ -23,12 +24,18 @@ use crate::ui::paint;
 
 /// Look for problems, and say what to do about them
 ///
-/// Starts no daemon and changes nothing.
+/// Starts no daemon and, without `--restore`, changes nothing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "restore")]
     json: bool,
+    /// Restore the list of servers from its copy, if it was lost or is damaged
+    #[arg(long)]
+    restore: bool,
+    /// With `--restore`: start without servers, if there is no copy
+    #[arg(long, requires = "restore")]
+    empty: bool,
 }
 
 /// How serious a finding is.
@@ -64,6 +71,9 @@ impl Check {
 }
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
+    if args.restore {
+        return restore::run(args.empty, ctx).await;
+    }
     let checks = examine(ctx).await?;
     ctx.ui.answer(args.json, &checks, |checks| {
         checks.iter().map(line).collect::<Vec<_>>().join("\n")

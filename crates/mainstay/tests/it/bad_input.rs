@@ -199,7 +199,7 @@ fn a_database_that_is_none_is_refused_and_left_alone() {
     exit: 4
     --- stderr
     error: the daemon could not be started: the database `[ROOT]/mainstay/state/state.db` is damaged: file is not a database
-    help: move `[ROOT]/mainstay/state/state.db` away and describe the servers again (`mainstay import` reads an export)
+    help: `mainstay doctor --restore` restores it from `[ROOT]/mainstay/state/state.db.backup`
     ");
 }
 
@@ -209,7 +209,7 @@ fn half_a_database_is_refused_and_left_alone() {
     assert_eq!(output.code, 4, "{output}");
     let damaged = "the database `[ROOT]/mainstay/state/state.db` is damaged: ";
     assert!(output.stderr.contains(damaged), "{output}");
-    assert!(output.stderr.contains("`mainstay import` reads an export"), "{output}");
+    assert!(output.stderr.contains("`mainstay doctor --restore` restores it"), "{output}");
 }
 
 #[test]

@@ -211,7 +211,7 @@ fn change_until_killed(part: &str) -> ! {
     say("up");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let store = Store::open(Path::new(path)).unwrap();
-    store.next_daemon().unwrap();
+    store.next_daemon(0).unwrap();
     for n in first.. {
         runtime.block_on(Change::nth(seed, n).make(&store)).unwrap();
         say("acknowledged");

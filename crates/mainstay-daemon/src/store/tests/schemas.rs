@@ -42,7 +42,7 @@ fn version(path: &Path) -> i64 {
 #[track_caller]
 fn has_what_every_fixture_has(store: &Store) {
     assert_eq!(store.instance().unwrap(), "93246ff845138454");
-    assert_eq!(store.next_daemon().unwrap(), 8);
+    assert_eq!(store.next_daemon(0).unwrap(), 8);
     let servers = store.load().unwrap();
     let shown = |server: &Stored| {
         (server.spec.name.to_string(), server.wanted, server.created_at.to_string())

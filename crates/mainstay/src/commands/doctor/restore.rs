@@ -1,0 +1,103 @@
+//! `mainstay doctor --restore`: puts the list of servers back from its copy.
+
+use jiff::Timestamp;
+use mainstay_daemon::{Restored, StoreError, restore};
+
+use crate::context::{Context, now};
+use crate::error::CliError;
+use crate::remote::Remote;
+use crate::text::ago;
+
+pub(super) async fn run(empty: bool, ctx: &mut Context) -> Result<(), CliError> {
+    let restored = restore(&ctx.instance()?, empty).map_err(|error| failed(&error))?;
+    if let Restored::HasCopy(copy) = &restored {
+        let copy = copy.display();
+        return Err(CliError::failed(
+            format!("the list of servers can be restored from `{copy}`"),
+            format!(
+                "`mainstay doctor --restore` restores it; to start without servers, remove `{copy}`"
+            ),
+        ));
+    }
+    for line in report(&restored, now()) {
+        ctx.ui.say(line);
+    }
+    if restored != Restored::Intact {
+        // A daemon that still runs has the lost file open.
+        let running = Remote::of(ctx)?.inspect().await;
+        ctx.ui.say(match running {
+            Ok(Some(_)) => "`mainstay daemon reload` makes the running daemon use it",
+            Ok(None) | Err(_) => "the next command that needs the daemon starts it",
+        });
+    }
+    Ok(())
+}
+
+fn failed(error: &StoreError) -> CliError {
+    CliError::Failed { message: error.to_string(), help: error.help() }
+}
+
+/// What was done, and what it leaves to do.
+fn report(restored: &Restored, now: Timestamp) -> Vec<String> {
+    match restored {
+        Restored::Intact => vec!["the list of servers is intact; nothing was changed".to_owned()],
+        Restored::HasCopy(_) => Vec::new(),
+        Restored::FromCopy { copy, made_at, servers } => {
+            let age = made_at.map(|at| format!(", made {}", ago(at, now))).unwrap_or_default();
+            let servers = match &servers[..] {
+                [] => "no servers".to_owned(),
+                servers => servers.join(", "),
+            };
+            vec![format!("restored from `{}`{age}: {servers}", copy.display())]
+        }
+        Restored::Empty { running, containers } => {
+            let mut lines = vec!["there are no servers now".to_owned()];
+            if !running.is_empty() {
+                let running = running.join(", ");
+                lines.push(format!("still running, and ended by the next daemon: {running}"));
+            }
+            if !containers.is_empty() {
+                let names: Vec<String> =
+                    containers.iter().map(|name| format!("mainstay-{name}")).collect();
+                lines.push(format!(
+                    "containers that may be left: `docker rm -f {}` removes them",
+                    names.join(" ")
+                ));
+            }
+            lines
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(restored: &Restored, expected: &[&str]) {
+        let now = Timestamp::from_second(3600).unwrap();
+        assert_eq!(report(restored, now), expected);
+    }
+
+    #[test]
+    fn the_report_names_what_came_back_and_what_is_left_running() {
+        let from_copy = |servers: &[&str]| Restored::FromCopy {
+            copy: "/s/state.db.backup".into(),
+            made_at: Some(Timestamp::from_second(0).unwrap()),
+            servers: servers.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        check(
+            &from_copy(&["files", "time"]),
+            &["restored from `/s/state.db.backup`, made 1 h ago: files, time"],
+        );
+        check(&from_copy(&[]), &["restored from `/s/state.db.backup`, made 1 h ago: no servers"]);
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        check(
+            &Restored::Empty { running: names(&["time"]), containers: names(&["a", "b"]) },
+            &[
+                "there are no servers now",
+                "still running, and ended by the next daemon: time",
+                "containers that may be left: `docker rm -f mainstay-a mainstay-b` removes them",
+            ],
+        );
+    }
+}
