@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use mainstay_api::EventRecord;
 use mainstay_core::{ServerName, ServerSpec};
 use mainstay_proxy::{
-    Decision, Hub, Hubs, Identity, Isolation, Keeper, Outlook, Ports, SessionClock, Settings,
-    StreamNews, Witness,
+    Decision, Hub, Hubs, Identity, Isolation, Keeper, Outlook, Ports, SessionClock, SessionIds,
+    Settings, StreamNews, Witness,
 };
 use tokio::sync::watch;
 
@@ -28,7 +28,12 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    pub(crate) fn new(journal: Journal, keeper: Arc<dyn Keeper>, kept: Kept) -> Self {
+    pub(crate) fn new(
+        journal: Journal,
+        keeper: Arc<dyn Keeper>,
+        kept: Kept,
+        ids: SessionIds,
+    ) -> Self {
         let isolated = Arc::new(Isolated::default());
         let ports = Ports {
             keeper,
@@ -40,6 +45,7 @@ impl Gateway {
             isolation: Arc::clone(&isolated) as Arc<dyn Isolation>,
             identity: identity(),
             clock: SessionClock::resumed(kept.clock),
+            ids,
         };
         Self { hubs: Arc::default(), ports, isolated, kept: Arc::new(Mutex::new(kept)) }
     }
@@ -74,6 +80,8 @@ impl Gateway {
                     servers.insert(record.id.clone(), Arc::clone(&hub));
                     hub.restore(record);
                 }
+                // Says that a session has ended (see `Hub::end_session`).
+                None if record.server.is_empty() => {}
                 None => self.ports.keeper.remove(&record.id),
             }
         }

@@ -28,6 +28,7 @@ mod rehearse;
 mod relay;
 mod service;
 mod session;
+mod session_key;
 mod sessions;
 mod snapshot;
 mod store;

@@ -6,7 +6,12 @@ use std::fmt::Write;
 pub(crate) fn hex(bytes: usize) -> String {
     let mut buffer = vec![0; bytes];
     getrandom::fill(&mut buffer).expect("the system has a source of randomness");
-    buffer.iter().fold(String::new(), |mut text, byte| {
+    to_hex(&buffer)
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").expect("writing to a String cannot fail");
         text
     })

@@ -249,7 +249,7 @@ impl Service {
         self.registry.get(name)?;
         let hubs = &self.gateway.hubs;
         if let Some(id) = had {
-            match front::find(&**hubs, name.as_str(), id).await {
+            match front::find(&**hubs, name.as_str(), id, None).await {
                 Ok(_) => return Ok(id.to_owned()),
                 Err(Lookup::NoSuchServer | Lookup::NoSuchSession) => {}
                 Err(error @ Lookup::Unreadable) => {

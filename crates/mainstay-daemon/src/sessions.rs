@@ -17,6 +17,7 @@
 //! wrote, sessions live in memory only.
 
 mod database;
+mod era;
 mod migrations;
 mod pending;
 
@@ -32,6 +33,7 @@ use mainstay_proxy::{
 use tokio::sync::oneshot;
 
 use self::database::Database;
+use self::era::{Era, Found};
 use self::migrations::SESSIONS;
 use self::pending::{Change, Full, Known, Pending};
 use crate::aside::set_aside;
@@ -71,12 +73,14 @@ impl Sessions {
     /// the daemon of this number.
     pub(crate) fn open(path: &Path, streams_dir: &Path, daemon: u64) -> (Self, Kept) {
         let (calls, streams) = Calls::open(streams_dir, daemon);
+        let found = Found::at(path);
         let with_streams: Vec<&str> = streams.iter().map(|stream| &*stream.key.session).collect();
         match open_or_replace(path, &with_streams) {
             Ok((database, kept)) => {
                 let sessions = kept.sessions.iter();
                 let servers = sessions.map(|session| (session.id.clone(), session.server.clone()));
-                (Self::new(Some(database), calls, servers.collect()), Kept { streams, ..kept })
+                let era = Era::begin(path, found, !kept.lost, true);
+                (Self::new(Some(database), calls, era, servers.collect()), Kept { streams, ..kept })
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
@@ -87,7 +91,7 @@ impl Sessions {
                 let nobody = HashMap::new();
                 let database = Database::in_memory().ok();
                 (
-                    Self::new(database, calls, nobody),
+                    Self::new(database, calls, Era::begin(path, found, false, false), nobody),
                     Kept { lost: true, streams, ..Kept::default() },
                 )
             }
@@ -103,15 +107,28 @@ impl Sessions {
         };
         self.shared.calls.close();
         self.shared.news.notify_one();
-        if writer.is_some_and(|writer| writer.join().is_err()) {
+        let ended = writer.map(JoinHandle::join);
+        if let Some(Err(_)) = &ended {
             tracing::error!("the writer of sessions had panicked");
         }
+        let mut state = self.shared.lock();
+        if let Some(Ok(())) = ended
+            && state.pending.is_empty()
+        {
+            self.shared.era.close();
+        }
         // Pending lookups fail.
-        self.shared.lock().lookups.clear();
+        state.lookups.clear();
     }
 
-    fn new(database: Option<Database>, calls: Calls, servers: HashMap<String, String>) -> Self {
+    fn new(
+        database: Option<Database>,
+        calls: Calls,
+        era: Era,
+        servers: HashMap<String, String>,
+    ) -> Self {
         let shared = Arc::new(Shared {
+            era,
             state: Mutex::new(State { closed: database.is_none(), servers, ..State::default() }),
             news: Condvar::new(),
             calls,
@@ -125,6 +142,11 @@ impl Sessions {
             shared.lock().writer = Some(writer);
         }
         Self { shared }
+    }
+
+    /// Changes when records of sessions may have been lost.
+    pub(crate) fn era(&self) -> u32 {
+        self.shared.era.number
     }
 
     /// Writes the journal of streams again if it was removed.
@@ -229,6 +251,7 @@ impl Keeper for Sessions {
 
 #[derive(Debug)]
 struct Shared {
+    era: Era,
     state: Mutex<State>,
     news: Condvar,
     calls: Calls,
@@ -279,11 +302,11 @@ impl Shared {
             if retry.is_none() || state.closed {
                 tracing::error!(%error, "sessions cannot be written; they are kept in memory");
             }
+            state.pending.put_back(pending);
             if state.closed {
                 return;
             }
             retry = Some(clock::now() + RETRY);
-            state.pending.put_back(pending);
         }
     }
 

@@ -117,6 +117,23 @@ impl Store {
         })
     }
 
+    /// The key of session ids, as text.
+    pub(crate) fn session_key(&self) -> Result<Option<String>, StoreError> {
+        self.read(|tx| {
+            let select = "SELECT value FROM meta WHERE key = 'session key'";
+            tx.query_row(select, [], |row| row.get(0)).optional()
+        })
+    }
+
+    /// Stores the key of session ids.
+    pub(crate) fn set_session_key(&self, key: &str) -> Result<(), StoreError> {
+        self.write(|tx| {
+            let put = "INSERT OR REPLACE INTO meta (key, value) VALUES ('session key', ?1)";
+            tx.execute(put, [key])?;
+            Ok(())
+        })
+    }
+
     /// The port of this instance, if one was chosen.
     pub(crate) fn port(&self) -> Result<Option<u16>, StoreError> {
         self.read(|tx| {

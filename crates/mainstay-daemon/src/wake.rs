@@ -11,6 +11,7 @@ use mainstay_engine::{
     DockerConfig, DockerEngine, News, ProcessConfig, ProcessEngine, RemoteEngine, RunKey,
     newest_daemon_of_shims,
 };
+use mainstay_proxy::SessionIds;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
 
@@ -32,7 +33,7 @@ use crate::store::{self, Store, Stored};
 use crate::succession::Wish;
 use crate::{
     CLIENTS_DIR, CONTAINERS, Config, LOG_BYTES, LOG_KEEP, RunError, SESSIONS, STATE, STREAMS,
-    calls, clock, legacy,
+    calls, clock, legacy, session_key,
 };
 
 /// What a daemon lives by.
@@ -79,7 +80,8 @@ pub(crate) async fn wake(
         open_engines(&config, &instance_id, daemon, in_containers(&stored), &memory).await?;
     let (sessions, kept) = Sessions::open(&kept_sessions, &instance.run_dir.join(STREAMS), daemon);
     let sessions_lost = kept.lost;
-    let gateway = Gateway::new(journal.clone(), Arc::new(sessions.clone()), kept);
+    let ids = SessionIds::new(&session_key::load(&instance.state_dir, &store), sessions.era());
+    let gateway = Gateway::new(journal.clone(), Arc::new(sessions.clone()), kept, ids);
     let hubs = Arc::clone(&gateway.hubs);
     let sockets = Sockets::Held(held.clone());
     let context = Context {

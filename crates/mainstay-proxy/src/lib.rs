@@ -20,6 +20,7 @@ mod hub;
 pub mod lists;
 mod loss;
 mod record;
+mod session_id;
 pub mod sock_diag;
 pub mod sse;
 pub mod stream;
@@ -37,4 +38,5 @@ pub use record::{
     Keeper, RecordLookup, Sent, SessionRecord, StreamKey, StreamNews, StreamRecord, Unreadable,
     UpstreamRecord,
 };
+pub use session_id::SessionIds;
 pub use upstream::{Fault, Hello, Identity, LineLink, Link, UpstreamError};

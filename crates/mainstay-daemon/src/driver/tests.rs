@@ -67,7 +67,12 @@ impl World {
         };
         let (sessions, kept) =
             Sessions::open(&dir.path().join("sessions.db"), &dir.path().join("streams"), 1);
-        let gateway = Gateway::new(journal.clone(), Arc::new(sessions), kept);
+        let gateway = Gateway::new(
+            journal.clone(),
+            Arc::new(sessions),
+            kept,
+            mainstay_proxy::SessionIds::new(&[0; 32], 0),
+        );
         let hub = gateway.hub(&stored.spec);
         let audience = Audience::Everybody(Arc::clone(&hub));
         let (driver, handle) = Driver::new(context, audience, stored, legacy);

@@ -45,7 +45,12 @@ impl World {
         let journal = Journal::open(&dir.path().join("events.db")).unwrap();
         let (sessions, kept) =
             Sessions::open(&dir.path().join("sessions.db"), &dir.path().join("streams"), 1);
-        let gateway = Gateway::new(journal.clone(), Arc::new(sessions), kept);
+        let gateway = Gateway::new(
+            journal.clone(),
+            Arc::new(sessions),
+            kept,
+            mainstay_proxy::SessionIds::new(&[0; 32], 0),
+        );
         let clients = Clients::of_nobody(dir.path(), &store, &journal);
         let context = Context {
             engines: Engines {

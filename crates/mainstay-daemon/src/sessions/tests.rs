@@ -263,6 +263,26 @@ fn what_the_disk_refused_is_written_later() {
 }
 
 #[test]
+fn the_next_era_begins_when_records_may_have_been_lost() {
+    let place = place();
+    let (sessions, _) = open(&place.path);
+    let era = sessions.era();
+    let (sessions, _) = reopened(&sessions, &place.path);
+    assert_eq!(sessions.era(), era, "all records were written");
+    sessions.save(record("a", "s"));
+    sessions.close();
+    fs::write(&place.path, "no database at all".repeat(100)).unwrap();
+    let (sessions, kept) = open(&place.path);
+    assert!(kept.lost && sessions.era() != era);
+    let era = sessions.era();
+    sessions.close();
+    fs::remove_file(&place.path).unwrap();
+    let (sessions, kept) = open(&place.path);
+    assert!(!kept.lost && sessions.era() != era);
+    sessions.close();
+}
+
+#[test]
 fn nothing_is_kept_after_the_end() {
     let place = place();
     let (sessions, _) = open(&place.path);

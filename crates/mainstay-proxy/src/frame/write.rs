@@ -29,6 +29,13 @@ pub fn resource_updated(uri: &str) -> Bytes {
     call(None, "notifications/resources/updated", Some(&params))
 }
 
+/// Writes a log message of ours.
+pub fn log_message(level: &str, text: &str) -> Bytes {
+    let params =
+        [r#"{"level":""#, level, r#"","logger":"mainstay","data":"#, &json(text), "}"].concat();
+    call(None, "notifications/message", Some(&params))
+}
+
 /// Writes an answer with a result.
 pub fn result(id: Id<'_>, result: &RawValue) -> Bytes {
     answer(id, r#","result":"#, result.get())

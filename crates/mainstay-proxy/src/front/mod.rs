@@ -43,11 +43,13 @@ pub trait Core: Send + Sync + 'static {
     /// Finds a session in memory.
     fn session(&self, server: &str, id: &str) -> Result<Self::Session, Lookup>;
 
-    /// Loads a session that was moved to disk.
+    /// Loads a session that was moved to disk. One whose record was lost is created again for a client of the version
+    /// `if_lost`; without a version it is not found.
     fn load_from_disk(
         &self,
         server: &str,
         id: &str,
+        if_lost: Option<ProtocolVersion>,
     ) -> impl Future<Output = Result<Self::Session, Lookup>> + Send;
 
     /// Ends a session at its client's wish.
@@ -110,11 +112,16 @@ pub enum Lookup {
     Unreadable,
 }
 
-/// Finds a session in memory or on disk.
-pub async fn find<C: Core>(core: &C, server: &str, id: &str) -> Result<C::Session, Lookup> {
+/// Finds a session in memory or on disk; see [`Core::load_from_disk`].
+pub async fn find<C: Core>(
+    core: &C,
+    server: &str,
+    id: &str,
+    if_lost: Option<ProtocolVersion>,
+) -> Result<C::Session, Lookup> {
     match core.session(server, id) {
         // Boxed to keep the futures of other requests small.
-        Err(Lookup::NoSuchSession) => Box::pin(core.load_from_disk(server, id)).await,
+        Err(Lookup::NoSuchSession) => Box::pin(core.load_from_disk(server, id, if_lost)).await,
         found => found,
     }
 }

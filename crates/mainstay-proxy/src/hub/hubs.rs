@@ -8,8 +8,9 @@ use tokio::time::{Instant, sleep};
 
 use super::{Hub, RelayedCall, Relays, Session, lock};
 use crate::door::Door;
-use crate::front::{Core, Lookup, OpenError};
+use crate::front::{Core, Lookup, OpenError, ProtocolVersion};
 use crate::record::StreamRecord;
+use crate::session_id::is_id;
 
 /// How long requests may take to be answered or written down before another daemon takes over. That is
 /// longer than any request goes without being written down, also on a machine that is busy.
@@ -123,7 +124,7 @@ impl Core for Hubs {
 
     fn open(&self, server: &str) -> Result<Session, OpenError> {
         let hub = self.get(server).ok_or(OpenError::NoSuchServer)?;
-        hub.open(new_id()).ok_or(OpenError::TooManySessions)
+        hub.open().ok_or(OpenError::TooManySessions)
     }
 
     fn session(&self, server: &str, id: &str) -> Result<Session, Lookup> {
@@ -131,25 +132,18 @@ impl Core for Hubs {
         hub.session(id).ok_or(Lookup::NoSuchSession)
     }
 
-    async fn load_from_disk(&self, server: &str, id: &str) -> Result<Session, Lookup> {
+    async fn load_from_disk(
+        &self,
+        server: &str,
+        id: &str,
+        if_lost: Option<ProtocolVersion>,
+    ) -> Result<Session, Lookup> {
         let hub = self.get(server).ok_or(Lookup::NoSuchServer)?;
-        if is_id(id) { hub.load_from_disk(id).await } else { Err(Lookup::NoSuchSession) }
+        if is_id(id) { hub.load_from_disk(id, if_lost).await } else { Err(Lookup::NoSuchSession) }
     }
 
     fn close(&self, server: &str, id: &str) -> Result<(), Lookup> {
         let hub = self.get(server).ok_or(Lookup::NoSuchServer)?;
         if hub.close(id) { Ok(()) } else { Err(Lookup::NoSuchSession) }
     }
-}
-
-/// 128 random bits, as 32 hexadecimal digits.
-fn new_id() -> String {
-    let mut bits = [0; 16];
-    getrandom::fill(&mut bits).expect("the system has random numbers");
-    format!("{:032x}", u128::from_be_bytes(bits))
-}
-
-/// Whether the id has the format of [`new_id`].
-fn is_id(id: &str) -> bool {
-    id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

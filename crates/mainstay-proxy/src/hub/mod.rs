@@ -28,6 +28,7 @@ mod level;
 mod lines;
 mod lists;
 mod local;
+mod lost_records;
 mod outlook;
 mod presence;
 mod progress;
@@ -60,6 +61,7 @@ use crate::frame::Parsed;
 use crate::gate::Gate;
 use crate::lists::Lists;
 use crate::record::Keeper;
+use crate::session_id::SessionIds;
 use crate::upstream::{Hello, Identity};
 
 pub use self::hubs::Hubs;
@@ -111,6 +113,8 @@ pub struct Ports {
     pub identity: Identity,
     /// Measures the age of sessions.
     pub clock: SessionClock,
+    /// Issues the ids of sessions.
+    pub ids: SessionIds,
 }
 
 /// Provides runs that belong to one session each.
@@ -272,6 +276,7 @@ impl Hub {
         self.pending_loads.session_ended(id);
         session.end();
         self.gate.pass(|keeper| keeper.remove(id));
+        self.remember_end(id);
         Some(session)
     }
 

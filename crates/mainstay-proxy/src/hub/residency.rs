@@ -13,7 +13,7 @@ use super::presence::to_move_to_disk;
 use super::session::Session;
 use super::{Hub, lock};
 use crate::frame::{self, InitializeResult};
-use crate::front::{Lookup, Session as _};
+use crate::front::{Lookup, ProtocolVersion, Session as _};
 use crate::lists::ListKind;
 use crate::record::SessionRecord;
 use crate::upstream;
@@ -64,8 +64,9 @@ impl Hub {
     }
 
     /// Opens a session. `None` if there are too many that cannot be moved to disk.
-    pub(super) fn open(self: &Arc<Self>, id: String) -> Option<Session> {
+    pub(super) fn open(self: &Arc<Self>) -> Option<Session> {
         self.move_absent_to_disk();
+        let id = self.ports.ids.issue(&self.name);
         let session = Session::new(Arc::clone(self), id, true);
         let mut sessions = self.all_sessions();
         if sessions.len() >= MAX_SESSIONS {
@@ -75,13 +76,19 @@ impl Hub {
         Some(session)
     }
 
-    /// Loads a session from disk.
-    pub(super) async fn load_from_disk(self: &Arc<Self>, id: &str) -> Result<Session, Lookup> {
+    /// Loads a session from disk. If its record was lost, it is created again for a client of the version `if_lost`.
+    pub(super) async fn load_from_disk(
+        self: &Arc<Self>,
+        id: &str,
+        if_lost: Option<ProtocolVersion>,
+    ) -> Result<Session, Lookup> {
         let load = self.pending_loads.begin(id);
         let found = self.ports.keeper.find(id).await.map_err(|_| Lookup::Unreadable)?;
+        let is_recreated = found.is_none();
+        let record = found.or_else(|| self.record_of_lost(id, if_lost?));
         // Another request may have loaded and ended it while this one waited for its record.
         let is_ours = |record: &SessionRecord| record.server == self.name && !load.session_ended();
-        let record = found.filter(is_ours);
+        let record = record.filter(is_ours);
         let record = record.ok_or(Lookup::NoSuchSession)?;
         self.move_absent_to_disk();
         let session = {
@@ -90,12 +97,16 @@ impl Hub {
                 // Another request was faster.
                 return Ok(session.clone());
             }
-            let session = Session::restored(Arc::clone(self), record);
+            let session = Session::restored(Arc::clone(self), record.clone());
             sessions.insert(id.to_owned(), session.clone());
             session
         };
         tracing::debug!(server = %self.name, session = id, "session restored");
         session.after_load();
+        if is_recreated {
+            self.gate.pass(|keeper| keeper.save(record));
+            session.report_loss();
+        }
         Ok(session)
     }
 

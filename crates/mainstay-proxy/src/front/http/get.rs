@@ -21,7 +21,8 @@ pub(super) async fn get<C: Core>(
     }
     head::check_version(headers)?;
     let id = head::session_id(headers)?;
-    let session = find(&*front.core, server, id).await.map_err(Refusal::Lookup)?;
+    let if_lost = Some(head::version(headers));
+    let session = find(&*front.core, server, id, if_lost).await.map_err(Refusal::Lookup)?;
     let (streams, opening) = (session.streams(), opening(session.version()));
     let general = |start| {
         let reader = streams.general().reader(start);

@@ -124,6 +124,13 @@ pub(super) fn is_last<B>(request: &Request<B>) -> bool {
     request.headers().get_all(CONNECTION).iter().any(closes)
 }
 
+/// The version that a client speaks in its session. Clients that do not say it are of 2025-03-26 or older.
+pub(super) fn version(headers: &HeaderMap) -> ProtocolVersion {
+    let version = headers.get(PROTOCOL_VERSION).and_then(|version| version.to_str().ok());
+    let version = version.and_then(|version| version.parse().ok());
+    version.unwrap_or(ProtocolVersion::V2025_03_26)
+}
+
 /// The session that a request belongs to.
 pub(super) fn session_id(headers: &HeaderMap) -> Result<&str, Refusal> {
     let id = headers.get(SESSION_ID).ok_or(Refusal::NoSessionId)?;

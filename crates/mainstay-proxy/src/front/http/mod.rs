@@ -208,7 +208,8 @@ async fn take<C: Core>(
         Method::GET => Taken::Done(get::get(front, server, &head.headers).await?),
         Method::DELETE => {
             let id = head::session_id(&head.headers)?;
-            super::find(&*front.core, server, id).await.map_err(Refusal::Lookup)?;
+            let if_lost = Some(head::version(&head.headers));
+            super::find(&*front.core, server, id, if_lost).await.map_err(Refusal::Lookup)?;
             front.core.close(server, id).map_err(Refusal::Lookup)?;
             Taken::Done(reply::empty(StatusCode::NO_CONTENT))
         }

@@ -66,10 +66,11 @@ pub(super) async fn take<C: Core>(
     if !is_admitted() {
         return Err(Refusal::BadToken);
     }
-    let session = async || {
+    let find = async |if_lost| {
         let id = head::session_id(headers)?;
-        crate::front::find(&*front.core, server, id).await.map_err(Refusal::Lookup)
+        crate::front::find(&*front.core, server, id, if_lost).await.map_err(Refusal::Lookup)
     };
+    let session = async || find(Some(head::version(headers))).await;
     if is_batch(&text) {
         version?;
         return take_batch(session().await?, accept, &text);
@@ -83,7 +84,7 @@ pub(super) async fn take<C: Core>(
     match message.kind() {
         Kind::Request if message.method() == Some(&Method::Initialize) => {
             // An id that is not known is one of a session that has ended.
-            if headers.contains_key(SESSION_ID) && session().await.is_ok() {
+            if headers.contains_key(SESSION_ID) && find(None).await.is_ok() {
                 return Err(Refusal::Initialized);
             }
             initialize(front, server, accept, message)

@@ -101,7 +101,7 @@ pub(super) async fn finish<C: Core>(
 /// The rest of the body. `None` if nothing is known of the session.
 async fn rest<C: Core>(front: &Front<C>, response: &UnfinishedResponse) -> Option<Body> {
     let UnfinishedResponse { server, session, event, form, framing: _ } = response;
-    let session = find(&*front.core, server, session).await.ok()?;
+    let session = find(&*front.core, server, session, None).await.ok()?;
     let event: EventId = event.parse().ok()?;
     let source = |reader| Source::new(&session, reader, event.clone());
     Some(match (session.streams().find(&event), *form) {

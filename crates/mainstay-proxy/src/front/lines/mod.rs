@@ -191,7 +191,7 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
 
     async fn resume(&mut self) -> Result<(), LinesError> {
         let Some(id) = &self.client.resume else { return Ok(()) };
-        let found = super::find(&*self.core, &self.client.server, id).await;
+        let found = super::find(&*self.core, &self.client.server, id, None).await;
         let session = found.map_err(LinesError::Resume)?;
         let taken_up = session.streams().taken_up();
         self.enter(session);

@@ -111,7 +111,12 @@ impl Core for Fake {
         self.sessions.lock().unwrap().get(id).cloned().ok_or(Lookup::NoSuchSession)
     }
 
-    async fn load_from_disk(&self, _server: &str, _id: &str) -> Result<FakeSession, Lookup> {
+    async fn load_from_disk(
+        &self,
+        _server: &str,
+        _id: &str,
+        _if_lost: Option<ProtocolVersion>,
+    ) -> Result<FakeSession, Lookup> {
         Err(Lookup::NoSuchSession)
     }
 

@@ -14,7 +14,7 @@ use crate::soon;
 const SESSIONS: usize = 4_200;
 
 async fn returns(world: &World, session: &str) -> Result<Session, Lookup> {
-    soon(find(&*world.hubs, NAME, session)).await
+    soon(find(&*world.hubs, NAME, session, None)).await
 }
 
 /// A client that sends only `initialize`.
@@ -57,7 +57,7 @@ async fn a_session_that_ends_while_it_is_loaded_stays_ended() {
         world.client().await.leaves();
     }
     assert!(world.hubs.session(NAME, &id).is_err(), "it has left memory");
-    let mut slow = std::pin::pin!(find(&*world.hubs, NAME, &id));
+    let mut slow = std::pin::pin!(find(&*world.hubs, NAME, &id, None));
     tokio::select! {
         biased;
         _ = &mut slow => panic!("its record is not there at once"),

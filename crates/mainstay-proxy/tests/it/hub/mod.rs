@@ -17,6 +17,7 @@ mod listening;
 mod lists;
 mod local;
 mod logging;
+mod lost_records;
 mod many_sessions;
 mod requests;
 mod restarts;
@@ -31,8 +32,8 @@ use std::time::Duration;
 use mainstay_proxy::front::Core as _;
 use mainstay_proxy::{
     Arrival, Decision, Hub, Hubs, Identity, Isolation, Keeper, Link, Outlook, Ports, Reason,
-    RecordLookup, Run, Sent, SessionClock, SessionRecord, Settings, StreamKey, StreamNews,
-    StreamRecord, Witness,
+    RecordLookup, Run, Sent, SessionClock, SessionIds, SessionRecord, Settings, StreamKey,
+    StreamNews, StreamRecord, Witness,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -186,12 +187,15 @@ fn ports(notes: &Arc<Notes>) -> Ports {
         isolation: Arc::<Notes>::clone(notes),
         identity: Identity { name: "mainstay".to_owned(), version: "0".to_owned() },
         clock: SessionClock::resumed(Duration::ZERO),
+        ids: SessionIds::new(&[7; 32], notes.era),
     }
 }
 
 /// What a hub told the world.
 #[derive(Debug, Default)]
 struct Notes {
+    /// The era of the records.
+    era: u32,
     records: Mutex<Vec<SessionRecord>>,
     copy: Mutex<Option<Vec<u8>>>,
     causes: Mutex<Vec<&'static str>>,
@@ -226,7 +230,7 @@ impl Notes {
     /// What another daemon finds.
     fn copied(&self) -> Self {
         let streams = Mutex::new(self.streams.lock().unwrap().clone());
-        Self { records: Mutex::new(self.records()), streams, ..Self::default() }
+        Self { era: self.era, records: Mutex::new(self.records()), streams, ..Self::default() }
     }
 
     fn causes(&self) -> Vec<&'static str> {

@@ -10,6 +10,7 @@ mod failing;
 mod halves;
 mod holder;
 mod listening;
+mod lost_sessions;
 mod lost_store;
 mod real;
 pub(crate) mod scene;
