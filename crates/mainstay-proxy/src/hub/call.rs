@@ -281,15 +281,18 @@ impl Call {
     /// Takes note that the run cannot answer which an earlier daemon had sent the request to.
     pub(super) fn missed(&mut self, now: Instant, prospect: Prospect, safe: bool) {
         let Some(With { generation, .. }) = self.with.take() else { return };
-        let verdict = match safe {
-            true if !self.replayed => {
-                self.replayed = true;
-                self.held = Some(now);
-                return;
-            }
-            true => Verdict::Poison { generation },
-            false if prospect == Prospect::Up(generation) => Verdict::Severed { generation },
-            false => Verdict::Unknown { generation },
+        let is_up = prospect == Prospect::Up(generation);
+        if safe && !self.replayed {
+            self.replayed = true;
+            self.held = Some(now);
+            // If the same run breaks off too, it has stopped once at most: a daemon was lost the other time.
+            self.broke_off = is_up.then_some(generation);
+            return;
+        }
+        let verdict = match (is_up, safe) {
+            (true, _) => Verdict::Severed { generation },
+            (false, true) => Verdict::Poison { generation },
+            (false, false) => Verdict::Unknown { generation },
         };
         self.doom = Some(Doom { generation, until: now, verdict });
     }

@@ -211,7 +211,17 @@ fn a_run_that_cannot_answer_any_more_is_asked_again_if_that_is_safe() {
     assert_eq!(call.step(now, up), Step::Answer(Verdict::Severed { generation: 3 }));
     let (now, mut call) = taken_up(false, 2);
     call.missed(now, up, true);
-    assert_eq!(call.step(now, up), Step::Answer(Verdict::Poison { generation: 3 }));
+    assert_eq!(call.step(now, up), Step::Answer(Verdict::Severed { generation: 3 }));
+}
+
+#[test]
+fn the_deaths_of_daemons_are_none_of_the_server() {
+    let (now, mut call) = taken_up(false, 1);
+    call.missed(now, Prospect::Up(3), true);
+    assert_eq!(call.step(now, Prospect::Up(3)), Step::Send);
+    call.lost(now, 3, Loss::Sent { safe: true });
+    assert_eq!(call.step(now, Prospect::Up(3)), Step::Wait(now + END), "it has stopped once");
+    assert_eq!(call.step(now, Prospect::Up(4)), Step::Send);
 }
 
 #[test]
