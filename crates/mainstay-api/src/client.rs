@@ -58,6 +58,9 @@ pub enum CallError {
         /// This program's protocol.
         ours: u32,
     },
+    /// The connection ended before the whole request was written, so it was not carried out.
+    #[error("the daemon closed the connection before it had the request")]
+    Unsent(#[source] io::Error),
     /// The connection ended before the answer.
     #[error("the connection to the daemon closed in the middle of the request")]
     Cut(#[source] Option<io::Error>),
@@ -74,9 +77,12 @@ impl CallError {
     pub fn is_absence(&self) -> bool {
         match self {
             Self::Unreachable(error) => is_transient(error.kind()),
-            Self::NoHello | Self::Skew { .. } | Self::Cut(_) | Self::Garbled(_) | Self::Api(_) => {
-                false
-            }
+            Self::NoHello
+            | Self::Skew { .. }
+            | Self::Unsent(_)
+            | Self::Cut(_)
+            | Self::Garbled(_)
+            | Self::Api(_) => false,
         }
     }
 
@@ -86,6 +92,7 @@ impl CallError {
             Self::NoHello => true,
             Self::Unreachable(_)
             | Self::Skew { .. }
+            | Self::Unsent(_)
             | Self::Cut(_)
             | Self::Garbled(_)
             | Self::Api(_) => false,
@@ -230,7 +237,8 @@ impl Connection {
                 format!("the request is too large: {} bytes, at most {MAX_LINE} fit", line.len());
             return Err(ApiError::new(ErrorKind::Invalid, message).into());
         }
-        self.stream.write_all(&line).await.map_err(cut)?;
+        // A request is a whole line, so half of one is none.
+        self.stream.write_all(&line).await.map_err(CallError::Unsent)?;
         let mut items = Vec::new();
         loop {
             if !items.is_empty() && !self.stream.buffer().contains(&b'\n') {

@@ -116,6 +116,10 @@ pub(crate) enum CliError {
          `mainstay daemon start`)"
     ))]
     Skew { daemon: String, theirs: u32, ours: u32 },
+    /// The connection broke off before the request was sent.
+    #[error("the daemon closed the connection before it had the request")]
+    #[diagnostic(help("it may be restarting; nothing was done, so try again"))]
+    Unsent { source: io::Error },
     /// The connection broke off before the answer.
     #[error("the connection to the daemon closed in the middle of the request")]
     #[diagnostic(help(
@@ -181,6 +185,7 @@ impl CliError {
             }
             CallError::NoHello => Self::NoHello { socket: socket.to_owned() },
             CallError::Skew { daemon, theirs, ours } => Self::Skew { daemon, theirs, ours },
+            CallError::Unsent(source) => Self::Unsent { source },
             CallError::Cut(source) => Self::Cut { source },
             CallError::Garbled(source) => Self::Garbled { source },
             CallError::Api(error) => Self::Api(error),
@@ -193,6 +198,7 @@ impl CliError {
         match self {
             Self::Unreachable { source, .. } => is_transient(source.kind()),
             Self::NoHello { .. }
+            | Self::Unsent { .. }
             | Self::Cut { .. }
             | Self::NotStarted { .. }
             | Self::Failing { .. }
@@ -233,6 +239,7 @@ impl CliError {
             | Self::OtherMachine { .. }
             | Self::Supervised
             | Self::Skew { .. }
+            | Self::Unsent { .. }
             | Self::Cut { .. } => Exit::Unreachable,
             Self::Api(error) => match error.kind {
                 ErrorKind::NoSuchServer => Exit::NoSuchServer,
@@ -287,6 +294,7 @@ impl CliError {
             | Self::OtherMachine { .. }
             | Self::Supervised
             | Self::Skew { .. }
+            | Self::Unsent { .. }
             | Self::Cut { .. }
             | Self::Garbled { .. }
             | Self::Failed { .. }

@@ -59,9 +59,15 @@ impl Remote {
         Ok(Self { instance: ctx.instance()?, start })
     }
 
-    /// Sends a request and reads its answer.
+    /// Sends a request and reads its answer. A request that a daemon did not take, because it was ending, goes to the
+    /// next one.
     pub(crate) async fn call<T: DeserializeOwned>(&self, request: &Request) -> Result<T, CliError> {
-        self.finish(self.connect(request).await?.call(request).await)
+        match self.connect(request).await?.call(request).await {
+            Err(CallError::Unsent(_)) => {
+                self.finish(self.connect(request).await?.call(request).await)
+            }
+            answer => self.finish(answer),
+        }
     }
 
     /// Sends a request, hands the items to `each` as they come, until the stream or `each` ends, and

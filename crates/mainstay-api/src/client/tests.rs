@@ -205,9 +205,23 @@ async fn an_answer_that_breaks_off_is_a_cut() {
         let (ours, mut theirs) = StdStream::pair()?;
         theirs.write_all(&hello_line(PROTOCOL))?;
         theirs.write_all(b"{\"ok\":[")?;
+        // It hangs up when it has the request.
+        std::thread::spawn(move || theirs.read(&mut [0; 64]));
         Ok(ours)
     };
     let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
     let error = connection.call::<Vec<u8>>(&Request::List).await.unwrap_err();
     assert!(matches!(error, CallError::Cut(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_request_that_could_not_be_written_was_not_sent() {
+    let dial = || {
+        let (ours, mut theirs) = StdStream::pair()?;
+        theirs.write_all(&hello_line(PROTOCOL))?;
+        Ok(ours)
+    };
+    let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
+    let error = connection.call::<Vec<u8>>(&Request::List).await.unwrap_err();
+    assert!(matches!(error, CallError::Unsent(_)), "{error:?}");
 }

@@ -166,7 +166,11 @@ impl<D: Daemon> Front<D> {
         let mut told = false;
         loop {
             match self.daemon.attach(&request).await {
-                Err(CliError::Cut { .. }) if Instant::now() < deadline => sleep(grace.every).await,
+                Err(CliError::Cut { .. } | CliError::Unsent { .. })
+                    if Instant::now() < deadline =>
+                {
+                    sleep(grace.every).await;
+                }
                 Err(error @ CliError::Failing { .. }) => {
                     if !std::mem::replace(&mut told, true) {
                         say(&format!("{}; waiting for it", with_causes(&error)));
