@@ -4,7 +4,8 @@
 //! It is an observation, not intent: losing the last moments of it to a power cut is acceptable,
 //! holding up a restart because a disk is slow is not. So one thread writes it (WAL,
 //! `synchronous=NORMAL`), and recording something never waits. When the disk is full the newest
-//! events are kept in memory and written later; a damaged file is moved aside.
+//! events are kept in memory and written later; a damaged file is moved aside; without a usable file, events live
+//! in memory only.
 //!
 //! Whoever opens the log takes it over. What the one before still has to say is not written any more:
 //! events are numbered, and two writers would use the same numbers.
@@ -74,8 +75,24 @@ struct Shared {
 impl Journal {
     /// Opens the log, or begins a new one, and takes it over.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        let (writer, last) = Writer::take_over(open_or_replace(path)?)
-            .map_err(|error| StoreError::from_sqlite(path, error))?;
+        Self::on(path, open_or_replace(path)?)
+    }
+
+    /// The same; with a file that cannot be used, events live in memory only: a log must not stop a start. One that a
+    /// newer program wrote is still refused.
+    pub(crate) fn open_or_do_without(path: &Path) -> Result<Self, StoreError> {
+        match Self::open(path) {
+            Err(error @ (StoreError::Sqlite { .. } | StoreError::Backup { .. })) => {
+                tracing::error!(%error, "there is no event log: events are lost with this daemon");
+                Self::on(path, EVENTS.in_memory()?)
+            }
+            other => other,
+        }
+    }
+
+    fn on(path: &Path, connection: Connection) -> Result<Self, StoreError> {
+        let (writer, last) =
+            Writer::take_over(connection).map_err(|error| StoreError::from_sqlite(path, error))?;
         let (to_writer, orders) = sync_channel(QUEUE);
         let (followers, _) = broadcast::channel(FOLLOW);
         let writer = thread::Builder::new()
@@ -177,9 +194,11 @@ fn read_known(path: &Path) -> rusqlite::Result<Known> {
     Ok(known)
 }
 
-/// Undoes what a newer program did to the log before it failed.
-pub(crate) fn go_back(path: &Path) -> Result<(), StoreError> {
-    EVENTS.go_back(path)
+/// Undoes what a newer program did to the log before it failed. If it cannot be undone, the log stays as it is.
+pub(crate) fn go_back(path: &Path) {
+    if let Err(error) = EVENTS.go_back(path) {
+        tracing::error!(%error, "the event log of before the update cannot be put back");
+    }
 }
 
 /// Copies the log, if there is one, and changes nothing of it. One that this program cannot take over is

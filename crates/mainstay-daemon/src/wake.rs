@@ -59,7 +59,7 @@ pub(crate) async fn wake(
         [STATE, store::EVENTS, SESSIONS].map(|name| instance.state_dir.join(name));
     if held.circumstances().replacement_failed.is_some() {
         Store::go_back(&state)?;
-        journal::go_back(&events)?;
+        journal::go_back(&events);
         sessions::go_back(&kept_sessions);
     }
     store::loss::refuse(&instance)?;
@@ -71,7 +71,7 @@ pub(crate) async fn wake(
     let listens = addresses(first, &config, &stored);
     let access = Access::new(&config.access);
     access.admit(store.load_tokens()?);
-    let journal = Journal::open(&events)?;
+    let journal = Journal::open_or_do_without(&events)?;
     let known = journal::known(&events);
     let memory = Memory::open(instance.sessions_dir())
         .map_err(|source| RunError::directory(&instance.run_dir, source))?;

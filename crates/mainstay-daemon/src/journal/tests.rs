@@ -54,6 +54,19 @@ async fn a_damaged_log_is_moved_aside() {
     assert!(crate::aside::place(&path).exists());
 }
 
+#[tokio::test]
+async fn without_a_usable_file_events_live_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("events.db");
+    fs::create_dir(&path).unwrap();
+    Journal::open(&path).unwrap_err();
+    let journal = Journal::open_or_do_without(&path).unwrap();
+    journal.record(event("a", 1));
+    assert_eq!(journal.read(None, Part::After(0)).await, [(1, event("a", 1))]);
+    journal.close();
+    assert_eq!(known(&path), Known::default());
+}
+
 const FIRST: &str = include_str!("../../tests/fixtures/events-v1.sql");
 const SECOND: &str = include_str!("../../tests/fixtures/events-v2.sql");
 

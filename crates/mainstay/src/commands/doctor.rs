@@ -10,8 +10,8 @@ use mainstay_daemon::discover::Disk;
 use serde::Serialize;
 
 use self::checks::{
-    Prospect, callers_check, daemon_check, database_check, directory_check, kernel_checks,
-    listen_check, program_checks, server_check, settings_check,
+    Prospect, callers_check, daemon_check, database_check, directory_check, events_check,
+    kernel_checks, listen_check, program_checks, server_check, settings_check,
 };
 use self::clients::{client_checks, find_clients};
 use self::engines::engine_check;
@@ -93,6 +93,7 @@ async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
     let remote = Remote::of(ctx)?;
     let daemon = ctx.ui.waiting("looking for the daemon", remote.inspect()).await;
     ground.push(database_check(mainstay_daemon::inspect(&instance).err()));
+    ground.extend(events_check(&instance.state_dir.join("events.db")));
     let grounded = ground.iter().all(|check| check.level != Level::Fail);
     checks.append(&mut ground);
     let running = daemon.as_ref().ok().and_then(Option::as_ref);

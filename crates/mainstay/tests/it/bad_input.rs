@@ -243,6 +243,23 @@ fn a_damaged_event_log_is_moved_aside_and_work_goes_on() {
 }
 
 #[test]
+fn an_event_log_that_cannot_be_written_keeps_no_daemon_from_starting() {
+    let env = TestEnv::new();
+    env.run_server("time", &[], &[&fixture()]);
+    env.ok(["daemon", "stop"]);
+    let events = env.mainstay_home().join("state/events.db");
+    for part in ["", "-wal", "-shm"] {
+        let _absent = fs::remove_file(format!("{}{part}", events.display()));
+    }
+    fs::create_dir(&events).unwrap();
+    env.ok(["daemon", "start"]);
+    env.once("time", "came up", |server| server["status"] == "running");
+    assert_eq!(env.events_called("time", "ready").len(), 1, "it is in memory");
+    assert!(env.run(["doctor"]).stdout.contains("event log: "));
+    env.once_logged("there is no event log", 1);
+}
+
+#[test]
 fn a_log_that_cannot_be_written_keeps_no_daemon_from_starting() {
     let env = TestEnv::new();
     fs::create_dir_all(env.mainstay_home().join("state/daemon.log")).unwrap();

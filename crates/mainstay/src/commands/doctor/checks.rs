@@ -323,6 +323,17 @@ pub(super) fn database_check(error: Option<RunError>) -> Check {
     }
 }
 
+/// The event log, if it cannot be used.
+pub(super) fn events_check(path: &Path) -> Option<Check> {
+    let found = fs::metadata(path).ok()?;
+    if found.is_file() && access(path, Access::READ_OK | Access::WRITE_OK).is_ok() {
+        return None;
+    }
+    let detail = format!("`{}` cannot be written: events are lost with the daemon", path.display());
+    let help = "make it a file that you can write, then `mainstay daemon reload`";
+    Some(Check::new("event log", Level::Warn, detail).help(help))
+}
+
 /// A server: up, or off on purpose.
 pub(super) fn server_check(server: &ServerInfo) -> Check {
     let ServerInfo { name, status, .. } = server;
