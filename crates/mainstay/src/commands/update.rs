@@ -12,7 +12,7 @@ mod installed;
 mod lock;
 mod rehearsal;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use mainstay_api::DaemonInfo;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -49,6 +49,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         .map_err(|error| CliError::Failed { message: error.to_string(), help: error.help() })?;
     let installed = Installed::find(&ctx.exe)?;
     let _locked = Locked::take(&instance.state_dir, installed.directory())?;
+    installed.clear_leftovers();
     let candidate = Candidate::open(&ctx.caller.absolute(&args.from)?)?;
     candidate.check(installed.file())?;
     let remote = Remote::of(ctx)?;
@@ -82,6 +83,15 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
          start it again, which does no harm",
     );
     Ok(())
+}
+
+/// Removes what an update that was killed has left beside this program, unless another one is at work.
+pub(crate) fn clear_leftovers(exe: &Path, state_dir: &Path) {
+    if let Ok(installed) = Installed::find(exe)
+        && let Ok(_locked) = Locked::take(state_dir, installed.directory())
+    {
+        installed.clear_leftovers();
+    }
 }
 
 fn is_installed(installed: &Installed, candidate: &Candidate) -> Result<bool, UpdateError> {

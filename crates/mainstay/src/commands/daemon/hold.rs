@@ -10,6 +10,7 @@ use mainstay_daemon::{AccessSettings, Config, Held, Orders, RunError, TAKE_OVER}
 use mainstay_hold::holder::{self, First, HoldError};
 
 use super::RunArgs;
+use crate::commands::update::clear_leftovers;
 use crate::context::Context;
 use crate::error::{CliError, Exit};
 use crate::launch::{RUN_MARK, Word};
@@ -79,6 +80,7 @@ fn hold(args: &RunArgs, ctx: &Context, announce: impl FnOnce(&First)) -> Result<
     let config = config(ctx, args.foreground()).map_err(|error| told(&error))?;
     let instance = config.instance;
     mainstay_daemon::prepare(&instance).map_err(|error| Unheld::Failed(word_of(&error)))?;
+    clear_leftovers(&config.exe, &instance.state_dir);
     let mut word = None;
     let tell = |first| {
         if let First::Ready = first {

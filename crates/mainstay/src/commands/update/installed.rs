@@ -53,6 +53,14 @@ impl Installed {
         self.beside(".previous")
     }
 
+    /// Removes what an update that was killed has left. The caller has the lock of updates.
+    pub(super) fn clear_leftovers(&self) {
+        for name in [".new", ".keep"] {
+            // What stays is removed by the next update.
+            let _read_only = remove(&self.beside(name));
+        }
+    }
+
     /// Copies a program beside this one, with the same rights, and onto the disk. It is gone again
     /// unless it takes the place of this one.
     pub(super) fn copy_in(&self, mut new: &File) -> Result<TempPath, UpdateError> {
@@ -259,6 +267,16 @@ mod tests {
         }
         installed.replace(copy(&installed, "new")).unwrap();
         check(&installed, "new", Some("old"));
+    }
+
+    #[test]
+    fn what_a_killed_update_left_is_removed() {
+        let (_dir, installed) = scene();
+        for name in [".new", ".keep"] {
+            fs::write(installed.beside(name), "half").unwrap();
+        }
+        installed.clear_leftovers();
+        check(&installed, "old", None);
     }
 
     #[test]
