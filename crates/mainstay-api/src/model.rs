@@ -33,8 +33,12 @@ pub struct ServerInfo {
     pub restarts: u32,
     /// Charged restarts after which it is given up.
     pub restart_max: u32,
-    /// Restarts since the daemon took it over.
+    /// All restarts that nobody asked for. A stable run does not reset this.
     pub restarts_total: u64,
+    /// When the last of those restarts was decided on.
+    #[serde(default)]
+    #[schemars(with = "Option<String>")]
+    pub last_restart_at: Option<Timestamp>,
     /// When the present run began.
     #[schemars(with = "Option<String>")]
     pub started_at: Option<Timestamp>,

@@ -9,10 +9,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
-    /// Being started, or waiting for the next restart.
+    /// Being started because its user wants it.
     Starting,
     /// Up and ready.
     Running,
+    /// Being started again after a run ended, or waiting for the next attempt.
+    Restarting,
     /// Up, but not answering as it used to.
     Unhealthy,
     /// Its engine, its host or its remote end is away, or it is paused.
@@ -33,6 +35,7 @@ impl Status {
         match self {
             Self::Starting => "starting",
             Self::Running => "running",
+            Self::Restarting => "restarting",
             Self::Unhealthy => "unhealthy",
             Self::Waiting => "waiting",
             Self::Stopping => "stopping",

@@ -334,7 +334,11 @@ fn has_settled(shown: &Snapshot, any_end: bool) -> bool {
     match shown.info().status {
         Status::Running | Status::Unhealthy => shown.session.is_some(),
         Status::Stopped | Status::Error => true,
-        Status::Starting | Status::Waiting | Status::Stopping | Status::Removing => {
+        Status::Starting
+        | Status::Restarting
+        | Status::Waiting
+        | Status::Stopping
+        | Status::Removing => {
             any_end && (shown.away.is_some() || has_failed_since_described(shown))
         }
     }

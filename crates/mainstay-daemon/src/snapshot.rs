@@ -65,6 +65,7 @@ pub(crate) struct Times {
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) ready_at: Option<Timestamp>,
     pub(crate) next_restart_at: Option<Timestamp>,
+    pub(crate) last_restart_at: Option<Timestamp>,
     pub(crate) ended: Option<(Cause, String, Timestamp)>,
 }
 
@@ -87,6 +88,7 @@ impl Snapshot {
             restarts: view.restarts,
             restart_max: view.restart_max,
             restarts_total: view.restarts_total,
+            last_restart_at: times.last_restart_at,
             started_at: times.started_at,
             ready_at: times.ready_at,
             next_restart_at: view.next_restart.and(times.next_restart_at),

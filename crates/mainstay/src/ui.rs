@@ -189,7 +189,9 @@ pub(crate) mod paint {
         use mainstay_core::Status as S;
         match status {
             S::Running => good,
-            S::Starting | S::Unhealthy | S::Waiting | S::Stopping | S::Removing => odd,
+            S::Starting | S::Restarting | S::Unhealthy | S::Waiting | S::Stopping | S::Removing => {
+                odd
+            }
             S::Stopped => faint,
             S::Error => bad,
         }

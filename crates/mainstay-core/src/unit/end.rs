@@ -215,7 +215,10 @@ impl Unit {
     /// Decides when the next run is due.
     pub(super) fn rest(&mut self, now: Instant, again: Again) -> Phase {
         // A restart that is put off or brought forward is still the same one.
-        self.restarts_total += u64::from(!matches!(self.phase, Phase::Resting(_)));
+        if !matches!(self.phase, Phase::Resting(_)) {
+            self.restarts_total += 1;
+            self.last_restart = Some(now);
+        }
         let until = match again {
             Again::Charged { attempt } => {
                 let delay = self.jitter.stretch(self.policy.delay(attempt));

@@ -56,6 +56,8 @@ pub struct Unit {
     last_end: Option<Ended>,
     budget: Budget,
     restarts_total: u64,
+    /// When the last of them was decided on.
+    last_restart: Option<Instant>,
     jitter: Jitter,
     away: Option<Outage>,
     excused_until: Option<Instant>,
@@ -83,6 +85,7 @@ impl Unit {
             last_end: None,
             budget: Budget::default(),
             restarts_total: 0,
+            last_restart: None,
             jitter: Jitter::new(seed),
             away: None,
             excused_until: None,
@@ -128,6 +131,11 @@ impl Unit {
     /// The newest run there ever was.
     pub fn last_run(&self) -> RunId {
         self.last
+    }
+
+    /// All restarts that were decided on without being asked for.
+    pub fn restarts_total(&self) -> u64 {
+        self.restarts_total
     }
 
     /// Whether the engine is believed to be away.

@@ -20,6 +20,8 @@ pub struct Past {
     pub failures: u32,
     /// All restarts that were decided on without being asked for.
     pub restarts_total: u64,
+    /// When the last of them was decided on.
+    pub last_restart: Option<Instant>,
     /// What the failures have led to.
     pub standing: Standing,
     /// How the last run ended.
@@ -73,6 +75,7 @@ impl Unit {
             last_end: past.last_end,
             budget: Budget::of_old(past.failures),
             restarts_total: past.restarts_total,
+            last_restart: past.last_restart,
             unasked_since: Some(now),
             ..Self::new(policy, seed)
         }
@@ -84,6 +87,7 @@ impl Unit {
             last: self.last,
             failures: self.budget.failures(),
             restarts_total: self.restarts_total,
+            last_restart: self.last_restart,
             standing: standing(&self.phase),
             last_end: self.last_end.clone(),
         }

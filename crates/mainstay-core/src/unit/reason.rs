@@ -14,13 +14,17 @@ pub(super) fn status(unit: &Unit) -> Status {
         // The return of its engine would not help it.
         (W::On, P::Failed(_)) => Status::Error,
         _ if unit.away.is_some() => Status::Waiting,
-        (W::On, P::Idle | P::Resting(_)) => Status::Starting,
+        (W::On, P::Idle) => Status::Starting,
+        (W::On, P::Resting(_)) => Status::Restarting,
         (W::On, P::Stopping { run, ending: Ending::Exited, .. }) if !unit.will_give_up(run) => {
-            Status::Starting
+            Status::Restarting
         }
         (W::Off, P::Up(_)) | (_, P::Stopping { .. }) => Status::Stopping,
         (W::On, P::Up(run)) if run.paused => Status::Waiting,
-        (W::On, P::Up(run)) if run.ready.is_none() => Status::Starting,
+        (W::On, P::Up(run)) if run.ready.is_none() => match run.again {
+            None => Status::Starting,
+            Some(_) => Status::Restarting,
+        },
         (W::On, P::Up(run)) if run.unhealthy => Status::Unhealthy,
         (W::On, P::Up(_)) => Status::Running,
     }

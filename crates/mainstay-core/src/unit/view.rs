@@ -20,6 +20,8 @@ pub struct View {
     /// All restarts that were decided on without being asked for, charged or not, as far as the past is
     /// known: those that were made, one that is due, and those that a request forestalled.
     pub restarts_total: u64,
+    /// When the last of them was decided on.
+    pub last_restart: Option<Instant>,
     /// How many charged restarts are allowed.
     pub restart_max: u32,
     /// When the present run was started.
@@ -59,6 +61,7 @@ impl Unit {
             run: self.run(),
             restarts: self.restarts(),
             restarts_total: self.restarts_total,
+            last_restart: self.last_restart,
             restart_max: self.policy.max,
             started: run.and_then(|run| run.started).map(at),
             ready: run.and_then(|run| run.ready).map(at),

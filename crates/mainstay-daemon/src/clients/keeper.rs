@@ -331,7 +331,11 @@ impl Keeper {
 fn serving(shown: &Snapshot) -> Serving {
     match shown.unit.view(clock::now()).status {
         Status::Running | Status::Unhealthy if shown.session.is_some() => Serving::Ready,
-        Status::Starting | Status::Running | Status::Unhealthy | Status::Waiting => Serving::Down,
+        Status::Starting
+        | Status::Restarting
+        | Status::Running
+        | Status::Unhealthy
+        | Status::Waiting => Serving::Down,
         Status::Stopping if shown.unit.wanted() == Wanted::On => Serving::Down,
         Status::Stopping | Status::Stopped | Status::Removing => Serving::Off,
         Status::Error => Serving::Failed,

@@ -383,7 +383,11 @@ impl Driver {
     }
 
     async fn hand_over(&mut self, event: Event) -> Option<Ending> {
+        let restarts = self.unit.restarts_total();
         let action = self.unit.handle(clock::now(), event);
+        if self.unit.restarts_total() > restarts {
+            self.times.last_restart_at = Some(clock::wall());
+        }
         let newcomer = self.newcomer.take();
         if self.unit.run() != self.about {
             self.about = self.unit.run();

@@ -113,9 +113,13 @@ impl Driver {
     /// Takes the times of the server's earlier life from its unit.
     pub(super) fn recall_times(&mut self) {
         let now = clock::now();
-        let due = self.unit.view(now).next_restart;
+        let view = self.unit.view(now);
+        let due = view.next_restart;
         self.times.next_restart_at =
             due.map(|due| clock::wall_after(due.saturating_duration_since(now)));
+        let last = view.last_restart;
+        self.times.last_restart_at =
+            last.map(|last| clock::wall_before(now.saturating_duration_since(last)));
         self.note_last_end();
     }
 

@@ -91,7 +91,11 @@ impl Driver {
         let why = Arc::new(self.reason(&view));
         let comes_back = self.unit.wanted() == Wanted::On && !self.retiring;
         match view.status {
-            Status::Starting | Status::Running | Status::Unhealthy | Status::Waiting => {
+            Status::Starting
+            | Status::Restarting
+            | Status::Running
+            | Status::Unhealthy
+            | Status::Waiting => {
                 let due = self.reach.away.as_ref().map(|away| away.next).or(view.next_restart);
                 Outlook::Coming { due, why }
             }

@@ -19,6 +19,8 @@ pub(crate) struct Progress {
     last: u64,
     failures: u32,
     restarts_total: u64,
+    #[serde(default)]
+    last_restart: Option<Timestamp>,
     standing: Noted,
     last_end: Option<End>,
 }
@@ -74,6 +76,7 @@ impl Progress {
             last: past.last.generation(),
             failures: past.failures,
             restarts_total: past.restarts_total,
+            last_restart: past.last_restart.map(|at| clocks.to_wall(at)),
             standing: match past.standing {
                 Standing::Free => Noted::Free,
                 Standing::Due { attempt, at } => Noted::Due { attempt, at: clocks.to_wall(at) },
@@ -95,6 +98,7 @@ impl Progress {
             last: RunId::new(self.last),
             failures: self.failures,
             restarts_total: self.restarts_total,
+            last_restart: self.last_restart.map(|at| clocks.to_instant(at)),
             standing: match self.standing {
                 Noted::Free => Standing::Free,
                 Noted::Due { attempt, at } => Standing::Due { attempt, at: clocks.to_instant(at) },
@@ -135,7 +139,9 @@ mod tests {
                 ready_for: None,
             };
             let (last, last_end) = (RunId::new(8), Some(end));
-            let past = Past { last, failures: 4, restarts_total: 9, standing, last_end };
+            let last_restart = Some(now);
+            let past =
+                Past { last, failures: 4, restarts_total: 9, last_restart, standing, last_end };
             let noted = Progress::of(wall, &past, clocks);
             let text = serde_json::to_string(&noted).unwrap();
             let noted: Progress = serde_json::from_str(&text).unwrap();

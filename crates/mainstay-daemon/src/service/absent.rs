@@ -60,6 +60,7 @@ fn read_on(name: &ServerName, status: Option<Status>) -> String {
         None | Some(Status::Removing) => events_tell(name),
         Some(
             Status::Starting
+            | Status::Restarting
             | Status::Running
             | Status::Unhealthy
             | Status::Waiting

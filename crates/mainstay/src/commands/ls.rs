@@ -6,7 +6,7 @@ use mainstay_core::{Status, human_duration};
 
 use crate::context::{Context, now};
 use crate::error::CliError;
-use crate::text::{Cell, since, table};
+use crate::text::{Cell, ago, due, since, table};
 use crate::ui::paint;
 
 const HEAD: [&str; 8] =
@@ -51,6 +51,7 @@ fn row(server: &ServerInfo, now: Timestamp) -> Vec<Cell> {
     let uptime = match server.status {
         Status::Running | Status::Unhealthy => server.started_at,
         Status::Starting
+        | Status::Restarting
         | Status::Waiting
         | Status::Stopping
         | Status::Stopped
@@ -59,14 +60,31 @@ fn row(server: &ServerInfo, now: Timestamp) -> Vec<Cell> {
     };
     vec![
         Cell::painted(server.name.as_str(), paint::strong),
-        Cell::painted(server.status.as_str(), paint::status(server.status)),
-        Cell::new(server.restarts.to_string()),
+        Cell::painted(status(server, now), paint::status(server.status)),
+        Cell::new(restarts(server, now)),
         Cell::new(uptime.map_or("-".to_owned(), |at| human_duration(since(at, now)))),
         Cell::new(&server.engine),
         Cell::new(&server.transport),
         Cell::new(server.sessions.to_string()),
         Cell::new(server.url.as_deref().unwrap_or("-")),
     ]
+}
+
+/// The status; of a server that waits for its next restart, also when that is due.
+fn status(server: &ServerInfo, now: Timestamp) -> String {
+    match (server.status, server.next_restart_at) {
+        (Status::Restarting, Some(at)) => format!("{} {}", server.status, due(at, now)),
+        (status, _) => status.to_string(),
+    }
+}
+
+/// All restarts and how long ago the last one was: "7 (34 s ago)".
+pub(super) fn restarts(server: &ServerInfo, now: Timestamp) -> String {
+    let total = server.restarts_total;
+    match server.last_restart_at {
+        Some(at) if total > 0 => format!("{total} ({})", ago(at, now)),
+        Some(_) | None => total.to_string(),
+    }
 }
 
 fn hidden(server: &ServerInfo) -> bool {
@@ -105,6 +123,7 @@ pub(crate) mod tests {
             restarts: 0,
             restart_max: 10,
             restarts_total: 0,
+            last_restart_at: None,
             started_at: None,
             ready_at: None,
             next_restart_at: None,
@@ -119,16 +138,20 @@ pub(crate) mod tests {
     fn the_table_shows_what_is_not_stopped() {
         let mut time = server("time", Status::Running);
         time.started_at = Some(Timestamp::from_second(0).unwrap());
-        time.restarts = 2;
+        time.restarts_total = 7;
+        time.last_restart_at = Some(Timestamp::from_second(7_226).unwrap());
+        let mut loops = server("loops", Status::Restarting);
+        loops.next_restart_at = Some(Timestamp::from_second(7_280).unwrap());
         let mut web = server("web", Status::Error);
         web.url = Some("http://127.0.0.1:8080/mcp".to_owned());
-        let servers = [time, web, server("old", Status::Stopped)];
+        let servers = [time, loops, web, server("old", Status::Stopped)];
         let now = Timestamp::from_second(7_260).unwrap();
         let show = |all| anstream::adapter::strip_str(&page(&servers, all, now)).to_string();
         insta::assert_snapshot!(show(false), @"
-        NAME  STATUS   RESTARTS  UPTIME     ENGINE   TRANSPORT  SESSIONS  URL
-        time  running  2         2 h 1 min  process  stdio      0         -
-        web   error    0         -          process  stdio      0         http://127.0.0.1:8080/mcp
+        NAME   STATUS              RESTARTS      UPTIME     ENGINE   TRANSPORT  SESSIONS  URL
+        time   running             7 (34 s ago)  2 h 1 min  process  stdio      0         -
+        loops  restarting in 20 s  0             -          process  stdio      0         -
+        web    error               0             -          process  stdio      0         http://127.0.0.1:8080/mcp
         ");
         assert!(show(true).contains("\nold "));
         assert_eq!(hint(&servers, false).unwrap(), "1 stopped server not shown: mainstay ls -a");

@@ -154,9 +154,10 @@ fn verdict(server: &ServerInfo, settled: bool) -> Result<String, String> {
             Ok(format!("{name} is {}{place}", paint::status(*status)(status.as_str())))
         }
         Status::Error => Err(format!("{name} is down: {}", tame(reason))),
-        Status::Starting if settled => Err(not_up(server)),
+        Status::Starting | Status::Restarting if settled => Err(not_up(server)),
         Status::Waiting if settled => Err(format!("{name} is waiting: {}", tame(reason))),
         Status::Starting
+        | Status::Restarting
         | Status::Waiting
         | Status::Stopping
         | Status::Stopped

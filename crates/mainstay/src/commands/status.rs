@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use mainstay_api::{
-    EntryStanding, LastExit, McpInfo, Registration, Request, StatusReport, TargetOwner,
+    EntryStanding, LastExit, McpInfo, Registration, Request, ServerInfo, StatusReport, TargetOwner,
 };
 use mainstay_core::{
     OnStop, ProxySettings, RefreshMode, RestartPolicy, ServerName, StableFrom, Wanted,
     human_duration,
 };
 
+use super::ls;
 use crate::context::{Context, now};
 use crate::error::CliError;
 use crate::limits::in_words;
@@ -62,7 +63,7 @@ fn page(report: &StatusReport, now: Timestamp) -> String {
         ("started", server.started_at.map(moment)),
         ("ready", server.ready_at.map(moment)),
         ("sessions", Some(server.sessions.to_string())),
-        ("restarts", Some(restarts(report))),
+        ("restarts", Some(restarts(server, now))),
         ("next restart", server.next_restart_at.map(|at| due(at, now))),
         ("last end", server.last_exit.as_ref().map(|exit| last_end(exit, now))),
         ("command", report.command.as_ref().map(|command| tame(&command_line(command)))),
@@ -122,9 +123,9 @@ fn listener(owner: &TargetOwner) -> String {
     format!("{}, which is not a process of this server", tame(&owner.description))
 }
 
-fn restarts(report: &StatusReport) -> String {
-    let server = &report.server;
-    format!("{} of {}, {} in all", server.restarts, server.restart_max, server.restarts_total)
+fn restarts(server: &ServerInfo, now: Timestamp) -> String {
+    let all = ls::restarts(server, now);
+    format!("{all}, {} of {} charged", server.restarts, server.restart_max)
 }
 
 fn last_end(exit: &LastExit, now: Timestamp) -> String {
@@ -278,7 +279,7 @@ mod tests {
         run:        1
         started:    1970-01-01 00:01:00 UTC, 1 min ago
         sessions:   0
-        restarts:   0 of 10, 0 in all
+        restarts:   0, 0 of 10 charged
         command:    uvx 'two words' 'it'\''s'
         directory:  /home/me
         variables:  A, TOKEN
@@ -320,7 +321,7 @@ mod tests {
         run:        1
         started:    1970-01-01 00:01:00 UTC, 1 min ago
         sessions:   0
-        restarts:   0 of 10, 0 in all
+        restarts:   0, 0 of 10 charged
         image:      mcp/time:1
         arguments:  --zone 'two words'
         volumes:    /a:/b:ro, data:/data

@@ -67,9 +67,9 @@ fn page(report: &WhyReport, now: Timestamp) -> String {
 fn verdict(server: &ServerInfo) -> String {
     let ServerInfo { name, status, .. } = server;
     let word = match status {
-        Status::Starting if is_down(server) => "down",
         Status::Error => "down",
         Status::Starting
+        | Status::Restarting
         | Status::Running
         | Status::Unhealthy
         | Status::Waiting
@@ -82,12 +82,6 @@ fn verdict(server: &ServerInfo) -> String {
         Some(reason) => format!("{line}: {reason}"),
         None => line,
     }
-}
-
-/// Whether a server that should be up waits for its next restart.
-fn is_down(server: &ServerInfo) -> bool {
-    let has_run = server.pid.is_some() || server.container_id.is_some();
-    server.last_exit.is_some() && (server.next_restart_at.is_some() || !has_run)
 }
 
 fn timeline(events: &[EventRecord], now: Timestamp) -> String {
@@ -147,16 +141,17 @@ fn restarts(server: &ServerInfo, now: Timestamp) -> String {
     }];
     facts.extend(server.next_restart_at.map(|at| format!("the next one {}", due(at, now))));
     let all = server.restarts_total;
-    facts.extend((all > u64::from(used)).then(|| format!("{all} in all")));
+    let last = server.last_restart_at.map(|at| format!(", the last one {}", ago(at, now)));
+    facts.extend((all > 0).then(|| format!("{all} in all{}", last.unwrap_or_default())));
     facts.join("; ")
 }
 
 fn next(server: &ServerInfo, now: Timestamp) -> String {
     match (server.status, server.next_restart_at) {
-        (Status::Starting, Some(at)) => {
+        (Status::Restarting, Some(at)) => {
             format!("It is started again {} ({} UTC).", due(at, now), clock(at))
         }
-        (Status::Starting, None) => {
+        (Status::Starting, _) | (Status::Restarting, None) => {
             "It is being started; it is ready once it has answered `initialize`.".to_owned()
         }
         (Status::Running, _) if server.restart_max > 0 => {
@@ -214,10 +209,11 @@ mod tests {
 
     #[test]
     fn a_crash_loop_is_told_from_verdict_to_advice() {
-        let mut time = server("time", Status::Starting);
+        let mut time = server("time", Status::Restarting);
         time.reason = "exited 1 after 3 s, restart 4 of 10 in 20 s".to_owned();
         time.restarts = 4;
         time.restarts_total = 9;
+        time.last_restart_at = Some(at(98));
         time.next_restart_at = Some(at(120));
         time.last_exit = Some(LastExit {
             cause: "exited".to_owned(),
@@ -236,7 +232,7 @@ mod tests {
             clients: None,
         };
         insta::assert_snapshot!(shown(&report), @"
-        time is down: exited 1 after 3 s, restart 4 of 10 in 20 s
+        time is restarting: exited 1 after 3 s, restart 4 of 10 in 20 s
 
         What happened
           00:01:35 UTC  5 s ago  run 4  started
@@ -250,7 +246,7 @@ mod tests {
           | No module named mcp
 
         Restarts
-          4 of 10 used, 6 left; the next one in 20 s; 9 in all
+          4 of 10 used, 6 left; the next one in 20 s; 9 in all, the last one 2 s ago
 
         What happens next
           It is started again in 20 s (00:02:00 UTC).

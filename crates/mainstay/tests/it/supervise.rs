@@ -132,7 +132,7 @@ fn a_long_delay_is_cut_short_by_restart_stop_start_and_rm() {
     };
     env.run([&["run", "time"], &SLOW[..], &["--", "sh", "-c", "exit 1"]].concat());
     let waiting = waits(2);
-    assert_eq!((&waiting["status"], &waiting["restarts"]), (&json!("starting"), &json!(2)));
+    assert_eq!((&waiting["status"], &waiting["restarts"]), (&json!("restarting"), &json!(2)));
     assert!(waiting["reason"].as_str().unwrap().contains("restart 2 of 10 in 1 h"), "{waiting}");
     env.ok(["restart", "time"]);
     waits(4);

@@ -54,7 +54,7 @@ fn a_run_that_was_stable_at_its_exit_stays_so() {
 #[test]
 fn what_has_exited_is_no_longer_running_and_nothing_is_awaited_of_it() {
     let mut w = exited();
-    w.shows(Status::Starting, LEFTOVERS);
+    w.shows(Status::Restarting, LEFTOVERS);
     assert_eq!(w.unit.run(), Some(RunId::new(2)));
     let before = w.unit.clone();
     for event in [
@@ -76,10 +76,10 @@ fn the_start_deadline_is_not_for_what_has_exited() {
     let mut w = world();
     w.passes(secs(119));
     assert_eq!(w.exits(), None);
-    w.shows(Status::Starting, LEFTOVERS);
+    w.shows(Status::Restarting, LEFTOVERS);
     assert_eq!(w.passes(secs(10)), None);
     assert_eq!(w.ends(Cause::Exited(Exit::code(2))), start(2));
-    w.shows(Status::Starting, "exited 2 after 1 min 59 s, restarting");
+    w.shows(Status::Restarting, "exited 2 after 1 min 59 s, restarting");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn leftovers_that_stay_are_killed_again_and_again() {
     assert_eq!(w.waits(), (secs(5), kill(2)));
     assert_eq!(w.waits(), (secs(5), kill(2)));
     assert_eq!(w.waits(), (secs(5), kill(2)));
-    w.shows(Status::Starting, LEFTOVERS);
+    w.shows(Status::Restarting, LEFTOVERS);
     assert_eq!(w.ends(Cause::Exited(Exit::code(1))), None);
     assert_eq!(w.unit.view(w.now).last_end.expect("it ended").ran_for, secs(25));
 }
@@ -151,7 +151,7 @@ fn an_exit_of_what_hung_is_still_a_hang() {
     w.shows(Status::Stopping, "unusable: ping, ending it");
     assert_eq!(w.waits(), (secs(5), kill(1)));
     assert_eq!(w.crashes(), start(2));
-    w.shows(Status::Starting, "unusable after 0 ms: ping, restarting");
+    w.shows(Status::Restarting, "unusable after 0 ms: ping, restarting");
 }
 
 #[test]

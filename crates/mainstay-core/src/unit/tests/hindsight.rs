@@ -27,7 +27,7 @@ fn an_exit_that_was_a_restart_does_not_count() {
     assert_eq!(amend(&mut w, 1, Cause::RestartedBySomeone), None);
     assert_eq!(w.restarts(), 0);
     assert_eq!(last_cause(&w), Cause::RestartedBySomeone);
-    w.shows(Status::Starting, "restarted by someone else after 3 s, restarting");
+    w.shows(Status::Restarting, "restarted by someone else after 3 s, restarting");
     let notes: Vec<String> = w.notes().iter().map(ToString::to_string).collect();
     assert_eq!(notes, ["it was restarted by someone else, so this does not count"]);
     assert_eq!(w.crashes(), start(3), "this is the first failure");
@@ -221,7 +221,7 @@ fn what_somebody_starts_during_a_delay_is_adopted_and_the_charge_taken_back() {
     let (old, new) = (RunId::new(2), RunId::new(3));
     assert_eq!(w.notes(), [Note::Refunded { count: 1 }, Note::Adopted { old, new }]);
     assert_eq!((w.unit.run(), w.unit.last_run(), w.restarts()), (Some(new), new, 1));
-    w.shows(Status::Starting, "restarted by someone else, not ready yet");
+    w.shows(Status::Restarting, "restarted by someone else, not ready yet");
     // That it was a restart is known a little later.
     assert_eq!(amend(&mut w, 2, Cause::RestartedBySomeone), None);
     assert_eq!((w.restarts(), last_cause(&w)), (1, Cause::RestartedBySomeone));

@@ -15,7 +15,7 @@ fn an_outage_of_an_hour_charges_nothing() {
     w.shows(Status::Waiting, "no engine answers, for 1 h; started when it is back");
     assert_eq!(w.unit.view(w.now).next_restart, None);
     w.tell(Event::EngineBack).or_else(|| w.passes(secs(2))).expect("a start within 2 s");
-    w.shows(Status::Starting, "lost with its engine, restarting");
+    w.shows(Status::Restarting, "lost with its engine, restarting");
     let view = w.unit.view(w.now);
     assert_eq!((view.restarts, view.restarts_total), (0, 1));
     assert_eq!(view.last_end.expect("it ended").cause, Cause::EngineAway);
@@ -288,7 +288,7 @@ fn deaths_just_before_a_resume_was_noticed_are_refunded() {
     assert_eq!(w.tell(Event::HostResumed), start(3));
     assert_eq!(w.notes()[..2], [Note::HostResumed, Note::Refunded { count: 1 }]);
     assert_eq!((w.restarts(), w.unit.view(w.now).restarts_total), (1, 2));
-    w.shows(Status::Starting, "exited 1 after 10 s, restarting");
+    w.shows(Status::Restarting, "exited 1 after 10 s, restarting");
     w.loses_engine();
     assert_eq!(w.restarts(), 0);
 

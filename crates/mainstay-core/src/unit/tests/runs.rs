@@ -62,7 +62,7 @@ fn what_hangs_is_killed_and_keeps_that_cause() {
     // The time it takes to die does not make the run a stable one.
     w.now += secs(4);
     assert_eq!(w.ends(sigkill()), start(2));
-    w.shows(Status::Starting, "unusable after 19 s: 3 pings unanswered, restarting");
+    w.shows(Status::Restarting, "unusable after 19 s: 3 pings unanswered, restarting");
     assert!(w.notes().contains(&Note::Ended {
         run: RunId::new(1),
         cause: Cause::Hung(what),
@@ -79,7 +79,7 @@ fn a_stop_by_someone_is_a_failure() {
     w.comes_up();
     w.passes(secs(3));
     assert_eq!(w.ends(Cause::StoppedBySomeone), start(2));
-    w.shows(Status::Starting, "stopped by someone else after 3 s, restarting");
+    w.shows(Status::Restarting, "stopped by someone else after 3 s, restarting");
     assert_eq!(w.restarts(), 1);
 }
 
@@ -103,7 +103,7 @@ fn a_restart_by_someone_is_adopted_and_not_charged() {
     w.passes(secs(10));
     assert_eq!(w.news(|old| Event::Adopted { old, new: RunId::new(2) }), None);
     assert_eq!((w.unit.run(), w.unit.last_run()), (Some(RunId::new(2)), RunId::new(2)));
-    w.shows(Status::Starting, "restarted by someone else, not ready yet");
+    w.shows(Status::Restarting, "restarted by someone else, not ready yet");
     assert_eq!(w.restarts(), 0);
     assert_eq!(w.tell(Event::Gone { run: RunId::new(1), cause: sigkill() }), None);
     assert_eq!(w.waits(), (secs(120), stop(2)));

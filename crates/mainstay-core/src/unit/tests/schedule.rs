@@ -54,8 +54,9 @@ fn a_stable_run_in_the_middle_resets_the_budget() {
     w.shows(Status::Running, "ready");
     assert!(w.notes().contains(&Note::BudgetReset { run: RunId::new(5) }));
     assert_eq!(w.crashes(), start(6));
-    w.shows(Status::Starting, "exited 1 after 30 s, restarting");
+    w.shows(Status::Restarting, "exited 1 after 30 s, restarting");
     assert_eq!((w.restarts(), w.unit.view(w.now).restarts_total), (1, 5));
+    assert_eq!(w.unit.view(w.now).last_restart, Some(w.now));
     assert_eq!(w.crashes_after(secs(3)), None);
     w.acts_after(secs(5), start(7));
 }
@@ -98,11 +99,15 @@ fn a_fall_after_a_stable_run_and_then_success() {
     assert_eq!(w.passes(secs(7200)), None);
     let oom = Exit { oom: true, ..Exit::code(137) };
     assert_eq!(w.ends(Cause::Exited(oom)), start(2));
-    w.shows(Status::Starting, "exited 137 (OOM) after 2 h, restarting");
+    w.shows(Status::Restarting, "exited 137 (OOM) after 2 h, restarting");
     w.comes_up();
     w.shows(Status::Running, "ready, restarted once");
+    let crashed = w.now;
     assert_eq!(w.passes(FOREVER), None);
     w.shows(Status::Running, "ready");
+    let view = w.unit.view(w.now);
+    let total = (view.restarts_total, view.last_restart);
+    assert_eq!((view.restarts, total), (0, (1, Some(crashed))), "the total outlives the budget");
 }
 
 #[test]
@@ -117,9 +122,11 @@ fn a_crash_loop_tells_what_comes_next() {
     assert!(view.reason.starts_with("exited 1 after 3 s, restart 4 of 10 in 2"), "{}", view.reason);
     let early = (due - w.now).saturating_sub(secs(20));
     assert_eq!(w.passes(early), None);
-    w.shows(Status::Starting, "exited 1 after 3 s, restart 4 of 10 in 20 s");
+    w.shows(Status::Restarting, "exited 1 after 3 s, restart 4 of 10 in 20 s");
     assert_eq!(w.passes(secs(20)), start(5));
-    w.shows(Status::Starting, "exited 1 after 3 s, restart 4 of 10");
+    w.shows(Status::Restarting, "exited 1 after 3 s, restart 4 of 10");
+    w.comes_up();
+    assert_eq!((w.status(), w.unit.view(w.now).next_restart), (Status::Running, None));
 }
 
 #[test]

@@ -339,7 +339,7 @@ pub(super) fn server_check(server: &ServerInfo) -> Check {
     let ServerInfo { name, status, .. } = server;
     let level = match status {
         Status::Running | Status::Stopped | Status::Stopping | Status::Removing => Level::Ok,
-        Status::Starting | Status::Unhealthy | Status::Waiting => Level::Warn,
+        Status::Starting | Status::Restarting | Status::Unhealthy | Status::Waiting => Level::Warn,
         Status::Error => Level::Fail,
     };
     let detail = match reason(server) {

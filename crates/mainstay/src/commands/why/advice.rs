@@ -31,7 +31,11 @@ fn on_status(report: &WhyReport) -> Vec<String> {
         Status::Running => ended.into_iter().collect(),
         // What it waits for is not how it ended last.
         Status::Waiting if container::is_contained(server) => vec![container::on_wait(server)],
-        Status::Starting | Status::Unhealthy | Status::Waiting | Status::Error => {
+        Status::Starting
+        | Status::Restarting
+        | Status::Unhealthy
+        | Status::Waiting
+        | Status::Error => {
             ended.into_iter().chain(on_output(report)).chain(on_fix(server)).collect()
         }
     }
@@ -123,11 +127,12 @@ fn on_fix(server: &ServerInfo) -> Option<String> {
     match server.status {
         Status::Error if told => None,
         Status::Error => Some(format!("after the fix, `mainstay restart {name}` starts it anew")),
-        Status::Starting if server.next_restart_at.is_some() => Some(format!(
+        Status::Restarting if server.next_restart_at.is_some() => Some(format!(
             "`mainstay restart {name}` starts it at once, with all restarts left; \
              `mainstay stop {name}` ends the attempts"
         )),
         Status::Starting
+        | Status::Restarting
         | Status::Running
         | Status::Unhealthy
         | Status::Waiting
@@ -249,7 +254,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_crash_loop_can_be_cut_short() {
-        let mut report = report(Status::Starting, Some(exit("exited", Some(1), None)));
+        let mut report = report(Status::Restarting, Some(exit("exited", Some(1), None)));
         report.server.next_restart_at = Some(Timestamp::UNIX_EPOCH);
         assert!(advice(&report).last().unwrap().contains("`mainstay stop time`"));
     }
