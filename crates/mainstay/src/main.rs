@@ -17,6 +17,7 @@ mod rights;
 mod servers_file;
 mod service;
 mod settings;
+mod table;
 mod terminal_text;
 mod text;
 mod transport;

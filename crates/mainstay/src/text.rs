@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use mainstay_api::ServerInfo;
 use mainstay_core::human_duration;
 
+pub(crate) use crate::table::{Cell, columns, columns_within, table};
 pub(crate) use crate::terminal_text::plain_line as tame;
-use crate::ui::paint;
 
 /// Reads a duration as people write it.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -109,53 +109,6 @@ pub(crate) fn clip(line: &str, width: usize) -> String {
     short
 }
 
-/// A cell of a table: its text and how it is painted once its column's width is known.
-pub(crate) struct Cell {
-    text: String,
-    paint: fn(&str) -> String,
-}
-
-impl Cell {
-    pub(crate) fn new(text: impl Into<String>) -> Self {
-        Self::painted(text, str::to_owned)
-    }
-
-    pub(crate) fn painted(text: impl Into<String>, paint: fn(&str) -> String) -> Self {
-        Self { text: text.into(), paint }
-    }
-}
-
-/// Columns padded to their widest cell, two blanks apart, no blanks at line ends.
-pub(crate) fn table(head: &[&str], rows: Vec<Vec<Cell>>) -> String {
-    let head = head.iter().map(|title| Cell::painted(*title, paint::strong)).collect();
-    let rows: Vec<Vec<Cell>> = std::iter::once(head).chain(rows).collect();
-    columns(&rows)
-}
-
-/// [`table`] without a head.
-pub(crate) fn columns(rows: &[Vec<Cell>]) -> String {
-    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.text.chars().count()).max()
-    };
-    let widths: Vec<usize> = (0..count).map(|column| width(column).unwrap_or(0)).collect();
-    let lines: Vec<String> = rows.iter().map(|row| line(row, &widths)).collect();
-    lines.join("\n")
-}
-
-fn line(row: &[Cell], widths: &[usize]) -> String {
-    let last = row.iter().rposition(|cell| !cell.text.is_empty()).map_or(0, |last| last + 1);
-    let mut line = String::new();
-    for (column, cell) in row[..last].iter().enumerate() {
-        line.push_str(&(cell.paint)(&cell.text));
-        if column + 1 < last {
-            let gap = widths[column] - cell.text.chars().count() + 2;
-            line.extend(std::iter::repeat_n(' ', gap));
-        }
-    }
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,19 +163,5 @@ mod tests {
         assert_eq!(clip("hello", 5), "hello");
         assert_eq!(clip("hello!", 5), "hell…");
         assert_eq!(clip("hello", 0), "…");
-    }
-
-    #[test]
-    fn columns_line_up_and_end_without_blanks() {
-        let rows = vec![
-            vec![Cell::new("a"), Cell::painted("running", paint::good), Cell::new("")],
-            vec![Cell::new("long-name"), Cell::new("x"), Cell::new("url")],
-        ];
-        let text = table(&["NAME", "STATUS", "URL"], rows);
-        insta::assert_snapshot!(anstream::adapter::strip_str(&text), @"
-        NAME       STATUS   URL
-        a          running
-        long-name  x        url
-        ");
     }
 }

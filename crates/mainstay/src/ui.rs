@@ -22,6 +22,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How often what moves is drawn.
 const TICK: Duration = Duration::from_millis(100);
 
+/// The width of a terminal that does not tell it.
+const DEFAULT_WIDTH: usize = 80;
+
 /// What is shown of a pull.
 const PULL: &str = "{spinner} {msg} {bar:30} {binary_bytes}/{binary_total_bytes}";
 
@@ -105,8 +108,9 @@ impl Ui {
 
     /// How many columns the reader of stdout has, if it is a terminal.
     pub(crate) fn width(&self) -> Option<usize> {
-        let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
-        (self.out.is_terminal() && size.ws_col > 0).then_some(usize::from(size.ws_col))
+        let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
+        let known = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+        self.out.is_terminal().then(|| known.unwrap_or(DEFAULT_WIDTH))
     }
 
     /// Waits for `work`, and shows a spinner once that takes longer than half a second.

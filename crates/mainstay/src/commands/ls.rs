@@ -12,7 +12,12 @@ use crate::ui::paint;
 const HEAD: [&str; 8] =
     ["NAME", "STATUS", "RESTARTS", "UPTIME", "ENGINE", "TRANSPORT", "SESSIONS", "URL"];
 
+/// What a narrow terminal does not get, the least useful first.
+const DISPENSABLE: [&str; 3] = ["TRANSPORT", "SESSIONS", "ENGINE"];
+
 /// List servers
+///
+/// A narrow terminal gets fewer columns, and long values are cut; a file or a pipe gets everything.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Show stopped servers too
@@ -34,17 +39,18 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     if !args.json && servers.iter().any(|server| server.url.is_none()) {
         ctx.warn_of_listener().await;
     }
-    ctx.ui.answer(args.json, &servers, |servers| page(servers, args.all, now))
+    let width = ctx.ui.width();
+    ctx.ui.answer(args.json, &servers, |servers| page(servers, args.all, now, width))
 }
 
 /// The table, or nothing if there is nothing to show.
-fn page(servers: &[ServerInfo], all: bool, now: Timestamp) -> String {
+fn page(servers: &[ServerInfo], all: bool, now: Timestamp, width: Option<usize>) -> String {
     let rows: Vec<_> = servers
         .iter()
         .filter(|server| all || !hidden(server))
         .map(|server| row(server, now))
         .collect();
-    if rows.is_empty() { String::new() } else { table(&HEAD, rows) }
+    if rows.is_empty() { String::new() } else { table(&HEAD, rows, &DISPENSABLE, width) }
 }
 
 fn row(server: &ServerInfo, now: Timestamp) -> Vec<Cell> {
@@ -146,12 +152,20 @@ pub(crate) mod tests {
         web.url = Some("http://127.0.0.1:8080/mcp".to_owned());
         let servers = [time, loops, web, server("old", Status::Stopped)];
         let now = Timestamp::from_second(7_260).unwrap();
-        let show = |all| anstream::adapter::strip_str(&page(&servers, all, now)).to_string();
+        let show_within =
+            |all, width| anstream::adapter::strip_str(&page(&servers, all, now, width)).to_string();
+        let show = |all| show_within(all, None);
         insta::assert_snapshot!(show(false), @"
         NAME   STATUS              RESTARTS      UPTIME     ENGINE   TRANSPORT  SESSIONS  URL
         time   running             7 (34 s ago)  2 h 1 min  process  stdio      0         -
         loops  restarting in 20 s  0             -          process  stdio      0         -
         web    error               0             -          process  stdio      0         http://127.0.0.1:8080/mcp
+        ");
+        insta::assert_snapshot!(show_within(false, Some(80)), @"
+        NAME   STATUS              RESTARTS      UPTIME     URL
+        time   running             7 (34 s ago)  2 h 1 min  -
+        loops  restarting in 20 s  0             -          -
+        web    error               0             -          http://127.0.0.1:8080/mcp
         ");
         assert!(show(true).contains("\nold "));
         assert_eq!(hint(&servers, false).unwrap(), "1 stopped server not shown: mainstay ls -a");
@@ -160,7 +174,7 @@ pub(crate) mod tests {
 
     #[test]
     fn nothing_to_show_is_no_table() {
-        assert_eq!(page(&[], false, Timestamp::UNIX_EPOCH), "");
+        assert_eq!(page(&[], false, Timestamp::UNIX_EPOCH, None), "");
         assert!(hint(&[], true).unwrap().contains("mainstay run"));
     }
 }

@@ -76,7 +76,8 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
             if tokens.is_empty() && !json {
                 ctx.ui.say("no tokens; your own programs need none".to_owned());
             }
-            ctx.ui.answer(json, &tokens, |tokens| page(tokens))
+            let width = ctx.ui.width();
+            ctx.ui.answer(json, &tokens, |tokens| page(tokens, width))
         }
         Action::Rm(RmArgs { name }) => {
             let () = ctx.ask(ASKING, &Request::RemoveToken { name: name.clone() }).await?;
@@ -98,7 +99,7 @@ fn created_text(token: &TokenInfo) -> String {
     )
 }
 
-fn page(tokens: &[TokenInfo]) -> String {
+fn page(tokens: &[TokenInfo], width: Option<usize>) -> String {
     if tokens.is_empty() {
         return String::new();
     }
@@ -109,7 +110,7 @@ fn page(tokens: &[TokenInfo]) -> String {
             Cell::new(token.created_at.strftime("%Y-%m-%d %H:%M").to_string()),
         ]
     };
-    table(&["NAME", "SERVER", "CREATED (UTC)"], tokens.iter().map(row).collect())
+    table(&["NAME", "SERVER", "CREATED (UTC)"], tokens.iter().map(row).collect(), &[], width)
 }
 
 #[cfg(test)]
@@ -124,13 +125,13 @@ mod tests {
             created_at: "2026-01-02T03:04:05Z".parse().unwrap(),
         };
         let (ci, all) = (token("ci", Some("time")), token("laptop", None));
-        insta::assert_snapshot!(anstream::adapter::strip_str(&page(&[ci.clone(), all.clone()])), @"
+        insta::assert_snapshot!(anstream::adapter::strip_str(&page(&[ci.clone(), all.clone()], None)), @"
         NAME    SERVER  CREATED (UTC)
         ci      time    2026-01-02 03:04
         laptop  all     2026-01-02 03:04
         ");
         assert!(created_text(&ci).contains("/time/mcp"));
         assert!(created_text(&all).contains("all servers"));
-        assert_eq!(page(&[]), "");
+        assert_eq!(page(&[], None), "");
     }
 }

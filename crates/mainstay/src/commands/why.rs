@@ -11,8 +11,11 @@ use self::advice::advice;
 use self::steps::{Step, steps};
 use crate::context::{Context, now};
 use crate::error::CliError;
-use crate::text::{Cell, ago, clip, clock, columns, due, reason, tame};
+use crate::text::{Cell, ago, clip, clock, columns_within, due, reason, tame};
 use crate::ui::paint;
+
+/// What a section is indented by.
+const INDENT: &str = "  ";
 
 /// Longer log lines are cut; `mainstay logs` prints them in full.
 const LONGEST_LINE: usize = 500;
@@ -30,7 +33,8 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let report = ask(args.name, ctx).await?;
     let now = now();
-    ctx.ui.answer(args.json, &report, |report| page(report, now))
+    let width = ctx.ui.width();
+    ctx.ui.answer(args.json, &report, |report| page(report, now, width))
 }
 
 /// What the daemon knows of a server, with no lines but its own.
@@ -41,12 +45,13 @@ pub(super) async fn ask(name: ServerName, ctx: &Context) -> Result<WhyReport, Cl
 }
 
 /// The whole page: the verdict first, then each section that has something to say.
-fn page(report: &WhyReport, now: Timestamp) -> String {
+fn page(report: &WhyReport, now: Timestamp, width: Option<usize>) -> String {
+    let width = width.map(|width| width.saturating_sub(INDENT.len()));
     let server = &report.server;
     let sections = [
-        ("What happened", timeline(&report.events, now)),
+        ("What happened", timeline(&report.events, now, width)),
         ("Last end", server.last_exit.as_ref().map(|exit| last_end(exit, now)).unwrap_or_default()),
-        ("Last lines on standard error", last_lines(report)),
+        ("Last lines on standard error", last_lines(report, width)),
         ("Restarts", restarts(server, now)),
         ("What happens next", next(server, now)),
         ("What you can do", bullets(&advice(report))),
@@ -56,7 +61,8 @@ fn page(report: &WhyReport, now: Timestamp) -> String {
         page.push_str("\n\n");
         page.push_str(&paint::strong(title));
         for line in body.lines() {
-            page.push_str("\n  ");
+            page.push('\n');
+            page.push_str(INDENT);
             page.push_str(line);
         }
     }
@@ -84,7 +90,7 @@ fn verdict(server: &ServerInfo) -> String {
     }
 }
 
-fn timeline(events: &[EventRecord], now: Timestamp) -> String {
+fn timeline(events: &[EventRecord], now: Timestamp, width: Option<usize>) -> String {
     let row = |step: &Step| {
         let EventRecord { at, run, event, .. } = step.first;
         let run = run.map(|run| format!("run {run}")).unwrap_or_default();
@@ -96,7 +102,7 @@ fn timeline(events: &[EventRecord], now: Timestamp) -> String {
             Cell::new(step.detail()),
         ]
     };
-    columns(&steps(events).iter().map(row).collect::<Vec<_>>())
+    columns_within(width, &steps(events).iter().map(row).collect::<Vec<_>>())
 }
 
 fn last_end(exit: &LastExit, now: Timestamp) -> String {
@@ -122,12 +128,13 @@ fn is_marker(line: &str) -> bool {
     number.is_some_and(|number| number.parse::<u64>().is_ok())
 }
 
-fn last_lines(report: &WhyReport) -> String {
+/// The last lines of the server. A terminal gets two rows of each at most.
+fn last_lines(report: &WhyReport, width: Option<usize>) -> String {
+    let longest = width.map_or(LONGEST_LINE, |width| (2 * width).clamp(40, LONGEST_LINE) - 20);
     let shown = |line: &String| {
         let line = tame(line);
-        let (count, cut) = (line.chars().count(), clip(&line, LONGEST_LINE));
-        let note =
-            if count > LONGEST_LINE { format!(" ({count} characters)") } else { String::new() };
+        let (count, cut) = (line.chars().count(), clip(&line, longest));
+        let note = if count > longest { format!(" ({count} characters)") } else { String::new() };
         format!("{} {cut}{}", paint::faint("|"), paint::faint(&note))
     };
     report.stderr.iter().map(shown).collect::<Vec<_>>().join("\n")
@@ -204,7 +211,7 @@ mod tests {
     }
 
     fn shown(report: &WhyReport) -> String {
-        anstream::adapter::strip_str(&page(report, at(100))).to_string()
+        anstream::adapter::strip_str(&page(report, at(100), None)).to_string()
     }
 
     #[test]

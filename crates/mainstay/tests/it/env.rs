@@ -136,6 +136,21 @@ impl TestEnv {
         self.finish(command.output().unwrap())
     }
 
+    /// What the command prints on a terminal, which `script` of util-linux provides.
+    pub(crate) fn on_terminal(&self, args: &[&str]) -> String {
+        let like = self.command(args);
+        let words = std::iter::once(like.get_program()).chain(like.get_args());
+        let quoted: Vec<String> =
+            words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+        let mut command = Command::new("script");
+        command.args(["-q", "-c", &quoted.join(" "), "/dev/null"]).env_clear();
+        command.envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("TERM", "xterm-256color").env("SHELL", "/bin/sh").env_remove("NO_COLOR");
+        let output = command.stdin(Stdio::null()).output().expect("util-linux has `script`");
+        // A terminal returns the carriage at each line's end by itself.
+        String::from_utf8(output.stdout).unwrap().replace("\r\n", "\n")
+    }
+
     /// Runs the program with this on its standard input.
     pub(crate) fn run_with_input<S: AsRef<OsStr>>(
         &self,

@@ -10,6 +10,7 @@ mod config_file;
 mod connect;
 mod connect_outage;
 mod daemon_life;
+mod display;
 mod docker;
 mod env;
 mod environments;

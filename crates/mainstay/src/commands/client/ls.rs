@@ -13,6 +13,9 @@ use crate::ui::paint;
 
 const HEAD: [&str; 6] = ["CLIENT", "PRODUCT", "INSTALLED", "CHOSEN", "SERVERS", "FILE"];
 
+/// What a narrow terminal does not get, the least useful first.
+const DISPENSABLE: [&str; 2] = ["PRODUCT", "INSTALLED"];
+
 /// What is said where no client is.
 pub(super) const NONE_FOUND: &str = "no client was found on this machine; `mainstay client ls -a` \
                                      lists those that Mainstay knows, and where it looks for their \
@@ -32,7 +35,9 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let clients = ask(ctx).await?;
     let home = ctx.caller.home();
-    ctx.ui.answer(args.json, &clients, |clients| page(clients, args.all, home.as_deref()))?;
+    let width = ctx.ui.width();
+    ctx.ui
+        .answer(args.json, &clients, |clients| page(clients, args.all, home.as_deref(), width))?;
     if !args.json {
         for line in notes(&clients, home.as_deref()) {
             ctx.ui.say(line);
@@ -42,10 +47,10 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
 }
 
 /// The table, or nothing if there is nothing to show.
-fn page(clients: &[ClientInfo], all: bool, home: Option<&Path>) -> String {
+fn page(clients: &[ClientInfo], all: bool, home: Option<&Path>, width: Option<usize>) -> String {
     let shown = clients.iter().filter(|client| all || is_of_interest(client));
     let rows: Vec<_> = shown.map(|client| row(client, home)).collect();
-    if rows.is_empty() { String::new() } else { table(&HEAD, rows) }
+    if rows.is_empty() { String::new() } else { table(&HEAD, rows, &DISPENSABLE, width) }
 }
 
 fn is_of_interest(client: &ClientInfo) -> bool {
@@ -112,7 +117,7 @@ mod tests {
     }
 
     fn shown(clients: &[ClientInfo], all: bool) -> String {
-        let page = page(clients, all, Some(Path::new("/home/me")));
+        let page = page(clients, all, Some(Path::new("/home/me")), None);
         anstream::adapter::strip_str(&page).to_string()
     }
 

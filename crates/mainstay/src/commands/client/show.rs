@@ -9,7 +9,7 @@ use super::ask;
 use crate::clients::{Flaw, IdParser, Notice, flaws};
 use crate::context::Context;
 use crate::error::CliError;
-use crate::text::{Cell, columns, home_as_tilde, tame, tilde};
+use crate::text::{Cell, columns, columns_within, home_as_tilde, tame, tilde};
 use crate::ui::paint;
 
 /// Show one client, its file and the entries in it
@@ -35,15 +35,17 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         )
     })?;
     let home = ctx.caller.home();
-    ctx.ui.answer(args.json, &client, |client| page(client, home.as_deref()))
+    let width = ctx.ui.width();
+    ctx.ui.answer(args.json, &client, |client| page(client, home.as_deref(), width))
 }
 
 /// Lines of `key: value`, the entries, and what is wrong.
-fn page(client: &ClientInfo, home: Option<&Path>) -> String {
+fn page(client: &ClientInfo, home: Option<&Path>, width: Option<usize>) -> String {
     let mut sections = vec![columns(&facts(client, home))];
     if !client.entries.is_empty() {
         let rows: Vec<_> = client.entries.iter().map(entry_row).collect();
-        sections.push(format!("{}\n{}", paint::strong("Entries"), indented(&columns(&rows))));
+        let rows = columns_within(width.map(|width| width.saturating_sub(2)), &rows);
+        sections.push(format!("{}\n{}", paint::strong("Entries"), indented(&rows)));
     }
     let line = |flaw: &Flaw| home_as_tilde(&format!("- {}; {}", flaw.what, flaw.help), home);
     let wrong: Vec<String> = flaws(client).iter().map(line).collect();
@@ -123,7 +125,7 @@ mod tests {
     use crate::clients::tests::{client, entry};
 
     fn shown(client: &ClientInfo) -> String {
-        let page = page(client, Some(Path::new("/home/me")));
+        let page = page(client, Some(Path::new("/home/me")), None);
         anstream::adapter::strip_str(&page).to_string()
     }
 

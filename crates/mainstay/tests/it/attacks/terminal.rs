@@ -1,7 +1,5 @@
 //! What a server writes reaches a terminal as text and colours, and a pipe byte for byte.
 
-use std::process::{Command, Stdio};
-
 use serde_json::json;
 
 use super::bystander::{Bystander, with_bystander};
@@ -12,20 +10,6 @@ use crate::env::{TestEnv, fixture, shell_server, until};
 const HOSTILE: &str = "x\u{1b}[2J\u{1b}[1;1H\u{1b}]0;owned\u{7}\u{1b}]52;c;ZXZpbA==\u{1b}\\\u{1b}[6n\u{1b}[21t\
      \u{1b}P$q\u{1b}\\\u{7}\u{8}\r\u{e}\u{1b}(0\u{1b}c\u{9b}2J\u{9d}0;owned\u{9c}\u{7f}\u{202e}gpj.exe\u{2066}\
      \u{200b}\u{feff}\u{2028}\u{1b}[31mred";
-
-/// What the command prints on a terminal, which `script` of util-linux provides.
-fn on_terminal(env: &TestEnv, args: &[&str]) -> String {
-    let like = env.command(args);
-    let words = std::iter::once(like.get_program()).chain(like.get_args());
-    let quoted: Vec<String> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
-    let mut command = Command::new("script");
-    command.args(["-q", "-c", &quoted.join(" "), "/dev/null"]).env_clear();
-    command.envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command.env("TERM", "xterm-256color").env("SHELL", "/bin/sh").env_remove("NO_COLOR");
-    let output = command.stdin(Stdio::null()).output().expect("util-linux has `script`");
-    // A terminal returns the carriage at each line's end by itself.
-    String::from_utf8(output.stdout).unwrap().replace("\r\n", "\n")
-}
 
 /// Text and colours, and nothing else.
 #[track_caller]
@@ -88,11 +72,11 @@ fn nothing_that_a_server_says_steers_the_terminal() {
     ];
     for command in commands {
         let case = format!("terminal escapes in the output of {command:?}");
-        let shown = bystander.during(case, || on_terminal(&env, command));
+        let shown = bystander.during(case, || env.on_terminal(command));
         assert!(!shown.is_empty(), "{command:?} shows nothing");
         assert_harmless(&format!("{command:?}"), &shown);
     }
-    let why = on_terminal(&env, &["why", "loud"]);
+    let why = env.on_terminal(&["why", "loud"]);
     assert!(why.contains(" characters)") && why.len() < 10_000, "{why}");
 
     // Programs get what the server wrote.
@@ -107,7 +91,7 @@ fn colors_of_a_log_end_with_their_line() {
     env.run_server("red", &[], &["/bin/sh", "-c", &script]);
     with_bystander(&env).during("a color without an end in a log", || {
         until("both lines are there", || {
-            on_terminal(&env, &["logs", "red"])
+            env.on_terminal(&["logs", "red"])
                 .contains("\u{1b}[31mred\u{1b}[0m\nplain\n")
                 .then_some(())
         });
