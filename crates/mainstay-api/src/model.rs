@@ -227,6 +227,13 @@ impl EventRecord {
 /// One line of a server's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LogLine {
+    /// Which server.
+    #[serde(default)]
+    pub server: Option<ServerName>,
+    /// When it was written; null if that was not recorded.
+    #[serde(default)]
+    #[schemars(with = "Option<String>")]
+    pub at: Option<Timestamp>,
     /// The line, without its end.
     pub line: String,
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use jiff::Timestamp;
 use mainstay_core::{ServerName, ServerSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -103,10 +104,16 @@ pub enum Request {
     Logs {
         /// Which server.
         name: ServerName,
-        /// Only that many of the last lines.
+        /// Only that many of the last lines that are wanted.
         tail: Option<usize>,
         /// Whether to go on with new lines as they come.
         follow: bool,
+        /// Only lines that were written then or later.
+        #[serde(default)]
+        since: Option<Timestamp>,
+        /// Only lines that match this regular expression.
+        #[serde(default)]
+        grep: Option<String>,
     },
     /// The event log. Items: [`crate::EventRecord`].
     Events {

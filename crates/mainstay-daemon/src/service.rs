@@ -16,7 +16,7 @@ use mainstay_api::{
     WhyReport,
 };
 use mainstay_core::{Cause, ServerName, ServerSpec, Status};
-use mainstay_engine::{DockerEngine, LogRange, RunKey};
+use mainstay_engine::{DockerEngine, LogRange, Regex, RunKey};
 use mainstay_proxy::front::{self, Core, Lookup, OpenError, Session as _};
 use mainstay_proxy::{Local, UpstreamError};
 use serde_json::value::RawValue;
@@ -97,8 +97,18 @@ impl Service {
             Request::Stop { which } => peer.answer(self.registry.stop(which).await).await,
             Request::Restart { which } => peer.answer(self.registry.restart(which).await).await,
             Request::Remove { which } => peer.answer(self.registry.remove(which).await).await,
-            Request::Logs { name, tail, follow } => {
-                self.logs(&name, LogRange { tail, follow }, peer).await
+            Request::Logs { name, tail, follow, since, grep } => {
+                match grep.as_deref().map(Regex::new).transpose() {
+                    Ok(grep) => {
+                        let range = LogRange { tail, follow, since, grep };
+                        self.logs(&name, range, peer).await
+                    }
+                    Err(error) => {
+                        let message = format!("the pattern cannot be used: {error}");
+                        let error = ApiError::new(ErrorKind::Invalid, message);
+                        peer.answer::<()>(Err(error)).await
+                    }
+                }
             }
             Request::Events { name, tail, follow } => self.events(name, tail, follow, peer).await,
             Request::Tools { name } => peer.answer(self.tools(&name).await).await,
@@ -188,11 +198,11 @@ impl Service {
             let key = RunKey::new(name.clone(), run);
             return engine.stderr_tail(&key).await.unwrap_or_default();
         }
-        let range = LogRange { tail: Some(WHY_LINES), follow: false };
+        let range = LogRange { tail: Some(WHY_LINES), ..LogRange::default() };
         let mut text = String::new();
         if let Ok(mut lines) = engine.logs(name, range).await {
             while let Some(line) = lines.recv().await {
-                text.push_str(&line);
+                text.push_str(&line.text);
                 text.push('\n');
             }
         }

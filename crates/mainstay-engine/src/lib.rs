@@ -25,7 +25,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use jiff::Timestamp;
 use mainstay_core::{Cause, Exit, Interruption, RunId, ServerName, ServerSpec};
+pub use regex_lite::Regex;
 use tokio::sync::{broadcast, mpsc, watch};
 
 pub use docker::{DockerConfig, DockerEngine, Pulled};
@@ -225,12 +227,25 @@ impl From<Vec<SocketAddr>> for Endpoint {
 }
 
 /// Which part of a log is wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct LogRange {
-    /// Only that many of the last lines.
+    /// Only that many of the last lines that are wanted.
     pub tail: Option<usize>,
     /// Whether new lines follow as they come.
     pub follow: bool,
+    /// Only lines that were written then or later.
+    pub since: Option<Timestamp>,
+    /// Only lines that match.
+    pub grep: Option<Regex>,
+}
+
+/// A line of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// When it was written. Versions before 0.2 recorded no times.
+    pub at: Option<Timestamp>,
+    /// The line without its end.
+    pub text: String,
 }
 
 /// A place where runs live.
@@ -262,7 +277,7 @@ pub trait Engine: Send + Sync + 'static {
         &self,
         server: &ServerName,
         range: LogRange,
-    ) -> Result<mpsc::Receiver<String>, EngineError>;
+    ) -> Result<mpsc::Receiver<LogLine>, EngineError>;
 
     /// Takes over a run's standard input and output from whoever has them. They are given up when
     /// [`Stdio::from_server`] is dropped, or the engine is.

@@ -5,6 +5,7 @@
 //! in between hides no line.
 
 mod lines;
+mod selection;
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -19,8 +20,9 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::tasks::Tasks;
-use crate::{EngineError, LogRange};
+use crate::{EngineError, LogLine, LogRange};
 use lines::{LogLines, Tail};
+use selection::Selection;
 
 /// Lines on their way to a reader.
 const QUEUE: usize = 256;
@@ -44,7 +46,7 @@ pub(crate) async fn open(
     dir: &Path,
     server: &ServerName,
     range: LogRange,
-) -> Result<mpsc::Receiver<String>, EngineError> {
+) -> Result<mpsc::Receiver<LogLine>, EngineError> {
     let current = current(dir, server);
     let files = open_files(dir, server).await.map_err(EngineError::io("opening the log"))?;
     let (lines, receiver) = mpsc::channel(QUEUE);
@@ -85,8 +87,8 @@ impl From<io::Error> for Stopped {
     }
 }
 
-impl From<mpsc::error::SendError<String>> for Stopped {
-    fn from(_: mpsc::error::SendError<String>) -> Self {
+impl From<mpsc::error::SendError<LogLine>> for Stopped {
+    fn from(_: mpsc::error::SendError<LogLine>) -> Self {
         Self::Unwanted
     }
 }
@@ -141,27 +143,28 @@ async fn read(
     path: &Path,
     files: Vec<LogFile>,
     range: LogRange,
-    lines: &mpsc::Sender<String>,
+    lines: &mpsc::Sender<LogLine>,
 ) -> Result<(), Stopped> {
     let mut splitter = LogLines::default();
+    let mut selection = Selection::of(&range);
     let mut tail = range.tail.map(|count| Tail::new(count, TAIL_BYTES));
     let mut last = None;
     for mut file in files {
         if last.is_some() {
             // A line does not go on in another file.
-            pass_on(splitter.finish(), tail.as_mut(), lines).await?;
+            pass_on(splitter.finish(), &mut selection, tail.as_mut(), lines).await?;
         }
         let length = file.length;
-        read_on(&mut file, length, &mut splitter, tail.as_mut(), lines).await?;
+        read_on(&mut file, length, &mut splitter, &mut selection, tail.as_mut(), lines).await?;
         last = Some(file);
     }
     if !range.follow {
-        pass_on(splitter.finish(), tail.as_mut(), lines).await?;
+        pass_on(splitter.finish(), &mut selection, tail.as_mut(), lines).await?;
     }
     for line in tail.into_iter().flatten() {
         lines.send(line).await?;
     }
-    if range.follow { follow(path, last, splitter, lines).await } else { Ok(()) }
+    if range.follow { follow(path, last, splitter, selection, lines).await } else { Ok(()) }
 }
 
 /// Hands on new lines until nobody wants them any more, over rotations.
@@ -169,16 +172,17 @@ async fn follow(
     path: &Path,
     mut file: Option<LogFile>,
     mut splitter: LogLines,
-    lines: &mpsc::Sender<String>,
+    mut selection: Selection,
+    lines: &mpsc::Sender<LogLine>,
 ) -> Result<(), Stopped> {
     loop {
         let now = tokio::fs::metadata(path).await.ok().map(|found| found.ino());
         if let Some(open) = &mut file {
             // A file that was rotated before this look will not grow any more, so this is all of it.
-            read_on(open, u64::MAX, &mut splitter, None, lines).await?;
+            read_on(open, u64::MAX, &mut splitter, &mut selection, None, lines).await?;
         }
         if now.is_some() && file.as_ref().map(|open| open.inode) != now {
-            pass_on(splitter.finish(), None, lines).await?;
+            pass_on(splitter.finish(), &mut selection, None, lines).await?;
             file = open_file(path).await?;
             continue;
         }
@@ -194,13 +198,14 @@ async fn read_on(
     from: &mut LogFile,
     limit: u64,
     splitter: &mut LogLines,
+    selection: &mut Selection,
     mut tail: Option<&mut Tail>,
-    lines: &mpsc::Sender<String>,
+    lines: &mpsc::Sender<LogLine>,
 ) -> Result<(), Stopped> {
     let mut file = (&mut from.file).take(limit);
     let mut chunk = Vec::with_capacity(READ);
     while file.read_buf(&mut chunk).await? > 0 {
-        pass_on(splitter.push(&chunk), tail.as_deref_mut(), lines).await?;
+        pass_on(splitter.push(&chunk), selection, tail.as_deref_mut(), lines).await?;
         chunk.clear();
     }
     Ok(())
@@ -209,10 +214,12 @@ async fn read_on(
 /// To the tail if one is wanted, else straight to the reader.
 async fn pass_on(
     found: impl IntoIterator<Item = String>,
+    selection: &mut Selection,
     mut tail: Option<&mut Tail>,
-    lines: &mpsc::Sender<String>,
+    lines: &mpsc::Sender<LogLine>,
 ) -> Result<(), Stopped> {
     for line in found {
+        let Some(line) = selection.select(line) else { continue };
         match &mut tail {
             Some(tail) => tail.push(line),
             None => lines.send(line).await?,
@@ -224,6 +231,8 @@ async fn pass_on(
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+
+    use regex_lite::Regex;
 
     use super::*;
 
@@ -244,16 +253,24 @@ mod tests {
             path
         }
 
-        async fn open(&self, tail: Option<usize>, follow: bool) -> mpsc::Receiver<String> {
+        async fn open(&self, tail: Option<usize>, follow: bool) -> mpsc::Receiver<LogLine> {
+            self.open_range(LogRange { tail, follow, ..LogRange::default() }).await
+        }
+
+        async fn open_range(&self, range: LogRange) -> mpsc::Receiver<LogLine> {
             let server = "time".parse().unwrap();
-            open(&self.tasks, self.dir.path(), &server, LogRange { tail, follow }).await.unwrap()
+            open(&self.tasks, self.dir.path(), &server, range).await.unwrap()
         }
 
         async fn read(&self, tail: Option<usize>) -> Vec<String> {
-            let mut lines = self.open(tail, false).await;
+            self.read_range(LogRange { tail, ..LogRange::default() }).await
+        }
+
+        async fn read_range(&self, range: LogRange) -> Vec<String> {
+            let mut lines = self.open_range(range).await;
             let mut all = Vec::new();
             while let Some(line) = lines.recv().await {
-                all.push(line);
+                all.push(line.text);
             }
             all
         }
@@ -272,18 +289,36 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_tail_counts_selected_lines_only() {
+        let logs = Logs::new();
+        let line = |second: u32, text: &str| format!("2026-05-01T14:03:{second:02}.000Z {text}\n");
+        logs.write("time.log.1", "of an older version\n".to_owned() + &line(1, "a"));
+        logs.write("time.log", [line(2, "b"), line(3, "ab"), line(4, "b")].concat());
+        let range = LogRange {
+            tail: Some(2),
+            since: Some("2026-05-01T14:03:02Z".parse().unwrap()),
+            grep: Some(Regex::new("^a?b$").unwrap()),
+            ..LogRange::default()
+        };
+        assert_eq!(logs.read_range(range).await, ["ab", "b"]);
+        let lines = logs.open(Some(4), false).await.recv().await.unwrap();
+        assert_eq!((lines.at, lines.text.as_str()), ("2026-05-01T14:03:01Z".parse().ok(), "a"));
+        assert_eq!(logs.read(None).await[0], "of an older version");
+    }
+
+    #[tokio::test]
     async fn a_follower_sees_new_lines_over_a_rotation() {
         let logs = Logs::new();
         let path = logs.write("time.log", "old\n");
         let mut lines = logs.open(Some(0), true).await;
         let mut file = fs::File::options().append(true).open(&path).unwrap();
         file.write_all(b"one\ntw").unwrap();
-        assert_eq!(lines.recv().await.unwrap(), "one");
+        assert_eq!(lines.recv().await.unwrap().text, "one");
         file.write_all(b"o\n").unwrap();
         fs::rename(&path, logs.dir.path().join("time.log.1")).unwrap();
         logs.write("time.log", "three\n");
-        assert_eq!(lines.recv().await.unwrap(), "two");
-        assert_eq!(lines.recv().await.unwrap(), "three");
+        assert_eq!(lines.recv().await.unwrap().text, "two");
+        assert_eq!(lines.recv().await.unwrap().text, "three");
     }
 
     #[tokio::test]
@@ -291,7 +326,7 @@ mod tests {
         let logs = Logs::new();
         let mut lines = logs.open(None, true).await;
         logs.write("time.log", "first\n");
-        assert_eq!(lines.recv().await.unwrap(), "first");
+        assert_eq!(lines.recv().await.unwrap().text, "first");
     }
 
     #[tokio::test]
@@ -307,8 +342,8 @@ mod tests {
         let mut lines = logs.open(None, true).await;
         let mut file = fs::File::options().append(true).open(&path).unwrap();
         file.write_all(b"y\nnext\n").unwrap();
-        check(&lines.recv().await.unwrap());
-        assert_eq!(lines.recv().await.unwrap(), "next");
+        check(&lines.recv().await.unwrap().text);
+        assert_eq!(lines.recv().await.unwrap().text, "next");
     }
 
     #[tokio::test]
@@ -317,7 +352,7 @@ mod tests {
         let text: Vec<u8> = (0..300_000).flat_map(|n| format!("{n}\n").into_bytes()).collect();
         logs.write("time.log", text);
         let mut lines = logs.open(None, false).await;
-        assert_eq!(lines.recv().await.unwrap(), "0");
+        assert_eq!(lines.recv().await.unwrap().text, "0");
         assert!(lines.len() <= QUEUE);
         let all = logs.read(Some(usize::MAX)).await;
         assert_eq!(all.last().unwrap(), "299999");

@@ -14,8 +14,8 @@ use tokio::sync::{broadcast, mpsc};
 use tokio::time::Instant;
 
 use crate::{
-    Endpoint, Engine, EngineError, Found, FoundState, LogRange, News, RunKey, StartError, Started,
-    Stdio,
+    Endpoint, Engine, EngineError, Found, FoundState, LogLine, LogRange, News, RunKey, StartError,
+    Started, Stdio,
 };
 
 /// News that a slow reader may fall behind.
@@ -116,7 +116,7 @@ impl Engine for RemoteEngine {
         &self,
         _server: &ServerName,
         _range: LogRange,
-    ) -> Result<mpsc::Receiver<String>, EngineError> {
+    ) -> Result<mpsc::Receiver<LogLine>, EngineError> {
         Ok(mpsc::channel(1).1)
     }
 

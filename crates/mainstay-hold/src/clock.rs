@@ -23,6 +23,12 @@ pub(crate) fn rfc3339(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
+/// A wall time as RFC 3339 in UTC, to the millisecond. Always of the same length.
+pub(crate) fn rfc3339_ms(unix_ms: u64) -> String {
+    let whole = rfc3339(unix_ms);
+    format!("{}.{:03}Z", whole.trim_end_matches('Z'), unix_ms % 1_000)
+}
+
 /// The Gregorian date of a day counted from 1970-01-01. Years are taken to begin in March, so that
 /// the leap day is the last of its year and the lengths of the months follow one formula.
 fn civil(days: u64) -> (u64, u64, u64) {
@@ -53,5 +59,6 @@ mod tests {
         for (unix_ms, text) in cases {
             assert_eq!(rfc3339(unix_ms), text);
         }
+        assert_eq!(rfc3339_ms(1_709_251_199_045), "2024-02-29T23:59:59.045Z");
     }
 }

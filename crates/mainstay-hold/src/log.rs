@@ -1,5 +1,8 @@
-//! The log file of a server: its words as they are, between a line for the start of each run and one
-//! for its end.
+//! The log file of a server: its output, each line after the time at which it began, between a line for the
+//! start of each run and one for its end.
+//!
+//! A line is `2026-05-01T14:03:59.045Z TEXT`, the time in UTC. Earlier versions wrote no times, and their shims may
+//! still be alive, so readers must expect both.
 //!
 //! The file never grows beyond its limit; lines are kept whole where they fit. Trouble with the disk costs
 //! words, never the server: what cannot be written is dropped, and the next write tries again.
@@ -10,6 +13,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
+use crate::clock;
 use crate::launch::LogConfig;
 
 const SMALLEST: u64 = 256;
@@ -36,9 +40,10 @@ impl Log {
         Self { config, open: None, at_line_start: true }
     }
 
-    /// Adds bytes as they are.
+    /// Adds output of the server. All lines that begin in it get the same time.
     pub fn write(&mut self, bytes: &[u8]) {
-        if self.try_write(bytes).is_err() {
+        let stamped = self.stamped(bytes, &clock::rfc3339_ms(clock::unix_ms()));
+        if self.try_write(&stamped).is_err() {
             self.open = None;
         }
     }
@@ -54,6 +59,20 @@ impl Log {
         if !self.at_line_start {
             self.write(b"\n");
         }
+    }
+
+    fn stamped(&self, bytes: &[u8], time: &str) -> Vec<u8> {
+        let mut stamped = Vec::with_capacity(2 * bytes.len() + time.len());
+        let mut begins = self.at_line_start;
+        for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+            if begins {
+                stamped.extend_from_slice(time.as_bytes());
+                stamped.push(b' ');
+            }
+            stamped.extend_from_slice(line);
+            begins = true;
+        }
+        stamped
     }
 
     fn try_write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
@@ -138,8 +157,33 @@ mod tests {
         Log::new(LogConfig { path: dir.path().join("log"), max_bytes, keep })
     }
 
+    /// The length of a time and the blank after it.
+    const STAMP: usize = 25;
+
     fn text(dir: &TempDir, name: &str) -> String {
-        fs::read_to_string(dir.path().join(name)).unwrap_or_default()
+        without_times(&fs::read_to_string(dir.path().join(name)).unwrap_or_default())
+    }
+
+    fn without_times(text: &str) -> String {
+        let line = |line: &str| match line.split_at_checked(STAMP) {
+            Some((time, line)) if time.ends_with("Z ") => line.to_owned(),
+            Some(_) | None => line.to_owned(),
+        };
+        text.split_inclusive('\n').map(line).collect()
+    }
+
+    #[test]
+    fn a_line_has_the_time_at_which_it_began() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = log(&dir, 1_000, 1);
+        let stamped = |log: &Log, bytes| String::from_utf8(log.stamped(bytes, "T")).unwrap();
+        assert_eq!(stamped(&log, b"a\n\nb"), "T a\nT \nT b");
+        log.write(b"half ");
+        assert_eq!(stamped(&log, b"a line\nnext"), "a line\nT next");
+        let written = fs::read_to_string(dir.path().join("log")).unwrap();
+        let (time, line) = written.split_at(STAMP);
+        assert!(time.starts_with("20") && time.ends_with("Z "), "{written}");
+        assert_eq!(line, "half ");
     }
 
     #[test]
@@ -178,7 +222,7 @@ mod tests {
     fn without_old_files_the_one_file_begins_again() {
         let dir = tempfile::tempdir().unwrap();
         let mut log = log(&dir, 256, 0);
-        log.write(&[b'a'; 256]);
+        log.write(&[b'a'; 256 - STAMP]);
         log.write(b"b\n");
         assert_eq!(text(&dir, "log"), "b\n");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
@@ -192,7 +236,7 @@ mod tests {
         log.write(b"lost\n");
         fs::create_dir(dir.path().join("later")).unwrap();
         log.write(b"kept\n");
-        assert_eq!(fs::read_to_string(path).unwrap(), "kept\n");
+        assert_eq!(without_times(&fs::read_to_string(path).unwrap()), "kept\n");
     }
 
     proptest! {
@@ -206,7 +250,7 @@ mod tests {
             whole.as_bytes().chunks(cut).for_each(|chunk| log.write(chunk));
             let files: Vec<String> =
                 (0..=100).rev().map(|number| fs::read_to_string(log.numbered(number)).unwrap_or_default()).collect();
-            prop_assert_eq!(files.concat(), whole);
+            prop_assert_eq!(without_times(&files.concat()), whole);
             prop_assert!(files.iter().all(|file| file.len() <= 300));
         }
     }

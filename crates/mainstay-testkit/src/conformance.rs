@@ -431,7 +431,7 @@ async fn log_lines(engine: &dyn Engine, key: &RunKey) -> Vec<String> {
     let mut lines = engine.logs(&key.server, LogRange::default()).await.unwrap();
     let mut all = Vec::new();
     while let Some(line) = timeout(LIMIT, lines.recv()).await.expect("a log ends") {
-        all.push(line);
+        all.push(line.text);
     }
     all
 }

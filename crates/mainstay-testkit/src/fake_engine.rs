@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use mainstay_core::{Cause, Exit, ServerName, ServerSpec, Workload};
 use mainstay_engine::{
-    Endpoint, Engine, EngineError, Found, FoundState, LogRange, News, RunKey, StartError, Started,
-    Stdio,
+    Endpoint, Engine, EngineError, Found, FoundState, LogLine, LogRange, News, RunKey, StartError,
+    Started, Stdio,
 };
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -389,7 +389,7 @@ impl Engine for FakeEngine {
         &self,
         _server: &ServerName,
         _range: LogRange,
-    ) -> Result<mpsc::Receiver<String>, EngineError> {
+    ) -> Result<mpsc::Receiver<LogLine>, EngineError> {
         Ok(mpsc::channel(1).1)
     }
 

@@ -20,6 +20,7 @@ mod settings;
 mod table;
 mod terminal_text;
 mod text;
+mod times;
 mod transport;
 mod ui;
 

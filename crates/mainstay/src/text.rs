@@ -41,16 +41,6 @@ pub(crate) fn due(at: Timestamp, now: Timestamp) -> String {
     format!("in {}", human_duration(Duration::from_secs(whole)))
 }
 
-/// The time of day, "14:03:59", in UTC.
-pub(crate) fn clock(at: Timestamp) -> String {
-    at.strftime("%H:%M:%S").to_string()
-}
-
-/// Day and time, "2026-05-01 14:03:59", in UTC.
-pub(crate) fn date_and_clock(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%d %H:%M:%S").to_string()
-}
-
 /// Why a server has its status, if there is more to say than the status itself.
 pub(crate) fn reason(server: &ServerInfo) -> Option<String> {
     let says_more = !server.reason.is_empty() && server.reason != server.status.as_str();
@@ -124,8 +114,6 @@ mod tests {
         assert_eq!(due(at(120), at(100)), "in 20 s");
         assert_eq!(due(Timestamp::from_millisecond(1_900).unwrap(), at(0)), "in 2 s");
         assert_eq!(due(at(100), at(100)), "now");
-        assert_eq!(clock(at(3_661)), "01:01:01");
-        assert_eq!(date_and_clock(at(86_400)), "1970-01-02 00:00:00");
     }
 
     #[test]

@@ -106,6 +106,11 @@ impl Ui {
         let _deaf = writeln!(self.err, "{text}");
     }
 
+    /// Whether the reader of stdout is a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.out.is_terminal()
+    }
+
     /// How many columns the reader of stdout has, if it is a terminal.
     pub(crate) fn width(&self) -> Option<usize> {
         let size = rustix::termios::tcgetwinsize(io::stdout()).ok();

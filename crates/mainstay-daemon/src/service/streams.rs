@@ -23,6 +23,7 @@ impl Service {
         range: LogRange,
         peer: &mut Peer,
     ) -> io::Result<()> {
+        let follow = range.follow;
         let opened = match self.find(name).await {
             Ok(handle) => {
                 let spec = Arc::clone(&handle.view.borrow().spec);
@@ -40,12 +41,17 @@ impl Service {
             let count = tokio::select! {
                 biased;
                 count = lines.recv_many(&mut batch, BATCH) => count,
-                () = self.wishes.closed(), if range.follow => 0,
+                () = self.wishes.closed(), if follow => 0,
             };
             if count == 0 {
                 return peer.answer(Ok(())).await;
             }
-            let together: Vec<LogLine> = batch.drain(..).map(|line| LogLine { line }).collect();
+            let told = |line: mainstay_engine::LogLine| LogLine {
+                server: Some(name.clone()),
+                at: line.at,
+                line: line.text,
+            };
+            let together: Vec<LogLine> = batch.drain(..).map(told).collect();
             peer.items(&together).await?;
         }
     }

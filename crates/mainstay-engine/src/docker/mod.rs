@@ -49,7 +49,8 @@ use self::server::Server;
 use self::shared::Shared;
 use crate::discover::Address;
 use crate::{
-    Endpoint, Engine, EngineError, Found, LogRange, News, RunKey, StartError, Started, Stdio,
+    Endpoint, Engine, EngineError, Found, LogLine, LogRange, News, RunKey, StartError, Started,
+    Stdio,
 };
 
 pub use self::pull::Pulled;
@@ -214,7 +215,7 @@ impl Engine for DockerEngine {
         &self,
         server: &ServerName,
         range: LogRange,
-    ) -> Result<mpsc::Receiver<String>, EngineError> {
+    ) -> Result<mpsc::Receiver<LogLine>, EngineError> {
         self.shared.log_writer.flush().await;
         crate::logs::open(&self.shared.tasks, &self.shared.logs_dir, server, range).await
     }

@@ -2,15 +2,16 @@
 
 use std::collections::{VecDeque, vec_deque};
 
+use crate::LogLine;
+
 /// Of a line only that many bytes are shown.
 pub(super) const MAX_LINE: usize = 64 * 1024;
 
 /// What stands for the rest of a line that was cut.
 const CUT: &str = "… [cut]";
 
-/// What it costs to keep a line, besides its bytes: the text's own size, and about as much for the
-/// allocator.
-const OVERHEAD: usize = 2 * size_of::<String>();
+/// What it costs to keep a line, besides its bytes: its own size, and about as much as a text for the allocator.
+const OVERHEAD: usize = size_of::<LogLine>() + size_of::<String>();
 
 /// Splits what is read into lines, over-long ones cut.
 #[derive(Debug, Default)]
@@ -53,7 +54,7 @@ impl LogLines {
 /// The last so many lines, as far as they fit.
 #[derive(Debug)]
 pub(super) struct Tail {
-    lines: VecDeque<String>,
+    lines: VecDeque<LogLine>,
     count: usize,
     bytes: usize,
     max_bytes: usize,
@@ -64,19 +65,19 @@ impl Tail {
         Self { lines: VecDeque::new(), count, bytes: 0, max_bytes }
     }
 
-    pub(super) fn push(&mut self, line: String) {
-        self.bytes += line.len() + OVERHEAD;
+    pub(super) fn push(&mut self, line: LogLine) {
+        self.bytes += line.text.len() + OVERHEAD;
         self.lines.push_back(line);
         while self.lines.len() > self.count || self.bytes > self.max_bytes {
             let Some(oldest) = self.lines.pop_front() else { return };
-            self.bytes -= oldest.len() + OVERHEAD;
+            self.bytes -= oldest.text.len() + OVERHEAD;
         }
     }
 }
 
 impl IntoIterator for Tail {
-    type Item = String;
-    type IntoIter = vec_deque::IntoIter<String>;
+    type Item = LogLine;
+    type IntoIter = vec_deque::IntoIter<LogLine>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.lines.into_iter()
@@ -127,9 +128,9 @@ mod tests {
         let kept = |count, max_bytes| {
             let mut tail = Tail::new(count, max_bytes);
             for line in ["a", "b", "c"] {
-                tail.push(line.to_owned());
+                tail.push(LogLine { at: None, text: line.to_owned() });
             }
-            tail.into_iter().collect::<String>()
+            tail.into_iter().map(|line| line.text).collect::<String>()
         };
         assert_eq!(kept(0, 1000), "");
         assert_eq!(kept(2, 1000), "bc");

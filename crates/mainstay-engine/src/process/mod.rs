@@ -38,7 +38,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::tasks::Tasks;
 use crate::{
-    Endpoint, Engine, EngineError, Found, LogRange, News, RunKey, StartError, Started, Stdio,
+    Endpoint, Engine, EngineError, Found, LogLine, LogRange, News, RunKey, StartError, Started,
+    Stdio,
 };
 use link::{Greeting, ShimLink};
 pub use listing::newest_daemon_of_shims;
@@ -309,7 +310,7 @@ impl Engine for ProcessEngine {
         &self,
         server: &ServerName,
         range: LogRange,
-    ) -> Result<mpsc::Receiver<String>, EngineError> {
+    ) -> Result<mpsc::Receiver<LogLine>, EngineError> {
         crate::logs::open(&self.tasks, &self.shared.config.logs_dir, server, range).await
     }
 

@@ -66,6 +66,6 @@ async fn there_is_no_way_to_a_run_through_the_engine_and_no_log() {
     assert!(matches!(engine.attach(&key).await, Err(EngineError::Elsewhere(_))));
     assert!(matches!(engine.endpoint(&key, 80).await, Err(EngineError::Elsewhere(_))));
     assert_eq!(engine.stderr_tail(&key).await.unwrap(), b"");
-    let range = LogRange { tail: None, follow: true };
+    let range = LogRange { follow: true, ..LogRange::default() };
     assert_eq!(engine.logs(&key.server, range).await.unwrap().recv().await, None);
 }

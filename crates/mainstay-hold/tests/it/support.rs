@@ -104,12 +104,15 @@ impl Bench {
         (child, Report::decode(&report).unwrap())
     }
 
-    /// What is in the server's log. The shim creates the file some time after it has reported the start.
+    /// What is in the server's log, without times. The shim creates the file some time after it has reported the
+    /// start.
     pub(crate) fn log(&self) -> String {
-        match fs::read_to_string(&self.launch.log.path) {
+        let text = match fs::read_to_string(&self.launch.log.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             read => read.unwrap(),
-        }
+        };
+        let line = |line: &str| line.split_once("Z ").map_or(line, |(_, line)| line).to_owned();
+        text.split_inclusive('\n').map(line).collect()
     }
 
     /// The processes of this server that are there, the shim apart.

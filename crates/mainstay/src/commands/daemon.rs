@@ -15,7 +15,8 @@ use crate::context::{Context, now};
 use crate::error::{CliError, Exit};
 use crate::last_words::LastWords;
 use crate::remote::{Ending, Remote, tell_of};
-use crate::text::{Cell, ago, columns, date_and_clock};
+use crate::text::{Cell, ago, columns};
+use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
 pub(crate) use self::hold::{FOREGROUND, run_daemon, take_over};
@@ -78,6 +79,8 @@ pub(crate) struct StartArgs {}
 /// Show the daemon, without starting it
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    zone: ZoneArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -121,8 +124,8 @@ async fn status(args: &StatusArgs, ctx: &mut Context) -> Result<(), CliError> {
         ctx.ui.answer(args.json, &None::<DaemonInfo>, |_| absence)?;
         return Err(CliError::Answered(Exit::Unreachable));
     };
-    let now = now();
-    ctx.ui.answer(args.json, &daemon, |daemon| page(daemon, now))?;
+    let (now, zone) = (now(), args.zone.zone());
+    ctx.ui.answer(args.json, &daemon, |daemon| page(daemon, now, &zone))?;
     tell_of(&daemon);
     Ok(())
 }
@@ -137,9 +140,8 @@ fn absence(stopped_by_user: bool, last_words: Option<&LastWords>) -> String {
     }
 }
 
-fn page(daemon: &DaemonInfo, now: Timestamp) -> String {
-    let started =
-        format!("{} UTC, {}", date_and_clock(daemon.started_at), ago(daemon.started_at, now));
+fn page(daemon: &DaemonInfo, now: Timestamp, zone: &Zone) -> String {
+    let started = format!("{}, {}", zone.full(daemon.started_at), ago(daemon.started_at, now));
     let lines = [
         ("daemon", "running".to_owned()),
         ("pid", pids(daemon)),

@@ -6,10 +6,11 @@ use mainstay_core::ServerName;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::remote::Remote;
-use crate::text::{date_and_clock, tame};
+use crate::text::tame;
+use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
-/// Print what happened, oldest first, times in UTC
+/// Print what happened, oldest first
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only events of this server
@@ -20,21 +21,24 @@ pub(crate) struct Args {
     /// Only so many of the last events
     #[arg(long, value_name = "N")]
     tail: Option<usize>,
+    #[command(flatten)]
+    zone: ZoneArgs,
     /// Print each event as a JSON object, one per line
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
-    let Args { name, follow, tail, json } = args;
+    let Args { name, follow, tail, zone, json } = args;
+    let zone = zone.zone();
     let remote = Remote::of(ctx)?;
     let ui = &mut ctx.ui;
-    let each = |events: Vec<EventRecord>| ui.items(json, &events, line);
+    let each = |events: Vec<EventRecord>| ui.items(json, &events, |event| line(event, &zone));
     remote.stream(&Request::Events { name, tail, follow }, each).await
 }
 
-fn line(event: &EventRecord) -> String {
-    let at = date_and_clock(event.at);
+fn line(event: &EventRecord, zone: &Zone) -> String {
+    let at = zone.date_and_clock(event.at);
     let who = event.server.as_ref().map_or("-", ServerName::as_str);
     let what = event.run.map_or(event.event.clone(), |run| format!("{} #{run}", event.event));
     let line = format!("{}  {who:<16}  {what:<14}  {}", paint::faint(&at), tame(&event.detail));
@@ -58,7 +62,7 @@ mod tests {
             detail: "exited 1 after 3 s".to_owned(),
         };
         assert_eq!(
-            anstream::adapter::strip_str(&line(&event)).to_string(),
+            anstream::adapter::strip_str(&line(&event, &Zone::utc())).to_string(),
             "1970-01-01 00:00:00  time              ended #3        exited 1 after 3 s"
         );
     }

@@ -1,41 +1,178 @@
 //! `mainstay logs`
 
+use std::cell::RefCell;
+
+use futures_util::future::try_join_all;
+use jiff::Timestamp;
 use mainstay_api::{LogLine, Request};
 use mainstay_core::ServerName;
 
-use crate::context::Context;
+use crate::context::{Context, now};
 use crate::error::CliError;
 use crate::remote::Remote;
+use crate::times::{Zone, ZoneArgs};
+use crate::ui::{Ui, paint};
 
-/// Print what a server wrote to standard error
+/// Print what servers wrote to standard error
 ///
-/// Lines on its standard output that are no MCP messages are in the log, too. On a terminal only text and
-/// colours are printed; a file or a pipe gets the bytes that the server wrote.
+/// Each line is printed with the time at which it was written; those of earlier versions have none. Lines on
+/// standard output that are no MCP messages are in the log, too. On a terminal only text and colours are printed;
+/// a file or a pipe gets the bytes that the server wrote.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Name of the server
-    name: ServerName,
+    /// Names of servers; with several, each line begins with the name
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<ServerName>,
     /// Go on with new lines as they come
     #[arg(short, long)]
     follow: bool,
-    /// Only so many of the last lines
+    /// Only so many of the last lines of each server
     #[arg(long, value_name = "N")]
     tail: Option<usize>,
+    /// Only lines since then: `10m`, `2h`, `14:30`, `2026-05-01 14:30`
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Only lines that match this regular expression
+    #[arg(long, value_name = "PATTERN")]
+    grep: Option<String>,
+    /// Print the lines only, without times and names
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
+    #[command(flatten)]
+    zone: ZoneArgs,
     /// Print each line as a JSON object
     #[arg(long)]
     json: bool,
 }
 
+/// How lines are printed.
+struct Format {
+    json: bool,
+    raw: bool,
+    /// The width of the names, if there are several.
+    names: Option<usize>,
+    zone: Zone,
+    /// Whether names and times are painted.
+    painted: bool,
+}
+
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
-    let Args { name, follow, tail, json } = args;
+    let zone = args.zone.zone();
+    let since = args.since.as_deref().map(|text| zone.moment(text, now())).transpose();
+    let since = since.map_err(|error| CliError::usage(format!("--since: {error}")))?;
     let remote = Remote::of(ctx)?;
-    let ui = &mut ctx.ui;
-    let each = |lines: Vec<LogLine>| {
-        if json {
-            return ui.items(json, &lines, |line| line.line.clone());
-        }
-        let text: Vec<&str> = lines.iter().flat_map(|line| [line.line.as_str(), "\n"]).collect();
-        ui.data(&text.concat())
+    let several = args.names.len() > 1;
+    let widest = args.names.iter().map(|name| name.as_str().len()).max();
+    let format = Format {
+        json: args.json,
+        raw: args.raw,
+        names: widest.filter(|_| several),
+        zone,
+        painted: ctx.ui.is_terminal(),
     };
-    remote.stream(&Request::Logs { name, tail, follow }, each).await
+    let ui = RefCell::new(&mut ctx.ui);
+    let collected = RefCell::new(Vec::new());
+    let streams = args.names.iter().map(|name| {
+        let request = Request::Logs {
+            name: name.clone(),
+            tail: args.tail,
+            follow: args.follow,
+            since,
+            grep: args.grep.clone(),
+        };
+        let (remote, format, ui, collected) = (&remote, &format, &ui, &collected);
+        async move {
+            let each = |lines: Vec<LogLine>| {
+                // Lines of several servers are printed in the order of their times.
+                if several && !args.follow {
+                    collected.borrow_mut().extend(lines);
+                    return Ok(());
+                }
+                print(&lines, format, &mut ui.borrow_mut())
+            };
+            remote.stream::<LogLine, ()>(&request, each).await
+        }
+    });
+    try_join_all(streams).await?;
+    print(&in_order(collected.take()), &format, &mut ui.borrow_mut())
+}
+
+fn print(lines: &[LogLine], format: &Format, ui: &mut Ui) -> Result<(), CliError> {
+    if format.json {
+        return ui.items(true, lines, |line| line.line.clone());
+    }
+    let text: String = lines.iter().map(|line| shown(line, format) + "\n").collect();
+    ui.data(&text)
+}
+
+fn shown(line: &LogLine, format: &Format) -> String {
+    let mut text = String::new();
+    if !format.raw {
+        let paint = |paint: fn(&str) -> String, text: &str| {
+            if format.painted { paint(text) } else { text.to_owned() }
+        };
+        if let (Some(width), Some(server)) = (format.names, &line.server) {
+            text.push_str(&paint(paint::note, &format!("{:<width$}", server.as_str())));
+            text.push_str("  ");
+        }
+        if let Some(at) = line.at {
+            text.push_str(&paint(paint::faint, &format.zone.to_the_millisecond(at)));
+            text.push_str("  ");
+        }
+    }
+    text + &line.line
+}
+
+/// Lines of several servers by their times. One without a time stays behind the one before it.
+fn in_order(lines: Vec<LogLine>) -> Vec<LogLine> {
+    let mut last = (None, Timestamp::MIN);
+    let mut timed: Vec<(Timestamp, LogLine)> = Vec::with_capacity(lines.len());
+    for line in lines {
+        if last.0 != line.server {
+            last = (line.server.clone(), Timestamp::MIN);
+        }
+        last.1 = line.at.unwrap_or(last.1);
+        timed.push((last.1, line));
+    }
+    timed.sort_by_key(|(at, _)| *at);
+    timed.into_iter().map(|(_, line)| line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(server: &str, second: Option<i64>, text: &str) -> LogLine {
+        LogLine {
+            server: Some(server.parse().unwrap()),
+            at: second.map(|second| Timestamp::from_second(second).unwrap()),
+            line: text.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_line_is_shown_with_its_time_and_with_its_name_among_others() {
+        let check = |names, raw, line: &LogLine, expected: &str| {
+            let format = Format { json: false, raw, names, zone: Zone::utc(), painted: false };
+            assert_eq!(shown(line, &format), expected);
+        };
+        let up = line("time", Some(1), "up");
+        check(None, false, &up, "1970-01-01 00:00:01.000  up");
+        check(Some(6), false, &up, "time    1970-01-01 00:00:01.000  up");
+        check(Some(6), true, &up, "up");
+        check(None, false, &line("time", None, "old"), "old");
+    }
+
+    #[test]
+    fn lines_of_several_servers_are_in_the_order_of_their_times() {
+        let lines = vec![
+            line("a", None, "a0"),
+            line("a", Some(1), "a1"),
+            line("a", Some(3), "a2"),
+            line("a", None, "a3"),
+            line("b", Some(2), "b1"),
+        ];
+        let order: Vec<String> = in_order(lines).into_iter().map(|line| line.line).collect();
+        assert_eq!(order, ["a0", "a1", "b1", "a2", "a3"]);
+    }
 }

@@ -15,7 +15,8 @@ use super::ls;
 use crate::context::{Context, now};
 use crate::error::CliError;
 use crate::limits::in_words;
-use crate::text::{Cell, ago, columns, date_and_clock, due, reason, short_id, tame};
+use crate::text::{Cell, ago, columns, due, reason, short_id, tame};
+use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
 /// What is said of entries that are away.
@@ -26,6 +27,8 @@ const AWAY: &str = "taken out, and added again when it is ready";
 pub(crate) struct Args {
     /// Name of the server
     name: ServerName,
+    #[command(flatten)]
+    zone: ZoneArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -34,14 +37,14 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let request = Request::Status { name: args.name };
     let report: StatusReport = ctx.ask("asking the daemon", &request).await?;
-    let now = now();
-    ctx.ui.answer(args.json, &report, |report| page(report, now))
+    let (now, zone) = (now(), args.zone.zone());
+    ctx.ui.answer(args.json, &report, |report| page(report, now, &zone))
 }
 
 /// Lines of `key: value`; what is not known is left out.
-fn page(report: &StatusReport, now: Timestamp) -> String {
+fn page(report: &StatusReport, now: Timestamp, zone: &Zone) -> String {
     let server = &report.server;
-    let moment = |at: Timestamp| format!("{} UTC, {}", date_and_clock(at), ago(at, now));
+    let moment = |at: Timestamp| format!("{}, {}", zone.full(at), ago(at, now));
     let wanted = match report.wanted {
         Wanted::On => "on",
         Wanted::Off => "off",
@@ -267,7 +270,7 @@ mod tests {
 
     #[test]
     fn the_page_lists_what_is_known() {
-        let page = page(&report(), at(120));
+        let page = page(&report(), at(120), &Zone::utc());
         insta::assert_snapshot!(anstream::adapter::strip_str(&page), @r"
         name:       time
         status:     running
@@ -309,7 +312,7 @@ mod tests {
             limits,
         });
         report.target = Some("port 8000 in the container, path /mcp".to_owned());
-        let page = page(&report, at(120));
+        let page = page(&report, at(120), &Zone::utc());
         insta::assert_snapshot!(anstream::adapter::strip_str(&page), @"
         name:       time
         status:     running

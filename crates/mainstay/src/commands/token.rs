@@ -7,6 +7,7 @@ use mainstay_core::ServerName;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::text::{Cell, table};
+use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
 /// Let others call your servers over HTTP
@@ -49,6 +50,8 @@ struct CreateArgs {
 
 #[derive(Debug, clap::Args)]
 struct LsArgs {
+    #[command(flatten)]
+    zone: ZoneArgs,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -71,13 +74,13 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
             }
             ctx.ui.answer(json, &created, |created| created.token.clone())
         }
-        Action::Ls(LsArgs { json }) => {
+        Action::Ls(LsArgs { zone, json }) => {
             let tokens: Vec<TokenInfo> = ctx.ask(ASKING, &Request::Tokens).await?;
             if tokens.is_empty() && !json {
                 ctx.ui.say("no tokens; your own programs need none".to_owned());
             }
-            let width = ctx.ui.width();
-            ctx.ui.answer(json, &tokens, |tokens| page(tokens, width))
+            let (width, zone) = (ctx.ui.width(), zone.zone());
+            ctx.ui.answer(json, &tokens, |tokens| page(tokens, &zone, width))
         }
         Action::Rm(RmArgs { name }) => {
             let () = ctx.ask(ASKING, &Request::RemoveToken { name: name.clone() }).await?;
@@ -99,7 +102,7 @@ fn created_text(token: &TokenInfo) -> String {
     )
 }
 
-fn page(tokens: &[TokenInfo], width: Option<usize>) -> String {
+fn page(tokens: &[TokenInfo], zone: &Zone, width: Option<usize>) -> String {
     if tokens.is_empty() {
         return String::new();
     }
@@ -107,10 +110,10 @@ fn page(tokens: &[TokenInfo], width: Option<usize>) -> String {
         vec![
             Cell::painted(&token.name, paint::strong),
             Cell::new(token.server.as_ref().map_or("all", |server| server.as_str())),
-            Cell::new(token.created_at.strftime("%Y-%m-%d %H:%M").to_string()),
+            Cell::new(zone.date_and_clock(token.created_at)),
         ]
     };
-    table(&["NAME", "SERVER", "CREATED (UTC)"], tokens.iter().map(row).collect(), &[], width)
+    table(&["NAME", "SERVER", "CREATED"], tokens.iter().map(row).collect(), &[], width)
 }
 
 #[cfg(test)]
@@ -125,13 +128,13 @@ mod tests {
             created_at: "2026-01-02T03:04:05Z".parse().unwrap(),
         };
         let (ci, all) = (token("ci", Some("time")), token("laptop", None));
-        insta::assert_snapshot!(anstream::adapter::strip_str(&page(&[ci.clone(), all.clone()], None)), @"
-        NAME    SERVER  CREATED (UTC)
-        ci      time    2026-01-02 03:04
-        laptop  all     2026-01-02 03:04
+        insta::assert_snapshot!(anstream::adapter::strip_str(&page(&[ci.clone(), all.clone()], &Zone::utc(), None)), @"
+        NAME    SERVER  CREATED
+        ci      time    2026-01-02 03:04:05
+        laptop  all     2026-01-02 03:04:05
         ");
         assert!(created_text(&ci).contains("/time/mcp"));
         assert!(created_text(&all).contains("all servers"));
-        assert_eq!(page(&[], None), "");
+        assert_eq!(page(&[], &Zone::utc(), None), "");
     }
 }

@@ -11,7 +11,8 @@ use self::advice::advice;
 use self::steps::{Step, steps};
 use crate::context::{Context, now};
 use crate::error::CliError;
-use crate::text::{Cell, ago, clip, clock, columns_within, due, reason, tame};
+use crate::text::{Cell, ago, clip, columns_within, due, reason, tame};
+use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
 /// What a section is indented by.
@@ -25,6 +26,8 @@ const LONGEST_LINE: usize = 500;
 pub(crate) struct Args {
     /// Name of the server
     name: ServerName,
+    #[command(flatten)]
+    zone: ZoneArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -32,9 +35,15 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let report = ask(args.name, ctx).await?;
-    let now = now();
+    let when = When { now: now(), zone: args.zone.zone() };
     let width = ctx.ui.width();
-    ctx.ui.answer(args.json, &report, |report| page(report, now, width))
+    ctx.ui.answer(args.json, &report, |report| page(report, &when, width))
+}
+
+/// Now, and how times are printed.
+struct When {
+    now: Timestamp,
+    zone: Zone,
 }
 
 /// What the daemon knows of a server, with no lines but its own.
@@ -45,15 +54,18 @@ pub(super) async fn ask(name: ServerName, ctx: &Context) -> Result<WhyReport, Cl
 }
 
 /// The whole page: the verdict first, then each section that has something to say.
-fn page(report: &WhyReport, now: Timestamp, width: Option<usize>) -> String {
+fn page(report: &WhyReport, when: &When, width: Option<usize>) -> String {
     let width = width.map(|width| width.saturating_sub(INDENT.len()));
     let server = &report.server;
     let sections = [
-        ("What happened", timeline(&report.events, now, width)),
-        ("Last end", server.last_exit.as_ref().map(|exit| last_end(exit, now)).unwrap_or_default()),
+        ("What happened", timeline(&report.events, when, width)),
+        (
+            "Last end",
+            server.last_exit.as_ref().map(|exit| last_end(exit, when)).unwrap_or_default(),
+        ),
         ("Last lines on standard error", last_lines(report, width)),
-        ("Restarts", restarts(server, now)),
-        ("What happens next", next(server, now)),
+        ("Restarts", restarts(server, when.now)),
+        ("What happens next", next(server, when)),
         ("What you can do", bullets(&advice(report))),
     ];
     let mut page = verdict(server);
@@ -90,13 +102,13 @@ fn verdict(server: &ServerInfo) -> String {
     }
 }
 
-fn timeline(events: &[EventRecord], now: Timestamp, width: Option<usize>) -> String {
+fn timeline(events: &[EventRecord], when: &When, width: Option<usize>) -> String {
     let row = |step: &Step| {
         let EventRecord { at, run, event, .. } = step.first;
         let run = run.map(|run| format!("run {run}")).unwrap_or_default();
         vec![
-            Cell::painted(format!("{} UTC", clock(*at)), paint::faint),
-            Cell::painted(ago(*at, now), paint::faint),
+            Cell::painted(when.zone.clock(*at), paint::faint),
+            Cell::painted(ago(*at, when.now), paint::faint),
             Cell::new(run),
             Cell::new(event),
             Cell::new(step.detail()),
@@ -105,16 +117,16 @@ fn timeline(events: &[EventRecord], now: Timestamp, width: Option<usize>) -> Str
     columns_within(width, &steps(events).iter().map(row).collect::<Vec<_>>())
 }
 
-fn last_end(exit: &LastExit, now: Timestamp) -> String {
+fn last_end(exit: &LastExit, when: &When) -> String {
     let mut facts = vec![format!("cause {}", exit.cause)];
     facts.extend(exit.code.map(|code| format!("exit code {code}")));
     facts.extend(exit.signal.map(|signal| format!("signal {signal}")));
     facts.extend(exit.oom.then(|| "out of memory".to_owned()));
     format!(
-        "{}, {} ({} UTC)\n{}",
+        "{}, {} ({})\n{}",
         tame(&exit.detail),
-        ago(exit.at, now),
-        clock(exit.at),
+        ago(exit.at, when.now),
+        when.zone.clock(exit.at),
         facts.join(", ")
     )
 }
@@ -153,10 +165,10 @@ fn restarts(server: &ServerInfo, now: Timestamp) -> String {
     facts.join("; ")
 }
 
-fn next(server: &ServerInfo, now: Timestamp) -> String {
+fn next(server: &ServerInfo, when: &When) -> String {
     match (server.status, server.next_restart_at) {
         (Status::Restarting, Some(at)) => {
-            format!("It is started again {} ({} UTC).", due(at, now), clock(at))
+            format!("It is started again {} ({}).", due(at, when.now), when.zone.clock(at))
         }
         (Status::Starting, _) | (Status::Restarting, None) => {
             "It is being started; it is ready once it has answered `initialize`.".to_owned()
@@ -211,7 +223,8 @@ mod tests {
     }
 
     fn shown(report: &WhyReport) -> String {
-        anstream::adapter::strip_str(&page(report, at(100), None)).to_string()
+        anstream::adapter::strip_str(&page(report, &When { now: at(100), zone: Zone::utc() }, None))
+            .to_string()
     }
 
     #[test]

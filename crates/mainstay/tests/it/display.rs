@@ -1,6 +1,6 @@
-//! What people see: tables that fit their terminal.
+//! What people see: tables that fit their terminal, and times of their own zone.
 
-use crate::env::{TestEnv, fixture};
+use crate::env::{TestEnv, fixture, shell_server};
 
 #[test]
 fn a_table_fits_the_terminal_and_a_pipe_gets_all_of_it() {
@@ -16,6 +16,54 @@ fn a_table_fits_the_terminal_and_a_pipe_gets_all_of_it() {
     assert!(lines[1].contains(name) && lines[1].ends_with('…'), "{shown}");
     let piped = env.ok(["ls"]);
     assert!(piped.contains("TRANSPORT") && piped.contains(&format!("/{name}/mcp\n")), "{piped}");
+}
+
+#[test]
+fn log_lines_have_local_times_and_can_be_selected() {
+    // East of Greenwich by 5 h 30 min, in a form that needs no time zone database.
+    let env = TestEnv::new().with_var("TZ", "<+0530>-5:30");
+    let server = |first: &str| {
+        shell_server(&format!("printf '{first} one\\n{first} two\\n' >&2; read -r line"))
+    };
+    env.run_server("a", &[], &["/bin/sh", "-c", &server("a")]);
+    env.run_server("long", &[], &["/bin/sh", "-c", &server("long")]);
+    let all = env.ok(["logs", "a", "long", "--grep", "^(a|long) o", "--since", "1h"]);
+    let lines: Vec<&str> = all.lines().collect();
+    assert_eq!(lines.len(), 2, "{all}");
+    let (time, text) = lines[0].strip_prefix("a     ").unwrap().split_once("  ").unwrap();
+    assert!(text == "a one" && lines[1].starts_with("long  20"), "{all}");
+    let utc = env.ok(["logs", "a", "--grep", "one", "--utc"]);
+    let (utc, _) = utc.split_once("  ").unwrap();
+    assert_ne!(time[..16], utc[..16], "local and UTC");
+    assert_eq!(time[17..], utc[17..], "the same second");
+    assert!(env.ok(["why", "a"]).contains(" +0530 "), "{}", env.ok(["why", "a"]));
+    assert!(env.ok(["status", "a", "--utc"]).contains(" UTC, "));
+
+    assert_eq!(env.ok(["logs", "a", "--since", "2100-01-01"]), "");
+    assert_eq!(env.ok(["logs", "a", "--tail", "1", "--grep", "one", "--raw"]), "a one\n");
+    for (args, message) in [
+        (["logs", "a", "--since", "soon"], "--since: `soon` is not a time"),
+        (["logs", "a", "--grep", "("], "the pattern cannot be used"),
+    ] {
+        let refused = env.run(args);
+        assert!(refused.code != 0 && refused.stderr.contains(message), "{refused}");
+    }
+    let missing = env.run(["logs", "a", "none"]);
+    assert_eq!(missing.code, 3, "{missing}");
+}
+
+#[test]
+fn a_log_of_an_older_version_stays_readable() {
+    let env = TestEnv::new();
+    env.run_server("time", &[], &[&fixture()]);
+    env.ok(["stop", "time"]);
+    let log = env.mainstay_home().join("state/logs/time.log");
+    std::fs::write(&log, "--- run 1 started, pid 7 ---\nold words\n").unwrap();
+    env.ok(["start", "time"]);
+    env.once_running("time", 2);
+    let lines = env.ok(["logs", "time"]);
+    assert!(lines.starts_with("--- run 1 started, pid 7 ---\nold words\n20"), "{lines}");
+    assert!(!env.ok(["logs", "time", "--since", "1h"]).contains("old words"));
 }
 
 /// Lines without their colours.

@@ -212,15 +212,17 @@ fn logs_have_a_tail_and_can_be_followed() {
     let env = TestEnv::new();
     let script = format!(r"printf 'one\ntwo\nthree\n' >&2; exec {}", fixture());
     env.run_server("time", &[], &["sh", "-c", &script]);
-    let logs = env.ok(["logs", "time"]);
+    let logs = env.ok(["logs", "time", "--raw"]);
     let (head, rest) = logs.split_once('\n').unwrap();
     assert!(head.starts_with("--- run 1 started, pid "), "{logs}");
     assert_eq!(rest, "one\ntwo\nthree\n");
-    assert_eq!(env.ok(["logs", "time", "--tail", "2"]), "two\nthree\n");
+    assert_eq!(env.ok(["logs", "time", "--tail", "2", "--raw"]), "two\nthree\n");
     assert_eq!(env.ok(["logs", "time", "--tail", "0"]), "");
-    assert_eq!(env.json(["logs", "time", "--tail", "1", "--json"]), json!({"line": "three"}));
+    let last = env.json(["logs", "time", "--tail", "1", "--json"]);
+    assert_eq!((&last["server"], &last["line"]), (&json!("time"), &json!("three")));
+    check(&last, &[("at", "string")]);
 
-    let follower = env.follow(["logs", "time", "-f", "--tail", "1"]);
+    let follower = env.follow(["logs", "time", "-f", "--tail", "1", "--raw"]);
     assert_eq!(follower.line(|_| true), "three");
     env.ok(["restart", "time"]);
     follower.line(|line| line.starts_with("--- run 2 started"));

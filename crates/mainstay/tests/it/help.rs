@@ -28,8 +28,8 @@ fn the_whole_help() {
       rm           Stop servers and forget them
 
     Output and tools:
-      logs         Print what a server wrote to standard error
-      events       Print what happened, oldest first, times in UTC
+      logs         Print what servers wrote to standard error
+      events       Print what happened, oldest first
       tools        List the tools that a server offers
       call         Call a tool of a server and print its result
       connect      Speak MCP with a server over standard input and output

@@ -8,7 +8,8 @@ use serde::Serialize;
 use crate::context::{Context, now};
 use crate::error::{CliError, Exit};
 use crate::service::{Activity, Known, Service, Standing};
-use crate::text::{Cell, ago, columns, date_and_clock, tilde};
+use crate::text::{Cell, ago, columns, tilde};
+use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
 /// Show whether the service is installed and runs
@@ -16,6 +17,8 @@ use crate::ui::paint;
 /// The exit code is 0 if it runs, 4 if it does not, and 1 if no service manager answers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    zone: ZoneArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -45,7 +48,8 @@ pub(super) fn run(args: &Args, service: &Service, ctx: &mut Context) -> Result<(
         &service.look()?,
     );
     let (now, home) = (now(), ctx.caller.home());
-    ctx.ui.answer(args.json, &report, |report| page(report, now, home.as_deref()))?;
+    let zone = args.zone.zone();
+    ctx.ui.answer(args.json, &report, |report| page(report, now, &zone, home.as_deref()))?;
     match report.state {
         Activity::Active => Ok(()),
         Activity::Inactive | Activity::Starting | Activity::Stopping | Activity::Failed => {
@@ -73,14 +77,11 @@ fn report(manager: &'static str, path: &Path, standing: Standing, known: &Known)
     }
 }
 
-fn page(report: &Report, now: Timestamp, home: Option<&Path>) -> String {
+fn page(report: &Report, now: Timestamp, zone: &Zone, home: Option<&Path>) -> String {
     let yes_no = |yes| if yes { "yes" } else { "no" };
     let mut rows = vec![row("service", state(report))];
     if let Some(since) = report.since {
-        rows.push(row(
-            "since",
-            Cell::new(format!("{} UTC, {}", date_and_clock(since), ago(since, now))),
-        ));
+        rows.push(row("since", Cell::new(format!("{}, {}", zone.full(since), ago(since, now)))));
     }
     if let Some(pid) = report.pid {
         rows.push(row("pid", Cell::new(pid.to_string())));

@@ -91,10 +91,10 @@ fn colors_of_a_log_end_with_their_line() {
     env.run_server("red", &[], &["/bin/sh", "-c", &script]);
     with_bystander(&env).during("a color without an end in a log", || {
         until("both lines are there", || {
-            env.on_terminal(&["logs", "red"])
+            env.on_terminal(&["logs", "red", "--raw"])
                 .contains("\u{1b}[31mred\u{1b}[0m\nplain\n")
                 .then_some(())
         });
     });
-    assert!(env.ok(["logs", "red"]).contains("\u{1b}[31mred\nplain\n"));
+    assert!(env.ok(["logs", "red", "--raw"]).contains("\u{1b}[31mred\nplain\n"));
 }
