@@ -6,6 +6,18 @@
 mod change;
 mod entries;
 mod session_runs;
+/// The name that is most like `name`, if one is like it: every third letter may differ.
+fn similar<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let most = name.len().div_ceil(3);
+    let near = names.map(|other| (strsim::osa_distance(name, other), other));
+    let near = near.filter(|(distance, other)| *distance <= most || is_prefix(name, other));
+    near.min().map(|(_, other)| other)
+}
+
+fn is_prefix(name: &str, other: &str) -> bool {
+    name.len() > 1 && other.starts_with(name)
+}
+
 #[cfg(test)]
 mod tests;
 
@@ -131,9 +143,12 @@ impl Registry {
 
     /// One server.
     pub(crate) fn get(&self, name: &ServerName) -> Result<Handle, ApiError> {
-        self.servers().get(name).cloned().ok_or_else(|| {
+        let servers = self.servers();
+        servers.get(name).cloned().ok_or_else(|| {
+            let similar = similar(name.as_str(), servers.keys().map(ServerName::as_str));
+            let meant = similar.map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
             ApiError::new(ErrorKind::NoSuchServer, format!("there is no server `{name}`"))
-                .with_help("`mainstay ls -a` shows all servers")
+                .with_help(format!("{meant}`mainstay ls -a` shows all servers"))
         })
     }
 

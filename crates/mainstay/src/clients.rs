@@ -6,7 +6,7 @@ mod id;
 mod notice;
 mod told;
 
-use mainstay_api::{Around, ClientReport};
+use mainstay_api::{Around, ClientReport, Request, ServerInfo};
 use mainstay_clients::table::variables;
 use mainstay_core::ServerSpec;
 
@@ -14,7 +14,7 @@ pub(crate) use self::flaw::{Flaw, flaws, flaws_of_all, is_in_file, is_ours};
 pub(crate) use self::id::IdParser;
 pub(crate) use self::notice::Notice;
 pub(crate) use self::told::{lines, outlook};
-use crate::context::Caller;
+use crate::context::{Caller, Context};
 
 const NONE_CHOSEN: &str = "no client is chosen yet: `mainstay client ls` shows those you have, \
                                       `mainstay client add ID` registers all servers";
@@ -28,8 +28,21 @@ pub(crate) fn around(caller: &Caller) -> Around {
     }
 }
 
+/// Says how to choose a client, unless there were servers before these: then it was said.
+pub(crate) async fn say_none_chosen<'a>(
+    specs: &[ServerSpec],
+    reports: impl IntoIterator<Item = &'a ClientReport>,
+    ctx: &mut Context,
+) {
+    let Some(hint) = none_chosen(specs, reports) else { return };
+    let servers: Result<Vec<ServerInfo>, _> = ctx.ask("asking the daemon", &Request::List).await;
+    if servers.is_ok_and(|servers| servers.len() <= specs.len()) {
+        ctx.ui.say(hint);
+    }
+}
+
 /// What is said to somebody whose servers are for the chosen clients, when there are none.
-pub(crate) fn none_chosen<'a>(
+fn none_chosen<'a>(
     specs: &[ServerSpec],
     reports: impl IntoIterator<Item = &'a ClientReport>,
 ) -> Option<&'static str> {

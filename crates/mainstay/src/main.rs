@@ -3,6 +3,7 @@
 mod cli;
 mod clients;
 mod commands;
+mod completion;
 mod context;
 mod demo_server;
 mod engine_host;
@@ -60,14 +61,23 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
+    let cwd = std::env::current_dir().ok();
+    match completion::answer(&args, cwd.as_deref()) {
+        Ok(false) => {}
+        Ok(true) => return Exit::Done.into(),
+        Err(error) => return refuse(&error),
+    }
     match Cli::try_parse_from(args) {
         Ok(cli) => finish(run(cli.command)),
-        Err(error) => {
-            let _nobody_reads = error.print();
-            let usage = error.exit_code() != 0;
-            if usage { Exit::Usage } else { Exit::Done }.into()
-        }
+        Err(error) => refuse(&error),
     }
+}
+
+/// Prints help, the version, or what is wrong with the arguments.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let _nobody_reads = error.print();
+    let usage = error.exit_code() != 0;
+    if usage { Exit::Usage } else { Exit::Done }.into()
 }
 
 /// A panic ends the whole process, whichever thread or task it is in. The daemon has a hook of its own.

@@ -165,3 +165,15 @@ fn an_engine_that_must_not_be_used_is_not_to_be_started() {
     let refused = help("unix:///run/docker.sock does not answer: connection refused");
     assert!(refused.contains("start a container engine"), "{refused}");
 }
+
+#[test]
+fn a_similar_name_is_suggested() {
+    let check = |name: &str, expected: Option<&str>| {
+        assert_eq!(similar(name, ["filesystem", "time", "web"].into_iter()), expected, "{name}");
+    };
+    check("tiem", Some("time"));
+    check("fs", None);
+    check("file", Some("filesystem"));
+    check("wbe", Some("web"));
+    check("github", None);
+}

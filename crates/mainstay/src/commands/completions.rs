@@ -2,13 +2,15 @@
 
 use clap_complete::Shell;
 
-use crate::cli;
+use crate::completion;
 use crate::context::Context;
 use crate::error::CliError;
 
-/// Print a script that completes commands in your shell
+/// Print a script that completes commands, servers, tools and clients in your shell
 ///
 /// For bash: `mainstay completions bash > ~/.local/share/bash-completion/completions/mainstay`
+///
+/// The script asks `mainstay` on your PATH for each completion, so it does not change with new versions.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Which shell
@@ -16,7 +18,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, ctx: &mut Context) -> Result<(), CliError> {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut cli::definition(), "mainstay", &mut script);
+    let script = completion::script(&args.shell.to_string())
+        .map_err(CliError::io("there is no script for that shell"))?;
     ctx.ui.print_all(&String::from_utf8_lossy(&script))
 }

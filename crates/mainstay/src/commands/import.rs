@@ -44,10 +44,8 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let outcomes: Vec<Outcome> = ask_with_images(ctx, "importing", &request, &specs).await?;
     change::tell(Change::Start, args.json, &outcomes, ctx)?;
     let reports = outcomes.iter().flat_map(|outcome| &outcome.clients);
-    if !args.json
-        && let Some(hint) = clients::none_chosen(&specs, reports)
-    {
-        ctx.ui.say(hint);
+    if !args.json {
+        clients::say_none_chosen(&specs, reports, ctx).await;
     }
     Ok(())
 }

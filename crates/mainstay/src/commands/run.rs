@@ -78,9 +78,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         Ok(_) if args.json => Ok(()),
         Ok(text) => {
             ctx.ui.print(text)?;
-            if let Some(hint) = clients::none_chosen(&specs, &described.clients) {
-                ctx.ui.say(hint);
-            }
+            clients::say_none_chosen(&specs, &described.clients, ctx).await;
             Ok(())
         }
         Err(text) => {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use mainstay_api::Request;
-use mainstay_core::ServerName;
+use mainstay_api::{Request, StatusReport};
+use mainstay_core::{ServerName, Status};
 use serde_json::Value;
 
 use crate::context::Context;
@@ -30,6 +30,14 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         ctx.ask_within(LIMIT, &args.name, "asking the server", &request).await?;
     if tools.is_empty() && !args.json {
         ctx.ui.say(format!("{} offers no tools", args.name));
+    }
+    let server: StatusReport =
+        ctx.ask("asking the daemon", &Request::Status { name: args.name.clone() }).await?;
+    if !matches!(server.server.status, Status::Running | Status::Unhealthy) {
+        ctx.ui.say(format!(
+            "{} is {}: these are the tools that it had when it ran last",
+            args.name, server.server.status
+        ));
     }
     let width = ctx.ui.width();
     ctx.ui.answer(args.json, &tools, |tools| page(tools, width))

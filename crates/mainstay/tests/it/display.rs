@@ -1,4 +1,4 @@
-//! What people see: tables that fit their terminal, and times of their own zone.
+//! What people see: tables that fit their terminal, times of their own zone, and completions.
 
 use crate::env::{TestEnv, fixture, shell_server};
 
@@ -64,6 +64,48 @@ fn a_log_of_an_older_version_stays_readable() {
     let lines = env.ok(["logs", "time"]);
     assert!(lines.starts_with("--- run 1 started, pid 7 ---\nold words\n20"), "{lines}");
     assert!(!env.ok(["logs", "time", "--since", "1h"]).contains("old words"));
+}
+
+/// What a shell offers for the last word of a line.
+fn offered(env: &TestEnv, line: &[&str]) -> Vec<String> {
+    let mut command = env.command([&["--", "mainstay"], line].concat());
+    command.env("MAINSTAY_COMPLETE", "fish");
+    let output = env.run_prepared(command);
+    assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{output}");
+    output.stdout.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_shell_completes_commands_servers_tools_and_clients() {
+    let env = TestEnv::new();
+    assert_eq!(offered(&env, &["status", ""]), [""; 0]);
+    assert_eq!(env.mainstays(), [0; 0], "completing starts no daemon");
+    env.run_server("time", &[], &[&fixture()]);
+    env.run_server("tide", &[], &[&fixture()]);
+    let check = |line: &[&str], expected: &[&str]| assert_eq!(offered(&env, line), expected);
+    check(&["resta"], &["restart"]);
+    check(&["status", "ti"], &["tide", "time"]);
+    check(&["stop", "time", "ti"], &["tide", "time"]);
+    check(&["call", "time", "ec"], &["echo"]);
+    check(&["client", "add", "curs"], &["cursor"]);
+    check(&["__"], &[]);
+
+    let unknown = env.run(["why", "tmie"]);
+    assert_eq!(unknown.code, 3, "{unknown}");
+    assert!(unknown.stderr.contains("did you mean `time`?"), "{unknown}");
+}
+
+#[test]
+fn tools_of_a_stopped_server_are_shown_as_those_of_its_last_run() {
+    let env = TestEnv::new();
+    env.run_server("time", &[], &[&fixture()]);
+    let running = env.run(["tools", "time"]);
+    assert_eq!(running.stderr, "", "{running}");
+    env.ok(["stop", "time"]);
+    let stopped = env.run(["tools", "time"]);
+    assert_eq!(stopped.stdout, running.stdout);
+    let note = "time is stopped: these are the tools that it had when it ran last\n";
+    assert_eq!(stopped.stderr, note);
 }
 
 /// Lines without their colours.

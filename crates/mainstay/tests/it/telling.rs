@@ -13,7 +13,7 @@ fn events_of_a_server_that_never_was() {
     exit: 3
     --- stderr
     error: there is no server `tiem`
-    help: `mainstay ls -a` shows all servers
+    help: did you mean `time`? `mainstay ls -a` shows all servers
     ");
     assert_eq!(env.run(["events", "-f", "tiem"]).to_string(), unknown);
     env.ok(["rm", "time"]);

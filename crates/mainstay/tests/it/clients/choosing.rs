@@ -12,6 +12,9 @@ fn with_no_client_chosen_it_is_told_how() {
     for part in ["no client is chosen", "mainstay client ls", "mainstay client add"] {
         assert!(output.stderr.contains(part), "{part} is missing in {output}");
     }
+    let second = env.run(["run", "tide", "--wait", "--", &fixture()]);
+    assert!(!second.stderr.contains("no client is chosen"), "once is enough: {second}");
+    env.ok(["rm", "tide"]);
     assert_eq!(file.text(), CURSOR.text);
     assert!(
         listed(&env, "cursor")["installed"] == true && listed(&env, "zed")["installed"] == false
