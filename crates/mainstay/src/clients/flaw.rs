@@ -11,15 +11,36 @@ pub(crate) struct Flaw {
     pub(crate) what: String,
     /// What to do about it.
     pub(crate) help: String,
+    /// The server that the client waits for, if nothing else is wrong.
+    pub(crate) waits_for: Option<String>,
+}
+
+/// Stands for the ids of the clients that a flaw is true of.
+const IDS: &str = "\u{0}";
+
+impl Flaw {
+    fn of(what: String, help: String) -> Self {
+        Self { what, help, waits_for: None }
+    }
+
+    fn with_ids(mut self, ids: &[&str]) -> Self {
+        self.help = self.help.replace(IDS, &ids.join(" "));
+        self
+    }
 }
 
 /// Everything that is not as it should be with a client.
 pub(crate) fn flaws(client: &ClientInfo) -> Vec<Flaw> {
+    general(client).into_iter().map(|flaw| flaw.with_ids(&[&client.id])).collect()
+}
+
+/// The same without the id of the client.
+fn general(client: &ClientInfo) -> Vec<Flaw> {
     // What is missing from a file with a problem is missing because of it.
     let follows =
         |entry: &&ClientEntry| client.problem.is_some() && entry.standing == EntryStanding::Missing;
     let entries = client.entries.iter().filter(|entry| !follows(entry));
-    let entries = entries.filter_map(|entry| of_entry(&client.id, entry));
+    let entries = entries.filter_map(of_entry);
     of_file(client).into_iter().chain(absence(client)).chain(entries).collect()
 }
 
@@ -27,14 +48,18 @@ pub(crate) fn flaws(client: &ClientInfo) -> Vec<Flaw> {
 pub(crate) fn flaws_of_all(clients: &[ClientInfo]) -> Vec<(Vec<&str>, Flaw)> {
     let mut found: Vec<(Vec<&str>, Flaw)> = Vec::new();
     for client in clients {
-        for flaw in flaws(client) {
+        for flaw in general(client) {
             match found.iter_mut().find(|(_, other)| *other == flaw) {
                 Some((ids, _)) => ids.push(&client.id),
                 None => found.push((vec![&client.id], flaw)),
             }
         }
     }
-    found
+    let named = found.into_iter().map(|(ids, flaw)| {
+        let flaw = flaw.with_ids(&ids);
+        (ids, flaw)
+    });
+    named.collect()
 }
 
 /// Whether an entry is ours, in the file or not.
@@ -65,32 +90,31 @@ fn of_file(client: &ClientInfo) -> Option<Flaw> {
     let help = if client.chosen || client.entries.iter().any(is_ours) {
         format!(
             "correct that; it is tried again within a minute, and at once \
-             with `mainstay client add {}`",
-            client.id
+             with `mainstay client add {IDS}`"
         )
     } else {
         "correct the file; until then nothing can be added to it".to_owned()
     };
-    Some(Flaw { what, help })
+    Some(Flaw::of(what, help))
 }
 
 fn absence(client: &ClientInfo) -> Option<Flaw> {
-    (client.chosen && !client.installed).then(|| Flaw {
-        what: "it is chosen, but not installed any more".to_owned(),
-        help: format!("`mainstay client remove {}` forgets it", client.id),
+    (client.chosen && !client.installed).then(|| {
+        let what = "it is chosen, but not installed any more".to_owned();
+        Flaw::of(what, format!("`mainstay client remove {IDS}` forgets it"))
     })
 }
 
-fn of_entry(id: &str, entry: &ClientEntry) -> Option<Flaw> {
+fn of_entry(entry: &ClientEntry) -> Option<Flaw> {
     let name = tame(&entry.name);
-    let anew = |does: &str| format!("`mainstay client add {id}` {does}");
+    let anew = |does: &str| format!("`mainstay client add {IDS}` {does}");
     let (what, help) = match entry.standing {
         EntryStanding::Ours => return None,
         EntryStanding::Foreign | EntryStanding::Missing if !entry.wanted => return None,
         EntryStanding::Foreign if entry.leads_to_server => return None,
         EntryStanding::Foreign => (
             format!("`{name}` there is not ours, so our server `{name}` has no entry"),
-            format!("rename or delete it, then `mainstay client add {id}`"),
+            format!("rename or delete it, then `mainstay client add {IDS}`"),
         ),
         EntryStanding::Missing => (
             format!("`{name}` should be there and is not"),
@@ -111,7 +135,8 @@ fn of_entry(id: &str, entry: &ClientEntry) -> Option<Flaw> {
             format!("`mainstay why {name}` tells more"),
         ),
     };
-    Some(Flaw { what, help })
+    let waits = matches!(entry.standing, EntryStanding::Missing | EntryStanding::Away);
+    Some(Flaw { what, help, waits_for: waits.then(|| entry.name.clone()) })
 }
 
 #[cfg(test)]

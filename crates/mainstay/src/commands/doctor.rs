@@ -39,7 +39,7 @@ pub(crate) struct Args {
 }
 
 /// How serious a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Level {
     Ok,
@@ -75,11 +75,16 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         return restore::run(args.empty, ctx).await;
     }
     let checks = examine(ctx).await?;
-    ctx.ui.answer(args.json, &checks, |checks| {
-        checks.iter().map(line).collect::<Vec<_>>().join("\n")
-    })?;
+    ctx.ui.answer(args.json, &checks, |checks| page(checks))?;
     let failed = checks.iter().any(|check| check.level == Level::Fail);
     if failed { Err(CliError::Answered(Exit::Failed)) } else { Ok(()) }
+}
+
+/// A line or two per finding, the most serious ones first.
+fn page(checks: &[Check]) -> String {
+    let mut sorted: Vec<&Check> = checks.iter().collect();
+    sorted.sort_by_key(|check| std::cmp::Reverse(check.level));
+    sorted.into_iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
@@ -114,8 +119,12 @@ async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
         && let Some(connection) = remote.probe().await?
     {
         let servers: Vec<ServerInfo> = remote.finish(connection.call(&Request::List).await)?;
-        checks.extend(servers.iter().map(server_check));
-        checks.extend(client_checks(&find_clients(&remote, &ctx.caller).await));
+        let found: Vec<Check> = servers.iter().map(server_check).collect();
+        let unwell = servers.iter().zip(&found).filter(|(_, check)| check.level != Level::Ok);
+        let unwell: Vec<&str> = unwell.map(|(server, _)| server.name.as_str()).collect();
+        let clients = client_checks(&find_clients(&remote, &ctx.caller).await, &unwell);
+        checks.extend(found);
+        checks.extend(clients);
     }
     Ok(checks)
 }
@@ -136,6 +145,19 @@ fn line(check: &Check) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn problems_come_first() {
+        let check = |name: &str, level| Check::new(name, level, "x");
+        let checks = [
+            check("a", Level::Ok),
+            check("b", Level::Warn),
+            check("c", Level::Fail),
+            check("d", Level::Warn),
+        ];
+        let page = anstream::adapter::strip_str(&page(&checks)).to_string();
+        assert_eq!(page, "fail  c: x\nwarn  b: x\nwarn  d: x\nok    a: x");
+    }
 
     #[test]
     fn a_finding_is_a_line_and_what_to_do_another() {

@@ -23,8 +23,12 @@ pub(super) async fn find_clients(
     }
 }
 
-/// One finding if all is well, else one for each thing that is not.
-pub(super) fn client_checks(found: &Result<Vec<ClientInfo>, CliError>) -> Vec<Check> {
+/// One finding if all is well, else one for each thing that is not. That clients wait for servers that are not
+/// well is left out: there is a finding for each of those servers.
+pub(super) fn client_checks(
+    found: &Result<Vec<ClientInfo>, CliError>,
+    unwell: &[&str],
+) -> Vec<Check> {
     let clients = match found {
         Ok(clients) => clients,
         Err(error) => {
@@ -32,11 +36,14 @@ pub(super) fn client_checks(found: &Result<Vec<ClientInfo>, CliError>) -> Vec<Ch
             return vec![Check { help: error.advice(), ..check }];
         }
     };
-    let wrong: Vec<Check> = flaws_of_all(clients).into_iter().map(check).collect();
+    let is_told =
+        |flaw: &Flaw| flaw.waits_for.as_deref().is_some_and(|server| unwell.contains(&server));
+    let flaws = flaws_of_all(clients).into_iter().filter(|(_, flaw)| !is_told(flaw));
+    let wrong: Vec<Check> = flaws.map(check).collect();
     if wrong.is_empty() { vec![Check::new(NAME, Level::Ok, summary(clients))] } else { wrong }
 }
 
-fn check((ids, Flaw { what, help }): (Vec<&str>, Flaw)) -> Check {
+fn check((ids, Flaw { what, help, .. }): (Vec<&str>, Flaw)) -> Check {
     Check::new(format!("client {}", ids.join(", ")), Level::Warn, what).help(help)
 }
 
@@ -62,7 +69,7 @@ mod tests {
     #[test]
     fn a_finding_for_all_that_are_well_and_one_for_each_that_is_not() {
         let tell = |clients: Vec<ClientInfo>| {
-            let checks = client_checks(&Ok(clients)).into_iter();
+            let checks = client_checks(&Ok(clients), &["down"]).into_iter();
             let line = |check: Check| (check.level, format!("{}: {}", check.name, check.detail));
             checks.map(line).collect::<Vec<_>>()
         };
@@ -81,7 +88,20 @@ mod tests {
             ]
             .map(|line| (Level::Warn, line.to_owned()))
         );
-        let failed = client_checks(&Err(CliError::OutputClosed));
+        let waiting = ["cursor", "zed"].map(|id| {
+            let entries = ["down", "late", "lost"].map(|name| {
+                let standing =
+                    if name == "lost" { EntryStanding::Missing } else { EntryStanding::Away };
+                let mut entry = entry(name, standing);
+                entry.wanted = true;
+                entry
+            });
+            client(id, entries.into())
+        });
+        let lines = tell(waiting.into());
+        assert_eq!(lines.len(), 2, "one per server: {lines:?}");
+        assert!(lines[0].1.starts_with("client cursor, zed: `late` is taken out"), "{lines:?}");
+        let failed = client_checks(&Err(CliError::OutputClosed), &[]);
         assert_eq!(failed[0].level, Level::Fail);
     }
 }
