@@ -80,6 +80,9 @@ pub enum Cause {
     Exited(Exit),
     /// The server was alive but did not answer; the text says what was missed.
     Hung(String),
+    /// The server did not become ready: it never answered `initialize`, or not as an MCP server does. The text
+    /// says what was missed.
+    NotReady(String),
     /// Somebody stopped the workload behind our back.
     StoppedBySomeone,
     /// Somebody restarted the workload behind our back.
@@ -101,7 +104,7 @@ impl Cause {
     /// Whether such an end uses up a restart.
     pub fn charged(&self) -> bool {
         match self {
-            Self::Exited(_) | Self::Hung(_) | Self::StoppedBySomeone => true,
+            Self::Exited(_) | Self::Hung(_) | Self::NotReady(_) | Self::StoppedBySomeone => true,
             Self::RestartedBySomeone
             | Self::Removed
             | Self::EngineAway
@@ -116,6 +119,7 @@ impl Cause {
         match self {
             Self::Exited(_) => "exited",
             Self::Hung(_) => "hung",
+            Self::NotReady(_) => "not-ready",
             Self::StoppedBySomeone => "stopped",
             Self::RestartedBySomeone => "restarted",
             Self::Removed => "removed",
@@ -131,6 +135,7 @@ impl Cause {
         let ran_for = human_duration(ran_for);
         match self {
             Self::Hung(what) => format!("unusable after {ran_for}: {what}"),
+            Self::NotReady(what) => format!("not ready after {ran_for}: {what}"),
             Self::Exited(_)
             | Self::StoppedBySomeone
             | Self::RestartedBySomeone
@@ -145,6 +150,7 @@ impl Cause {
         match self {
             Self::Exited(exit) => Some(*exit),
             Self::Hung(_)
+            | Self::NotReady(_)
             | Self::StoppedBySomeone
             | Self::RestartedBySomeone
             | Self::Removed
@@ -161,6 +167,7 @@ impl fmt::Display for Cause {
         match self {
             Self::Exited(exit) => exit.fmt(f),
             Self::Hung(what) => write!(f, "unusable: {what}"),
+            Self::NotReady(what) => write!(f, "not ready: {what}"),
             Self::StoppedBySomeone => f.write_str("stopped by someone else"),
             Self::RestartedBySomeone => f.write_str("restarted by someone else"),
             Self::Removed => f.write_str("removed"),

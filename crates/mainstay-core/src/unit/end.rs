@@ -104,6 +104,7 @@ impl Unit {
             Cause::Removed
             | Cause::Exited(_)
             | Cause::Hung(_)
+            | Cause::NotReady(_)
             | Cause::StoppedBySomeone
             | Cause::RestartedBySomeone
             | Cause::EngineAway
@@ -152,7 +153,7 @@ impl Unit {
                     _ => 1,
                 },
             },
-            Cause::Exited(_) | Cause::Hung(_) | Cause::StoppedBySomeone => {
+            Cause::Exited(_) | Cause::Hung(_) | Cause::NotReady(_) | Cause::StoppedBySomeone => {
                 if excused {
                     Verdict::Excuse
                 } else if attempt <= self.policy.max {

@@ -337,7 +337,7 @@ impl Unit {
     fn stop(&mut self, now: Instant, ending: Ending) -> Option<Action> {
         let run = self.phase.run()?.clone();
         let id = run.id;
-        let hung = matches!(ending, Ending::Faulty(Fault::Hung(_)));
+        let hung = matches!(ending, Ending::Faulty(Fault::Hung(_) | Fault::Refused(_)));
         let patience = self.policy.stop_timeout.saturating_add(KILL_EVERY);
         self.phase = Phase::Stopping { run, ending, kill_at: after(now, patience) };
         if hung {

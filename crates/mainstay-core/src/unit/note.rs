@@ -141,7 +141,8 @@ impl Note {
     pub fn cause(&self) -> Option<&'static str> {
         match self {
             Self::Ended { cause, .. } | Self::Amended { cause, .. } => Some(cause.kind()),
-            Self::StartTimedOut { .. } | Self::Hung { .. } => Some("hung"),
+            Self::StartTimedOut { .. } => Some("not-ready"),
+            Self::Hung { .. } => Some("hung"),
             Self::Respected => Some("stopped"),
             Self::Adopted { .. } => Some("restarted"),
             Self::Removed => Some("removed"),
@@ -180,7 +181,7 @@ impl fmt::Display for Note {
             Self::Replaced => f.write_str("described anew"),
             Self::Starting { run, attempt: 0 } => write!(f, "starting run {run}"),
             Self::Starting { run, attempt } => write!(f, "starting run {run} (restart {attempt})"),
-            Self::Started { run } => write!(f, "run {run} is up"),
+            Self::Started { run } => write!(f, "run {run} has started"),
             Self::Ready { took, .. } => write!(f, "ready after {}", human_duration(*took)),
             Self::Ended { cause, ran_for, charged, .. } => {
                 f.write_str(&cause.after(*ran_for))?;

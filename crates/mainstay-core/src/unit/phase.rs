@@ -83,17 +83,20 @@ pub(super) enum Ending {
 pub(super) enum Fault {
     /// It did not become ready within this time.
     Late(Duration),
-    /// It was seen to hang.
+    /// It did not behave like an MCP server when it was started.
+    Refused(String),
+    /// It was seen to hang after it had been ready.
     Hung(String),
 }
 
 impl Fault {
     pub(super) fn cause(&self) -> Cause {
         match self {
-            Self::Late(limit) => Cause::Hung(format!(
+            Self::Late(limit) => Cause::NotReady(format!(
                 "did not answer `initialize` within {}",
                 human_duration(*limit)
             )),
+            Self::Refused(what) => Cause::NotReady(what.clone()),
             Self::Hung(what) => Cause::Hung(what.clone()),
         }
     }
@@ -206,7 +209,8 @@ impl Run {
         if self.frozen.is_some() || self.doom.is_some() {
             return None;
         }
-        self.doom = Some(Ending::Faulty(Fault::Hung(what.clone())));
+        let fault = if self.ready.is_none() { Fault::Refused } else { Fault::Hung };
+        self.doom = Some(Ending::Faulty(fault(what.clone())));
         Some(Note::Hung { run: self.id, what })
     }
 

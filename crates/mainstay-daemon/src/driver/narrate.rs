@@ -125,8 +125,13 @@ impl Driver {
 
     /// Notes for the next daemon how far the server has come, if that has changed.
     pub(super) fn note_past(&mut self) {
-        let now = (self.stored.created_at, self.unit.past());
-        if now == self.noted || self.retiring || self.audience.is_one_session() {
+        let mut now = (self.stored.created_at, self.unit.past());
+        if self.retiring {
+            // The stop is the daemon's. What failures have led to still holds for the next daemon.
+            now.1.failures = self.noted.1.failures;
+            now.1.standing = self.noted.1.standing;
+        }
+        if now == self.noted || self.audience.is_one_session() {
             return;
         }
         let progress = Progress::of(now.0, &now.1, Clocks::read());

@@ -204,16 +204,16 @@ async fn a_server_that_says_nothing_is_ended_in_time_and_charged() {
     world.engine.started(2).await;
     let shown = world.until(|shown| shown.info().restarts == 1).await;
     assert!(begun.elapsed() >= Duration::from_secs(120));
-    assert_eq!(shown.info().last_exit.unwrap().cause, "hung");
+    assert_eq!(shown.info().last_exit.unwrap().cause, "not-ready");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_handshake_counts_as_hung() {
+async fn a_refused_handshake_counts_as_not_ready() {
     let mut world = World::new(RestartPolicy { max: 0, ..RestartPolicy::default() });
     world.engine.set_manner(Manner::Refuses);
     let shown = world.status(Status::Error).await;
     let exit = shown.info().last_exit.unwrap();
-    assert_eq!(exit.cause, "hung");
+    assert_eq!(exit.cause, "not-ready");
     assert!(exit.detail.contains("not today"), "{}", exit.detail);
 }
 

@@ -346,6 +346,18 @@ fn what_was_asked_for_is_done_even_if_nobody_waits() {
     until("nothing is left", || env.json(["ls", "--json"]).as_array()?.is_empty().then_some(()));
 }
 
+#[test]
+fn the_last_end_of_a_server_is_known_after_a_stop_of_the_daemon() {
+    let env = TestEnv::new();
+    kill(pid_of(&env.run_server("time", &[], &[&fixture()])), Signal::KILL);
+    assert_eq!(env.once_running("time", 2)["last_exit"]["cause"], "exited");
+    env.ok(["daemon", "stop"]);
+    env.ok(["daemon", "start"]);
+    let server = env.once_running("time", 3);
+    assert_eq!(server["last_exit"]["cause"], "asked", "{server}");
+    assert_eq!((&server["restarts"], &server["restarts_total"]), (&json!(1), &json!(1)));
+}
+
 /// Sends a request to the daemon and goes away without waiting for the answer.
 fn say_and_hang_up(env: &TestEnv, request: &Value) {
     let socket = env.mainstay_home().join("run/daemon.sock");

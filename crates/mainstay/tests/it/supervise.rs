@@ -156,7 +156,7 @@ fn a_server_that_never_answers_is_ended_and_charged() {
     assert!(output.stderr.contains("did not answer `initialize` within 200 ms"), "{output}");
     let down = env.server("time");
     assert_eq!((&down["status"], &down["generation"]), (&json!("error"), &json!(2)));
-    assert_eq!(down["last_exit"]["cause"], "hung");
+    assert_eq!(down["last_exit"]["cause"], "not-ready");
     assert_eq!(env.events_called("time", "start-timed-out").len(), 2);
     assert_eq!(servers(&env), [0; 0]);
     let why = env.ok(["why", "time"]);

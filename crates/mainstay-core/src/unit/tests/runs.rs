@@ -17,10 +17,13 @@ fn a_start_that_does_not_become_ready_is_ended_and_charged() {
             w.news(|run| Event::Started { run });
         }
         assert_eq!(w.waits(), (secs(120), stop(1)));
-        w.shows(Status::Stopping, "unusable: did not answer `initialize` within 2 min, ending it");
+        w.shows(Status::Stopping, "not ready: did not answer `initialize` within 2 min, ending it");
         assert_eq!(w.ends(Cause::Exited(Exit::code(0))), start(2));
         let end = w.unit.view(w.now).last_end.expect("it ended");
-        assert_eq!(end.cause, Cause::Hung("did not answer `initialize` within 2 min".to_owned()));
+        assert_eq!(
+            end.cause,
+            Cause::NotReady("did not answer `initialize` within 2 min".to_owned())
+        );
         assert_eq!(w.restarts(), 1);
     }
 }

@@ -58,7 +58,14 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
             "correct what is named above, then `mainstay restart {name}`, or describe it anew: \
              `mainstay run {name} --replace --url URL --header NAME=VALUE`"
         ),
-        ("cannot-start" | "hung", ..) if is_port_conflict(exit) => format!(
+        ("hung" | "not-ready", ..) if engine == REMOTE && !ever_ready => format!(
+            "something answers at that URL, but not as an MCP server: check the URL (`mainstay status {name}`) \
+             and the headers, then `mainstay run {name} --replace --url URL --header NAME=VALUE`"
+        ),
+        ("hung" | "not-ready", ..) if engine == REMOTE => {
+            "it no longer answered: whoever runs it may know why".to_owned()
+        }
+        ("cannot-start" | "hung" | "not-ready", ..) if is_port_conflict(exit) => format!(
             "stop the other program, then `mainstay restart {name}`, or give this server another port: \
              `mainstay run {name} --replace --transport {transport} --target-port PORT -- COMMAND`"
         ),
@@ -66,17 +73,21 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
             "correct what is named above, then `mainstay restart {name}`, or describe it anew: \
              `mainstay run {name} --replace -- COMMAND`"
         ),
-        ("hung", ..) if !ever_ready && transport == STDIO => format!(
+        ("hung" | "not-ready", ..) if exit.detail.contains("404") && transport != STDIO => format!(
+            "it answers, but has nothing at that path: give the path of its MCP endpoint with `--path`, as in \
+             `mainstay run {name} --replace --transport {transport} --target-port PORT --path /mcp -- COMMAND`"
+        ),
+        ("hung" | "not-ready", ..) if !ever_ready && transport == STDIO => format!(
             "it never answered `initialize`: check that the command starts an MCP server that \
              speaks stdio, or give it more time with `--start-timeout`{}",
             port::instead_of_stdio(&report.stderr)
         ),
-        ("hung", ..) if !ever_ready => format!(
+        ("hung" | "not-ready", ..) if !ever_ready => format!(
             "it never answered `initialize`: check that the command starts an MCP server that \
              speaks {transport} at `--target-port` and `--path` (default /mcp), or give it more time \
              with `--start-timeout`"
         ),
-        ("hung", ..) => {
+        ("hung" | "not-ready", ..) => {
             "it ran but no longer answered: its log may tell what it was busy with".to_owned()
         }
         ("engine-away", ..) => "check that its engine is up".to_owned(),
@@ -217,6 +228,18 @@ pub(super) mod tests {
             advice(&report)[0],
             @"it never answered `initialize`: check that the command starts an MCP server that speaks streamable-http at `--target-port` and `--path` (default /mcp), or give it more time with `--start-timeout`"
         );
+    }
+
+    #[test]
+    fn a_server_that_answers_404_has_another_path_or_url() {
+        let mut refused = exit("not-ready", None, None);
+        refused.detail = "not ready after 1 s: POST /mcp: 404 Not Found".to_owned();
+        let mut report = report(Status::Restarting, Some(refused));
+        report.server.transport = "streamable-http".to_owned();
+        assert!(advice(&report)[0].contains("`--path`"), "{:?}", advice(&report));
+        report.server.engine = REMOTE.to_owned();
+        let given = advice(&report).join("\n");
+        assert!(given.contains("check the URL") && !given.contains("the command"), "{given}");
     }
 
     #[test]

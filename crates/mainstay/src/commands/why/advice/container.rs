@@ -36,12 +36,12 @@ pub(super) fn on_exit(exit: &LastExit, report: &WhyReport, ever_ready: bool) -> 
              it anew"
         ),
         ("engine-away", _) => engine_away(engine),
-        ("hung", _) if !ever_ready && transport == STDIO => format!(
+        ("hung" | "not-ready", _) if !ever_ready && transport == STDIO => format!(
             "it never answered `initialize`: check that the image is one of an MCP server that speaks \
              stdio, or give it more time with `--start-timeout`{}",
             port::instead_of_stdio(&report.stderr)
         ),
-        ("hung", _) if !ever_ready => {
+        ("hung" | "not-ready", _) if !ever_ready => {
             "it never answered `initialize`: check that it listens at `--target-port`, on all addresses \
              of its container (0.0.0.0), and answers at `--path` (default /mcp), or give it more time \
              with `--start-timeout`"
