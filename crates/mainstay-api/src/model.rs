@@ -61,7 +61,7 @@ pub struct ServerInfo {
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LastExit {
-    /// The cause in one word: `exited`, `hung`, `stopped`, `engine-away`, `cannot-start`, `asked`, ...
+    /// The cause in one word: `exited`, `hung`, `not-ready`, `stopped`, `engine-away`, `cannot-start`, `asked`, ...
     pub cause: String,
     /// The cause as a sentence.
     pub detail: String,
@@ -191,6 +191,9 @@ pub struct WhyReport {
     pub events: Vec<EventRecord>,
     /// The last lines it wrote to standard error.
     pub stderr: Vec<String>,
+    /// The last lines of the last run on standard output that are not MCP messages.
+    #[serde(default)]
+    pub stdout: Vec<String>,
     /// Where its whole log is.
     pub log: PathBuf,
     /// The ids of the clients that are to have an entry for it. None from a daemon that does not tell.

@@ -18,7 +18,7 @@ use mainstay_api::{
 use mainstay_core::{Cause, ServerName, ServerSpec, Status};
 use mainstay_engine::{DockerEngine, LogRange, Regex, RunKey};
 use mainstay_proxy::front::{self, Core, Lookup, OpenError, Session as _};
-use mainstay_proxy::{Local, UpstreamError};
+use mainstay_proxy::{Local, NO_MESSAGE, UpstreamError};
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
 
@@ -42,6 +42,9 @@ const WHY_CLIENTS: usize = 80;
 
 /// How many lines of standard error `why` shows.
 const WHY_LINES: usize = 20;
+
+/// Lines on standard output that `why` shows.
+const WHY_STDOUT: usize = 5;
 
 /// The daemon, as its clients see it.
 pub(crate) struct Service {
@@ -177,11 +180,17 @@ impl Service {
         let shown = self.find(&name).await?.view.borrow().clone();
         let stderr = self.last_words(&name, &shown).await;
         let events = self.context.journal.read(Some(name.clone()), Part::Last(WHY_READ)).await;
+        let begun = events.iter().rfind(|(_, event)| event.event == "starting");
+        let stdout = match begun {
+            Some((_, event)) => self.stray_lines(&name, &shown, event.at).await,
+            None => Vec::new(),
+        };
         Ok(WhyReport {
             server: self.told(shown.info()),
             wanted: shown.wanted,
             events: telling(events.into_iter().map(|(_, event)| event).collect()),
             stderr: snapshot::tail_lines(&stderr, WHY_LINES),
+            stdout,
             log: self.instance.server_log(name.as_str()),
             clients: Some(self.context.clients.wanted(&shown.spec.clients)),
         })
@@ -207,6 +216,26 @@ impl Service {
             }
         }
         text.into_bytes()
+    }
+
+    /// The last lines on standard output since then that are not MCP messages.
+    async fn stray_lines(
+        &self,
+        name: &ServerName,
+        shown: &Snapshot,
+        since: Timestamp,
+    ) -> Vec<String> {
+        let grep = Regex::new(&format!("^{}", NO_MESSAGE.replace('[', "\\["))).ok();
+        let (tail, since) = (Some(WHY_STDOUT), Some(since));
+        let range = LogRange { tail, since, grep, follow: false };
+        let mut found = Vec::new();
+        if let Ok(mut lines) = self.context.engines.of(&shown.spec.workload).logs(name, range).await
+        {
+            while let Some(line) = lines.recv().await {
+                found.push(line.text.trim_start_matches(NO_MESSAGE).to_owned());
+            }
+        }
+        found
     }
 
     /// Tells why a server is not up yet, whenever that changes, until it has settled.

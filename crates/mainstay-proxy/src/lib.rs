@@ -39,4 +39,4 @@ pub use record::{
     UpstreamRecord,
 };
 pub use session_id::SessionIds;
-pub use upstream::{Fault, Hello, Identity, LineLink, Link, UpstreamError};
+pub use upstream::{Fault, Hello, Identity, LineLink, Link, NO_MESSAGE, UpstreamError};

@@ -43,6 +43,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<run::Args>),
+    #[command(visible_aliases = ["ps", "list"])]
     Ls(ls::Args),
     Status(status::Args),
     Why(why::Args),

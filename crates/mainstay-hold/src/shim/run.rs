@@ -53,6 +53,8 @@ pub(super) struct Run {
     recorded: Vec<Process>,
     oom: OomWatch,
     exit: Option<ExitRecord>,
+    /// Whether a daemon had asked for the end before the server exited.
+    stopped: bool,
     gone: bool,
     alone_since: Option<Instant>,
     dismissed_at: Option<Instant>,
@@ -97,6 +99,7 @@ impl Run {
             recorded: Vec::new(),
             oom,
             exit: None,
+            stopped: false,
             gone: false,
             alone_since: None,
             dismissed_at: None,
@@ -274,6 +277,7 @@ impl Run {
     /// A server with a grace gets what its pipe takes now and then the end of input. It gets no more
     /// than that, because it may be stuck.
     fn end(&mut self, now: Instant, grace: Duration) {
+        self.stopped |= self.exit.is_none();
         let action = self.life.end(now, grace);
         if action == Some(Action::Term) {
             self.server.stdin.flush();
@@ -361,7 +365,7 @@ impl Run {
         let Some(exit) = &mut self.exit else { unreachable!("it was noted above") };
         exit.survivors = survivors;
         exit.stderr_tail = self.server.tail.to_vec();
-        let line = format!("--- {} {} ---", self.label, how(exit));
+        let line = format!("--- {} {} ---", self.label, how(exit, self.stopped));
         self.server.log.write_lines(line.as_bytes());
         // A full disk must not keep the daemons from being told.
         let _no_space = record::write(self.claim.dir.as_fd(), exit);
@@ -422,10 +426,12 @@ impl Run {
     }
 }
 
-fn how(exit: &ExitRecord) -> String {
+fn how(exit: &ExitRecord, stopped: bool) -> String {
+    const SIGTERM: i32 = Signal::TERM.as_raw();
     let oom = if exit.oom { " (OOM)" } else { "" };
     match (exit.code, exit.signal) {
         (Some(code), _) => format!("exited {code}{oom}"),
+        (None, Some(SIGTERM)) if stopped => "stopped on request".to_owned(),
         (None, Some(signal)) => format!("killed by signal {signal}{oom}"),
         (None, None) => "ended, exit status unknown".into(),
     }

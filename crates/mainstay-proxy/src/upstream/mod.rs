@@ -19,6 +19,9 @@ pub(crate) use self::hello::{params, plain_params};
 use crate::client::{SendError, Target};
 use crate::frame::{Kind, Parsed};
 
+/// Marks lines of a log that a server wrote to standard output although they are not MCP messages.
+pub const NO_MESSAGE: &str = "[stdout] ";
+
 /// No line to a stdio server is longer, and none from it, and no answer of any server.
 pub(crate) const MAX_LINE: usize = 16 * 1024 * 1024;
 

@@ -63,7 +63,8 @@ fn page(report: &WhyReport, when: &When, width: Option<usize>) -> String {
             "Last end",
             server.last_exit.as_ref().map(|exit| last_end(exit, when)).unwrap_or_default(),
         ),
-        ("Last lines on standard error", last_lines(report, width)),
+        ("Last lines on standard error", last_lines(&report.stderr, width)),
+        ("On standard output, which is for MCP messages only", last_lines(&report.stdout, width)),
         ("Restarts", restarts(server, when.now)),
         ("What happens next", next(server, when)),
         ("What you can do", bullets(&advice(report))),
@@ -104,7 +105,7 @@ fn verdict(server: &ServerInfo) -> String {
 
 fn timeline(events: &[EventRecord], when: &When, width: Option<usize>) -> String {
     let row = |step: &Step| {
-        let EventRecord { at, run, event, .. } = step.first;
+        let EventRecord { at, run, event, .. } = step.shown();
         let run = run.map(|run| format!("run {run}")).unwrap_or_default();
         vec![
             Cell::painted(when.zone.clock(*at), paint::faint),
@@ -141,7 +142,7 @@ fn is_marker(line: &str) -> bool {
 }
 
 /// The last lines of the server. A terminal gets two rows of each at most.
-fn last_lines(report: &WhyReport, width: Option<usize>) -> String {
+fn last_lines(lines: &[String], width: Option<usize>) -> String {
     let longest = width.map_or(LONGEST_LINE, |width| (2 * width).clamp(40, LONGEST_LINE) - 20);
     let shown = |line: &String| {
         let line = tame(line);
@@ -149,7 +150,7 @@ fn last_lines(report: &WhyReport, width: Option<usize>) -> String {
         let note = if count > longest { format!(" ({count} characters)") } else { String::new() };
         format!("{} {cut}{}", paint::faint("|"), paint::faint(&note))
     };
-    report.stderr.iter().map(shown).collect::<Vec<_>>().join("\n")
+    lines.iter().map(shown).collect::<Vec<_>>().join("\n")
 }
 
 fn restarts(server: &ServerInfo, now: Timestamp) -> String {
@@ -248,6 +249,7 @@ mod tests {
             wanted: Wanted::On,
             events: vec![event(95, "started", ""), event(98, "ended", "exited 1 after 3 s")],
             stderr: vec!["\u{1b}[31mNo module named mcp\u{1b}[0m".to_owned()],
+            stdout: Vec::new(),
             log: "/state/logs/time.log".into(),
             clients: None,
         };
@@ -255,8 +257,7 @@ mod tests {
         time is restarting: exited 1 after 3 s, restart 4 of 10 in 20 s
 
         What happened
-          00:01:35 UTC  5 s ago  run 4  started
-          00:01:38 UTC  2 s ago  run 4  ended    exited 1 after 3 s
+          00:01:38 UTC  2 s ago  run 4  ended  exited 1 after 3 s
 
         Last end
           exited 1 after 3 s, 2 s ago (00:01:38 UTC)
@@ -315,6 +316,7 @@ mod tests {
             wanted: Wanted::On,
             events: Vec::new(),
             stderr: Vec::new(),
+            stdout: Vec::new(),
             log: "/state/logs/time.log".into(),
             clients: None,
         };

@@ -28,8 +28,9 @@ const PROPERTIES: &str = "--property=LoadState,ActiveState,UnitFileState,MainPID
 
 /// What helps where there is no user manager.
 const NO_MANAGER: &str = "the service needs systemd and a login session of yours: log in as yourself \
-                          rather than with `su` or `sudo`; without systemd, have `mainstay daemon run` \
-                          started by whatever starts programs here";
+                          rather than with `su` or `sudo`; without systemd, add the line \
+                          `@reboot mainstay daemon start` to your crontab (`crontab -e`), with the full path of \
+                          `mainstay`, or `mainstay daemon start >/dev/null 2>&1` to ~/.profile";
 
 /// A user unit of systemd.
 #[derive(Debug)]

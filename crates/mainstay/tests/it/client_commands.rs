@@ -164,7 +164,7 @@ fn all_clients_at_once() {
     restart Claude Desktop to see it
     ");
     let why = env.ok(["why", "time"]);
-    assert!(why.contains(" client    added to 2 clients (Claude Desktop and Cursor)\n"), "{why}");
+    assert!(why.contains(" client  added to 2 clients (Claude Desktop and Cursor)\n"), "{why}");
     assert_snapshot!(env.run(["client", "remove", "--all"]), @"
     exit: 0
     --- stderr

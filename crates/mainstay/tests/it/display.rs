@@ -66,6 +66,30 @@ fn a_log_of_an_older_version_stays_readable() {
     assert!(!env.ok(["logs", "time", "--since", "1h"]).contains("old words"));
 }
 
+#[test]
+fn an_orderly_stop_is_logged_as_one() {
+    let env = TestEnv::new();
+    env.run_server("time", &[], &["/bin/sh", "-c", &shell_server("exec sleep 600")]);
+    env.ok(["stop", "time"]);
+    let log = env.ok(["logs", "time", "--raw"]);
+    assert!(log.ends_with("--- run 1 stopped on request ---\n"), "{log}");
+    assert_eq!(env.ok(["ps", "-a"]), env.ok(["ls", "-a"]));
+    assert_eq!(env.ok(["list", "-a"]), env.ok(["ls", "-a"]));
+}
+
+#[test]
+fn why_has_a_line_per_run_and_names_a_variable_that_is_not_set() {
+    let env = TestEnv::new();
+    let script = "echo 'KeyError: API_KEY' >&2; exit 1";
+    let options = ["--restart-max", "2", "--restart-initial", "1ms"];
+    env.run_failing("time", &options, &["/bin/sh", "-c", script]);
+    let why = env.ok(["why", "time"]);
+    for run in ["run 1  ", "run 2  ", "run 3  "] {
+        assert_eq!(why.matches(run).count(), 1, "{why}");
+    }
+    assert!(why.contains("`-e API_KEY`"), "{why}");
+}
+
 /// What a shell offers for the last word of a line.
 fn offered(env: &TestEnv, line: &[&str]) -> Vec<String> {
     let mut command = env.command([&["--", "mainstay"], line].concat());

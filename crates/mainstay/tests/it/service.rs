@@ -228,7 +228,7 @@ fn without_systemd_nothing_is_written() {
     exit: 1
     --- stderr
     error: the systemd of your login session cannot be reached: Failed to connect to bus: No medium found
-    help: the service needs systemd and a login session of yours: log in as yourself rather than with `su` or `sudo`; without systemd, have `mainstay daemon run` started by whatever starts programs here
+    help: the service needs systemd and a login session of yours: log in as yourself rather than with `su` or `sudo`; without systemd, add the line `@reboot mainstay daemon start` to your crontab (`crontab -e`), with the full path of `mainstay`, or `mainstay daemon start >/dev/null 2>&1` to ~/.profile
     ");
     assert_eq!(stage.service(&["status"]).code, 1);
     assert_snapshot!(stage.service(&["uninstall"]), @"

@@ -220,8 +220,10 @@ fn junk_on_standard_output_goes_to_the_log() {
     env.run_server("time", &[], &[&fixture(), "--junk-stdout"]);
     assert_eq!(env.call("time", "echo", r#"{"text":"hello"}"#), "hello");
     until("the junk is in the log", || {
-        env.ok(["logs", "time"]).contains("Loading model...").then_some(())
+        env.ok(["logs", "time"]).contains("[stdout] Loading model...").then_some(())
     });
+    let why = env.ok(["why", "time"]);
+    assert!(why.contains("On standard output") && why.contains("| Loading model..."), "{why}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn an_unknown_command() {
     --- stderr
     error: unrecognized subcommand 'lst'
 
-      tip: some similar subcommands exist: 'stop', 'ls'
+      tip: some similar subcommands exist: 'stop', 'ls', 'list'
 
     Usage: mainstay <COMMAND>
 

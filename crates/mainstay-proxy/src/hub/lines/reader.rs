@@ -21,6 +21,7 @@ use super::{Client, LineLane, Pending, Reply};
 use crate::frame::{self, Id, Kind, Method, Parsed};
 use crate::hub::ear::{Caller, Ear};
 use crate::stream::Stream;
+use crate::upstream::NO_MESSAGE;
 use crate::upstream::cut::{self, Cut};
 
 /// Lines that are taken in at a time.
@@ -133,7 +134,7 @@ impl Reader {
 
     fn hear(&mut self, line: &Bytes) {
         if let Some(newline) = memchr::memchr(b'\n', line) {
-            return self.hear_cut(line.slice(..newline), &line[newline + 1..]);
+            return self.hear_cut(&line[..newline], &line[newline + 1..]);
         }
         if line.first() == Some(&b'[') {
             for part in frame::split(line) {
@@ -150,7 +151,7 @@ impl Reader {
                 self.settle(pending, Reply::Invalid);
             }
             // The log of a server that floods it may be full.
-            self.junk.try_send(text).ok();
+            self.junk.try_send(marked(&text)).ok();
             return;
         };
         debug_assert!(!frame::is_test_panic(&message), "asked for by a test");
@@ -255,9 +256,9 @@ impl Reader {
     /// Takes in the two ends of a line that was too long. An answer fails the request it is for. If
     /// it does not tell which, it is for the only one that the server has; if the server has
     /// several, none of them is to suffer for it, and it counts as junk.
-    fn hear_cut(&mut self, head: Bytes, tail: &[u8]) {
+    fn hear_cut(&mut self, head: &[u8], tail: &[u8]) {
         let mut router = self.lane.router();
-        let id = match cut::read(&head, tail) {
+        let id = match cut::read(head, tail) {
             Cut::Answer(id) => Some(id),
             Cut::SomeAnswer if router.pending.len() == 1 => router.pending.keys().next().copied(),
             Cut::SomeAnswer | Cut::NoAnswer => None,
@@ -266,9 +267,14 @@ impl Reader {
         drop(router);
         match pending {
             Some(pending) => self.settle(pending, Reply::TooLong),
-            None => drop(self.junk.try_send(head)),
+            None => drop(self.junk.try_send(marked(head))),
         }
     }
+}
+
+/// A line that is not an MCP message, as the log has it.
+fn marked(text: &[u8]) -> Bytes {
+    [NO_MESSAGE.as_bytes(), text].concat().into()
 }
 
 impl Unfinished {

@@ -3,6 +3,7 @@
 mod clients;
 mod container;
 mod port;
+mod variable;
 
 use mainstay_api::{LastExit, ServerInfo, WhyReport};
 use mainstay_core::Status;
@@ -36,7 +37,9 @@ fn on_status(report: &WhyReport) -> Vec<String> {
         | Status::Unhealthy
         | Status::Waiting
         | Status::Error => {
-            ended.into_iter().chain(on_output(report)).chain(on_fix(server)).collect()
+            let unset = variable::advice(name, &report.stderr);
+            let ended = unset.into_iter().chain(ended);
+            ended.chain(on_output(report)).chain(on_fix(server)).collect()
         }
     }
 }
@@ -170,6 +173,7 @@ pub(super) mod tests {
             wanted: Wanted::On,
             events: Vec::new(),
             stderr: Vec::new(),
+            stdout: Vec::new(),
             log: "/log".into(),
             clients: None,
         }

@@ -20,16 +20,23 @@ const AT_ONCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Step<'a> {
     pub(super) first: &'a EventRecord,
-    /// The same for other clients.
+    /// The same for other clients, or what else happened to the same run.
     more: Vec<&'a EventRecord>,
 }
+
+/// Events that say nothing once something else has happened to the run.
+const PASSING: [&str; 3] = ["starting", "started", "stopping"];
+
+/// The event that says when the next run is due.
+const SCHEDULED: &str = "scheduled";
 
 /// The last steps, oldest first.
 pub(super) fn steps(events: &[EventRecord]) -> Vec<Step<'_>> {
     let mut steps: Vec<Step> = Vec::new();
     for event in events {
         // What happened to the server meanwhile does not divide a step, but another one about clients does.
-        match steps.iter_mut().rfind(|step| step.is_about_clients()) {
+        let about_clients = event.event == EventRecord::CLIENT;
+        match steps.iter_mut().rfind(|step| step.is_about_clients() == about_clients) {
             Some(step) if step.goes_on_with(event) => step.more.push(event),
             Some(_) | None => steps.push(Step { first: event, more: Vec::new() }),
         }
@@ -50,6 +57,9 @@ pub(super) fn file_of(event: &EventRecord) -> Option<&str> {
 impl Step<'_> {
     /// What happened, as a sentence.
     pub(super) fn detail(&self) -> String {
+        if !self.is_about_clients() {
+            return self.life();
+        }
         let Some(verb) = verb(self.first).filter(|_| !self.more.is_empty()) else {
             return tame(&self.first.detail);
         };
@@ -60,9 +70,30 @@ impl Step<'_> {
         format!("{verb} {} clients{names}{}", all().count(), tame(reason(self.first)))
     }
 
-    /// Whether an event tells the same of another client.
+    /// The event that the step is shown with: the last one about the run itself.
+    pub(super) fn shown(&self) -> &EventRecord {
+        let runs = self.more.iter().rfind(|event| event.event != SCHEDULED);
+        runs.copied().filter(|_| !self.is_about_clients()).unwrap_or(self.first)
+    }
+
+    /// What happened to a run.
+    fn life(&self) -> String {
+        let shown = self.shown();
+        let told = |event: &&&EventRecord| {
+            std::ptr::eq(**event, shown) || !PASSING.contains(&event.event.as_str())
+        };
+        let all = std::iter::once(&self.first).chain(&self.more).filter(told);
+        let parts = all.map(|event| tame(&event.detail)).filter(|detail| !detail.is_empty());
+        parts.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Whether an event tells the same of another client, or more of the same run.
     fn goes_on_with(&self, event: &EventRecord) -> bool {
         let last = self.more.last().copied().unwrap_or(self.first);
+        if !self.is_about_clients() {
+            let same_run = event.run.is_some() && event.run == self.first.run;
+            return same_run || (event.event == SCHEDULED && last.event == "ended");
+        }
         verb(event).is_some_and(|verb_of| verb(last) == Some(verb_of))
             && reason(last) == reason(event)
             && file_of(last) != file_of(event)
@@ -175,6 +206,30 @@ pub(super) mod tests {
                 "added to 2 clients (Cline and Zed)",
             ]
         );
+    }
+
+    #[test]
+    fn a_run_is_one_step() {
+        let event = |second, run, event: &str, detail: &str| EventRecord {
+            run,
+            event: event.to_owned(),
+            ..client_event(second, "", detail)
+        };
+        let events = [
+            event(1, Some(1), "starting", "starting run 1"),
+            event(2, Some(1), "started", "run 1 has started"),
+            event(3, Some(1), "ready", "ready after 2 s"),
+            client_event(3, "added", "added `a` to Zed (/zed)"),
+            event(4, Some(1), "ended", "exited 1 after 2 s"),
+            event(4, None, "scheduled", "restart 1 of 10 now"),
+            event(4, Some(2), "starting", "starting run 2"),
+            event(5, Some(2), "started", "run 2 has started"),
+        ];
+        let steps = steps(&events);
+        let shown: Vec<_> = steps.iter().map(|step| step.shown().event.as_str()).collect();
+        assert_eq!(shown, ["ended", "client", "started"]);
+        assert_eq!(steps[0].detail(), "ready after 2 s; exited 1 after 2 s; restart 1 of 10 now");
+        assert_eq!(steps[2].detail(), "run 2 has started");
     }
 
     #[test]
