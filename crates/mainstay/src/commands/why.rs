@@ -291,7 +291,7 @@ mod tests {
                 at: at(0),
             };
             let failed = ServerInfo { last_exit: Some(exit), ..server("time", Status::Error) };
-            next(&failed, at(1))
+            next(&failed, &When { now: at(1), zone: Zone::utc() })
         };
         assert!(next_of("exited").contains("at most once in 5 minutes"), "{}", next_of("exited"));
         assert!(next_of("cannot-start").starts_with("Nothing:"), "{}", next_of("cannot-start"));
