@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use mainstay_api::EventRecord;
 use mainstay_core::{ServerName, ServerSpec};
 use mainstay_proxy::{
-    Decision, Hub, Hubs, Identity, Isolation, Keeper, Outlook, Ports, SessionClock, SessionIds,
-    Settings, StreamNews, Witness,
+    Decision, Hub, Hubs, Identity, Isolation, Keeper, LastLine, Outlook, Ports, SessionClock,
+    SessionIds, Settings, Stderr, StreamNews, Witness,
 };
 use tokio::sync::watch;
 
@@ -43,6 +43,7 @@ impl Gateway {
                 flood: Flood::default(),
             }),
             isolation: Arc::clone(&isolated) as Arc<dyn Isolation>,
+            stderr: Arc::clone(&isolated) as Arc<dyn Stderr>,
             identity: identity(),
             clock: SessionClock::resumed(kept.clock),
             ids,
@@ -210,5 +211,15 @@ impl Isolation for Isolated {
         if let (Some(registry), Ok(name)) = (self.registry(), server.parse()) {
             registry.release(&name, session);
         }
+    }
+}
+
+impl Stderr for Isolated {
+    fn last_line(&self, server: &str) -> LastLine {
+        let found = self.registry().zip(server.parse::<ServerName>().ok());
+        Box::pin(async move {
+            let (registry, name) = found?;
+            registry.last_line(&name).await
+        })
     }
 }

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use mainstay_api::{ApiError, Around, ErrorKind};
 use mainstay_core::{RunId, ServerName, ServerSpec, Wanted};
-use mainstay_engine::{Found, News, StartError};
+use mainstay_engine::{Found, News, RunKey, StartError};
 use mainstay_proxy::Outlook;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -39,6 +39,7 @@ use crate::engines::Home;
 use crate::gateway::{self, Gateway};
 use crate::legacy::Legacy;
 use crate::listen;
+use crate::snapshot;
 use crate::store::{StoreError, Stored};
 
 /// Beyond a server's own stop timeout, how long a stop may take until we say so and go on.
@@ -246,6 +247,18 @@ impl Registry {
         if let Some(handle) = handle {
             handle.inbox.try_send(Message::Demand).ok();
         }
+    }
+
+    /// The last line that the present run of a server wrote to standard error.
+    pub(crate) async fn last_line(&self, server: &ServerName) -> Option<String> {
+        let (workload, run) = {
+            let handle = self.get(server).ok()?;
+            let shown = handle.view.borrow();
+            (shown.spec.workload.clone(), shown.unit.run()?)
+        };
+        let engine = self.shared.context.engines.of(&workload);
+        let tail = engine.stderr_tail(&RunKey::new(server.clone(), run)).await.ok()?;
+        snapshot::tail_lines(&tail, 1).pop()
     }
 
     /// Tells every driver what a complete list has of its server.

@@ -30,7 +30,7 @@ pub use self::parsed::{BadParams, Kind, Parsed, Progress};
 pub use self::splice::{Edit, Span, in_one_line, splice};
 pub use self::write::{
     cancelled, empty_result, error, error_text, error_with_data, log_message, notification,
-    request, resource_updated, result, result_text, tool_error,
+    progress, request, resource_updated, result, result_text, tool_error,
 };
 
 /// The code of an answer to what is no JSON.

@@ -30,8 +30,8 @@ pub use catch_panic::CatchPanic;
 pub use clock::SessionClock;
 pub use door::Door;
 pub use hub::{
-    Arrival, Decision, Hub, Hubs, Isolation, Local, Outlook, Ports, Reason, RelayNews, RelayedCall,
-    Relays, Run, Session, Settings, Witness,
+    Arrival, Decision, Hub, Hubs, Isolation, LastLine, Local, Outlook, Ports, Reason, RelayNews,
+    RelayedCall, Relays, Run, Session, Settings, Stderr, Witness,
 };
 pub use loss::is_session_lost;
 pub use record::{

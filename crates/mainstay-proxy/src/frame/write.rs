@@ -23,6 +23,21 @@ pub fn cancelled(id: Id<'_>, reason: &str) -> Bytes {
     call(None, "notifications/cancelled", Some(&params))
 }
 
+/// Writes the notification of progress for a token, which is given as JSON.
+pub fn progress(token: &str, progress: u32, message: &str) -> Bytes {
+    let (progress, message) = (progress.to_string(), json(message));
+    let params = [
+        r#"{"progressToken":"#,
+        token,
+        r#","progress":"#,
+        &progress,
+        r#","message":"#,
+        &message,
+        "}",
+    ];
+    call(None, "notifications/progress", Some(&params.concat()))
+}
+
 /// Writes the notification that a resource may have changed.
 pub fn resource_updated(uri: &str) -> Bytes {
     let params = [r#"{"uri":"#, &json(uri), "}"].concat();

@@ -1,5 +1,7 @@
 //! The client's `initialize`.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use super::call::Verdict;
 use super::exchange::refusal;
 use super::lists::PATIENCE;
 use super::outlook::{Outlook, Run, RunLink};
+use super::progress::Progress;
 use super::session::Session;
 use super::witness::Decision;
 use super::words;
@@ -20,6 +23,15 @@ use crate::stream::Stream;
 
 /// A run that could not be reached is tried again after this time.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
+
+/// The minimum time to wait for a server that has never been ready: its first start may download packages.
+const FIRST_START: Duration = Duration::from_secs(60);
+
+/// How often the server's last line is read for a client that asked for progress.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Progress is repeated after this many looks without a new line, so that the client sees that the wait goes on.
+const REPEAT: u32 = 5;
 
 /// Answers with what the server says of itself: now, or what it said last.
 /// Nothing if the client gave it up.
@@ -42,9 +54,12 @@ pub(super) async fn answer(
         session.propose(&params);
         session.hub().isolate(session);
     }
+    // A token that cannot be read is the same as none.
+    let progress = Progress::of(message, out).ok().flatten();
     let welcome = tokio::select! {
         welcome = welcome(session, &params) => welcome,
         () = out.closed() => return None,
+        never = report(session, progress, out) => match never {},
     };
     let refused = |cause: &'static str, why: &str| {
         let first_line = why.lines().next().unwrap_or_default();
@@ -73,7 +88,12 @@ struct Welcome {
 
 async fn welcome(session: &Session, params: &Arc<RawValue>) -> Result<Welcome, (Verdict, String)> {
     let hub = session.hub();
-    let until = Instant::now() + PATIENCE;
+    // A run that is up but silent is given up earlier if there is a copy to answer with.
+    let patience = match hub.last_hello() {
+        Some(_) => PATIENCE,
+        None => first_wait(hub.settings().hold),
+    };
+    let until = Instant::now() + patience;
     let mut outlook = session.outlook();
     loop {
         let present = outlook.borrow_and_update().clone();
@@ -88,6 +108,9 @@ async fn welcome(session: &Session, params: &Arc<RawValue>) -> Result<Welcome, (
             return Ok(Welcome { result, generation: 0 });
         }
         let verdict = match &present {
+            Outlook::Coming { due: Some(due), .. } if *due > until.into_std() => {
+                Some(Verdict::Down)
+            }
             Outlook::Up(_) | Outlook::Coming { .. } => None,
             Outlook::Down { .. } => Some(Verdict::Down),
             Outlook::Removed => Some(Verdict::Removed),
@@ -104,9 +127,32 @@ async fn welcome(session: &Session, params: &Arc<RawValue>) -> Result<Welcome, (
         if late {
             let verdict = verdict.unwrap_or(Verdict::Late);
             let now = Instant::now().into_std();
-            return Err((verdict, words::verdict(hub.name(), verdict, &present, now, PATIENCE)));
+            return Err((verdict, words::verdict(hub.name(), verdict, &present, now, patience)));
         }
     }
+}
+
+/// How long a client waits for a server of which nothing is known yet.
+fn first_wait(hold: Duration) -> Duration {
+    hold.max(FIRST_START)
+}
+
+/// Tells a client that asked for progress what the server is doing, until this is dropped.
+async fn report(session: &Session, progress: Option<Progress>, out: &Stream) -> Infallible {
+    let Some(progress) = progress else { return pending().await };
+    let hub = session.hub();
+    let (mut told, mut looks) = (String::new(), 0);
+    for count in 1_u32.. {
+        sleep(LOOK).await;
+        let line = hub.last_line().await;
+        let text = words::starting(hub.name(), line.as_deref(), &session.outlook().borrow());
+        looks += 1;
+        if text != told || looks >= REPEAT {
+            out.push(frame::progress(progress.token(), count, &text));
+            (told, looks) = (text, 0);
+        }
+    }
+    pending().await
 }
 
 /// A run that is shared was welcomed already, under our own name. With one that speaks HTTP, each

@@ -14,7 +14,7 @@ use crate::frame::{self, Parsed};
 use crate::lists::ListKind;
 use crate::stream::Stream;
 
-/// Without a copy, a list is waited for this long.
+/// With a copy, the server's own list is waited for this long at most. Without one, it is held like any request.
 pub(super) const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Answers with the server's list or, while it is down, with the last good copy.
@@ -38,7 +38,8 @@ pub(super) async fn answer(
     if down && let Some(copy) = copy(None) {
         return Some(copy);
     }
-    let patience = PATIENCE.min(hub.settings().hold);
+    let hold = hub.settings().hold;
+    let patience = if copy(None).is_some() { PATIENCE.min(hold) } else { hold };
     let Answered { text, run } = pass_within(session, message, out, patience).await?;
     let Some(run) = run else {
         // It was lost on the way.

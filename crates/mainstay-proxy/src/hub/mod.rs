@@ -43,6 +43,7 @@ mod words;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -109,6 +110,8 @@ pub struct Ports {
     pub witness: Arc<dyn Witness>,
     /// Provides runs for single sessions.
     pub isolation: Arc<dyn Isolation>,
+    /// Reads what servers write to standard error.
+    pub stderr: Arc<dyn Stderr>,
     /// Who we are toward servers.
     pub identity: Identity,
     /// Measures the age of sessions.
@@ -128,6 +131,15 @@ pub trait Isolation: Send + Sync + 'static {
     /// Stops the run of a session that has ended.
     fn release(&self, server: &str, session: &str);
 }
+
+/// Reads what servers write to standard error.
+pub trait Stderr: Send + Sync + 'static {
+    /// The last line of the server's present run, if there is one.
+    fn last_line(&self, server: &str) -> LastLine;
+}
+
+/// See [`Stderr::last_line`].
+pub type LastLine = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
 
 /// What there is to know of a run before it is ready.
 #[derive(Debug)]
@@ -346,6 +358,10 @@ impl Hub {
         let taken = self.held.fetch_add(1, Ordering::Relaxed);
         let held = Held(Arc::clone(&self.held));
         (taken < HELD).then_some(held)
+    }
+
+    async fn last_line(&self) -> Option<String> {
+        self.ports.stderr.last_line(&self.name).await
     }
 
     fn last_hello(&self) -> Option<Arc<RawValue>> {

@@ -8,6 +8,9 @@ use super::outlook::{Outlook, Reason};
 /// How many lines of standard error an answer carries.
 const STDERR_LINES: usize = 5;
 
+/// How many characters of a server's line a progress message carries.
+const PROGRESS_LINE: usize = 200;
+
 /// For a request beyond the limit of its session or server.
 pub(super) const TOO_MANY: &str = "too many requests, or too large ones, are waiting for an answer; \
                                    this one was not sent to the server, try again later";
@@ -73,6 +76,20 @@ pub(super) fn verdict(
         Verdict::Forgetful => {
             format!("the MCP server `{server}` forgets every session as soon as it is opened")
         }
+    }
+}
+
+/// What a client that waits for a server is told meanwhile. `line` is the last one that the server wrote to
+/// standard error.
+pub(super) fn starting(server: &str, line: Option<&str>, outlook: &Outlook) -> String {
+    let line = line.map(str::trim).filter(|line| !line.is_empty());
+    let why = reason(outlook).map(|why| why.text.as_str()).filter(|why| !why.is_empty());
+    match line.or(why) {
+        Some(detail) => {
+            let shown = detail.chars().filter(|c| !c.is_control()).take(PROGRESS_LINE);
+            format!("starting {server}: {}", shown.collect::<String>())
+        }
+        None => format!("starting {server}"),
     }
 }
 

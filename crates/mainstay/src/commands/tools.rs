@@ -11,8 +11,9 @@ use crate::error::CliError;
 use crate::text::{Cell, clip, columns, tame};
 use crate::ui::paint;
 
-/// A server that takes longer to list its tools has stopped answering.
-const LIMIT: Duration = Duration::from_secs(60);
+/// A server that takes longer to list its tools has stopped answering. The daemon itself waits for one that is
+/// starting, at most as long as the longest hold.
+const LIMIT: Duration = Duration::from_secs(11 * 60);
 
 /// List the tools that a server offers
 #[derive(Debug, clap::Args)]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use mainstay_proxy::Outlook;
 use mainstay_proxy::front::{Core as _, OpenError, ProtocolVersion, Session as _};
+use mainstay_proxy::{Outlook, Settings};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -60,20 +60,64 @@ async fn the_copy_of_an_earlier_daemon_serves_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_copy_a_client_waits_a_little() {
+async fn without_a_copy_a_client_waits_for_the_hold_and_a_minute_at_least() {
+    for (hold, waited) in [(0, 60), (45, 60), (90, 90)] {
+        let hold = Duration::from_secs(hold);
+        let world = World::with(Settings { hold, ..settings() });
+        let begun = Instant::now();
+        let in_vain = Client::new(world.hubs.open(NAME).unwrap()).begins(&json!({}));
+        let error = &in_vain.answer().await["error"];
+        assert_eq!(error["data"], json!({"mainstay": "hold-expired"}));
+        assert_eq!(begun.elapsed(), Duration::from_secs(waited));
+        assert_eq!(world.notes.causes(), ["hold-expired"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_start_that_takes_long_is_waited_for() {
     let world = World::new();
-    let begun = Instant::now();
-    let in_vain = Client::new(world.hubs.open(NAME).unwrap()).begins(&json!({}));
-    let error = &crate::soon(in_vain.answer()).await["error"];
-    assert_eq!(error["data"], json!({"mainstay": "hold-expired"}));
-    assert_eq!(begun.elapsed(), Duration::from_secs(8));
-    assert_eq!(world.notes.causes(), ["hold-expired"]);
 
     let client = Client::new(world.hubs.open(NAME).unwrap());
     let asked = client.begins(&json!({}));
-    sleep(Duration::from_secs(7)).await;
+    sleep(Duration::from_secs(40)).await;
     let _server = world.serves().await;
     assert_eq!(crate::soon(asked.answer()).await["result"]["serverInfo"]["name"], "fake");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_copy_a_client_does_not_wait_for_a_start_that_is_due_too_late() {
+    let world = World::new();
+    world.is_coming(Some(Duration::from_secs(61)));
+    let begun = Instant::now();
+    let asked = Client::new(world.hubs.open(NAME).unwrap()).begins(&json!({}));
+    let error = &crate::soon(asked.answer()).await["error"];
+    assert_eq!(error["data"], json!({"mainstay": "refused"}));
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_asks_for_progress_is_told_what_the_server_is_doing() {
+    let world = World::new();
+    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let mut asked = client.asks(
+        "initialize",
+        &json!({
+            "protocolVersion": "2025-06-18", "capabilities": {},
+            "clientInfo": {"name": "tester", "version": "1"}, "_meta": {"progressToken": "t"},
+        }),
+    );
+    for (line, progress, message) in [
+        (None, 1, "starting time"),
+        (Some("fetching\u{7} x"), 2, "starting time: fetching x"),
+        (Some("fetching\u{7} x"), 7, "starting time: fetching x"),
+        (Some("built"), 8, "starting time: built"),
+    ] {
+        *world.notes.last_line.lock().unwrap() = line.map(str::to_owned);
+        let expected = json!({"progressToken": "t", "progress": progress, "message": message});
+        assert_eq!(asked.hears().await["params"], expected);
+    }
+    let _server = world.serves().await;
+    assert!(crate::soon(asked.answer()).await["result"].is_object());
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::client::text;
-use super::{Client, Server, World};
+use super::{Client, HOLD, Server, World};
 use crate::soon;
 
 /// A server that answers lists by itself, and calls of its tools with their name.
@@ -97,15 +97,15 @@ async fn lists_come_from_the_server_and_while_it_is_down_from_the_copy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_copy_a_list_is_held_a_little() {
+async fn without_a_copy_a_list_is_held_like_any_request() {
     let world = World::new();
     let _server = world.serves().await;
     let client = world.client().await;
     world.is_coming(None);
     let begun = Instant::now();
-    let answer = tools(&client, None).await;
+    let answer = client.asks("tools/list", &json!({})).answer().await;
     assert_eq!(answer["error"]["data"], json!({"mainstay": "hold-expired"}));
-    assert_eq!(begun.elapsed(), Duration::from_secs(8));
+    assert_eq!(begun.elapsed(), HOLD);
 }
 
 #[tokio::test(start_paused = true)]

@@ -31,9 +31,9 @@ use std::time::Duration;
 
 use mainstay_proxy::front::Core as _;
 use mainstay_proxy::{
-    Arrival, Decision, Hub, Hubs, Identity, Isolation, Keeper, Link, Outlook, Ports, Reason,
-    RecordLookup, Run, Sent, SessionClock, SessionIds, SessionRecord, Settings, StreamKey,
-    StreamNews, StreamRecord, Witness,
+    Arrival, Decision, Hub, Hubs, Identity, Isolation, Keeper, LastLine, Link, Outlook, Ports,
+    Reason, RecordLookup, Run, Sent, SessionClock, SessionIds, SessionRecord, Settings, Stderr,
+    StreamKey, StreamNews, StreamRecord, Witness,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -185,6 +185,7 @@ fn ports(notes: &Arc<Notes>) -> Ports {
         keeper: Arc::<Notes>::clone(notes),
         witness: Arc::<Notes>::clone(notes),
         isolation: Arc::<Notes>::clone(notes),
+        stderr: Arc::<Notes>::clone(notes),
         identity: Identity { name: "mainstay".to_owned(), version: "0".to_owned() },
         clock: SessionClock::resumed(Duration::ZERO),
         ids: SessionIds::new(&[7; 32], notes.era),
@@ -205,6 +206,8 @@ struct Notes {
     noted: AtomicU64,
     /// The sessions that want a run, and what they are told of it.
     own: Mutex<Vec<(String, watch::Sender<Outlook>)>>,
+    /// The last line that the server wrote to standard error.
+    last_line: Mutex<Option<String>>,
 }
 
 impl Notes {
@@ -320,6 +323,13 @@ impl Witness for Notes {
 
     fn unreachable(&self, _server: &str, _generation: u64) {
         self.unreachable.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Stderr for Notes {
+    fn last_line(&self, _server: &str) -> LastLine {
+        let line = self.last_line.lock().unwrap().clone();
+        Box::pin(async { line })
     }
 }
 

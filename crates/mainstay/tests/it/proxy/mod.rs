@@ -6,6 +6,7 @@
 
 mod asking;
 pub(crate) mod client;
+mod cold_start;
 mod continuity;
 mod direct;
 mod front_ends;
