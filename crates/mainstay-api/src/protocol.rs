@@ -79,6 +79,9 @@ pub enum Request {
         name: ServerName,
         /// Whether a run that ended settles it too, or only readiness, an error or a stop.
         any_end: bool,
+        /// Runs that ended before do not settle it. Without it, those before the server was described.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since: Option<Timestamp>,
     },
     /// Turns servers on. Answer: [`crate::Outcome`] for each.
     Start {

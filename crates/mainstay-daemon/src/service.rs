@@ -95,7 +95,9 @@ impl Service {
                 peer.answer(report).await
             }
             Request::Why { name } => peer.answer(self.why(name).await).await,
-            Request::Settle { name, any_end } => self.settle(&name, any_end, peer).await,
+            Request::Settle { name, any_end, since } => {
+                self.settle(&name, any_end, since, peer).await
+            }
             Request::Start { which } => peer.answer(self.registry.start(which).await).await,
             Request::Stop { which } => peer.answer(self.registry.stop(which).await).await,
             Request::Restart { which } => peer.answer(self.registry.restart(which).await).await,
@@ -239,7 +241,13 @@ impl Service {
     }
 
     /// Tells why a server is not up yet, whenever that changes, until it has settled.
-    async fn settle(&self, name: &ServerName, any_end: bool, peer: &mut Peer) -> io::Result<()> {
+    async fn settle(
+        &self,
+        name: &ServerName,
+        any_end: bool,
+        since: Option<Timestamp>,
+        peer: &mut Peer,
+    ) -> io::Result<()> {
         let mut handle = match self.find(name).await {
             Ok(handle) => handle,
             Err(error) => return peer.answer::<()>(Err(error)).await,
@@ -248,7 +256,7 @@ impl Service {
         loop {
             let (settled, info) = {
                 let shown = handle.view.borrow_and_update();
-                (has_settled(&shown, any_end), shown.info())
+                (has_settled(&shown, any_end, since), shown.info())
             };
             if settled {
                 return peer.answer(Ok(self.told(info))).await;
@@ -368,8 +376,8 @@ fn specs(handles: &[Handle]) -> Vec<ServerSpec> {
     handles.iter().map(|handle| (*handle.view.borrow().spec).clone()).collect()
 }
 
-/// Whether a server is ready or has failed; with `any_end`, also whether any run of it has ended.
-fn has_settled(shown: &Snapshot, any_end: bool) -> bool {
+/// Whether a server is ready or has failed; with `any_end`, also whether any run of it has ended since then.
+fn has_settled(shown: &Snapshot, any_end: bool, since: Option<Timestamp>) -> bool {
     match shown.info().status {
         Status::Running | Status::Unhealthy => shown.session.is_some(),
         Status::Stopped | Status::Error => true,
@@ -378,14 +386,16 @@ fn has_settled(shown: &Snapshot, any_end: bool) -> bool {
         | Status::Waiting
         | Status::Stopping
         | Status::Removing => {
-            any_end && (shown.away.is_some() || has_failed_since_described(shown))
+            any_end
+                && (shown.away.is_some()
+                    || has_failed_since(shown, since.unwrap_or(shown.created_at)))
         }
     }
 }
 
-fn has_failed_since_described(shown: &Snapshot) -> bool {
+fn has_failed_since(shown: &Snapshot, since: Timestamp) -> bool {
     let ended = shown.times.ended.as_ref();
-    ended.is_some_and(|(cause, _, at)| *at >= shown.created_at && *cause != Cause::Asked)
+    ended.is_some_and(|(cause, _, at)| *at >= since && *cause != Cause::Asked)
 }
 
 /// The last events of a server's life, of its requests and of its entries in clients' files, in order:

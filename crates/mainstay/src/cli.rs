@@ -49,14 +49,16 @@ pub(crate) enum Command {
     Why(why::Args),
     /// Turn servers on
     ///
-    /// A server that was given up gets a clean slate.
-    Start(change::Args),
+    /// Comes back when each is ready or has failed once. A server that was given up gets a clean slate.
+    Start(change::StartArgs),
     /// Turn servers off; they stay known
     ///
     /// Comes back when every process of them is gone.
     Stop(change::Args),
     /// Start servers anew, with a clean slate
-    Restart(change::Args),
+    ///
+    /// Comes back when each is ready or has failed once.
+    Restart(change::StartArgs),
     /// Stop servers and forget them
     Rm(change::Args),
     Logs(logs::Args),
@@ -107,7 +109,7 @@ fn help() -> String {
          {literal}-h, --help{literal:#}     Print help; `mainstay COMMAND --help` tells more\n  \
          {literal}-V, --version{literal:#}  Print the version\n\n\
          {head}Exit codes:{head:#} 0 done, 1 failed, 2 usage, 3 no such server, \
-         4 daemon unreachable\n"
+         4 daemon unreachable, 130 interrupted\n"
     );
     text
 }

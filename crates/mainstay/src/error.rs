@@ -26,6 +26,8 @@ pub(crate) enum Exit {
     NoSuchServer = 3,
     /// There is no daemon to ask.
     Unreachable = 4,
+    /// The user pressed Ctrl-C, as shells put it.
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {

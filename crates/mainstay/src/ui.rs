@@ -118,6 +118,11 @@ impl Ui {
         self.out.is_terminal().then(|| known.unwrap_or(DEFAULT_WIDTH))
     }
 
+    /// Whether somebody may be looking at what is said.
+    pub(crate) fn has_terminal(&self) -> bool {
+        self.err.is_terminal()
+    }
+
     /// Waits for `work`, and shows a spinner once that takes longer than half a second.
     pub(crate) async fn waiting<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);

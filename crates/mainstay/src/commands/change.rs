@@ -3,8 +3,9 @@
 use mainstay_api::{ClientReport, Outcome, Request, Which};
 use mainstay_core::{ServerName, Status};
 
+use super::readiness::{self, Wait, Waited};
 use crate::clients;
-use crate::context::Context;
+use crate::context::{Context, now};
 use crate::error::CliError;
 use crate::ui::paint;
 
@@ -15,6 +16,16 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// What `start` and `restart` are given.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StartArgs {
+    #[command(flatten)]
+    args: Args,
+    /// Come back at once, before they are ready
+    #[arg(long)]
+    no_wait: bool,
 }
 
 /// The servers that a command is about.
@@ -45,15 +56,71 @@ pub(crate) enum Change {
 }
 
 pub(crate) async fn run(change: Change, args: Args, ctx: &mut Context) -> Result<(), CliError> {
-    let which = args.servers.into();
+    let outcomes = ask(change, args.servers, ctx).await?;
+    tell(change, args.json, &outcomes, ctx)
+}
+
+/// `start` and `restart`: waits until every server is ready or has failed.
+pub(crate) async fn start(
+    change: Change,
+    args: StartArgs,
+    ctx: &mut Context,
+) -> Result<(), CliError> {
+    let StartArgs { args: Args { servers, json }, no_wait } = args;
+    let since = now();
+    let mut outcomes = ask(change, servers, ctx).await?;
+    if no_wait || outcomes.is_empty() {
+        return tell(change, json, &outcomes, ctx);
+    }
+    let mut failures = Vec::new();
+    for outcome in &mut outcomes {
+        if !outcome.changed && outcome.status != Some(Status::Starting) {
+            print(json, line(change, outcome), ctx)?;
+            continue;
+        }
+        let name = outcome.name.clone();
+        let wait = Wait { name: &name, since: Some(since), through_absence: false };
+        let server = match wait.finish(ctx).await? {
+            Waited::Settled(server) => server,
+            Waited::Interrupted => return Err(readiness::interrupted(&name, ctx)),
+        };
+        outcome.status = Some(server.status);
+        match readiness::verdict(&server, true) {
+            Ok(text) => print(json, text, ctx)?,
+            Err(text) => failures.push((text + &readiness::last_words(&server, ctx).await, name)),
+        }
+    }
+    if json {
+        ctx.ui.answer(true, &outcomes, |_| String::new())?;
+    }
+    failed(failures)
+}
+
+fn print(json: bool, text: String, ctx: &mut Context) -> Result<(), CliError> {
+    if json { Ok(()) } else { ctx.ui.print(text) }
+}
+
+/// The error for servers that did not become ready, if there are any.
+fn failed(failures: Vec<(String, ServerName)>) -> Result<(), CliError> {
+    let Some((_, first)) = failures.first() else { return Ok(()) };
+    let help = format!("`mainstay why {first}` tells more");
+    let texts: Vec<String> = failures.into_iter().map(|(text, _)| text).collect();
+    Err(CliError::failed(texts.join("\n"), help))
+}
+
+async fn ask(
+    change: Change,
+    servers: Servers,
+    ctx: &mut Context,
+) -> Result<Vec<Outcome>, CliError> {
+    let which = servers.into();
     let (waiting, request) = match change {
         Change::Start => ("starting", Request::Start { which }),
         Change::Stop => ("stopping", Request::Stop { which }),
         Change::Restart => ("restarting", Request::Restart { which }),
         Change::Remove => ("removing", Request::Remove { which }),
     };
-    let outcomes = ctx.ask(waiting, &request).await?;
-    tell(change, args.json, &outcomes, ctx)
+    ctx.ask(waiting, &request).await
 }
 
 /// Tells what became of each server, one line each, then what was done to clients' files.
@@ -80,8 +147,8 @@ pub(super) fn tell(
     Ok(())
 }
 
-/// A stop and a removal have been waited for, so the status tells. A start and a restart have only
-/// begun: whatever the server is at this very moment, the line tells what was asked for.
+/// A stop and a removal have been waited for, so the status tells. A start and a restart that are not waited for have
+/// only begun: whatever the server is at this very moment, the line tells what was asked for.
 fn line(change: Change, outcome: &Outcome) -> String {
     let Outcome { name, changed, status, clients: _ } = outcome;
     let Some(status) = *status else { return format!("{name} is removed") };

@@ -97,7 +97,7 @@ impl Demo<'_> {
         let name = spec.name.clone();
         let _accepted: Described =
             self.ask(&Request::Run { spec, replace: false, around: Around::default() }).await?;
-        let settle = Request::Settle { name: name.clone(), any_end: true };
+        let settle = Request::Settle { name: name.clone(), any_end: true, since: None };
         let server: ServerInfo = self.ask(&settle).await?;
         let pid = server.pid.filter(|_| server.status == Status::Running);
         let pid = pid.ok_or_else(|| failed(format!("the server is not up: {}", server.reason)))?;

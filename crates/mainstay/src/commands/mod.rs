@@ -13,6 +13,7 @@ pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod logs;
 pub(crate) mod ls;
+mod readiness;
 pub(crate) mod run;
 pub(crate) mod service;
 pub(crate) mod status;
@@ -34,9 +35,9 @@ pub(crate) async fn run(command: Command, ctx: &mut Context) -> Result<(), CliEr
         Command::Ls(args) => ls::run(args, ctx).await,
         Command::Status(args) => status::run(args, ctx).await,
         Command::Why(args) => why::run(args, ctx).await,
-        Command::Start(args) => change::run(Change::Start, args, ctx).await,
+        Command::Start(args) => change::start(Change::Start, args, ctx).await,
         Command::Stop(args) => change::run(Change::Stop, args, ctx).await,
-        Command::Restart(args) => change::run(Change::Restart, args, ctx).await,
+        Command::Restart(args) => change::start(Change::Restart, args, ctx).await,
         Command::Rm(args) => change::run(Change::Remove, args, ctx).await,
         Command::Logs(args) => logs::run(args, ctx).await,
         Command::Events(args) => events::run(args, ctx).await,

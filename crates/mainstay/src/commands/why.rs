@@ -135,7 +135,7 @@ fn last_end(exit: &LastExit, when: &When) -> String {
 /// Whether a line of a log is one by which we mark where a run begins and ends, as in
 /// `--- run 7 started, pid 4711, ... ---` and `--- run 7, container 3f2a9c01b7d4 ---`. It is no word of
 /// the server.
-fn is_marker(line: &str) -> bool {
+pub(super) fn is_marker(line: &str) -> bool {
     let inner = line.strip_prefix("--- run ").and_then(|line| line.strip_suffix(" ---"));
     let number = inner.and_then(|inner| inner.split_once([' ', ','])).map(|(number, _)| number);
     number.is_some_and(|number| number.parse::<u64>().is_ok())

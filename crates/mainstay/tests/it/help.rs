@@ -54,7 +54,7 @@ fn the_whole_help() {
       -h, --help     Print help; `mainstay COMMAND --help` tells more
       -V, --version  Print the version
 
-    Exit codes: 0 done, 1 failed, 2 usage, 3 no such server, 4 daemon unreachable
+    Exit codes: 0 done, 1 failed, 2 usage, 3 no such server, 4 daemon unreachable, 130 interrupted
     ");
 }
 
@@ -92,7 +92,7 @@ fn the_help_of_run() {
           --env-file <FILE>        Give it the variables of a file of KEY=VALUE lines
           --cwd <DIR>              Where it runs [default: the current directory]
           --replace                Take the place of a server with the same name
-          --wait                   Wait until it is ready or given up
+          --wait                   Wait until it is ready or has failed once, as on a terminal
           --json                   Print JSON
       -h, --help                   Print help (see more with '--help')
 

@@ -57,7 +57,7 @@ pub(crate) struct Args {
     /// Take the place of a server with the same name
     #[arg(long)]
     pub(super) replace: bool,
-    /// Wait until it is ready or given up
+    /// Wait until it is ready or has failed once, as on a terminal
     #[arg(long)]
     pub(super) wait: bool,
     /// Print JSON

@@ -46,7 +46,7 @@ fn a_server_that_wants_to_know_who_we_are_is_asked_once() {
     assert!(env.ok(["why", "api"]).contains("--replace --url URL --header NAME=VALUE"));
     gate.next();
     assert_eq!(gate.asked(), 0, "one attempt was all");
-    env.ok(["restart", "api"]);
+    assert_eq!(env.run(["restart", "api"]).code, 1);
     gate.next();
     env.once("api", "was refused again", |server| server["status"] == "error");
     let header = ["--header", "Authorization=Bearer hush", "--replace", "--wait"];

@@ -1,0 +1,254 @@
+//! Waiting until a server is ready, as `run`, `start` and `restart` do, and what is said of it then.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use jiff::Timestamp;
+use mainstay_api::{LogLine, Request, ServerInfo};
+use mainstay_core::{ServerName, Status};
+use tokio::time::sleep;
+
+use super::why;
+use crate::context::Context;
+use crate::error::{CliError, Exit};
+use crate::remote::Remote;
+use crate::terminal_text::plain_line;
+use crate::text::{clip, short_id, tame};
+use crate::ui::paint;
+
+/// How many of the last lines of a server that failed are shown.
+const LAST_LINES: usize = 5;
+
+/// How often a server that waits for its engine is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How many characters of a server's line the spinner shows.
+const SHOWN_LINE: usize = 60;
+
+/// Which server is waited for, and until when.
+#[derive(Debug)]
+pub(super) struct Wait<'a> {
+    pub(super) name: &'a ServerName,
+    /// Failures count from then on; without it, from when the server was described.
+    pub(super) since: Option<Timestamp>,
+    /// Whether an engine or a remote server that is away is waited for too.
+    pub(super) through_absence: bool,
+}
+
+/// How a wait ended.
+#[derive(Debug)]
+pub(super) enum Waited {
+    /// The server is ready, or a run of it has failed.
+    Settled(Box<ServerInfo>),
+    /// The user pressed Ctrl-C. The server is still starting.
+    Interrupted,
+}
+
+impl Wait<'_> {
+    /// Waits until the server is ready or has failed once. A terminal shows its last line meanwhile.
+    pub(super) async fn finish(&self, ctx: &mut Context) -> Result<Waited, CliError> {
+        let remote = Remote::of(ctx)?;
+        let spinner = ctx.ui.spinner(&format!("starting {}", self.name));
+        let waited = tokio::select! {
+            settled = self.settled(&remote, &spinner, ctx) => settled.map(Waited::Settled),
+            never = self.show_lines(&remote, &spinner) => match never {},
+            // If the signal cannot be caught, it ends the process as usual.
+            Ok(()) = tokio::signal::ctrl_c() => Ok(Waited::Interrupted),
+        };
+        spinner.finish_and_clear();
+        waited
+    }
+
+    async fn settled(
+        &self,
+        remote: &Remote,
+        spinner: &ProgressBar,
+        ctx: &mut Context,
+    ) -> Result<Box<ServerInfo>, CliError> {
+        let request = Request::Settle { name: self.name.clone(), any_end: true, since: self.since };
+        let mut told = false;
+        loop {
+            let server: ServerInfo = remote.call(&request).await?;
+            if !(self.through_absence && server.status == Status::Waiting) {
+                return Ok(Box::new(server));
+            }
+            if !std::mem::replace(&mut told, true) {
+                let line = format!("{}: {}", server.name, tame(&server.reason));
+                spinner.suspend(|| ctx.ui.say(line));
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Shows the newest line of the server's log beside the spinner.
+    async fn show_lines(&self, remote: &Remote, spinner: &ProgressBar) -> Infallible {
+        if !spinner.is_hidden() {
+            let request = Request::Logs { name: self.name.clone(), tail: Some(1), follow: true };
+            let show = |lines: Vec<LogLine>| {
+                if let Some(LogLine { line }) =
+                    lines.iter().rfind(|line| !why::is_marker(&line.line))
+                {
+                    let line = clip(&plain_line(line), SHOWN_LINE);
+                    spinner.set_message(format!("starting {}: {line}", self.name));
+                }
+                Ok(())
+            };
+            // Without a log there is only the spinner.
+            remote.stream::<LogLine, ()>(&request, show).await.ok();
+        }
+        pending().await
+    }
+}
+
+/// Tells that a server that nobody waits for any more is still starting.
+pub(super) fn interrupted(name: &ServerName, ctx: &mut Context) -> CliError {
+    ctx.ui.say(format!("{name} is still starting; `mainstay status {name}` shows how it goes"));
+    CliError::Answered(Exit::Interrupted)
+}
+
+/// What became of a server: how it is, or how it failed.
+pub(super) fn verdict(server: &ServerInfo, settled: bool) -> Result<String, String> {
+    let ServerInfo { name, status, reason, .. } = server;
+    match status {
+        Status::Running | Status::Unhealthy => {
+            let container = server.container_id.as_deref().map(short_id);
+            let place = match (container, server.pid) {
+                (Some(id), _) => format!(" (container {id})"),
+                (None, Some(pid)) => format!(" (pid {pid})"),
+                (None, None) => String::new(),
+            };
+            Ok(format!("{name} is {}{place}", paint::status(*status)(status.as_str())))
+        }
+        Status::Error => Err(format!("{name} is down: {}", tame(reason))),
+        Status::Starting | Status::Restarting if settled => Err(not_up(server)),
+        // A server that runs elsewhere may be there later; nothing is wrong with what was asked for.
+        Status::Waiting if settled && server.engine == "remote" => {
+            Ok(format!("{name} is not reachable yet: {}", tame(reason)))
+        }
+        Status::Waiting if settled => Err(format!("{name} is waiting: {}", tame(reason))),
+        Status::Starting
+        | Status::Restarting
+        | Status::Waiting
+        | Status::Stopping
+        | Status::Stopped
+        | Status::Removing => {
+            let status = paint::status(*status)(status.as_str());
+            Ok(format!("{name} is {status}; `mainstay status {name}` tells more"))
+        }
+    }
+}
+
+/// How a server failed that is started again.
+fn not_up(server: &ServerInfo) -> String {
+    let ServerInfo { name, reason, last_exit, .. } = server;
+    let Some(exit) = last_exit.as_ref().filter(|exit| exit.cause == "exited") else {
+        return format!("{name} is not up: {}", tame(reason));
+    };
+    let then = match reason.strip_prefix(&format!("{}, ", exit.detail)) {
+        Some(then) if then.starts_with("restart ") => format!(", {then}"),
+        Some(_) | None => " and is being restarted".to_owned(),
+    };
+    format!("{name} ended at once ({}){then}", tame(&exit.detail))
+}
+
+/// What a server that failed wrote last, if it got so far, to go on with after how it failed.
+pub(super) async fn last_words(server: &ServerInfo, ctx: &Context) -> String {
+    let ran = server.last_exit.as_ref().is_some_and(|exit| exit.cause != "cannot-start");
+    if !ran {
+        return String::new();
+    }
+    // Nobody who is told of a failure needs to hear that there is no more to be had.
+    let report = why::ask(server.name.clone(), ctx).await.ok();
+    report.map(|report| in_lines(&report.stderr)).unwrap_or_default()
+}
+
+fn in_lines(stderr: &[String]) -> String {
+    let last = &stderr[stderr.len().saturating_sub(LAST_LINES)..];
+    if last.is_empty() {
+        return String::new();
+    }
+    let lines: Vec<String> = last.iter().map(|line| format!("  {}", tame(line))).collect();
+    format!("\nits last words:\n{}", lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstay_api::LastExit;
+
+    use super::super::ls::tests::server;
+    use super::*;
+
+    #[test]
+    fn the_first_moments_decide_the_verdict() {
+        let mut time = server("time", Status::Running);
+        time.pid = Some(4_711);
+        let plain = |result: Result<String, String>| {
+            result.map(|text| anstream::adapter::strip_str(&text).to_string())
+        };
+        assert_eq!(plain(verdict(&time, true)), Ok("time is running (pid 4711)".to_owned()));
+        time.container_id = Some("3f2a9c01b7d4e5f60718".to_owned());
+        let contained = "time is running (container 3f2a9c01b7d4)".to_owned();
+        assert_eq!(plain(verdict(&time, true)), Ok(contained));
+        time.status = Status::Starting;
+        time.reason = "starting".to_owned();
+        assert_eq!(
+            plain(verdict(&time, false)),
+            Ok("time is starting; `mainstay status time` tells more".to_owned())
+        );
+        time.status = Status::Error;
+        time.reason = "cannot start: no such program".to_owned();
+        assert_eq!(
+            plain(verdict(&time, true)),
+            Err("time is down: cannot start: no such program".to_owned())
+        );
+    }
+    #[test]
+    fn a_server_that_is_started_again_is_told_as_that() {
+        let check = |status, cause: &str, reason: &str, expected: &str| {
+            let mut hot = server("hot", status);
+            hot.reason = reason.to_owned();
+            hot.last_exit = Some(LastExit {
+                cause: cause.to_owned(),
+                detail: "exited 0 after 85 ms".to_owned(),
+                code: Some(0),
+                signal: None,
+                oom: false,
+                at: Timestamp::UNIX_EPOCH,
+            });
+            assert_eq!(verdict(&hot, true), Err(expected.to_owned()));
+        };
+        let restarted = "hot ended at once (exited 0 after 85 ms) and is being restarted";
+        check(Status::Starting, "exited", "exited 0 after 85 ms, restarting", restarted);
+        check(Status::Starting, "exited", "it has not answered `initialize` yet", restarted);
+        check(
+            Status::Starting,
+            "exited",
+            "exited 0 after 85 ms, restart 2 of 10 in 5 s",
+            "hot ended at once (exited 0 after 85 ms), restart 2 of 10 in 5 s",
+        );
+        check(Status::Starting, "hung", "gave no answer", "hot is not up: gave no answer");
+        check(
+            Status::Waiting,
+            "exited",
+            "its engine is away",
+            "hot is waiting: its engine is away",
+        );
+    }
+
+    #[test]
+    fn only_the_last_lines_are_shown() {
+        assert_eq!(in_lines(&[]), "");
+        let lines: Vec<String> = (1..=7).map(|n| format!("line {n}\u{1b}[0m")).collect();
+        insta::assert_snapshot!(format!("time is down{}", in_lines(&lines)), @"
+        time is down
+        its last words:
+          line 3
+          line 4
+          line 5
+          line 6
+          line 7
+        ");
+    }
+}
