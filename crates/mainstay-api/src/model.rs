@@ -263,6 +263,9 @@ pub struct Described {
     pub server: ServerInfo,
     /// What was done to clients' files.
     pub clients: Vec<ClientReport>,
+    /// Whether it was described like this already, and goes on as it was.
+    #[serde(default)]
+    pub unchanged: bool,
 }
 
 /// The daemon, as `daemon status --json` prints it.

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use mainstay_api::{ApiError, Around, ErrorKind};
-use mainstay_core::{RunId, ServerName, ServerSpec, Wanted};
+use mainstay_core::{RunId, ServerName, ServerSpec, Status, Wanted};
 use mainstay_engine::{Found, News, RunKey, StartError};
 use mainstay_proxy::Outlook;
 use tokio::sync::watch;
@@ -39,7 +39,7 @@ use crate::engines::Home;
 use crate::gateway::{self, Gateway};
 use crate::legacy::Legacy;
 use crate::listen;
-use crate::snapshot;
+use crate::snapshot::{self, Snapshot};
 use crate::store::{StoreError, Stored};
 
 /// Beyond a server's own stop timeout, how long a stop may take until we say so and go on.
@@ -153,13 +153,14 @@ impl Registry {
         })
     }
 
-    /// Describes a server, or several, and turns them on: all or none.
-    pub(crate) async fn describe(
+    /// Describes a server, or several, and turns them on: all or none. Tells of each whether that changed anything; a
+    /// server that is on and described like this already is left alone.
+    pub(crate) async fn apply(
         &self,
         mut specs: Vec<ServerSpec>,
         replace: bool,
         around: &Around,
-    ) -> Result<Vec<ServerName>, ApiError> {
+    ) -> Result<Vec<(ServerName, bool)>, ApiError> {
         for spec in &mut specs {
             spec.validate().map_err(|e| ApiError::new(ErrorKind::Invalid, e.to_string()))?;
             let engine = self.shared.context.engines.of(&spec.workload);
@@ -183,10 +184,13 @@ impl Registry {
         }
         self.shared.context.clients.meet(&specs, around).await?;
         let created_at = clock::wall();
+        let (same, specs): (Vec<ServerSpec>, Vec<ServerSpec>) =
+            specs.into_iter().partition(|spec| self.is_on_like_this(spec));
         let stored: Vec<Stored> =
             specs.into_iter().map(|spec| Stored { spec, wanted: Wanted::On, created_at }).collect();
         self.shared.context.store.put(stored.clone()).await.map_err(|error| refused(&error))?;
         let mut names = Vec::new();
+        names.extend(same.into_iter().map(|spec| (spec.name, false)));
         for server in stored {
             let name = server.spec.name.clone();
             if let Ok(handle) = self.get(&name) {
@@ -198,16 +202,33 @@ impl Registry {
                     let own = Stored { spec, ..server.clone() };
                     send(&handle, Message::Replace(Box::new(own))).await;
                 }
-                let clients = server.spec.clients.clone();
+                let is_off = handle.view.borrow().wanted == Wanted::Off;
                 send(&handle, Message::Replace(Box::new(server))).await;
-                entries::show(handle, &clients).await;
+                if is_off {
+                    send(&handle, Message::Want(Wanted::On)).await;
+                }
+                let is_done = |shown: &Snapshot| {
+                    shown.created_at == created_at && shown.info().status != Status::Stopped
+                };
+                // A driver does it at once; one that has ended shows nothing more.
+                timeout(change::ACKNOWLEDGE, handle.view.clone().wait_for(is_done)).await.ok();
             } else {
                 let last = self.forgotten().remove(&name).unwrap_or_default();
                 self.adopt(server, &Legacy { last, ..Legacy::default() });
             }
-            names.push(name);
+            names.push((name, true));
         }
+        names.sort_unstable();
         Ok(names)
+    }
+
+    /// Whether there is a server with this very description that runs or is about to.
+    fn is_on_like_this(&self, spec: &ServerSpec) -> bool {
+        self.get(&spec.name).is_ok_and(|handle| {
+            let shown = handle.view.borrow();
+            let is_on = shown.wanted == Wanted::On && shown.info().status != Status::Error;
+            is_on && *shown.spec == *spec
+        })
     }
 
     /// Changes are made one at a time, and not when the daemon is ending.

@@ -96,6 +96,19 @@ fn container() -> ServerSpec {
     ServerSpec { workload: Workload::Container(image), ..spec("time") }
 }
 
+impl Registry {
+    /// As [`Registry::apply`], where only the names matter.
+    async fn describe(
+        &self,
+        specs: Vec<ServerSpec>,
+        replace: bool,
+        around: &Around,
+    ) -> Result<Vec<ServerName>, ApiError> {
+        let applied = self.apply(specs, replace, around).await?;
+        Ok(applied.into_iter().map(|(name, _)| name).collect())
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_an_engine_decides_about_a_server_is_stored() {
     let world = World::new();

@@ -15,9 +15,11 @@ impl Service {
         if let Some(named) = &spec.clients.only {
             self.context.clients.need(&Vec::from_iter(named.clone()), around).await?;
         }
-        let names = self.registry.describe(vec![spec], replace, around).await?;
+        let described = self.registry.apply(vec![spec], replace, around).await?;
+        let names: Vec<_> = described.iter().map(|(name, _)| name.clone()).collect();
         let clients = self.registry.register(&names).await;
-        Ok(Described { server: self.info(&names[0])?, clients })
+        let unchanged = described.iter().all(|(_, changed)| !changed);
+        Ok(Described { server: self.info(&names[0])?, clients, unchanged })
     }
 
     pub(super) async fn import(
@@ -26,14 +28,15 @@ impl Service {
         replace: bool,
         around: &Around,
     ) -> Result<Vec<Outcome>, ApiError> {
-        let names = self.registry.describe(specs, replace, around).await?;
+        let described = self.registry.apply(specs, replace, around).await?;
+        let names: Vec<_> = described.iter().map(|(name, _)| name.clone()).collect();
         let mut reports = self.registry.register(&names).await;
-        let outcome = |name| {
+        let outcome = |(name, changed)| {
             let status = self.info(&name).ok().map(|info| info.status);
             let clients = reports.extract_if(.., |report| report.server == name).collect();
-            Outcome { name, changed: true, status, clients }
+            Outcome { name, changed, status, clients }
         };
-        Ok(names.into_iter().map(outcome).collect())
+        Ok(described.into_iter().map(outcome).collect())
     }
 
     /// A report with what only clients' files tell.

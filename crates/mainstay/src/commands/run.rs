@@ -1,6 +1,7 @@
 //! `mainstay run`
 
 mod args;
+mod changes;
 mod container;
 mod describe;
 
@@ -8,18 +9,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mainstay_api::{ClientReport, Described, Request, ServerInfo};
-use mainstay_core::{EngineKind, ServerName, Status, Workload};
+use mainstay_core::{EngineKind, OnStop, ServerName, ServerSpec, Status, Workload};
 use mainstay_daemon::discover::Disk;
 
 pub(crate) use self::args::Args;
-use self::args::OnStopName;
+use self::changes::changes;
 use self::container::mount_warnings;
 use self::describe::spec_from;
 use super::readiness::{self, Wait, Waited};
 use crate::clients;
 use crate::context::Context;
 use crate::engine_host;
-use crate::error::CliError;
+use crate::error::{CliError, Exit};
 use crate::images::ask_with_images;
 use crate::ui::paint;
 
@@ -28,16 +29,21 @@ const WATCH: Duration = Duration::from_secs(3);
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let files = args.env_file.iter().map(|file| read_env_file(file)).collect::<Result<_, _>>()?;
-    let mut spec = spec_from(&args, &ctx.caller, files)?;
+    let old = if args.replace { present(&args.name, ctx).await? } else { None };
+    let mut spec = spec_from(&args, &ctx.caller, files, old.as_ref())?;
     engine_host::settle(&mut spec, &ctx.caller, &Disk)?;
     let name = spec.name.clone();
     let specs = [spec.clone()];
     let around = clients::around(&ctx.caller);
     let only = spec.clients.only.clone();
-    let request = Request::Run { spec: Box::new(spec), replace: args.replace, around };
+    let replace = args.replace || args.reset;
+    let request = Request::Run { spec: Box::new(spec), replace, around };
     let described = ask_with_images(ctx, "asking the daemon", &request, &specs).await?;
-    let Described { server: accepted, clients: reports } = described;
+    let Described { server: accepted, clients: reports, unchanged } = described;
     if !args.json {
+        if let Some(line) = old.map(|old| comparison(&old, &specs[0], unchanged)) {
+            ctx.ui.say(line);
+        }
         // A client that the server names no longer loses its entry.
         let is_wanted =
             |report: &ClientReport| only.as_ref().is_none_or(|only| only.contains(&report.client));
@@ -49,7 +55,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
             ctx.warn_of_listener().await;
         }
     }
-    if let Some(caveat) = caveat(&accepted, args.restart.on_stop) {
+    if let Some(caveat) = caveat(&accepted, specs[0].restart.on_stop) {
         ctx.ui.say(format!("{} {caveat}", paint::odd("warning:")));
     }
     if let Workload::Container(container) = &specs[0].workload {
@@ -67,7 +73,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         watch(&name, accepted, ctx).await?
     };
     let verdict = readiness::verdict(&server, settled);
-    let described = Described { server, clients: reports };
+    let described = Described { server, clients: reports, unchanged };
     if args.json {
         ctx.ui.answer(true, &described, |_| String::new())?;
     }
@@ -93,14 +99,34 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     }
 }
 
+/// The server of that name, if there is one.
+async fn present(name: &ServerName, ctx: &Context) -> Result<Option<ServerSpec>, CliError> {
+    let request = Request::Export { name: Some(name.clone()) };
+    match ctx.ask::<Vec<ServerSpec>>("asking the daemon", &request).await {
+        Ok(specs) => Ok(specs.into_iter().next()),
+        Err(error) if error.exit() == Exit::NoSuchServer => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What a replacement changed.
+fn comparison(old: &ServerSpec, new: &ServerSpec, unchanged: bool) -> String {
+    let name = &new.name;
+    match &changes(old, new)[..] {
+        [] if unchanged => format!("{name} is unchanged, and was not restarted"),
+        [] => format!("{name} is unchanged"),
+        changed => format!("changed: {}", changed.join(", ")),
+    }
+}
+
 /// What was asked for and cannot be had from the engine that was found.
-fn caveat(server: &ServerInfo, on_stop: OnStopName) -> Option<String> {
+fn caveat(server: &ServerInfo, on_stop: OnStop) -> Option<String> {
     let (name, engine) = (&server.name, server.engine.as_str());
     match on_stop {
-        OnStopName::Respect if engine == EngineKind::Podman.as_str() => Some(format!(
+        OnStop::Respect if engine == EngineKind::Podman.as_str() => Some(format!(
             "Podman does not tell a stop from an exit: {name} is started again after both"
         )),
-        OnStopName::Respect | OnStopName::Restart => None,
+        OnStop::Respect | OnStop::Restart => None,
     }
 }
 
@@ -136,12 +162,12 @@ mod tests {
             engine.clone_into(&mut time.engine);
             caveat(&time, on_stop)
         };
-        let told = on("podman", OnStopName::Respect).unwrap();
+        let told = on("podman", OnStop::Respect).unwrap();
         assert_eq!(
             told,
             "Podman does not tell a stop from an exit: time is started again after both"
         );
-        assert_eq!(on("podman", OnStopName::Restart), None);
-        assert_eq!(on("docker", OnStopName::Respect), None);
+        assert_eq!(on("podman", OnStop::Restart), None);
+        assert_eq!(on("docker", OnStop::Respect), None);
     }
 }

@@ -91,7 +91,9 @@ fn the_help_of_run() {
                                    the one of your environment
           --env-file <FILE>        Give it the variables of a file of KEY=VALUE lines
           --cwd <DIR>              Where it runs [default: the current directory]
-          --replace                Take the place of a server with the same name
+          --replace                Change a server of that name: what is not given stays as it is, the
+                                   command included
+          --reset                  Replace a server of that name; what is not given gets its default
           --wait                   Wait until it is ready or has failed once, as on a terminal
           --json                   Print JSON
       -h, --help                   Print help (see more with '--help')

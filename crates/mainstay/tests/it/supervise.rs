@@ -286,6 +286,32 @@ fn an_http_server_that_forgets_its_sessions_costs_nobody_anything() {
 }
 
 #[test]
+fn a_replacement_keeps_what_is_not_named_and_says_what_it_changed() {
+    let env = TestEnv::new();
+    let first = env.run_server("time", &["-e", "A=old", "--hold", "9s"], &[&fixture()]);
+    let same = env.run(["run", "time", "--replace", "--wait"]);
+    assert_eq!(same.code, 0, "{same}");
+    assert!(same.stderr.contains("time is unchanged, and was not restarted"), "{same}");
+    assert_eq!(env.server("time")["pid"], first["pid"]);
+    assert_eq!(env.json(["run", "time", "--replace", "--json"])["unchanged"], true);
+
+    let changed = env.run(["run", "time", "--replace", "--wait", "-e", "B=new"]);
+    assert_eq!(changed.code, 0, "{changed}");
+    assert!(changed.stderr.contains("changed: env.B\n"), "{changed}");
+    let status = env.json(["status", "time", "--json"]);
+    assert_eq!((&status["env"], &status["proxy"]["hold"]), (&json!(["A", "B"]), &json!("9s")));
+    assert_eq!((&status["command"], &status["generation"]), (&json!([fixture()]), &json!(2)));
+    assert_eq!(env.call("time", "env", r#"{"name": "A"}"#), "old");
+
+    env.ok(["stop", "time"]);
+    env.ok(["run", "time", "--replace", "--wait"]);
+    assert_eq!(env.server("time")["status"], "running", "what was stopped is on again");
+    env.run_server("time", &["--reset"], &[&fixture()]);
+    let status = env.json(["status", "time", "--json"]);
+    assert_eq!((&status["env"], &status["proxy"]["hold"]), (&json!([]), &json!("45s")));
+}
+
+#[test]
 fn a_port_that_is_taken_is_an_error_at_once() {
     let env = TestEnv::new();
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

@@ -24,6 +24,7 @@ use crate::transport::TransportName;
 /// `mainstay run files --image mcp/filesystem -v ~/notes:/notes:ro -- /notes`,
 /// `mainstay run docs --url https://example.com/mcp --header-env authorization=DOCS_TOKEN`
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[command(override_usage = "mainstay run [OPTIONS] <NAME> -- <COMMAND>...\n       \
                             mainstay run [OPTIONS] <NAME> --image <IMAGE> [-- <ARG>...]\n       \
                             mainstay run [OPTIONS] <NAME> --url <URL>")]
@@ -54,9 +55,12 @@ pub(crate) struct Args {
     /// Where it runs [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub(super) cwd: Option<PathBuf>,
-    /// Take the place of a server with the same name
+    /// Change a server of that name: what is not given stays as it is, the command included
     #[arg(long)]
     pub(super) replace: bool,
+    /// Replace a server of that name; what is not given gets its default
+    #[arg(long, conflicts_with = "replace")]
+    pub(super) reset: bool,
     /// Wait until it is ready or has failed once, as on a terminal
     #[arg(long)]
     pub(super) wait: bool,
@@ -130,16 +134,15 @@ pub(super) struct RemoteArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Clients")]
 pub(super) struct ProxyArgs {
-    /// How long a request may wait while it is down; 0s for not at all
-    #[arg(long, value_name = "TIME", default_value = "45s", value_parser = duration)]
-    pub(super) hold: Duration,
+    /// How long a request may wait while it is down; 0s for not at all [default: 45s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) hold: Option<Duration>,
     /// Give each session a process of its own, with stdio
     #[arg(long)]
     pub(super) isolate: bool,
-    /// How long such a process is kept after the last request of its client
-    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = duration,
-          requires = "isolate")]
-    pub(super) isolate_idle: Duration,
+    /// How long such a process is kept after the last request of its client [default: 30m]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) isolate_idle: Option<Duration>,
     /// A tool that may be called twice: its calls are repeated if it stops in between
     #[arg(long, value_name = "TOOL")]
     pub(super) replay: Vec<String>,
@@ -169,38 +172,33 @@ pub(super) struct ClientArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Restarts")]
 pub(super) struct RestartArgs {
-    /// Restarts in a row before it is given up
-    #[arg(long, value_name = "N", default_value = "10")]
-    pub(super) restart_max: u32,
-    /// Delay before the second restart; the first is immediate, the others double it
-    #[arg(long, value_name = "TIME", default_value = "5s",
-          value_parser = duration)]
-    pub(super) restart_initial: Duration,
-    /// The longest delay
-    #[arg(long, value_name = "TIME", default_value = "60s",
-          value_parser = duration)]
-    pub(super) restart_cap: Duration,
-    /// How long it must have been up for its next end to count as a first one
-    #[arg(long, value_name = "TIME", default_value = "30s",
-          value_parser = duration)]
-    pub(super) stable_after: Duration,
-    /// From when on that is counted
-    #[arg(long, value_enum, default_value = "ready")]
-    pub(super) stable_from: StableFromName,
+    /// Restarts in a row before it is given up [default: 10]
+    #[arg(long, value_name = "N")]
+    pub(super) restart_max: Option<u32>,
+    /// Delay before the second restart; the first is immediate, the others double it [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) restart_initial: Option<Duration>,
+    /// The longest delay [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) restart_cap: Option<Duration>,
+    /// How long it must have been up for its next end to count as a first one [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) stable_after: Option<Duration>,
+    /// From when on that is counted [default: ready]
+    #[arg(long, value_enum)]
+    pub(super) stable_from: Option<StableFromName>,
     /// Never start it again
     #[arg(long, conflicts_with = "restart_max")]
     pub(super) no_restart: bool,
-    /// What to do when somebody else stops it; Podman does not tell that from an exit
-    #[arg(long, value_enum, default_value = "restart")]
-    pub(super) on_stop: OnStopName,
-    /// How long it may take to answer `initialize`
-    #[arg(long, value_name = "TIME", default_value = "2m",
-          value_parser = duration)]
-    pub(super) start_timeout: Duration,
-    /// How long it may take to end before it is killed
-    #[arg(long, value_name = "TIME", default_value = "10s",
-          value_parser = duration)]
-    pub(super) stop_timeout: Duration,
+    /// What to do when somebody else stops it; Podman does not tell that from an exit [default: restart]
+    #[arg(long, value_enum)]
+    pub(super) on_stop: Option<OnStopName>,
+    /// How long it may take to answer `initialize` [default: 2m]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) start_timeout: Option<Duration>,
+    /// How long it may take to end before it is killed [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) stop_timeout: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -1,26 +1,24 @@
 //! From arguments to a server in a container.
 
-use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use mainstay_core::{
-    ContainerSpec, EngineKind, EnvVar, ImageError, ImageRef, Limits, Transport, Volume,
-    VolumeError, human_bytes,
+    ContainerSpec, EngineKind, ImageError, ImageRef, Limits, Volume, VolumeError, human_bytes,
 };
 
 use super::args::{Args, ContainerArgs, EngineName};
-use super::describe::{misfit, no_headers};
+use super::describe::{env_from, misfit, no_headers, transport_from};
 use crate::context::Caller;
 use crate::error::CliError;
 use crate::limits::{Most, memory_text};
 
-/// The container that the arguments describe; how it speaks and its variables are known already.
+/// The container that the arguments describe. What they leave out is as `old` says, or else the default.
 pub(super) fn container_from(
     args: &Args,
     image: &ImageRef,
     caller: &Caller,
-    env: BTreeMap<String, EnvVar>,
-    transport: Transport,
+    env_files: Vec<(PathBuf, String)>,
+    old: Option<&ContainerSpec>,
 ) -> Result<ContainerSpec, CliError> {
     if args.cwd.is_some() {
         return Err(misfit(
@@ -30,21 +28,25 @@ pub(super) fn container_from(
     }
     no_headers(args)?;
     let given = &args.container;
+    let old = old.cloned().unwrap_or_else(|| ContainerSpec::new(image.clone()));
+    let engine = given.engine.map(|engine| match engine {
+        EngineName::Docker => EngineKind::Docker,
+        EngineName::Podman => EngineKind::Podman,
+    });
     let volumes = given.volume.iter().map(|flag| volume_from(flag, caller));
+    let volumes: Vec<Volume> = volumes.collect::<Result<_, _>>()?;
     Ok(ContainerSpec {
         image: image.clone(),
-        args: args.command.clone(),
-        engine: given.engine.map(|engine| match engine {
-            EngineName::Docker => EngineKind::Docker,
-            EngineName::Podman => EngineKind::Podman,
-        }),
-        host: None,
-        env,
-        volumes: volumes.collect::<Result<_, _>>()?,
-        network: given.network.clone(),
-        user: given.user.clone(),
-        limits: limits_from(given),
-        transport,
+        env: env_from(args, caller, env_files, Some(&old.env))?,
+        transport: transport_from(args, Some(&old.transport))?,
+        limits: limits_from(given, &old.limits),
+        args: if args.command.is_empty() { old.args } else { args.command.clone() },
+        // An engine of another kind is elsewhere.
+        host: old.host.filter(|_| engine.is_none() || engine == old.engine),
+        engine: engine.or(old.engine),
+        volumes: if volumes.is_empty() { old.volumes } else { volumes },
+        network: given.network.clone().or(old.network),
+        user: given.user.clone().or(old.user),
     })
 }
 
@@ -117,15 +119,17 @@ pub(super) fn no_container(args: &ContainerArgs) -> Result<(), CliError> {
     }
 }
 
-fn limits_from(args: &ContainerArgs) -> Limits {
-    let default = Limits::default();
+fn limits_from(args: &ContainerArgs, old: &Limits) -> Limits {
     Limits {
-        memory: args.memory.map_or(default.memory, |Most(memory)| memory),
-        pids: args.pids_limit.map_or(default.pids, |Most(pids)| pids),
-        cap_add: args.cap_add.iter().cloned().collect(),
-        new_privileges: args.allow_new_privileges,
-        read_only: args.read_only,
-        init: !args.no_init,
+        memory: args.memory.map_or(old.memory, |Most(memory)| memory),
+        pids: args.pids_limit.map_or(old.pids, |Most(pids)| pids),
+        cap_add: match &args.cap_add[..] {
+            [] => old.cap_add.clone(),
+            given => given.iter().cloned().collect(),
+        },
+        new_privileges: args.allow_new_privileges || old.new_privileges,
+        read_only: args.read_only || old.read_only,
+        init: old.init && !args.no_init,
     }
 }
 
@@ -179,7 +183,7 @@ fn without_dots(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use mainstay_core::{ServerSpec, Workload};
+    use mainstay_core::{ServerSpec, Transport, Workload};
 
     use super::super::describe::tests::spec;
     use super::*;

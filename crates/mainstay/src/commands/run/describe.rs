@@ -18,29 +18,21 @@ use crate::error::CliError;
 use crate::limits::Most;
 use crate::transport::{Mismatch, TransportName};
 
-/// The server that the arguments describe; the files of variables have been read already.
+/// The server that the arguments describe; the files of variables have been read already. What they leave out is as
+/// `old` says, or else the default.
 pub(super) fn spec_from(
     args: &Args,
     caller: &Caller,
     env_files: Vec<(PathBuf, String)>,
+    old: Option<&ServerSpec>,
 ) -> Result<ServerSpec, CliError> {
     no_stray(args)?;
-    let workload = match (&args.remote.url, &args.container.image) {
-        (Some(_), Some(_)) => {
-            return Err(misfit(
-                "a server either runs in a container or is reached at a --url",
-                "leave out one of the two",
-            ));
-        }
-        (Some(url), None) => Workload::Remote(remote_from(args, url, caller)?),
-        (None, Some(image)) => {
-            let env = env_from(args, caller, env_files)?;
-            let transport = transport_from(args)?;
-            Workload::Container(container_from(args, image, caller, env, transport)?)
-        }
-        (None, None) => Workload::Process(process_from(args, caller, env_files)?),
-    };
-    if args.proxy.isolate && workload.local_transport() != Some(&Transport::Stdio) {
+    let workload = workload_from(args, caller, env_files, old.map(|old| &old.workload))?;
+    let proxy = proxy_from(&args.proxy, old.map(|old| &old.proxy));
+    if args.proxy.isolate_idle.is_some() && !proxy.isolate {
+        return Err(misfit("--isolate-idle is for servers with --isolate", "add `--isolate`"));
+    }
+    if proxy.isolate && workload.local_transport() != Some(&Transport::Stdio) {
         return Err(misfit(
             "--isolate is for servers that speak stdio",
             "leave it out: a server that speaks HTTP tells its sessions apart itself",
@@ -49,9 +41,9 @@ pub(super) fn spec_from(
     let spec = ServerSpec {
         name: args.name.clone(),
         workload,
-        restart: policy_from(&args.restart),
-        proxy: proxy_from(&args.proxy),
-        clients: clients_from(&args.clients),
+        restart: policy_from(&args.restart, old.map(|old| &old.restart)),
+        proxy,
+        clients: clients_from(&args.clients, old.map(|old| &old.clients)),
     };
     match (spec.validate(), args.container.memory) {
         (Ok(()), _) => Ok(spec),
@@ -59,6 +51,42 @@ pub(super) fn spec_from(
             Err(too_little_memory(limit))
         }
         (Err(error), _) => Err(CliError::usage(error.to_string())),
+    }
+}
+
+/// What is run. Without a command, an image and a URL, that stays as it is.
+fn workload_from(
+    args: &Args,
+    caller: &Caller,
+    env_files: Vec<(PathBuf, String)>,
+    old: Option<&Workload>,
+) -> Result<Workload, CliError> {
+    let is_unnamed = args.command.is_empty();
+    match (&args.remote.url, &args.container.image, old) {
+        (Some(_), Some(_), _) => Err(misfit(
+            "a server either runs in a container or is reached at a --url",
+            "leave out one of the two",
+        )),
+        (Some(url), None, Some(Workload::Remote(old))) => {
+            Ok(Workload::Remote(remote_from(args, url, caller, Some(old))?))
+        }
+        (Some(url), None, _) => Ok(Workload::Remote(remote_from(args, url, caller, None)?)),
+        (None, None, Some(Workload::Remote(old))) if is_unnamed => {
+            Ok(Workload::Remote(remote_from(args, &old.url, caller, Some(old))?))
+        }
+        (None, Some(image), Some(Workload::Container(old))) => {
+            Ok(Workload::Container(container_from(args, image, caller, env_files, Some(old))?))
+        }
+        (None, Some(image), _) => {
+            Ok(Workload::Container(container_from(args, image, caller, env_files, None)?))
+        }
+        (None, None, Some(Workload::Container(old))) if is_unnamed => {
+            Ok(Workload::Container(container_from(args, &old.image, caller, env_files, Some(old))?))
+        }
+        (None, None, Some(Workload::Process(old))) => {
+            Ok(Workload::Process(process_from(args, caller, env_files, Some(old))?))
+        }
+        (None, None, _) => Ok(Workload::Process(process_from(args, caller, env_files, None)?)),
     }
 }
 
@@ -77,9 +105,12 @@ fn process_from(
     args: &Args,
     caller: &Caller,
     env_files: Vec<(PathBuf, String)>,
+    old: Option<&ProcessSpec>,
 ) -> Result<ProcessSpec, CliError> {
     no_container(&args.container)?;
-    if args.command.is_empty() {
+    let same = old.filter(|old| args.command.is_empty() || args.command == old.command);
+    let command = same.map_or(&args.command, |old| &old.command).clone();
+    if command.is_empty() {
         return Err(misfit(
             "there is nothing to run",
             "give a command after `--`, the --image of a container, or the --url of a server that \
@@ -88,15 +119,24 @@ fn process_from(
     }
     no_headers(args)?;
     Ok(ProcessSpec {
-        command: args.command.clone(),
-        cwd: caller.absolute(args.cwd.as_deref().unwrap_or(Path::new(".")))?,
-        env: env_from(args, caller, env_files)?,
-        path: caller.search_path(),
-        transport: transport_from(args)?,
+        command,
+        cwd: match (&args.cwd, old) {
+            (None, Some(old)) => old.cwd.clone(),
+            (given, _) => caller.absolute(given.as_deref().unwrap_or(Path::new(".")))?,
+        },
+        env: env_from(args, caller, env_files, old.map(|old| &old.env))?,
+        // Another command is looked for where the caller finds it.
+        path: same.map_or_else(|| caller.search_path(), |old| old.path.clone()),
+        transport: transport_from(args, old.map(|old| &old.transport))?,
     })
 }
 
-fn remote_from(args: &Args, url: &RemoteUrl, caller: &Caller) -> Result<RemoteSpec, CliError> {
+fn remote_from(
+    args: &Args,
+    url: &RemoteUrl,
+    caller: &Caller,
+    old: Option<&RemoteSpec>,
+) -> Result<RemoteSpec, CliError> {
     if !args.command.is_empty() {
         return Err(misfit(
             "a server is either run by a command or reached at a --url",
@@ -117,7 +157,9 @@ fn remote_from(args: &Args, url: &RemoteUrl, caller: &Caller) -> Result<RemoteSp
             "leave them out: the --url says everything, and headers are given with --header-env",
         ));
     }
-    Ok(RemoteSpec { url: url.clone(), headers: headers_from(&args.remote, caller)? })
+    let mut headers = old.map(|old| old.headers.clone()).unwrap_or_default();
+    headers.extend(headers_from(&args.remote, caller)?);
+    Ok(RemoteSpec { url: url.clone(), headers })
 }
 
 /// Refuses what is for servers that run elsewhere only.
@@ -174,13 +216,14 @@ fn header(flag: &str, key: &str, value: &str) -> Result<(HeaderName, HeaderValue
     parsed.map_err(|error| CliError::usage(format!("{flag} {key}: {error}")))
 }
 
-/// Flags win over files, later ones over earlier ones.
-fn env_from(
+/// Flags win over files, later ones over earlier ones, and all of them over what was there.
+pub(super) fn env_from(
     args: &Args,
     caller: &Caller,
     files: Vec<(PathBuf, String)>,
+    old: Option<&BTreeMap<String, EnvVar>>,
 ) -> Result<BTreeMap<String, EnvVar>, CliError> {
-    let mut env = BTreeMap::new();
+    let mut env = old.cloned().unwrap_or_default();
     for (file, text) in files {
         env.extend(environment::from_file(&file, &text)?);
     }
@@ -190,9 +233,17 @@ fn env_from(
     Ok(env)
 }
 
-fn transport_from(args: &Args) -> Result<Transport, CliError> {
-    let name = args.transport.unwrap_or_default();
-    let transport = name.with(args.target_port, args.path.as_deref());
+pub(super) fn transport_from(args: &Args, old: Option<&Transport>) -> Result<Transport, CliError> {
+    let (old_name, old_port, old_path) = match old {
+        Some(Transport::StreamableHttp { port, path }) => {
+            (TransportName::StreamableHttp, Some(*port), Some(path.as_str()))
+        }
+        Some(Transport::Stdio) | None => (TransportName::Stdio, None, None),
+    };
+    let name = args.transport.unwrap_or(old_name);
+    let (old_port, old_path) = if name == old_name { (old_port, old_path) } else { (None, None) };
+    let path = args.path.as_deref().or(old_path);
+    let transport = name.with(args.target_port.or(old_port), path);
     transport.map_err(|mismatch| match mismatch {
         Mismatch::NotHttp => CliError::Usage {
             message: "--target-port and --path are for servers that speak HTTP".to_owned(),
@@ -202,41 +253,47 @@ fn transport_from(args: &Args) -> Result<Transport, CliError> {
     })
 }
 
-fn policy_from(args: &RestartArgs) -> RestartPolicy {
+fn policy_from(args: &RestartArgs, old: Option<&RestartPolicy>) -> RestartPolicy {
+    let old = old.cloned().unwrap_or_default();
     RestartPolicy {
-        max: if args.no_restart { 0 } else { args.restart_max },
-        initial: args.restart_initial,
-        cap: args.restart_cap,
-        stable_after: args.stable_after,
-        stable_from: match args.stable_from {
+        max: if args.no_restart { 0 } else { args.restart_max.unwrap_or(old.max) },
+        initial: args.restart_initial.unwrap_or(old.initial),
+        cap: args.restart_cap.unwrap_or(old.cap),
+        stable_after: args.stable_after.unwrap_or(old.stable_after),
+        stable_from: args.stable_from.map_or(old.stable_from, |from| match from {
             StableFromName::Ready => StableFrom::Ready,
             StableFromName::Start => StableFrom::Start,
-        },
-        on_stop: match args.on_stop {
+        }),
+        on_stop: args.on_stop.map_or(old.on_stop, |on_stop| match on_stop {
             OnStopName::Restart => OnStop::Restart,
             OnStopName::Respect => OnStop::Respect,
-        },
-        start_timeout: args.start_timeout,
-        stop_timeout: args.stop_timeout,
+        }),
+        start_timeout: args.start_timeout.unwrap_or(old.start_timeout),
+        stop_timeout: args.stop_timeout.unwrap_or(old.stop_timeout),
     }
 }
 
-fn proxy_from(args: &ProxyArgs) -> ProxySettings {
+fn proxy_from(args: &ProxyArgs, old: Option<&ProxySettings>) -> ProxySettings {
+    let old = old.cloned().unwrap_or_default();
     ProxySettings {
-        hold: args.hold,
-        isolate: args.isolate,
-        isolate_idle: args.isolate_idle,
-        replay: args.replay.iter().cloned().collect(),
-        port: args.port,
-        quiet_restart: args.quiet_restart,
+        hold: args.hold.unwrap_or(old.hold),
+        isolate: args.isolate || old.isolate,
+        isolate_idle: args.isolate_idle.unwrap_or(old.isolate_idle),
+        replay: match &args.replay[..] {
+            [] => old.replay,
+            given => given.iter().cloned().collect(),
+        },
+        port: args.port.or(old.port),
+        quiet_restart: args.quiet_restart || old.quiet_restart,
     }
 }
 
-fn clients_from(args: &ClientArgs) -> ClientSettings {
-    let named = args.no_clients || !args.only.is_empty();
+fn clients_from(args: &ClientArgs, old: Option<&ClientSettings>) -> ClientSettings {
+    let old = old.cloned().unwrap_or_default();
+    let is_named = args.no_clients || !args.only.is_empty();
     ClientSettings {
-        only: named.then(|| args.only.iter().cloned().collect()),
-        refresh: args.refresh,
+        only: if is_named { Some(args.only.iter().cloned().collect()) } else { old.only },
+        refresh: args.refresh.or(old.refresh),
     }
 }
 
@@ -262,12 +319,22 @@ pub(super) mod tests {
         described(&args).map_err(|error| error.to_string())
     }
 
+    /// The server that results from these arguments with `--replace`.
+    fn replaced(old: &ServerSpec, line: &str) -> Result<ServerSpec, String> {
+        let words = std::iter::once("run").chain(line.split(' '));
+        let Line { args } = Line::try_parse_from(words).map_err(|error| error.to_string())?;
+        let env = [("PATH", "/elsewhere"), ("TOKEN", "new")];
+        let env = env.map(|(k, v)| (k.into(), v.into())).into();
+        let caller = Caller { env, cwd: Some("/other".into()) };
+        spec_from(&args, &caller, Vec::new(), Some(old)).map_err(|error| error.to_string())
+    }
+
     fn described(args: &Args) -> Result<ServerSpec, CliError> {
         let env = [("PATH", "/bin"), ("TOKEN", "hush"), ("HOME", "/home/me")];
         let env = env.map(|(k, v)| (k.into(), v.into())).into();
         let caller = Caller { env, cwd: Some("/project".into()) };
         let files = vec![("f.env".into(), "A=file\nB=file".to_owned())];
-        spec_from(args, &caller, files)
+        spec_from(args, &caller, files, None)
     }
 
     /// Why a command line that parses describes nothing.
@@ -325,6 +392,49 @@ pub(super) mod tests {
             stop_timeout: secs(5),
         };
         assert_eq!(spec.restart, expected);
+    }
+
+    #[test]
+    fn a_replacement_keeps_whatever_is_not_named() {
+        let olds = [
+            "a -e TOKEN --cwd sub --restart-max 3 --stable-from start --on-stop respect --hold 1s --isolate \
+             --replay x --port 9000 --quiet-restart --client zed --refresh never -- serve --fast",
+            "a --transport streamable-http --target-port 80 --path /x --start-timeout 9s -- serve",
+            "a --image web:1 --engine podman -v data:/data --network host --user 1 --memory 2g --pids-limit none \
+             --cap-add CHOWN --allow-new-privileges --read-only --no-init -e TOKEN -- --fast",
+            "a --url https://h/mcp --header X=1 --header-env Authorization=TOKEN",
+        ];
+        for line in olds {
+            let old = spec(line).unwrap();
+            assert_eq!(replaced(&old, "a").unwrap(), old, "{line}");
+            let held = replaced(&old, "a --hold 7s").unwrap();
+            let proxy = ProxySettings { hold: Duration::from_secs(7), ..old.proxy.clone() };
+            assert_eq!(held, ServerSpec { proxy, ..old }, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_replacement_changes_what_is_named() {
+        let old =
+            spec("a -e TOKEN --transport streamable-http --target-port 80 --path /x -- serve")
+                .unwrap();
+        let new = replaced(&old, "a -e TOKEN -e C=3 --target-port 81 -- other").unwrap();
+        let new = process(&new);
+        assert_eq!(
+            (&*new.command, new.cwd.as_path()),
+            (&["other".to_owned()][..], Path::new("/project"))
+        );
+        assert_eq!(new.path.as_deref(), Some("/elsewhere"), "another command is looked for now");
+        assert_eq!(new.transport, Transport::StreamableHttp { port: 81, path: "/x".to_owned() });
+        let env: Vec<_> =
+            new.env.iter().map(|(key, value)| (key.as_str(), value.reveal())).collect();
+        assert_eq!(env, [("A", "file"), ("B", "file"), ("C", "3"), ("TOKEN", "new")]);
+        let stdio = replaced(&old, "a --transport stdio").unwrap();
+        assert_eq!(process(&stdio).transport, Transport::Stdio);
+        let far = replaced(&old, "a --url http://h/").unwrap();
+        assert!(matches!(far.workload, Workload::Remote(_)), "{far:?}");
+        let wrong = replaced(&old, "a --isolate-idle 1m").unwrap_err();
+        assert_eq!(wrong, "--isolate-idle is for servers with --isolate");
     }
 
     #[test]

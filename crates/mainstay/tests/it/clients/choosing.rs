@@ -46,7 +46,7 @@ fn a_server_may_have_clients_of_its_own_or_none() {
     env.run_server("web", &[], &[&fixture()]);
     assert!(vscode.text().contains("/web/mcp") && !cursor.text().contains("/web/mcp"));
 
-    env.run_server("time", &["--replace"], &[&fixture()]);
+    env.run_server("time", &["--reset"], &[&fixture()]);
     assert!(vscode.text().contains("/time/mcp"));
     assert_eq!((cursor.text(), cline.text()), (CURSOR.text.to_owned(), CLINE.text.to_owned()));
     env.ok(["rm", "--all"]);
