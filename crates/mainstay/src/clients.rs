@@ -71,6 +71,7 @@ pub(crate) mod tests {
             workload: Workload::Remote(RemoteSpec {
                 url: "https://example.com/mcp".parse().unwrap(),
                 headers: std::collections::BTreeMap::new(),
+                variables: std::collections::BTreeMap::new(),
             }),
             restart: RestartPolicy::default(),
             proxy: ProxySettings::default(),

@@ -34,7 +34,7 @@ mod write;
 
 use mainstay_core::{ServerName, ServerSpec, SpecError, Workload};
 
-use self::read::{File, Head};
+use self::read::{File, Head, Values};
 use crate::context::Caller;
 
 const VERSION: u32 = 1;
@@ -74,8 +74,13 @@ pub(crate) fn write(specs: &[ServerSpec]) -> String {
     text
 }
 
-/// The servers of a file, each of them valid. Variables come from the caller's environment.
-pub(crate) fn read(text: &str, caller: &Caller) -> Result<Vec<ServerSpec>, ReadError> {
+/// The servers of a file, each of them valid. Variables come from the caller's environment; what the file leaves out
+/// because it may be a secret comes from those of the servers `held` that are replaced.
+pub(crate) fn read(
+    text: &str,
+    caller: &Caller,
+    held: &[ServerSpec],
+) -> Result<Vec<ServerSpec>, ReadError> {
     let Head { version } = toml::from_str(text)?;
     if version != VERSION {
         return Err(ReadError::Version(version));
@@ -84,7 +89,8 @@ pub(crate) fn read(text: &str, caller: &Caller) -> Result<Vec<ServerSpec>, ReadE
     let mut unset = Vec::new();
     let mut specs = Vec::new();
     for (name, server) in file.servers {
-        let spec = server.into_spec(name, caller, &mut unset)?;
+        let held = held.iter().find(|held| held.name == name).map(|held| &held.workload);
+        let spec = server.into_spec(name, &mut Values { caller, held, unset: &mut unset })?;
         spec.validate()?;
         refuse_placeholder(&spec)?;
         specs.push(spec);

@@ -146,7 +146,11 @@ mod tests {
         let http = &process(http_at.clone());
         let container = &container(http_at);
         let url = "http://127.0.0.1/mcp".parse().unwrap();
-        let remote = &Workload::Remote(RemoteSpec { url, headers: BTreeMap::new() });
+        let remote = &Workload::Remote(RemoteSpec {
+            url,
+            headers: BTreeMap::new(),
+            variables: BTreeMap::new(),
+        });
         for workload in [stdio, http, container, remote] {
             assert_eq!(check(workload, |_| ()), "fine");
         }

@@ -16,6 +16,9 @@ pub struct RemoteSpec {
     /// What every request carries besides its own headers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<HeaderName, HeaderValue>,
+    /// The variables of the user's environment that values of headers came from, for `export`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<HeaderName, String>,
 }
 
 /// The URL of an MCP endpoint: http or https, with a host, and without user, password and fragment.

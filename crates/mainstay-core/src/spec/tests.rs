@@ -33,6 +33,7 @@ fn remote() -> ServerSpec {
     spec_of(Workload::Remote(RemoteSpec {
         url: "https://example.com/mcp".parse().unwrap(),
         headers: BTreeMap::from([authorization]),
+        variables: BTreeMap::new(),
     }))
 }
 

@@ -66,7 +66,8 @@ async fn a_server_that_runs_elsewhere_is_not_for_this_engine() {
     let engine = processes.open();
     let url = "https://example.com/mcp".parse().unwrap();
     let mut spec = processes.shell("far", "");
-    spec.workload = Workload::Remote(RemoteSpec { url, headers: BTreeMap::new() });
+    spec.workload =
+        Workload::Remote(RemoteSpec { url, headers: BTreeMap::new(), variables: BTreeMap::new() });
     let refused = StartError::OtherEngine { engine: "remote" }.to_string();
     assert_eq!(engine.prepare(&spec).await.unwrap_err().to_string(), refused);
     let error = engine.start(&first_run(&spec), &spec).await.unwrap_err();

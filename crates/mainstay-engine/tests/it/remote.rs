@@ -12,7 +12,8 @@ use mainstay_testkit::samples::{key, spec};
 
 fn remote() -> ServerSpec {
     let url = "https://example.com/mcp".parse().unwrap();
-    let workload = Workload::Remote(RemoteSpec { url, headers: BTreeMap::new() });
+    let workload =
+        Workload::Remote(RemoteSpec { url, headers: BTreeMap::new(), variables: BTreeMap::new() });
     ServerSpec { workload, ..spec("api") }
 }
 

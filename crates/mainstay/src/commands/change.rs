@@ -53,6 +53,8 @@ pub(crate) enum Change {
     Stop,
     Restart,
     Remove,
+    /// Servers of a file were described.
+    Import,
 }
 
 pub(crate) async fn run(change: Change, args: Args, ctx: &mut Context) -> Result<(), CliError> {
@@ -115,7 +117,7 @@ async fn ask(
 ) -> Result<Vec<Outcome>, CliError> {
     let which = servers.into();
     let (waiting, request) = match change {
-        Change::Start => ("starting", Request::Start { which }),
+        Change::Start | Change::Import => ("starting", Request::Start { which }),
         Change::Stop => ("stopping", Request::Stop { which }),
         Change::Restart => ("restarting", Request::Restart { which }),
         Change::Remove => ("removing", Request::Remove { which }),
@@ -154,9 +156,10 @@ fn line(change: Change, outcome: &Outcome) -> String {
     let Some(status) = *status else { return format!("{name} is removed") };
     let shown = |status: Status| paint::status(status)(status.as_str());
     match (change, changed) {
+        (Change::Import, false) => format!("{name} is unchanged"),
         (Change::Restart, _) => format!("{name} is being restarted"),
         (_, false) => format!("{name} is {} already", shown(status)),
-        (Change::Start, true) => format!("{name} is {}", shown(Status::Starting)),
+        (Change::Start | Change::Import, true) => format!("{name} is {}", shown(Status::Starting)),
         (Change::Stop | Change::Remove, true) => format!("{name} is {}", shown(status)),
     }
 }
@@ -183,6 +186,8 @@ mod tests {
         check(C::Stop, false, Some(Status::Stopped), "time is stopped already");
         check(C::Restart, true, Some(Status::Stopping), "time is being restarted");
         check(C::Restart, true, Some(Status::Starting), "time is being restarted");
+        check(C::Import, true, Some(Status::Starting), "time is starting");
+        check(C::Import, false, Some(Status::Running), "time is unchanged");
         check(C::Remove, true, None, "time is removed");
         check(C::Remove, true, Some(Status::Removing), "time is removing");
     }

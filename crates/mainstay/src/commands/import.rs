@@ -4,6 +4,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use mainstay_api::{Outcome, Request};
+use mainstay_core::ServerSpec;
 use mainstay_daemon::discover::Disk;
 
 use super::change::{self, Change};
@@ -12,7 +13,7 @@ use crate::context::Context;
 use crate::engine_host;
 use crate::error::CliError;
 use crate::images::ask_with_images;
-use crate::servers_file;
+use crate::servers_file::{self, ReadError};
 
 /// Run the servers of a TOML file, all or none
 ///
@@ -22,7 +23,7 @@ use crate::servers_file;
 pub(crate) struct Args {
     /// The file; `-` reads standard input
     file: PathBuf,
-    /// Take the place of servers with the same names
+    /// Take the place of servers with the same names; their secrets that the file leaves out are kept
     #[arg(long)]
     replace: bool,
     /// Print JSON
@@ -32,17 +33,26 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let text = read(&args.file)?;
-    let mut specs = servers_file::read(&text, &ctx.caller).map_err(|error| CliError::Failed {
+    let refused = |error: ReadError| CliError::Failed {
         message: format!("`{}` cannot be imported: {error}", args.file.display()),
         help: error.help(),
-    })?;
+    };
+    let mut specs = match servers_file::read(&text, &ctx.caller, &[]) {
+        // Mainstay may hold what the file leaves out. A file that is refused anyway must not start a daemon.
+        Ok(_) | Err(ReadError::Unset(_) | ReadError::Server { .. }) if args.replace => {
+            let held: Vec<ServerSpec> =
+                ctx.ask("asking the daemon", &Request::Export { name: None }).await?;
+            servers_file::read(&text, &ctx.caller, &held).map_err(refused)?
+        }
+        read => read.map_err(refused)?,
+    };
     for spec in &mut specs {
         engine_host::settle(spec, &ctx.caller, &Disk)?;
     }
     let around = clients::around(&ctx.caller);
     let request = Request::Import { specs: specs.clone(), replace: args.replace, around };
     let outcomes: Vec<Outcome> = ask_with_images(ctx, "importing", &request, &specs).await?;
-    change::tell(Change::Start, args.json, &outcomes, ctx)?;
+    change::tell(Change::Import, args.json, &outcomes, ctx)?;
     let reports = outcomes.iter().flat_map(|outcome| &outcome.clients);
     if !args.json {
         clients::say_none_chosen(&specs, reports, ctx).await;

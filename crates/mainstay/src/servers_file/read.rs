@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use mainstay_clients::Client;
 use mainstay_core::{
-    ClientSettings, ContainerSpec, EngineKind, EnvVar, HeaderName, ImageRef, OnStop, ProcessSpec,
-    ProxySettings, RefreshMode, RemoteSpec, RemoteUrl, RestartPolicy, ServerName, ServerSpec,
-    StableFrom, Transport, Volume, Workload,
+    ClientSettings, ContainerSpec, EngineKind, EnvVar, HeaderName, HeaderValue, ImageRef, OnStop,
+    ProcessSpec, ProxySettings, RefreshMode, RemoteSpec, RemoteUrl, RestartPolicy, ServerName,
+    ServerSpec, StableFrom, Transport, Volume, Workload,
 };
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
 
 use super::ReadError;
 use super::limits::RawLimits;
+use super::redact;
 use crate::context::Caller;
 use crate::text;
 use crate::transport::{Mismatch, TransportName};
@@ -109,8 +110,7 @@ impl Server {
     pub(super) fn into_spec(
         mut self,
         name: ServerName,
-        caller: &Caller,
-        unset: &mut Vec<String>,
+        values: &mut Values<'_>,
     ) -> Result<ServerSpec, ReadError> {
         let (restart, proxy) = (self.restart.policy(), self.proxy.settings());
         let only = self.clients.take();
@@ -118,25 +118,21 @@ impl Server {
             only: only.map(|ids| ids.into_iter().map(|ClientId(id)| id.to_owned()).collect()),
             refresh: self.refresh,
         };
-        match self.into_workload(caller, unset) {
+        match self.into_workload(values) {
             Ok(workload) => Ok(ServerSpec { name, workload, restart, proxy, clients }),
             Err(problem) => Err(ReadError::Server { name, problem }),
         }
     }
 
-    fn into_workload(
-        mut self,
-        caller: &Caller,
-        unset: &mut Vec<String>,
-    ) -> Result<Workload, String> {
+    fn into_workload(mut self, values: &mut Values<'_>) -> Result<Workload, String> {
         match (self.command.take(), self.image.take(), self.url.take()) {
             (Some(command), None, None) => {
-                self.into_process(command, caller, unset).map(Workload::Process)
+                self.into_process(command, values).map(Workload::Process)
             }
             (None, Some(image), None) => {
-                self.into_container(image, caller, unset).map(Workload::Container)
+                self.into_container(image, values).map(Workload::Container)
             }
-            (None, None, Some(url)) => self.into_remote(url, caller, unset).map(Workload::Remote),
+            (None, None, Some(url)) => self.into_remote(url, values).map(Workload::Remote),
             (Some(_), Some(_), _) => Err("it has both a `command` and an `image`".to_owned()),
             (Some(_), _, Some(_)) => Err("it has both a `command` and a `url`".to_owned()),
             (_, Some(_), Some(_)) => Err("it has both an `image` and a `url`".to_owned()),
@@ -147,36 +143,57 @@ impl Server {
     fn into_process(
         self,
         command: Vec<String>,
-        caller: &Caller,
-        unset: &mut Vec<String>,
+        values: &mut Values<'_>,
     ) -> Result<ProcessSpec, String> {
         self.check_no_headers()?;
         self.check_no_container()?;
         let transport = self.transport()?;
-        let Some(cwd) = self.cwd.or_else(|| caller.cwd.clone()) else {
+        let Some(cwd) = self.cwd.or_else(|| values.caller.cwd.clone()) else {
             return Err("it names no cwd, and the current directory no longer exists".to_owned());
         };
-        let env = variables(self.env, caller, unset);
-        Ok(ProcessSpec { command, cwd, env, path: caller.search_path(), transport })
+        let env = variables(self.env, values);
+        let Some(Workload::Process(held)) = values.held else {
+            return Ok(ProcessSpec {
+                command,
+                cwd,
+                env,
+                path: values.caller.search_path(),
+                transport,
+            });
+        };
+        let is_same = redact::arguments(&held.command) == command || held.command == command;
+        let (command, path) = if is_same {
+            (held.command.clone(), held.path.clone())
+        } else {
+            (command, values.caller.search_path())
+        };
+        Ok(ProcessSpec { command, cwd, env, path, transport })
     }
 
     fn into_container(
         self,
         image: ImageRef,
-        caller: &Caller,
-        unset: &mut Vec<String>,
+        values: &mut Values<'_>,
     ) -> Result<ContainerSpec, String> {
         self.check_no_headers()?;
         if self.cwd.is_some() {
             return Err("`cwd` needs a `command`".to_owned());
         }
         let transport = self.transport()?;
+        let (mut args, mut host) = (self.args, self.host);
+        if let Some(Workload::Container(held)) = values.held {
+            if redact::arguments(&held.args) == args {
+                args.clone_from(&held.args);
+            }
+            // The usual address is not written.
+            host = host.or_else(|| held.host.clone().filter(|_| held.engine == self.engine));
+        }
         Ok(ContainerSpec {
             image,
-            args: self.args,
+            args,
             engine: self.engine,
-            host: self.host,
-            env: variables(self.env, caller, unset),
+            host,
+            env: variables(self.env, values),
             volumes: self.volumes,
             network: self.network,
             user: self.user,
@@ -187,9 +204,8 @@ impl Server {
 
     fn into_remote(
         self,
-        url: RemoteUrl,
-        caller: &Caller,
-        unset: &mut Vec<String>,
+        mut url: RemoteUrl,
+        values: &mut Values<'_>,
     ) -> Result<RemoteSpec, String> {
         self.check_no_container()?;
         let local = self.cwd.is_some()
@@ -201,14 +217,29 @@ impl Server {
             let problem = "`cwd`, `target-port`, `path`, `env` and `stdio` need a `command`";
             return Err(problem.to_owned());
         }
-        let mut headers = BTreeMap::new();
-        for (name, value) in self.headers {
-            if let Some(value) = value.find(caller, unset) {
-                let value = value.parse().map_err(|error| format!("`headers.{name}`: {error}"))?;
-                headers.insert(name, value);
-            }
+        let held = match values.held {
+            Some(Workload::Remote(held)) => Some(held),
+            Some(Workload::Process(_) | Workload::Container(_)) | None => None,
+        };
+        if let Some(held) = held.filter(|held| redact::url(held.url.as_str()) == url.as_str()) {
+            url = held.url.clone();
         }
-        Ok(RemoteSpec { url, headers })
+        let (mut headers, mut variables) = (BTreeMap::new(), BTreeMap::new());
+        // What opens one server is not for another.
+        let held = held.filter(|held| held.url == url);
+        for (name, value) in self.headers {
+            let known = held.and_then(|held| held.headers.get(&name)).map(HeaderValue::reveal);
+            let variable = value.variable().map(str::to_owned);
+            let Some(value) = values.find(value, known) else { continue };
+            // An export makes up a name for a value that came from no variable.
+            let is_made_up = known == Some(&*value)
+                && held.is_some_and(|held| !held.variables.contains_key(&name));
+            variables
+                .extend(variable.filter(|_| !is_made_up).map(|variable| (name.clone(), variable)));
+            let value = value.parse().map_err(|error| format!("`headers.{name}`: {error}"))?;
+            headers.insert(name, value);
+        }
+        Ok(RemoteSpec { url, headers, variables })
     }
 
     fn check_no_headers(&self) -> Result<(), &'static str> {
@@ -241,28 +272,49 @@ impl Server {
     }
 }
 
-/// The variables of a server; those that are not set are noted.
-fn variables(
-    env: BTreeMap<String, Value>,
-    caller: &Caller,
-    unset: &mut Vec<String>,
-) -> BTreeMap<String, EnvVar> {
-    let found = env
-        .into_iter()
-        .filter_map(|(variable, value)| Some((variable, EnvVar::new(value.find(caller, unset)?))));
-    found.collect()
+impl Value {
+    fn variable(&self) -> Option<&str> {
+        match self {
+            Self::Literal(_) => None,
+            Self::FromEnv(variable) => Some(variable),
+        }
+    }
 }
 
-impl Value {
-    /// The value itself; the name of a variable that holds none is noted.
-    fn find(self, caller: &Caller, unset: &mut Vec<String>) -> Option<String> {
-        match self {
-            Self::Literal(value) => Some(value),
-            Self::FromEnv(variable) => {
-                let found = caller.var(&variable).and_then(|value| value.to_str());
-                let found = found.map(str::to_owned);
+/// The variables of a server; those that are not set are noted.
+fn variables(env: BTreeMap<String, Value>, values: &mut Values<'_>) -> BTreeMap<String, EnvVar> {
+    let held = match values.held {
+        Some(Workload::Process(held)) => Some(&held.env),
+        Some(Workload::Container(held)) => Some(&held.env),
+        Some(Workload::Remote(_)) | None => None,
+    };
+    let mut found = BTreeMap::new();
+    for (variable, value) in env {
+        let held = held.and_then(|held| held.get(&variable)).map(EnvVar::reveal);
+        found.extend(values.find(value, held).map(|value| (variable, EnvVar::new(value))));
+    }
+    found
+}
+
+/// Where values come from that a file only refers to.
+pub(super) struct Values<'a> {
+    pub(super) caller: &'a Caller,
+    /// The server that is replaced.
+    pub(super) held: Option<&'a Workload>,
+    /// Variables that hold no value.
+    pub(super) unset: &'a mut Vec<String>,
+}
+
+impl Values<'_> {
+    /// The value itself, that of the variable, or the one that is held.
+    fn find(&mut self, value: Value, held: Option<&str>) -> Option<String> {
+        match value {
+            Value::Literal(value) => Some(value),
+            Value::FromEnv(variable) => {
+                let set = self.caller.var(&variable).and_then(|value| value.to_str());
+                let found = set.or(held).map(str::to_owned);
                 if found.is_none() {
-                    unset.push(variable);
+                    self.unset.push(variable);
                 }
                 found
             }

@@ -75,6 +75,10 @@ fn specs() -> Vec<ServerSpec> {
                 "authorization".parse().unwrap(),
                 "Bearer hush".parse().unwrap(),
             )]),
+            variables: BTreeMap::from([(
+                "authorization".parse().unwrap(),
+                "DOCS_AUTHORIZATION".to_owned(),
+            )]),
         }),
         restart: RestartPolicy::default(),
         proxy: ProxySettings::default(),
@@ -171,16 +175,40 @@ fn an_export_is_reviewable_and_holds_no_secret() {
 #[test]
 fn an_export_imports_as_the_same_servers() {
     let text = write(&specs());
-    let error = read(&text, &caller()).unwrap_err().to_string();
+    let error = read(&text, &caller(), &[]).unwrap_err().to_string();
     assert!(error.contains("replace HIDDEN-BY-MAINSTAY with the values"), "{error}");
-    assert_eq!(read(&text.replace("HIDDEN-BY-MAINSTAY", "a"), &caller()).unwrap(), specs());
-    assert_eq!(read("version = 1\n", &caller()).unwrap(), []);
+    assert_eq!(read(&text.replace("HIDDEN-BY-MAINSTAY", "a"), &caller(), &[]).unwrap(), specs());
+    assert_eq!(read("version = 1\n", &caller(), &[]).unwrap(), []);
+}
+
+#[test]
+fn a_replacement_takes_from_its_server_what_the_file_leaves_out() {
+    let mut specs = specs();
+    let nobody = Caller { env: Vec::new(), cwd: Some("/project".into()) };
+    assert_eq!(read(&write(&specs), &nobody, &specs).unwrap(), specs);
+    assert!(read(&write(&specs), &nobody, &[]).is_err());
+
+    let remote = specs.iter_mut().find_map(|spec| match &mut spec.workload {
+        Workload::Remote(remote) => Some(remote),
+        Workload::Process(_) | Workload::Container(_) => None,
+    });
+    let elsewhere = "https://example.org/mcp".parse().unwrap();
+    remote.unwrap().url = elsewhere;
+    let error = read(&write(&specs), &nobody, &self::specs()).unwrap_err().to_string();
+    assert!(error.ends_with("not set in your environment: DOCS_AUTHORIZATION"), "{error}");
+}
+
+#[test]
+fn a_header_keeps_the_name_of_its_variable() {
+    let text = "version = 1\n\n[servers.crm]\nurl = \"https://h/mcp\"\n\
+                headers.authorization = { from-env = \"TOKEN\" }\n";
+    assert_eq!(write(&read(text, &caller(), &[]).unwrap()), text);
 }
 
 #[test]
 fn a_minimal_server_gets_the_defaults() {
     let text = "version = 1\n[servers.a]\ncommand = ['x']\nenv.A = 'literal'\n";
-    let specs = read(text, &caller()).unwrap();
+    let specs = read(text, &caller(), &[]).unwrap();
     let Workload::Process(process) = &specs[0].workload else { panic!("{specs:?}") };
     assert_eq!(process.cwd, PathBuf::from("/project"));
     assert_eq!(process.env["A"].reveal(), "literal");
@@ -192,7 +220,7 @@ fn a_minimal_server_gets_the_defaults() {
 fn a_minimal_container_gets_strict_limits() {
     let text = "version = 1\n[servers.a]\nimage = 'x'\nlimits.pids = 9\n\
                 limits.cap-add = ['cap_chown']\n";
-    let mut specs = read(text, &caller()).unwrap();
+    let mut specs = read(text, &caller(), &[]).unwrap();
     let Workload::Container(container) = &mut specs[0].workload else { panic!("{specs:?}") };
     let expected =
         Limits { pids: Some(9), cap_add: ["CHOWN".to_owned()].into(), ..Limits::default() };
@@ -213,7 +241,7 @@ fn servers_never_share_the_variable_of_a_header() {
 }
 
 fn error(text: &str) -> String {
-    read(text, &caller()).unwrap_err().to_string()
+    read(text, &caller(), &[]).unwrap_err().to_string()
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub(super) fn write_server(text: &mut String, spec: &ServerSpec) {
     }
 }
 
-/// The variable from which an import takes the value of a header. Servers never share one: what
+/// The variable from which an import takes the value of a header that came from none. Servers never share one: what
 /// opens one of them is not for another.
 pub(super) fn header_variable(server: &ServerName, header: &HeaderName) -> String {
     let name = format!("{server}_{header}").to_ascii_uppercase();
@@ -101,7 +101,8 @@ fn env_lines(env: &BTreeMap<String, EnvVar>) -> impl Iterator<Item = Line> {
 fn remote_lines(server: &ServerName, remote: &RemoteSpec) -> Vec<Line> {
     let mut lines = vec![("url".to_owned(), redact::url(remote.url.as_str()).into_owned().into())];
     lines.extend(remote.headers.keys().map(|name| {
-        let variable = header_variable(server, name);
+        let known = remote.variables.get(name).cloned();
+        let variable = known.unwrap_or_else(|| header_variable(server, name));
         (format!("headers.{}", key(name.as_str())), reference(&variable))
     }));
     lines

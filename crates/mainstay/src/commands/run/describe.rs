@@ -158,8 +158,13 @@ fn remote_from(
         ));
     }
     let mut headers = old.map(|old| old.headers.clone()).unwrap_or_default();
-    headers.extend(headers_from(&args.remote, caller)?);
-    Ok(RemoteSpec { url: url.clone(), headers })
+    let mut variables = old.map(|old| old.variables.clone()).unwrap_or_default();
+    for Header { name, value, variable } in headers_from(&args.remote, caller)? {
+        variables.remove(&name);
+        variables.extend(variable.map(|variable| (name.clone(), variable)));
+        headers.insert(name, value);
+    }
+    Ok(RemoteSpec { url: url.clone(), headers, variables })
 }
 
 /// Refuses what is for servers that run elsewhere only.
@@ -178,41 +183,50 @@ pub(super) fn misfit(message: &str, help: &str) -> CliError {
     CliError::Usage { message: message.to_owned(), help: Some(help.to_owned()) }
 }
 
-fn headers_from(
-    args: &RemoteArgs,
-    caller: &Caller,
-) -> Result<BTreeMap<HeaderName, HeaderValue>, CliError> {
+/// A header that was given, and the variable that its value is from.
+struct Header {
+    name: HeaderName,
+    value: HeaderValue,
+    variable: Option<String>,
+}
+
+fn headers_from(args: &RemoteArgs, caller: &Caller) -> Result<Vec<Header>, CliError> {
     let literal = args.header.iter().map(|flag| literal_header(flag));
     let from_env = args.header_env.iter().map(|flag| header_from_env(flag, caller));
-    let mut headers = BTreeMap::new();
+    let mut headers: Vec<Header> = Vec::new();
     for header in literal.chain(from_env) {
-        let (name, value) = header?;
-        if headers.contains_key(&name) {
-            return Err(CliError::usage(format!("the header `{name}` is given twice")));
+        let header = header?;
+        if headers.iter().any(|other| other.name == header.name) {
+            return Err(CliError::usage(format!("the header `{}` is given twice", header.name)));
         }
-        headers.insert(name, value);
+        headers.push(header);
     }
     Ok(headers)
 }
 
 /// Reads `--header KEY=VALUE`. What is said about it never repeats the value.
-fn literal_header(flag: &str) -> Result<(HeaderName, HeaderValue), CliError> {
+fn literal_header(flag: &str) -> Result<Header, CliError> {
     let (key, value) =
         flag.split_once('=').ok_or_else(|| CliError::usage("--header: expected KEY=VALUE"))?;
-    header("--header", key, value)
+    header("--header", key, value, None)
 }
 
 /// Reads `--header-env KEY=VARIABLE`.
-fn header_from_env(flag: &str, caller: &Caller) -> Result<(HeaderName, HeaderValue), CliError> {
+fn header_from_env(flag: &str, caller: &Caller) -> Result<Header, CliError> {
     let wrong = |problem: &str| CliError::usage(format!("--header-env {flag}: {problem}"));
     let (key, variable) = flag.split_once('=').ok_or_else(|| wrong("expected KEY=VARIABLE"))?;
     let value = caller.var(variable).ok_or_else(|| wrong("the variable is not set"))?;
     let value = value.to_str().ok_or_else(|| wrong("its value is not valid UTF-8"))?;
-    header("--header-env", key, value)
+    header("--header-env", key, value, Some(variable.to_owned()))
 }
 
-fn header(flag: &str, key: &str, value: &str) -> Result<(HeaderName, HeaderValue), CliError> {
-    let parsed = key.parse().and_then(|name| Ok((name, value.parse()?)));
+fn header(
+    flag: &str,
+    key: &str,
+    value: &str,
+    variable: Option<String>,
+) -> Result<Header, CliError> {
+    let parsed = key.parse().and_then(|name| Ok(Header { name, value: value.parse()?, variable }));
     parsed.map_err(|error| CliError::usage(format!("{flag} {key}: {error}")))
 }
 

@@ -105,7 +105,19 @@ fn an_export_says_what_it_left_out_and_an_import_asks_for_it() {
     assert!(export.stderr.contains("replace HIDDEN-BY-MAINSTAY with them"), "{export}");
     assert!(export.stdout.contains(r#""--token", "HIDDEN-BY-MAINSTAY""#), "{export}");
     assert!(export.stdout.contains("/mcp?key=HIDDEN-BY-MAINSTAY"), "{export}");
-    let file = env.write("servers.toml", &export.stdout);
+    let text = export.stdout.replace("[ROOT]", env.root().to_str().unwrap());
+    let file = env.write("servers.toml", &text);
+    let unchanged = bystander.during("an import of servers that are there", || {
+        env.run(["import", "--replace", file.to_str().unwrap()])
+    });
+    assert_eq!(unchanged.code, 0, "what is held is not asked for: {unchanged}");
+    let lines: Vec<&str> = unchanged.stdout.lines().collect();
+    assert!(lines.iter().all(|line| line.ends_with(" is unchanged")), "{unchanged}");
+    for server in lines.iter().filter_map(|line| line.strip_suffix(" is unchanged")) {
+        if server != "fx" {
+            env.ok(["rm", server]);
+        }
+    }
     let mut command = env.command(["import", "--replace", file.to_str().unwrap()]);
     command.env("SECRET", "x").env("ELSEWHERE_AUTHORIZATION", "x");
     let import = bystander.during("an import without secrets", || env.run_prepared(command));
