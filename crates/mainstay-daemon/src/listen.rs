@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_api::Listen;
+use mainstay_hold::listeners;
 use mainstay_proxy::front::http::{
     self, Allowed, Callers, Config, ConnectionBudget, Drain, Limits, PassedOn, Scope, Token,
 };
@@ -141,8 +142,8 @@ impl Default for Access {
 pub(crate) enum ListenerState {
     /// Not bound yet.
     No,
-    /// Binding failed, and is retried.
-    Failed { addr: SocketAddr, why: io::ErrorKind },
+    /// Binding failed, and is retried. The owner is the process of this user that has the address.
+    Failed { addr: SocketAddr, why: io::ErrorKind, owner: Option<u32> },
     /// Bound to this address.
     At(SocketAddr),
     /// A process of another user has the address.
@@ -162,7 +163,15 @@ impl ListenerState {
     pub(crate) fn problem(self) -> Option<String> {
         match self {
             Self::No | Self::At(_) => None,
-            Self::Failed { addr, why } => Some(format!("{addr} cannot be used: {why}")),
+            Self::Failed { addr, owner: Some(pid), .. } => {
+                let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+                let name = name.map(|name| format!("`{}`", name.trim_end()));
+                let name = name.unwrap_or_else(|| "another program".to_owned());
+                Some(format!("{addr} is in use by {name} (pid {pid})"))
+            }
+            Self::Failed { addr, why, owner: None } => {
+                Some(format!("{addr} cannot be used: {why}"))
+            }
             Self::Taken { addr, uid } => {
                 Some(format!("{addr} belongs to another user of this machine (uid {uid})"))
             }
@@ -314,6 +323,17 @@ fn other_owner(addr: SocketAddr) -> Option<u32> {
     SockDiag::new(addr).listener(addr).filter(|uid| *uid != own_uid())
 }
 
+/// A process that listens at an address, if this user can see it.
+async fn owner_of(addr: SocketAddr) -> Option<u32> {
+    let find = move || {
+        let listeners = listeners::at_port(addr.port()).ok()?;
+        let accepting = listeners::Listener::accepting(&listeners, addr.ip());
+        let inodes = accepting.into_iter().map(|listener| listener.inode).collect();
+        listeners::owners(&inodes).ok()?.first().copied()
+    };
+    tokio::task::spawn_blocking(find).await.ok().flatten()
+}
+
 fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -363,9 +383,12 @@ async fn bind(
             tracing::error!(%addr, %error, "cannot listen for MCP clients; trying again");
             told = true;
         }
-        let found = match other_owner(addr) {
-            Some(uid) => ListenerState::Taken { addr, uid },
-            None => ListenerState::Failed { addr, why: error.kind() },
+        let found = if let Some(uid) = other_owner(addr) {
+            ListenerState::Taken { addr, uid }
+        } else {
+            let is_taken = error.kind() == io::ErrorKind::AddrInUse;
+            let owner = if is_taken { owner_of(addr).await } else { None };
+            ListenerState::Failed { addr, why: error.kind(), owner }
         };
         state.send_if_modified(|state| std::mem::replace(state, found) != found);
         tokio::select! {

@@ -121,10 +121,14 @@ impl Context {
         // This is only a warning, so a failed request is ignored.
         let daemon = self.ask::<DaemonInfo>("asking the daemon", &Request::Daemon).await.ok();
         let Some(problem) = daemon.and_then(|daemon| daemon.listen_problem) else { return };
+        let entries = if problem.contains("another user") {
+            " Entries that lead to another user's process are removed meanwhile."
+        } else {
+            ""
+        };
         self.ui.say(format!(
-            "{} {problem}, so clients do not reach your servers over HTTP. Entries that lead to \
-             another user's process are removed meanwhile; set `listen` in config.toml to use \
-             another address",
+            "{} {problem}, so clients do not reach your servers over HTTP.{entries} It is tried again; \
+             `listen` in config.toml sets another address",
             paint::odd("warning:")
         ));
     }

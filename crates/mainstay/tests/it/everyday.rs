@@ -195,6 +195,22 @@ fn why_shows_the_words_of_the_server_and_none_of_ours() {
 }
 
 #[test]
+fn an_address_that_is_in_use_is_told_by_run_and_ls() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let env = TestEnv::new().with_var("MAINSTAY_LISTEN", &address);
+    let run = env.run(["run", "time", "--wait", "--", &fixture()]);
+    assert_eq!(run.code, 0, "{run}");
+    for output in [run, env.run(["ls"])] {
+        let owner = format!("(pid {}), so clients do not reach your servers", std::process::id());
+        assert!(output.stderr.contains(&format!("warning: {address} is in use by `")), "{output}");
+        assert!(output.stderr.contains(&owner), "{output}");
+    }
+    drop(taken);
+    env.once("time", "was reachable", |server| server["url"].is_string());
+}
+
+#[test]
 fn a_name_can_be_used_again() {
     let env = TestEnv::new();
     env.run_server("time", &[], &[&fixture(), "--stderr", "the old one"]);
