@@ -17,16 +17,18 @@ use crate::text::duration;
 /// Texts are printed as they are (on a terminal without control characters), everything else as JSON. A result that the tool marks as an error
 /// goes to standard error, with exit code 1.
 ///
-/// Example: `mainstay call time get_current_time '{"timezone": "UTC"}'`
+/// Examples: `mainstay call time get_current_time timezone=UTC`,
+/// `mainstay call time get_current_time '{"timezone": "UTC"}'`
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of the server
     name: ServerName,
     /// Name of the tool, as `mainstay tools` lists it
     tool: String,
-    /// The arguments, a JSON object; `-` reads standard input
-    #[arg(default_value = "{}", value_name = "JSON")]
-    arguments: String,
+    /// The arguments: KEY=VALUE for each, where a value is JSON or else text; or one JSON object; `-` reads that from
+    /// standard input
+    #[arg(value_name = "KEY=VALUE|JSON")]
+    arguments: Vec<String>,
     /// How long to wait for the result
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
     timeout: Duration,
@@ -36,17 +38,18 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
-    let text = match args.arguments.as_str() {
-        "-" => {
+    let arguments = match &args.arguments[..] {
+        [] => arguments("{}")?,
+        [one] if one == "-" => {
             let mut text = String::new();
             std::io::stdin()
                 .read_to_string(&mut text)
                 .map_err(CliError::io("standard input cannot be read"))?;
-            text
+            arguments(&text)?
         }
-        given => given.to_owned(),
+        [one] if !is_pair(one) => arguments(one)?,
+        given => from_pairs(given)?,
     };
-    let arguments = arguments(&text)?;
     let waiting = format!("calling {}", args.tool);
     let request = Request::Call { name: args.name.clone(), tool: args.tool, arguments };
     let result: Value = ctx.ask_within(args.timeout, &args.name, &waiting, &request).await?;
@@ -59,6 +62,30 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         ctx.ui.say(content(&result));
     }
     if failed { Err(CliError::Answered(Exit::Failed)) } else { Ok(()) }
+}
+
+/// Whether an argument is `KEY=VALUE` and not JSON.
+fn is_pair(argument: &str) -> bool {
+    !argument.trim_start().starts_with(['{', '[', '"']) && argument.contains('=')
+}
+
+/// The arguments from `KEY=VALUE` each. A value that is JSON is taken as that, any other one as text.
+fn from_pairs(given: &[String]) -> Result<Box<RawValue>, CliError> {
+    let mut object = serde_json::Map::new();
+    for pair in given {
+        let (key, value) =
+            pair.split_once('=').filter(|_| is_pair(pair)).ok_or_else(|| CliError::Usage {
+                message: format!("`{pair}` is not KEY=VALUE"),
+                help: Some(
+                    "give each argument as KEY=VALUE, or all of them as one JSON object".to_owned(),
+                ),
+            })?;
+        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+        if object.insert(key.to_owned(), value).is_some() {
+            return Err(CliError::usage(format!("the argument `{key}` is given twice")));
+        }
+    }
+    serde_json::value::to_raw_value(&object).map_err(|source| CliError::Garbled { source })
 }
 
 /// The arguments on one line, otherwise untouched: numbers and the order of keys are the tool's
@@ -106,6 +133,24 @@ mod tests {
         let check = |text: &str, line: &str| assert_eq!(arguments(text).unwrap().get(), line);
         check("{}", "{}");
         check(" {\"n\":\n 1.10,\r\n\"s\":\"a\\nb\"}\n", "{\"n\":  1.10,  \"s\":\"a\\nb\"}");
+    }
+
+    #[test]
+    fn pairs_make_an_object() {
+        let check = |pairs: &[&str], expected: &str| {
+            let pairs: Vec<String> = pairs.iter().map(|&pair| pair.to_owned()).collect();
+            let made = from_pairs(&pairs).map(|made| made.get().to_owned());
+            assert_eq!(made.unwrap_or_else(|error| error.to_string()), expected);
+        };
+        check(&["city=Paris", "n=5"], r#"{"city":"Paris","n":5}"#);
+        check(
+            &["a=b=c", "on=true", "ids=[1,2]", r#"s="5""#],
+            r#"{"a":"b=c","ids":[1,2],"on":true,"s":"5"}"#,
+        );
+        check(&["empty="], r#"{"empty":""}"#);
+        check(&["a=1", "b"], "`b` is not KEY=VALUE");
+        check(&["a=1", "a=2"], "the argument `a` is given twice");
+        assert!(!is_pair(r#"{"a": "b=c"}"#) && !is_pair("7") && is_pair("a=1"));
     }
 
     #[test]

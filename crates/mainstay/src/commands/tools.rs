@@ -15,11 +15,13 @@ use crate::ui::paint;
 /// starting, at most as long as the longest hold.
 const LIMIT: Duration = Duration::from_secs(11 * 60);
 
-/// List the tools that a server offers
+/// List the tools that a server offers, or show one with its parameters
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of the server
     name: ServerName,
+    /// Only this tool, with its description and parameters
+    tool: Option<String>,
     /// Print the tools as the server describes them, as a JSON array
     #[arg(long)]
     json: bool,
@@ -29,6 +31,18 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let request = Request::Tools { name: args.name.clone() };
     let tools: Vec<Value> =
         ctx.ask_within(LIMIT, &args.name, "asking the server", &request).await?;
+    if let Some(name) = &args.tool {
+        let found =
+            tools.iter().find(|tool| tool.get("name").and_then(Value::as_str) == Some(name));
+        let Some(tool) = found else {
+            let message = format!("{} offers no tool `{}`", args.name, tame(name));
+            return Err(CliError::failed(
+                message,
+                format!("`mainstay tools {}` lists them", args.name),
+            ));
+        };
+        return ctx.ui.answer(args.json, tool, details);
+    }
     if tools.is_empty() && !args.json {
         ctx.ui.say(format!("{} offers no tools", args.name));
     }
@@ -68,6 +82,36 @@ fn page(tools: &[Value], width: Option<usize>) -> String {
     columns(&rows.collect::<Vec<_>>())
 }
 
+/// One tool: its description, and a line per parameter.
+fn details(tool: &Value) -> String {
+    let text = |value: &Value, key: &str| {
+        value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
+    let description = text(tool, "description");
+    let mut lines = vec![paint::strong(&tame(&text(tool, "name")))];
+    lines.extend(description.lines().map(tame));
+    let page = lines.join("\n");
+    let Some(all) = tool.pointer("/inputSchema/properties").and_then(Value::as_object) else {
+        return page + "\n\nit takes no parameters";
+    };
+    let required = tool.pointer("/inputSchema/required").and_then(Value::as_array);
+    let must = |name: &str| required.is_some_and(|names| names.iter().any(|n| n == name));
+    let rows = all.iter().map(|(name, schema)| {
+        let kind = match schema.get("enum").and_then(Value::as_array) {
+            Some(values) => values.iter().map(ToString::to_string).collect::<Vec<_>>().join("|"),
+            None => text(schema, "type"),
+        };
+        let description = text(schema, "description");
+        vec![
+            Cell::painted(format!("  {}", tame(name)), paint::strong),
+            Cell::new(tame(&kind)),
+            Cell::new(if must(name) { "required" } else { "" }),
+            Cell::new(tame(&description.lines().collect::<Vec<_>>().join(" "))),
+        ]
+    });
+    page + "\n\n" + &columns(&rows.collect::<Vec<_>>())
+}
+
 /// What a tool must be given, and in brackets what it may be given, as its schema says.
 fn parameters(tool: &Value) -> String {
     let Some(all) = tool.pointer("/inputSchema/properties").and_then(Value::as_object) else {
@@ -86,6 +130,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn one_tool_is_shown_with_its_parameters() {
+        let tool = json!({"name": "add", "description": "Adds two numbers.\nReally.",
+            "inputSchema": {"required": ["a"], "properties": {
+                "a": {"type": "number", "description": "the first\none"},
+                "unit": {"enum": ["m", "s"]}}}});
+        let show = |tool| anstream::adapter::strip_str(&details(tool)).to_string();
+        insta::assert_snapshot!(show(&tool), @r#"
+        add
+        Adds two numbers.
+        Really.
+
+          a     number   required  the first one
+          unit  "m"|"s"
+        "#);
+        assert_eq!(show(&json!({"name": "bare"})), "bare\n\nit takes no parameters");
+    }
 
     #[test]
     fn a_tool_is_a_line() {

@@ -30,7 +30,7 @@ fn the_whole_help() {
     Output and tools:
       logs         Print what servers wrote to standard error
       events       Print what happened, oldest first
-      tools        List the tools that a server offers
+      tools        List the tools that a server offers, or show one with its parameters
       call         Call a tool of a server and print its result
       connect      Speak MCP with a server over standard input and output
 
