@@ -13,7 +13,7 @@ pub(crate) use crate::terminal_text::plain_line as tame;
 /// Reads a duration as people write it.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
-        .map_err(|error| format!("{error}: write a duration as `45s` or `2m`"))
+        .map_err(|_| "write a duration with its unit, as `45s` or `2m`".to_owned())
 }
 
 /// How long ago `at` was; nothing lies in the future here, clocks that disagree count as zero.
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn a_duration_is_read_as_people_write_it() {
         assert_eq!(duration("1m 30s"), Ok(Duration::from_secs(90)));
-        let expected = "expected number at 0: write a duration as `45s` or `2m`";
+        let expected = "write a duration with its unit, as `45s` or `2m`";
         assert_eq!(duration("soon"), Err(expected.to_owned()));
     }
 

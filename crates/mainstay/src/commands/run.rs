@@ -32,6 +32,9 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let old = if args.replace { present(&args.name, ctx).await? } else { None };
     let mut spec = spec_from(&args, &ctx.caller, files, old.as_ref())?;
     engine_host::settle(&mut spec, &ctx.caller, &Disk)?;
+    if let Some(error) = quoted_command(&spec, Path::exists) {
+        return Err(error);
+    }
     let name = spec.name.clone();
     let specs = [spec.clone()];
     let around = clients::around(&ctx.caller);
@@ -79,6 +82,9 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     }
     match verdict {
         Ok(_) if args.json => Ok(()),
+        Ok(text) if described.server.status == Status::Waiting => {
+            ctx.ui.print(format!("added; {text}"))
+        }
         Ok(text) => {
             ctx.ui.print(text)?;
             clients::say_none_chosen(&specs, &described.clients, ctx).await;
@@ -97,6 +103,20 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
             Err(CliError::failed(text, help))
         }
     }
+}
+
+/// The error for a command in quotes, which is one word and no program.
+fn quoted_command(spec: &ServerSpec, exists: impl Fn(&Path) -> bool) -> Option<CliError> {
+    let Workload::Process(process) = &spec.workload else { return None };
+    let [word] = &process.command[..] else { return None };
+    let dirs = process.path.as_deref().unwrap_or_default().split(':').map(Path::new);
+    let is_program =
+        exists(&process.cwd.join(word)) || dirs.into_iter().any(|dir| exists(&dir.join(word)));
+    let is_quoted = word.trim().contains(char::is_whitespace) && !is_program;
+    is_quoted.then(|| CliError::Usage {
+        message: format!("there is no program `{word}`"),
+        help: Some(format!("leave out the quotes: `mainstay run {} -- {word}`", spec.name)),
+    })
 }
 
 /// The server of that name, if there is one.
@@ -154,6 +174,25 @@ fn read_env_file(file: &Path) -> Result<(PathBuf, String), CliError> {
 mod tests {
     use super::super::ls::tests::server;
     use super::*;
+
+    #[test]
+    fn a_command_in_quotes_is_told_from_a_program() {
+        let check = |line: &[&str], there: &str, expected: Option<&str>| {
+            let command: Vec<String> = line.iter().map(|&word| word.to_owned()).collect();
+            let spec = serde_json::json!({"name": "x", "workload": {"process": {
+                "command": command, "cwd": "/w", "path": "/bin:/opt", "transport": "stdio",
+            }}});
+            let spec = serde_json::from_value(spec).unwrap();
+            let error = quoted_command(&spec, |path| path == Path::new(there));
+            assert_eq!(error.and_then(|error| error.advice()).as_deref(), expected);
+        };
+        let hint = "leave out the quotes: `mainstay run x -- python3 x.py`";
+        check(&["python3 x.py"], "", Some(hint));
+        check(&["python3 x.py"], "/opt/python3 x.py", None);
+        check(&["my server"], "/w/my server", None);
+        check(&["python3", "x y.py"], "", None);
+        check(&["python3"], "", None);
+    }
 
     #[test]
     fn only_docker_tells_that_somebody_stopped_a_container() {

@@ -272,7 +272,7 @@ fn errors_tell_the_place() {
       |
     4 | restart.cap = 'x'
       |               ^^^
-    expected number at 0: write a duration as `45s` or `2m`
+    write a duration with its unit, as `45s` or `2m`
     ");
     insta::assert_snapshot!(error("version = 1\n[servers.a]\nimage = 'x'\nlimits.pids = -1\n"), @r#"
     TOML parse error at line 4, column 15

@@ -86,14 +86,12 @@ fn the_help_of_run() {
                                    streamable-http]
           --target-port <PORT>     The port it listens on, with streamable-http; of a container, the one
                                    inside
-          --path <PATH>            The path of its endpoint, with streamable-http [default: /mcp]
       -e, --env <KEY[=VALUE]>      Give it a variable (other users may see the value); without a value,
                                    the one of your environment
           --env-file <FILE>        Give it the variables of a file of KEY=VALUE lines
           --cwd <DIR>              Where it runs [default: the current directory]
           --replace                Change a server of that name: what is not given stays as it is, the
                                    command included
-          --reset                  Replace a server of that name; what is not given gets its default
           --wait                   Wait until it is ready or has failed once, as on a terminal
           --json                   Print JSON
       -h, --help                   Print help (see more with '--help')
@@ -101,63 +99,27 @@ fn the_help_of_run() {
     Containers:
           --image <IMAGE>                Run it in a container of this image, which is pulled if it is
                                          not there
-          --engine <ENGINE>              The engine that runs it [default: the first one that answers]
-                                         [possible values: docker, podman]
       -v, --volume <SOURCE:TARGET[:ro]>  Let it see a directory, a file or a named volume
-          --network <NAME>               The network it is in: a name, `none` or `host` [default: the
-                                         engine's]
-          --user <USER>                  As whom it runs [default: as its image says]
-          --memory <SIZE>                How much memory it may use, such as `2g`, or `none` for no
-                                         limit [default: 512m]
-          --pids-limit <N>               How many processes it may have, or `none` for no limit
-                                         [default: 256]
-          --cap-add <CAP>                A capability it keeps, such as `NET_ADMIN`; all others are
-                                         dropped
-          --allow-new-privileges         Let its processes gain privileges, as by a set-uid program
-          --read-only                    Let it write nowhere but in its volumes and in /tmp
-          --no-init                      Run it as the first process, without an init that passes on
-                                         signals and collects orphans
 
     Servers that run elsewhere:
           --url <URL>                  Where it is reached, with streamable HTTP
-          --header <KEY=VALUE>         Send it a header with every request; other users of this machine
-                                       may see the value
           --header-env <KEY=VARIABLE>  Send it a header whose value is that of a variable of your
                                        environment
 
     Clients:
-          --client <ID>          Register it with this client only (repeatable) [default: with those of
-                                 `mainstay client add`]
-          --no-clients           Register it with no client
-          --refresh <WHEN>       When its entries are taken out and added again, so that clients connect
-                                 anew [default: auto] [possible values: auto, always, never]
-          --hold <TIME>          How long a request may wait while it is down; 0s for not at all
-                                 [default: 45s]
-          --isolate              Give each session a process of its own, with stdio
-          --isolate-idle <TIME>  How long such a process is kept after the last request of its client
-                                 [default: 30m]
-          --replay <TOOL>        A tool that may be called twice: its calls are repeated if it stops in
-                                 between
-          --port <PORT>          Let clients reach it on a port of its own too
-          --quiet-restart        Do not tell in the first result after a restart that its memory was
-                                 lost
+          --client <ID>  Register it with this client only (repeatable) [default: with those of
+                         `mainstay client add`]
+          --hold <TIME>  How long a request may wait while it is down; 0s for not at all [default: 45s]
+          --isolate      Give each session a process of its own, with stdio
 
     Restarts:
-          --restart-max <N>            Restarts in a row before it is given up [default: 10]
-          --restart-initial <TIME>     Delay before the second restart; the first is immediate, the
-                                       others double it [default: 5s]
-          --restart-cap <TIME>         The longest delay [default: 60s]
-          --stable-after <TIME>        How long it must have been up for its next end to count as a
-                                       first one [default: 30s]
-          --stable-from <STABLE_FROM>  From when on that is counted [default: ready] [possible values:
-                                       ready, start]
-          --no-restart                 Never start it again
-          --on-stop <ON_STOP>          What to do when somebody else stops it; Podman does not tell that
-                                       from an exit [default: restart] [possible values: restart,
-                                       respect]
-          --start-timeout <TIME>       How long it may take to answer `initialize` [default: 2m]
-          --stop-timeout <TIME>        How long it may take to end before it is killed [default: 10s]
+          --restart-max <N>  Restarts in a row before it is given up [default: 10]
+          --no-restart       Never start it again
     ");
+    let all = TestEnv::new().run(["run", "--help"]).stdout;
+    for rare in ["--reset", "--memory", "--isolate-idle", "--stable-after", "--header <"] {
+        assert!(all.contains(rare), "{rare} is missing in:\n{all}");
+    }
 }
 
 #[test]

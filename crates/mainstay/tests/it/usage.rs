@@ -345,7 +345,7 @@ fn a_duration_that_is_none() {
     assert_snapshot!(run("run time --stable-after soon -- serve"), @"
     exit: 2
     --- stderr
-    error: invalid value 'soon' for '--stable-after <TIME>': expected number at 0: write a duration as `45s` or `2m`
+    error: invalid value 'soon' for '--stable-after <TIME>': write a duration with its unit, as `45s` or `2m`
 
     For more information, try '--help'.
     ");

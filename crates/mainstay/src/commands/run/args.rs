@@ -44,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) target_port: Option<u16>,
     /// The path of its endpoint, with streamable-http [default: /mcp]
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(super) path: Option<String>,
     /// Give it a variable (other users may see the value); without a value, the one of your environment
     #[arg(short, long, value_name = "KEY[=VALUE]")]
@@ -59,7 +59,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) replace: bool,
     /// Replace a server of that name; what is not given gets its default
-    #[arg(long, conflicts_with = "replace")]
+    #[arg(hide_short_help = true, long, conflicts_with = "replace")]
     pub(super) reset: bool,
     /// Wait until it is ready or has failed once, as on a terminal
     #[arg(long)]
@@ -86,34 +86,34 @@ pub(super) struct ContainerArgs {
     #[arg(long, value_parser = container::image)]
     pub(super) image: Option<ImageRef>,
     /// The engine that runs it [default: the first one that answers]
-    #[arg(long, value_enum)]
+    #[arg(hide_short_help = true, long, value_enum)]
     pub(super) engine: Option<EngineName>,
     /// Let it see a directory, a file or a named volume
     #[arg(short, long, value_name = "SOURCE:TARGET[:ro]")]
     pub(super) volume: Vec<String>,
     /// The network it is in: a name, `none` or `host` [default: the engine's]
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(hide_short_help = true, long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(super) network: Option<String>,
     /// As whom it runs [default: as its image says]
-    #[arg(long, value_name = "USER", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(hide_short_help = true, long, value_name = "USER", value_parser = NonEmptyStringValueParser::new())]
     pub(super) user: Option<String>,
     /// How much memory it may use, such as `2g`, or `none` for no limit [default: 512m]
-    #[arg(long, value_name = "SIZE", value_parser = limits::memory)]
+    #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = limits::memory)]
     pub(super) memory: Option<Most<u64>>,
     /// How many processes it may have, or `none` for no limit [default: 256]
-    #[arg(long, value_name = "N", value_parser = limits::pids)]
+    #[arg(hide_short_help = true, long, value_name = "N", value_parser = limits::pids)]
     pub(super) pids_limit: Option<Most<u32>>,
     /// A capability it keeps, such as `NET_ADMIN`; all others are dropped
-    #[arg(long, value_name = "CAP", value_parser = limits::capability)]
+    #[arg(hide_short_help = true, long, value_name = "CAP", value_parser = limits::capability)]
     pub(super) cap_add: Vec<String>,
     /// Let its processes gain privileges, as by a set-uid program
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(super) allow_new_privileges: bool,
     /// Let it write nowhere but in its volumes and in /tmp
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(super) read_only: bool,
     /// Run it as the first process, without an init that passes on signals and collects orphans
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(super) no_init: bool,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct RemoteArgs {
     #[arg(long)]
     pub(super) url: Option<RemoteUrl>,
     /// Send it a header with every request; other users of this machine may see the value
-    #[arg(long, value_name = "KEY=VALUE")]
+    #[arg(hide_short_help = true, long, value_name = "KEY=VALUE")]
     pub(super) header: Vec<String>,
     /// Send it a header whose value is that of a variable of your environment
     #[arg(long, value_name = "KEY=VARIABLE")]
@@ -141,16 +141,16 @@ pub(super) struct ProxyArgs {
     #[arg(long)]
     pub(super) isolate: bool,
     /// How long such a process is kept after the last request of its client [default: 30m]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     pub(super) isolate_idle: Option<Duration>,
     /// A tool that may be called twice: its calls are repeated if it stops in between
-    #[arg(long, value_name = "TOOL")]
+    #[arg(hide_short_help = true, long, value_name = "TOOL")]
     pub(super) replay: Vec<String>,
     /// Let clients reach it on a port of its own too
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(hide_short_help = true, long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: Option<u16>,
     /// Do not tell in the first result after a restart that its memory was lost
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(super) quiet_restart: bool,
 }
 
@@ -162,10 +162,10 @@ pub(super) struct ClientArgs {
           hide_possible_values = true)]
     pub(super) only: Vec<String>,
     /// Register it with no client
-    #[arg(long, conflicts_with = "only")]
+    #[arg(hide_short_help = true, long, conflicts_with = "only")]
     pub(super) no_clients: bool,
     /// When its entries are taken out and added again, so that clients connect anew [default: auto]
-    #[arg(long, value_name = "WHEN", value_parser = refresh())]
+    #[arg(hide_short_help = true, long, value_name = "WHEN", value_parser = refresh())]
     pub(super) refresh: Option<RefreshMode>,
 }
 
@@ -176,28 +176,28 @@ pub(super) struct RestartArgs {
     #[arg(long, value_name = "N")]
     pub(super) restart_max: Option<u32>,
     /// Delay before the second restart; the first is immediate, the others double it [default: 5s]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     pub(super) restart_initial: Option<Duration>,
     /// The longest delay [default: 60s]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     pub(super) restart_cap: Option<Duration>,
     /// How long it must have been up for its next end to count as a first one [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     pub(super) stable_after: Option<Duration>,
     /// From when on that is counted [default: ready]
-    #[arg(long, value_enum)]
+    #[arg(hide_short_help = true, long, value_enum)]
     pub(super) stable_from: Option<StableFromName>,
     /// Never start it again
     #[arg(long, conflicts_with = "restart_max")]
     pub(super) no_restart: bool,
     /// What to do when somebody else stops it; Podman does not tell that from an exit [default: restart]
-    #[arg(long, value_enum)]
+    #[arg(hide_short_help = true, long, value_enum)]
     pub(super) on_stop: Option<OnStopName>,
     /// How long it may take to answer `initialize` [default: 2m]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     pub(super) start_timeout: Option<Duration>,
     /// How long it may take to end before it is killed [default: 10s]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     pub(super) stop_timeout: Option<Duration>,
 }
 
