@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use mainstay_api::{ApiError, CallError, ErrorKind, InstanceError, ListenError, is_transient};
 use mainstay_core::with_causes;
 use miette::Diagnostic;
+use serde_json::json;
 
 use crate::rights;
 use crate::settings::SettingsError;
@@ -306,6 +307,16 @@ impl CliError {
         }
     }
 
+    /// The error as programs read it, with `--json`. None if there is nothing left to say.
+    pub(crate) fn json(&self) -> Option<String> {
+        if matches!(self, Self::OutputClosed | Self::Answered(_)) {
+            return None;
+        }
+        let (message, help) = (with_causes(self), self.advice());
+        let exit_code = self.exit() as u8;
+        Some(json!({"error": message, "help": help, "exit_code": exit_code}).to_string())
+    }
+
     /// The error as it is printed: what went wrong and why on one line, then what to do. None if
     /// there is nothing left to say.
     pub(crate) fn report(&self) -> Option<String> {
@@ -381,6 +392,14 @@ mod tests {
             let error = CliError::call(socket, error);
             assert_eq!(error.may_pass(), passes, "{error}");
         }
+    }
+
+    #[test]
+    fn programs_get_an_error_as_json() {
+        let error = CliError::failed("it is down", "start it");
+        let expected = r#"{"error":"it is down","exit_code":1,"help":"start it"}"#;
+        assert_eq!(error.json().as_deref(), Some(expected));
+        assert_eq!(CliError::Answered(Exit::Failed).json(), None);
     }
 
     #[test]

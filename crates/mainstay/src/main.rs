@@ -65,18 +65,24 @@ fn main() -> ExitCode {
     match completion::answer(&args, cwd.as_deref()) {
         Ok(false) => {}
         Ok(true) => return Exit::Done.into(),
-        Err(error) => return refuse(&error),
+        Err(error) => return refuse(&error, false),
     }
+    let json = wants_json(&args);
     match Cli::try_parse_from(args) {
-        Ok(cli) => finish(run(cli.command)),
-        Err(error) => refuse(&error),
+        Ok(cli) => finish_as(run(cli.command), json),
+        Err(error) => refuse(&error, json),
     }
 }
 
 /// Prints help, the version, or what is wrong with the arguments.
-fn refuse(error: &clap::Error) -> ExitCode {
-    let _nobody_reads = error.print();
+fn refuse(error: &clap::Error, json: bool) -> ExitCode {
     let usage = error.exit_code() != 0;
+    if usage && json {
+        let message = error.to_string();
+        let message = message.trim_end().trim_start_matches("error: ");
+        return finish_as(Err(CliError::usage(message)), json);
+    }
+    let _nobody_reads = error.print();
     if usage { Exit::Usage } else { Exit::Done }.into()
 }
 
@@ -109,11 +115,21 @@ fn run(command: Command) -> Result<(), CliError> {
     }
 }
 
+/// Whether the command is to print JSON: what comes after `--` is for somebody else.
+fn wants_json(args: &[OsString]) -> bool {
+    args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json")
+}
+
 fn finish(result: Result<(), CliError>) -> ExitCode {
+    finish_as(result, false)
+}
+
+fn finish_as(result: Result<(), CliError>, json: bool) -> ExitCode {
     match result {
         Ok(()) => Exit::Done.into(),
         Err(error) => {
-            if let Some(report) = error.report() {
+            let report = if json { error.json() } else { error.report() };
+            if let Some(report) = report {
                 ui::Ui::new().say(report);
             }
             error.exit().into()

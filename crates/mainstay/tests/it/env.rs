@@ -229,7 +229,8 @@ impl TestEnv {
 
     /// The same, for a server that must fail.
     pub(crate) fn run_failing(&self, name: &str, options: &[&str], command: &[&str]) -> Output {
-        let output = self.run(run_args(name, options, command));
+        let args = run_args(name, options, command).into_iter().filter(|arg| *arg != "--json");
+        let output = self.run(args);
         assert_eq!(output.code, 1, "{output}");
         output
     }

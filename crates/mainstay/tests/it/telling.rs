@@ -5,8 +5,9 @@ use std::process::Stdio;
 
 use insta::assert_snapshot;
 use rustix::process::Signal;
+use serde_json::json;
 
-use crate::env::{TestEnv, fixture, kill, until};
+use crate::env::{TestEnv, fixture, free_port, kill, until};
 
 #[test]
 fn events_of_a_server_that_never_was() {
@@ -51,8 +52,59 @@ fn the_first_failure_ends_a_wait_with_the_servers_last_lines() {
     assert!(failed.stderr.contains("error: bad ended at once (exited 3 after "), "{failed}");
     assert!(failed.stderr.contains("its last words:\n  No module named 'x'\n"), "{failed}");
     assert!(failed.stderr.contains("Mainstay keeps it and tries again"), "{failed}");
-    assert!(failed.stdout.starts_with('{'), "only data on stdout: {failed}");
+    assert_eq!(failed.stdout, "");
     env.once("bad", "was tried again", |server| server["generation"] == 2);
+}
+
+#[test]
+fn with_json_an_error_is_json_too() {
+    let env = TestEnv::new();
+    let error = |args: &[&str]| -> (i32, serde_json::Value) {
+        let output = env.run(args);
+        (output.code, serde_json::from_str(&output.stderr).unwrap_or_else(|_| panic!("{output}")))
+    };
+    let (code, told) = error(&["status", "tiem", "--json"]);
+    assert_eq!((code, &told["exit_code"]), (3, &json!(3)));
+    assert_eq!(told["error"], "there is no server `tiem`");
+    assert_eq!(told["help"], "`mainstay ls -a` shows all servers");
+    let (code, told) = error(&["ls", "--json", "--nonsense"]);
+    assert_eq!(code, 2);
+    assert!(
+        told["error"].as_str().unwrap().starts_with("unexpected argument '--nonsense'"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_server_that_runs_elsewhere_may_be_unreachable_at_first() {
+    let env = TestEnv::new();
+    let url = format!("http://127.0.0.1:{}/mcp", free_port());
+    let output = env.run(["run", "far", "--url", &url]);
+    assert_eq!(output.code, 0, "{output}");
+    assert!(output.stdout.starts_with("added; far is not reachable yet: "), "{output}");
+}
+
+#[test]
+fn a_command_in_quotes_is_refused_with_a_hint() {
+    assert_snapshot!(TestEnv::new().run(["run", "x", "--", "python3 x.py"]), @"
+    exit: 2
+    --- stderr
+    error: there is no program `python3 x.py`
+    help: leave out the quotes: `mainstay run x -- python3 x.py`
+    ");
+}
+
+#[test]
+fn a_tool_is_called_with_pairs_and_shown_with_its_parameters() {
+    let env = TestEnv::new();
+    env.run_server("fx", &[], &[&fixture()]);
+    assert_eq!(env.ok(["call", "fx", "echo", "text=a=b c"]), "a=b c\n");
+    let shown = env.ok(["tools", "fx", "echo"]);
+    assert!(shown.starts_with("echo\n") && shown.contains("  text  string  required"), "{shown}");
+    assert_eq!(env.json(["tools", "fx", "echo", "--json"])["name"], "echo");
+    let unknown = env.run(["tools", "fx", "eco"]);
+    assert_eq!(unknown.code, 1, "{unknown}");
+    assert!(unknown.stderr.contains("fx offers no tool `eco`"), "{unknown}");
 }
 
 #[test]
