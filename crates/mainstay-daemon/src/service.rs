@@ -395,7 +395,8 @@ fn has_settled(shown: &Snapshot, any_end: bool, since: Option<Timestamp>) -> boo
 
 fn has_failed_since(shown: &Snapshot, since: Timestamp) -> bool {
     let ended = shown.times.ended.as_ref();
-    ended.is_some_and(|(cause, _, at)| *at >= since && *cause != Cause::Asked)
+    let is_failure = |cause: &Cause| !matches!(cause, Cause::Asked | Cause::EngineAway);
+    ended.is_some_and(|(cause, _, at)| *at >= since && is_failure(cause))
 }
 
 /// The last events of a server's life, of its requests and of its entries in clients' files, in order:
