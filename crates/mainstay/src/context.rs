@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_api::{DaemonInfo, Instance, Listen, ListenError, Request};
-use mainstay_core::{ServerName, human_duration};
+use mainstay_core::{ServerName, ServerSpec, human_duration};
 use serde::de::DeserializeOwned;
 
 use crate::error::CliError;
@@ -114,6 +114,22 @@ impl Context {
     ) -> Result<T, CliError> {
         let remote = Remote::of(self)?;
         self.ui.waiting(what, remote.call(request)).await
+    }
+
+    /// The servers as they are described, for a command that is about to change them. It starts a daemon that was
+    /// stopped, as the change itself would.
+    pub(crate) async fn described(
+        &self,
+        name: Option<&ServerName>,
+    ) -> Result<Vec<ServerSpec>, CliError> {
+        let request = Request::Export { name: name.cloned() };
+        match self.ask("asking the daemon", &request).await {
+            Err(CliError::Stopped) => {
+                Remote::of(self)?.start().await?;
+                self.ask("asking the daemon", &request).await
+            }
+            described => described,
+        }
     }
 
     /// Warns if the daemon does not listen for HTTP clients.

@@ -35,6 +35,21 @@ pub(crate) fn settle(
     Ok(())
 }
 
+/// The same for an image that the caller names: the engine that the caller's tools use wins over the one that the
+/// server had.
+pub(crate) fn settle_again(
+    spec: &mut ServerSpec,
+    caller: &Caller,
+    files: &dyn Files,
+) -> Result<(), Unusable> {
+    if let Workload::Container(container) = &mut spec.workload
+        && let Some(engine) = discover::named(container.engine, &env(caller), files)?
+    {
+        container.host = Some(engine.address.to_string());
+    }
+    Ok(())
+}
+
 /// Where the caller's engines are looked for.
 pub(crate) fn env(caller: &Caller) -> Env {
     Env::new(caller.env.clone())
@@ -66,5 +81,16 @@ mod tests {
         assert_eq!(host(container).as_deref(), Some("tcp://d:1?certs=/certs"));
         let container = settled(serde_json::json!({ "container": image(Some("unix:///x")) }));
         assert_eq!(host(container).as_deref(), Some("unix:///x"));
+
+        let moved = |caller: &Caller| {
+            let workload = serde_json::json!({ "container": image(Some("unix:///x")) });
+            let spec = serde_json::json!({ "name": "time", "workload": workload });
+            let mut spec: ServerSpec = serde_json::from_value(spec).unwrap();
+            settle_again(&mut spec, caller, &Disk).unwrap();
+            host(spec.workload)
+        };
+        assert_eq!(moved(&caller).as_deref(), Some("tcp://d:1?certs=/certs"));
+        let nobody = Caller::default();
+        assert_eq!(moved(&nobody).as_deref(), Some("unix:///x"));
     }
 }

@@ -4,7 +4,6 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use mainstay_api::{Outcome, Request};
-use mainstay_core::ServerSpec;
 use mainstay_daemon::discover::Disk;
 
 use super::change::{self, Change};
@@ -40,8 +39,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let mut specs = match servers_file::read(&text, &ctx.caller, &[]) {
         // Mainstay may hold what the file leaves out. A file that is refused anyway must not start a daemon.
         Ok(_) | Err(ReadError::Unset(_) | ReadError::Server { .. }) if args.replace => {
-            let held: Vec<ServerSpec> =
-                ctx.ask("asking the daemon", &Request::Export { name: None }).await?;
+            let held = ctx.described(None).await?;
             servers_file::read(&text, &ctx.caller, &held).map_err(refused)?
         }
         read => read.map_err(refused)?,

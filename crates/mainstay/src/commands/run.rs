@@ -31,6 +31,9 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let files = args.env_file.iter().map(|file| read_env_file(file)).collect::<Result<_, _>>()?;
     let old = if args.replace { present(&args.name, ctx).await? } else { None };
     let mut spec = spec_from(&args, &ctx.caller, files, old.as_ref())?;
+    if args.container.image.is_some() {
+        engine_host::settle_again(&mut spec, &ctx.caller, &Disk)?;
+    }
     engine_host::settle(&mut spec, &ctx.caller, &Disk)?;
     if let Some(error) = quoted_command(&spec, Path::exists) {
         return Err(error);
@@ -121,8 +124,7 @@ fn quoted_command(spec: &ServerSpec, exists: impl Fn(&Path) -> bool) -> Option<C
 
 /// The server of that name, if there is one.
 async fn present(name: &ServerName, ctx: &Context) -> Result<Option<ServerSpec>, CliError> {
-    let request = Request::Export { name: Some(name.clone()) };
-    match ctx.ask::<Vec<ServerSpec>>("asking the daemon", &request).await {
+    match ctx.described(Some(name)).await {
         Ok(specs) => Ok(specs.into_iter().next()),
         Err(error) if error.exit() == Exit::NoSuchServer => Ok(None),
         Err(error) => Err(error),

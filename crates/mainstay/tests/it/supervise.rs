@@ -306,6 +306,8 @@ fn a_replacement_keeps_what_is_not_named_and_says_what_it_changed() {
     env.ok(["stop", "time"]);
     env.ok(["run", "time", "--replace", "--wait"]);
     assert_eq!(env.server("time")["status"], "running", "what was stopped is on again");
+    env.ok(["daemon", "stop"]);
+    env.ok(["run", "time", "--replace", "--wait"]);
     env.run_server("time", &["--reset"], &[&fixture()]);
     let status = env.json(["status", "time", "--json"]);
     assert_eq!((&status["env"], &status["proxy"]["hold"]), (&json!([]), &json!("45s")));
