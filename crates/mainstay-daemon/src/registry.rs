@@ -9,13 +9,15 @@ mod session_runs;
 /// The name that is most like `name`, if one is like it: every third letter may differ.
 fn similar<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let most = name.len().div_ceil(3);
-    let near = names.map(|other| (strsim::osa_distance(name, other), other));
-    let near = near.filter(|(distance, other)| *distance <= most || is_prefix(name, other));
+    let distance = |other: &str| {
+        if name.len() > 1 && other.starts_with(name) {
+            1
+        } else {
+            strsim::osa_distance(name, other)
+        }
+    };
+    let near = names.map(|other| (distance(other), other)).filter(|(far, _)| *far <= most);
     near.min().map(|(_, other)| other)
-}
-
-fn is_prefix(name: &str, other: &str) -> bool {
-    name.len() > 1 && other.starts_with(name)
 }
 
 #[cfg(test)]

@@ -151,7 +151,7 @@ fn an_exit_of_what_hung_is_still_a_hang() {
     w.shows(Status::Stopping, "unusable: ping, ending it");
     assert_eq!(w.waits(), (secs(5), kill(1)));
     assert_eq!(w.crashes(), start(2));
-    w.shows(Status::Restarting, "not ready after 0 ms: ping, restarting");
+    w.shows(Status::Restarting, "unusable after 0 ms: ping, restarting");
 }
 
 #[test]
