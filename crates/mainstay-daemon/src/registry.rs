@@ -6,20 +6,6 @@
 mod change;
 mod entries;
 mod session_runs;
-/// The name that is most like `name`, if one is like it: every third letter may differ.
-fn similar<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let most = name.len().div_ceil(3);
-    let distance = |other: &str| {
-        if name.len() > 1 && other.starts_with(name) {
-            1
-        } else {
-            strsim::osa_distance(name, other)
-        }
-    };
-    let near = names.map(|other| (distance(other), other)).filter(|(far, _)| *far <= most);
-    near.min().map(|(_, other)| other)
-}
-
 #[cfg(test)]
 mod tests;
 
@@ -474,4 +460,18 @@ pub(crate) fn refused(error: &StoreError) -> ApiError {
         Some(help) => refused.with_help(help),
         None => refused,
     }
+}
+
+/// The name that is most like `name`, if one is like it: every third letter may differ.
+fn similar<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let most = name.len().div_ceil(3);
+    let distance = |other: &str| {
+        if name.len() > 1 && other.starts_with(name) {
+            1
+        } else {
+            strsim::osa_distance(name, other)
+        }
+    };
+    let near = names.map(|other| (distance(other), other)).filter(|(far, _)| *far <= most);
+    near.min().map(|(_, other)| other)
 }
