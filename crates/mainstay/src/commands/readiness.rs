@@ -85,9 +85,15 @@ impl Wait<'_> {
     /// Shows the newest line of the server's log beside the spinner.
     async fn show_lines(&self, remote: &Remote, spinner: &ProgressBar) -> Infallible {
         if !spinner.is_hidden() {
-            let request = Request::Logs { name: self.name.clone(), tail: Some(1), follow: true };
+            let request = Request::Logs {
+                name: self.name.clone(),
+                tail: Some(1),
+                since: None,
+                grep: None,
+                follow: true,
+            };
             let show = |lines: Vec<LogLine>| {
-                if let Some(LogLine { line }) =
+                if let Some(LogLine { line, .. }) =
                     lines.iter().rfind(|line| !why::is_marker(&line.line))
                 {
                     let line = clip(&plain_line(line), SHOWN_LINE);
