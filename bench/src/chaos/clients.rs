@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::faults::Random;
 use super::history::{Call, Kind, Outcome};
 use crate::answer::ToolResult;
-use crate::restarts::{Board, Fall, INITIALIZED, Web, answered_id, tool_call};
+use crate::restarts::{Board, Fall, INITIALIZED, NEWEST, Web, answered_id, initialize, tool_call};
 use crate::rig::{BenchError, Instance};
 
 /// How long a call may take: longer than any hold, and than all that a fault may cost.
@@ -89,7 +89,7 @@ impl Client {
         seed: u64,
     ) -> Result<Self, BenchError> {
         let mut connect = Connect::start(instance, server)?;
-        let opened = connect.ask(0, &initialize("2025-11-25")).await;
+        let opened = connect.ask(0, &initialize(NEWEST)).await;
         opened.ok_or_else(|| BenchError::Wrong(format!("{name} cannot open a session")))?;
         connect.say(INITIALIZED).await;
         Ok(Self::new(name, Way::Connect(Box::new(connect)), effects, seed))
@@ -141,16 +141,6 @@ impl Client {
             },
         }
     }
-}
-
-fn initialize(version: &str) -> Vec<u8> {
-    let params = json!({
-        "protocolVersion": version,
-        "capabilities": {},
-        "clientInfo": {"name": "chaos", "version": env!("CARGO_PKG_VERSION")},
-    });
-    let request = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
-    request.to_string().into_bytes()
 }
 
 /// What an answer says. A note about a restart comes after the text of a tool.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::board::Board;
 use super::tally::{Cut, Done, Ending, Route};
 use super::web::{Fall, Web};
-use super::work::{Call, INITIALIZED, Work, answered_id, initialize, request, tool_call};
+use super::work::{Call, INITIALIZED, NEWEST, Work, answered_id, initialize, request, tool_call};
 use crate::rig::{BenchError, Instance};
 
 /// The server that all clients share.
@@ -33,8 +33,11 @@ const TOUCH: Duration = Duration::from_millis(100);
 const ARRIVAL: Duration = Duration::from_secs(2);
 
 /// How many clients of each route.
-const CREW: [(Route, u32); 4] =
-    [(Route::Kept, 16), (Route::Fresh, 4), (Route::Slow, 4), (Route::Connect, 4)];
+const CREW: [(Route, u32); 5] =
+    [(Route::Kept, 16), (Route::Fresh, 4), (Route::Slow, 4), (Route::Old, 3), (Route::Connect, 4)];
+
+/// The protocol versions of clients without event ids.
+const OLD: [&str; 3] = ["2024-11-05", "2025-03-26", "2025-06-18"];
 
 /// The clients at work.
 pub(super) struct Crew {
@@ -70,12 +73,14 @@ impl Crew {
             CREW.iter().flat_map(|(route, count)| std::iter::repeat_n(*route, *count as usize));
         for (client, route) in (0..).zip(each) {
             let file = instance.folder().join(format!("effects-{client}"));
-            let takes = if route == Route::Slow { SLOW } else { QUICK };
+            let takes = if matches!(route, Route::Slow | Route::Old) { SLOW } else { QUICK };
             let work = Work::new(client, file, takes);
             let board = Arc::clone(board);
             match route {
-                Route::Kept | Route::Fresh | Route::Slow => {
-                    let web = open_web(instance, &board, route != Route::Fresh).await?;
+                Route::Kept | Route::Fresh | Route::Slow | Route::Old => {
+                    let old = OLD[client as usize % OLD.len()];
+                    let version = if route == Route::Old { old } else { NEWEST };
+                    let web = open_web(instance, &board, route != Route::Fresh, version).await?;
                     callers.spawn(call_web(web, route, work, board, pause));
                 }
                 Route::Connect => {
@@ -84,8 +89,8 @@ impl Crew {
                 }
             }
         }
-        let listener = listen(open_web(instance, board, false).await?, board).await?;
-        let toucher = touch(open_web(instance, board, true).await?, Arc::clone(board));
+        let listener = listen(open_web(instance, board, false, NEWEST).await?, board).await?;
+        let toucher = touch(open_web(instance, board, true, NEWEST).await?, Arc::clone(board));
         Ok(Self { board: Arc::clone(board), callers, toucher: tokio::spawn(toucher), listener })
     }
 
@@ -112,11 +117,16 @@ impl Drop for Crew {
     }
 }
 
-async fn open_web(instance: &Instance, board: &Arc<Board>, keeps: bool) -> Result<Web, BenchError> {
+async fn open_web(
+    instance: &Instance,
+    board: &Arc<Board>,
+    keeps: bool,
+    version: &str,
+) -> Result<Web, BenchError> {
     let url = instance.url(SERVER);
     let mut web = Web::new(&url, keeps, Arc::clone(board)).expect("our URL has a host and a path");
     let opened = async {
-        let answer = web.ask(initialize()).await.map_err(|fall| format!("{fall:?}"))?;
+        let answer = web.ask(initialize(version)).await.map_err(|fall| format!("{fall:?}"))?;
         answered_id(&answer).ok_or_else(|| String::from_utf8_lossy(&answer).into_owned())?;
         web.tell(INITIALIZED).await.map_err(|fall| format!("{fall:?}"))
     };
@@ -233,7 +243,7 @@ impl Pipe {
         let lines = BufReader::new(stdout).lines();
         let mut pipe = Self { _child: child, stdin, lines, opened: Instant::now() };
         let opened = async {
-            pipe.send(&initialize()).await?;
+            pipe.send(&initialize(NEWEST)).await?;
             pipe.next_answer().await?;
             pipe.send(INITIALIZED).await
         };

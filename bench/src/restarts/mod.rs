@@ -34,7 +34,7 @@ use crate::stats::Percentiles;
 
 pub(crate) use self::disrupt::Death;
 pub(crate) use self::web::{Fall, Web};
-pub(crate) use self::work::{INITIALIZED, answered_id, initialize, tool_call};
+pub(crate) use self::work::{INITIALIZED, NEWEST, answered_id, initialize, tool_call};
 
 /// How long the server may take to be ready.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -129,12 +129,13 @@ impl Ordeal {
     }
 
     /// What a death of the daemon costs, and nothing else may.
-    fn costs(&self) -> [(&'static str, u64); 5] {
-        let Counts { cut_kept, cut_fresh, cut_slow, effect_unknown, .. } = self.counts;
+    fn costs(&self) -> [(&'static str, u64); 6] {
+        let Counts { cut_kept, cut_fresh, cut_slow, cut_old, effect_unknown, .. } = self.counts;
         [
             ("cut in flight, kept connection", cut_kept),
             ("cut in flight, new connection", cut_fresh),
             ("cut in flight, slow, no stream yet", cut_slow),
+            ("cut in flight, slow, no event id", cut_old),
             ("effect unknown (connect)", effect_unknown),
             ("notifications told twice", self.updates_twice),
         ]

@@ -19,6 +19,8 @@ pub(super) enum Route {
     Fresh,
     /// HTTP, with calls that are answered on event streams.
     Slow,
+    /// The same, of a client whose protocol version is older than 2025-11-25. It has no event id to come back with.
+    Old,
     /// `mainstay connect`.
     Connect,
 }
@@ -75,6 +77,8 @@ pub(super) struct Counts {
     pub(super) cut_fresh: u64,
     /// The same, of calls that would have got an event stream a moment later.
     pub(super) cut_slow: u64,
+    /// Slow calls of clients without an event id.
+    pub(super) cut_old: u64,
     pub(super) cut_otherwise: u64,
     pub(super) refused: u64,
     pub(super) sessions_lost: u64,
@@ -228,12 +232,14 @@ impl Tally {
     }
 
     fn cut(&mut self, done: &Done, cut: Cut) {
-        let explained = self.disruption.as_ref().is_some_and(|it| it.explains(cut));
+        let (it, unstreamed) = (self.disruption.as_ref(), Cut { streamed: false, ..cut });
+        let explained = it.is_some_and(|it| it.explains(cut));
         match done.route {
+            Route::Old if it.is_some_and(|it| it.explains(unstreamed)) => self.counts.cut_old += 1,
             Route::Kept if explained => self.counts.cut_kept += 1,
             Route::Fresh if explained => self.counts.cut_fresh += 1,
             Route::Slow if explained => self.counts.cut_slow += 1,
-            Route::Kept | Route::Fresh | Route::Slow | Route::Connect => {
+            Route::Kept | Route::Fresh | Route::Slow | Route::Old | Route::Connect => {
                 self.counts.cut_otherwise += 1;
                 self.exemplify(done, if cut.streamed { "cut on its stream" } else { "cut" });
             }
@@ -266,7 +272,7 @@ impl Disruption {
             Route::Kept => &mut self.kept,
             Route::Fresh => &mut self.fresh,
             Route::Connect => &mut self.connect,
-            Route::Slow => return,
+            Route::Slow | Route::Old => return,
         };
         if done.ended >= self.begun {
             waits.longest = waits.longest.max(done.ended - done.begun);
@@ -349,6 +355,9 @@ mod tests {
         assert_eq!(story.cuts(), (2, 2), "the old daemon was gone by then");
         story.cut(8, true, 9);
         assert_eq!(story.cuts(), (2, 3), "streams are resumed");
+        let cut = Cut { made: story.at(8), streamed: true };
+        story.call(Route::Old, 9, 10, Ending::Cut(cut));
+        assert_eq!(story.tally.counts.cut_old, 1, "those without an id cannot be");
         story.tally.broken(story.at(19));
         story.tally.broken(story.at(22));
         assert_eq!(story.cuts(), (2, 4), "and only the old daemon is excused");

@@ -21,10 +21,13 @@ const OPENING: u64 = 0;
 /// The notification that ends the opening.
 pub(crate) const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// The request that opens a session.
-pub(crate) fn initialize() -> Vec<u8> {
+/// The newest protocol version of which sessions are opened.
+pub(crate) const NEWEST: &str = "2025-11-25";
+
+/// The request that opens a session with this protocol version.
+pub(crate) fn initialize(version: &str) -> Vec<u8> {
     let params = json!({
-        "protocolVersion": "2025-11-25",
+        "protocolVersion": version,
         "capabilities": {},
         "clientInfo": {"name": "restart-bench", "version": env!("CARGO_PKG_VERSION")},
     });

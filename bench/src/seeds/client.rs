@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::answer::ToolResult;
-use crate::restarts::{Board, Fall, INITIALIZED, Web, answered_id, initialize, tool_call};
+use crate::restarts::{Board, Fall, INITIALIZED, NEWEST, Web, answered_id, initialize, tool_call};
 use crate::rig::BenchError;
 
 /// How long it rests between two calls.
@@ -139,7 +139,7 @@ impl Client {
 
     async fn initialize(&mut self) -> Result<Bytes, Fall> {
         self.initializes += 1;
-        self.web.ask(initialize()).await
+        self.web.ask(initialize(NEWEST)).await
     }
 }
 
