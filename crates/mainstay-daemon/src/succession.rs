@@ -191,7 +191,7 @@ impl Asked {
     async fn quiet(&self, hubs: &Hubs) {
         let Some(until) = self.waits else { return std::future::pending().await };
         if timeout_at(until, hubs.unbound()).await.is_err() {
-            tracing::warn!("calls of commands, batches or new sessions will miss their answers");
+            tracing::warn!("calls of commands or in batches will miss their answers");
         }
     }
 

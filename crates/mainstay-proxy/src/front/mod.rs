@@ -40,6 +40,9 @@ pub trait Core: Send + Sync + 'static {
     /// head of the response can carry it before the answer is known.
     fn open(&self, server: &str) -> Result<Self::Session, OpenError>;
 
+    /// Begins a session under an id that an earlier daemon gave to a client, whose `initialize` it did not answer.
+    fn open_as(&self, server: &str, id: &str) -> Result<Self::Session, OpenError>;
+
     /// Finds a session in memory.
     fn session(&self, server: &str, id: &str) -> Result<Self::Session, Lookup>;
 

@@ -66,7 +66,7 @@ impl Hubs {
         server.take_up(record, news)
     }
 
-    /// Waits for a moment when another daemon could take over without a loss. What begins a session, is part of a batch or
+    /// Waits for a moment when another daemon could take over without a loss. What is part of a batch or
     /// was asked by a command is not written down, so it has to be waited for if it takes long. Meanwhile all goes on.
     pub async fn unbound(&self) {
         while self.all().iter().any(|hub| hub.is_bound()) {
@@ -125,6 +125,11 @@ impl Core for Hubs {
     fn open(&self, server: &str) -> Result<Session, OpenError> {
         let hub = self.get(server).ok_or(OpenError::NoSuchServer)?;
         hub.open().ok_or(OpenError::TooManySessions)
+    }
+
+    fn open_as(&self, server: &str, id: &str) -> Result<Session, OpenError> {
+        let hub = self.get(server).ok_or(OpenError::NoSuchServer)?;
+        hub.open_as(id.to_owned()).ok_or(OpenError::TooManySessions)
     }
 
     fn session(&self, server: &str, id: &str) -> Result<Session, Lookup> {

@@ -65,8 +65,12 @@ impl Hub {
 
     /// Opens a session. `None` if there are too many that cannot be moved to disk.
     pub(super) fn open(self: &Arc<Self>) -> Option<Session> {
+        self.open_as(self.ports.ids.issue(&self.name))
+    }
+
+    /// The same, under an id that an earlier daemon gave to its client.
+    pub(super) fn open_as(self: &Arc<Self>, id: String) -> Option<Session> {
         self.move_absent_to_disk();
-        let id = self.ports.ids.issue(&self.name);
         let session = Session::new(Arc::clone(self), id, true);
         let mut sessions = self.all_sessions();
         if sessions.len() >= MAX_SESSIONS {

@@ -20,6 +20,8 @@ pub(super) enum Durable {
     No,
     /// It takes long, and cannot be.
     Never,
+    /// It takes long, and the next daemon begins anew with its request.
+    Repeated,
     /// It was. Now another daemon has the stream, and this one relays to it what the server says.
     Relayed,
     /// The stream of a request is.
@@ -116,7 +118,7 @@ impl Stream {
                 }
             }
             Durable::Relayed => return Noted::Never,
-            Durable::No | Durable::Never | Durable::General(_) => {}
+            Durable::No | Durable::Never | Durable::Repeated | Durable::General(_) => {}
         }
         shared.sent = Some(sent);
         Noted::Yes
@@ -125,7 +127,9 @@ impl Stream {
     /// Whether a later daemon would go on with it.
     pub(crate) fn is_written_down(&self) -> bool {
         match self.lock().durable {
-            Durable::Request(_) | Durable::Relayed | Durable::General(_) => true,
+            Durable::Request(_) | Durable::Repeated | Durable::Relayed | Durable::General(_) => {
+                true
+            }
             Durable::No | Durable::Never => false,
         }
     }
@@ -158,6 +162,11 @@ impl Stream {
     /// The number of the newest message.
     pub(crate) fn last(&self) -> u64 {
         self.lock().log.last()
+    }
+
+    /// Its request takes long, and the next daemon begins anew with it.
+    pub(crate) fn is_repeated(&self) {
+        self.lock().durable = Durable::Repeated;
     }
 
     /// Its request takes long, and cannot be written down.
@@ -193,7 +202,7 @@ impl Shared {
     /// Notes a message that is in the log by now. False if that is forbidden.
     pub(super) fn note_message(&mut self, message: Bytes) -> bool {
         match &self.durable {
-            Durable::No | Durable::Never | Durable::Relayed => true,
+            Durable::No | Durable::Never | Durable::Repeated | Durable::Relayed => true,
             Durable::Request(_) | Durable::General(_) if self.audience == Audience::ForGood => true,
             Durable::Request(scribe) | Durable::General(scribe) => {
                 scribe.note(StreamNews::Said(self.log.last(), message)).may_act()
@@ -204,7 +213,11 @@ impl Shared {
     /// Notes the answer, which is in the log by now. False if that is forbidden.
     pub(super) fn note_answer(&mut self, answer: Bytes) -> bool {
         match &self.durable {
-            Durable::No | Durable::Never | Durable::Relayed | Durable::General(_) => true,
+            Durable::No
+            | Durable::Never
+            | Durable::Repeated
+            | Durable::Relayed
+            | Durable::General(_) => true,
             Durable::Request(scribe) => {
                 scribe.note(StreamNews::Answered(self.log.last(), answer)).may_act()
             }

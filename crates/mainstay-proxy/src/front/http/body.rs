@@ -50,13 +50,20 @@ pub(super) struct Source {
     event: EventId,
     server: String,
     session: String,
+    /// The request, if the next daemon begins anew with it.
+    repeated: Option<Bytes>,
 }
 
 impl Source {
     /// A stream of this session; `event` is an event of it.
     pub(super) fn new<S: Session>(session: &S, reader: Reader, event: EventId) -> Self {
         let (server, session) = (session.server().to_owned(), session.id().to_owned());
-        Self { reader, event, server, session }
+        Self { reader, event, server, session, repeated: None }
+    }
+
+    /// The same, of a request with which the next daemon begins anew.
+    pub(super) fn repeating(self, request: Option<Bytes>) -> Self {
+        Self { repeated: request, ..self }
     }
 
     /// Whether the stream ends here only because another daemon takes over.
@@ -76,6 +83,10 @@ impl Source {
                 event: self.event.at(self.reader.position()).to_string(),
                 form,
                 framing: way.framing(),
+                repeated: self
+                    .repeated
+                    .as_ref()
+                    .map(|request| String::from_utf8_lossy(request).into_owned()),
             });
         }
         is_known

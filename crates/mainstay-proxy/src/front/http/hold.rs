@@ -3,7 +3,7 @@
 //!
 //! A request that goes on for 150 ms is also written down, so that it outlives this daemon: its client comes back
 //! with the id of an event, or its connection is passed on to the next daemon ([`unfinished`](super::unfinished)). One
-//! that is part of a batch or begins a session is not.
+//! that is part of a batch is not, and `initialize` is begun anew by the next daemon.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +27,9 @@ use crate::stream::Stream;
 /// A request without an answer after this time is committed.
 pub(super) const COMMIT: Duration = DURABLE;
 
+/// An `initialize` up to this length is passed on to the next daemon. It must fit a message to the holder.
+const SHORT_ENOUGH: usize = 8 << 10;
+
 /// Sends the head and lets the work go on: as an event stream, or as JSON kept alive by white space
 /// if the client takes nothing else or would refuse large events. From `due` on the request is worth to be written down.
 pub(super) fn commit<C: Core>(
@@ -43,12 +46,16 @@ pub(super) fn commit<C: Core>(
     let text = request.clone().filter(|_| begun.is_none());
     let (work, reader) = run.into_parts();
     let stream = Arc::clone(reader.stream());
-    if text.is_none() {
+    let initialize =
+        request.clone().filter(|request| begun.is_some() && request.len() <= SHORT_ENOUGH);
+    if initialize.is_some() {
+        stream.is_repeated();
+    } else if text.is_none() {
         stream.is_for_this_daemon();
     }
     let has_id = Arc::<AtomicBool>::default();
     let kept = Kept::new(session.clone(), &stream, id.as_deref());
-    let source = Source::new(&session, reader, kept.event().clone());
+    let source = Source::new(&session, reader, kept.event().clone()).repeating(initialize);
     let mut response = if is_events {
         let body = Body::events_telling(source, opening(version), Arc::clone(&has_id));
         reply::events(body)

@@ -13,10 +13,15 @@ use bytes::Bytes;
 use hyper::body::Body as _;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use super::body::{Body, Opening, Source};
+use super::head::{Accept, EarlyHead};
+use super::post::Asked;
 use super::way_in::WayIn;
-use super::{Front, reply};
+use super::{Front, hold, reply};
+use crate::frame::Parsed;
+use crate::front::run::{Opening as Beginning, Run, id_of, wanted_version};
 use crate::front::{Core, Session, find};
 use crate::stream::{EventId, Found};
 
@@ -29,6 +34,9 @@ pub struct UnfinishedResponse {
     pub(super) event: String,
     pub(super) form: Form,
     pub(super) framing: Framing,
+    /// The `initialize` that it answers, if that is begun anew.
+    #[serde(default)]
+    pub(super) repeated: Option<String>,
 }
 
 /// What the body consists of.
@@ -100,7 +108,10 @@ pub(super) async fn finish<C: Core>(
 
 /// The rest of the body. `None` if nothing is known of the session.
 async fn rest<C: Core>(front: &Front<C>, response: &UnfinishedResponse) -> Option<Body> {
-    let UnfinishedResponse { server, session, event, form, framing: _ } = response;
+    let UnfinishedResponse { server, session, event, form, framing: _, repeated } = response;
+    if let Some(request) = repeated {
+        return begin_anew(front, server, session, (request, *form));
+    }
     let session = find(&*front.core, server, session, None).await.ok()?;
     let event: EventId = event.parse().ok()?;
     let source = |reader| Source::new(&session, reader, event.clone());
@@ -121,6 +132,27 @@ async fn rest<C: Core>(front: &Front<C>, response: &UnfinishedResponse) -> Optio
             Body::full(Bytes::new())
         }
     })
+}
+
+/// The body for an `initialize` that an earlier daemon did not answer.
+fn begin_anew<C: Core>(
+    front: &Front<C>,
+    server: &str,
+    session: &str,
+    (request, form): (&str, Form),
+) -> Option<Body> {
+    let message = Parsed::read(Bytes::copy_from_slice(request.as_bytes())).ok()?;
+    let session = front.core.open_as(server, session).ok()?;
+    let asked = Asked {
+        id: id_of(&message),
+        accept: Accept { json: form == Form::Json, events: form != Form::Json },
+        version: wanted_version(&message),
+        early_head: EarlyHead::No,
+        opening: Some(Beginning::new(session.clone())),
+        session,
+    };
+    let run = Run::new(&asked.session, message);
+    Some(hold::commit(front, asked, run, Instant::now()).into_body())
 }
 
 /// Writes a body until its end, or until it is [left](WayIn::leave_response) to another daemon. An error means that

@@ -246,6 +246,36 @@ async fn a_client_that_leaves_between_two_daemons_harms_nobody() {
     wire.sees("done").await;
 }
 
+/// It takes long if the server does.
+#[tokio::test]
+async fn an_initialize_is_begun_anew_by_the_next_daemon() {
+    for more in ["", "Accept: application/json\r\n"] {
+        let world = World::new();
+        let door = Door::of(&world, Vec::new()).await;
+        let params = json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "tester", "version": "1"},
+        });
+        let initialize =
+            json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+        let mut wire = door.asks("none", "POST", more, &initialize.to_string()).await;
+        let head = wire.sees("\r\n\r\n").await;
+        let id = head.lines().find_map(|line| line.strip_prefix("mcp-session-id: ")).unwrap();
+        soon(world.hubs.unbound()).await;
+        let passed_on = hands_over(door, &world).await;
+        assert_eq!(passed_on.len(), 1);
+        let next = world.killed();
+        let door = Door::of(&next, passed_on).await;
+        let mut server = next.serves().await;
+        assert!(wire.sees("0\r\n\r\n").await.contains("serverInfo"));
+        let mut other = door.asks(id, "POST", "", &call(2)).await;
+        let call = server.reads_call("poke").await;
+        server.says(&answer(&call)).await;
+        other.sees("done").await;
+    }
+}
+
 /// The next daemon, to which this one has given way, and what this one still tells it.
 async fn takes_over(world: &World, door: Door) -> (World, Vec<PassedOn>, Vec<RelayedCall>) {
     door.stop.send(Drain::HandOver).unwrap();
