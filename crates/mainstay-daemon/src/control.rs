@@ -133,7 +133,9 @@ async fn connect(
         LineClient { server: name.to_string(), resume: Some(session), at_end: AtEnd::Close };
     let hubs = Arc::clone(&service.gateway.hubs);
     // Whatever a client says from then on is for the next daemon to hear.
-    let leave = service.held.giving_way();
+    let leave = async {
+        service.held.giving_way().await;
+    };
     let served = lines::serve_lines(hubs, client, reader, &mut peer.write, leave, |_| {}).await;
     match served.map_err(io::Error::other)? {
         Ended::Left { taken } if farewell => peer.line(&Farewell::Leaving { taken }).await,

@@ -53,6 +53,13 @@ impl Engines {
         self.at(Home::of(workload))
     }
 
+    /// Ends all that the engines do by themselves, because another daemon has taken over.
+    pub(crate) fn abandon(&self) {
+        for home in Home::ALL {
+            self.at(home).abandon();
+        }
+    }
+
     /// Every run of this instance. A list that lacks an engine would be none: what is not in it
     /// counts as gone.
     pub(crate) async fn list(&self) -> Result<Vec<(Home, Found)>, EngineError> {

@@ -68,8 +68,8 @@ impl Gateway {
     }
 
     /// Takes up the sessions that clients had, when all servers are known, and then their streams, before
-    /// any run is entered. A daemon that has given way to this one may still finish some of their requests.
-    pub(crate) fn restore(&self, has_given_way: bool) {
+    /// any run is entered. Daemons before this one may still finish some of their requests.
+    pub(crate) fn restore(&self, is_relayed: bool) {
         let (sessions, streams) = {
             let mut kept = self.kept();
             (std::mem::take(&mut kept.sessions), std::mem::take(&mut kept.streams))
@@ -89,7 +89,7 @@ impl Gateway {
         for record in streams {
             let key = record.key.clone();
             let hub = servers.get(&*key.session);
-            let taken_up = hub.is_some_and(|hub| self.hubs.take_up(hub, record, has_given_way));
+            let taken_up = hub.is_some_and(|hub| self.hubs.take_up(hub, record, is_relayed));
             if !taken_up {
                 self.ports.keeper.note(&key, StreamNews::Over);
             }

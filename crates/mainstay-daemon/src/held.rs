@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use mainstay_api::Instance;
 use mainstay_hold::holder::{Link, Order, Place, Unfinished, take_stdin};
-use mainstay_proxy::front::http::{ConnectionBudget, PassedOn, UnfinishedResponse};
+use mainstay_proxy::front::http::{ConnectionBudget, Drain, PassedOn, UnfinishedResponse};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -74,8 +74,8 @@ struct Shared {
     connection_budget: Arc<ConnectionBudget>,
     /// Whether this daemon ends for good. Locked while another holder is started.
     ending: Mutex<bool>,
-    /// Whether another daemon goes on with the listeners.
-    giving_way: watch::Sender<bool>,
+    /// Set when others go on with the listeners: how.
+    giving_way: watch::Sender<Option<Drain>>,
 }
 
 impl Held {
@@ -102,7 +102,7 @@ impl Held {
             connections: Mutex::default(),
             connection_budget: ConnectionBudget::new(Capacity::of_this_process().http),
             ending: Mutex::default(),
-            giving_way: watch::Sender::new(false),
+            giving_way: watch::Sender::new(None),
         };
         Ok((Self { shared: Arc::new(shared) }, Orders(orders)))
     }
@@ -232,21 +232,22 @@ impl Held {
         self.link().replace(exe, fallback)
     }
 
-    /// Nothing more is accepted: another daemon is about to go on with all listeners.
-    pub(crate) fn give_way(&self) {
-        self.shared.giving_way.send_replace(true);
+    /// Nothing more is accepted: another daemon goes on with all listeners, now or later.
+    pub(crate) fn give_way(&self, how: Drain) {
+        self.shared.giving_way.send_replace(Some(how));
     }
 
     /// Whether this daemon [gives way](Self::give_way).
     pub(crate) fn is_giving_way(&self) -> bool {
-        *self.shared.giving_way.borrow()
+        self.shared.giving_way.borrow().is_some()
     }
 
-    /// Resolves when this daemon [gives way](Self::give_way).
-    pub(crate) async fn giving_way(&self) {
+    /// Resolves when this daemon [gives way](Self::give_way), and says how.
+    pub(crate) async fn giving_way(&self) -> Drain {
         let mut given = self.shared.giving_way.subscribe();
+        let given = given.wait_for(Option::is_some).await;
         // The sender lives as long as this.
-        drop(given.wait_for(|given| *given).await);
+        given.ok().and_then(|how| *how).unwrap_or(Drain::Leave)
     }
 
     /// This daemon has let go of everything, so that the next one may begin. That it does is certain when

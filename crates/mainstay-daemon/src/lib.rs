@@ -46,6 +46,7 @@ use mainstay_api::{Instance, Listen};
 use mainstay_core::RefreshMode;
 use mainstay_engine::EngineError;
 use mainstay_hold::holder::Order;
+use mainstay_proxy::front::http::Drain;
 use mainstay_proxy::{Hubs, RelayedCall};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -182,6 +183,8 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
         // Its end is the first order that comes, and another one is started then.
         tracing::warn!(%error, "the holder does not hear that this daemon serves");
     }
+    let hubs = Arc::clone(&service.gateway.hubs);
+    messengers.spawn(async move { relay::give_up_unclaimed(hubs.relays()).await });
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "daemon ready");
     held.kill_outdated_holder().await;
     store.secure_later();
@@ -213,14 +216,14 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
             let (_late, ()) = tokio::join!(answered, drained);
         }
         Ending::KeepServers | Ending::GiveWay => {
-            held.give_way();
+            let stays = how == Ending::GiveWay;
+            held.give_way(if stays { Drain::HandOver } else { Drain::Leave });
             let ending = async {
                 if how == Ending::KeepServers {
                     held.ending().await;
                 }
             };
             // The door is closed at once, whatever the holder takes.
-            let stays = how == Ending::GiveWay;
             (to_finish, ()) = tokio::join!(service.gateway.hubs.hand_over(stays), ending);
             front.given_way().await;
         }
@@ -249,6 +252,10 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     }
     close_files(service.context.journal.clone(), sessions).await;
     if how == Ending::GiveWay {
+        registry.abandon();
+        engines.abandon();
+        // The next daemon has to know of it before it begins.
+        let _mark = relay::Mark::set(&run_dir, !to_finish.is_empty());
         make_room(&held, &exe).await?;
         held.let_go_of_all();
         finish_calls(&service.instance, to_finish).await;

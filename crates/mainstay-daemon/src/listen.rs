@@ -79,7 +79,7 @@ impl Sockets {
     }
 
     /// Resolves when another daemon goes on with them.
-    async fn giving_way(&self) {
+    async fn giving_way(&self) -> Drain {
         match self {
             Self::Held(held) => held.giving_way().await,
             #[cfg(test)]
@@ -225,7 +225,7 @@ impl Listener {
             let release = async {
                 match stop().await {
                     Drain::Finish => sockets.release(addr).await,
-                    Drain::HandOver => {}
+                    Drain::HandOver | Drain::Leave => {}
                 }
             };
             let (left, ()) = tokio::join!(serve, release);
@@ -353,7 +353,7 @@ async fn finished(listener: JoinHandle<()>) {
 async fn told_to_stop(stopped: watch::Receiver<()>, sockets: &Sockets) -> Drain {
     tokio::select! {
         () = gone(stopped) => Drain::Finish,
-        () = sockets.giving_way() => Drain::HandOver,
+        how = sockets.giving_way() => how,
     }
 }
 
@@ -393,7 +393,7 @@ async fn bind(
         state.send_if_modified(|state| std::mem::replace(state, found) != found);
         tokio::select! {
             () = sleep(TRY_AGAIN) => {}
-            Drain::Finish | Drain::HandOver = &mut stop => return None,
+            Drain::Finish | Drain::HandOver | Drain::Leave = &mut stop => return None,
         }
     }
 }

@@ -292,6 +292,11 @@ impl Registry {
         self.shared.changing.lock().await.0 = true;
     }
 
+    /// Stops supervising, because another daemon has taken over. The servers stay as they are.
+    pub(crate) fn abandon(&self) {
+        self.drivers().abort_all();
+    }
+
     /// Ends every server, without changing any intent, and waits until they are down.
     pub(crate) async fn retire(&self) {
         let handles = self.everything();

@@ -4,12 +4,16 @@
 //! socket, says which calls it finishes ([`Request::Relay`]), and then what becomes of them, a line each. If the connection
 //! ends because yet another daemon takes over, it connects to that one and says everything again.
 
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use mainstay_api::{ApiError, ErrorKind, Frame, Hello, Request};
 use mainstay_proxy::{RelayNews, RelayedCall, Relays, StreamKey};
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -20,8 +24,20 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 /// How long a daemon stays for such calls.
 const STAY: Duration = Duration::from_secs(600);
 
-/// How long a new daemon waits for the one before it to say which calls it finishes, and how long that tries to.
-const CONNECT: Duration = Duration::from_secs(5);
+/// How long it tries to reach another daemon: longer than that may take until it serves.
+const CONNECT: Duration = Duration::from_secs(30);
+
+/// How long a daemon that serves waits to be told which calls others finish.
+const CLAIM: Duration = Duration::from_secs(5);
+
+/// How long a daemon may take to read the last news.
+const LAST_NEWS: Duration = Duration::from_secs(5);
+
+/// The file that daemons lock while they finish calls, in the run directory.
+const MARK: &str = "relaying";
+
+/// How many bytes of news are kept in case another daemon has to be told them again.
+const KEPT_BYTES: usize = 16 << 20;
 
 /// How often it tries.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
@@ -35,6 +51,38 @@ struct Line {
     session: String,
     stream: u64,
     news: RelayNews,
+}
+
+/// Says to later daemons, as long as it lives, that this one finishes calls.
+pub(crate) struct Mark(
+    #[expect(dead_code, reason = "it is locked until it is dropped")] Option<File>,
+);
+
+impl Mark {
+    /// Sets it if there are such calls. Without it, which a full disk may cause, their answers are lost.
+    pub(crate) fn set(run_dir: &Path, is_needed: bool) -> Self {
+        let locked = || {
+            let file = open_mark(run_dir)?;
+            flock(&file, FlockOperation::LockShared)?;
+            io::Result::Ok(file)
+        };
+        let file = if is_needed { locked().map(Some) } else { Ok(None) };
+        Self(file.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the next daemon does not wait for the calls that this one finishes");
+            None
+        }))
+    }
+
+    /// Whether a daemon that lives has set it.
+    pub(crate) fn is_set(run_dir: &Path) -> bool {
+        let free = open_mark(run_dir)
+            .and_then(|file| Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?));
+        free.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+fn open_mark(run_dir: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(run_dir.join(MARK))
 }
 
 /// Finishes these calls for the daemon at this control socket.
@@ -69,10 +117,9 @@ async fn follow(mut call: RelayedCall, sender: mpsc::Sender<Line>) {
 
 /// Sends all news, to one daemon after another if need be.
 async fn relay_all(socket: &Path, keys: &[StreamKey], mut news: mpsc::Receiver<Line>) {
-    // What a daemon was told shortly before its end may not have been heard.
-    let mut told: Vec<Line> = Vec::new();
-    while let Some(mut peer) = connect(socket, keys).await {
-        let resent = send_all(&mut peer, &told).await;
+    let mut told = Told { keys: keys.to_vec(), lines: VecDeque::new(), bytes: 0 };
+    while let Some(mut peer) = connect(socket, &told.keys).await {
+        let resent = send_all(&mut peer, &told.lines).await;
         let mut scrap = [0];
         while resent.is_ok() {
             let line = tokio::select! {
@@ -84,9 +131,9 @@ async fn relay_all(socket: &Path, keys: &[StreamKey], mut news: mpsc::Receiver<L
                 },
             };
             let Some(line) = line else { return hung_up(&peer).await };
-            told.retain(|it| !matches!(&it.news, RelayNews::Said(..)) || !is_over(&line, it));
-            told.push(line);
-            if send_all(&mut peer, &told[told.len() - 1..]).await.is_err() {
+            let sent = send_all(&mut peer, [&line]).await;
+            told.add(line);
+            if sent.is_err() {
                 break;
             }
         }
@@ -94,10 +141,45 @@ async fn relay_all(socket: &Path, keys: &[StreamKey], mut news: mpsc::Receiver<L
     tracing::warn!("no daemon hears of the calls that were to be finished");
 }
 
-/// Whether the first ends the call that the second is about.
-fn is_over(last: &Line, other: &Line) -> bool {
-    !matches!(last.news, RelayNews::Said(..))
-        && (&last.session, last.stream) == (&other.session, other.stream)
+/// What was said so far: a daemon that ends shortly after may not have heard it.
+struct Told {
+    /// The calls that another daemon has to know of.
+    keys: Vec<StreamKey>,
+    lines: VecDeque<Line>,
+    bytes: usize,
+}
+
+impl Told {
+    fn add(&mut self, line: Line) {
+        let is_same = |it: &Line| (&it.session, it.stream) == (&line.session, line.stream);
+        match line.news {
+            RelayNews::Said(..) => {}
+            RelayNews::Answered(_) => self.lines.retain(|it| !is_same(it)),
+            // Whoever was told that decides what becomes of the call.
+            RelayNews::Lost => {
+                self.lines.retain(|it| !is_same(it));
+                self.keys.retain(|key| *key != crate::relay::key(&line.session, line.stream));
+            }
+        }
+        if line.news != RelayNews::Lost {
+            self.lines.push_back(line);
+        }
+        self.bytes = self.lines.iter().map(Line::bytes).sum();
+        while self.bytes > KEPT_BYTES
+            && let Some(oldest) = self.lines.pop_front()
+        {
+            self.bytes -= oldest.bytes();
+        }
+    }
+}
+
+impl Line {
+    fn bytes(&self) -> usize {
+        match &self.news {
+            RelayNews::Said(_, text) | RelayNews::Answered(text) => text.len(),
+            RelayNews::Lost => 0,
+        }
+    }
 }
 
 /// Resolves when the daemon has read all that it was told.
@@ -116,7 +198,7 @@ async fn hung_up(peer: &UnixStream) {
             }
         }
     };
-    drop(timeout(CONNECT, end).await);
+    drop(timeout(LAST_NEWS, end).await);
 }
 
 /// A connection to the daemon that serves, which knows the calls by then. `None` if there is none in time.
@@ -150,7 +232,7 @@ async fn introduce(socket: &Path, keys: &[StreamKey]) -> io::Result<UnixStream> 
     }
 }
 
-async fn send_all(peer: &mut UnixStream, lines: &[Line]) -> io::Result<()> {
+async fn send_all(peer: &mut UnixStream, lines: impl IntoIterator<Item = &Line>) -> io::Result<()> {
     for line in lines {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
@@ -170,7 +252,7 @@ pub(crate) async fn hear(
     let heard = async {
         while let Some(line) = lines.next_line().await? {
             let Line { session, stream, news } = serde_json::from_str(&line)?;
-            relays.deliver(&key(&session, stream), news).await;
+            relays.deliver(&key(&session, stream), news);
         }
         Ok(())
     };
@@ -192,9 +274,9 @@ pub(crate) fn claim(relays: &Relays, streams: &[(String, u64)]) -> Result<(), Ap
 /// More than a daemon can have open.
 const MAX_STREAMS: usize = 1 << 20;
 
-/// Gives up the calls that no daemon finishes. To be awaited once a daemon that gave way may have connected.
+/// Gives up the calls that no daemon finishes. To be awaited when this daemon serves.
 pub(crate) async fn give_up_unclaimed(relays: &Relays) {
-    sleep(CONNECT).await;
+    sleep(CLAIM).await;
     relays.give_up_unclaimed();
 }
 

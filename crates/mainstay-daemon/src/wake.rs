@@ -110,12 +110,7 @@ pub(crate) async fn wake(
     }
     // Before anything is waited for, so that no run is entered before.
     registry.keep_orphans(legacies);
-    let has_given_way = held.circumstances().standby;
-    gateway.restore(has_given_way);
-    if has_given_way {
-        let hubs = Arc::clone(&gateway.hubs);
-        tokio::spawn(async move { relay::give_up_unclaimed(hubs.relays()).await });
-    }
+    gateway.restore(relay::Mark::is_set(&instance.run_dir));
     let survivors = registry.take_orphans().into_iter().filter_map(|(server, legacy)| {
         legacy.survivor.map(|found| (found.home, RunKey::new(server, found.run)))
     });

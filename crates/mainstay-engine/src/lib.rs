@@ -269,6 +269,9 @@ pub trait Engine: Send + Sync + 'static {
     /// wait for long: one that is ending counts as alive until nothing of it is left.
     async fn list(&self) -> Result<Vec<Found>, EngineError>;
 
+    /// Ends all that it does by itself, because another daemon has taken over. Nothing must be asked of it any more.
+    fn abandon(&self) {}
+
     /// News of all runs from now on. A reader that lags is told so and must [`Engine::list`].
     fn watch(&self) -> broadcast::Receiver<News>;
 

@@ -22,6 +22,11 @@ impl Tasks {
         }
         all.spawn(task);
     }
+
+    /// Ends all of them.
+    pub(crate) fn abort_all(&self) {
+        mainstay_core::lock(&self.all).abort_all();
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 
 use crate::clock;
@@ -23,8 +23,8 @@ const SMALLEST: u64 = 256;
 pub struct Log {
     config: LogConfig,
     open: Option<Open>,
-    /// Whether the last byte was a newline, or there was none.
-    at_line_start: bool,
+    /// Whether the last byte was a newline, or there was none; not known before the file is opened.
+    at_line_start: Option<bool>,
 }
 
 #[derive(Debug)]
@@ -37,11 +37,13 @@ impl Log {
     /// A log that is opened when there is something to write.
     pub fn new(config: LogConfig) -> Self {
         let config = LogConfig { max_bytes: config.max_bytes.max(SMALLEST), ..config };
-        Self { config, open: None, at_line_start: true }
+        Self { config, open: None, at_line_start: None }
     }
 
     /// Adds output of the server. All lines that begin in it get the same time.
     pub fn write(&mut self, bytes: &[u8]) {
+        // The last line may be unfinished, after the death of its writer.
+        let _is_told_below = self.opened();
         let stamped = self.stamped(bytes, &clock::rfc3339_ms(clock::unix_ms()));
         if self.try_write(&stamped).is_err() {
             self.open = None;
@@ -56,14 +58,14 @@ impl Log {
     }
 
     fn break_line(&mut self) {
-        if !self.at_line_start {
+        if self.at_line_start == Some(false) {
             self.write(b"\n");
         }
     }
 
     fn stamped(&self, bytes: &[u8], time: &str) -> Vec<u8> {
         let mut stamped = Vec::with_capacity(2 * bytes.len() + time.len());
-        let mut begins = self.at_line_start;
+        let mut begins = self.at_line_start.unwrap_or(true);
         for line in bytes.split_inclusive(|&byte| byte == b'\n') {
             if begins {
                 stamped.extend_from_slice(time.as_bytes());
@@ -79,13 +81,13 @@ impl Log {
         while !bytes.is_empty() {
             let size = self.opened()?.size;
             let room = self.config.max_bytes.saturating_sub(size);
-            let movable = self.at_line_start && size > 0;
+            let movable = self.at_line_start == Some(true) && size > 0;
             let (now, later) = bytes.split_at(fitting(bytes, room, movable));
             if let Some(last) = now.last() {
                 let open = self.opened()?;
                 open.file.write_all(now)?;
                 open.size += now.len() as u64;
-                self.at_line_start = *last == b'\n';
+                self.at_line_start = Some(*last == b'\n');
             }
             if !later.is_empty() {
                 self.rotate()?;
@@ -98,8 +100,16 @@ impl Log {
     fn opened(&mut self) -> io::Result<&mut Open> {
         if self.open.is_none() {
             let mut options = OpenOptions::new();
-            let file = options.append(true).create(true).mode(0o600).open(&self.config.path)?;
+            options.append(true).create(true).read(true).mode(0o600);
+            let file = options.open(&self.config.path)?;
             let size = file.metadata()?.len();
+            if self.at_line_start.is_none() {
+                let mut last = *b"\n";
+                if let Some(end) = size.checked_sub(1) {
+                    file.read_exact_at(&mut last, end)?;
+                }
+                self.at_line_start = Some(last == *b"\n");
+            }
             self.open = Some(Open { file, size });
         }
         Ok(self.open.as_mut().expect("it was opened above"))

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[derive(Debug, Default)]
 pub struct Door {
     is_closed: AtomicBool,
+    has_successor: AtomicBool,
     inside: AtomicUsize,
 }
 
@@ -19,6 +20,17 @@ impl Door {
     /// Lets nobody enter any more. Those who are in it pass.
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Closes it, and says that another daemon takes over all connections.
+    pub fn close_for_successor(&self) {
+        self.has_successor.store(true, Ordering::SeqCst);
+        self.close();
+    }
+
+    /// Whether another daemon takes over all connections.
+    pub(crate) fn has_successor(&self) -> bool {
+        self.has_successor.load(Ordering::SeqCst)
     }
 
     /// Whether nobody may enter.

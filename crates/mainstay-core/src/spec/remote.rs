@@ -55,6 +55,15 @@ impl RemoteUrl {
         &self.0
     }
 
+    /// Whether both lead to the same scheme, host and port.
+    pub fn has_origin_of(&self, other: &Self) -> bool {
+        let origin = |url: &Self| {
+            let parts: Vec<_> = url.0.split(['/', '?', '#']).take(3).collect();
+            parts.join("/").to_ascii_lowercase()
+        };
+        origin(self) == origin(other)
+    }
+
     /// The URL without its query, which may hold a secret: for people to read.
     pub fn without_query(&self) -> &str {
         self.0.split_once('?').map_or(&self.0, |(before, _)| before)
@@ -265,6 +274,19 @@ mod tests {
         ] {
             assert_eq!(bad.parse::<RemoteUrl>(), Err(expected), "{bad}");
         }
+    }
+
+    #[test]
+    fn an_origin_is_scheme_host_and_port() {
+        let check = |one: &str, other: &str, expected: bool| {
+            let [one, other] = [one, other].map(|url| url.parse::<RemoteUrl>().unwrap());
+            assert_eq!(one.has_origin_of(&other), expected, "{one:?} {other:?}");
+        };
+        check("https://a.example/mcp", "https://A.example/v2/mcp?x=1", true);
+        check("https://a.example/mcp", "https://b.example/mcp", false);
+        check("https://a.example/mcp", "http://a.example/mcp", false);
+        check("https://a.example/mcp", "https://a.example:8443/mcp", false);
+        check("https://a.example/mcp", "https://a.example.evil.example/mcp", false);
     }
 
     #[test]

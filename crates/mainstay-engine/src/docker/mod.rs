@@ -160,6 +160,10 @@ fn container_of(spec: &ServerSpec) -> Result<&ContainerSpec, StartError> {
 
 #[async_trait]
 impl Engine for DockerEngine {
+    fn abandon(&self) {
+        self.shared.tasks.abort_all();
+    }
+
     async fn prepare(&self, spec: &ServerSpec) -> Result<ServerSpec, StartError> {
         let container = container_of(spec)?;
         let (address, up) = self.shared.choose(container).await?;

@@ -257,6 +257,10 @@ impl Shared {
 
 #[async_trait]
 impl Engine for ProcessEngine {
+    fn abandon(&self) {
+        self.tasks.abort_all();
+    }
+
     async fn prepare(&self, spec: &ServerSpec) -> Result<ServerSpec, StartError> {
         let process = process_of(spec)?;
         command::check_directory(&process.cwd)?;

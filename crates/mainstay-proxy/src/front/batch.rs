@@ -64,7 +64,11 @@ impl Batch {
 /// Makes all requests at once and answers with an array, in their order; what comes before the
 /// answers is passed on as it comes.
 pub(super) async fn run<S: Session>(session: S, requests: Vec<Parsed>, out: Arc<Stream>) {
-    let start = |request| Member { run: Some(Run::new(&session, request)), answer: None };
+    let start = |request| {
+        let run = Run::new(&session, request);
+        run.stream().is_for_this_daemon();
+        Member { run: Some(run), answer: None }
+    };
     let mut members: Vec<Member> = requests.into_iter().map(start).collect();
     poll_fn(|cx| {
         let pending = members.iter_mut().filter(|member| member.run.is_some());

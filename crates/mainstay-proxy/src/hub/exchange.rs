@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::call::{Call, Loss, Prospect, Step, Verdict, With};
+use super::http::GivenUp;
 use super::lines::Unanswered;
 use super::outlook::{Outlook, Run, RunLink};
 use super::progress::Progress;
@@ -16,7 +17,7 @@ use super::session::Session;
 use super::witness::Decision;
 use super::{initialize, lists, relay, words};
 use crate::door::InDoor;
-use crate::frame::{self, Id, Method, Parsed};
+use crate::frame::{self, Frame, Id, Method, Parsed};
 use crate::front::{self, ProtocolVersion, Session as _};
 use crate::lists::ListKind;
 use crate::record::Sent;
@@ -222,6 +223,10 @@ impl<'a> Exchange<'a> {
         let mut changes: Option<watch::Receiver<Outlook>> = None;
         let mut held = None;
         loop {
+            if self.out.is_relayed() {
+                // It is not with the server. Another daemon decides what becomes of it.
+                return None;
+            }
             let present = match &mut changes {
                 Some(changes) => changes.borrow_and_update().clone(),
                 None => self.session.present(),
@@ -238,8 +243,7 @@ impl<'a> Exchange<'a> {
                     };
                     match tried {
                         Ok(answer) => return Some(self.answered(answer, run)),
-                        // Another daemon decides what becomes of it.
-                        Err(Failure::Lost(_)) if self.out.is_relayed() => return None,
+                        Err(Failure::Lost(_)) if self.out.is_relayed() => {}
                         Err(Failure::Lost(fate)) => self.lost(run, fate),
                         Err(Failure::Unusable(error)) => return Some(self.unusable(&error, run)),
                     }
@@ -297,13 +301,18 @@ impl<'a> Exchange<'a> {
                 lane.rejoin(self.message, id, is_safe).await.map_err(Failure::from)
             }
             (RunLink::Http(_), None, Some(mut news)) => {
-                let push = |number, message| {
+                let push = |number, message: Bytes| {
+                    if matches!(frame::scan(&message), Ok(Frame::Request { .. })) {
+                        inherited.inspect(|inherited| inherited.set_asked());
+                    }
                     // Some may have been relayed to another daemon before.
                     if number > self.out.last() {
                         self.out.push(message);
                     }
                 };
+                let given_up = GivenUp::new(self.session, run.generation, self.message);
                 let answer = relay::answer(&mut news, push).await;
+                given_up.disarm();
                 let answer = answer.and_then(|text| Parsed::read(text).ok());
                 answer.ok_or(Failure::Lost(Fate::Sent))
             }
@@ -330,6 +339,7 @@ impl<'a> Exchange<'a> {
                 Err(_) => Waited::NoNews,
             },
             () = sleep_until(Instant::from_std(until)) => Waited::LookAgain,
+            () = self.out.relayed() => Waited::LookAgain,
             () = self.out.closed() => Waited::GivenUp,
         }
     }
@@ -381,7 +391,7 @@ impl<'a> Exchange<'a> {
             }
             _ => false,
         };
-        let was_asked = self.out.inherited().is_some_and(|inherited| inherited.was_asked);
+        let was_asked = self.out.inherited().is_some_and(Inherited::was_asked);
         harmless && !was_asked && !self.session.was_interactive(self.out)
     }
 

@@ -148,6 +148,7 @@ impl HttpLane {
             Noted::Yes => {}
             Noted::NotYet => return Err(Failure::Lost(Fate::Unsent)),
             // Another daemon decides what becomes of it.
+            Noted::Never if out.is_relayed() => return Err(Failure::Lost(Fate::Sent)),
             Noted::Never => return std::future::pending().await,
         }
         let given_up = GivenUp::new(session, run.generation, message);
@@ -170,10 +171,14 @@ impl HttpLane {
     /// Sends something that wants no answer to the run of that generation, if it is still there. No
     /// session is opened for it: a new one begins with all that there is to know.
     pub(super) fn tell_later(session: &Session, generation: u64, message: Bytes) {
-        let session = session.clone();
-        if session.hub().is_frozen() {
-            return;
+        if !session.hub().is_frozen() {
+            Self::tell_now(session, generation, message);
         }
+    }
+
+    /// The same, even if another daemon takes over.
+    pub(super) fn tell_now(session: &Session, generation: u64, message: Bytes) {
+        let session = session.clone();
         if session.http().errands.fetch_add(1, Ordering::Relaxed) >= ERRANDS {
             session.http().errands.fetch_sub(1, Ordering::Relaxed);
             return debug!("a message to a server that does not take it was dropped");
@@ -313,18 +318,18 @@ impl HttpLane {
 }
 
 /// While armed, its drop tells the server that nobody waits for this request any more.
-struct GivenUp<'a> {
+pub(super) struct GivenUp<'a> {
     session: Option<&'a Session>,
     generation: u64,
     message: &'a Parsed,
 }
 
 impl<'a> GivenUp<'a> {
-    fn new(session: &'a Session, generation: u64, message: &'a Parsed) -> Self {
+    pub(super) fn new(session: &'a Session, generation: u64, message: &'a Parsed) -> Self {
         Self { session: Some(session), generation, message }
     }
 
-    fn disarm(mut self) {
+    pub(super) fn disarm(mut self) {
         self.session = None;
     }
 }

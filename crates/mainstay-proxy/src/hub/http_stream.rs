@@ -248,8 +248,12 @@ fn put_question(session: &Session, generation: u64, request: &Parsed, out: Optio
         let refusal = session.ask_client(generation, request, out);
         refusal.map(|why| frame::error(id, frame::METHOD_NOT_FOUND, why))
     };
-    if let Some(answer) = answer {
-        HttpLane::tell_later(session, generation, answer);
+    match answer {
+        Some(answer) if out.is_some_and(|out| out.is_relayed()) => {
+            HttpLane::tell_now(session, generation, answer);
+        }
+        Some(answer) => HttpLane::tell_later(session, generation, answer),
+        None => {}
     }
 }
 

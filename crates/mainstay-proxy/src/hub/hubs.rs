@@ -59,10 +59,10 @@ impl Hubs {
     }
 
     /// Takes up a stream that an earlier daemon had with a session of this server: after the session was
-    /// [restored](Hub::restore), and before any run is entered. If that daemon has given way to this one, it may still
+    /// [restored](Hub::restore), and before any run is entered. If `is_relayed`, daemons before this one may still
     /// finish the request. False if there is no such session.
-    pub fn take_up(&self, server: &Hub, record: StreamRecord, has_given_way: bool) -> bool {
-        let news = if has_given_way { self.relays.expect(&record) } else { None };
+    pub fn take_up(&self, server: &Hub, record: StreamRecord, is_relayed: bool) -> bool {
+        let news = if is_relayed { self.relays.expect(&record) } else { None };
         server.take_up(record, news)
     }
 
@@ -82,10 +82,14 @@ impl Hubs {
     }
 
     /// Prepares for another daemon to take over: lets no more requests in, waits a moment until every one
-    /// is answered or written down, then [freezes](Self::freeze). Gives the calls that only this daemon can finish, if it
-    /// stays for them.
+    /// is answered or written down, then [freezes](Self::freeze). If it takes over right now, gives the calls that only
+    /// this daemon can finish, and stays for.
     pub async fn hand_over(&self, stays: bool) -> Vec<RelayedCall> {
-        self.door.close();
+        if stays {
+            self.door.close_for_successor();
+        } else {
+            self.door.close();
+        }
         let until = Instant::now() + SETTLING;
         while Instant::now() < until && !self.is_settled() {
             sleep(LOOK).await;

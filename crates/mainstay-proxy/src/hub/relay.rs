@@ -90,15 +90,18 @@ impl Relays {
         }
     }
 
-    /// Passes on what became of a call. Nobody may wait for it any more.
-    pub async fn deliver(&self, key: &StreamKey, news: RelayNews) {
+    /// Passes on what became of a call. Nobody may wait for it any more. Never waits: if too much was said and not taken
+    /// yet, more of it is dropped, but not the end.
+    pub fn deliver(&self, key: &StreamKey, news: RelayNews) {
         let is_last = matches!(news, RelayNews::Answered(_) | RelayNews::Lost);
-        let sender = lock(&self.awaited).get(key).map(|awaited| awaited.news.clone());
-        if let Some(sender) = sender {
-            sender.send(news).await.ok();
+        let mut all = lock(&self.awaited);
+        if let Some(Awaited { news: sender, .. }) = all.get(key)
+            && (is_last || sender.capacity() > 1)
+        {
+            sender.try_send(news).ok();
         }
         if is_last {
-            lock(&self.awaited).remove(key);
+            all.remove(key);
         }
     }
 

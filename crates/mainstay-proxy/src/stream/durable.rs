@@ -3,6 +3,7 @@
 //! Nothing is, until [`Stream::write_down`]: most requests are answered before that is worth a write. From
 //! then on every change is noted under the stream's lock, before the change can be seen.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -38,13 +39,22 @@ pub(crate) struct Inherited {
     /// How often it was sent.
     pub(crate) attempts: u32,
     /// Whether the server asked the client something on its account.
-    pub(crate) was_asked: bool,
+    was_asked: AtomicBool,
     /// Whether the earlier daemon still waits for the answer, and relays it.
     pub(crate) is_relayed: bool,
     news: Mutex<Option<News>>,
 }
 
 impl Inherited {
+    pub(crate) fn was_asked(&self) -> bool {
+        self.was_asked.load(Ordering::Relaxed)
+    }
+
+    /// The server asks the client something on its account.
+    pub(crate) fn set_asked(&self) {
+        self.was_asked.store(true, Ordering::Relaxed);
+    }
+
     /// What the earlier daemon relays, for whoever asks first.
     pub(crate) fn news(&self) -> Option<News> {
         mainstay_core::lock(&self.news).take()
@@ -62,7 +72,7 @@ impl Stream {
         let StreamRecord { key: _, request: _, sent, attempts, said, answer } = record;
         let is_question =
             |(_, text): &(u64, Bytes)| matches!(frame::scan(text), Ok(Frame::Request { .. }));
-        let was_asked = said.iter().any(is_question);
+        let was_asked = AtomicBool::new(said.iter().any(is_question));
         let mut stream = Self::with(Log::restored(&log::REQUEST, said, answer), true);
         let (is_relayed, news) = (news.is_some(), Mutex::new(news));
         stream.inherited =
@@ -96,9 +106,10 @@ impl Stream {
     /// Nobody needs what was written down of it.
     pub(super) fn strike(&self) {
         let mut shared = self.lock();
-        if let Durable::Request(scribe) = &shared.durable {
-            // If another daemon has taken over, it decides that.
-            scribe.note(StreamNews::Over);
+        // If another daemon has taken over, it decides that.
+        if let Durable::Request(scribe) = &shared.durable
+            && scribe.note(StreamNews::Over).may_act()
+        {
             shared.durable = Durable::No;
         }
     }
@@ -152,6 +163,11 @@ impl Stream {
     /// Whether its request is [relayed](Self::relay).
     pub(crate) fn is_relayed(&self) -> bool {
         matches!(self.lock().durable, Durable::Relayed)
+    }
+
+    /// Resolves when its request is [relayed](Self::relay).
+    pub(crate) async fn relayed(&self) {
+        self.until(|shared| matches!(shared.durable, Durable::Relayed)).await;
     }
 
     /// Whether another daemon that takes over does not go on with it, or goes on with it without this one's help.

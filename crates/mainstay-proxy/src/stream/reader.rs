@@ -35,6 +35,9 @@ pub enum Ready {
 pub struct Reader {
     stream: Arc<Stream>,
     turn: u64,
+    /// The number of the last message that it got, or after which it begins.
+    position: u64,
+    has_answer: bool,
 }
 
 impl Reader {
@@ -48,10 +51,10 @@ impl Reader {
         }
         // The reader before this one learns that its turn is over.
         shared.wake();
-        let turn = shared.readers;
+        let (turn, position) = (shared.readers, shared.log.position());
         drop(shared);
         stream.changed.notify_waiters();
-        Self { stream, turn }
+        Self { stream, turn, position, has_answer: false }
     }
 
     /// The next message; `None` when the stream has ended, was closed or has a newer reader.
@@ -70,6 +73,8 @@ impl Reader {
             Next::Item(item) => {
                 let is_drained = was_full && shared.log.has_room();
                 drop(shared);
+                self.position = item.number;
+                self.has_answer |= item.is_answer;
                 if is_drained {
                     self.stream.changed.notify_waiters();
                 }
@@ -96,7 +101,12 @@ impl Reader {
 
     /// The number after which the next message comes. A reader that begins after it misses nothing.
     pub fn position(&self) -> u64 {
-        self.stream.lock().log.position()
+        self.position
+    }
+
+    /// Whether it got the answer.
+    pub(crate) fn has_answer(&self) -> bool {
+        self.has_answer
     }
 
     /// What is read here is told for good: its client has no way to ask for it again. So it is not

@@ -76,7 +76,8 @@ pub(crate) async fn start(
     }
     let mut failures = Vec::new();
     for outcome in &mut outcomes {
-        if !outcome.changed && outcome.status != Some(Status::Starting) {
+        let is_starting = matches!(outcome.status, Some(Status::Starting | Status::Restarting));
+        if !outcome.changed && !is_starting {
             print(json, line(change, outcome), ctx)?;
             continue;
         }

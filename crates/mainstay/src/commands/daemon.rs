@@ -229,7 +229,7 @@ async fn end(remote: &Remote, keep_servers: bool) -> Result<bool, CliError> {
     shut_down(remote, keep_servers).await
 }
 
-async fn reload(ctx: &mut Context) -> Result<(), CliError> {
+pub(super) async fn reload(ctx: &mut Context) -> Result<(), CliError> {
     let remote = Remote::of(ctx)?;
     let Some(old) = remote.inspect().await? else {
         if remote.is_stopped_by_user() {

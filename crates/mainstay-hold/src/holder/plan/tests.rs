@@ -228,9 +228,9 @@ fn a_good_successor_serves_and_its_program_stays() {
     assert!(story.plan.serves(new) && !story.plan.serves(old));
     story.now += SECOND;
     assert_eq!(story.said(new, CAN_HOLD), []);
-    assert_eq!(story.in_time(), (29 * SECOND, vec![Action::Kill(old)]));
-    assert_eq!(story.gone(old), [], "the holder waits for the end of the trial too");
-    assert_eq!(story.in_time(), (SECOND, vec![reexec("new")]));
+    assert_eq!(story.in_time(), (30 * SECOND, vec![]), "the old one may still finish calls");
+    assert_eq!(story.in_time(), (599 * SECOND, vec![Action::Kill(old)]));
+    assert_eq!(story.gone(old), [reexec("new")]);
     assert_eq!(story.plan.deadline(), None);
     story.starts(gone(new), "new", false);
 }

@@ -68,14 +68,18 @@ impl Source {
 
     /// Whether the stream ends here only because another daemon takes over.
     fn goes_on(&self, guard: Option<&StreamGuard>) -> bool {
-        let takes_over = guard.is_some_and(|StreamGuard(way)| way.may_be_passed_on());
-        takes_over && !self.reader.stream().is_finished()
+        let takes_over = guard.is_some_and(|StreamGuard(way)| way.is_ending());
+        let stream = self.reader.stream();
+        // A request without an answer was cancelled, or its answer is lost and the next daemon decides what to do.
+        let is_over = stream.is_finished() && stream.answer().is_none() && !stream.is_relayed();
+        takes_over && !self.reader.has_answer() && !is_over
     }
 
     /// Leaves the rest of the response to the next daemon, if that knows the stream.
     fn leave(&self, guard: Option<&StreamGuard>, form: Form) -> bool {
         let Some(StreamGuard(way)) = guard else { return false };
-        let is_known = self.goes_on(guard) && self.reader.stream().is_written_down();
+        let is_known =
+            way.is_passed_on() && self.goes_on(guard) && self.reader.stream().is_written_down();
         if is_known {
             way.leave_response(UnfinishedResponse {
                 server: self.server.clone(),

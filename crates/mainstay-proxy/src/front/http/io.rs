@@ -86,7 +86,7 @@ impl<T: AsyncWrite + Unpin> Write for Io<T> {
 
     /// A connection that may be passed on to the next daemon stays open. If it is not, its drop closes it.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.way.may_be_passed_on() {
+        if self.way.is_passed_on() {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.inner).poll_shutdown(cx)

@@ -57,6 +57,9 @@ pub enum Drain {
     /// door at once and has the core frozen shortly after ([`Hubs::hand_over`](crate::Hubs::hand_over)), at
     /// which the streams end; a core that is not frozen takes what is then dropped for given up.
     HandOver,
+    /// The same, but there is no other daemon yet: connections are closed, and streams end with the advice to come
+    /// back soon.
+    Leave,
 }
 
 /// Serves new connections, and those that another daemon had, until it is to stop. Gives back the connections that
@@ -137,8 +140,10 @@ pub async fn serve<C: Core>(
 
 impl<C: Core> Front<C> {
     async fn end(&self, mut connections: Connections<Left>, drain: Drain) -> Vec<PassedOn> {
-        if drain == Drain::HandOver {
-            self.core.door().close();
+        match drain {
+            Drain::Finish => {}
+            Drain::HandOver => self.core.door().close_for_successor(),
+            Drain::Leave => self.core.door().close(),
         }
         self.ending.send_replace(Some(drain));
         let mut left = Vec::new();
@@ -149,7 +154,7 @@ impl<C: Core> Front<C> {
         };
         let limit = match drain {
             Drain::Finish => self.config.limits.drain,
-            Drain::HandOver => COME_TO_REST,
+            Drain::HandOver | Drain::Leave => COME_TO_REST,
         };
         if timeout(limit, drained).await.is_err() {
             warn!(connections = connections.len(), "requests cut at the end");
@@ -232,13 +237,14 @@ where
         }
         // hyper would wait for its first request. When room is scarce, one that was never used is evicted first, and
         // the next daemon could not tell it from the others.
+        Drain::Leave if !way.was_read() => None,
         Drain::HandOver if !way.was_read() => {
             let activity = way.activity();
             let is_wanted = activity.used || activity.is_fresh();
             let is_kept = is_wanted || !front.config.budget.is_nearly_full();
             is_kept.then(|| (served.into_parts().io.into_inner(), None))
         }
-        Drain::HandOver => {
+        Drain::HandOver | Drain::Leave => {
             tokio::select! {
                 _ = &mut served => return None,
                 // hyper would drop half a head.

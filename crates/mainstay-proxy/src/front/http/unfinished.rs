@@ -88,7 +88,7 @@ pub(super) async fn finish<C: Core>(
     socket: &TcpStream,
     response: UnfinishedResponse,
 ) -> Finished {
-    if way.may_be_passed_on() {
+    if way.is_passed_on() {
         return Finished::Left(Box::new(response));
     }
     way.go_on_with(response.framing);

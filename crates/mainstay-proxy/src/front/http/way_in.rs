@@ -70,9 +70,14 @@ impl WayIn {
         !self.door.is_closed() || self.is_begun()
     }
 
-    /// Whether another daemon takes over.
-    pub(super) fn may_be_passed_on(&self) -> bool {
+    /// Whether this daemon ends, and others go on with its sessions.
+    pub(super) fn is_ending(&self) -> bool {
         self.door.is_closed()
+    }
+
+    /// Whether another daemon takes over the connection.
+    pub(super) fn is_passed_on(&self) -> bool {
+        self.door.has_successor()
     }
 
     /// Something was read.

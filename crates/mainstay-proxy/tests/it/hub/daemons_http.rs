@@ -143,7 +143,7 @@ async fn a_call_that_was_committed_is_answered_by_the_next_daemon() {
 /// Stops a listener for a hand-over.
 async fn hands_over(door: Door, world: &World) -> Vec<PassedOn> {
     door.stop.send(Drain::HandOver).unwrap();
-    soon(world.hubs.hand_over(false)).await;
+    soon(world.hubs.hand_over(true)).await;
     soon(door.served).await.unwrap()
 }
 
@@ -164,7 +164,7 @@ async fn at_a_hand_over_no_request_is_lost_and_no_connection_is_closed() {
     door.stop.send(Drain::HandOver).unwrap();
     server.says(&answer(&young_call)).await;
     assert!(young.sees("done").await.contains(r#""id":8,"#));
-    soon(world.hubs.hand_over(false)).await;
+    soon(world.hubs.hand_over(true)).await;
     let passed_on = soon(door.served).await.unwrap();
     assert_eq!(passed_on.len(), 3, "{passed_on:?}");
     assert_eq!(passed_on.iter().filter(|it| it.response.is_some()).count(), 2);
@@ -311,7 +311,7 @@ async fn the_old_daemon_finishes_a_call_of_a_server_that_speaks_http() {
     call.returns("done").await;
     let news = soon(relayed[0].next()).await;
     assert!(matches!(news, RelayNews::Answered(_)), "{news:?}");
-    third.hubs.relays().deliver(&key, news).await;
+    third.hubs.relays().deliver(&key, news);
     assert!(wire.sees("0\r\n\r\n").await.contains(r#""id":7,"#));
 }
 
@@ -334,7 +334,7 @@ async fn what_the_old_daemon_cannot_finish_is_decided_by_the_new_one() {
             drop(call);
             let news = soon(relayed[0].next()).await;
             assert_eq!(news, RelayNews::Lost, "the server has closed the connection");
-            next.hubs.relays().deliver(&key, news).await;
+            next.hubs.relays().deliver(&key, news);
         } else {
             next.hubs.relays().give_up_unclaimed();
         }

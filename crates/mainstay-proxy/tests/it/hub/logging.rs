@@ -1,5 +1,6 @@
 //! Log messages, and other things that a server says unasked.
 
+use mainstay_proxy::NO_MESSAGE;
 use serde_json::json;
 
 use super::{Client, Server, World};
@@ -91,7 +92,8 @@ async fn junk_goes_to_the_log() {
     server.writes(batch).await;
     assert_eq!(client.hears().await["method"], "notifications/odd");
     for line in ["listening on stdio", "", r#"{"level":"info"}"#, "1", "2", r#"{"no":1}"#] {
-        assert_eq!(crate::soon(server.junk.recv()).await.unwrap(), line);
+        let logged = crate::soon(server.junk.recv()).await.unwrap();
+        assert_eq!(logged, format!("{NO_MESSAGE}{line}"));
     }
 }
 

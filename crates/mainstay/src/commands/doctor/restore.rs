@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use mainstay_daemon::{Restored, StoreError, restore};
 
+use crate::commands::daemon;
 use crate::context::{Context, now};
 use crate::error::CliError;
 use crate::remote::Remote;
@@ -23,12 +24,12 @@ pub(super) async fn run(empty: bool, ctx: &mut Context) -> Result<(), CliError> 
         ctx.ui.say(line);
     }
     if restored != Restored::Intact {
-        // A daemon that still runs has the lost file open.
+        // A daemon that still runs has the lost file open, and would go on to write to it.
         let running = Remote::of(ctx)?.inspect().await;
-        ctx.ui.say(match running {
-            Ok(Some(_)) => "`mainstay daemon reload` makes the running daemon use it",
-            Ok(None) | Err(_) => "the next command that needs the daemon starts it",
-        });
+        match running {
+            Ok(Some(_)) => daemon::reload(ctx).await?,
+            Ok(None) | Err(_) => ctx.ui.say("the next command that needs the daemon starts it"),
+        }
     }
     Ok(())
 }

@@ -157,12 +157,26 @@ fn remote_from(
             "leave them out: the --url says everything, and headers are given with --header-env",
         ));
     }
-    let mut headers = old.map(|old| old.headers.clone()).unwrap_or_default();
-    let mut variables = old.map(|old| old.variables.clone()).unwrap_or_default();
+    // What opens one server is not for another.
+    let same = old.filter(|old| old.url.has_origin_of(url));
+    let mut headers = same.map(|old| old.headers.clone()).unwrap_or_default();
+    let mut variables = same.map(|old| old.variables.clone()).unwrap_or_default();
     for Header { name, value, variable } in headers_from(&args.remote, caller)? {
         variables.remove(&name);
         variables.extend(variable.map(|variable| (name.clone(), variable)));
         headers.insert(name, value);
+    }
+    let dropped = old.into_iter().flat_map(|old| old.headers.keys());
+    let dropped = dropped.filter(|name| !headers.contains_key(*name));
+    let dropped: Vec<String> = dropped.map(|name| format!("`{name}`")).collect();
+    if !dropped.is_empty() {
+        return Err(misfit(
+            "headers are not kept for another host",
+            &format!(
+                "give {} again with --header-env, or leave all settings behind with --reset",
+                dropped.join(", ")
+            ),
+        ));
     }
     Ok(RemoteSpec { url: url.clone(), headers, variables })
 }

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::scene::{Blow, NAME, SLOW, Scene, lines, say};
-use crate::env::{TestEnv, free_port, kill, pid_of, until, until_dead};
+use crate::env::{TestEnv, fixture, free_port, kill, pid_of, until, until_dead};
 use crate::proxy::client::text_of;
 use crate::proxy::raw::{BOTH, JSON, Raw, Response, call, request};
 use crate::stand_in::Client;
@@ -201,6 +201,7 @@ fn calls_of_an_http_server_are_finished_by_the_old_daemon_after_reloads() {
     let port = free_port().to_string();
     let options = ["--transport", "streamable-http", "--target-port", &port];
     let scene = Scene::in_env(env, &options, &["--http", &format!("127.0.0.1:{port}")]);
+    scene.env.run_server("other", &[], &[&fixture()]);
     let versions = ["2025-06-18", "2025-11-25"];
     let sessions = versions.map(|version| Raw::open_with(&scene.url, None, version));
     let mut line = Client::spawn(scene.env.command(["connect", NAME]));
@@ -246,6 +247,42 @@ fn calls_of_an_http_server_are_finished_by_the_old_daemon_after_reloads() {
     });
     assert_eq!(lines(&effects), 7, "each was executed once");
     scene.assert_server_kept();
+    let log = fs::read_to_string(scene.env.mainstay_home().join("state/daemon.log")).unwrap();
+    assert!(!log.contains("hangs") && !log.contains("not ours"), "old daemons supervise: {log}");
+}
+
+/// The old daemon tells the one after the next.
+#[test]
+fn a_call_of_an_http_server_outlives_the_death_of_the_new_daemon() {
+    let env = TestEnv::new();
+    let effects = env.work().join("effects");
+    let port = free_port().to_string();
+    let options = ["--transport", "streamable-http", "--target-port", &port];
+    let scene = Scene::in_env(env, &options, &["--http", &format!("127.0.0.1:{port}")]);
+    let session = scene.raw();
+    let arguments = json!({"path": effects, "line": "x", "ms": 3 * SLOW});
+    let begun = Begun::new(session.post(BOTH, &call(2, "append", &arguments)));
+    until("it has its effect", || (lines(&effects) == 1).then_some(()));
+    Blow::Reload.strike(&scene.env);
+    Blow::Kill.strike(&scene.env);
+    let answer = begun.resumed(&session);
+    assert_eq!((&answer["id"], text_of(&answer["result"], 0)), (&json!(2), "appended".into()));
+    assert_eq!(lines(&effects), 1);
+}
+
+/// A batch has no event id, and its requests are not written down.
+#[test]
+fn a_batch_is_waited_for() {
+    let scene = Scene::new(&[], &[]);
+    let session = Raw::open_with(&scene.url, None, "2025-03-26");
+    let batch =
+        json!(
+            [call(1, "sleep", &json!({"ms": SLOW / 2})), call(2, "sleep", &json!({"ms": SLOW})),]
+        );
+    let response = session.post(JSON, &batch);
+    Blow::Reload.strike(&scene.env);
+    let answers: Value = serde_json::from_str(response.text().trim()).unwrap();
+    assert_eq!(answers.as_array().map(Vec::len), Some(2), "{answers}");
 }
 
 /// A stream that has begun.

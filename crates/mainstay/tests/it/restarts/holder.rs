@@ -145,6 +145,13 @@ fn a_daemon_that_cannot_live_says_why_and_comes_back_when_it_can() {
     let state = scene.env.mainstay_home().join("state");
     let files = ["state.db", "state.db-wal", "state.db-shm"].map(|file| state.join(file));
     let good = files.each_ref().map(|file| fs::read(file).ok());
+    until("the session is on disk", || {
+        let has_it = |file: &str| {
+            let bytes = fs::read(state.join(file)).unwrap_or_default();
+            bytes.windows(session.id.len()).any(|part| part == session.id.as_bytes())
+        };
+        ["sessions.db", "sessions.db-wal"].into_iter().any(has_it).then_some(())
+    });
     for file in &files {
         let _absent = fs::remove_file(file);
     }
