@@ -100,13 +100,12 @@ impl Log {
     fn opened(&mut self) -> io::Result<&mut Open> {
         if self.open.is_none() {
             let mut options = OpenOptions::new();
-            options.append(true).create(true).read(true).mode(0o600);
-            let file = options.open(&self.config.path)?;
+            let file = options.append(true).create(true).mode(0o600).open(&self.config.path)?;
             let size = file.metadata()?.len();
             if self.at_line_start.is_none() {
                 let mut last = *b"\n";
                 if let Some(end) = size.checked_sub(1) {
-                    file.read_exact_at(&mut last, end)?;
+                    File::open(&self.config.path)?.read_exact_at(&mut last, end)?;
                 }
                 self.at_line_start = Some(last == *b"\n");
             }
@@ -194,6 +193,14 @@ mod tests {
         let (time, line) = written.split_at(STAMP);
         assert!(time.starts_with("20") && time.ends_with("Z "), "{written}");
         assert_eq!(line, "half ");
+    }
+
+    #[test]
+    fn an_unfinished_line_goes_on_after_the_death_of_its_writer() {
+        let dir = tempfile::tempdir().unwrap();
+        log(&dir, 1_000, 1).write(b"half ");
+        log(&dir, 1_000, 1).write(b"a line\nnext\n");
+        assert_eq!(text(&dir, "log"), "half a line\nnext\n");
     }
 
     #[test]
