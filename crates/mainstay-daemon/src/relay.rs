@@ -155,7 +155,7 @@ impl Told {
         match line.news {
             RelayNews::Said(..) => {}
             RelayNews::Answered(_) => self.lines.retain(|it| !is_same(it)),
-            // Whoever was told that decides what becomes of the call.
+            // The daemon that was told decides what becomes of the call.
             RelayNews::Lost => {
                 self.lines.retain(|it| !is_same(it));
                 self.keys.retain(|key| *key != crate::relay::key(&line.session, line.stream));

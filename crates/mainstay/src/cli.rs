@@ -106,7 +106,7 @@ fn help() -> String {
     let _infallible = write!(
         text,
         "\n{head}Options:{head:#}\n  \
-         {literal}-h, --help{literal:#}     Print help; `mainstay COMMAND --help` tells more\n  \
+         {literal}-h, --help{literal:#}     Print help; see `mainstay COMMAND --help`\n  \
          {literal}-V, --version{literal:#}  Print the version\n\n\
          {head}Exit codes:{head:#} 0 done, 1 failed, 2 usage, 3 no such server, \
          4 daemon unreachable, 130 interrupted\n"

@@ -71,7 +71,7 @@ fn read_on(name: &ServerName, status: Option<Status>) -> String {
 }
 
 fn events_tell(name: &ServerName) -> String {
-    format!("`mainstay events {name}` tells more")
+    format!("see `mainstay events {name}`")
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
             let error = was_removed(&name(), &removal, Timestamp::from_second(200).unwrap());
             assert_eq!(error.kind, ErrorKind::NoSuchServer);
             assert_eq!(error.message, expected);
-            assert_eq!(error.help.as_deref(), Some("`mainstay events st` tells more"));
+            assert_eq!(error.help.as_deref(), Some("see `mainstay events st`"));
         };
         check(
             "its container was removed by someone else",
@@ -112,7 +112,7 @@ mod tests {
         let check = |status, expected| assert_eq!(read_on(&name(), status), expected);
         check(Some(Status::Stopped), "`mainstay start st` turns it on");
         check(Some(Status::Error), "`mainstay why st` tells what happened");
-        check(Some(Status::Removing), "`mainstay events st` tells more");
-        check(None, "`mainstay events st` tells more");
+        check(Some(Status::Removing), "see `mainstay events st`");
+        check(None, "see `mainstay events st`");
     }
 }

@@ -28,7 +28,7 @@ impl Hub {
         true
     }
 
-    /// The calls that only this daemon can finish. From now on what becomes of them is told to whoever has these.
+    /// The calls that only this daemon can finish. From now on these receive their messages.
     pub(super) fn relayed_calls(&self) -> Vec<RelayedCall> {
         let of_session = |session: &Session| {
             let key = |number| StreamKey { session: session.id().into(), number };

@@ -21,7 +21,7 @@ pub(super) enum Durable {
     No,
     /// It takes long, and cannot be.
     Never,
-    /// It takes long, and the next daemon begins anew with its request.
+    /// It takes long, and the next daemon repeats its request.
     Repeated,
     /// It was. Now another daemon has the stream, and this one relays to it what the server says.
     Relayed,
@@ -55,7 +55,7 @@ impl Inherited {
         self.was_asked.store(true, Ordering::Relaxed);
     }
 
-    /// What the earlier daemon relays, for whoever asks first.
+    /// What the earlier daemon relays. The first call takes it.
     pub(crate) fn news(&self) -> Option<News> {
         mainstay_core::lock(&self.news).take()
     }
@@ -180,7 +180,7 @@ impl Stream {
         self.lock().log.last()
     }
 
-    /// Its request takes long, and the next daemon begins anew with it.
+    /// Its request takes long, and the next daemon repeats it.
     pub(crate) fn is_repeated(&self) {
         self.lock().durable = Durable::Repeated;
     }

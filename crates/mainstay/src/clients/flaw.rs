@@ -132,7 +132,7 @@ fn of_entry(entry: &ClientEntry) -> Option<Flaw> {
         }
         EntryStanding::Away => (
             format!("`{name}` is taken out, and added again when its server is ready"),
-            format!("`mainstay why {name}` tells more"),
+            format!("see `mainstay why {name}`"),
         ),
     };
     let waits = matches!(entry.standing, EntryStanding::Missing | EntryStanding::Away);
@@ -200,7 +200,7 @@ pub(crate) mod tests {
         `time` was changed by hand (url); `mainstay client add cursor` sets it right
         `web` was taken out by hand and stays out; `mainstay client add cursor` puts it back
         `fs` should be there and is not; it is added when its server is ready (`mainstay why fs`); if that is so, `mainstay client add cursor` adds it
-        `docs` is taken out, and added again when its server is ready; `mainstay why docs` tells more
+        `docs` is taken out, and added again when its server is ready; see `mainstay why docs`
         ");
     }
 

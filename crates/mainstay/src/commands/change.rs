@@ -106,7 +106,7 @@ fn print(json: bool, text: String, ctx: &mut Context) -> Result<(), CliError> {
 /// The error for servers that did not become ready, if there are any.
 fn failed(failures: Vec<(String, ServerName)>) -> Result<(), CliError> {
     let Some((_, first)) = failures.first() else { return Ok(()) };
-    let help = format!("`mainstay why {first}` tells more");
+    let help = format!("see `mainstay why {first}`");
     let texts: Vec<String> = failures.into_iter().map(|(text, _)| text).collect();
     Err(CliError::failed(texts.join("\n"), help))
 }

@@ -279,7 +279,7 @@ pub(super) async fn shut_down(remote: &Remote, keep_servers: bool) -> Result<boo
                 daemon.pid,
                 STOP_LIMIT.as_secs()
             ),
-            format!("its log tells more: {}", daemon.log.display()),
+            format!("see its log: {}", daemon.log.display()),
         )),
         Some(_) | None => Ok(true),
     }

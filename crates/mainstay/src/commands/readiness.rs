@@ -141,7 +141,7 @@ pub(super) fn verdict(server: &ServerInfo, settled: bool) -> Result<String, Stri
         | Status::Stopped
         | Status::Removing => {
             let status = paint::status(*status)(status.as_str());
-            Ok(format!("{name} is {status}; `mainstay status {name}` tells more"))
+            Ok(format!("{name} is {status}; see `mainstay status {name}`"))
         }
     }
 }
@@ -201,7 +201,7 @@ mod tests {
         time.reason = "starting".to_owned();
         assert_eq!(
             plain(verdict(&time, false)),
-            Ok("time is starting; `mainstay status time` tells more".to_owned())
+            Ok("time is starting; see `mainstay status time`".to_owned())
         );
         time.status = Status::Error;
         time.reason = "cannot start: no such program".to_owned();

@@ -100,7 +100,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
                 _ => "keeps it and tries again",
             };
             let help = format!(
-                "`mainstay why {name}` tells more; Mainstay {kept}: correct it with \
+                "see `mainstay why {name}`; Mainstay {kept}: correct it with \
                  `mainstay run {name} --replace ...`, or `mainstay rm {name}`"
             );
             Err(CliError::failed(text, help))
@@ -117,7 +117,7 @@ fn quoted_command(spec: &ServerSpec, exists: impl Fn(&Path) -> bool) -> Option<C
         exists(&process.cwd.join(word)) || dirs.into_iter().any(|dir| exists(&dir.join(word)));
     let is_quoted = word.trim().contains(char::is_whitespace) && !is_program;
     is_quoted.then(|| CliError::Usage {
-        message: format!("there is no program `{word}`"),
+        message: format!("program `{word}` not found"),
         help: Some(format!("leave out the quotes: `mainstay run {} -- {word}`", spec.name)),
     })
 }

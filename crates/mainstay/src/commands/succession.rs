@@ -47,7 +47,7 @@ impl NotSucceeded {
     /// What the user can do about it. `old` is the daemon that was there before.
     pub(super) fn help(&self, old: &DaemonInfo) -> Option<String> {
         let advice = self.advice().map(str::to_owned);
-        let log = || format!("its log tells more: {}", old.log.display());
+        let log = || format!("see its log: {}", old.log.display());
         match self {
             Self::Refused(_) => advice,
             Self::Undone { pid, .. } => {
@@ -258,7 +258,7 @@ mod tests {
         check(NotSucceeded::Nobody(Some(why(Some("correct it")))), Some("correct it"));
         check(
             NotSucceeded::Nobody(None),
-            Some("the next command starts one; its log tells more: /s/daemon.log"),
+            Some("the next command starts one; see its log: /s/daemon.log"),
         );
     }
 }

@@ -126,7 +126,7 @@ fn not_updated(
     failure: NotUpdated,
 ) -> CliError {
     let message = format!("not updated to {new}: {}", failure.why.cause());
-    let log = || format!("the log tells more: {}", old.log.display());
+    let log = || format!("see the log: {}", old.log.display());
     let more = failure.why.advice().map_or_else(log, str::to_owned);
     match failure.back {
         Ok(daemon) => CliError::failed(

@@ -36,7 +36,7 @@ impl ServiceError {
     fn help(&self) -> Option<String> {
         match self {
             Self::NoManager { help, .. } => Some((*help).to_owned()),
-            Self::Tool { log, .. } => Some(format!("`{log}` tells more")),
+            Self::Tool { log, .. } => Some(format!("see `{log}`")),
             Self::Unwritable { .. } => {
                 Some("choose another path, or unset the variable".to_owned())
             }

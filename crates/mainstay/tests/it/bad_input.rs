@@ -58,7 +58,7 @@ fn a_script_without_its_interpreter_is_down_at_once_and_comes_up_after_the_fix()
     exit: 1
     --- stderr
     error: time is down: cannot start: `[ROOT]/project/./script` cannot be executed: the interpreter that its first line names does not exist
-    help: `mainstay why time` tells more; Mainstay keeps it: correct it with `mainstay run time --replace ...`, or `mainstay rm time`
+    help: see `mainstay why time`; Mainstay keeps it: correct it with `mainstay run time --replace ...`, or `mainstay rm time`
     ");
     let down = env.server("time");
     assert_eq!((&down["status"], &down["restarts"]), (&json!("error"), &json!(0)), "{down}");
@@ -348,7 +348,7 @@ fn a_server_that_exits_at_once_is_told_and_kept() {
     assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{output}");
     assert!(output.stderr.contains("error: time ended at once (exited 7 after"), "{output}");
     assert!(output.stderr.contains("\nits last words:\n  no config\n"), "{output}");
-    assert!(output.stderr.contains("help: `mainstay why time` tells more"), "{output}");
+    assert!(output.stderr.contains("help: see `mainstay why time`"), "{output}");
     let status = env.json(["status", "time", "--json"]);
     assert_eq!(status["last_exit"]["code"], 7, "{status}");
     let why = env.ok(["why", "time"]);

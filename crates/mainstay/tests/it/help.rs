@@ -51,7 +51,7 @@ fn the_whole_help() {
       demo         Watch a server die without its client noticing
 
     Options:
-      -h, --help     Print help; `mainstay COMMAND --help` tells more
+      -h, --help     Print help; see `mainstay COMMAND --help`
       -V, --version  Print the version
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 no such server, 4 daemon unreachable, 130 interrupted

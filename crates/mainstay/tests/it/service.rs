@@ -213,7 +213,7 @@ fn an_install_that_fails_leaves_nothing_behind() {
     wrote ~/.config/systemd/user/mainstay.service
     what was begun is taken back
     error: `systemctl --user enable --quiet mainstay.service` failed: Failed to enable unit
-    help: `journalctl --user --unit mainstay --lines 20` tells more
+    help: see `journalctl --user --unit mainstay --lines 20`
     ");
     assert!(!stage.unit().exists());
     fs::write(stage.dir.join("refuse"), "start\n").unwrap();

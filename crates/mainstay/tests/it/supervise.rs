@@ -50,7 +50,7 @@ fn an_exit_code_and_the_last_words_are_told() {
     let script = "echo first words >&2; echo no config file >&2; exit 3";
     let output = env.run_failing("time", &["--no-restart"], &["sh", "-c", script]);
     assert!(output.stderr.contains("time is down: exited 3 after"), "{output}");
-    assert!(output.stderr.contains("`mainstay why time` tells more"), "{output}");
+    assert!(output.stderr.contains("see `mainstay why time`"), "{output}");
     let why = env.json(["why", "time", "--json"]);
     assert_eq!(why["stderr"], json!(["first words", "no config file"]));
     assert_eq!(why["server"]["last_exit"]["code"], 3);

@@ -50,7 +50,7 @@ pub(super) struct Source {
     event: EventId,
     server: String,
     session: String,
-    /// The request, if the next daemon begins anew with it.
+    /// The request, if the next daemon repeats it.
     repeated: Option<Bytes>,
 }
 
@@ -61,7 +61,7 @@ impl Source {
         Self { reader, event, server, session, repeated: None }
     }
 
-    /// The same, of a request with which the next daemon begins anew.
+    /// The same, of a request that the next daemon repeats.
     pub(super) fn repeating(self, request: Option<Bytes>) -> Self {
         Self { repeated: request, ..self }
     }

@@ -3,7 +3,7 @@
 //!
 //! A request that goes on for 150 ms is also written down, so that it outlives this daemon: its client comes back
 //! with the id of an event, or its connection is passed on to the next daemon ([`unfinished`](super::unfinished)). One
-//! that is part of a batch is not, and `initialize` is begun anew by the next daemon.
+//! that is part of a batch is not, and `initialize` is repeated by the next daemon.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -34,7 +34,7 @@ pub struct UnfinishedResponse {
     pub(super) event: String,
     pub(super) form: Form,
     pub(super) framing: Framing,
-    /// The `initialize` that it answers, if that is begun anew.
+    /// The `initialize` that it answers, if the next daemon repeats that.
     #[serde(default)]
     pub(super) repeated: Option<String>,
 }
@@ -110,7 +110,7 @@ pub(super) async fn finish<C: Core>(
 async fn rest<C: Core>(front: &Front<C>, response: &UnfinishedResponse) -> Option<Body> {
     let UnfinishedResponse { server, session, event, form, framing: _, repeated } = response;
     if let Some(request) = repeated {
-        return begin_anew(front, server, session, (request, *form));
+        return repeat_initialize(front, server, session, (request, *form));
     }
     let session = find(&*front.core, server, session, None).await.ok()?;
     let event: EventId = event.parse().ok()?;
@@ -135,7 +135,7 @@ async fn rest<C: Core>(front: &Front<C>, response: &UnfinishedResponse) -> Optio
 }
 
 /// The body for an `initialize` that an earlier daemon did not answer.
-fn begin_anew<C: Core>(
+fn repeat_initialize<C: Core>(
     front: &Front<C>,
     server: &str,
     session: &str,

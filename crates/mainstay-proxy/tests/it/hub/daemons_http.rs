@@ -248,7 +248,7 @@ async fn a_client_that_leaves_between_two_daemons_harms_nobody() {
 
 /// It takes long if the server does.
 #[tokio::test]
-async fn an_initialize_is_begun_anew_by_the_next_daemon() {
+async fn the_next_daemon_repeats_an_unanswered_initialize() {
     for more in ["", "Accept: application/json\r\n"] {
         let world = World::new();
         let door = Door::of(&world, Vec::new()).await;

@@ -137,7 +137,7 @@ mod tests {
         let notes = notes(&clients(), None).join("\n");
         insta::assert_snapshot!(anstream::adapter::strip_str(&notes), @"
         cursor: `web` was taken out by hand and stays out; `mainstay client add cursor` puts it back
-        kiro: `time` is taken out, and added again when its server is ready; `mainstay why time` tells more
+        kiro: `time` is taken out, and added again when its server is ready; see `mainstay why time`
         ");
     }
 

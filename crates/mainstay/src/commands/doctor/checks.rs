@@ -349,7 +349,7 @@ pub(super) fn server_check(server: &ServerInfo) -> Check {
     let check = Check::new(format!("server {name}"), level, detail);
     match level {
         Level::Ok => check,
-        Level::Warn | Level::Fail => check.help(format!("`mainstay why {name}` tells more")),
+        Level::Warn | Level::Fail => check.help(format!("see `mainstay why {name}`")),
     }
 }
 

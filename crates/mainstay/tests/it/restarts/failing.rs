@@ -91,7 +91,7 @@ fn a_reload_after_which_nobody_is_left_says_so_at_once() {
     assert_eq!(
         stderr,
         "error: no daemon serves any more: it was killed by signal 9\n\
-         help: the next command starts one; its log tells more: /s/daemon.log\n"
+         help: the next command starts one; see its log: /s/daemon.log\n"
     );
 }
 

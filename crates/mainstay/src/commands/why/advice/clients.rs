@@ -31,7 +31,7 @@ fn on_event(event: &EventRecord) -> Option<String> {
     match (event.cause.as_deref()?, client_of(event)) {
         ("left", Some(client)) => Some(format!(
             "its entry in {} was left as somebody made it: `mainstay client add {id}` sets it right \
-             if it is ours; `mainstay client show {id}` tells more",
+             if it is ours; see `mainstay client show {id}`",
             client.product,
             id = client.id
         )),
