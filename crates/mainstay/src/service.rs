@@ -1,8 +1,8 @@
-//! Mainstay as a service of its user: systemd or launchd starts it, at login or at boot.
+//! Mainstay as a service of its user: systemd starts it, at login or at boot.
 //!
-//! Decided in pure code: what the unit says ([`systemd`], [`launchd`], from a [`Blueprint`]), whose an
-//! installed unit is ([`Standing`]), and what an install or uninstall does ([`plan`]). Acting is left to
-//! [`Files`] and [`Tools`], the only code here that touches the disk and runs programs.
+//! Decided in pure code: what the unit says ([`systemd`], from a [`Blueprint`]), whose an installed unit is
+//! ([`Standing`]), and what an install or uninstall does ([`plan`]). Acting is left to [`Files`] and [`Tools`],
+//! the only code here that touches the disk and runs programs.
 //!
 //! What a person decided stands: a masked service stays masked, one that was stopped or disabled stays
 //! so, and an edited unit is not replaced unless that is asked for, and then it is kept beside the new
@@ -11,10 +11,9 @@
 mod blueprint;
 mod error;
 mod files;
-mod launchd;
 pub(crate) mod plan;
 mod seal;
-mod systemd;
+pub(crate) mod systemd;
 mod tools;
 
 use std::ffi::OsString;
@@ -26,54 +25,15 @@ use serde::Serialize;
 pub(crate) use self::blueprint::Blueprint;
 pub(crate) use self::error::ServiceError;
 pub(crate) use self::files::Files;
-pub(crate) use self::launchd::Launchd;
 pub(crate) use self::plan::{Refusal, Step};
 pub(crate) use self::seal::Standing;
 pub(crate) use self::systemd::Systemd;
 pub(crate) use self::tools::{Programs, Tools};
 
-/// A service manager, as far as Mainstay needs it.
-pub(crate) trait Manager: std::fmt::Debug {
-    /// Its name.
-    fn name(&self) -> &'static str;
-
-    /// Where the unit is, or would be.
-    fn path(&self) -> &Path;
-
-    /// The unit as this version writes it.
-    fn unit(&self) -> &str;
-
-    /// What the manager knows about the service. Fails if there is no manager to ask.
-    fn look(&self, tools: &dyn Tools) -> Result<Known, ServiceError>;
-
-    /// The command that has the manager do its part of a step, if it has one.
-    fn command(&self, step: Step) -> Option<Vec<String>>;
-
-    /// What a person can do with the service by hand.
-    fn manual(&self) -> Manual;
-}
-
-/// The commands that people are told.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Manual {
-    /// Turns a service on that was stopped or disabled.
-    pub(crate) turn_on: &'static str,
-    /// Lets the manager start what it was forbidden to.
-    pub(crate) unbar: &'static str,
-    /// Changes a unit without editing it, where that is possible.
-    pub(crate) change: Option<&'static str>,
-    /// Makes a running service use its new unit.
-    pub(crate) renew: &'static str,
-    /// Has it started without anybody logging in, where that is possible.
-    pub(crate) at_boot: Option<&'static str>,
-    /// Shows why it does not run.
-    pub(crate) log: &'static str,
-}
-
-/// What a service manager knows about the service.
+/// What systemd knows about the service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// Whether its user forbade that it is ever started: masked, or disabled for launchd.
+    /// Whether its user forbade that it is ever started.
     pub(crate) barred: bool,
     /// Whether it is started at login.
     pub(crate) enabled: bool,
@@ -81,9 +41,9 @@ pub(crate) struct Known {
     /// When it became what it is, if it runs.
     pub(crate) since: Option<Timestamp>,
     pub(crate) pid: Option<u32>,
-    /// How often the manager has started it again.
+    /// How often systemd has started it again.
     pub(crate) restarts: Option<u32>,
-    /// Whether the manager has yet to read the unit as it is on disk.
+    /// Whether systemd has yet to read the unit as it is on disk.
     pub(crate) stale: bool,
     /// Whether it runs without its user being logged in; none if nobody knows.
     pub(crate) lingers: Option<bool>,
@@ -104,43 +64,46 @@ pub(crate) enum Activity {
 /// The service of one instance: what is on disk, and who starts it.
 #[derive(Debug)]
 pub(crate) struct Service {
-    manager: Box<dyn Manager>,
+    systemd: Systemd,
     tools: Box<dyn Tools>,
 }
 
 impl Service {
-    /// The service that this system's manager would run.
-    pub(crate) fn of_this_system(
+    pub(crate) fn new(
         blueprint: &Blueprint,
         var: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Self, ServiceError> {
-        let manager: Box<dyn Manager> = if cfg!(target_os = "macos") {
-            Box::new(Launchd::new(blueprint, var)?)
-        } else {
-            Box::new(Systemd::new(blueprint, var)?)
-        };
-        Ok(Self { manager, tools: Box::new(Programs) })
+        if cfg!(target_os = "macos") {
+            return Err(ServiceError::Unsupported);
+        }
+        Ok(Self { systemd: Systemd::new(blueprint, var)?, tools: Box::new(Programs) })
     }
 
-    pub(crate) fn manager(&self) -> &dyn Manager {
-        &*self.manager
+    /// Where the unit is, or would be.
+    pub(crate) fn path(&self) -> &Path {
+        &self.systemd.path
+    }
+
+    /// The unit as this version writes it.
+    pub(crate) fn unit(&self) -> &str {
+        &self.systemd.unit
     }
 
     /// How the installed unit compares with ours.
     pub(crate) fn standing(&self) -> Result<Standing, ServiceError> {
-        Ok(Standing::of(self.files().read()?.as_deref(), self.manager.unit()))
+        Ok(Standing::of(self.files().read()?.as_deref(), self.unit()))
     }
 
-    /// What the manager knows.
+    /// What systemd knows. Fails if there is no systemd to ask.
     pub(crate) fn look(&self) -> Result<Known, ServiceError> {
-        self.manager.look(&*self.tools)
+        self.systemd.look(&*self.tools)
     }
 
-    /// Does what the disk and the manager have to do for a step.
+    /// Does what the disk and systemd have to do for a step.
     pub(crate) fn carry_out(&self, step: Step) -> Result<(), ServiceError> {
         match step {
             Step::Keep => self.files().keep(),
-            Step::Write => self.files().write(self.manager.unit()),
+            Step::Write => self.files().write(self.unit()),
             Step::Remove => self.files().remove(),
             Step::Reload
             | Step::Enable
@@ -148,7 +111,7 @@ impl Service {
             | Step::MakeWay
             | Step::Start
             | Step::Stop
-            | Step::Adopt => self.manager.command(step).map_or(Ok(()), |words| self.order(&words)),
+            | Step::Adopt => systemd::command(step).map_or(Ok(()), |words| self.order(&words)),
         }
     }
 
@@ -167,15 +130,14 @@ impl Service {
 
     /// The error that says why nothing is done.
     pub(crate) fn refused(&self, refusal: Refusal) -> ServiceError {
-        let Manual { unbar, change, .. } = self.manager.manual();
-        let force = format!("`--force` replaces it and keeps it as `{}`", self.aside().display());
-        let help = match (refusal, change) {
-            (Refusal::Barred, _) => format!("`{unbar}` allows it again"),
-            (Refusal::Edited, Some(change)) => {
-                format!("make your changes with `{change}`; {force}")
-            }
-            (Refusal::Edited, None) => force,
-            (Refusal::OtherInstance, _) => {
+        let help = match refusal {
+            Refusal::Barred => format!("`{}` allows it again", systemd::UNMASK),
+            Refusal::Edited => format!(
+                "make your changes with `{}`; `--force` replaces it and keeps it as `{}`",
+                systemd::EDIT,
+                self.aside().display()
+            ),
+            Refusal::OtherInstance => {
                 "MAINSTAY_HOME says which instance is meant; one service serves one of them; with \
                  `--force`, `install` makes it this one"
                     .to_owned()
@@ -185,17 +147,12 @@ impl Service {
     }
 
     fn files(&self) -> Files<'_> {
-        Files::new(self.manager.path())
+        Files::new(self.path())
     }
 
-    fn order(&self, words: &[String]) -> Result<(), ServiceError> {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let failed = |said| ServiceError::Tool {
-            command: words.join(" "),
-            said,
-            log: self.manager.manual().log,
-        };
-        match self.tools.run(&words) {
+    fn order(&self, words: &[&str]) -> Result<(), ServiceError> {
+        let failed = |said| ServiceError::Tool { command: words.join(" "), said };
+        match self.tools.run(words) {
             Ok(answer) if answer.ok => Ok(()),
             Ok(answer) => Err(failed(answer.complaint())),
             Err(error) => Err(failed(error.to_string())),
@@ -214,9 +171,9 @@ mod tests {
     ) -> (Service, &'static Recorded) {
         let var = |name: &str| (name == "HOME").then(|| home.as_os_str().to_owned());
         let blueprint = Blueprint::new(Path::new("/bin/mainstay"), home, var).unwrap();
-        let manager = Box::new(Systemd::new(&blueprint, var).unwrap());
+        let systemd = Systemd::new(&blueprint, var).unwrap();
         let tools: &'static Recorded = Box::leak(Box::new(Recorded::new(answers)));
-        (Service { manager, tools: Box::new(tools) }, tools)
+        (Service { systemd, tools: Box::new(tools) }, tools)
     }
 
     fn play(service: &Service, steps: &[Step]) -> Result<(), ServiceError> {

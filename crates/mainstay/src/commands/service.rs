@@ -10,13 +10,13 @@ use crate::context::{Caller, Context};
 use crate::error::CliError;
 use crate::remote::Remote;
 use crate::service::plan::{self, Step};
-use crate::service::{Activity, Blueprint, Known, Manual, Service, Standing};
+use crate::service::{Activity, Blueprint, Known, Service, Standing, systemd};
 use crate::text::tilde;
 
 /// Have Mainstay started when you log in, or at boot
 ///
-/// The service is a user unit of systemd, or an agent of launchd: it runs as you, and starts a daemon
-/// anew that ended by itself. Your servers outlive it.
+/// The service is a user unit of systemd: it runs as you, and starts a daemon anew that ended by itself.
+/// Your servers outlive it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -52,9 +52,7 @@ struct InstallArgs {
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let service = service_of(ctx)?;
     match args.action {
-        Action::Install(InstallArgs { print: true, .. }) => {
-            ctx.ui.print_all(service.manager().unit())
-        }
+        Action::Install(InstallArgs { print: true, .. }) => ctx.ui.print_all(service.unit()),
         Action::Install(InstallArgs { print: false, force }) => install(&service, force, ctx).await,
         Action::Uninstall => uninstall(&service, ctx).await,
         Action::Status(args) => status::run(&args, &service, ctx),
@@ -64,7 +62,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
 fn service_of(ctx: &Context) -> Result<Service, CliError> {
     let var = |name: &str| ctx.caller.var(name).map(ToOwned::to_owned);
     let blueprint = Blueprint::new(&ctx.exe, &ctx.instance()?.state_dir, var)?;
-    Ok(Service::of_this_system(&blueprint, var)?)
+    Ok(Service::new(&blueprint, var)?)
 }
 
 async fn install(service: &Service, force: bool, ctx: &mut Context) -> Result<(), CliError> {
@@ -73,7 +71,7 @@ async fn install(service: &Service, force: bool, ctx: &mut Context) -> Result<()
     let steps = steps.map_err(|refusal| service.refused(refusal))?;
     for step in &steps {
         if let Err(error) = carry_out(*step, service, ctx).await {
-            // A service that cannot start is tried again by its manager; half a one is not.
+            // A service that cannot start is tried again by systemd; half a one is not.
             if standing == Standing::Absent && *step != Step::Start {
                 service.take_back();
                 ctx.ui.say("what was begun is taken back");
@@ -82,7 +80,7 @@ async fn install(service: &Service, force: bool, ctx: &mut Context) -> Result<()
         }
     }
     let started = steps.contains(&Step::Start);
-    for line in outcome(standing, &known, started, service.manager().manual()) {
+    for line in outcome(standing, &known, started) {
         ctx.ui.say(line);
     }
     Ok(())
@@ -91,7 +89,7 @@ async fn install(service: &Service, force: bool, ctx: &mut Context) -> Result<()
 async fn uninstall(service: &Service, ctx: &mut Context) -> Result<(), CliError> {
     let standing = service.standing()?;
     let known = match service.look() {
-        // Where there is no manager, nothing of ours can run.
+        // Where there is no systemd, nothing of ours can run.
         Err(_) if standing == Standing::Absent => Known::default(),
         looked => looked?,
     };
@@ -127,11 +125,11 @@ async fn carry_out(step: Step, service: &Service, ctx: &mut Context) -> Result<(
     }
     done?;
     let said = match step {
-        Step::Write => Some(format!("wrote {}", shown(service.manager().path(), &ctx.caller))),
+        Step::Write => Some(format!("wrote {}", shown(service.path(), &ctx.caller))),
         Step::Keep => {
             Some(format!("the unit that was there is now {}", shown(&service.aside(), &ctx.caller)))
         }
-        Step::Remove => Some(format!("removed {}", shown(service.manager().path(), &ctx.caller))),
+        Step::Remove => Some(format!("removed {}", shown(service.path(), &ctx.caller))),
         Step::MakeWay => make_way(ctx).await?,
         Step::Adopt => Some(adopt(ctx).await?),
         Step::Reload | Step::Enable | Step::Disable | Step::Start | Step::Stop => None,
@@ -163,12 +161,13 @@ async fn adopt(ctx: &Context) -> Result<String, CliError> {
 }
 
 /// What to tell after an install, given what was there before.
-fn outcome(standing: Standing, known: &Known, started: bool, manual: Manual) -> Vec<String> {
+fn outcome(standing: Standing, known: &Known, started: bool) -> Vec<String> {
     let mut lines = Vec::new();
     match (standing, started) {
         (_, true) => {
             lines.push("the service runs, and will be started when you log in".to_owned());
-            if let (Some(at_boot), Some(false) | None) = (manual.at_boot, known.lingers) {
+            if known.lingers != Some(true) {
+                let at_boot = systemd::START_AT_BOOT;
                 lines.push(format!("to have it started at boot, without a login: `{at_boot}`"));
             }
             return lines;
@@ -179,10 +178,10 @@ fn outcome(standing: Standing, known: &Known, started: bool, manual: Manual) -> 
             false,
         ) => lines.push("the service is up to date".to_owned()),
     }
-    let turn_on = manual.turn_on;
+    let turn_on = systemd::ENABLE;
     match (known.activity, known.enabled) {
         (Activity::Active | Activity::Starting, _) if standing != Standing::Current => {
-            lines.push(format!("it runs as before until it is restarted: `{}`", manual.renew));
+            lines.push(format!("it runs as before until it is restarted: `{}`", systemd::RESTART));
         }
         (Activity::Active | Activity::Starting, true) => {}
         (Activity::Active | Activity::Starting, false) => {

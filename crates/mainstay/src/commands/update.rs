@@ -1,13 +1,12 @@
 //! `mainstay update`: puts another version in the place of this program, and has its daemon take over.
 //!
-//! In this order: the lock, the file looked at, its copy beside this program, the rehearsal on a copy of the
+//! In this order: the lock, a look at the file, its copy beside this program, the rehearsal on a copy of the
 //! state, the replacement that keeps the old program, the hand-over. Up to the replacement nothing has
 //! changed. After it, the new daemon serves, or the old program is back and its daemon serves.
 
 mod candidate;
 mod error;
 mod hand_over;
-mod header;
 mod installed;
 mod lock;
 mod rehearsal;

@@ -6,17 +6,22 @@ use std::path::PathBuf;
 use mainstay_core::with_causes;
 
 use super::plan::Refusal;
+use super::systemd::SHOW_LOG;
 use crate::error::CliError;
+
+/// How to have Mainstay started where there is no systemd.
+const WITHOUT_SYSTEMD: &str = "add the line `@reboot mainstay daemon start` to your crontab (`crontab -e`), with the \
+                               full path of `mainstay`, or `mainstay daemon start >/dev/null 2>&1` to ~/.profile";
 
 /// Why something about the service could not be done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServiceError {
-    /// No manager of user services answers.
-    #[error("{manager} cannot be reached: {said}")]
-    NoManager { manager: &'static str, said: String, help: &'static str },
-    /// The manager refused.
+    #[error("`mainstay service` is not supported on this system: it needs systemd")]
+    Unsupported,
+    #[error("the systemd of your login session cannot be reached: {said}")]
+    NoSystemd { said: String },
     #[error("`{command}` failed: {said}")]
-    Tool { command: String, said: String, log: &'static str },
+    Tool { command: String, said: String },
     /// Something that belongs in the unit cannot be written there.
     #[error("{what} contains control characters or is not valid UTF-8, so no unit can hold it")]
     Unwritable { what: String },
@@ -35,8 +40,12 @@ impl ServiceError {
     /// What the user can do about it.
     fn help(&self) -> Option<String> {
         match self {
-            Self::NoManager { help, .. } => Some((*help).to_owned()),
-            Self::Tool { log, .. } => Some(format!("see `{log}`")),
+            Self::Unsupported => Some(format!("without systemd, {WITHOUT_SYSTEMD}")),
+            Self::NoSystemd { .. } => Some(format!(
+                "the service needs systemd and a login session of yours: log in as yourself rather than \
+                 with `su` or `sudo`; without systemd, {WITHOUT_SYSTEMD}"
+            )),
+            Self::Tool { .. } => Some(format!("see `{SHOW_LOG}`")),
             Self::Unwritable { .. } => {
                 Some("choose another path, or unset the variable".to_owned())
             }

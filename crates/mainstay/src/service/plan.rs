@@ -11,7 +11,7 @@ pub(crate) enum Step {
     Write,
     /// Remove the unit.
     Remove,
-    /// Have the manager read units again.
+    /// Have systemd read units again.
     Reload,
     /// Have it started at login.
     Enable,

@@ -8,7 +8,7 @@
 mod quote;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
@@ -17,7 +17,7 @@ use jiff::tz::TimeZone;
 use super::blueprint::ARGS;
 use super::seal::sealed;
 use super::tools::Answer;
-use super::{Activity, Blueprint, Known, Manager, Manual, ServiceError, Step, Tools};
+use super::{Activity, Blueprint, Known, ServiceError, Step, Tools};
 
 /// The name of the unit.
 const UNIT: &str = "mainstay.service";
@@ -26,17 +26,19 @@ const UNIT: &str = "mainstay.service";
 const PROPERTIES: &str = "--property=LoadState,ActiveState,UnitFileState,MainPID,NRestarts,\
                           ActiveEnterTimestamp,NeedDaemonReload";
 
-/// What helps where there is no user manager.
-const NO_MANAGER: &str = "the service needs systemd and a login session of yours: log in as yourself \
-                          rather than with `su` or `sudo`; without systemd, add the line \
-                          `@reboot mainstay daemon start` to your crontab (`crontab -e`), with the full path of \
-                          `mainstay`, or `mainstay daemon start >/dev/null 2>&1` to ~/.profile";
+/// Commands that users are told.
+pub(crate) const ENABLE: &str = "systemctl --user enable --now mainstay";
+pub(crate) const UNMASK: &str = "systemctl --user unmask mainstay";
+pub(crate) const EDIT: &str = "systemctl --user edit mainstay";
+pub(crate) const RESTART: &str = "systemctl --user restart mainstay";
+pub(crate) const START_AT_BOOT: &str = "loginctl enable-linger";
+pub(crate) const SHOW_LOG: &str = "journalctl --user --unit mainstay --lines 20";
 
 /// A user unit of systemd.
 #[derive(Debug)]
 pub(crate) struct Systemd {
-    path: PathBuf,
-    unit: String,
+    pub(super) path: PathBuf,
+    pub(super) unit: String,
     uid: u32,
 }
 
@@ -62,27 +64,9 @@ impl Systemd {
             _ => None,
         }
     }
-}
 
-impl Manager for Systemd {
-    fn name(&self) -> &'static str {
-        "systemd"
-    }
-
-    fn path(&self) -> &Path {
-        &self.path
-    }
-
-    fn unit(&self) -> &str {
-        &self.unit
-    }
-
-    fn look(&self, tools: &dyn Tools) -> Result<Known, ServiceError> {
-        let unreachable = |said: String| ServiceError::NoManager {
-            manager: "the systemd of your login session",
-            said,
-            help: NO_MANAGER,
-        };
+    pub(super) fn look(&self, tools: &dyn Tools) -> Result<Known, ServiceError> {
+        let unreachable = |said: String| ServiceError::NoSystemd { said };
         let answer = tools
             .run(&["systemctl", "--user", "show", PROPERTIES, UNIT])
             .map_err(|error| unreachable(format!("`systemctl`: {error}")))?;
@@ -93,30 +77,19 @@ impl Manager for Systemd {
             Answer { ok: false, .. } => Err(unreachable(answer.complaint())),
         }
     }
+}
 
-    fn command(&self, step: Step) -> Option<Vec<String>> {
-        let words: &[&str] = match step {
-            Step::Reload => &["daemon-reload"],
-            Step::Enable => &["enable", "--quiet", UNIT],
-            Step::Disable => &["disable", "--quiet", UNIT],
-            Step::Start => &["start", UNIT],
-            Step::Stop => &["stop", UNIT],
-            Step::Keep | Step::Write | Step::Remove | Step::MakeWay | Step::Adopt => return None,
-        };
-        let words = ["systemctl", "--user"].iter().chain(words);
-        Some(words.map(|word| (*word).to_owned()).collect())
-    }
-
-    fn manual(&self) -> Manual {
-        Manual {
-            turn_on: "systemctl --user enable --now mainstay",
-            unbar: "systemctl --user unmask mainstay",
-            change: Some("systemctl --user edit mainstay"),
-            renew: "systemctl --user restart mainstay",
-            at_boot: Some("loginctl enable-linger"),
-            log: "journalctl --user --unit mainstay --lines 20",
-        }
-    }
+/// The command by which systemd does its part of a step, if it has one.
+pub(super) fn command(step: Step) -> Option<Vec<&'static str>> {
+    let words: &[&str] = match step {
+        Step::Reload => &["daemon-reload"],
+        Step::Enable => &["enable", "--quiet", UNIT],
+        Step::Disable => &["disable", "--quiet", UNIT],
+        Step::Start => &["start", UNIT],
+        Step::Stop => &["stop", UNIT],
+        Step::Keep | Step::Write | Step::Remove | Step::MakeWay | Step::Adopt => return None,
+    };
+    Some([&["systemctl", "--user"], words].concat())
 }
 
 /// What `systemctl show` says, property by property.
@@ -194,11 +167,13 @@ fn unit(blueprint: &Blueprint) -> String {
          WantedBy=default.target\n\
          \n"
     );
-    sealed(&text, &blueprint.state_dir, ("# ", ""))
+    sealed(&text, &blueprint.state_dir)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::super::tools::recorded::Recorded;
     use super::*;
 

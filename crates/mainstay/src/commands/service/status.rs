@@ -14,7 +14,7 @@ use crate::ui::paint;
 
 /// Show whether the service is installed and runs
 ///
-/// The exit code is 0 if it runs, 4 if it does not, and 1 if no service manager answers.
+/// The exit code is 0 if it runs, 4 if it does not, and 1 if systemd does not answer.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -41,12 +41,7 @@ struct Report {
 }
 
 pub(super) fn run(args: &Args, service: &Service, ctx: &mut Context) -> Result<(), CliError> {
-    let report = report(
-        service.manager().name(),
-        service.manager().path(),
-        service.standing()?,
-        &service.look()?,
-    );
+    let report = report(service.path(), service.standing()?, &service.look()?);
     let (now, home) = (now(), ctx.caller.home());
     let zone = args.zone.zone();
     ctx.ui.answer(args.json, &report, |report| page(report, now, &zone, home.as_deref()))?;
@@ -58,12 +53,12 @@ pub(super) fn run(args: &Args, service: &Service, ctx: &mut Context) -> Result<(
     }
 }
 
-fn report(manager: &'static str, path: &Path, standing: Standing, known: &Known) -> Report {
+fn report(path: &Path, standing: Standing, known: &Known) -> Report {
     // What is masked has a link where the unit would be.
     let unit = if known.barred { Standing::Absent } else { standing };
     let installed = unit != Standing::Absent;
     Report {
-        manager,
+        manager: "systemd",
         installed,
         state: known.activity,
         since: known.since,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use mainstay_api::ApiError;
 use mainstay_core::{human_duration, with_causes};
 
-use super::header::{HeaderError, Platform};
 use crate::error::CliError;
 
 /// What is said of everything that is refused. The new program may say it of itself.
@@ -24,12 +23,8 @@ pub(super) enum UpdateError {
     Read { path: PathBuf, source: io::Error },
     #[error("`{}` is no file", .0.display())]
     NoFile(PathBuf),
-    #[error("`{}` cannot be run here", path.display())]
-    NoProgram { path: PathBuf, source: HeaderError },
-    #[error("`{}` is built for {theirs}, this Mainstay for {ours}", path.display())]
-    Platform { path: PathBuf, theirs: Platform, ours: Platform },
-    #[error("`{}` is not whole: {len} bytes of at least {needs}", path.display())]
-    Truncated { path: PathBuf, len: u64, needs: u64 },
+    #[error("`{}` is not a program for this system and processor", path.display())]
+    Platform { path: PathBuf },
     #[error("the daemon runs `{}`, and this is `{}`", daemon.display(), ours.display())]
     OtherProgram { daemon: PathBuf, ours: PathBuf },
     #[error("`{}` cannot be written", path.display())]
@@ -38,9 +33,9 @@ pub(super) enum UpdateError {
     Start { path: PathBuf, source: io::Error },
     #[error("`{}` has not answered to `{question}` within {}", path.display(), human_duration(*limit))]
     Late { path: PathBuf, question: &'static str, limit: Duration },
-    #[error("`{}` is no Mainstay: asked for its version, it says `{answer}`", path.display())]
+    #[error("`{}` is no Mainstay: asked for its version, it says {answer}", path.display())]
     NoMainstay { path: PathBuf, answer: String },
-    #[error("version {version} cannot be updated to: asked to rehearse, it says `{answer}`")]
+    #[error("version {version} cannot be updated to: asked to rehearse, it says {answer}")]
     NoRehearsal { version: String, answer: String },
     #[error("version {version} cannot take up the state of this instance: {error}")]
     Rehearsal { version: String, error: ApiError },
@@ -55,11 +50,16 @@ impl UpdateError {
             Self::Read { .. } | Self::NoFile(_) => {
                 "name the file of the new program, as it was downloaded and unpacked".to_owned()
             }
-            Self::NoProgram { .. } | Self::NoMainstay { .. } => {
-                "name the `mainstay` program itself, unpacked; nothing was changed".to_owned()
+            Self::Platform { .. } => {
+                "name the `mainstay` program itself, unpacked and built for this machine; nothing was \
+                 changed"
+                    .to_owned()
             }
-            Self::Platform { .. } => "get the one for this machine; nothing was changed".to_owned(),
-            Self::Truncated { .. } => "download it again; nothing was changed".to_owned(),
+            Self::NoMainstay { .. } => {
+                "name the `mainstay` program itself, unpacked; download it again if it may be \
+                 incomplete; nothing was changed"
+                    .to_owned()
+            }
             Self::OtherProgram { daemon, .. } => {
                 format!("update that one: `{}` update --from FILE", daemon.display())
             }

@@ -8,7 +8,7 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use mainstay_api::{ApiError, ErrorKind};
@@ -134,6 +134,7 @@ struct Asked<'a> {
 struct Said {
     stdout: Vec<u8>,
     stderr: Vec<u8>,
+    status: ExitStatus,
 }
 
 impl Asked<'_> {
@@ -153,8 +154,8 @@ impl Asked<'_> {
             let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
             let (stdout, stderr) = tokio::join!(head(stdout), head(stderr));
             // One that has more to say than is read ends with its pipe.
-            child.wait().await?;
-            io::Result::Ok(Said { stdout: stdout?, stderr: stderr? })
+            let status = child.wait().await?;
+            io::Result::Ok(Said { stdout: stdout?, stderr: stderr?, status })
         };
         match timeout(limit, talk).await {
             Ok(Ok(said)) => Ok(said),
@@ -169,7 +170,11 @@ impl Said {
     fn told(&self) -> String {
         let texts = [&self.stdout, &self.stderr].map(|text| String::from_utf8_lossy(text));
         let line = texts.iter().find_map(|text| text.lines().find(|line| !line.is_empty()));
-        line.unwrap_or("nothing").chars().take(MAX_TOLD).collect()
+        match line {
+            Some(line) => format!("`{}`", line.chars().take(MAX_TOLD).collect::<String>()),
+            None if self.status.success() => "nothing".to_owned(),
+            None => format!("nothing ({})", self.status),
+        }
     }
 }
 
@@ -231,7 +236,11 @@ mod tests {
             format!(r#"test "$1" = --version && echo mainstay 7.0.0 && exit; {rehearsed}"#)
         };
         check("echo hello", "`new` is no Mainstay: asked for its version, it says `hello`").await;
-        check("exit 1", "`new` is no Mainstay: asked for its version, it says `nothing`").await;
+        check(
+            "exit 1",
+            "`new` is no Mainstay: asked for its version, it says nothing (exit status: 1)",
+        )
+        .await;
         check(
             &asked("echo; echo what >&2; exit 2"),
             "version 7.0.0 cannot be updated to: asked to rehearse, it says `what`",
