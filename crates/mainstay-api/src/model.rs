@@ -61,7 +61,8 @@ pub struct ServerInfo {
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LastExit {
-    /// The cause in one word: `exited`, `hung`, `not-ready`, `stopped`, `engine-away`, `cannot-start`, `asked`, ...
+    /// The cause in one word: `exited`, `hung`, `not-ready`, `stopped`, `engine-away`, `machine-restarted`, `cannot-start`,
+    /// `asked`, ...
     pub cause: String,
     /// The cause as a sentence.
     pub detail: String,

@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use mainstay_core::Jitter;
 
 /// Now.
 pub(crate) fn now() -> Timestamp {
     Timestamp::now()
 }
 
-/// A pause of random length, so that two that met once do not meet again.
-pub(crate) fn pause(least: Duration, most: Duration) {
-    let spread = u64::try_from(most.saturating_sub(least).as_micros()).unwrap_or(u64::MAX);
-    std::thread::sleep(least + Duration::from_micros(random() % spread.saturating_add(1)));
+/// A pause of random length, which is returned, so that two that met once do not meet again.
+pub(crate) fn pause(least: Duration, most: Duration) -> Duration {
+    let pause = least + Jitter::new(random()).up_to(most.saturating_sub(least));
+    std::thread::sleep(pause);
+    pause
 }
 
 /// A random number.

@@ -201,10 +201,10 @@ impl OpenFile {
         change: &mut impl FnMut(Option<&str>) -> Result<Option<String>, E>,
     ) -> Result<Written, E> {
         for attempt in 1..=TRIES {
-            match self.attempt(name, change)? {
-                Some(written) => return Ok(written),
-                None => clock::pause(Duration::ZERO, Duration::from_millis(20) * attempt),
+            if let Some(written) = self.attempt(name, change)? {
+                return Ok(written);
             }
+            clock::pause(Duration::ZERO, Duration::from_millis(20) * attempt);
         }
         Err(FileError::Overtaken { path: self.path.clone(), tries: TRIES }.into())
     }

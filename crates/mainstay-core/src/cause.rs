@@ -91,6 +91,8 @@ pub enum Cause {
     Removed,
     /// The engine went away and took the run with it.
     EngineAway,
+    /// The machine was restarted, and no daemon saw the run end before.
+    MachineRestarted,
     /// The run could not be started because the machine was temporarily out of a resource (descriptors,
     /// memory, disk space), which the text names. It is not the server's fault.
     NotStarted(String),
@@ -108,6 +110,7 @@ impl Cause {
             Self::RestartedBySomeone
             | Self::Removed
             | Self::EngineAway
+            | Self::MachineRestarted
             | Self::NotStarted(_)
             | Self::CannotStart(_)
             | Self::Asked => false,
@@ -124,6 +127,7 @@ impl Cause {
             Self::RestartedBySomeone => "restarted",
             Self::Removed => "removed",
             Self::EngineAway => "engine-away",
+            Self::MachineRestarted => "machine-restarted",
             Self::NotStarted(_) => "not-started",
             Self::CannotStart(_) => "cannot-start",
             Self::Asked => "asked",
@@ -141,7 +145,10 @@ impl Cause {
             | Self::RestartedBySomeone
             | Self::Asked
             | Self::Removed => format!("{self} after {ran_for}"),
-            Self::EngineAway | Self::CannotStart(_) | Self::NotStarted(_) => self.to_string(),
+            Self::EngineAway
+            | Self::MachineRestarted
+            | Self::CannotStart(_)
+            | Self::NotStarted(_) => self.to_string(),
         }
     }
 
@@ -155,6 +162,7 @@ impl Cause {
             | Self::RestartedBySomeone
             | Self::Removed
             | Self::EngineAway
+            | Self::MachineRestarted
             | Self::NotStarted(_)
             | Self::CannotStart(_)
             | Self::Asked => None,
@@ -172,6 +180,7 @@ impl fmt::Display for Cause {
             Self::RestartedBySomeone => f.write_str("restarted by someone else"),
             Self::Removed => f.write_str("removed"),
             Self::EngineAway => f.write_str("lost with its engine"),
+            Self::MachineRestarted => f.write_str("the machine restarted"),
             Self::NotStarted(why) => write!(f, "could not be started: {why}"),
             Self::CannotStart(why) => write!(f, "cannot start: {why}"),
             Self::Asked => f.write_str("stopped on request"),

@@ -5,6 +5,7 @@
 
 #![warn(missing_docs)]
 
+mod backoff;
 mod cause;
 mod inherit;
 mod interruption;
@@ -17,6 +18,7 @@ mod status;
 mod text;
 mod unit;
 
+pub use backoff::{Jitter, backoff};
 pub use cause::{Cause, Exit};
 pub use inherit::is_inherited;
 pub use interruption::Interruption;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::backoff::backoff;
 use crate::text::duration;
 
 /// No duration of a policy may be longer: 10 years, as durations are written. It is far more than
@@ -74,10 +75,7 @@ impl RestartPolicy {
     pub fn delay(&self, attempt: u32) -> Duration {
         match attempt {
             0 | 1 => Duration::ZERO,
-            n => {
-                let doublings = (n - 2).min(31);
-                self.initial.saturating_mul(1 << doublings).min(self.cap)
-            }
+            n => backoff(self.initial, n - 2, self.cap),
         }
     }
 

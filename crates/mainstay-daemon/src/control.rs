@@ -15,7 +15,7 @@ use mainstay_api::{
 };
 use mainstay_core::ServerName;
 use mainstay_proxy::CatchPanic;
-use mainstay_proxy::front::lines::{self, AtEnd, Ended, LineClient};
+use mainstay_proxy::front::lines::{self, Ended, LineClient};
 use serde::Serialize;
 use serde_json::value::to_raw_value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -129,8 +129,7 @@ async fn connect(
         service.gateway.close(name, &session);
         return told;
     }
-    let client =
-        LineClient { server: name.to_string(), resume: Some(session), at_end: AtEnd::Close };
+    let client = LineClient { server: name.to_string(), resume: Some(session) };
     let hubs = Arc::clone(&service.gateway.hubs);
     // Whatever a client says from then on is for the next daemon to hear.
     let leave = async {

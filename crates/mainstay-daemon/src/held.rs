@@ -5,6 +5,8 @@
 //! another one and hands all of it over. Nothing is refused in between: who connects waits in the
 //! listeners' queues, which live as long as either of the two.
 
+mod store;
+
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -13,16 +15,19 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use mainstay_api::Instance;
-use mainstay_hold::holder::{Link, Order, Place, Unfinished, take_stdin};
-use mainstay_proxy::front::http::{ConnectionBudget, Drain, PassedOn, UnfinishedResponse};
+use mainstay_hold::holder::{ConnectionStore, Link, Order, Place, Unfinished, take_stdin};
+use mainstay_proxy::front::http::{
+    self, ConnectionBudget, Drain, Interrupted, PassedOn, Pending, UnfinishedResponse,
+};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use self::store::{StoreOfListener, Stored};
 use crate::blocking::BlockingPool;
 use crate::capacity::Capacity;
 
@@ -70,6 +75,8 @@ struct Shared {
     obey: mpsc::UnboundedSender<Order>,
     /// Connections of the daemon before this one, by where they came to.
     connections: Mutex<HashMap<Place, Vec<PassedOn>>>,
+    /// Set when this daemon serves, unless the holder cannot be told.
+    store: OnceLock<ConnectionStore>,
     /// Shared by all listeners.
     connection_budget: Arc<ConnectionBudget>,
     /// Whether this daemon ends for good. Locked while another holder is started.
@@ -100,6 +107,7 @@ impl Held {
             circumstances,
             obey,
             connections: Mutex::default(),
+            store: OnceLock::new(),
             connection_budget: ConnectionBudget::new(Capacity::of_this_process().http),
             ending: Mutex::default(),
             giving_way: watch::Sender::new(None),
@@ -160,6 +168,7 @@ impl Held {
             Place::Tcp(addr) => !used.contains(addr),
             Place::Unix { .. } => false,
         };
+        lock(&self.shared.connections).retain(|place, _| !unused(place));
         let unused: Vec<Place> =
             self.listeners().keys().filter(|place| unused(place)).cloned().collect();
         for place in unused {
@@ -177,22 +186,49 @@ impl Held {
         Arc::clone(&self.shared.connection_budget)
     }
 
-    /// Takes over the connections of the daemon before this one, which has given way.
+    /// Takes over the connections of the daemon before this one, which has given way or died. From now on the holder
+    /// keeps copies of this daemon's connections.
     pub(crate) fn take_connections(&self) {
         let link = self.link();
+        match ConnectionStore::new(link.clone()) {
+            Ok(store) => drop(self.shared.store.set(store)),
+            Err(error) => tracing::warn!(%error, "{NOT_STORED}"),
+        }
         let mut all = lock(&self.shared.connections);
-        let mut add = |place, connection: OwnedFd, response| {
-            let passed_on = PassedOn { socket: connection.into(), response };
+        let mut add = |place, connection: OwnedFd, pending| {
+            let store = self.shared.store.get();
+            let stored = store.and_then(|store| store.add_and_wait(&place, connection.as_fd()));
+            let stored = stored.map(|stored| Stored::boxed(stored, &place));
+            let passed_on = PassedOn::new(connection.into(), pending, stored);
             all.entry(place).or_default().push(passed_on);
         };
         for (place, connection) in link.connections() {
-            add(place, connection, None);
+            add(place, connection, Pending::Nothing);
         }
-        for (Unfinished { place, response }, connection) in link.responses() {
-            // If it cannot be read, the connection is closed, and its client reconnects.
-            if let Some(response) = UnfinishedResponse::decode(&response) {
-                add(place, connection, Some(response));
+        // If a state cannot be read, the connection is closed, and its client reconnects.
+        for (Unfinished { place, state }, connection) in link.responses() {
+            if let Some(response) = UnfinishedResponse::decode(&state) {
+                add(place, connection, Pending::Response(response));
             }
+        }
+        for (Unfinished { place, state }, connection) in link.interrupted() {
+            if let Some(state) = Interrupted::decode(&state) {
+                add(place, connection, Pending::Interrupted(state));
+            }
+        }
+    }
+
+    /// Where copies of the connections that come to this address are kept.
+    pub(crate) fn store(&self, addr: SocketAddr) -> Option<Arc<dyn http::ConnectionStore>> {
+        Some(Arc::new(StoreOfListener::new(self.shared.store.get()?, Place::Tcp(addr))))
+    }
+
+    /// The holder has executed another program, and has no connections.
+    pub(crate) fn renew_store(&self) {
+        if let Some(store) = self.shared.store.get()
+            && let Err(error) = store.replace_holder(self.link())
+        {
+            tracing::warn!(%error, "{NOT_STORED}");
         }
     }
 
@@ -205,14 +241,16 @@ impl Held {
     pub(crate) fn pass_on(&self, addr: SocketAddr, connections: &[PassedOn]) {
         let (link, place) = (self.link(), Place::Tcp(addr));
         let (mut at_rest, mut unfinished) = (Vec::new(), Vec::new());
-        for PassedOn { socket, response } in connections {
+        for PassedOn { socket, pending, .. } in connections {
             let place = place.clone();
-            match response {
-                None => at_rest.push((place, socket.as_fd())),
-                Some(response) => {
-                    let response = response.encode();
-                    unfinished.push((Unfinished { place, response }, socket.as_fd()));
+            match pending {
+                Pending::Nothing => at_rest.push((place, socket.as_fd())),
+                Pending::Response(response) => {
+                    let state = response.encode();
+                    unfinished.push((Unfinished { place, state }, socket.as_fd()));
                 }
+                // It was answered here, or is closed.
+                Pending::Interrupted(_) => {}
             }
         }
         let passed_on = link.pass_on(&at_rest).and_then(|()| link.pass_on_responses(&unfinished));
@@ -330,6 +368,9 @@ impl Held {
         loop {
             pulse.tick().await;
             self.pulse_now();
+            if let Some(store) = self.shared.store.get() {
+                store.forget_unsent();
+            }
         }
     }
 
@@ -366,6 +407,7 @@ impl Held {
         *lock(&self.shared.link) = link.clone();
         self.shared.holder.store(pid, Ordering::Relaxed);
         drop(ending);
+        self.renew_store();
         self.pulse_now();
         // What was let go of meanwhile, when there was nobody to tell.
         for (place, _) in held {
@@ -402,6 +444,9 @@ impl Orders {
 
 /// The word by which this program becomes a holder in place of one that died.
 pub const TAKE_OVER: &str = "__take-over";
+
+/// What it means that the holder keeps no copies of connections.
+const NOT_STORED: &str = "connections will not survive a kill of this daemon";
 
 /// What becomes of a listener that cannot be released.
 const STAYS: &str = "a listener stays with the holder";

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_core::{Exit, Past, RunId, ServerName};
+use mainstay_core::{Cause, Exit, Past, RunId, ServerName};
 use mainstay_engine::{Found, FoundState, RunKey};
 
 use crate::engines::Home;
@@ -42,11 +42,25 @@ impl Survivor {
 }
 
 impl Legacy {
-    /// The past of the server that was described at that time.
-    pub(crate) fn past(&self, created_at: Timestamp, clocks: Clocks) -> Past {
+    /// The past of the server that was described at that time, and the end of a run that no daemon saw. What ended
+    /// unseen before a restart of the machine is attributed to that: the daemon ended with it, or shortly before.
+    pub(crate) fn past(
+        &self,
+        created_at: Timestamp,
+        clocks: Clocks,
+        boot: &str,
+    ) -> (Past, Option<(RunId, Cause)>) {
         let noted = self.progress.as_ref();
-        let past = noted.and_then(|noted| noted.past(created_at, clocks)).unwrap_or_default();
-        Past { last: past.last.max(self.last), ..past }
+        let own = noted.and_then(|noted| noted.past(created_at, clocks));
+        let rebooted = own.is_some()
+            && self.survivor.is_none()
+            && noted.is_some_and(|noted| noted.is_of_earlier_boot(boot));
+        let past = own.unwrap_or_default();
+        let past = Past { last: past.last.max(self.last), ..past };
+        match past.unfinished_run().filter(|_| rebooted) {
+            Some(run) => (past.after_reboot(clocks.now), Some((run, Cause::MachineRestarted))),
+            None => (past, self.ended.map(|(run, exit)| (run, Cause::Exited(exit)))),
+        }
     }
 
     /// Takes out a survivor that lives elsewhere than its server is now to be run.
@@ -113,6 +127,41 @@ mod tests {
         let run = |name: &str| all[&name.parse().unwrap()].survivor.as_ref().unwrap().run;
         assert_eq!((run("a"), run("b")), (RunId::new(10), RunId::new(1)));
         assert_eq!(surplus, [2, 9].map(|run| (Home::Process, key("a", run))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_ended_unseen_before_a_restart_of_the_machine_ended_with_it() {
+        let clocks = Clocks::read();
+        let (created_at, run) = (clocks.wall, RunId::new(4));
+        let noted = |boot| {
+            let past = Past { last: run, ..Past::default() };
+            Some(Progress::of(created_at, &past, clocks, boot))
+        };
+        let left = |boot, found: Vec<(Home, Found)>| {
+            let (mut all, _) = sort_out(Known::default(), found);
+            let legacy = all.remove(&"a".parse().unwrap()).unwrap_or_default();
+            Legacy { progress: noted(boot), ..legacy }
+        };
+        let check = |legacy: &Legacy, created_at, expected: Option<Cause>| {
+            let (past, unseen) = legacy.past(created_at, clocks, "this");
+            assert_eq!(unseen.clone().map(|(_, cause)| cause), expected);
+            let rebooted = unseen.filter(|(_, cause)| *cause == Cause::MachineRestarted);
+            assert_eq!(past.last_end.map(|end| (end.run, end.cause)), rebooted);
+        };
+        let exited = Some(Cause::Exited(Exit::code(1)));
+        check(&left("this", vec![]), created_at, None);
+        check(&left("this", vec![ended("a", 4)]), created_at, exited.clone());
+        check(&left("earlier", vec![]), created_at, Some(Cause::MachineRestarted));
+        check(&left("earlier", vec![ended("a", 4)]), created_at, Some(Cause::MachineRestarted));
+        check(&left("earlier", vec![alive("a", 4)]), created_at, None);
+        // Of another server, and of an end that was seen.
+        check(&left("earlier", vec![]), created_at + Duration::from_secs(1), None);
+        let (seen, _) = left("earlier", vec![]).past(created_at, clocks, "this");
+        let seen = Some(Progress::of(created_at, &seen, clocks, "earlier"));
+        assert_eq!(
+            Legacy { progress: seen, ..Legacy::default() }.past(created_at, clocks, "this").1,
+            None
+        );
     }
 
     #[test]

@@ -310,10 +310,7 @@ async fn await_turn(config: &Config, held: &Held, orders: &mut Orders) -> Result
     held.prepared().map_err(RunError::Holder)?;
     loop {
         match orders.next().await {
-            Order::Go => {
-                held.take_connections();
-                return Ok(true);
-            }
+            Order::Go => return Ok(true),
             // The daemon that serves looks after that, and there is nobody to ask for our turn.
             Order::HolderGone | Order::Disconnected => return Ok(false),
             Order::GiveWay | Order::NotReplaced(_) | Order::HolderReexecuted(_) => {}

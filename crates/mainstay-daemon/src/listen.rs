@@ -70,6 +70,14 @@ impl Sockets {
         }
     }
 
+    fn store(&self, addr: SocketAddr) -> Option<Arc<dyn http::ConnectionStore>> {
+        match self {
+            Self::Held(held) => held.store(addr),
+            #[cfg(test)]
+            Self::Own => None,
+        }
+    }
+
     fn pass_on(&self, addr: SocketAddr, connections: &[PassedOn]) {
         match self {
             Self::Held(held) => held.pass_on(addr, connections),
@@ -217,6 +225,7 @@ impl Listener {
                 allowed,
                 limits: Limits::default(),
                 budget: sockets.connection_budget(),
+                store: sockets.store(addr),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             };
             let inherited = sockets.connections(addr);

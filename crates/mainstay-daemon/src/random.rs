@@ -2,13 +2,6 @@
 
 use std::fmt::Write;
 
-/// That many random bytes, as hexadecimal digits.
-pub(crate) fn hex(bytes: usize) -> String {
-    let mut buffer = vec![0; bytes];
-    getrandom::fill(&mut buffer).expect("the system has a source of randomness");
-    to_hex(&buffer)
-}
-
 /// Bytes as hexadecimal digits.
 pub(crate) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
@@ -26,5 +19,5 @@ pub(crate) fn bytes<const N: usize>() -> [u8; N] {
 
 /// A seed for jitter.
 pub(crate) fn seed() -> u64 {
-    getrandom::u64().expect("the system has a source of randomness")
+    u64::from_ne_bytes(bytes())
 }

@@ -420,6 +420,7 @@ fn unprepared(name: &ServerName, error: &StartError) -> ApiError {
         | StartError::NotExecutable { .. }
         | StartError::BadDirectory { .. }
         | StartError::PortTaken { .. }
+        | StartError::PortReserved { .. }
         | StartError::OtherEngine { .. }
         | StartError::Removed
         | StartError::Shim { .. }

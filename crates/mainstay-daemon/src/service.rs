@@ -395,7 +395,9 @@ fn has_settled(shown: &Snapshot, any_end: bool, since: Option<Timestamp>) -> boo
 
 fn has_failed_since(shown: &Snapshot, since: Timestamp) -> bool {
     let ended = shown.times.ended.as_ref();
-    let is_failure = |cause: &Cause| !matches!(cause, Cause::Asked | Cause::EngineAway);
+    let is_failure = |cause: &Cause| {
+        !matches!(cause, Cause::Asked | Cause::EngineAway | Cause::MachineRestarted)
+    };
     ended.is_some_and(|(cause, _, at)| *at >= since && is_failure(cause))
 }
 

@@ -1,5 +1,8 @@
 //! The key of the ids of sessions: in a file of its own and in the store, so that the loss of one of the two costs
 //! nothing. It is made once.
+//!
+//! If the two differ, the store's counts, because all other state is there; the file may be from another machine or
+//! backup. Ids of the file's key are recognised too: the file has both keys from then on, one per line.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -15,23 +18,35 @@ const FILE: &str = "session.key";
 
 pub(crate) type Key = [u8; 32];
 
-/// The key of this instance. A disk that cannot be written is no reason not to start.
-pub(crate) fn load(state_dir: &Path, store: &Store) -> Key {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Keys {
+    /// The key of this instance.
+    pub(crate) key: Key,
+    /// Another one, whose ids are recognised.
+    pub(crate) other: Option<Key>,
+}
+
+/// The keys of this instance. A disk that cannot be written is no reason not to start.
+pub(crate) fn load(state_dir: &Path, store: &Store) -> Keys {
     let path = state_dir.join(FILE);
-    let in_file = fs::read_to_string(&path).ok().and_then(|text| decode(&text));
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    let in_file: Vec<Key> = text.lines().filter_map(decode).collect();
     let in_store = store.session_key().ok().flatten().and_then(|text| decode(&text));
-    let key = in_file.or(in_store).unwrap_or_else(random::bytes);
+    let key = in_store.or(in_file.first().copied()).unwrap_or_else(random::bytes);
+    let other = in_file.iter().copied().find(|other| *other != key);
     if in_store != Some(key)
         && let Err(error) = store.set_session_key(&encode(&key))
     {
         tracing::warn!(%error, "the key of sessions is not in the store");
     }
-    if in_file != Some(key)
-        && let Err(error) = write(&path, &encode(&key))
+    let keys: Vec<Key> = [Some(key), other].into_iter().flatten().collect();
+    let lines: Vec<String> = keys.iter().map(encode).collect();
+    if in_file != keys
+        && let Err(error) = write(&path, &lines.join("\n"))
     {
         tracing::warn!(%error, "the key of sessions is only in the store");
     }
-    key
+    Keys { key, other }
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {
@@ -64,6 +79,21 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn a_file_with_another_key_costs_no_session() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state.db");
+        let load = || load(dir.path(), &Store::open(&state).unwrap());
+        let key = load().key;
+        let wrong = [7; 32];
+        fs::write(dir.path().join(FILE), encode(&wrong)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(load(), Keys { key, other: Some(wrong) });
+        }
+        fs::remove_file(&state).unwrap();
+        assert_eq!(load(), Keys { key, other: Some(wrong) }, "the file has the store's key too");
+    }
 
     #[test]
     fn the_key_survives_the_loss_of_the_file_or_of_the_store() {

@@ -28,7 +28,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use mainstay_proxy::{
-    Keeper, RecordLookup, SessionRecord, StreamKey, StreamNews, StreamRecord, Unreadable,
+    Keeper, RecordLookup, SessionRecord, StreamKey, StreamNews, StreamRecord, Unreadable, Written,
 };
 use tokio::sync::oneshot;
 
@@ -119,6 +119,7 @@ impl Sessions {
         }
         // Pending lookups fail.
         state.lookups.clear();
+        state.waiting.clear();
     }
 
     fn new(
@@ -178,6 +179,18 @@ impl Keeper for Sessions {
             }
             state.pending.change(record.id.clone(), Change::Save(Box::new(record)))
         });
+    }
+
+    fn written(&self) -> Written {
+        let (waiting, done) = oneshot::channel();
+        let mut state = self.shared.lock();
+        if !state.closed {
+            state.waiting.push(waiting);
+        }
+        drop(state);
+        self.shared.news.notify_one();
+        // The sender is only dropped.
+        Box::pin(async { drop(done.await) })
     }
 
     fn touched(&self, now: Duration, used: Vec<(String, Duration)>) {
@@ -264,6 +277,8 @@ struct State {
     servers: HashMap<String, String>,
     /// Pending lookups.
     lookups: Vec<Lookup>,
+    /// Dropped when what was pending is written, or cannot be.
+    waiting: Vec<oneshot::Sender<()>>,
     closed: bool,
     writer: Option<JoinHandle<()>>,
 }
@@ -277,7 +292,7 @@ struct Lookup {
 
 /// Work for the writer thread.
 enum Work {
-    Write(Pending),
+    Write(Pending, Vec<oneshot::Sender<()>>),
     Find(Vec<Lookup>),
 }
 
@@ -286,8 +301,8 @@ impl Shared {
     fn write_all(&self, database: &mut Database) {
         let mut retry = None;
         while let Some(work) = self.wait(retry) {
-            let pending = match work {
-                Work::Write(pending) => pending,
+            let (pending, _waiting) = match work {
+                Work::Write(pending, waiting) => (pending, waiting),
                 Work::Find(lookups) => {
                     self.find_all(database, lookups);
                     continue;
@@ -320,8 +335,11 @@ impl Shared {
             let early = retry.map(|at| at.saturating_duration_since(clock::now()));
             let early = early.filter(|early| !early.is_zero() && !state.closed);
             if early.is_none() && !state.pending.is_empty() {
-                return Some(Work::Write(std::mem::take(&mut state.pending)));
+                let waiting = std::mem::take(&mut state.waiting);
+                return Some(Work::Write(std::mem::take(&mut state.pending), waiting));
             }
+            // Nothing is left to write, or the disk refuses.
+            state.waiting.clear();
             if state.closed {
                 return None;
             }

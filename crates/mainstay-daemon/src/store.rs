@@ -66,6 +66,7 @@ impl Store {
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let connection = INTENT.open(path)?;
         check_pages(path, &connection)?;
+        backup::remove_unfinished(path);
         Self::of(path, connection)
     }
 
@@ -111,7 +112,7 @@ impl Store {
             if let Some(instance) = known {
                 return Ok(instance);
             }
-            let instance = random::hex(8);
+            let instance = random::to_hex(&random::bytes::<8>());
             tx.execute("INSERT INTO meta (key, value) VALUES ('instance', ?1)", [&instance])?;
             Ok(instance)
         })

@@ -89,6 +89,7 @@ pub(crate) async fn until_told(
                     return Ending::Replaced;
                 }
                 Order::HolderReexecuted(Ok(())) => {
+                    held.renew_store();
                     held.pulse_now();
                     tracing::info!("the holder runs the new program");
                 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mainstay_api::{Around, Instance};
+use mainstay_api::{Around, Instance, Machine};
 use mainstay_core::{ServerName, Wanted};
 use mainstay_engine::{
     DockerConfig, DockerEngine, News, ProcessConfig, ProcessEngine, RemoteEngine, RunKey,
@@ -80,7 +80,8 @@ pub(crate) async fn wake(
         open_engines(&config, &instance_id, daemon, in_containers(&stored), &memory).await?;
     let (sessions, kept) = Sessions::open(&kept_sessions, &instance.run_dir.join(STREAMS), daemon);
     let sessions_lost = kept.lost;
-    let ids = SessionIds::new(&session_key::load(&instance.state_dir, &store), sessions.era());
+    let keys = session_key::load(&instance.state_dir, &store);
+    let ids = SessionIds::new(&keys.key, sessions.era()).recognising(keys.other.as_ref());
     let gateway = Gateway::new(journal.clone(), Arc::new(sessions.clone()), kept, ids);
     let hubs = Arc::clone(&gateway.hubs);
     let sockets = Sockets::Held(held.clone());
@@ -94,6 +95,7 @@ pub(crate) async fn wake(
         sockets,
         access,
         daemon,
+        boot: Machine::current().boot.into(),
     };
     // Before the list, so that no end falls between the two.
     let news = engines.watch();
@@ -101,6 +103,7 @@ pub(crate) async fn wake(
     let forgotten = legacies.iter().map(|(name, legacy)| (name.clone(), legacy.last)).collect();
     let registry = Registry::new(context.clone(), gateway.clone(), forgotten);
     gateway.provide_from(&registry);
+    held.take_connections();
     for server in stored {
         let name = server.spec.name.clone();
         let mut legacy = legacies.remove(&name).unwrap_or_default();

@@ -7,7 +7,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use mainstay_core::EngineKind;
+use mainstay_core::{EngineKind, ServerName};
 use rustix::io::Errno;
 
 use crate::{PortOwner, RunKey};
@@ -46,6 +46,14 @@ pub enum StartError {
         port: u16,
         /// Who listens there.
         owner: PortOwner,
+    },
+    /// Another server is running that should listen on the same port, but does not.
+    #[error("port {port} is also the --target-port of the server `{server}`, which is running")]
+    PortReserved {
+        /// The port.
+        port: u16,
+        /// The other server.
+        server: ServerName,
     },
     /// Another engine runs such servers.
     #[error("only the engine `{engine}` runs such a server")]
@@ -130,6 +138,7 @@ impl StartError {
             | Self::NotExecutable { .. }
             | Self::BadDirectory { .. }
             | Self::PortTaken { .. }
+            | Self::PortReserved { .. }
             | Self::OtherEngine { .. }
             | Self::NoEngine { .. }
             | Self::NoImage { .. }

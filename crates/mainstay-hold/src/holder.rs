@@ -8,6 +8,8 @@
 //! - A daemon that dies is started again, at once at first, then ever later while they live less than a
 //!   second: after a minute at most, after 5 s if a client waits, and without limit. From the third such death in a row
 //!   on the run directory says why. Daemons that live longer, but not long, are started again after a pause.
+//! - Connections that are in use stay open when the daemon is killed, and the next one continues them
+//!   ([`ConnectionStore`]).
 //! - A daemon is replaced without a gap: its successor prepares beside it and serves when the old one has
 //!   yielded. A successor that is no good is undone, in the end by the program that was there before.
 //! - An end on purpose closes the listeners first, so a late client is refused rather than left waiting,
@@ -23,6 +25,7 @@
 //! `poll` without a time limit. Nothing leaks into a daemon but its three streams: everything else is
 //! closed on exec.
 
+mod connection_store;
 mod daemon;
 mod last_words;
 mod link;
@@ -37,6 +40,7 @@ mod process;
 mod reexec;
 mod run;
 mod signals;
+mod stored;
 mod waiting;
 
 use std::ffi::OsString;
@@ -50,6 +54,7 @@ use std::rc::Rc;
 
 use rustix::process::Pid;
 
+pub use self::connection_store::{CLOSE, ConnectionStore, IDLE, MAX_DATA, StoredConnection};
 use self::daemon::Daemon;
 pub use self::last_words::FILE as LAST_WORDS;
 pub use self::link::{Link, Order, Welcome};
@@ -197,6 +202,7 @@ pub fn take_over(config: Config) -> Result<(), HoldError> {
         lock: Rc::new(lock.into()),
         holder_lock: holder_lock.into(),
         listeners,
+        stored: None,
         daemons: vec![daemon],
         signals,
         notify: Notify::from_env(),
@@ -219,6 +225,7 @@ fn hold(
         lock: Rc::new(lock.into()),
         holder_lock: holder_lock.into(),
         listeners: Listeners::default(),
+        stored: None,
         daemons: Vec::new(),
         signals,
         notify,

@@ -188,13 +188,15 @@ struct Claim {
     identity: String,
     guard: u32,
     cgroup: Option<RunCgroup>,
+    /// Whether records are missing in a directory that was made again.
+    is_unrecorded: bool,
 }
 
 impl Claim {
     fn take(run_dir: &Path, guard: u32) -> io::Result<(Self, UnixListener)> {
         let (dir, identity) = (socket::open_dir(run_dir)?, record::own_identity()?);
-        let claim =
-            Self { path: std::path::absolute(run_dir)?, dir, identity, guard, cgroup: None };
+        let path = std::path::absolute(run_dir)?;
+        let claim = Self { path, dir, identity, guard, cgroup: None, is_unrecorded: false };
         let dir = claim.dir.as_fd();
         if record::shim_alive_in(dir)?.is_some() {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another shim lives here"));
@@ -218,8 +220,8 @@ impl Claim {
     }
 
     /// Makes the directory again if it, or what makes it ours, was removed, so that daemons find this run. Returns the new
-    /// socket, if one had to be bound.
-    fn restore(&mut self, processes: &[Process]) -> io::Result<Option<UnixListener>> {
+    /// socket, if one had to be bound: its records are still to be [written](Self::write_records).
+    fn restore(&mut self) -> io::Result<Option<UnixListener>> {
         if self.is_intact() {
             return Ok(None);
         }
@@ -235,10 +237,7 @@ impl Claim {
         self.dir = dir;
         self.clear();
         let listener = self.occupy()?;
-        if let Some(cgroup) = &self.cgroup {
-            cgroup.record(self.dir.as_fd(), &self.identity)?;
-        }
-        process_record::write(self.dir.as_fd(), processes)?;
+        self.is_unrecorded = true;
         Ok(Some(listener))
     }
 
@@ -283,11 +282,16 @@ impl Claim {
         }
     }
 
-    /// Records the processes of the run, unless another shim has taken the directory.
-    fn write_processes(&self, processes: &[Process]) -> io::Result<()> {
-        if self.is_ours() {
-            process_record::write(self.dir.as_fd(), processes)?;
+    /// Records the processes of the run, and its cgroup if that is not recorded, unless another shim has taken the directory.
+    fn write_records(&mut self, processes: &[Process]) -> io::Result<()> {
+        if !self.is_ours() {
+            return Ok(());
         }
+        if let Some(cgroup) = self.cgroup.as_ref().filter(|_| !cgroup::is_recorded(&self.path)) {
+            cgroup.record(self.dir.as_fd(), &self.identity)?;
+        }
+        process_record::write(self.dir.as_fd(), processes)?;
+        self.is_unrecorded = false;
         Ok(())
     }
 

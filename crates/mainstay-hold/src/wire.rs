@@ -71,8 +71,6 @@ pub enum ToShim {
         /// The first byte to keep.
         offset: u64,
     },
-    /// Closes the server's standard input after the lines that are queued.
-    CloseStdin,
     /// Ends the run: end of input and TERM for the whole tree, KILL after the grace.
     End {
         /// The grace in milliseconds. A second request can only shorten it.
@@ -168,7 +166,7 @@ mod kind {
     pub(super) const WATCH: u8 = 3;
     pub(super) const WRITE: u8 = 4;
     pub(super) const CONSUMED: u8 = 5;
-    pub(super) const CLOSE_STDIN: u8 = 6;
+    // 6 was the end of input; no version has ever sent it.
     pub(super) const END: u8 = 7;
     pub(super) const KILL: u8 = 8;
     pub(super) const LOG: u8 = 9;
@@ -193,17 +191,8 @@ mod kind {
 impl<'a> Raw<'a> {
     /// Id and line of a [`ToShim::Write`], without a copy.
     pub fn as_write(&self) -> Option<(u64, &'a [u8])> {
-        self.numbered(kind::WRITE)
-    }
-
-    /// Offset and bytes of a [`FromShim::Output`], without a copy.
-    pub fn as_output(&self) -> Option<(u64, &'a [u8])> {
-        self.numbered(kind::OUTPUT)
-    }
-
-    fn numbered(&self, kind: u8) -> Option<(u64, &'a [u8])> {
-        let (number, bytes) = self.payload.split_first_chunk()?;
-        (self.kind == kind).then(|| (u64::from_le_bytes(*number), bytes))
+        let (id, line) = self.payload.split_first_chunk()?;
+        (self.kind == kind::WRITE).then(|| (u64::from_le_bytes(*id), line))
     }
 }
 
@@ -233,7 +222,6 @@ impl ToShim {
             Self::Watch => framed(into, kind::WATCH, |_| ()),
             Self::Write { id, line } => put_write(into, *id, line),
             Self::Consumed { offset } => framed(into, kind::CONSUMED, |out| out.put_u64(*offset)),
-            Self::CloseStdin => framed(into, kind::CLOSE_STDIN, |_| ()),
             Self::End { grace_ms } => framed(into, kind::END, |out| out.put_u32(*grace_ms)),
             Self::Kill => framed(into, kind::KILL, |_| ()),
             Self::Log { text } => framed(into, kind::LOG, |out| out.extend_from_slice(text)),
@@ -254,7 +242,6 @@ impl Frame for ToShim {
                 kind::WATCH => Self::Watch,
                 kind::WRITE => Self::Write { id: payload.u64()?, line: payload.take_rest() },
                 kind::CONSUMED => Self::Consumed { offset: payload.u64()? },
-                kind::CLOSE_STDIN => Self::CloseStdin,
                 kind::END => Self::End { grace_ms: payload.u32()? },
                 kind::KILL => Self::Kill,
                 kind::LOG => Self::Log { text: payload.take_rest() },

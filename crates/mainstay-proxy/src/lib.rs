@@ -36,7 +36,7 @@ pub use hub::{
 pub use loss::is_session_lost;
 pub use record::{
     Keeper, RecordLookup, Sent, SessionRecord, StreamKey, StreamNews, StreamRecord, Unreadable,
-    UpstreamRecord,
+    UpstreamRecord, Written,
 };
 pub use session_id::SessionIds;
-pub use upstream::{Fault, Hello, Identity, LineLink, Link, NO_MESSAGE, UpstreamError};
+pub use upstream::{Hello, Identity, LineLink, Link, NO_MESSAGE, UpstreamError};

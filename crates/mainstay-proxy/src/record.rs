@@ -98,6 +98,9 @@ pub struct StreamRecord {
     pub answer: Option<(u64, Bytes)>,
 }
 
+/// Changes on their way to disk.
+pub type Written = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// A pending lookup of a record; `None` if there is none with that id.
 pub type RecordLookup =
     Pin<Box<dyn Future<Output = Result<Option<SessionRecord>, Unreadable>> + Send>>;
@@ -108,10 +111,14 @@ pub type RecordLookup =
 pub struct Unreadable;
 
 /// Keeps sessions and copies. No call waits for a disk, so all may be made from the hot path and
-/// under a lock. What is said later counts; what was said shortly before a crash may be lost.
+/// under a lock. The last write wins; what was said shortly before a crash may be lost, unless it is
+/// [written](Keeper::written).
 pub trait Keeper: fmt::Debug + Send + Sync {
     /// Keeps a session, instead of what was kept of it before.
     fn save(&self, record: SessionRecord);
+
+    /// Completes when what was changed before is on disk, so that it outlives this process, or when the disk refuses.
+    fn written(&self) -> Written;
 
     /// Saves the session clock, and when sessions were last used. Unknown sessions are ignored.
     fn touched(&self, now: Duration, used: Vec<(String, Duration)>);

@@ -23,20 +23,28 @@ const EARLIER_LENGTH: usize = 32;
 #[derive(Clone)]
 pub struct SessionIds {
     key: hmac::Key,
+    /// Another key whose ids are recognised.
+    other: Option<hmac::Key>,
     era: [u8; ERA],
 }
 
 impl SessionIds {
     /// Issues ids of this era.
     pub fn new(key: &[u8; 32], era: u32) -> Self {
-        Self { key: hmac::Key::new(hmac::HMAC_SHA256, key), era: era.to_be_bytes() }
+        Self { key: hmac_key(key), other: None, era: era.to_be_bytes() }
+    }
+
+    /// Also recognises ids that were issued with another key.
+    #[must_use]
+    pub fn recognising(self, other: Option<&[u8; 32]>) -> Self {
+        Self { other: other.map(hmac_key), ..self }
     }
 
     pub(crate) fn issue(&self, server: &str) -> String {
         let mut bytes = [0; RANDOM + ERA];
         getrandom::fill(&mut bytes[..RANDOM]).expect("the system has random numbers");
         bytes[RANDOM..].copy_from_slice(&self.era);
-        let mac = self.mac(server, &bytes);
+        let mac = mac(&self.key, server, &bytes);
         bytes.iter().chain(&mac).fold(String::with_capacity(LENGTH), |mut id, byte| {
             write!(id, "{byte:02x}").expect("writing to a String cannot fail");
             id
@@ -48,19 +56,24 @@ impl SessionIds {
     pub(crate) fn is_of_earlier_era(&self, server: &str, id: &str) -> bool {
         let Some(bytes) = decode(id) else { return false };
         let (issued, mac) = bytes.split_at(RANDOM + ERA);
-        issued[RANDOM..] != self.era && bool::from(self.mac(server, issued)[..].ct_eq(mac))
+        let is_by = |key: &hmac::Key| bool::from(self::mac(key, server, issued)[..].ct_eq(mac));
+        issued[RANDOM..] != self.era && (is_by(&self.key) || self.other.as_ref().is_some_and(is_by))
     }
+}
 
-    fn mac(&self, server: &str, issued: &[u8]) -> [u8; MAC] {
-        let mut context = hmac::Context::with_key(&self.key);
-        context.update(b"session of ");
-        context.update(server.as_bytes());
-        // No name has it.
-        context.update(b"\0");
-        context.update(issued);
-        let tag = context.sign();
-        *tag.as_ref().first_chunk().expect("a SHA-256 is longer")
-    }
+fn hmac_key(key: &[u8; 32]) -> hmac::Key {
+    hmac::Key::new(hmac::HMAC_SHA256, key)
+}
+
+fn mac(key: &hmac::Key, server: &str, issued: &[u8]) -> [u8; MAC] {
+    let mut context = hmac::Context::with_key(key);
+    context.update(b"session of ");
+    context.update(server.as_bytes());
+    // No name has it.
+    context.update(b"\0");
+    context.update(issued);
+    let tag = context.sign();
+    *tag.as_ref().first_chunk().expect("a SHA-256 is longer")
 }
 
 impl fmt::Debug for SessionIds {
@@ -99,7 +112,10 @@ mod tests {
         assert!(later.is_of_earlier_era("time", &id));
         assert!(!first.is_of_earlier_era("time", &id), "the records of this era are complete");
         assert!(!later.is_of_earlier_era("tim", &id));
-        assert!(!SessionIds::new(&[8; 32], 2).is_of_earlier_era("time", &id));
+        let others = SessionIds::new(&[8; 32], 2);
+        assert!(!others.is_of_earlier_era("time", &id));
+        assert!(others.clone().recognising(Some(&[7; 32])).is_of_earlier_era("time", &id));
+        assert!(!others.recognising(Some(&[9; 32])).is_of_earlier_era("time", &id));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Tables that fit the terminal.
 
+use std::cmp::Reverse;
+
 use crate::text::clip;
 use crate::ui::paint;
 
@@ -29,20 +31,28 @@ impl Cell {
     }
 }
 
+/// How a table is made to fit a terminal.
+pub(crate) struct Fit<'a> {
+    /// Columns that are left out, in this order.
+    pub(crate) dispensable: &'a [&'a str],
+    /// The column that is cut last of all but the first.
+    pub(crate) essential: Option<&'a str>,
+}
+
 /// Columns padded to their widest cell, two blanks apart, no blanks at line ends.
 ///
-/// If they do not fit the terminal, columns are left out, those named in `dispensable` in that order; then
-/// the widest ones are cut. Without a terminal everything is shown.
+/// If they do not fit the terminal, columns are left out, and then the widest ones are cut. Without a terminal
+/// everything is shown.
 pub(crate) fn table(
     head: &[&str],
     rows: Vec<Vec<Cell>>,
-    dispensable: &[&str],
+    fit: &Fit<'_>,
     terminal: Option<usize>,
 ) -> String {
     let titles = head.iter().map(|title| Cell::painted(*title, paint::strong)).collect();
     let mut rows: Vec<Vec<Cell>> = std::iter::once(titles).chain(rows).collect();
     let mut head = head.to_vec();
-    let mut dispensable = dispensable.iter();
+    let mut dispensable = fit.dispensable.iter();
     while terminal.is_some_and(|terminal| needed(&widths(&rows)) > terminal)
         && let Some(title) = dispensable.next()
     {
@@ -53,7 +63,8 @@ pub(crate) fn table(
             }
         }
     }
-    columns_within(terminal, &rows)
+    let essential = fit.essential.and_then(|title| head.iter().position(|other| *other == title));
+    lay_out(terminal, &rows, essential)
 }
 
 /// [`table`] without a head, with every cell in full.
@@ -63,9 +74,13 @@ pub(crate) fn columns(rows: &[Vec<Cell>]) -> String {
 
 /// [`table`] without a head. The widest columns are cut until a line fits the terminal.
 pub(crate) fn columns_within(terminal: Option<usize>, rows: &[Vec<Cell>]) -> String {
+    lay_out(terminal, rows, None)
+}
+
+fn lay_out(terminal: Option<usize>, rows: &[Vec<Cell>], essential: Option<usize>) -> String {
     let mut widths = widths(rows);
     if let Some(terminal) = terminal.filter(|_| !widths.is_empty()) {
-        shrink(&mut widths, terminal);
+        shrink(&mut widths, terminal, essential);
     }
     let lines: Vec<String> = rows.iter().map(|row| line(row, &widths)).collect();
     lines.join("\n")
@@ -82,13 +97,18 @@ fn needed(widths: &[usize]) -> usize {
     widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1)
 }
 
-/// Cuts the widest columns until a line fits, the first one last: it has the names.
-fn shrink(widths: &mut [usize], terminal: usize) {
+/// Cuts the widest columns until a line fits; then the essential one; then the first one, which has the names.
+fn shrink(widths: &mut [usize], terminal: usize, essential: Option<usize>) {
     while needed(widths) > terminal {
-        let (names, others) = widths.split_at_mut(1);
-        let widest = others.iter_mut().rev().filter(|width| **width > NARROWEST);
-        let widest = widest.max().or(names.iter_mut().find(|width| **width > NARROWEST));
-        let Some(width) = widest else { return };
+        let order = |column: usize| match column {
+            0 => 2,
+            _ if Some(column) == essential => 1,
+            _ => 0,
+        };
+        let wide = widths.iter_mut().enumerate().filter(|(_, width)| **width > NARROWEST);
+        let first =
+            wide.min_by_key(|(column, width)| (order(*column), Reverse(**width), Reverse(*column)));
+        let Some((_, width)) = first else { return };
         *width -= 1;
     }
 }
@@ -113,13 +133,15 @@ mod tests {
 
     use super::*;
 
+    const NOTHING: Fit<'static> = Fit { dispensable: &[], essential: None };
+
     #[test]
     fn columns_line_up_and_end_without_blanks() {
         let rows = vec![
             vec![Cell::new("a"), Cell::painted("running", paint::good), Cell::new("")],
             vec![Cell::new("long-name"), Cell::new("x"), Cell::new("url")],
         ];
-        let text = table(&["NAME", "STATUS", "URL"], rows, &[], None);
+        let text = table(&["NAME", "STATUS", "URL"], rows, &NOTHING, None);
         insta::assert_snapshot!(anstream::adapter::strip_str(&text), @"
         NAME       STATUS   URL
         a          running
@@ -131,7 +153,8 @@ mod tests {
     fn a_narrow_terminal_costs_columns_first_and_then_text() {
         let show = |terminal| {
             let row = ["time", "process", "http://127.0.0.1:7433/time/mcp"].map(Cell::new);
-            let text = table(&["NAME", "ENGINE", "URL"], vec![row.into()], &["ENGINE"], terminal);
+            let fit = Fit { dispensable: &["ENGINE"], essential: None };
+            let text = table(&["NAME", "ENGINE", "URL"], vec![row.into()], &fit, terminal);
             anstream::adapter::strip_str(&text).to_string()
         };
         let full = "NAME  ENGINE   URL\ntime  process  http://127.0.0.1:7433/time/mcp";
@@ -142,6 +165,20 @@ mod tests {
         assert_eq!(show(Some(1)), "NAME  URL\ntime  http://…");
     }
 
+    #[test]
+    fn the_essential_column_is_cut_last() {
+        let show = |terminal| {
+            let row =
+                ["time", "restarting in 20 s", "http://127.0.0.1:7433/time/mcp"].map(Cell::new);
+            let fit = Fit { dispensable: &[], essential: Some("URL") };
+            let text = table(&["NAME", "STATUS", "URL"], vec![row.into()], &fit, Some(terminal));
+            anstream::adapter::strip_str(&text).to_string().lines().nth(1).unwrap().to_owned()
+        };
+        assert_eq!(show(56), "time  restarting in 20 s  http://127.0.0.1:7433/time/mcp");
+        assert_eq!(show(46), "time  restart…  http://127.0.0.1:7433/time/mcp");
+        assert_eq!(show(36), "time  restart…  http://127.0.0.1:74…");
+    }
+
     proptest! {
         #[test]
         fn no_line_is_wider_than_the_terminal(
@@ -149,7 +186,8 @@ mod tests {
             terminal in 40usize..120,
         ) {
             let rows = rows.into_iter().map(|row| row.into_iter().map(Cell::new).collect());
-            let text = table(&["A", "B", "C", "D"], rows.collect(), &["C"], Some(terminal));
+            let fit = Fit { dispensable: &["C"], essential: Some("D") };
+            let text = table(&["A", "B", "C", "D"], rows.collect(), &fit, Some(terminal));
             for line in anstream::adapter::strip_str(&text).to_string().lines() {
                 prop_assert!(line.chars().count() <= terminal, "{line}");
             }

@@ -39,7 +39,8 @@ pub(super) fn take(file: &OpenFile) -> Result<Option<Theirs<'_>>, FileError> {
     sweep(&dir, &file.lock).map_err(failed)?;
     // A holder that died a moment ago keeps nobody out for longer than its client would wait.
     let patience = file.writer.patience.max(time_to_stale(&dir, stale).map_err(failed)?);
-    for _ in 0..=patience.as_millis() / POLL.as_millis() {
+    let mut waited = Duration::ZERO;
+    while waited <= patience {
         match free_if_left_behind(&dir, stale, &file.lock).map_err(failed)? {
             Found::Nothing => {
                 if let Some(theirs) = try_take(&dir, kind, &file.lock).map_err(failed)? {
@@ -49,7 +50,7 @@ pub(super) fn take(file: &OpenFile) -> Result<Option<Theirs<'_>>, FileError> {
             Found::NoLock => return Ok(None),
             Found::Held => {}
         }
-        clock::pause(POLL / 2, POLL + POLL / 2);
+        waited += clock::pause(POLL / 2, POLL + POLL / 2);
     }
     Err(FileError::Locked { lock: dir, waited: patience })
 }

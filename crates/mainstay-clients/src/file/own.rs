@@ -51,10 +51,13 @@ pub(super) fn hold_directory(dir: &Path, patience: Duration) -> Option<Held> {
 
 /// Waits for a lock, and tells whether it is ours now.
 fn wait_for(file: &File, patience: Duration) -> io::Result<bool> {
-    for _ in 0..=patience.as_millis() / POLL.as_millis() {
+    let mut waited = Duration::ZERO;
+    while waited <= patience {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(true),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => clock::pause(POLL / 2, POLL + POLL / 2),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {
+                waited += clock::pause(POLL / 2, POLL + POLL / 2);
+            }
             Err(error) => return Err(error.into()),
         }
     }

@@ -1,4 +1,4 @@
-//! How many failures are held against a server, and the jitter of its delays.
+//! How many failures are held against a server.
 
 use std::time::{Duration, Instant};
 
@@ -67,57 +67,4 @@ impl Budget {
 /// Whether something happened no longer ago than this.
 pub(super) fn is_recent(at: Instant, now: Instant, within: Duration) -> bool {
     now.saturating_duration_since(at) <= within
-}
-
-/// A seedable source of small delays (splitmix64), so that servers that fell together do not rise
-/// together, and a test knows what to expect.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Jitter(u64);
-
-impl Jitter {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The nominal delay and up to a tenth of it.
-    pub(super) fn stretch(&mut self, nominal: Duration) -> Duration {
-        nominal.saturating_add(self.up_to(nominal / 10))
-    }
-
-    /// A delay between zero and the limit.
-    pub(super) fn up_to(&mut self, limit: Duration) -> Duration {
-        let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        let scaled = (u128::from(self.next()) * (u128::from(limit) + 1)) >> 64;
-        Duration::from_nanos(u64::try_from(scaled).unwrap_or(limit))
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn jitter_stays_between_nothing_and_a_tenth_and_is_repeatable() {
-        let nominal = Duration::from_secs(20);
-        let draw = |seed| {
-            let mut jitter = Jitter::new(seed);
-            (0..1000).map(|_| jitter.stretch(nominal)).collect::<Vec<_>>()
-        };
-        let delays = draw(7);
-        assert!(delays.iter().all(|d| (nominal..=nominal * 11 / 10).contains(d)));
-        assert!(delays.iter().any(|d| *d < nominal * 102 / 100));
-        assert!(delays.iter().any(|d| *d > nominal * 108 / 100));
-        assert_eq!(delays, draw(7));
-        assert_ne!(delays, draw(8));
-        assert_eq!(Jitter::new(7).stretch(Duration::ZERO), Duration::ZERO);
-        assert_eq!(Jitter::new(7).stretch(Duration::MAX), Duration::MAX);
-    }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::phase::{Again, Ending, Failure, Phase, Rest, Run, after};
 use super::{Ended, Note, Unit};
-use crate::{Cause, Exit, OnStop, Wanted};
+use crate::{Cause, Exit, OnStop, Wanted, backoff};
 
 /// Runs that nobody is blamed for follow each other no faster than this.
 const EXCUSED_PACE: Duration = Duration::from_secs(1);
@@ -108,6 +108,7 @@ impl Unit {
             | Cause::StoppedBySomeone
             | Cause::RestartedBySomeone
             | Cause::EngineAway
+            | Cause::MachineRestarted
             | Cause::NotStarted(_)
             | Cause::Asked => self.phase = Phase::Removed,
         }
@@ -146,7 +147,7 @@ impl Unit {
             Cause::CannotStart(why) => Verdict::CannotStart(why.clone()),
             Cause::StoppedBySomeone if self.policy.on_stop == OnStop::Respect => Verdict::Respect,
             Cause::EngineAway => Verdict::Outage,
-            Cause::Asked | Cause::RestartedBySomeone => Verdict::Excuse,
+            Cause::Asked | Cause::RestartedBySomeone | Cause::MachineRestarted => Verdict::Excuse,
             Cause::NotStarted(_) => Verdict::Postpone {
                 attempt: match run.again {
                     Some(Again::Postponed { attempt }) => attempt.saturating_add(1),
@@ -228,8 +229,8 @@ impl Unit {
             }
             Again::Outage => self.spread(now),
             Again::Postponed { attempt } => {
-                let delay = POSTPONED.saturating_mul(1 << (attempt - 1).min(16));
-                after(now, self.jitter.stretch(delay.min(POSTPONED_CAP)))
+                let delay = backoff(POSTPONED, attempt - 1, POSTPONED_CAP);
+                after(now, self.jitter.stretch(delay))
             }
             Again::Excused => self.paced(now),
             Again::HalfOpen | Again::Adopted => now,

@@ -30,7 +30,7 @@ mod view;
 
 use std::time::{Duration, Instant};
 
-use budget::{Budget, Jitter};
+use budget::Budget;
 use phase::{Again, Ending, Failure, Fault, Phase, Run, after};
 
 pub use event::{Action, Event, Found};
@@ -38,7 +38,7 @@ pub use note::Note;
 pub use past::{Past, Standing};
 pub use view::{Ended, View};
 
-use crate::{Cause, RestartPolicy, RunId, Wanted};
+use crate::{Cause, Jitter, RestartPolicy, RunId, Wanted};
 
 /// How much longer than the stop timeout we wait before we kill, and how often we repeat it.
 const KILL_EVERY: Duration = Duration::from_secs(5);

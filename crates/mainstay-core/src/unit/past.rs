@@ -4,12 +4,12 @@
 //! server that crashes over and over would have its whole budget again after every death of a daemon, and
 //! one that was given up would be started again.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::budget::Budget;
 use super::phase::{Again, Failure, Phase, Rest, Run, after};
 use super::{Ended, Found, Unit};
-use crate::{RestartPolicy, RunId, Wanted};
+use crate::{Cause, RestartPolicy, RunId, Wanted};
 
 /// What is known of the earlier life of a unit. That of a server that never ran is the default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,6 +26,22 @@ pub struct Past {
     pub standing: Standing,
     /// How the last run ended.
     pub last_end: Option<Ended>,
+}
+
+impl Past {
+    /// The newest run, if its end is not known.
+    pub fn unfinished_run(&self) -> Option<RunId> {
+        let ended = self.last_end.as_ref().map_or(RunId::default(), |end| end.run);
+        (self.last > ended).then_some(self.last)
+    }
+
+    /// The past after a restart of the machine: the unfinished run has ended with it.
+    #[must_use]
+    pub fn after_reboot(self, now: Instant) -> Self {
+        let Some(run) = self.unfinished_run() else { return self };
+        let (cause, ran_for) = (Cause::MachineRestarted, Duration::ZERO);
+        Self { last_end: Some(Ended { run, cause, at: now, ran_for, ready_for: None }), ..self }
+    }
 }
 
 /// What failures have led to.

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use mainstay_core::{Event, RunId, Wanted, Workload};
+use mainstay_core::{Event, Jitter, RunId, Wanted, Workload, backoff};
 
 use super::Driver;
 use crate::clock;
@@ -15,6 +15,9 @@ use crate::engines::Home;
 use crate::random;
 use crate::session::{Obstacle, SessionError};
 use crate::snapshot::Away;
+
+/// The delay before the second attempt.
+const FIRST: Duration = Duration::from_secs(1);
 
 /// Attempts follow each other no more rarely than this, but for the jitter.
 const RAREST: Duration = Duration::from_secs(30);
@@ -41,7 +44,8 @@ impl Reach {
 
     /// Something is in the way. Says when to try again.
     fn fails(&mut self, why: String) -> Duration {
-        let wait = delay(self.attempts, random::seed());
+        // Many servers behind one failure must not all come at once.
+        let wait = Jitter::new(random::seed()).stretch(delay(self.attempts));
         self.attempts = self.attempts.saturating_add(1);
         self.away = Some(Away { why, next: clock::now() + wait });
         wait
@@ -146,13 +150,9 @@ fn is_more_than_waiting(event: &Event) -> bool {
     }
 }
 
-/// How long to wait before an attempt: not at all before the first, then 1, 2, 4, ... 30 s, and up to
-/// a tenth more, so that many servers behind one failure do not all come at once.
-fn delay(attempt: u32, random: u64) -> Duration {
-    let Some(doublings) = attempt.checked_sub(1) else { return Duration::ZERO };
-    let nominal = Duration::from_secs(1 << doublings.min(16)).min(RAREST);
-    let share = u32::try_from(random % 1001).expect("it is at most 1000");
-    nominal + nominal * share / 10_000
+/// How long to wait before an attempt: not at all before the first, then 1, 2, 4, ... 30 s.
+fn delay(attempt: u32) -> Duration {
+    attempt.checked_sub(1).map_or(Duration::ZERO, |doublings| backoff(FIRST, doublings, RAREST))
 }
 
 #[cfg(test)]
@@ -161,13 +161,10 @@ mod tests {
 
     #[test]
     fn attempts_become_rarer_but_never_cease() {
-        let nominal = |attempt| delay(attempt, 0).as_secs();
+        let nominal = |attempt| delay(attempt).as_secs();
         assert_eq!(
             [0, 1, 2, 3, 4, 5, 6, 7, u32::MAX].map(nominal),
             [0, 1, 2, 4, 8, 16, 30, 30, 30]
         );
-        assert_eq!(delay(6, 1000), Duration::from_secs(33));
-        assert!(delay(6, u64::MAX) <= Duration::from_secs(33));
-        assert_eq!(delay(0, 1000), Duration::ZERO);
     }
 }

@@ -60,6 +60,8 @@ pub(crate) struct Context {
     /// Which callers listeners serve.
     pub(crate) access: Access,
     pub(crate) daemon: u64,
+    /// Identifies the boot of the machine.
+    pub(crate) boot: Arc<str>,
 }
 
 /// A fact or a wish for a driver.
@@ -195,7 +197,7 @@ impl Driver {
         });
         let policy = stored.spec.restart.clone();
         let (clocks, seed) = (Clocks::read(), random::seed());
-        let past = legacy.past(stored.created_at, clocks);
+        let (past, unseen_end) = legacy.past(stored.created_at, clocks, &context.boot);
         let unit = Unit::resume(clocks.now, policy, seed, stored.wanted, found, past);
         let noted = (stored.created_at, unit.past());
         let known_alive = survivor.filter(|found| !found.unknown);
@@ -255,8 +257,8 @@ impl Driver {
             port: None,
         };
         driver.recall_times();
-        if let Some((run, exit)) = legacy.ended {
-            driver.note_unseen_end(run, exit);
+        if let Some((run, cause)) = unseen_end {
+            driver.note_unseen_end(run, cause);
         }
         if let Some(key) = key.filter(|_| !driver.unknown) {
             driver.note_adoption(&key);

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use mainstay_api::EventRecord;
-use mainstay_core::{Cause, Exit, Note, RunId, Wanted};
+use mainstay_core::{Cause, Note, RunId, Wanted};
 use mainstay_engine::RunKey;
 
 use super::{Driver, SessionRunEnd};
@@ -134,7 +134,7 @@ impl Driver {
         if now == self.noted || self.audience.is_one_session() {
             return;
         }
-        let progress = Progress::of(now.0, &now.1, Clocks::read());
+        let progress = Progress::of(now.0, &now.1, Clocks::read(), &self.context.boot);
         self.context.journal.note(self.name(), Some(progress));
         self.noted = now;
     }
@@ -150,10 +150,12 @@ impl Driver {
     }
 
     /// A run that ended while no daemon was there is neither charged nor waited for.
-    pub(super) fn note_unseen_end(&mut self, run: RunId, exit: Exit) {
+    pub(super) fn note_unseen_end(&mut self, run: RunId, cause: Cause) {
         let at = clock::wall();
-        let cause = Cause::Exited(exit);
-        let detail = format!("{cause} while no daemon was there");
+        let detail = match &cause {
+            Cause::MachineRestarted => cause.to_string(),
+            cause => format!("{cause} while no daemon was there"),
+        };
         tracing::warn!(server = %self.name(), %run, detail, "server exited");
         self.record(at, Some(run.generation()), "ended", Some(cause.kind()), detail.clone());
         self.context.memory.forget(&self.key(run));

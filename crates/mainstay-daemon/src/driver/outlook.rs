@@ -101,7 +101,7 @@ impl Driver {
             }
             Status::Stopping if comes_back => Outlook::Coming { due: None, why },
             Status::Stopping | Status::Stopped | Status::Removing | Status::Error => {
-                Outlook::Down { why, next: None }
+                Outlook::Down { why }
             }
         }
     }

@@ -65,6 +65,7 @@ impl World {
             sockets: Sockets::Own,
             access: Access::default(),
             daemon: 1,
+            boot: "this boot".into(),
         };
         let (sessions, kept) =
             Sessions::open(&dir.path().join("sessions.db"), &dir.path().join("streams"), 1);

@@ -16,6 +16,9 @@ use crate::clock;
 pub(crate) struct Progress {
     /// When the server was described, which tells it from another one of the same name.
     created_at: Timestamp,
+    /// The boot of the machine in which this was noted; the first version did not note it.
+    #[serde(default)]
+    boot: Option<String>,
     last: u64,
     failures: u32,
     restarts_total: u64,
@@ -69,10 +72,11 @@ impl Clocks {
 }
 
 impl Progress {
-    /// What is to be noted of a server that was described at that time.
-    pub(crate) fn of(created_at: Timestamp, past: &Past, clocks: Clocks) -> Self {
+    /// What is to be noted in this boot of a server that was described at that time.
+    pub(crate) fn of(created_at: Timestamp, past: &Past, clocks: Clocks, boot: &str) -> Self {
         Self {
             created_at,
+            boot: Some(boot.to_owned()),
             last: past.last.generation(),
             failures: past.failures,
             restarts_total: past.restarts_total,
@@ -90,6 +94,12 @@ impl Progress {
                 ready_for: end.ready_for,
             }),
         }
+    }
+
+    /// Whether the machine was restarted after this was noted, if that is known.
+    pub(crate) fn is_of_earlier_boot(&self, boot: &str) -> bool {
+        let is_known = |boot: &str| !boot.is_empty();
+        is_known(boot) && self.boot.as_deref().is_some_and(|noted| is_known(noted) && noted != boot)
     }
 
     /// The past of the server that was described at that time; none if this is about another one.
@@ -142,12 +152,14 @@ mod tests {
             let last_restart = Some(now);
             let past =
                 Past { last, failures: 4, restarts_total: 9, last_restart, standing, last_end };
-            let noted = Progress::of(wall, &past, clocks);
+            let noted = Progress::of(wall, &past, clocks, "boot");
             let text = serde_json::to_string(&noted).unwrap();
             let noted: Progress = serde_json::from_str(&text).unwrap();
             let later = Clocks { now: now + 5 * second, wall: wall + 5 * second };
             assert_eq!(noted.past(wall, later), Some(past));
             assert_eq!(noted.past(wall + second, later), None, "of another server");
+            assert!(noted.is_of_earlier_boot("next boot") && !noted.is_of_earlier_boot("boot"));
+            assert!(!noted.is_of_earlier_boot(""), "it cannot be read");
         }
     }
 }

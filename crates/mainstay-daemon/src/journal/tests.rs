@@ -149,7 +149,7 @@ fn what_was_noted_last_of_a_server_is_known() {
     let name = |name: &str| name.parse::<ServerName>().unwrap();
     let progress = |failures| {
         let past = mainstay_core::Past { failures, ..Default::default() };
-        Progress::of(Timestamp::UNIX_EPOCH, &past, Clocks::read())
+        Progress::of(Timestamp::UNIX_EPOCH, &past, Clocks::read(), "boot")
     };
     journal.note(&name("a"), Some(progress(1)));
     journal.note(&name("b"), Some(progress(2)));

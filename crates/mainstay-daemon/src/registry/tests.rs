@@ -66,6 +66,7 @@ impl World {
             sockets: Sockets::Own,
             access: Access::default(),
             daemon: 1,
+            boot: "this boot".into(),
         };
         let registry = Registry::new(context, gateway.clone(), HashMap::new());
         gateway.provide_from(&registry);

@@ -469,3 +469,19 @@ fn only_the_sessions_used_last_are_read_at_first_and_those_with_streams() {
     assert!(has("3599") && has("0016") && !has("0015") && has("0000") && has("other"));
     sessions.close();
 }
+
+#[tokio::test]
+async fn what_is_written_outlives_the_process() {
+    let place = place();
+    let (sessions, _) = open(&place.path);
+    let reader = Connection::open(&place.path).unwrap();
+    for count in 1..=50 {
+        sessions.save(record(&format!("{count}"), "s"));
+        sessions.written().await;
+        let found = reader.query_row("SELECT count(*) FROM sessions", [], |row| row.get(0));
+        assert_eq!(found, Ok(count));
+    }
+    sessions.written().await;
+    sessions.close();
+    sessions.written().await;
+}

@@ -8,14 +8,20 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use jiff::Timestamp;
 use rusqlite::Connection;
 
 use super::StoreError;
 use crate::aside::{beside, remove};
+use crate::clock;
 
 /// How many backups of a file are kept.
 const KEEP: usize = 3;
+
+/// An unfinished copy is left behind if it has not changed for this long: no copy takes that long.
+const LEFT_AFTER: Duration = Duration::from_secs(60);
 
 /// Keeps a database as it is.
 pub(super) fn keep(connection: &Connection, path: &Path, schema: i64) -> Result<(), StoreError> {
@@ -36,6 +42,28 @@ pub(super) fn write_out(connection: &Connection, to: &Path) -> Result<(), StoreE
         fs::remove_file(&unfinished).ok();
     }
     written
+}
+
+/// Removes unfinished copies that were left by daemons that were killed. One that stays does no harm.
+pub(super) fn remove_unfinished(path: &Path) {
+    let is_left = |file: &Path| {
+        let changed = fs::metadata(file).and_then(|found| found.modified()).ok();
+        let changed = changed.and_then(|at| Timestamp::try_from(at).ok());
+        changed.is_some_and(|at| clock::since(at) >= LEFT_AFTER)
+    };
+    for file in siblings(path).filter(|(rest, file)| is_unfinished(rest) && is_left(file)) {
+        if let Err(error) = remove(&file.1) {
+            tracing::warn!(file = %file.1.display(), %error, "an unfinished copy stays behind");
+        }
+    }
+}
+
+/// Whether a file is an unfinished copy, or a part of one, by what its name has after that of the database.
+fn is_unfinished(rest: &str) -> bool {
+    let base = rest
+        .split_once(".new")
+        .filter(|(_, part)| matches!(*part, "" | "-journal" | "-wal" | "-shm"));
+    base.is_some_and(|(copy, _)| copy.starts_with('.'))
 }
 
 /// The backup with the newest schema up to this one.
@@ -99,12 +127,19 @@ fn prune(path: &Path, just_made: &Path) {
 
 /// The backups of a file, each with its schema.
 fn backups(path: &Path) -> Vec<(i64, PathBuf)> {
-    let beside = path.parent().and_then(|dir| fs::read_dir(dir).ok());
-    let found = beside.into_iter().flatten().flatten().filter_map(|entry| {
-        let backup = entry.path();
-        let rest = backup.to_str()?.strip_prefix(path.to_str()?)?.strip_prefix(".schema-")?;
-        let schema = rest.strip_suffix(".bak")?.parse().ok()?;
+    let found = siblings(path).filter_map(|(rest, backup)| {
+        let schema = rest.strip_prefix(".schema-")?.strip_suffix(".bak")?.parse().ok()?;
         Some((schema, backup))
     });
     found.collect()
+}
+
+/// The files beside a database whose names begin with its name, each with the rest of its name.
+fn siblings(path: &Path) -> impl Iterator<Item = (String, PathBuf)> {
+    let beside = path.parent().and_then(|dir| fs::read_dir(dir).ok());
+    beside.into_iter().flatten().flatten().filter_map(move |entry| {
+        let file = entry.path();
+        let rest = file.to_str()?.strip_prefix(path.to_str()?)?.to_owned();
+        Some((rest, file))
+    })
 }

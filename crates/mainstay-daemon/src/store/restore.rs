@@ -12,7 +12,7 @@ use super::migrations::INTENT;
 use super::schema::open_to_read;
 use super::{Store, StoreError, loss};
 use crate::aside::{self, beside, remove};
-use crate::{CONTAINERS, STATE};
+use crate::{CONTAINERS, STATE, clock};
 
 /// What became of the store.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,13 +34,13 @@ pub enum Restored {
         running: Vec<String>,
         /// The servers that had containers, which may be running.
         containers: Vec<String>,
+        /// Where the copies are now from which it could have been restored.
+        copies: Vec<PathBuf>,
     },
-    /// An empty one was asked for, but this copy can be restored.
-    HasCopy(PathBuf),
 }
 
-/// Restores the store of an instance if it was lost or is damaged; with `empty`, makes one without servers. What
-/// is left of the old one is kept as `state.db.damaged`.
+/// Restores the store of an instance if it was lost or is damaged; with `empty`, makes one without servers, and
+/// moves copies of the old one aside. What is left of the old one is kept as `state.db.damaged`.
 pub fn restore(instance: &Instance, empty: bool) -> Result<Restored, StoreError> {
     let path = instance.state_dir.join(STATE);
     let problem = match loss::refuse(instance).and_then(|()| Store::inspect(&path)) {
@@ -48,11 +48,10 @@ pub fn restore(instance: &Instance, empty: bool) -> Result<Restored, StoreError>
         Err(error @ (StoreError::Lost { .. } | StoreError::Damaged { .. })) => error,
         Err(error) => return Err(error),
     };
-    let (copy, new) = (usable_copy(&path), beside(&path, ".restored"));
-    match (copy, empty) {
-        (Some(copy), true) => Ok(Restored::HasCopy(copy)),
-        (None, false) => Err(problem),
-        (Some(copy), false) => {
+    let new = beside(&path, ".restored");
+    match usable_copy(&path) {
+        None if !empty => Err(problem),
+        Some(copy) if !empty => {
             write_out(&open_to_read(&copy)?, &new)?;
             let servers = Store::of(&new, open_to_read(&new)?)?.load()?;
             exchange(&path, &new).map_err(|source| StoreError::backup(&path, source))?;
@@ -63,12 +62,14 @@ pub fn restore(instance: &Instance, empty: bool) -> Result<Restored, StoreError>
                 servers: servers.into_iter().map(|server| server.spec.name.to_string()).collect(),
             })
         }
-        (None, true) => {
+        _ => {
+            let failed = |source| StoreError::backup(&path, source);
             let without_servers = INTENT.in_memory()?;
             write_out(&without_servers, &new)?;
-            exchange(&path, &new).map_err(|source| StoreError::backup(&path, source))?;
+            let copies = move_copies(&path, clock::wall()).map_err(failed)?;
+            exchange(&path, &new).map_err(failed)?;
             let containers = with_containers(&instance.state_dir.join(CONTAINERS));
-            Ok(Restored::Empty { running: loss::running(instance), containers })
+            Ok(Restored::Empty { running: loss::running(instance), containers, copies })
         }
     }
 }
@@ -76,6 +77,17 @@ pub fn restore(instance: &Instance, empty: bool) -> Result<Restored, StoreError>
 /// The newest copy that can be read whole.
 pub(super) fn usable_copy(path: &Path) -> Option<PathBuf> {
     copies(path).into_iter().find(|copy| Store::inspect(copy).is_ok())
+}
+
+/// Renames the copies that can be read, so that the next copy does not replace them.
+fn move_copies(path: &Path, now: Timestamp) -> io::Result<Vec<PathBuf>> {
+    let usable = copies(path).into_iter().filter(|copy| Store::inspect(copy).is_ok());
+    let stamp = now.strftime(".%Y%m%dT%H%M%SZ").to_string();
+    let moved = usable.map(|copy| {
+        let aside = beside(&copy, &stamp);
+        fs::rename(&copy, &aside).map(|()| aside)
+    });
+    moved.collect()
 }
 
 /// Moves what is left of the old store aside, and puts the new one in its place. In between there is none, which
@@ -136,7 +148,6 @@ mod tests {
                 fs::write(&path, garbage.repeat(30)).unwrap();
             }
             let copy = instance.state_dir.join("state.db.backup");
-            assert_eq!(restore(&instance, true).unwrap(), Restored::HasCopy(copy.clone()));
             let restored = restore(&instance, false).unwrap();
             let Restored::FromCopy { copy: from, made_at, servers } = restored else {
                 panic!("{restored:?}")
@@ -164,9 +175,29 @@ mod tests {
         let error = restore(&instance, false).unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
         assert!(error.help().unwrap().contains("`mainstay doctor --restore --empty`"));
-        let expected = Restored::Empty { running: vec![], containers: vec!["box".to_owned()] };
+        let containers = vec!["box".to_owned()];
+        let expected = Restored::Empty { running: vec![], containers, copies: vec![] };
         assert_eq!(restore(&instance, true).unwrap(), expected);
         assert_eq!(names(&instance), Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn copies_are_moved_aside_for_an_empty_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let instance = instance_in(dir.path());
+        let path = instance.state_dir.join(STATE);
+        drop(store_with(&instance, &["a"]).await);
+        fs::copy(beside(&path, ".backup"), beside(&path, ".schema-1.bak")).unwrap();
+        fs::remove_file(&path).unwrap();
+        let restored = restore(&instance, true).unwrap();
+        let Restored::Empty { copies, .. } = restored else { panic!("{restored:?}") };
+        assert_eq!(copies.len(), 2);
+        assert_eq!(names(&instance), Vec::<String>::new());
+        for copy in copies {
+            let text = copy.to_str().unwrap();
+            assert!(text.ends_with('Z') && text.contains("state.db."), "{text}");
+            Store::inspect(&copy).unwrap();
+        }
     }
 
     #[tokio::test]

@@ -175,3 +175,25 @@ fn a_store_that_was_opened_but_not_taken_over_fences_nobody_off() {
     drop(Store::open(&path).unwrap());
     ours.instance().unwrap();
 }
+
+#[test]
+fn unfinished_copies_that_a_kill_left_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    drop(Store::open(&path).unwrap());
+    let left = ["state.db.backup.new", "state.db.backup.new-journal", "state.db.schema-1.bak.new"];
+    let others = ["state.db.backup", "state.db.schema-1.bak", "state.db.newer", "other.new"];
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1);
+    for name in left.iter().chain(&others) {
+        std::fs::write(dir.path().join(name), "x").unwrap();
+        let file = std::fs::File::options().write(true).open(dir.path().join(name)).unwrap();
+        file.set_modified(long_ago).unwrap();
+    }
+    // Another daemon may be writing this one.
+    let fresh = dir.path().join("state.db.restored.new");
+    std::fs::write(&fresh, "x").unwrap();
+    drop(Store::open(&path).unwrap());
+    let is_there = |name: &&str| dir.path().join(name).exists();
+    assert_eq!(left.iter().filter(|name| is_there(name)).count(), 0);
+    assert!(others.iter().all(is_there) && fresh.exists());
+}

@@ -225,16 +225,16 @@ impl Shared {
         }
     }
 
-    /// Says one thing to a run's shim, and makes sure that it was heard. A run that is gone already
+    /// Says one thing to a run's shim, and makes sure that it was heard. Returns whether it was: a run that is gone already
     /// needs no telling.
-    async fn tell(&self, key: &RunKey, message: &ToShim) -> Result<(), EngineError> {
+    async fn tell(&self, key: &RunKey, message: &ToShim) -> Result<bool, EngineError> {
         let telling = async {
             let (mut link, _) = self.connect(key).await?;
             link.confirm(Some(message)).await
         };
         match telling.await {
-            Ok(_) => Ok(()),
-            Err(error) if error.is_absence() => Ok(()),
+            Ok(_) => Ok(true),
+            Err(error) if error.is_absence() => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -286,12 +286,18 @@ impl Engine for ProcessEngine {
 
     async fn stop(&self, key: &RunKey, grace: Duration) -> Result<(), EngineError> {
         let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
-        self.shared.tell(key, &ToShim::End { grace_ms }).await
+        self.shared.tell(key, &ToShim::End { grace_ms }).await.map(drop)
     }
 
     async fn kill(&self, key: &RunKey) -> Result<(), EngineError> {
         match self.shared.tell(key, &ToShim::Kill).await {
-            Ok(()) => Ok(()),
+            // A shim may live and accept no connections.
+            Ok(false) if self.shared.dirs.shim_alive(key) => {
+                tracing::warn!(server = %key.server, run = %key.run, "killing an unreachable shim");
+                self.shared.kill_by_force(key).await;
+                Ok(())
+            }
+            Ok(_) => Ok(()),
             // The shim obeys a newer daemon, or we lack what it takes to reach it.
             Err(error) if error.is_passing() && !matches!(error, EngineError::Mute) => Err(error),
             Err(error) => {

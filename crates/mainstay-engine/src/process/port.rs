@@ -151,34 +151,33 @@ impl Shared {
             return Ok(());
         };
         let give_up = Instant::now() + CLOSING;
-        while let Some(owner) = self.conflict(key, port, starting.clone()).await? {
-            if Instant::now() >= give_up {
-                return Err(StartError::PortTaken { port, owner });
+        loop {
+            match self.enter(key, port, starting.clone()).await {
+                Err(StartError::PortTaken { .. } | StartError::PortReserved { .. })
+                    if Instant::now() < give_up => {}
+                entered => return entered,
             }
             sleep(LOOK).await;
         }
-        Ok(())
     }
 
-    /// Who has the port of a run that is being started.
-    async fn conflict(
-        &self,
-        key: &RunKey,
-        port: u16,
-        starting: Active,
-    ) -> Result<Option<PortOwner>, StartError> {
-        if let Some(owner) = self.reserve(key, port, starting) {
-            return Ok(Some(owner));
-        }
+    /// Enters a run that is being started in the table, unless something listens on its port, or another server has
+    /// reserved it.
+    async fn enter(&self, key: &RunKey, port: u16, starting: Active) -> Result<(), StartError> {
+        let reserved = self.reserve(key, port, starting);
         match self.look(key, port).await {
             Ok(Verdict::Taken(owner) | Verdict::Reachable { owner: Some(owner), .. }) => {
-                Ok(Some(owner))
+                return Err(StartError::PortTaken { port, owner });
             }
             Err(source) if is_shortage(&source) => {
-                Err(StartError::Short { what: format!("looking at port {port}"), source })
+                return Err(StartError::Short { what: format!("looking at port {port}"), source });
             }
             // A run that does not exist yet has no listener. Some sandboxes do not list sockets.
-            Ok(Verdict::Nobody | Verdict::Reachable { owner: None, .. }) | Err(_) => Ok(None),
+            Ok(Verdict::Nobody | Verdict::Reachable { owner: None, .. }) | Err(_) => {}
+        }
+        match reserved {
+            Some(server) => Err(StartError::PortReserved { port, server }),
+            None => Ok(()),
         }
     }
 
@@ -234,20 +233,16 @@ impl Shared {
         }
     }
 
-    /// Enters a run in the table, unless its port belongs to another server.
-    fn reserve(&self, key: &RunKey, port: u16, starting: Active) -> Option<PortOwner> {
+    /// Enters a run in the table, unless its port belongs to the server that is returned.
+    fn reserve(&self, key: &RunKey, port: u16, starting: Active) -> Option<ServerName> {
         let mut active = self.active();
-        let owner = active.iter().find_map(|(other, active)| {
-            (other.server != key.server && active.port == Some(port)).then(|| PortOwner::Server {
-                name: other.server.to_string(),
-                elsewhere: false,
-                pid: active.pid,
-            })
-        });
-        if owner.is_none() {
+        let mut others = active.iter().filter(|(other, _)| other.server != key.server);
+        let other = others.find(|(_, active)| active.port == Some(port));
+        let server = other.map(|(other, _)| other.server.clone());
+        if server.is_none() {
             active.insert(key.clone(), starting);
         }
-        owner
+        server
     }
 
     /// Gathers the facts about a port, and judges them.

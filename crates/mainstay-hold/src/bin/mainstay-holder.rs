@@ -20,7 +20,9 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
-use mainstay_hold::holder::{self, Config, First, HoldError, Link, Order, Place};
+use mainstay_hold::holder::{
+    self, Config, ConnectionStore, First, HoldError, Link, Order, Place, StoredConnection,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, SocketFlags};
 use rustix::process::{Pid, Signal, kill_process};
@@ -119,6 +121,8 @@ struct Daemon<'a> {
     bell: UnixStream,
     /// For the link to the next holder.
     ring: (Sender<Order>, UnixStream),
+    store: Option<ConnectionStore>,
+    stored: Vec<(File, StoredConnection)>,
 }
 
 impl<'a> Daemon<'a> {
@@ -150,6 +154,8 @@ impl<'a> Daemon<'a> {
             orders,
             bell,
             ring,
+            store: None,
+            stored: Vec::new(),
         };
         if welcome.standby && !daemon.stand_by()? {
             return Ok(0);
@@ -197,6 +203,11 @@ impl<'a> Daemon<'a> {
         if self.has("never ready") {
             thread::sleep(Duration::MAX);
         }
+        for (interrupted, connection) in self.link.interrupted() {
+            let reply = format!("interrupted at {:?}\n", interrupted.state);
+            File::from(connection).write_all(reply.as_bytes())?;
+        }
+        self.store = Some(ConnectionStore::new(self.link.clone())?);
         self.link.ready()?;
         self.note(&format!("ready {}", std::process::id()))
     }
@@ -352,6 +363,20 @@ impl<'a> Daemon<'a> {
                     .stdin(self.socket.try_clone()?)
                     .status()?;
                 (if status.success() { "sent" } else { "not sent" }.into(), None)
+            }
+            "store" => {
+                let stored = self.store.as_ref().and_then(|store| {
+                    store.add(&Place::Tcp(([127, 0, 0, 1], 0).into()), connection.as_fd())
+                });
+                let stored = stored.ok_or(io::ErrorKind::StorageFull)?;
+                let state = hex_bytes(rest)?;
+                stored.record(state[0], 0, 0, &state[1..]);
+                self.stored.push((connection.try_clone()?, stored));
+                ("stored".into(), None)
+            }
+            "forget" => {
+                self.stored.clear();
+                ("forgotten".into(), None)
             }
             "die" => return Ok(Some(self.die())),
             "stop" => {

@@ -23,8 +23,8 @@ const WORDS: usize = 8 * 1024;
 const DRAINED: usize = 1024 * 1024;
 
 /// How many messages may wait for a daemon to read them. One that asks this often and reads no answer
-/// is broken.
-const UNREAD: usize = 1024;
+/// is broken. A new daemon may be sent half as many, with the connections of one that was killed.
+const UNREAD: usize = 4096;
 
 pub(super) struct Daemon {
     pub(super) id: Id,

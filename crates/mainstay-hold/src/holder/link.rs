@@ -3,6 +3,8 @@
 //! Orders come in the order in which the holder gave them, on one thread. Requests are answered when
 //! they have taken effect; all else is said and not waited for.
 
+mod start;
+
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -13,23 +15,19 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal};
 
+pub use self::start::Welcome;
+use self::start::{hand_over, read_welcome};
+pub(super) use self::start::{next, read_listeners, send_list, unexpected};
 use super::Place;
-use super::message::{self, CHECKS_SENDER, Listed, ToDaemon, ToHolder, Unfinished, VERSION};
-use super::packet::{self, Buffer, Packet};
-use crate::codec::length;
+use super::message::{ToDaemon, ToHolder, Unfinished, VERSION};
+use super::packet::{self, Buffer};
 use crate::descriptors;
-
-/// How long a new holder may take to take over.
-const HANDOVER: Duration = Duration::from_secs(10);
 
 /// How long a killed process may take to be gone.
 const DEATH: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
@@ -37,28 +35,6 @@ const DEATH: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// How long a holder that has closed its socket may take to exit. One that stays alive has closed it on
 /// purpose, and kills its daemon sooner than this.
 const HOLDER_DEATH: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
-
-/// What a daemon starts with.
-#[derive(Debug)]
-pub struct Welcome {
-    /// The process of the holder.
-    pub holder_pid: u32,
-    /// Whether the holder is from Mainstay 0.1.0: it accepts commands from every process that has a copy of
-    /// the daemon's socket, and cannot execute another program. See [`Link::kill_holder`].
-    pub holder_is_outdated: bool,
-    /// The instance lock. While this is open the instance stays locked, even without the holder.
-    pub lock: OwnedFd,
-    /// The listeners that are open already.
-    pub listeners: Vec<(Place, OwnedFd)>,
-    /// Whether another daemon still serves: this one prepares, says so and waits for [`Order::Go`].
-    pub standby: bool,
-    /// Why the daemon that should have replaced the former one did not.
-    pub replacement_failed: Option<String>,
-    /// How the daemon before this one died, and the end of what it wrote to standard error.
-    pub last_words: Option<String>,
-    /// How often [`Link::pulse`] is expected.
-    pub watchdog: Option<Duration>,
-}
 
 /// What the holder wants of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +69,7 @@ struct Shared {
     pending: Mutex<Pending>,
     connections: Mutex<Vec<(Place, OwnedFd)>>,
     responses: Mutex<Vec<(Unfinished, OwnedFd)>>,
+    interrupted: Mutex<Vec<(Unfinished, OwnedFd)>>,
     /// The process that this daemon was told to give way to.
     successor: Mutex<Option<OwnedFd>>,
 }
@@ -115,9 +92,11 @@ impl Link {
         obey: impl FnMut(Order) + Send + 'static,
     ) -> io::Result<(Self, Welcome)> {
         let mut buffer = Buffer::new();
-        let welcome = read_welcome(socket.as_fd(), &mut buffer)?;
+        let (welcome, interrupted) = read_welcome(socket.as_fd(), &mut buffer)?;
         let holder = open_parent(welcome.holder_pid)?;
-        Ok((Self::begin(socket, holder, buffer, obey, || ())?, welcome))
+        let link = Self::begin(socket, holder, buffer, obey, || ())?;
+        lock(&link.0.interrupted).extend(interrupted);
+        Ok((link, welcome))
     }
 
     /// Opens a listener, or gives the one that is open at this place already.
@@ -185,6 +164,12 @@ impl Link {
     /// As [`connections`](Self::connections), with unfinished responses.
     pub fn responses(&self) -> Vec<(Unfinished, OwnedFd)> {
         std::mem::take(&mut *lock(&self.0.responses))
+    }
+
+    /// The connections of a daemon that was killed, with the states that it
+    /// [recorded](super::StoredConnection::record).
+    pub fn interrupted(&self) -> Vec<(Unfinished, OwnedFd)> {
+        std::mem::take(&mut *lock(&self.0.interrupted))
     }
 
     /// Accepts nothing more, state and shims are let go: the successor may go. There is no way back. The
@@ -261,6 +246,7 @@ impl Link {
             pending: Mutex::default(),
             connections: Mutex::default(),
             responses: Mutex::default(),
+            interrupted: Mutex::default(),
             successor: Mutex::default(),
         });
         let link = Self(Arc::clone(&shared));
@@ -273,12 +259,21 @@ impl Link {
     }
 
     fn say(&self, word: &ToHolder) -> io::Result<()> {
-        packet::send(self.0.socket.as_fd(), &word.encode(), &[], SendFlags::empty())
+        self.send(word, &[], SendFlags::empty())
     }
 
     /// Never blocks. Fails if the socket's buffer is full because the holder does not read.
     fn say_at_once(&self, word: &ToHolder) -> io::Result<()> {
-        packet::send(self.0.socket.as_fd(), &word.encode(), &[], SendFlags::DONTWAIT)
+        self.send(word, &[], SendFlags::DONTWAIT)
+    }
+
+    pub(super) fn send(
+        &self,
+        word: &ToHolder,
+        descriptors: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> io::Result<()> {
+        packet::send(self.0.socket.as_fd(), &word.encode(), descriptors, flags)
     }
 
     fn ask(&self, request: impl FnOnce(u64) -> ToHolder) -> Answer {
@@ -311,6 +306,10 @@ impl Link {
                 Ok(Some(ToDaemon::Responses(responses))) => {
                     let mut all = lock(&shared.responses);
                     all.extend(responses.into_iter().zip(packet.descriptors));
+                }
+                Ok(Some(ToDaemon::Interrupted(connections))) => {
+                    let mut all = lock(&shared.interrupted);
+                    all.extend(connections.into_iter().zip(packet.descriptors));
                 }
                 Ok(Some(ToDaemon::Done { request, result })) => {
                     let listener = packet.descriptors.into_iter().next();
@@ -358,126 +357,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn read_welcome(socket: BorrowedFd<'_>, buffer: &mut Buffer) -> io::Result<Welcome> {
-    let Packet { bytes, descriptors, .. } = next(socket, buffer)?;
-    let Some(ToDaemon::Welcome {
-        version: version @ 1..,
-        holder_pid,
-        standby,
-        replacement_failed,
-        last_words,
-        watchdog,
-        listeners,
-    }) = ToDaemon::decode(bytes).map_err(unexpected)?
-    else {
-        return Err(unexpected("no welcome came"));
-    };
-    let lock = descriptors.into_iter().next().ok_or_else(|| unexpected("no lock came"))?;
-    let listeners = read_listeners(socket, buffer, listeners, |bytes| {
-        match ToDaemon::decode(bytes).map_err(unexpected)? {
-            Some(ToDaemon::Listeners(places)) => Ok(places),
-            _ => Err(unexpected("no listeners came")),
-        }
-    })?;
-    Ok(Welcome {
-        holder_pid,
-        holder_is_outdated: version < CHECKS_SENDER,
-        lock,
-        listeners,
-        standby,
-        replacement_failed,
-        last_words,
-        watchdog,
-    })
-}
-
-/// Sends descriptors with what belongs to them, in as many packets as it takes.
-pub(super) fn send_list<T: Listed, D: AsFd>(
-    socket: BorrowedFd<'_>,
-    all: &[(T, D)],
-    say: impl Fn(Vec<T>) -> ToHolder,
-    flags: SendFlags,
-) -> io::Result<()> {
-    for list in message::lists(all) {
-        let listed = list.iter().map(|(listed, _)| listed.clone()).collect();
-        let descriptors: Vec<_> = list.iter().map(|(_, descriptor)| descriptor.as_fd()).collect();
-        packet::send(socket, &say(listed).encode(), &descriptors, flags)?;
-    }
-    Ok(())
-}
-
-/// Reads as many listeners as were announced.
-pub(super) fn read_listeners(
-    socket: BorrowedFd<'_>,
-    buffer: &mut Buffer,
-    count: u32,
-    decode: impl Fn(&[u8]) -> io::Result<Vec<Place>>,
-) -> io::Result<Vec<(Place, OwnedFd)>> {
-    let mut listeners = Vec::new();
-    while listeners.len() < count as usize {
-        let Packet { bytes, descriptors, .. } = next(socket, buffer)?;
-        let places = decode(bytes)?;
-        if places.is_empty() || places.len() != descriptors.len() {
-            return Err(unexpected("places and listeners differ in number"));
-        }
-        listeners.extend(places.into_iter().zip(descriptors));
-    }
-    Ok(listeners)
-}
-
-/// The next packet, which must come.
-pub(super) fn next<'a>(socket: BorrowedFd<'_>, buffer: &'a mut Buffer) -> io::Result<Packet<'a>> {
-    buffer.receive(socket, RecvFlags::empty())?.ok_or_else(|| ErrorKind::UnexpectedEof.into())
-}
-
-/// Gives a new holder everything and waits for its answer: its pid.
-fn hand_over(
-    socket: BorrowedFd<'_>,
-    buffer: &mut Buffer,
-    lock: BorrowedFd<'_>,
-    held: &[(Place, BorrowedFd<'_>)],
-) -> io::Result<u32> {
-    set_socket_timeout(socket, Timeout::Send, Some(HANDOVER))?;
-    set_socket_timeout(socket, Timeout::Recv, Some(HANDOVER))?;
-    let process = pidfd_open(getpid(), PidfdFlags::empty())?;
-    let stderr = renew_stderr()?;
-    let handover = ToHolder::Handover {
-        version: VERSION,
-        stderr: stderr.is_some(),
-        listeners: length(held.len()),
-    };
-    let mut descriptors = vec![lock, process.as_fd()];
-    descriptors.extend(stderr.as_ref().map(AsFd::as_fd));
-    packet::send(socket, &handover.encode(), &descriptors, SendFlags::empty())?;
-    send_list(socket, held, ToHolder::Listeners, SendFlags::empty())?;
-    let answer = ToDaemon::decode(next(socket, buffer)?.bytes).map_err(unexpected)?;
-    let holder_pid = match answer {
-        Some(ToDaemon::TakenOver { version: 1.., holder_pid }) => holder_pid,
-        Some(ToDaemon::NotReplaced { why }) => {
-            return Err(io::Error::new(ErrorKind::AddrInUse, why));
-        }
-        _ => return Err(unexpected("the holder did not take over")),
-    };
-    set_socket_timeout(socket, Timeout::Send, None)?;
-    set_socket_timeout(socket, Timeout::Recv, None)?;
-    Ok(holder_pid)
-}
-
-/// If nobody reads our standard error any more, because that was the holder, it becomes a new pipe,
-/// whose other end is returned.
-fn renew_stderr() -> io::Result<Option<OwnedFd>> {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let stderr = rustix::stdio::stderr();
-    let mut state = [PollFd::from_borrowed_fd(stderr, PollFlags::empty())];
-    poll(&mut state, Some(&now))?;
-    if !state[0].revents().contains(PollFlags::ERR) {
-        return Ok(None);
-    }
-    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-    rustix::stdio::dup2_stderr(&write)?;
-    Ok(Some(read))
-}
-
 /// The process that started this one, if it has not ended yet.
 fn open_parent(pid: u32) -> io::Result<Option<OwnedFd>> {
     let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return Ok(None) };
@@ -510,9 +389,4 @@ fn reap(holder: &mut Child) {
 
 fn holder_gone() -> io::Error {
     io::Error::new(ErrorKind::BrokenPipe, "the holder is gone")
-}
-
-/// What the other end said makes no sense.
-pub(super) fn unexpected(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, what)
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use super::Place;
 use super::packet::{MAX_BYTES, MAX_DESCRIPTORS};
+use super::place::{place, put_place};
 use crate::codec::{DecodeError, Put, Reader, length};
 
 /// The version of the protocol that this build speaks.
@@ -86,6 +87,17 @@ pub(super) enum ToHolder {
     /// With as many descriptors: connections on which a response is not finished, for the successor. A holder
     /// that does not know them closes them.
     Responses(Vec<Unfinished>),
+    /// With memory in which the daemon records the states of its connections. The holder forgets all other connections.
+    ShareMemory,
+    /// With a connection, of which the holder keeps a copy.
+    Store {
+        slot: u32,
+        place: Place,
+    },
+    /// The connection was closed or passed on.
+    Forget {
+        slot: u32,
+    },
 }
 
 /// What a holder says to a daemon.
@@ -100,6 +112,8 @@ pub(super) enum ToDaemon {
         last_words: Option<String>,
         watchdog: Option<Duration>,
         listeners: u32,
+        /// The number of [`Interrupted`](Self::Interrupted) connections that follow.
+        interrupted: u32,
     },
     /// With as many descriptors.
     Listeners(Vec<Place>),
@@ -130,15 +144,19 @@ pub(super) enum ToDaemon {
     /// With as many descriptors: connections of the daemon that gives way, with unfinished responses. They come
     /// before [`Go`](Self::Go), too.
     Responses(Vec<Unfinished>),
+    /// With as many descriptors: connections of a daemon that was killed. They follow the listeners or come before
+    /// [`Go`](Self::Go).
+    Interrupted(Vec<Unfinished>),
 }
 
-/// A connection on which a response is not finished.
+/// A connection that another daemon served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unfinished {
     /// Where the connection came to.
     pub place: Place,
-    /// The state of the response, in the daemons' own terms. At most a few KiB.
-    pub response: Vec<u8>,
+    /// What that daemon left to do, in the daemons' own terms. At most a few KiB. If it was killed: the kind of state
+    /// that it recorded, and its data.
+    pub state: Vec<u8>,
 }
 
 /// Why a request was refused.
@@ -178,7 +196,7 @@ impl Listed for Place {
 impl Listed for Unfinished {
     fn put(&self, out: &mut Vec<u8>) {
         put_place(out, &self.place);
-        out.put_bytes(&self.response);
+        out.put_bytes(&self.state);
     }
 }
 
@@ -226,8 +244,12 @@ mod kind {
     pub(super) const CONNECTIONS: u8 = 128;
     pub(super) const REEXEC_FAILED: u8 = 129;
     pub(super) const RESPONSES: u8 = 130;
+    pub(super) const SHARE_MEMORY: u8 = 131;
+    pub(super) const STORE: u8 = 132;
+    pub(super) const FORGET: u8 = 133;
+    pub(super) const INTERRUPTED: u8 = 134;
     /// The first of those that this build does not know.
-    pub(super) const SKIPPED: u8 = 131;
+    pub(super) const SKIPPED: u8 = 135;
 }
 
 impl ToHolder {
@@ -270,6 +292,12 @@ impl ToHolder {
             }),
             Self::Yielded { request } => message(kind::YIELDED, |out| out.put_u64(*request)),
             Self::Pulse => message(kind::PULSE, |_| ()),
+            Self::ShareMemory => message(kind::SHARE_MEMORY, |_| ()),
+            Self::Store { slot, place } => message(kind::STORE, |out| {
+                out.put_u32(*slot);
+                put_place(out, place);
+            }),
+            Self::Forget { slot } => message(kind::FORGET, |out| out.put_u32(*slot)),
         }
     }
 
@@ -308,7 +336,10 @@ impl ToHolder {
             },
             kind::YIELDED => Self::Yielded { request: from.u64()? },
             kind::PULSE => Self::Pulse,
-            kind::REEXEC_FAILED | kind::SKIPPED.. => return Ok(None),
+            kind::SHARE_MEMORY => Self::ShareMemory,
+            kind::STORE => Self::Store { slot: from.u32()?, place: place(&mut from)? },
+            kind::FORGET => Self::Forget { slot: from.u32()? },
+            kind::REEXEC_FAILED | kind::INTERRUPTED | kind::SKIPPED.. => return Ok(None),
             _ => return Err(DecodeError::Invalid("type")),
         }))
     }
@@ -325,6 +356,7 @@ impl ToDaemon {
                 last_words,
                 watchdog,
                 listeners,
+                interrupted,
             } => message(kind::WELCOME, |out| {
                 out.put_u32(*version);
                 out.put_u32(*holder_pid);
@@ -334,10 +366,12 @@ impl ToDaemon {
                 let micros = watchdog.map_or(0, |every| every.as_micros());
                 out.put_u64(u64::try_from(micros).unwrap_or(u64::MAX));
                 out.put_u32(*listeners);
+                out.put_u32(*interrupted);
             }),
             Self::Listeners(places) => list(kind::LISTENERS, places),
             Self::Connections(places) => list(kind::CONNECTIONS, places),
             Self::Responses(responses) => list(kind::RESPONSES, responses),
+            Self::Interrupted(connections) => list(kind::INTERRUPTED, connections),
             Self::TakenOver { version, holder_pid } => message(kind::TAKEN_OVER, |out| {
                 out.put_u32(*version);
                 out.put_u32(*holder_pid);
@@ -373,17 +407,20 @@ impl ToDaemon {
                 last_words: maybe_text(&mut from, "last_words")?,
                 watchdog: Some(Duration::from_micros(from.u64()?)).filter(|every| !every.is_zero()),
                 listeners: from.u32()?,
+                // Older holders do not say.
+                interrupted: if from.is_empty() { 0 } else { from.u32()? },
             },
             kind::LISTENERS => Self::Listeners(places(&mut from)?),
             kind::CONNECTIONS => Self::Connections(places(&mut from)?),
             kind::RESPONSES => Self::Responses(responses(&mut from)?),
+            kind::INTERRUPTED => Self::Interrupted(responses(&mut from)?),
             kind::TAKEN_OVER => Self::TakenOver { version: from.u32()?, holder_pid: from.u32()? },
             kind::DONE => Self::Done { request: from.u64()?, result: result(&mut from)? },
             kind::GO => Self::Go,
             kind::GIVE_WAY => Self::GiveWay,
             kind::NOT_REPLACED => Self::NotReplaced { why: from.text("why")? },
             kind::REEXEC_FAILED => Self::ReexecFailed { why: from.text("why")? },
-            kind::SKIPPED.. => return Ok(None),
+            kind::SHARE_MEMORY | kind::STORE | kind::FORGET | kind::SKIPPED.. => return Ok(None),
             _ => return Err(DecodeError::Invalid("type")),
         }))
     }
@@ -406,41 +443,13 @@ fn list(kind: u8, all: &[impl Listed]) -> Vec<u8> {
 
 fn responses(from: &mut Reader<'_>) -> Result<Vec<Unfinished>, DecodeError> {
     let unfinished = |from: &mut Reader<'_>| {
-        Ok(Unfinished { place: place(from)?, response: from.bytes()?.to_vec() })
+        Ok(Unfinished { place: place(from)?, state: from.bytes()?.to_vec() })
     };
     (0..from.u32()?).map(|_| unfinished(from)).collect()
 }
 
 fn places(from: &mut Reader<'_>) -> Result<Vec<Place>, DecodeError> {
     (0..from.u32()?).map(|_| place(from)).collect()
-}
-
-const TCP: u8 = 0;
-const UNIX: u8 = 1;
-
-fn put_place(out: &mut Vec<u8>, place: &Place) {
-    match place {
-        Place::Tcp(address) => {
-            out.put_u8(TCP);
-            out.put_bytes(address.to_string().as_bytes());
-        }
-        Place::Unix { dir, name } => {
-            out.put_u8(UNIX);
-            out.put_bytes(dir.as_os_str().as_bytes());
-            out.put_bytes(name.as_bytes());
-        }
-    }
-}
-
-fn place(from: &mut Reader<'_>) -> Result<Place, DecodeError> {
-    match from.u8()? {
-        TCP => {
-            let address = from.text("address")?.parse();
-            Ok(Place::Tcp(address.map_err(|_| DecodeError::Invalid("address"))?))
-        }
-        UNIX => Ok(Place::Unix { dir: path(from.bytes()?), name: from.text("name")? }),
-        _ => Err(DecodeError::Invalid("place")),
-    }
 }
 
 fn encoded_len(listed: &impl Listed) -> usize {
@@ -471,7 +480,7 @@ fn maybe_text(from: &mut Reader<'_>, what: &'static str) -> Result<Option<String
     from.bool(what)?.then(|| from.text(what)).transpose()
 }
 
-fn path(bytes: &[u8]) -> PathBuf {
+pub(super) fn path(bytes: &[u8]) -> PathBuf {
     Path::new(OsStr::from_bytes(bytes)).to_path_buf()
 }
 

@@ -16,13 +16,14 @@ use rustix::process::Signal;
 
 use super::daemon::{Daemon, Heard, no_start};
 use super::listeners::Listeners;
-use super::message::{self, ToDaemon, ToHolder, VERSION};
+use super::message::{self, ToDaemon, ToHolder, Unfinished, VERSION};
 use super::notify::Notify;
 use super::packet::Buffer;
 use super::plan::{Action, Event, Id, Outcome, Plan, Start, Word};
 use super::process;
 use super::reexec::{self, HandoverState};
 use super::signals::Signals;
+use super::stored::Stored;
 use super::{Config, First, Order, last_words};
 use crate::clock;
 use crate::codec::length;
@@ -40,6 +41,8 @@ pub(super) struct Holder<T> {
     pub(super) lock: Rc<OwnedFd>,
     pub(super) holder_lock: OwnedFd,
     pub(super) listeners: Listeners,
+    /// The connections of the daemon that serves, or of one that was killed while it served.
+    pub(super) stored: Option<Stored>,
     pub(super) daemons: Vec<Daemon>,
     pub(super) signals: Signals,
     pub(super) notify: Notify,
@@ -54,6 +57,8 @@ pub(super) struct Holder<T> {
 enum Source {
     Signals,
     Listener,
+    /// A connection of a daemon that was killed.
+    Stored,
     Socket(Id),
     Stderr(Id),
     Process(Id),
@@ -72,6 +77,11 @@ impl<T: FnOnce(First)> Holder<T> {
                 self.serve(source);
             }
             self.take_in(Event::Tick);
+            if self.plan.watches_listeners()
+                && self.stored.as_ref().is_some_and(Stored::client_waits)
+            {
+                self.take_in(Event::ClientWaits);
+            }
             if self.plan.is_resting() {
                 self.notify.pulse();
             }
@@ -100,6 +110,8 @@ impl<T: FnOnce(First)> Holder<T> {
         if self.plan.watches_listeners() {
             let listeners = self.listeners.held().iter();
             all.extend(listeners.map(|(_, fd)| (Source::Listener, fd.as_fd(), PollFlags::IN)));
+            let sockets = self.stored.iter().flat_map(Stored::sockets);
+            all.extend(sockets.map(|fd| (Source::Stored, fd.as_fd(), PollFlags::IN)));
         }
         for daemon in &self.daemons {
             if let Some(socket) = daemon.socket() {
@@ -125,11 +137,16 @@ impl<T: FnOnce(First)> Holder<T> {
                 }
             }
             Source::Listener => self.take_in(Event::ClientWaits),
+            Source::Stored => {
+                if self.stored.as_mut().is_some_and(Stored::has_request) {
+                    self.take_in(Event::ClientWaits);
+                }
+            }
             Source::Socket(id) => {
                 if let Some(daemon) = self.daemon(id) {
                     daemon.flush();
                 }
-                self.listen(id);
+                let _more_is_heard_later = self.listen(id);
             }
             Source::Stderr(id) => {
                 if let Some(daemon) = self.daemon(id) {
@@ -137,26 +154,32 @@ impl<T: FnOnce(First)> Holder<T> {
                 }
             }
             Source::Process(id) => {
-                self.listen(id);
+                // A dead daemon says nothing more, so this ends.
+                while self.listen(id) == WORDS_AT_ONCE {}
                 let found = self.daemons.iter().position(|daemon| daemon.id == id);
                 if let Some(index) = found {
                     let (id, end) = self.daemons.swap_remove(index).bury();
+                    if let Some(stored) = self.stored_of(id) {
+                        stored.close_others();
+                    }
                     self.take_in(Event::Gone(id, end));
                 }
             }
         }
     }
 
-    fn listen(&mut self, id: Id) {
-        for _ in 0..WORDS_AT_ONCE {
+    /// Hears some words of a daemon. Returns how many.
+    fn listen(&mut self, id: Id) -> usize {
+        for count in 0..WORDS_AT_ONCE {
             let found = self.daemons.iter_mut().find(|daemon| daemon.id == id);
             match found.map(|daemon| daemon.hear(&mut self.buffer)) {
                 Some(Heard::Word(word, descriptors)) => self.obey(id, word, descriptors),
                 Some(Heard::Skipped) => {}
                 Some(Heard::Closed) => self.take_in(Event::Closed(id)),
-                Some(Heard::Nothing) | None => return,
+                Some(Heard::Nothing) | None => return count,
             }
         }
+        WORDS_AT_ONCE
     }
 
     fn obey(&mut self, id: Id, word: ToHolder, descriptors: Vec<OwnedFd>) {
@@ -172,11 +195,14 @@ impl<T: FnOnce(First)> Holder<T> {
                 self.answer(id, request, released.map(|()| Vec::new()));
             }
             ToHolder::Ready { request, holder } => {
+                // If it has not taken over the connections of the daemon before it, nobody does.
+                self.stored.take_if(|stored| stored.daemon != id);
                 // Answer first: the event may re-execute the holder.
                 self.answer(id, request, Ok(Vec::new()));
                 self.take_in(Event::Said(id, Word::Ready { can_hold: holder >= VERSION }));
             }
             ToHolder::Ending { request } => {
+                self.close_stored(id);
                 self.take_in(Event::Said(id, Word::Ending));
                 self.answer(id, request, Ok(Vec::new()));
             }
@@ -192,6 +218,8 @@ impl<T: FnOnce(First)> Holder<T> {
                 self.pass_on(id, &ToDaemon::Responses(responses), descriptors);
             }
             ToHolder::Yielded { request } => {
+                // It has passed on those that are open.
+                self.close_stored(id);
                 self.take_in(Event::Said(id, Word::Yielded));
                 self.answer(id, request, Ok(Vec::new()));
             }
@@ -201,9 +229,40 @@ impl<T: FnOnce(First)> Holder<T> {
                 }
                 self.take_in(Event::Said(id, Word::Pulse));
             }
+            ToHolder::ShareMemory => {
+                let memory = descriptors.into_iter().next();
+                self.stored = memory.map(|memory| Stored::new(id, memory));
+            }
+            ToHolder::Store { slot, place } => {
+                if let Some(stored) = self.stored_of(id)
+                    && let Some(socket) = descriptors.into_iter().next()
+                {
+                    stored.add(slot, place, socket);
+                }
+            }
+            ToHolder::Forget { slot } => {
+                if let Some(stored) = self.stored_of(id) {
+                    stored.forget(slot);
+                }
+            }
             // Only a new holder is told that.
             ToHolder::Handover { .. } | ToHolder::Resume { .. } | ToHolder::Listeners(_) => {}
         }
+    }
+
+    fn stored_of(&mut self, id: Id) -> Option<&mut Stored> {
+        self.stored.as_mut().filter(|stored| stored.daemon == id)
+    }
+
+    fn close_stored(&mut self, id: Id) {
+        self.stored.take_if(|stored| stored.daemon == id);
+    }
+
+    /// The connections of a daemon that was killed, which the next one continues.
+    fn interrupted(&self) -> Vec<(Unfinished, Rc<OwnedFd>)> {
+        let is_alive = |id| self.daemons.iter().any(|daemon| daemon.id == id);
+        let killed = self.stored.as_ref().filter(|stored| !is_alive(stored.daemon));
+        killed.map(Stored::all).unwrap_or_default()
     }
 
     /// Passes connections of a daemon on to its successor.
@@ -265,6 +324,7 @@ impl<T: FnOnce(First)> Holder<T> {
             Action::End(outcome) => {
                 self.notify.stopping();
                 self.listeners.release_all();
+                self.stored = None;
                 self.outcome = Some(outcome);
             }
         }
@@ -278,6 +338,8 @@ impl<T: FnOnce(First)> Holder<T> {
             Err(error) => return Some(Event::Gone(start.id, no_start(&error, &start.exe))),
         };
         let mut daemon = Daemon::new(start.id, spawned);
+        // A standby gets them when it is to serve.
+        let interrupted = if start.standby { Vec::new() } else { self.interrupted() };
         let welcome = ToDaemon::Welcome {
             version: VERSION,
             holder_pid: std::process::id(),
@@ -286,17 +348,25 @@ impl<T: FnOnce(First)> Holder<T> {
             last_words: start.last_words.map(clip),
             watchdog: self.notify.watchdog(),
             listeners: length(self.listeners.held().len()),
+            interrupted: length(interrupted.len()),
         };
         daemon.tell(&welcome, vec![Rc::clone(&self.lock)]);
         for list in message::lists(self.listeners.held()) {
             let (places, listeners) = list.iter().cloned().unzip();
             daemon.tell(&ToDaemon::Listeners(places), listeners);
         }
+        tell_interrupted(&mut daemon, &interrupted);
         self.daemons.push(daemon);
         None
     }
 
     fn order(&mut self, id: Id, order: Order) {
+        if order == Order::Go {
+            let interrupted = self.interrupted();
+            if let Some(daemon) = self.daemon(id) {
+                tell_interrupted(daemon, &interrupted);
+            }
+        }
         let (message, descriptors) = match order {
             Order::Go => (ToDaemon::Go, Vec::new()),
             Order::GiveWay => (ToDaemon::GiveWay, self.successor_of(id)),
@@ -356,6 +426,13 @@ impl<T: FnOnce(First)> Holder<T> {
 
     fn daemon(&mut self, id: Id) -> Option<&mut Daemon> {
         self.daemons.iter_mut().find(|daemon| daemon.id == id)
+    }
+}
+
+fn tell_interrupted(daemon: &mut Daemon, interrupted: &[(Unfinished, Rc<OwnedFd>)]) {
+    for list in message::lists(interrupted) {
+        let (states, sockets) = list.iter().cloned().unzip();
+        daemon.tell(&ToDaemon::Interrupted(states), sockets);
     }
 }
 

@@ -344,7 +344,8 @@ impl Run {
             let missed: Vec<Process> = missed.filter(|known| known.is_alive()).copied().collect();
             found.extend(missed);
             found.sort_unstable_by_key(|process| process.pid);
-            if found != self.recorded && self.claim.write_processes(&found).is_ok() {
+            let due = found != self.recorded || self.claim.is_unrecorded;
+            if due && self.claim.write_records(&found).is_ok() {
                 self.recorded = found;
             }
         }
@@ -394,9 +395,12 @@ impl Run {
 
     /// Makes the run directory again if it was removed. Returns whether daemons can find this run.
     fn restore_directory(&mut self) -> bool {
-        match self.claim.restore(&self.recorded) {
+        match self.claim.restore() {
             Ok(Some(listener)) => {
                 self.listener = listener;
+                // On a full disk they are written after a later scan.
+                let _later = self.claim.write_records(&self.recorded);
+                self.scans.note_activity(clock::now());
                 true
             }
             Ok(None) => true,

@@ -35,14 +35,13 @@ pub(super) struct Stdin {
     /// For each line of the queue, the bytes of it that are still there.
     lines: VecDeque<usize>,
     accepted: u64,
-    closing: bool,
 }
 
 impl Stdin {
     /// Takes a pipe that never blocks.
     pub(super) fn new(pipe: OwnedFd) -> Self {
         let (queue, lines) = (VecDeque::new(), VecDeque::new());
-        Self { pipe: Some(pipe), queue, lines, accepted: 0, closing: false }
+        Self { pipe: Some(pipe), queue, lines, accepted: 0 }
     }
 
     /// The id of the last line that was taken.
@@ -57,7 +56,7 @@ impl Stdin {
 
     /// Takes a line, or says which id was expected. A closed input swallows lines silently.
     pub(super) fn accept(&mut self, id: u64, line: &[u8]) -> Result<(), u64> {
-        if self.pipe.is_none() || self.closing {
+        if self.pipe.is_none() {
             return Ok(());
         }
         let expected = self.accepted + 1;
@@ -98,14 +97,6 @@ impl Stdin {
                 Err(_) => self.close(),
             }
         }
-        if self.closing && self.queue.is_empty() {
-            self.close();
-        }
-    }
-
-    /// Closes the pipe when the queue is empty.
-    pub(super) fn close_when_flushed(&mut self) {
-        self.closing = true;
     }
 
     /// Closes the pipe and forgets what was not written.
@@ -180,21 +171,6 @@ mod tests {
         assert_eq!((stdin.accepted(), stdin.written()), (1, 1));
         assert_eq!(stdin.accept(9, b"nobody reads"), Ok(()));
         assert_eq!(stdin.accepted(), 1);
-    }
-
-    #[test]
-    fn closing_waits_for_the_queue() {
-        let (mut stdin, mut read) = piped();
-        stdin.accept(1, &vec![b'x'; 100_000]).unwrap();
-        stdin.close_when_flushed();
-        stdin.flush();
-        assert!(stdin.pipe().is_some());
-        read.read_exact(&mut vec![0; 50_000]).unwrap();
-        stdin.flush();
-        assert!(stdin.pipe().is_none());
-        let mut rest = Vec::new();
-        read.read_to_end(&mut rest).unwrap();
-        assert_eq!((rest.len(), stdin.written()), (50_000, 1));
     }
 
     #[test]

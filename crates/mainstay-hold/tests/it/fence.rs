@@ -11,7 +11,6 @@ fn all_requests() -> Vec<ToShim> {
         ToShim::Watch,
         ToShim::Write { id: 1, line: b"x\n".to_vec() },
         ToShim::Consumed { offset: 0 },
-        ToShim::CloseStdin,
         ToShim::End { grace_ms: 0 },
         ToShim::Kill,
         ToShim::Log { text: b"from the past".to_vec() },

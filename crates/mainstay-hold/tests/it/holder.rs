@@ -4,4 +4,5 @@ mod ending;
 mod kept;
 mod leaked;
 mod replaced;
+mod stored;
 mod support;

@@ -115,10 +115,10 @@ fn a_flood_of_words_starves_nobody_and_the_log_is_bounded() {
 
 #[test]
 fn the_log_tells_the_story_of_the_run() {
-    let shim = Bench::script("echo one >&2; cat; printf 'no newline' >&2; exit 1").start();
+    let shim = Bench::script("echo one >&2; read -r line; printf 'no newline' >&2; exit 1").start();
     let mut client = shim.attach(1);
     client.send(&ToShim::Log { text: b"from the daemon".to_vec() });
-    client.send(&ToShim::CloseStdin);
+    client.write(1, "go on\n");
     let (_, code, _, tail) = client.exited();
     assert_eq!((code, tail.as_str()), (Some(1), "one\nno newline"));
     client.gone();

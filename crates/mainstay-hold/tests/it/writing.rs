@@ -86,17 +86,6 @@ fn only_the_attached_daemon_writes_and_consumes() {
 }
 
 #[test]
-fn the_end_of_input_follows_the_queue() {
-    let shim = Bench::script("cat; exit 5").start();
-    let mut client = shim.attach(1);
-    let line = format!("{}\n", "x".repeat(300_000));
-    client.write(1, &line);
-    client.send(&ToShim::CloseStdin);
-    let (output, code, ..) = client.exited();
-    assert_eq!((output.len(), code), (line.len(), Some(5)));
-}
-
-#[test]
 fn what_the_server_will_not_read_is_not_acknowledged() {
     let shim = Bench::script("exec <&-; echo closed; exec sleep 1000").start();
     let mut client = shim.attach(1);

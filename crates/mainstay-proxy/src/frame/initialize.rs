@@ -61,12 +61,6 @@ impl<'a> InitializeResult<'a> {
     pub fn has(&self, capability: &'static str) -> bool {
         has(self.capabilities, capability)
     }
-
-    /// Whether the server has a capability within another, such as `subscribe` in `resources`.
-    pub fn has_in(&self, capability: &'static str, option: &'static str) -> bool {
-        let inner = || member(member(self.capabilities?, capability)?, option);
-        inner().is_some_and(|value| value.get() == "true")
-    }
 }
 
 /// A server's result of `initialize` as a client gets it: in the version agreed with that client,
@@ -139,8 +133,6 @@ mod tests {
         let result = InitializeResult::read(text).unwrap();
         assert_eq!(result.server_name.as_deref(), Some("s"));
         assert!(result.has("logging") && !result.has("tools"));
-        assert!(result.has_in("resources", "subscribe") && !result.has_in("resources", "x"));
-        assert!(!result.has_in("tools", "listChanged"));
     }
 
     fn check(result: &str, expected: Option<&str>) {

@@ -73,6 +73,7 @@ pub(super) async fn answer(
                 return refused("bad-answer", "the server's answer makes no sense");
             };
             session.begin(params, version, generation);
+            session.written().await;
             Some(frame::result_text(id, &told))
         }
         Err((verdict, why)) => refused(words::cause(verdict), &why),

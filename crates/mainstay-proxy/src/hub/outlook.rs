@@ -23,8 +23,6 @@ pub enum Outlook {
     Down {
         /// Why.
         why: Arc<Reason>,
-        /// When one may be tried all the same.
-        next: Option<Instant>,
     },
     /// The server is gone for good.
     Removed,

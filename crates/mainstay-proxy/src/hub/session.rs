@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use tokio::time::timeout;
 
 use self::asks::Asks;
 use self::open::Open;
@@ -26,6 +27,9 @@ use crate::frame::{self, Kind, Method, Parsed};
 use crate::front::{self, Answering, ProtocolVersion};
 use crate::record::SessionRecord;
 use crate::stream::{Stream, Streams};
+
+/// How long the answer to `initialize` waits for the session's record to be on disk.
+const RECORD_WAIT: Duration = Duration::from_millis(100);
 
 /// A handle on a session. Clones are the same session.
 #[derive(Clone)]
@@ -310,6 +314,19 @@ impl Session {
             && let Some(record) = self.record_of(state)
         {
             self.hub().gate().pass(|keeper| keeper.save(record));
+        }
+    }
+
+    /// Waits until the record is on disk, so that the client keeps its session if the daemon is killed now. A disk that
+    /// is slow does not keep the client waiting.
+    pub(super) async fn written(&self) {
+        if self.is_local() {
+            return;
+        }
+        let written = self.hub().gate().pass(|keeper| keeper.written());
+        if let Some(written) = written {
+            // The record is written later then.
+            timeout(RECORD_WAIT, written).await.ok();
         }
     }
 

@@ -128,15 +128,14 @@ pub(super) fn vanished(server: &str, tool: &str) -> String {
 fn reason(outlook: &Outlook) -> Option<&Reason> {
     match outlook {
         Outlook::Up(_) | Outlook::Removed => None,
-        Outlook::Coming { why, .. } | Outlook::Down { why, .. } => Some(why),
+        Outlook::Coming { why, .. } | Outlook::Down { why } => Some(why),
     }
 }
 
 fn next(outlook: &Outlook) -> Option<Instant> {
     match outlook {
-        Outlook::Up(_) | Outlook::Removed => None,
+        Outlook::Up(_) | Outlook::Down { .. } | Outlook::Removed => None,
         Outlook::Coming { due, .. } => *due,
-        Outlook::Down { next, .. } => *next,
     }
 }
 

@@ -72,47 +72,6 @@ pub enum UpstreamError {
     },
 }
 
-/// Whose fault an error is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// Whoever made the request: made the same way again, it fails again.
-    Client,
-    /// The server, or what runs it.
-    Upstream,
-    /// Mainstay, or what it was told about the server.
-    Ours,
-}
-
-impl UpstreamError {
-    /// Whose fault it is.
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::Connect { source: SendError::BadHeader(_), .. } => Fault::Ours,
-            // These codes are what JSON-RPC has for a request that makes no sense to the server.
-            Self::TooLarge { .. } | Self::Rpc { code: -32602..=-32600, .. } => Fault::Client,
-            Self::Closed { .. }
-            | Self::Rpc { .. }
-            | Self::Unavailable(_)
-            | Self::Protocol(_)
-            | Self::Http { .. }
-            | Self::SessionLost { .. }
-            | Self::Connect { .. } => Fault::Upstream,
-        }
-    }
-
-    /// Whether the same request may be made again whatever it does: true only if the server has
-    /// certainly not looked at it, and another attempt may fare better.
-    pub fn retry_is_safe(&self) -> bool {
-        match self {
-            Self::Closed { sent, .. } => !sent,
-            Self::SessionLost { .. } | Self::Connect { .. } | Self::Unavailable(_) => true,
-            Self::Rpc { .. } | Self::Protocol(_) | Self::TooLarge { .. } | Self::Http { .. } => {
-                false
-            }
-        }
-    }
-}
-
 /// The beginning of a text of the server, at most 300 characters, fit for a message. A page for
 /// browsers says nothing in so few.
 pub(crate) fn excerpt(text: &[u8]) -> String {
@@ -171,22 +130,18 @@ mod tests {
         );
     }
 
-    fn check(error: &UpstreamError, fault: Fault, retry_is_safe: bool, text: &str) {
-        assert_eq!((error.fault(), error.retry_is_safe()), (fault, retry_is_safe), "{error}");
+    fn check(error: &UpstreamError, text: &str) {
         assert_eq!(error.to_string(), text);
     }
 
     #[test]
-    fn an_error_says_whose_fault_it_is_and_whether_a_retry_is_safe() {
+    fn an_error_says_what_went_wrong() {
         let method = || "ping".to_owned();
         let closed = |sent| UpstreamError::Closed { method: method(), sent };
-        let up = Fault::Upstream;
-        check(&closed(true), up, false, "the server went away before it answered `ping`");
-        check(&closed(false), up, true, "the server went away before `ping` was sent");
+        check(&closed(true), "the server went away before it answered `ping`");
+        check(&closed(false), "the server went away before `ping` was sent");
         check(
             &UpstreamError::SessionLost { method: method() },
-            up,
-            true,
             "the server no longer knows the session in which `ping` was sent",
         );
         check(
@@ -197,24 +152,16 @@ mod tests {
                     source: std::io::ErrorKind::ConnectionRefused.into(),
                 },
             },
-            up,
-            true,
             "`ping` cannot be sent: cannot connect to 127.0.0.1:80 or [::1]:80: connection refused",
         );
         check(
             &UpstreamError::TooLarge { method: method(), bytes: 1 },
-            Fault::Client,
-            false,
             "`ping` is too large: 1 bytes, at most 16777216 fit on a line",
         );
-        check(&UpstreamError::Protocol("odd".to_owned()), up, false, "odd");
-        for (code, fault) in
-            [(-32603, up), (-32602, Fault::Client), (-32600, Fault::Client), (-32599, up), (1, up)]
-        {
-            let message = "no".to_owned();
-            let error = UpstreamError::Rpc { method: method(), code, message, data: None };
-            let text = format!("the server answered `ping` with error {code}: no");
-            check(&error, fault, false, &text);
-        }
+        check(&UpstreamError::Protocol("odd".to_owned()), "odd");
+        let code = -32602;
+        let message = "no".to_owned();
+        let error = UpstreamError::Rpc { method: method(), code, message, data: None };
+        check(&error, "the server answered `ping` with error -32602: no");
     }
 }

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{mpsc, watch};
 
+pub use self::error::UpstreamError;
 pub(crate) use self::error::excerpt;
-pub use self::error::{Fault, UpstreamError};
 pub use self::hello::{Hello, Identity};
 pub(crate) use self::hello::{params, plain_params};
 use crate::client::{SendError, Target};

@@ -6,14 +6,15 @@ use mainstay_core::{Status, human_duration};
 
 use crate::context::{Context, now};
 use crate::error::CliError;
-use crate::text::{Cell, ago, due, since, table};
+use crate::text::{Cell, Fit, ago, due, since, table};
 use crate::ui::paint;
 
 const HEAD: [&str; 8] =
     ["NAME", "STATUS", "RESTARTS", "UPTIME", "ENGINE", "TRANSPORT", "SESSIONS", "URL"];
 
-/// What a narrow terminal does not get, the least useful first.
-const DISPENSABLE: [&str; 3] = ["TRANSPORT", "SESSIONS", "ENGINE"];
+/// What a narrow terminal does not get, the least useful first; the URL is only of use in full.
+const FIT: Fit<'static> =
+    Fit { dispensable: &["TRANSPORT", "SESSIONS", "ENGINE"], essential: Some("URL") };
 
 /// List servers
 ///
@@ -50,7 +51,7 @@ fn page(servers: &[ServerInfo], all: bool, now: Timestamp, width: Option<usize>)
         .filter(|server| all || !hidden(server))
         .map(|server| row(server, now))
         .collect();
-    if rows.is_empty() { String::new() } else { table(&HEAD, rows, &DISPENSABLE, width) }
+    if rows.is_empty() { String::new() } else { table(&HEAD, rows, &FIT, width) }
 }
 
 fn row(server: &ServerInfo, now: Timestamp) -> Vec<Cell> {
@@ -167,6 +168,8 @@ pub(crate) mod tests {
         loops  restarting in 20 s  0             -          -
         web    error               0             -          http://127.0.0.1:8080/mcp
         ");
+        let narrow = show_within(false, Some(64));
+        assert!(narrow.contains("  http://127.0.0.1:8080/mcp"), "{narrow}");
         assert!(show(true).contains("\nold "));
         assert_eq!(hint(&servers, false).unwrap(), "1 stopped server not shown: mainstay ls -a");
         assert_eq!(hint(&servers, true), None);

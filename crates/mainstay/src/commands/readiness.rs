@@ -156,7 +156,7 @@ fn not_up(server: &ServerInfo) -> String {
         Some(then) if then.starts_with("restart ") => format!(", {then}"),
         Some(_) | None => " and is being restarted".to_owned(),
     };
-    format!("{name} ended at once ({}){then}", tame(&exit.detail))
+    format!("{name} ended ({}){then}", tame(&exit.detail))
 }
 
 /// What a server that failed wrote last, if it got so far, to go on with after how it failed.
@@ -225,14 +225,14 @@ mod tests {
             });
             assert_eq!(verdict(&hot, true), Err(expected.to_owned()));
         };
-        let restarted = "hot ended at once (exited 0 after 85 ms) and is being restarted";
+        let restarted = "hot ended (exited 0 after 85 ms) and is being restarted";
         check(Status::Starting, "exited", "exited 0 after 85 ms, restarting", restarted);
         check(Status::Starting, "exited", "it has not answered `initialize` yet", restarted);
         check(
             Status::Starting,
             "exited",
             "exited 0 after 85 ms, restart 2 of 10 in 5 s",
-            "hot ended at once (exited 0 after 85 ms), restart 2 of 10 in 5 s",
+            "hot ended (exited 0 after 85 ms), restart 2 of 10 in 5 s",
         );
         check(Status::Starting, "hung", "gave no answer", "hot is not up: gave no answer");
         check(

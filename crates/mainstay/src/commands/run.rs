@@ -22,6 +22,7 @@ use crate::context::Context;
 use crate::engine_host;
 use crate::error::{CliError, Exit};
 use crate::images::ask_with_images;
+use crate::remote::Remote;
 use crate::ui::paint;
 
 /// How long a new server is watched before the prompt comes back.
@@ -29,7 +30,9 @@ const WATCH: Duration = Duration::from_secs(3);
 
 pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     let files = args.env_file.iter().map(|file| read_env_file(file)).collect::<Result<_, _>>()?;
-    let old = if args.replace { present(&args.name, ctx).await? } else { None };
+    let present = if args.replace || args.reset { present(&args, ctx).await? } else { None };
+    let is_new = present.is_none();
+    let old = present.filter(|_| args.replace);
     let mut spec = spec_from(&args, &ctx.caller, files, old.as_ref())?;
     if args.container.image.is_some() {
         engine_host::settle_again(&mut spec, &ctx.caller, &Disk)?;
@@ -69,14 +72,19 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
             ctx.ui.say(format!("{} {warning}", paint::odd("warning:")));
         }
     }
-    let (server, settled) = if args.wait || ctx.ui.has_terminal() {
-        let wait = Wait { name: &name, since: None, through_absence: args.wait };
-        match wait.finish(ctx).await? {
-            Waited::Settled(server) => (*server, true),
-            Waited::Interrupted => return Err(readiness::interrupted(&name, ctx)),
+    let done = match (unchanged, is_new) {
+        (true, _) => "unchanged",
+        (false, true) => "added",
+        (false, false) => "changed",
+    };
+    let (server, settled) = match first_moments(&args, accepted, ctx).await {
+        Err(error) if error.exit() == Exit::Unreachable => return Err(left(&name, done, ctx)),
+        Ok(Some((server, _))) if is_stopped(&server) && is_stopped_by_user(ctx) => {
+            return Err(left(&name, done, ctx));
         }
-    } else {
-        watch(&name, accepted, ctx).await?
+        Ok(Some(seen)) => seen,
+        Ok(None) => return Err(readiness::interrupted(&name, ctx)),
+        Err(error) => return Err(error),
     };
     let verdict = readiness::verdict(&server, settled);
     let described = Described { server, clients: reports, unchanged };
@@ -86,7 +94,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
     match verdict {
         Ok(_) if args.json => Ok(()),
         Ok(text) if described.server.status == Status::Waiting => {
-            ctx.ui.print(format!("added; {text}"))
+            ctx.ui.print(format!("{done}; {text}"))
         }
         Ok(text) => {
             ctx.ui.print(text)?;
@@ -122,13 +130,53 @@ fn quoted_command(spec: &ServerSpec, exists: impl Fn(&Path) -> bool) -> Option<C
     })
 }
 
-/// The server of that name, if there is one.
-async fn present(name: &ServerName, ctx: &Context) -> Result<Option<ServerSpec>, CliError> {
-    match ctx.described(Some(name)).await {
-        Ok(specs) => Ok(specs.into_iter().next()),
-        Err(error) if error.exit() == Exit::NoSuchServer => Ok(None),
-        Err(error) => Err(error),
+/// The server that is to be replaced. That there is none is an error only if nothing else to run is given.
+async fn present(args: &Args, ctx: &mut Context) -> Result<Option<ServerSpec>, CliError> {
+    let absent = match ctx.described(Some(&args.name)).await {
+        Ok(specs) => return Ok(specs.into_iter().next()),
+        Err(error) if error.exit() == Exit::NoSuchServer => error,
+        Err(error) => return Err(error),
+    };
+    if args.replace && names_nothing(args) {
+        return Err(absent);
     }
+    if let Some(line) = other_name(&args.name, &absent).filter(|_| !args.json) {
+        ctx.ui.say(line);
+    }
+    Ok(None)
+}
+
+/// Whether the arguments only change settings of a server.
+fn names_nothing(args: &Args) -> bool {
+    args.command.is_empty() && args.container.image.is_none() && args.remote.url.is_none()
+}
+
+/// The hint for a name that is like that of another server.
+fn other_name(name: &ServerName, absent: &CliError) -> Option<String> {
+    let advice = absent.advice()?;
+    let meant = advice.split_inclusive('?').next()?;
+    meant
+        .starts_with("did you mean")
+        .then(|| format!("there was no server `{name}` to replace, so it is added; {meant}"))
+}
+
+/// The error for a server of which nothing more is heard, because the daemon has ended.
+fn left(name: &ServerName, done: &str, ctx: &Context) -> CliError {
+    let (what, help) = if is_stopped_by_user(ctx) {
+        ("Mainstay was stopped", "`mainstay daemon start` starts it".to_owned())
+    } else {
+        ("the daemon ended", format!("see `mainstay status {name}`"))
+    };
+    let was = if done == "unchanged" { "is" } else { "was" };
+    CliError::failed(format!("{name} {was} {done}, but {what} before it was ready"), help)
+}
+
+fn is_stopped(server: &ServerInfo) -> bool {
+    matches!(server.status, Status::Stopping | Status::Stopped)
+}
+
+fn is_stopped_by_user(ctx: &Context) -> bool {
+    Remote::of(ctx).is_ok_and(|remote| remote.is_stopped_by_user())
 }
 
 /// What a replacement changed.
@@ -152,7 +200,23 @@ fn caveat(server: &ServerInfo, on_stop: OnStop) -> Option<String> {
     }
 }
 
-/// Looks at the first moments of the server, and tells whether they have decided anything.
+/// Looks at the first moments of the server, and tells whether they have decided anything. None if the user pressed
+/// Ctrl-C.
+async fn first_moments(
+    args: &Args,
+    accepted: ServerInfo,
+    ctx: &mut Context,
+) -> Result<Option<(ServerInfo, bool)>, CliError> {
+    if !args.wait && !ctx.ui.has_terminal() {
+        return watch(&args.name, accepted, ctx).await.map(Some);
+    }
+    let wait = Wait { name: &args.name, since: None, through_absence: args.wait };
+    Ok(match wait.finish(ctx).await? {
+        Waited::Settled(server) => Some((*server, true)),
+        Waited::Interrupted => None,
+    })
+}
+
 async fn watch(
     name: &ServerName,
     accepted: ServerInfo,

@@ -6,7 +6,7 @@ use mainstay_core::ServerName;
 
 use crate::context::Context;
 use crate::error::CliError;
-use crate::text::{Cell, table};
+use crate::text::{Cell, Fit, table};
 use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
@@ -113,7 +113,8 @@ fn page(tokens: &[TokenInfo], zone: &Zone, width: Option<usize>) -> String {
             Cell::new(zone.date_and_clock(token.created_at)),
         ]
     };
-    table(&["NAME", "SERVER", "CREATED"], tokens.iter().map(row).collect(), &[], width)
+    let fit = Fit { dispensable: &[], essential: None };
+    table(&["NAME", "SERVER", "CREATED"], tokens.iter().map(row).collect(), &fit, width)
 }
 
 #[cfg(test)]

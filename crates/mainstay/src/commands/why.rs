@@ -58,7 +58,7 @@ fn page(report: &WhyReport, when: &When, width: Option<usize>) -> String {
     let width = width.map(|width| width.saturating_sub(INDENT.len()));
     let server = &report.server;
     let sections = [
-        ("What happened", timeline(&report.events, when, width)),
+        ("What happened", what_happened(report, when, width)),
         (
             "Last end",
             server.last_exit.as_ref().map(|exit| last_end(exit, when)).unwrap_or_default(),
@@ -101,6 +101,21 @@ fn verdict(server: &ServerInfo) -> String {
         Some(reason) => format!("{line}: {reason}"),
         None => line,
     }
+}
+
+/// The timeline of the present server. What happened to an earlier one of its name is left out.
+fn what_happened(report: &WhyReport, when: &When, width: Option<usize>) -> String {
+    let WhyReport { server, events, .. } = report;
+    let removal = events.iter().rposition(|event| event.event == "removed");
+    let Some(removal) = removal.filter(|_| server.status != Status::Removing) else {
+        return timeline(events, when, width);
+    };
+    let ago = ago(events[removal].at, when.now);
+    format!(
+        "an earlier server of this name was removed {ago}; see `mainstay events {}`\n{}",
+        server.name,
+        timeline(&events[removal + 1..], when, width)
+    )
 }
 
 fn timeline(events: &[EventRecord], when: &When, width: Option<usize>) -> String {

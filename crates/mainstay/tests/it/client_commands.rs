@@ -97,10 +97,10 @@ fn whoever_runs_a_server_is_told_which_clients_have_it() {
         status.lines().find(|line| line.starts_with("clients:")).map(str::to_owned)
     };
     assert_eq!(clients(), None);
-    assert_eq!(run(&["--no-clients"]), "changed: clients.only\n");
+    assert_eq!(run(&["--no-clients"]), "changed: clients\n");
     assert_eq!(clients().as_deref(), Some("clients:    none (--no-clients)"));
     assert_snapshot!(run(&["--client", "cursor"]), @"
-    changed: clients.only
+    changed: clients
     added `time` to Cursor (~/.cursor/mcp.json)
     ");
     let json = env.json(["run", "web", "--client", "cursor", "--json", "--", &fixture]);

@@ -220,6 +220,41 @@ fn after_a_reboot_all_is_as_it_was_wanted() {
 }
 
 #[test]
+fn after_a_reboot_the_last_end_is_that_of_the_machine() {
+    for run_dir_survives in [true, false] {
+        let env = TestEnv::new();
+        kill(pid_of(&env.run_server("time", &[], &[&fixture()])), Signal::KILL);
+        assert_eq!(env.once_running("time", 2)["last_exit"]["cause"], "exited");
+        env.kill_mainstay();
+        for pid in env.processes() {
+            kill(pid, Signal::KILL);
+        }
+        until("everything is dead", || env.processes().is_empty().then_some(()));
+        if !run_dir_survives {
+            fs::remove_dir_all(env.mainstay_home().join("run")).unwrap();
+        }
+        let events =
+            rusqlite::Connection::open(env.mainstay_home().join("state/events.db")).unwrap();
+        let noted = "UPDATE progress SET content = json_set(content, '$.boot', 'the one before')";
+        assert_eq!(events.execute(noted, []).unwrap(), 1);
+        drop(events);
+
+        let server = env.once_running("time", 3);
+        assert_eq!(server["last_exit"]["cause"], "machine-restarted", "{server}");
+        assert_eq!(server["last_exit"]["detail"], "the machine restarted");
+        let ended = env.events_called("time", "ended");
+        assert_eq!(ended.last().unwrap()["cause"], "machine-restarted", "{ended:?}");
+        let why = env.ok(["why", "time"]);
+        assert!(why.contains("the machine restarted"), "{why}");
+        // It stays so for the daemons after it, and is reported once.
+        env.kill_mainstay();
+        let server = env.once("time", "is back", |server| server["status"] == "running");
+        assert_eq!(server["last_exit"]["cause"], "machine-restarted", "{server}");
+        assert_eq!(env.events_called("time", "ended").len(), ended.len());
+    }
+}
+
+#[test]
 fn a_killed_shim_takes_its_server_along() {
     let env = TestEnv::new();
     let pid_file = env.work().join("orphan");

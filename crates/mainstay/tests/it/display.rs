@@ -85,7 +85,10 @@ fn why_has_a_line_per_run_and_names_a_variable_that_is_not_set() {
     let script = "echo 'KeyError: API_KEY' >&2; exit 1";
     let options = ["--restart-max", "2", "--restart-initial", "1ms"];
     env.run_failing("time", &options, &["/bin/sh", "-c", script]);
-    let why = env.ok(["why", "time"]);
+    let why = until("all three runs have ended", || {
+        let why = env.ok(["why", "time"]);
+        why.contains("run 3  ").then_some(why)
+    });
     for run in ["run 1  ", "run 2  ", "run 3  "] {
         assert_eq!(why.matches(run).count(), 1, "{why}");
     }

@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// No test waits longer for anything.
-const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 /// How often a test looks whether what it waits for has come.
 const STEP: Duration = Duration::from_millis(20);

@@ -91,7 +91,7 @@ fn the_help_of_run() {
           --env-file <FILE>        Give it the variables of a file of KEY=VALUE lines
           --cwd <DIR>              Where it runs [default: the current directory]
           --replace                Change a server of that name: what is not given stays as it is, the
-                                   command included
+                                   command included, and `--isolate=false` turns a switch off
           --wait                   Wait until it is ready or has failed once, as on a terminal
           --json                   Print JSON
       -h, --help                   Print help (see more with '--help')
@@ -107,14 +107,15 @@ fn the_help_of_run() {
                                        environment
 
     Clients:
-          --client <ID>  Register it with this client only (repeatable) [default: with those of
-                         `mainstay client add`]
-          --hold <TIME>  How long a request may wait while it is down; 0s for not at all [default: 45s]
-          --isolate      Give each session a process of its own, with stdio
+          --client <ID>       Register it with this client only (repeatable) [default: with those of
+                              `mainstay client add`]
+          --hold <TIME>       How long a request may wait while it is down; 0s for not at all [default:
+                              45s]
+          --isolate[=<BOOL>]  Give each session a process of its own, with stdio
 
     Restarts:
-          --restart-max <N>  Restarts in a row before it is given up [default: 10]
-          --no-restart       Never start it again
+          --restart-max <N>      Restarts in a row before it is given up [default: 10]
+          --no-restart[=<BOOL>]  Never start it again
     ");
     let all = TestEnv::new().run(["run", "--help"]).stdout;
     for rare in ["--reset", "--memory", "--isolate-idle", "--stable-after", "--header <"] {

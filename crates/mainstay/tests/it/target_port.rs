@@ -58,7 +58,9 @@ fn of_two_servers_that_start_at_one_port_the_second_says_what_to_do() {
     let prod = env.once_running("prod", 1);
     let down = env.once("staging", "refused", |server| server["status"] == "error");
     assert_eq!(down["last_exit"]["cause"], "cannot-start", "{down}");
-    let expected = format!("port {port} is already in use by the server `prod`");
+    // When it was refused, nothing listened there yet.
+    let expected =
+        format!("port {port} is also the --target-port of the server `prod`, which is running");
     assert!(down["reason"].as_str().unwrap().contains(&expected), "{down}");
     assert!(env.run(["call", "staging", "pid", "{}"]).code != 0);
     assert_eq!(env.call("prod", "pid", "{}"), prod["pid"].to_string());

@@ -46,7 +46,7 @@ fn the_first_failure_ends_a_wait_with_the_servers_last_lines() {
     let script = "echo \"No module named 'x'\" >&2; exit 3";
     let slow = ["--restart-initial", "1h", "--restart-cap", "1h"];
     let failed = env.run_failing("bad", &slow, &["sh", "-c", script]);
-    assert!(failed.stderr.contains("error: bad ended at once (exited 3 after "), "{failed}");
+    assert!(failed.stderr.contains("error: bad ended (exited 3 after "), "{failed}");
     assert!(failed.stderr.contains("its last words:\n  No module named 'x'\n"), "{failed}");
     assert!(failed.stderr.contains("Mainstay keeps it and tries again"), "{failed}");
     assert_eq!(failed.stdout, "");
@@ -121,7 +121,7 @@ fn start_and_restart_come_back_when_the_server_is_ready_or_has_failed() {
     for command in ["start", "restart"] {
         let failed = env.run([command, "time"]);
         assert_eq!((failed.code, &*failed.stdout), (1, ""), "{failed}");
-        assert!(failed.stderr.contains("error: time ended at once (exited 3 after "), "{failed}");
+        assert!(failed.stderr.contains("error: time ended (exited 3 after "), "{failed}");
         assert!(failed.stderr.contains("its last words:\n  no licence\n"), "{failed}");
         assert!(failed.stderr.ends_with("help: see `mainstay why time`\n"), "{failed}");
     }
@@ -155,4 +155,76 @@ fn on_a_terminal_run_shows_the_last_line_and_waits() {
     let shown = env.on_terminal(&["run", "time", "--", "sh", "-c", &script]);
     assert!(shown.contains("starting time: loading the model"), "{shown:?}");
     assert!(shown.contains("(pid "), "it is ready: {shown:?}");
+}
+
+#[test]
+fn a_server_that_is_changed_is_not_said_to_be_added() {
+    let env = TestEnv::new();
+    let url = format!("http://127.0.0.1:{}/mcp", free_port());
+    env.ok(["run", "far", "--url", &url]);
+    let output = env.run(["run", "far", "--replace", "--url", &format!("{url}/2")]);
+    assert!(output.stdout.starts_with("changed; far is not reachable yet: "), "{output}");
+}
+
+#[test]
+fn a_misspelled_name_to_replace_is_told() {
+    let env = TestEnv::new();
+    env.run_server("time", &[], &[&fixture()]);
+    assert_snapshot!(env.run(["run", "tiem", "--replace", "--hold", "9s"]), @"
+    exit: 3
+    --- stderr
+    error: there is no server `tiem`
+    help: did you mean `time`? `mainstay ls -a` shows all servers
+    ");
+    let added = env.run(["run", "tiem", "--replace", "--wait", "--", &fixture()]);
+    assert_eq!(added.code, 0, "{added}");
+    let hint = "there was no server `tiem` to replace, so it is added; did you mean `time`?";
+    assert!(added.stderr.contains(hint), "{added}");
+    let added = env.run(["run", "other", "--replace", "--wait", "--", &fixture()]);
+    assert!(added.code == 0 && !added.stderr.contains("to replace"), "{added}");
+}
+
+#[test]
+fn a_run_that_a_stop_overtakes_says_that_the_server_was_added() {
+    let env = TestEnv::new();
+    let mut command = env.command(["run", "time", "--wait", "--", &fixture(), "--never-answer"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    env.once("time", "was started", |server| server["pid"].is_u64());
+    env.ok(["daemon", "stop"]);
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("error: time was added, but Mainstay was stopped before it was ready"),
+        "{told}"
+    );
+    assert!(told.contains("`mainstay daemon start` starts it"), "{told}");
+    env.ok(["daemon", "start"]);
+    assert_eq!(env.server("time")["status"], "starting");
+}
+
+#[test]
+fn a_start_waits_for_a_server_that_is_restarting() {
+    let env = TestEnv::new();
+    let script = format!("test -e go || exit 3; exec {}", fixture());
+    let soon = ["--restart-initial", "2s", "--restart-cap", "2s"];
+    env.run_failing("time", &soon, &["sh", "-c", &script]);
+    env.once("time", "waits", |server| server["next_restart_at"].is_string());
+    env.write("go", "");
+    let started = env.run(["start", "time"]);
+    assert_eq!(started.code, 0, "{started}");
+    assert_eq!(started.stdout, format!("time is running (pid {})\n", env.server("time")["pid"]));
+}
+
+#[test]
+fn why_begins_with_the_present_server_of_that_name() {
+    let env = TestEnv::new();
+    kill(crate::env::pid_of(&env.run_server("time", &[], &[&fixture()])), Signal::KILL);
+    env.once_running("time", 2);
+    env.ok(["rm", "time"]);
+    env.run_server("time", &[], &[&fixture()]);
+    let why = env.ok(["why", "time"]);
+    assert!(!why.contains("SIGKILL"), "{why}");
+    let part = "an earlier server of this name was removed";
+    assert!(why.contains(part) && why.contains("`mainstay events time`"), "{why}");
 }

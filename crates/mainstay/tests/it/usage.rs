@@ -304,7 +304,7 @@ fn clients_and_none() {
     assert_snapshot!(run("run time --no-clients --client zed -- serve"), @"
     exit: 2
     --- stderr
-    error: the argument '--no-clients' cannot be used with '--client <ID>'
+    error: the argument '--no-clients[=<BOOL>]' cannot be used with '--client <ID>'
 
     Usage: mainstay run [OPTIONS] <NAME> -- <COMMAND>...
            mainstay run [OPTIONS] <NAME> --image <IMAGE> [-- <ARG>...]

@@ -3,10 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::budget::Jitter;
 use super::super::{Action, Event, Found, Note, Past, Unit};
 use super::world::{origin, secs};
-use crate::{Cause, Exit, RestartPolicy, RunId, Status, Wanted};
+use crate::{Cause, Exit, Jitter, RestartPolicy, RunId, Status, Wanted};
 
 /// How the engine behaves from now on.
 #[derive(Debug, Clone, Copy)]

@@ -133,6 +133,30 @@ fn a_stop_that_was_respected_is_respected_by_the_next_daemon() {
 }
 
 #[test]
+fn a_restart_of_the_machine_ends_the_run_whose_end_nobody_saw() {
+    let mut w = world();
+    assert_eq!(Unit::new(RestartPolicy::default(), 7).past().unfinished_run(), None);
+    w.crashes();
+    w.comes_up();
+    let past = w.unit.past();
+    assert_eq!(past.last_end.as_ref().map(|end| end.run), Some(RunId::new(1)));
+    assert_eq!(past.unfinished_run(), Some(RunId::new(2)));
+    let (failures, past) = (past.failures, past.after_reboot(w.now));
+    let end = past.last_end.clone().unwrap();
+    assert_eq!(
+        (end.run, end.cause.after(end.ran_for)),
+        (RunId::new(2), "the machine restarted".to_owned())
+    );
+    assert_eq!((past.unfinished_run(), past.failures), (None, failures));
+    w.unit = Unit::resume(w.now, RestartPolicy::default(), 7, Wanted::On, None, past);
+    assert_eq!(w.tell(Event::Tick), start(3), "it is neither charged nor waited for");
+
+    w.crashes();
+    let past = w.unit.past();
+    assert_eq!(past.clone().after_reboot(w.now), past, "that end was seen");
+}
+
+#[test]
 fn what_is_not_wanted_waits_for_nothing() {
     let mut w = world();
     w.crashes();

@@ -33,20 +33,24 @@ fn a_word() -> impl Strategy<Value = ToHolder> {
         Just(ToHolder::Pulse),
         prop::collection::vec(a_place(), 0..20).prop_map(ToHolder::Connections),
         responses().prop_map(ToHolder::Responses),
+        Just(ToHolder::ShareMemory),
+        (any::<u32>(), a_place()).prop_map(|(slot, place)| ToHolder::Store { slot, place }),
+        any::<u32>().prop_map(|slot| ToHolder::Forget { slot }),
     ]
 }
 
 fn responses() -> impl Strategy<Value = Vec<Unfinished>> {
     let response = (a_place(), any::<Vec<u8>>());
-    let unfinished = response.prop_map(|(place, response)| Unfinished { place, response });
+    let unfinished = response.prop_map(|(place, state)| Unfinished { place, state });
     prop::collection::vec(unfinished, 0..5)
 }
 
 fn an_order() -> impl Strategy<Value = ToDaemon> {
     let text = || prop::option::of(".{0,40}");
     prop_oneof![
-        (any::<(u32, u32, bool, u32)>(), text(), text(), prop::option::of(1..1_000_000_u64))
-            .prop_map(|((version, holder_pid, standby, listeners), failed, words, every)| {
+        (any::<(u32, u32, bool, u32, u32)>(), text(), text(), prop::option::of(1..1_000_000_u64))
+            .prop_map(|(numbers, failed, words, every)| {
+                let (version, holder_pid, standby, listeners, interrupted) = numbers;
                 ToDaemon::Welcome {
                     version,
                     holder_pid,
@@ -55,6 +59,7 @@ fn an_order() -> impl Strategy<Value = ToDaemon> {
                     last_words: words,
                     watchdog: every.map(Duration::from_micros),
                     listeners,
+                    interrupted,
                 }
             }),
         prop::collection::vec(a_place(), 0..20).prop_map(ToDaemon::Listeners),
@@ -71,6 +76,7 @@ fn an_order() -> impl Strategy<Value = ToDaemon> {
         Just(ToDaemon::GiveWay),
         prop::collection::vec(a_place(), 0..20).prop_map(ToDaemon::Connections),
         responses().prop_map(ToDaemon::Responses),
+        responses().prop_map(ToDaemon::Interrupted),
     ]
 }
 

@@ -72,7 +72,6 @@ impl Run {
             ToShim::Watch => self.conns[index].raise(Interest::Watching),
             ToShim::Write { id, line } => self.write(index, id, &line),
             ToShim::Consumed { offset } => self.consume(index, offset),
-            ToShim::CloseStdin => self.server.stdin.close_when_flushed(),
             ToShim::End { grace_ms } => self.end(now, Duration::from_millis(grace_ms.into())),
             ToShim::Kill => self.end(now, Duration::ZERO),
             ToShim::Log { text } => self.server.log.write_lines(&text),

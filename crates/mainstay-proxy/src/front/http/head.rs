@@ -63,36 +63,14 @@ impl Accept {
     }
 }
 
-/// Whether the head of a response is sent before there is an answer.
+/// Whether JSON whose length is not known is to end with its connection.
 ///
-/// Both Python SDKs, which `httpx` names to us, tear the whole client down when a connection is cut before the head,
-/// as it is when the daemon is killed. Others lose one call, and are better off with plain JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EarlyHead {
-    No,
-    /// Version 1 resumes an event stream that is cut.
-    Events,
-    /// Version 2 refuses events above 1 MiB, so it always gets JSON. It survives the cut of a body only if the body ends
-    /// with its connection: then it fails to parse the JSON, and only that call fails. A cut chunked body tears it down.
-    JsonUntilClose,
-}
-
-impl EarlyHead {
-    pub(super) fn of(
-        headers: &HeaderMap,
-        accept: Accept,
-        version: Option<ProtocolVersion>,
-    ) -> Self {
-        let agent = headers.get(USER_AGENT).map_or(&b""[..], HeaderValue::as_bytes);
-        if agent.starts_with(b"python-httpx2/") && accept.json {
-            Self::JsonUntilClose
-        // Clients of earlier versions have no id to come back with before the first message.
-        } else if agent.starts_with(b"python-httpx") && accept.events && has_priming(version) {
-            Self::Events
-        } else {
-            Self::No
-        }
-    }
+/// Version 2 of the Python SDK, which `httpx2` names to us, refuses events above 1 MiB, so it always gets JSON. If the
+/// connection is lost in a chunked body, it tears the whole client down; if the body ends with the connection, it fails
+/// to parse the JSON, and only that call fails.
+pub(super) fn is_json_until_close(headers: &HeaderMap, accept: Accept) -> bool {
+    let agent = headers.get(USER_AGENT).map_or(&b""[..], HeaderValue::as_bytes);
+    accept.json && agent.starts_with(b"python-httpx2/")
 }
 
 /// Whether streams begin with an event that has an id and no data, for clients of this version.
@@ -200,29 +178,19 @@ mod tests {
     }
 
     #[test]
-    fn python_clients_get_an_early_head_in_the_form_that_they_survive() {
-        use EarlyHead::{Events, JsonUntilClose, No};
-        let (new, old) = (ProtocolVersion::V2025_11_25, ProtocolVersion::V2025_06_18);
-        let both = Accept { json: true, events: true };
-        let [json, events] = [(true, false), (false, true)];
-        let [json, events] = [json, events].map(|(json, events)| Accept { json, events });
-        for (agent, accept, version, expected) in [
-            ("python-httpx/0.28.1", both, Some(new), Events),
-            ("python-httpx/0.28.1", json, Some(new), No),
-            ("python-httpx/0.28.1", both, Some(old), No),
-            ("python-httpx/0.28.1", both, None, No),
-            ("python-httpx2/2.16.0", both, Some(new), JsonUntilClose),
-            ("python-httpx2/2.16.0", both, Some(old), JsonUntilClose),
-            ("python-httpx2/2.16.0", json, Some(new), JsonUntilClose),
-            ("python-httpx2/2.16.0", events, Some(new), Events),
-            ("node", both, Some(new), No),
-            ("Mozilla/5.0 python-httpx", both, Some(new), No),
+    fn python_clients_of_version_2_get_json_that_ends_with_its_connection() {
+        let [both, events] = [true, false].map(|json| Accept { json, events: true });
+        for (agent, accept, expected) in [
+            ("python-httpx2/2.16.0", both, true),
+            ("python-httpx2/2.16.0", events, false),
+            ("python-httpx/0.28.1", both, false),
+            ("node", both, false),
+            ("Mozilla/5.0 python-httpx2/2.16.0", both, false),
         ] {
             let headers = HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static(agent))]);
-            let head = EarlyHead::of(&headers, accept, version);
-            assert_eq!(head, expected, "{agent} {accept:?} {version:?}");
+            assert_eq!(is_json_until_close(&headers, accept), expected, "{agent} {accept:?}");
         }
-        assert_eq!(EarlyHead::of(&HeaderMap::new(), both, Some(new)), No);
+        assert!(!is_json_until_close(&HeaderMap::new(), both));
     }
 
     #[test]

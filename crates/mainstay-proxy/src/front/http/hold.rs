@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use super::Front;
 use super::body::{Body, Source};
 use super::get::opening;
-use super::head::{EarlyHead, SESSION_ID, header};
+use super::head::{SESSION_ID, header};
 use super::post::Asked;
 use super::reply;
 use crate::front::kept::{DURABLE, Kept, RESUME};
@@ -38,8 +38,8 @@ pub(super) fn commit<C: Core>(
     run: Run,
     due: Instant,
 ) -> Response<Body> {
-    let Asked { session, id, accept, version, early_head, opening: begun } = asked;
-    let until_close = early_head == EarlyHead::JsonUntilClose;
+    let Asked { session, id, accept, version, is_json_until_close: until_close, opening: begun } =
+        asked;
     let is_events = accept.events && !until_close;
     let session_id = begun.as_ref().map(|_| header(session.id()));
     let request = run.request().cloned();

@@ -4,14 +4,19 @@
 //! because one plain write costs less than a vectored one.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 
+use super::store::{ConnectionStore, MAX_DATA};
 use super::way_in::WayIn;
 
 /// Up to so many bytes are put together.
@@ -21,11 +26,37 @@ const SHORT: usize = 1024;
 pub(super) struct Io<T> {
     inner: TokioIo<T>,
     way: Arc<WayIn>,
+    store: Option<Arc<dyn ConnectionStore>>,
+    /// What an earlier daemon has read of a request.
+    reread: Bytes,
+}
+
+/// A connection that may be a socket.
+pub(super) trait MaybeSocket {
+    fn socket(&self) -> Option<BorrowedFd<'_>>;
+}
+
+impl MaybeSocket for TcpStream {
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
+    }
+}
+
+#[cfg(test)]
+impl MaybeSocket for tokio::io::DuplexStream {
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 impl<T> Io<T> {
-    pub(super) fn new(connection: T, way: Arc<WayIn>) -> Self {
-        Self { inner: TokioIo::new(connection), way }
+    pub(super) fn new(
+        connection: T,
+        way: Arc<WayIn>,
+        store: Option<Arc<dyn ConnectionStore>>,
+        reread: Bytes,
+    ) -> Self {
+        Self { inner: TokioIo::new(connection), way, store, reread }
     }
 
     pub(super) fn into_inner(self) -> T {
@@ -33,21 +64,64 @@ impl<T> Io<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> Read for Io<T> {
+impl<T: AsyncRead + MaybeSocket + Unpin> Read for Io<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buf: ReadBufCursor<'_>,
+        mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         if !self.way.may_read() {
             // Whoever closes the door wakes the connection.
             return Poll::Pending;
+        }
+        if !self.reread.is_empty() {
+            let len = self.reread.len().min(buf.remaining());
+            buf.put_slice(&self.reread.split_to(len));
+            self.way.read();
+            return Poll::Ready(Ok(()));
+        }
+        if self.store.is_some() && !self.way.is_read_further() {
+            return self.poll_read_recorded(cx, buf);
         }
         let read = Pin::new(&mut self.inner).poll_read(cx, buf);
         if read.is_ready() {
             self.way.read();
         }
         read
+    }
+}
+
+impl<T: AsyncRead + MaybeSocket + Unpin> Io<T> {
+    /// Reads what may be the start of the next request, and records it.
+    fn poll_read_recorded(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let room = self.way.before_read();
+        let mut bytes = [MaybeUninit::uninit(); MAX_DATA];
+        let len = room.unwrap_or(MAX_DATA).min(buf.remaining());
+        let mut bytes = ReadBuf::uninit(&mut bytes[..len]);
+        let connection = Pin::new(self.inner.inner_mut());
+        let Poll::Ready(read) = connection.poll_read(cx, &mut bytes) else {
+            self.way.nothing_read();
+            return Poll::Pending;
+        };
+        // First, because a kill before it loses what was read.
+        match room {
+            Some(_) => self.way.record_read(bytes.filled()),
+            None if bytes.filled().is_empty() => {}
+            None => self.way.read_unrecorded(),
+        }
+        if let Some(store) = &self.store
+            && let Some(socket) = self.inner.inner().socket()
+            && self.way.store(&**store, socket)
+        {
+            self.way.record_read(bytes.filled());
+        }
+        self.way.read();
+        buf.put_slice(bytes.filled());
+        Poll::Ready(read)
     }
 }
 

@@ -11,6 +11,9 @@
 //! fails afterwards is told in a JSON-RPC answer within a 200, because clients end their session on
 //! most other answers.
 //!
+//! When the daemon is killed, its connections stay open ([`ConnectionStore`]), and the next one answers what was not
+//! answered ([`interrupted`]).
+//!
 //! A listener ends in one of two manners ([`Drain`]): requests may finish, because nobody will go on with
 //! them; or another daemon takes over, to which connections are passed on, at rest or in the middle of a response
 //! ([`serve()`], [`unfinished`]).
@@ -24,10 +27,12 @@ mod get;
 mod guard;
 mod head;
 mod hold;
+mod interrupted;
 mod io;
 mod post;
 mod reply;
 mod serve;
+mod store;
 mod unfinished;
 mod way_in;
 
@@ -45,6 +50,7 @@ use self::body::Body;
 use self::caller::Caller;
 use self::post::Taken;
 use self::reply::Refusal;
+use self::store::{ACCEPTED, ANSWERING, id_to_record};
 use self::way_in::WayIn;
 use super::Core;
 use crate::catch_panic::CatchPanic;
@@ -52,7 +58,8 @@ use crate::catch_panic::CatchPanic;
 pub use self::caller::{Callers, Token, Tokens, digest, token_text};
 pub use self::connections::ConnectionBudget;
 pub use self::guard::Allowed;
-pub use self::serve::{Drain, PassedOn, serve};
+pub use self::serve::{Drain, PassedOn, Pending, serve};
+pub use self::store::{ConnectionStore, IDLE, Interrupted, MAX_DATA, STREAMING, StoredConnection};
 pub use self::unfinished::UnfinishedResponse;
 
 /// How to serve.
@@ -68,6 +75,8 @@ pub struct Config {
     pub limits: Limits,
     /// Limits the connections; further ones wait in the accept queue.
     pub budget: Arc<ConnectionBudget>,
+    /// Keeps connections open when this daemon is killed.
+    pub store: Option<Arc<dyn ConnectionStore>>,
     /// Our version, told to those who ask for a path that does not exist.
     pub version: String,
 }
@@ -145,6 +154,15 @@ async fn handle<C: Core>(
     let is_last = head::is_last(&request);
     let origin = cors::origin(request.headers());
     let taken = take(front, caller, way, request).await;
+    match &taken {
+        Ok((Taken::Request(asked, _), _)) => {
+            way.record(ANSWERING, asked.id.as_deref().map_or(b"", id_to_record));
+        }
+        Ok((Taken::Done(response), _)) if response.status() == StatusCode::ACCEPTED => {
+            way.record(ACCEPTED, b"");
+        }
+        Ok((Taken::Done(_), _)) | Err(_) => way.record(STREAMING, b""),
+    }
     way.taken();
     let mut response = match taken {
         Ok((taken, headers)) => taken.respond(front, headers).await,

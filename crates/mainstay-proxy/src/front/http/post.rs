@@ -17,7 +17,7 @@ use super::Front;
 use super::body::Body;
 use super::connections::ConnectionBudget;
 use super::eviction::SWEEP;
-use super::head::{self, Accept, EarlyHead, SESSION_ID, header};
+use super::head::{self, Accept, SESSION_ID, header};
 use super::hold::{self, COMMIT};
 use super::reply::{self, Refusal};
 use super::way_in::WayIn;
@@ -92,9 +92,9 @@ pub(super) async fn take<C: Core>(
         Kind::Request => {
             let session = session().await?;
             let version = session.version();
-            let early_head = EarlyHead::of(headers, accept, version);
+            let is_json_until_close = head::is_json_until_close(headers, accept);
             let id = id_of(&message);
-            let asked = Asked { id, accept, version, early_head, opening: None, session };
+            let asked = Asked { id, accept, version, is_json_until_close, opening: None, session };
             let run = Run::new(&asked.session, message);
             Ok(Taken::Request(asked, run))
         }
@@ -133,7 +133,8 @@ pub(super) struct Asked<S: Session> {
     pub(super) id: Option<Box<str>>,
     pub(super) accept: Accept,
     pub(super) version: Option<ProtocolVersion>,
-    pub(super) early_head: EarlyHead,
+    /// See [`head::is_json_until_close`].
+    pub(super) is_json_until_close: bool,
     /// Set for `initialize`.
     pub(super) opening: Option<Opening<S>>,
 }
@@ -155,7 +156,8 @@ fn initialize<C: Core>(
     let opening = Some(Opening::new(session.clone()));
     let version = wanted_version(&message);
     let id = id_of(&message);
-    let asked = Asked { id, accept, version, early_head: EarlyHead::No, opening, session };
+    let is_json_until_close = false;
+    let asked = Asked { session, id, accept, version, is_json_until_close, opening };
     let run = Run::new(&asked.session, message);
     Ok(Taken::Request(asked, run))
 }
@@ -170,8 +172,8 @@ fn take_batch<S: Session>(session: S, accept: Accept, text: &Bytes) -> Result<Ta
         return Ok(Taken::Done(reply::empty(StatusCode::ACCEPTED)));
     }
     let run = Run::of(|out| Box::pin(batch::run(session.clone(), requests, out)));
-    let early_head = EarlyHead::No;
-    let asked = Asked { session, id: None, accept, version, early_head, opening: None };
+    let is_json_until_close = false;
+    let asked = Asked { session, id: None, accept, version, is_json_until_close, opening: None };
     Ok(Taken::Request(asked, run))
 }
 
@@ -183,9 +185,6 @@ async fn ask<C: Core>(
     headers: HeaderMap,
 ) -> Response<Body> {
     let due = Instant::now() + COMMIT;
-    if asked.early_head != EarlyHead::No {
-        return hold::commit(front, asked, run, due);
-    }
     match timeout_at(due, poll_fn(|cx| run.poll_ready(cx))).await {
         Ok(Ready::Answer(answer)) if asked.accept.json => plain(asked, answer, headers),
         Ok(Ready::End) => reply::empty(StatusCode::ACCEPTED),

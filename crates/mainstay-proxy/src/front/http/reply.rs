@@ -187,6 +187,10 @@ pub(super) fn failure(id: Option<&str>, message: &str) -> Response<Body> {
 const LOST: &str = "the connection was lost, and with it the answer to this request; \
                     its effect is unknown";
 
+/// What is told of a request that was not answered when the daemon was killed.
+pub(super) const INTERRUPTED: &str = "Mainstay was killed while it worked on this request, and was restarted; its \
+                                      effect is unknown";
+
 /// An event stream that ends at once with the failure of a request whose stream is not known any more.
 pub(super) fn lost_stream(id: &str) -> Response<Body> {
     whole(lost(id, false), EVENTS, HeaderMap::new())
@@ -213,7 +217,7 @@ pub(super) fn events(body: Body) -> Response<Body> {
     streamed(body, EVENTS)
 }
 
-fn failed(id: Option<&str>, message: &str) -> Bytes {
+pub(super) fn failed(id: Option<&str>, message: &str) -> Bytes {
     error(id, INTERNAL_ERROR, message)
 }
 

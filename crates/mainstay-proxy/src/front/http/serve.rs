@@ -3,11 +3,13 @@
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::net;
+use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -19,7 +21,9 @@ use tracing::{debug, warn};
 use super::caller::{Caller, CallerLookup};
 use super::connections::Connections;
 use super::eviction::{SWEEP, TICK};
-use super::io::Io;
+use super::interrupted;
+use super::io::{Io, MaybeSocket};
+use super::store::{IDLE, Interrupted, STREAMING, StoredConnection};
 use super::unfinished::{self, Finished, UnfinishedResponse};
 use super::way_in::WayIn;
 use super::{Config, Front, handle, reap};
@@ -44,8 +48,46 @@ pub(super) type Left<T = TcpStream> = Option<(T, Option<Box<UnfinishedResponse>>
 pub struct PassedOn {
     /// Nothing that the client has sent on it is read, apart from the request of the response.
     pub socket: net::TcpStream,
-    /// The response that is not finished; none if the connection is at rest.
-    pub response: Option<UnfinishedResponse>,
+    /// What is left to do on it.
+    pub pending: Pending,
+    stored: Option<Box<dyn StoredConnection>>,
+}
+
+impl PassedOn {
+    /// A connection that was passed on to this daemon, and the copy of it that survives this daemon, if there is one.
+    pub fn new(
+        socket: net::TcpStream,
+        pending: Pending,
+        stored: Option<Box<dyn StoredConnection>>,
+    ) -> Self {
+        if let Some(stored) = &stored {
+            let (kind, data) = pending.encode();
+            stored.record(kind, 0, 0, data);
+        }
+        Self { socket, pending, stored }
+    }
+}
+
+/// What one daemon leaves to the next one on a connection.
+#[derive(Debug)]
+pub enum Pending {
+    /// Nothing: all requests were answered.
+    Nothing,
+    /// A response that is not finished.
+    Response(UnfinishedResponse),
+    /// What the daemon was doing when it was killed.
+    Interrupted(Interrupted),
+}
+
+impl Pending {
+    /// As it is recorded for the daemon after this one.
+    pub(super) fn encode(&self) -> (u8, &[u8]) {
+        match self {
+            Self::Nothing => (IDLE, b""),
+            Self::Response(_) => (STREAMING, b""),
+            Self::Interrupted(state) => state.encode(),
+        }
+    }
 }
 
 /// How a listener ends.
@@ -75,26 +117,32 @@ pub async fn serve<C: Core>(
     let front = Arc::new(Front::new(core, config));
     let mut connections = Connections::new(&front.config.budget);
     let mut start = |connections: &mut Connections<_>, socket: TcpStream, history: History| {
+        let way = connections.way_in(front.core.door());
+        if let (History::New, Some(store)) = (&history, &front.config.store) {
+            way.store(&**store, socket.as_fd());
+        }
         let caller = callers.caller(socket.local_addr()?, socket.peer_addr()?);
         // If the peer has disconnected, another process may have reused its address: drop the connection.
         socket.peer_addr()?;
-        let way = connections.way_in(front.core.door());
         let (shared, for_task) = (Arc::clone(&front), Arc::clone(&way));
         match history {
             History::New => {
-                let serve = connection(shared, caller, for_task, socket);
+                let serve = connection(shared, caller, for_task, socket, Bytes::new());
                 connections.add(way, CaughtByExecutor::new(serve));
             }
-            History::Used(response) => {
+            History::Used(pending, stored) => {
                 way.mark_used();
-                let serve = inherited_connection(shared, caller, for_task, socket, response);
+                if let Some(stored) = stored {
+                    way.mark_stored(stored, &pending);
+                }
+                let serve = inherited_connection(shared, caller, for_task, socket, pending);
                 connections.add(way, CaughtByExecutor::new(serve));
             }
         }
         io::Result::Ok(())
     };
-    for PassedOn { socket, response } in inherited {
-        let history = History::Used(response);
+    for PassedOn { socket, pending, stored } in inherited {
+        let history = History::Used(pending, stored);
         let started = adopt(socket).and_then(|socket| start(&mut connections, socket, history));
         if let Err(error) = started {
             debug!(%error, "connection lost between two daemons");
@@ -164,7 +212,8 @@ impl<C: Core> Front<C> {
         let mut held = std::mem::take(&mut *self.held());
         held.shutdown().await;
         let passed_on = |(socket, response): (TcpStream, Option<Box<_>>)| {
-            Some(PassedOn { socket: socket.into_std().ok()?, response: response.map(|it| *it) })
+            let pending = response.map_or(Pending::Nothing, |it| Pending::Response(*it));
+            Some(PassedOn::new(socket.into_std().ok()?, pending, None))
         };
         left.into_iter().filter_map(passed_on).collect()
     }
@@ -173,42 +222,49 @@ impl<C: Core> Front<C> {
 /// What is known of a connection when it is started.
 enum History {
     New,
-    /// Another daemon served requests on it, and did not finish the response to the last one, if there is one.
-    Used(Option<UnfinishedResponse>),
+    /// Another daemon served requests on it, and may have left something to do.
+    Used(Pending, Option<Box<dyn StoredConnection>>),
 }
 
-/// Serves one connection of another daemon, which may have left a response to be finished first.
+/// Serves one connection of another daemon, which may have left something to be done first.
 async fn inherited_connection<C: Core>(
     front: Arc<Front<C>>,
     caller: Caller,
     way: Arc<WayIn>,
     socket: TcpStream,
-    response: Option<UnfinishedResponse>,
+    pending: Pending,
 ) -> Left {
-    if let Some(response) = response {
-        match unfinished::finish(&front, &way, &socket, response).await {
-            Finished::Reusable => {}
-            Finished::Close => return None,
-            Finished::Left(response) => return Some((socket, Some(response))),
+    let finished = match pending {
+        Pending::Nothing => Finished::Reusable,
+        Pending::Response(response) => unfinished::finish(&front, &way, &socket, response).await,
+        Pending::Interrupted(Interrupted::Reading(Some(read))) if !read.is_empty() => {
+            return connection(front, caller, way, socket, read).await;
         }
+        Pending::Interrupted(state) => interrupted::answer(&socket, &way, &state).await,
+    };
+    match finished {
+        Finished::Reusable => {}
+        Finished::Close => return None,
+        Finished::Left(response) => return Some((socket, Some(response))),
     }
-    connection(front, caller, way, socket).await
+    connection(front, caller, way, socket, Bytes::new()).await
 }
 
-/// Serves one connection. Gives it back if it is at rest when another daemon takes over, or in the middle of a
-/// response that the other daemon can finish.
+/// Serves one connection, of which an earlier daemon may have read the start of a request. Gives it back if it is at
+/// rest when another daemon takes over, or in the middle of a response that the other daemon can finish.
 pub(super) async fn connection<C, T>(
     front: Arc<Front<C>>,
     caller: Caller,
     way: Arc<WayIn>,
     stream: T,
+    reread: Bytes,
 ) -> Left<T>
 where
     C: Core,
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: AsyncRead + AsyncWrite + MaybeSocket + Unpin + Send + 'static,
 {
     let service = service_fn(|request| handle(&front, caller, &way, request));
-    let io = Io::new(stream, Arc::clone(&way));
+    let io = Io::new(stream, Arc::clone(&way), front.config.store.clone(), reread);
     let mut served = http1::Builder::new()
         // A client that closes its side has gone: what it asked for is given up at once. No client
         // of MCP shuts down only its sending side.

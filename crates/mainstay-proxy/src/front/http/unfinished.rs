@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::body::{Body, Opening, Source};
-use super::head::{Accept, EarlyHead};
+use super::head::Accept;
 use super::post::Asked;
 use super::way_in::WayIn;
 use super::{Front, hold, reply};
@@ -147,7 +147,7 @@ fn repeat_initialize<C: Core>(
         id: id_of(&message),
         accept: Accept { json: form == Form::Json, events: form != Form::Json },
         version: wanted_version(&message),
-        early_head: EarlyHead::No,
+        is_json_until_close: false,
         opening: Some(Beginning::new(session.clone())),
         session,
     };
@@ -204,7 +204,7 @@ async fn has_left(socket: &TcpStream) -> io::Result<()> {
 }
 
 /// Tells the connection's [`WayIn`] while the client does not read.
-async fn write_all(socket: &TcpStream, way: &WayIn, mut bytes: &[u8]) -> io::Result<()> {
+pub(super) async fn write_all(socket: &TcpStream, way: &WayIn, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let mut writable = pin!(socket.writable());
         poll_fn(|cx| {

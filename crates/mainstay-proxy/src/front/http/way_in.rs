@@ -1,11 +1,16 @@
 //! The state of one connection: the request being read, and the current stage.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::Notify;
 
 use super::eviction::{Activity, Stage, TickClock};
+use super::serve::Pending;
+use super::store::{
+    ConnectionStore, IDLE, MAX_DATA, READ_MORE, READING, STREAMING, StoredConnection, WRITING,
+};
 use super::unfinished::{Framing, UnfinishedResponse};
 use crate::door::Door;
 
@@ -30,6 +35,13 @@ pub(super) struct WayIn {
     activity: AtomicU64,
     /// The tick at which the client stopped reading; 0 while it reads.
     blocked: AtomicU32,
+    /// The copy of the connection that survives this daemon, the kind of state that was recorded, and the length of its
+    /// data.
+    stored: OnceLock<Box<dyn StoredConnection>>,
+    recorded: AtomicU8,
+    recorded_len: AtomicUsize,
+    /// Whether the client sent another request before it had the response, of which nothing is recorded.
+    is_pipelined: AtomicBool,
 }
 
 /// Set once a complete request was read.
@@ -49,6 +61,10 @@ impl WayIn {
             clock: Arc::clone(clock),
             activity: AtomicU64::new(0),
             blocked: AtomicU32::new(0),
+            stored: OnceLock::new(),
+            recorded: AtomicU8::new(STREAMING),
+            recorded_len: AtomicUsize::new(0),
+            is_pipelined: AtomicBool::new(false),
         };
         way.set_stage(Stage::New);
         Arc::new(way)
@@ -78,6 +94,119 @@ impl WayIn {
     /// Whether another daemon takes over the connection.
     pub(super) fn is_passed_on(&self) -> bool {
         self.door.has_successor()
+    }
+
+    /// Marks a connection of which there is a copy already, with this state.
+    pub(super) fn mark_stored(&self, stored: Box<dyn StoredConnection>, pending: &Pending) {
+        if self.stored.set(stored).is_ok() {
+            let (kind, data) = pending.encode();
+            self.recorded.store(kind, Ordering::Relaxed);
+            self.recorded_len.store(data.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Something was read: from now on there is a copy of the connection that survives this daemon, if there is room.
+    /// Says whether the copy is new.
+    pub(super) fn store(&self, store: &dyn ConnectionStore, socket: BorrowedFd<'_>) -> bool {
+        if let Some(stored) = self.stored.get() {
+            stored.renew(socket);
+            return false;
+        }
+        let stored = store.add(socket).and_then(|stored| self.stored.set(stored).ok());
+        if stored.is_some() {
+            let kind = if self.was_read() { READ_MORE } else { READING };
+            self.record(kind, b"");
+        }
+        stored.is_some()
+    }
+
+    /// Records what is to be done on the connection if this daemon is killed.
+    pub(super) fn record(&self, kind: u8, data: &[u8]) {
+        // Until it is recorded, what was read of a request must stay.
+        let len = self.recorded_len.load(Ordering::Relaxed);
+        let offset = if len + data.len() <= MAX_DATA { len } else { 0 };
+        self.record_from(kind, offset, offset, data);
+        self.recorded_len.store(0, Ordering::Relaxed);
+    }
+
+    fn record_from(&self, kind: u8, start: usize, offset: usize, data: &[u8]) {
+        if let Some(stored) = self.stored.get()
+            && !self.is_pipelined.load(Ordering::Relaxed)
+        {
+            stored.record(kind, start, offset, data);
+            self.recorded.store(kind, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a request is being read that is too long to be recorded.
+    pub(super) fn is_read_further(&self) -> bool {
+        match self.recorded.load(Ordering::Relaxed) {
+            READ_MORE => true,
+            READING if self.recorded_len.load(Ordering::Relaxed) == MAX_DATA => {
+                self.record(READ_MORE, b"");
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Called before something is read. How many bytes of it can be recorded; `None` if it is not part of the request
+    /// that is read next.
+    pub(super) fn before_read(&self) -> Option<usize> {
+        if self.stored.get().is_none() {
+            return Some(MAX_DATA);
+        }
+        if self.is_pipelined.load(Ordering::Relaxed) {
+            return None;
+        }
+        let is_next = match self.recorded.load(Ordering::Relaxed) {
+            READING => return Some(MAX_DATA - self.recorded_len.load(Ordering::Relaxed)),
+            IDLE => true,
+            // hyper also reads while it writes a response, to notice a client that goes.
+            STREAMING | WRITING => self.is_response_complete() && !self.is_blocked(),
+            _ => false,
+        };
+        if is_next {
+            self.record(READING, b"");
+        }
+        is_next.then_some(MAX_DATA)
+    }
+
+    /// There was nothing to read.
+    pub(super) fn nothing_read(&self) {
+        if self.recorded.load(Ordering::Relaxed) == READING && !self.is_begun() {
+            self.record(IDLE, b"");
+        }
+    }
+
+    /// Records what was read of a request, so that the next daemon can read it again.
+    pub(super) fn record_read(&self, bytes: &[u8]) {
+        if self.recorded.load(Ordering::Relaxed) == READING {
+            let offset = self.recorded_len.load(Ordering::Relaxed);
+            self.record_from(READING, 0, offset, bytes);
+            self.recorded_len.store(offset + bytes.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Something was read before the response to the last request, and is not recorded. Nobody can continue the
+    /// connection from now on.
+    pub(super) fn read_unrecorded(&self) {
+        self.record(STREAMING, b"");
+        self.is_pipelined.store(true, Ordering::Relaxed);
+    }
+
+    /// Something of a response was written, which the next daemon could not continue. If this daemon is killed before
+    /// that is recorded, the client most likely sends another request, by which the next daemon notices it.
+    fn written(&self) {
+        let kind = if self.is_response_complete() { WRITING } else { STREAMING };
+        if self.recorded.load(Ordering::Relaxed) != kind {
+            self.record(kind, b"");
+        }
+    }
+
+    /// Whether all of the response is known, and written or about to be.
+    fn is_response_complete(&self) -> bool {
+        matches!(self.stage(), Stage::New | Stage::Idle | Stage::Head)
     }
 
     /// Something was read.
@@ -185,6 +314,12 @@ impl WayIn {
     /// Records whether a write is pending because the client does not read.
     pub(super) fn note_write(&self, is_pending: bool) {
         let blocked = self.blocked.load(Ordering::Relaxed);
+        if !is_pending {
+            self.written();
+        } else if self.recorded.load(Ordering::Relaxed) == WRITING {
+            // The rest of it is lost with this daemon.
+            self.record(STREAMING, b"");
+        }
         if is_pending && blocked == 0 {
             self.blocked.store(self.clock.now(), Ordering::Relaxed);
         } else if !is_pending && blocked != 0 {

@@ -58,17 +58,6 @@ pub struct LineClient {
     pub server: String,
     /// The session that it had before, if it comes back.
     pub resume: Option<String>,
-    /// What becomes of the session when the input ends.
-    pub at_end: AtEnd,
-}
-
-/// What becomes of a session when its client has gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AtEnd {
-    /// It is closed.
-    Close,
-    /// It stays, for a client that comes back.
-    Keep,
 }
 
 /// How serving a client over lines came to its end.
@@ -254,7 +243,7 @@ impl<C: Core, F: FnMut(&str)> Talk<C, F> {
         let session = lock(&self.session).take();
         let closes = match ended {
             Ok(Ended::Left { .. }) | Err(LinesError::Broken) => false,
-            Ok(Ended::Done) | Err(_) => self.client.at_end == AtEnd::Close,
+            Ok(Ended::Done) | Err(_) => true,
         };
         if let Some(session) = session.filter(|_| closes) {
             // It may have ended by itself.

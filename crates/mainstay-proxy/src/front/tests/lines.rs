@@ -4,7 +4,7 @@ use tokio::io::{
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::front::lines::{AtEnd, Ended, LineClient, LinesError, serve_lines};
+use crate::front::lines::{Ended, LineClient, LinesError, serve_lines};
 
 struct Client {
     fake: Arc<Fake>,
@@ -17,11 +17,11 @@ struct Client {
 }
 
 impl Client {
-    fn new(at_end: AtEnd) -> Self {
-        Self::with(Fake::new(), None, at_end)
+    fn new() -> Self {
+        Self::with(Fake::new(), None)
     }
 
-    fn with((fake, seen): (Arc<Fake>, Seen), resume: Option<String>, at_end: AtEnd) -> Self {
+    fn with((fake, seen): (Arc<Fake>, Seen), resume: Option<String>) -> Self {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (reader, writer) = split(ours);
         let (input, output) = split(theirs);
@@ -32,7 +32,7 @@ impl Client {
                 std::future::pending::<()>().await;
             }
         };
-        let client = LineClient { server: SERVER.to_owned(), resume, at_end };
+        let client = LineClient { server: SERVER.to_owned(), resume };
         let core = Arc::clone(&fake);
         let served = tokio::spawn(serve_lines(
             core,
@@ -46,7 +46,7 @@ impl Client {
     }
 
     async fn initialized(version: &str) -> Self {
-        let mut client = Self::new(AtEnd::Close);
+        let mut client = Self::new();
         client.says(&initialize("test", version)).await;
         assert_eq!(client.reads().await, r#"{"jsonrpc":"2.0","id":0,"result":{}}"#);
         client
@@ -125,14 +125,14 @@ async fn a_panic_fails_its_request_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_kept_session_is_resumed() {
-    let mut client = Client::new(AtEnd::Keep);
-    client.says(&initialize("test", "2025-11-25")).await;
-    client.reads().await;
+async fn a_session_that_was_left_is_resumed() {
+    let mut client = Client::initialized("2025-11-25").await;
     let id = client.opened.recv().await.unwrap();
-    let (fake, seen) = client.leaves().await;
+    client.leave.send(()).unwrap();
+    assert_eq!(soon(client.served).await.unwrap().unwrap(), Ended::Left { taken: 1 });
+    let (fake, seen) = (client.fake, client.seen);
     fake.session(SERVER, &id).unwrap().streams().general().push(note("meanwhile").into());
-    let mut client = Client::with((fake, seen), Some(id), AtEnd::Close);
+    let mut client = Client::with((fake, seen), Some(id));
     assert_eq!(client.reads().await, note("meanwhile"));
     client.says(&call(1, "fast")).await;
     assert!(client.reads().await.contains("fast"));
@@ -140,14 +140,14 @@ async fn a_kept_session_is_resumed() {
 
 #[tokio::test]
 async fn an_unknown_session_is_not_resumed() {
-    let client = Client::with(Fake::new(), Some("nobody".to_owned()), AtEnd::Close);
+    let client = Client::with(Fake::new(), Some("nobody".to_owned()));
     let outcome = soon(client.served).await.unwrap();
     assert!(matches!(outcome, Err(LinesError::Resume(Lookup::NoSuchSession))), "{outcome:?}");
 }
 
 #[tokio::test]
 async fn a_refused_initialize_leaves_no_session() {
-    let mut client = Client::new(AtEnd::Close);
+    let mut client = Client::new();
     client.says(&initialize("refused", "2025-11-25")).await;
     assert!(client.reads().await.contains("refused"));
     soon(async {
@@ -166,7 +166,7 @@ async fn a_refused_initialize_leaves_no_session() {
 
 #[tokio::test]
 async fn without_a_session_a_ping_is_answered_and_nothing_else() {
-    let mut client = Client::new(AtEnd::Close);
+    let mut client = Client::new();
     for (method, content) in
         [("ping", r#""result":{}"#), ("server/discover", "-32601"), ("fast", "-32600")]
     {
@@ -179,7 +179,7 @@ async fn without_a_session_a_ping_is_answered_and_nothing_else() {
 
 #[tokio::test]
 async fn what_comes_before_the_answer_to_initialize_waits_for_it() {
-    let mut client = Client::new(AtEnd::Close);
+    let mut client = Client::new();
     client.says(&initialize("slow", "2025-11-25")).await;
     let slow = client.seen.request().await;
     client.says(&call(1, "ping")).await;

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::gate::Gate;
-use crate::record::{Keeper, RecordLookup, SessionRecord, StreamKey};
+use crate::record::{Keeper, RecordLookup, SessionRecord, StreamKey, Written};
 use crate::stream::{Found, Reader, Streams};
 
 /// All that was noted of streams, in order.
@@ -14,6 +14,10 @@ struct Notes(Mutex<Vec<(u64, StreamNews)>>);
 
 impl Keeper for Notes {
     fn save(&self, _record: SessionRecord) {}
+
+    fn written(&self) -> Written {
+        Box::pin(async {})
+    }
 
     fn touched(&self, _now: Duration, _used: Vec<(String, Duration)>) {}
 

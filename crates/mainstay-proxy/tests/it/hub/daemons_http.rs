@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mainstay_proxy::front::http::{
-    Allowed, Callers, Config, ConnectionBudget, Drain, Limits, PassedOn, Scope, serve,
+    Allowed, Callers, Config, ConnectionBudget, ConnectionStore, Drain, Limits, PassedOn, Pending,
+    Scope, serve,
 };
 use mainstay_proxy::front::{Core as _, Session as _};
 use mainstay_proxy::{RelayNews, RelayedCall};
@@ -20,14 +21,23 @@ use super::{Client, NAME, World};
 use crate::soon;
 
 /// A listener of a daemon.
-struct Door {
+pub(super) struct Door {
     addr: SocketAddr,
     stop: oneshot::Sender<Drain>,
     served: JoinHandle<Vec<PassedOn>>,
 }
 
 impl Door {
-    async fn of(world: &World, inherited: Vec<PassedOn>) -> Self {
+    pub(super) async fn of(world: &World, inherited: Vec<PassedOn>) -> Self {
+        Self::storing(world, inherited, None).await
+    }
+
+    /// With a store for its connections.
+    pub(super) async fn storing(
+        world: &World,
+        inherited: Vec<PassedOn>,
+        store: Option<Arc<dyn ConnectionStore>>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
@@ -42,6 +52,7 @@ impl Door {
             allowed: Allowed::default(),
             limits: Limits::default(),
             budget: ConnectionBudget::new(1024),
+            store,
             version: "0".to_owned(),
         };
         let stopped = async { stopped.await.unwrap_or(Drain::Finish) };
@@ -52,32 +63,46 @@ impl Door {
 
     /// Sends a request on a new connection.
     async fn asks(&self, session: &str, method: &str, more: &str, body: &str) -> Wire {
-        let mut wire =
-            Wire { io: TcpStream::connect(self.addr).await.unwrap(), got: String::new() };
+        let mut wire = Wire::to(self).await;
         wire.sends(session, method, more, body).await;
         wire
     }
 }
 
 /// A client's end of a connection.
-struct Wire {
-    io: TcpStream,
+pub(super) struct Wire {
+    pub(super) io: TcpStream,
     got: String,
 }
 
 impl Wire {
-    async fn sends(&mut self, session: &str, method: &str, more: &str, body: &str) {
-        let text = format!(
+    pub(super) async fn to(door: &Door) -> Self {
+        Self::new(TcpStream::connect(door.addr).await.unwrap())
+    }
+
+    pub(super) fn new(io: TcpStream) -> Self {
+        Self { io, got: String::new() }
+    }
+
+    pub(super) async fn writes(&mut self, text: &str) {
+        soon(self.io.write_all(text.as_bytes())).await.unwrap();
+    }
+
+    pub(super) async fn sends(&mut self, session: &str, method: &str, more: &str, body: &str) {
+        self.writes(&Self::request(session, method, more, body)).await;
+    }
+
+    pub(super) fn request(session: &str, method: &str, more: &str, body: &str) -> String {
+        format!(
             "{method} /{NAME}/mcp HTTP/1.1\r\nHost: localhost\r\nMcp-Session-Id: {session}\r\n\
              Accept: application/json, text/event-stream\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\n{more}\r\n{body}",
             body.len()
-        );
-        soon(self.io.write_all(text.as_bytes())).await.unwrap();
+        )
     }
 
     /// Reads until this has come, and gives all that was read.
-    async fn sees(&mut self, text: &str) -> String {
+    pub(super) async fn sees(&mut self, text: &str) -> String {
         while !self.got.contains(text) {
             let mut bytes = [0; 4096];
             let read = soon(self.io.read(&mut bytes)).await.unwrap();
@@ -85,6 +110,12 @@ impl Wire {
             self.got.push_str(str::from_utf8(&bytes[..read]).unwrap());
         }
         std::mem::take(&mut self.got)
+    }
+
+    /// Reads the end of the connection.
+    pub(super) async fn sees_end(&mut self) {
+        let read = soon(self.io.read(&mut [0; 1])).await;
+        assert_eq!(read.unwrap(), 0);
     }
 
     /// The `Last-Event-ID` with which its client comes back, when it has been given one.
@@ -95,7 +126,7 @@ impl Wire {
     }
 }
 
-async fn opens(world: &World) -> String {
+pub(super) async fn opens(world: &World) -> String {
     opens_with(world, "2025-11-25").await
 }
 
@@ -111,12 +142,12 @@ async fn opens_with(world: &World, version: &str) -> String {
     client.session.id().to_owned()
 }
 
-fn call(id: u64) -> String {
+pub(super) fn call(id: u64) -> String {
     let params = json!({"name": "poke"});
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
 }
 
-fn answer(call: &Value) -> Value {
+pub(super) fn answer(call: &Value) -> Value {
     json!({"id": call["id"], "result": tool_result("done")})
 }
 
@@ -167,7 +198,7 @@ async fn at_a_hand_over_no_request_is_lost_and_no_connection_is_closed() {
     soon(world.hubs.hand_over(true)).await;
     let passed_on = soon(door.served).await.unwrap();
     assert_eq!(passed_on.len(), 3, "{passed_on:?}");
-    assert_eq!(passed_on.iter().filter(|it| it.response.is_some()).count(), 2);
+    assert_eq!(passed_on.iter().filter(|it| matches!(it.pending, Pending::Response(_))).count(), 2);
 
     let next = world.killed();
     let door = Door::of(&next, passed_on).await;
@@ -209,7 +240,10 @@ async fn a_response_goes_on_in_the_next_daemons_on_the_same_connection() {
         let door = Door::of(&second, passed_on).await;
         let server = second.finds(&server, &[]).await;
         let passed_on = hands_over(door, &second).await;
-        assert!(passed_on.iter().all(|it| it.response.is_some()), "{version} {more}");
+        assert!(
+            passed_on.iter().all(|it| matches!(it.pending, Pending::Response(_))),
+            "{version} {more}"
+        );
         let third = second.killed();
         let _door = Door::of(&third, passed_on).await;
         let server = third.finds(&server, &[]).await;

@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::sync::Arc;
 
-use mainstay_proxy::front::lines::{AtEnd, LineClient, serve_lines};
+use mainstay_proxy::front::lines::{LineClient, serve_lines};
 use serde_json::{Value, json};
 use tokio::io::{
     AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf, split,
@@ -44,7 +44,7 @@ impl Desk {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (reader, writer) = split(ours);
         let (input, output) = split(theirs);
-        let client = LineClient { server: NAME.to_owned(), resume, at_end: AtEnd::Close };
+        let client = LineClient { server: NAME.to_owned(), resume };
         let hubs = Arc::clone(&world.hubs);
         let served = tokio::spawn(async move {
             let served =

@@ -233,3 +233,24 @@ async fn the_probe_for_newer_servers_is_never_passed_on() {
     assert_eq!(answer["error"]["code"], -32601);
     assert!(server.reads_nothing().await);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_session_is_on_disk_before_its_client_knows_it_unless_the_disk_is_stalled() {
+    let world = World::new();
+    let _server = world.serves().await;
+    let limit = Duration::from_millis(100);
+    for stalled in [false, true] {
+        world.notes.stalled.send_replace(stalled);
+        let begun = Instant::now();
+        world.client().await;
+        assert_eq!(begun.elapsed() >= limit, stalled);
+        assert!(begun.elapsed() < 2 * limit);
+    }
+    let begun = Instant::now();
+    let client = Client::new(world.hubs.open(NAME).unwrap());
+    let asked = client.begins(&json!({}));
+    tokio::time::sleep(limit / 2).await;
+    world.notes.stalled.send_replace(false);
+    crate::soon(asked.answer()).await;
+    assert_eq!(begun.elapsed(), limit / 2, "it waits no longer than the disk");
+}

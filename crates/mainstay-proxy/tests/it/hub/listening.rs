@@ -17,6 +17,15 @@ async fn site() -> Site {
     site
 }
 
+/// A client that asks to listen, which the server has not answered yet.
+async fn listening() -> (World, Site, Client) {
+    let (world, site) = (World::new(), site().await);
+    world.is_served_by(&site).await;
+    let client = world.client().await;
+    client.session.listens();
+    (world, site, client)
+}
+
 async fn listens(site: &mut Site) -> Turn {
     let mut turn = site.turn().await;
     assert_eq!(turn.header("accept"), Some("text/event-stream"));
@@ -58,10 +67,7 @@ async fn each_client_hears_its_own_session_and_the_next_run_too() {
 
 #[tokio::test]
 async fn a_stream_that_was_cut_is_asked_for_from_where_it_ended() {
-    let (world, mut site) = (World::new(), site().await);
-    world.is_served_by(&site).await;
-    let client = world.client().await;
-    client.session.listens();
+    let (_world, mut site, client) = listening().await;
     let mut turn = listens(&mut site).await;
     is_heard(&mut turn, &client, "e1").await;
     drop(turn);
@@ -77,10 +83,7 @@ async fn a_stream_that_was_cut_is_asked_for_from_where_it_ended() {
 
 #[tokio::test]
 async fn a_stream_that_cannot_be_taken_up_is_begun_anew() {
-    let (world, mut site) = (World::new(), site().await);
-    world.is_served_by(&site).await;
-    let client = world.client().await;
-    client.session.listens();
+    let (_world, mut site, client) = listening().await;
     let mut turn = listens(&mut site).await;
     is_heard(&mut turn, &client, "e1").await;
     drop(turn);
@@ -96,10 +99,7 @@ async fn a_stream_that_cannot_be_taken_up_is_begun_anew() {
 
 #[tokio::test]
 async fn a_stream_that_another_daemon_is_still_reading_is_asked_for_again() {
-    let (world, mut site) = (World::new(), site().await);
-    world.is_served_by(&site).await;
-    let client = world.client().await;
-    client.session.listens();
+    let (_world, mut site, client) = listening().await;
     for _ in 0..2 {
         site.turn().await.responds(409, "", "only one stream is allowed for each session").await;
     }
@@ -151,10 +151,7 @@ async fn questions_and_their_answers_pass_too() {
 
 #[tokio::test]
 async fn listening_ends_with_the_session() {
-    let (world, mut site) = (World::new(), site().await);
-    world.is_served_by(&site).await;
-    let client = world.client().await;
-    client.session.listens();
+    let (world, mut site, client) = listening().await;
     let turn = listens(&mut site).await;
     assert!(world.hub.close(client.session.id()));
     turn.ends().await;
@@ -179,10 +176,7 @@ async fn nothing_is_left_of_a_session_whose_server_offers_nothing_to_hear() {
 
 #[tokio::test]
 async fn a_session_that_was_lost_is_opened_again_to_listen() {
-    let (world, mut site) = (World::new(), site().await);
-    world.is_served_by(&site).await;
-    let client = world.client().await;
-    client.session.listens();
+    let (_world, mut site, _client) = listening().await;
     site.turn().await.responds(404, "", "").await;
     let turn = soon(listens(&mut site)).await;
     assert_eq!(turn.session(), "s3");
@@ -197,10 +191,7 @@ async fn passes(time: Duration) {
 
 #[tokio::test]
 async fn a_client_that_left_has_no_upstream_listener_and_resumes_when_it_is_back() {
-    let (world, mut site) = (World::new(), site().await);
-    world.is_served_by(&site).await;
-    let client = world.client().await;
-    client.session.listens();
+    let (world, mut site, client) = listening().await;
     let mut turn = listens(&mut site).await;
     is_heard(&mut turn, &client, "e1").await;
     let id = client.leaves();

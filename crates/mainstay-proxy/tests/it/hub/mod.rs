@@ -11,6 +11,7 @@ mod desk;
 mod handshake;
 mod holding;
 mod http;
+mod interrupted;
 mod interruptions;
 mod isolation;
 mod listening;
@@ -33,7 +34,7 @@ use mainstay_proxy::front::Core as _;
 use mainstay_proxy::{
     Arrival, Decision, Hub, Hubs, Identity, Isolation, Keeper, LastLine, Link, Outlook, Ports,
     Reason, RecordLookup, Run, Sent, SessionClock, SessionIds, SessionRecord, Settings, Stderr,
-    StreamKey, StreamNews, StreamRecord, Witness,
+    StreamKey, StreamNews, StreamRecord, Witness, Written,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -162,7 +163,7 @@ impl World {
     }
 
     fn is_down(&self) {
-        self.hub.look(Outlook::Down { why: Arc::new(reason()), next: None });
+        self.hub.look(Outlook::Down { why: Arc::new(reason()) });
     }
 }
 
@@ -206,6 +207,8 @@ struct Notes {
     noted: AtomicU64,
     /// The sessions that want a run, and what they are told of it.
     own: Mutex<Vec<(String, watch::Sender<Outlook>)>>,
+    /// Whether the disk takes nothing.
+    stalled: watch::Sender<bool>,
     /// The last line that the server wrote to standard error.
     last_line: Mutex<Option<String>>,
 }
@@ -250,6 +253,11 @@ impl Keeper for Notes {
         let mut records = self.records.lock().unwrap();
         records.retain(|other| other.id != record.id);
         records.push(record);
+    }
+
+    fn written(&self) -> Written {
+        let mut stalled = self.stalled.subscribe();
+        Box::pin(async move { drop(stalled.wait_for(|stalled| !stalled).await) })
     }
 
     fn touched(&self, _now: Duration, _used: Vec<(String, Duration)>) {}

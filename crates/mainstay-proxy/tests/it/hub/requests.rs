@@ -2,13 +2,19 @@
 
 use serde_json::{Value, json};
 
-use super::World;
+use super::{Client, Server, World};
+
+/// A server that is up, and a client of it.
+async fn served() -> (World, Server, Client) {
+    let world = World::new();
+    let server = world.serves().await;
+    let client = world.client().await;
+    (world, server, client)
+}
 
 #[tokio::test(start_paused = true)]
 async fn ids_come_back_as_they_were_written() {
-    let world = World::new();
-    let mut server = world.serves().await;
-    let client = world.client().await;
+    let (_world, mut server, client) = served().await;
     for id in ["0", "-7", "1.50", "18446744073709551615", r#""""#, r#""a\u0041\n""#] {
         let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"prompts/get"}}"#);
         let asked = client.sends(serde_json::from_str(id).unwrap(), &message);
@@ -23,9 +29,7 @@ async fn ids_come_back_as_they_were_written() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_not_ours_is_passed_on_as_it_was_written() {
-    let world = World::new();
-    let mut server = world.serves().await;
-    let client = world.client().await;
+    let (_world, mut server, client) = served().await;
     let message = "{\"jsonrpc\":\"2.0\", \"method\":\"x/y\",\n \"params\":{\"b\":1.0,\"a\":\"\\u00e4\"},\"id\":1}";
     let _asked = client.sends(json!(1), message);
     let line = server.reads_text().await;
@@ -50,9 +54,7 @@ async fn requests_of_two_sessions_with_the_same_id_are_told_apart() {
 
 #[tokio::test(start_paused = true)]
 async fn answers_to_nobody_and_second_answers_are_dropped() {
-    let world = World::new();
-    let mut server = world.serves().await;
-    let client = world.client().await;
+    let (_world, mut server, client) = served().await;
     let asked = client.calls("a");
     let call = server.reads_call("a").await;
     for nobody in [json!(7), json!("7"), json!(null), json!(u64::MAX), json!(-1)] {
@@ -107,9 +109,7 @@ async fn a_request_that_was_cancelled_is_cancelled_at_the_server_under_our_id() 
 
 #[tokio::test(start_paused = true)]
 async fn a_request_whose_future_is_dropped_is_cancelled_at_the_server() {
-    let world = World::new();
-    let mut server = world.serves().await;
-    let client = world.client().await;
+    let (_world, mut server, client) = served().await;
     let asked = client.calls("a");
     let call = server.reads_call("a").await;
     drop(asked);
@@ -137,9 +137,7 @@ async fn the_end_of_a_session_cancels_what_it_had_open() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_used_twice_under_one_id_is_answered_twice() {
-    let world = World::new();
-    let mut server = world.serves().await;
-    let client = world.client().await;
+    let (_world, mut server, client) = served().await;
     let params = |tool: &str| json!({"name": tool});
     let first = client.asks_as(json!(5), "tools/call", &params("a"));
     let second = client.asks_as(json!(5), "tools/call", &params("b"));
@@ -155,9 +153,7 @@ async fn a_request_that_is_used_twice_under_one_id_is_answered_twice() {
 
 #[tokio::test(start_paused = true)]
 async fn a_line_that_was_too_long_fails_one_request() {
-    let world = World::new();
-    let mut server = world.serves().await;
-    let client = world.client().await;
+    let (_world, mut server, client) = served().await;
     let (first, second) = (client.calls("a"), client.calls("b"));
     let a = server.reads_call("a").await;
     let b = server.reads_call("b").await;
@@ -169,9 +165,7 @@ async fn a_line_that_was_too_long_fails_one_request() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_not_valid_json_fails_its_request() {
-    let world = World::new();
-    let mut server = world.serves().await;
-    let client = world.client().await;
+    let (_world, mut server, client) = served().await;
     let (first, second) = (client.calls("a"), client.calls("b"));
     let a = server.reads_call("a").await;
     let b = server.reads_call("b").await;
@@ -266,9 +260,7 @@ async fn an_error_for_an_unreadable_line_answers_the_only_request() {
 
 #[tokio::test(start_paused = true)]
 async fn no_request_suffers_for_an_error_that_may_be_for_another() {
-    let world = World::new();
-    let mut server = world.serves().await;
-    let client = world.client().await;
+    let (_world, mut server, client) = served().await;
     let (first, second) = (client.calls("a"), client.calls("b"));
     let (a, b) = (server.reads_call("a").await, server.reads_call("b").await);
     server.says(&unreadable(-32700)).await;

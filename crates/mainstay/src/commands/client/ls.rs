@@ -8,13 +8,13 @@ use super::ask;
 use crate::clients::{Flaw, flaws_of_all, is_in_file, is_ours};
 use crate::context::Context;
 use crate::error::CliError;
-use crate::text::{Cell, home_as_tilde, table, tilde};
+use crate::text::{Cell, Fit, home_as_tilde, table, tilde};
 use crate::ui::paint;
 
 const HEAD: [&str; 6] = ["CLIENT", "PRODUCT", "INSTALLED", "CHOSEN", "SERVERS", "FILE"];
 
 /// What a narrow terminal does not get, the least useful first.
-const DISPENSABLE: [&str; 2] = ["PRODUCT", "INSTALLED"];
+const FIT: Fit<'static> = Fit { dispensable: &["PRODUCT", "INSTALLED"], essential: None };
 
 /// What is said where no client is.
 pub(super) const NONE_FOUND: &str = "no client was found on this machine; `mainstay client ls -a` \
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
 fn page(clients: &[ClientInfo], all: bool, home: Option<&Path>, width: Option<usize>) -> String {
     let shown = clients.iter().filter(|client| all || is_of_interest(client));
     let rows: Vec<_> = shown.map(|client| row(client, home)).collect();
-    if rows.is_empty() { String::new() } else { table(&HEAD, rows, &DISPENSABLE, width) }
+    if rows.is_empty() { String::new() } else { table(&HEAD, rows, &FIT, width) }
 }
 
 fn is_of_interest(client: &ClientInfo) -> bool {

@@ -11,15 +11,6 @@ use crate::text::ago;
 
 pub(super) async fn run(empty: bool, ctx: &mut Context) -> Result<(), CliError> {
     let restored = restore(&ctx.instance()?, empty).map_err(|error| failed(&error))?;
-    if let Restored::HasCopy(copy) = &restored {
-        let copy = copy.display();
-        return Err(CliError::failed(
-            format!("the list of servers can be restored from `{copy}`"),
-            format!(
-                "`mainstay doctor --restore` restores it; to start without servers, remove `{copy}`"
-            ),
-        ));
-    }
     for line in report(&restored, now()) {
         ctx.ui.say(line);
     }
@@ -42,7 +33,6 @@ fn failed(error: &StoreError) -> CliError {
 fn report(restored: &Restored, now: Timestamp) -> Vec<String> {
     match restored {
         Restored::Intact => vec!["the list of servers is intact; nothing was changed".to_owned()],
-        Restored::HasCopy(_) => Vec::new(),
         Restored::FromCopy { copy, made_at, servers } => {
             let age = made_at.map(|at| format!(", made {}", ago(at, now))).unwrap_or_default();
             let servers = match &servers[..] {
@@ -51,8 +41,11 @@ fn report(restored: &Restored, now: Timestamp) -> Vec<String> {
             };
             vec![format!("restored from `{}`{age}: {servers}", copy.display())]
         }
-        Restored::Empty { running, containers } => {
+        Restored::Empty { running, containers, copies } => {
             let mut lines = vec!["there are no servers now".to_owned()];
+            for copy in copies {
+                lines.push(format!("the previous list is kept as `{}`", copy.display()));
+            }
             if !running.is_empty() {
                 let running = running.join(", ");
                 lines.push(format!("still running, and ended by the next daemon: {running}"));
@@ -93,9 +86,14 @@ mod tests {
         check(&from_copy(&[]), &["restored from `/s/state.db.backup`, made 1 h ago: no servers"]);
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         check(
-            &Restored::Empty { running: names(&["time"]), containers: names(&["a", "b"]) },
+            &Restored::Empty {
+                running: names(&["time"]),
+                containers: names(&["a", "b"]),
+                copies: vec!["/s/state.db.backup.20261117T203000Z".into()],
+            },
             &[
                 "there are no servers now",
+                "the previous list is kept as `/s/state.db.backup.20261117T203000Z`",
                 "still running, and ended by the next daemon: time",
                 "containers that may be left: `docker rm -f mainstay-a mainstay-b` removes them",
             ],

@@ -55,7 +55,8 @@ pub(crate) struct Args {
     /// Where it runs [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub(super) cwd: Option<PathBuf>,
-    /// Change a server of that name: what is not given stays as it is, the command included
+    /// Change a server of that name: what is not given stays as it is, the command included, and `--isolate=false`
+    /// turns a switch off
     #[arg(long)]
     pub(super) replace: bool,
     /// Replace a server of that name; what is not given gets its default
@@ -107,14 +108,17 @@ pub(super) struct ContainerArgs {
     #[arg(hide_short_help = true, long, value_name = "CAP", value_parser = limits::capability)]
     pub(super) cap_add: Vec<String>,
     /// Let its processes gain privileges, as by a set-uid program
-    #[arg(hide_short_help = true, long)]
-    pub(super) allow_new_privileges: bool,
+    #[arg(hide_short_help = true, long, value_name = "BOOL", hide_possible_values = true,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(super) allow_new_privileges: Option<bool>,
     /// Let it write nowhere but in its volumes and in /tmp
-    #[arg(hide_short_help = true, long)]
-    pub(super) read_only: bool,
+    #[arg(hide_short_help = true, long, value_name = "BOOL", hide_possible_values = true,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(super) read_only: Option<bool>,
     /// Run it as the first process, without an init that passes on signals and collects orphans
-    #[arg(hide_short_help = true, long)]
-    pub(super) no_init: bool,
+    #[arg(hide_short_help = true, long, value_name = "BOOL", hide_possible_values = true,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(super) no_init: Option<bool>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -138,8 +142,9 @@ pub(super) struct ProxyArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) hold: Option<Duration>,
     /// Give each session a process of its own, with stdio
-    #[arg(long)]
-    pub(super) isolate: bool,
+    #[arg(long, value_name = "BOOL", hide_possible_values = true,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(super) isolate: Option<bool>,
     /// How long such a process is kept after the last request of its client [default: 30m]
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration)]
     pub(super) isolate_idle: Option<Duration>,
@@ -150,8 +155,9 @@ pub(super) struct ProxyArgs {
     #[arg(hide_short_help = true, long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: Option<u16>,
     /// Do not tell in the first result after a restart that its memory was lost
-    #[arg(hide_short_help = true, long)]
-    pub(super) quiet_restart: bool,
+    #[arg(hide_short_help = true, long, value_name = "BOOL", hide_possible_values = true,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(super) quiet_restart: Option<bool>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -162,8 +168,10 @@ pub(super) struct ClientArgs {
           hide_possible_values = true)]
     pub(super) only: Vec<String>,
     /// Register it with no client
-    #[arg(hide_short_help = true, long, conflicts_with = "only")]
-    pub(super) no_clients: bool,
+    #[arg(hide_short_help = true, long, value_name = "BOOL", hide_possible_values = true,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          conflicts_with = "only")]
+    pub(super) no_clients: Option<bool>,
     /// When its entries are taken out and added again, so that clients connect anew [default: auto]
     #[arg(hide_short_help = true, long, value_name = "WHEN", value_parser = refresh())]
     pub(super) refresh: Option<RefreshMode>,
@@ -188,8 +196,10 @@ pub(super) struct RestartArgs {
     #[arg(hide_short_help = true, long, value_enum)]
     pub(super) stable_from: Option<StableFromName>,
     /// Never start it again
-    #[arg(long, conflicts_with = "restart_max")]
-    pub(super) no_restart: bool,
+    #[arg(long, value_name = "BOOL", hide_possible_values = true,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          conflicts_with = "restart_max")]
+    pub(super) no_restart: Option<bool>,
     /// What to do when somebody else stops it; Podman does not tell that from an exit [default: restart]
     #[arg(hide_short_help = true, long, value_enum)]
     pub(super) on_stop: Option<OnStopName>,

@@ -106,9 +106,9 @@ pub(super) fn no_container(args: &ContainerArgs) -> Result<(), CliError> {
         ("--memory", args.memory.is_some()),
         ("--pids-limit", args.pids_limit.is_some()),
         ("--cap-add", !args.cap_add.is_empty()),
-        ("--allow-new-privileges", args.allow_new_privileges),
-        ("--read-only", args.read_only),
-        ("--no-init", args.no_init),
+        ("--allow-new-privileges", args.allow_new_privileges.is_some()),
+        ("--read-only", args.read_only.is_some()),
+        ("--no-init", args.no_init.is_some()),
     ];
     match flags.into_iter().find(|(_, given)| *given) {
         Some((flag, _)) => Err(misfit(
@@ -127,9 +127,9 @@ fn limits_from(args: &ContainerArgs, old: &Limits) -> Limits {
             [] => old.cap_add.clone(),
             given => given.iter().cloned().collect(),
         },
-        new_privileges: args.allow_new_privileges || old.new_privileges,
-        read_only: args.read_only || old.read_only,
-        init: old.init && !args.no_init,
+        new_privileges: args.allow_new_privileges.unwrap_or(old.new_privileges),
+        read_only: args.read_only.unwrap_or(old.read_only),
+        init: args.no_init.map_or(old.init, |without| !without),
     }
 }
 

@@ -284,7 +284,11 @@ pub(super) fn transport_from(args: &Args, old: Option<&Transport>) -> Result<Tra
 fn policy_from(args: &RestartArgs, old: Option<&RestartPolicy>) -> RestartPolicy {
     let old = old.cloned().unwrap_or_default();
     RestartPolicy {
-        max: if args.no_restart { 0 } else { args.restart_max.unwrap_or(old.max) },
+        max: match args.no_restart {
+            Some(true) => 0,
+            Some(false) if old.max == 0 => RestartPolicy::default().max,
+            Some(false) | None => args.restart_max.unwrap_or(old.max),
+        },
         initial: args.restart_initial.unwrap_or(old.initial),
         cap: args.restart_cap.unwrap_or(old.cap),
         stable_after: args.stable_after.unwrap_or(old.stable_after),
@@ -305,22 +309,25 @@ fn proxy_from(args: &ProxyArgs, old: Option<&ProxySettings>) -> ProxySettings {
     let old = old.cloned().unwrap_or_default();
     ProxySettings {
         hold: args.hold.unwrap_or(old.hold),
-        isolate: args.isolate || old.isolate,
+        isolate: args.isolate.unwrap_or(old.isolate),
         isolate_idle: args.isolate_idle.unwrap_or(old.isolate_idle),
         replay: match &args.replay[..] {
             [] => old.replay,
             given => given.iter().cloned().collect(),
         },
         port: args.port.or(old.port),
-        quiet_restart: args.quiet_restart || old.quiet_restart,
+        quiet_restart: args.quiet_restart.unwrap_or(old.quiet_restart),
     }
 }
 
 fn clients_from(args: &ClientArgs, old: Option<&ClientSettings>) -> ClientSettings {
     let old = old.cloned().unwrap_or_default();
-    let is_named = args.no_clients || !args.only.is_empty();
     ClientSettings {
-        only: if is_named { Some(args.only.iter().cloned().collect()) } else { old.only },
+        only: match args.no_clients {
+            Some(false) => None,
+            None if args.only.is_empty() => old.only,
+            Some(true) | None => Some(args.only.iter().cloned().collect()),
+        },
         refresh: args.refresh.or(old.refresh),
     }
 }

@@ -95,6 +95,7 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
         }
         ("engine-away", ..) => "check that its engine is up".to_owned(),
         ("asked", ..) => "it was ended on request".to_owned(),
+        ("machine-restarted", ..) => "it ended with the machine".to_owned(),
         (_, Some(127), _) => format!(
             "exit code 127 usually means that a shell did not find a program: check the command \
              (`mainstay status {name}`) and the PATH it gets (`-e PATH`)"
@@ -119,9 +120,11 @@ fn on_exit(exit: &LastExit, report: &WhyReport) -> String {
     }
 }
 
-/// Whether something else listens on its port.
+/// Whether something else listens on its port, or should.
 fn is_port_conflict(exit: &LastExit) -> bool {
-    exit.detail.contains("port ") && exit.detail.contains(" in use by ")
+    let detail = &exit.detail;
+    detail.contains("port ")
+        && [" in use by ", " --target-port of "].iter().any(|part| detail.contains(part))
 }
 
 /// Where to read on.

@@ -51,3 +51,14 @@ fn no_session_is_lost_with_its_record() {
         assert_eq!(status(&ended), 404, "the end outlives the daemon");
     }
 }
+
+#[test]
+fn a_session_that_was_opened_right_before_a_kill_goes_on() {
+    let scene = Scene::new(&[], &[]);
+    for round in 1..=5 {
+        let (daemon, _) = scene.mainstay();
+        let session = scene.raw();
+        kill(daemon, Signal::KILL);
+        assert_eq!(say(&session, 1, "count", &json!({})), round.to_string());
+    }
+}

@@ -104,3 +104,40 @@ fn servers_obey_a_daemon_whose_store_is_an_older_copy() {
     assert_eq!(scene.env.call(NAME, "count", "{}"), "4");
     scene.assert_server_kept();
 }
+
+#[test]
+fn an_empty_start_moves_the_copy_aside() {
+    let scene = Scene::new(&[], &[]);
+    remove(&scene, &FILES);
+    kill_daemon_and_await_refusal(&scene);
+    let told = scene.env.run(["doctor", "--restore", "--empty"]);
+    assert_eq!(told.code, 0, "{told}");
+    let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
+    let files = fs::read_dir(state(&scene, "")).unwrap().map(|entry| name(entry.unwrap()));
+    let mut aside = files.filter(|name| name.starts_with("state.db.backup.2"));
+    let aside = aside.next().expect("the copy is kept");
+    assert!(told.stderr.contains(&format!("state/{aside}`")), "{told}");
+    assert_eq!(scene.env.json(["ls", "-a", "--json"]), json!([]));
+    let copy = rusqlite::Connection::open(state(&scene, &aside)).unwrap();
+    let count = copy.query_row("SELECT count(*) FROM servers", [], |row| row.get::<_, i64>(0));
+    assert_eq!(count.unwrap(), 1);
+}
+
+#[test]
+fn a_daemon_that_runs_on_reloads_the_restored_store() {
+    let scene = Scene::new(&[], &[]);
+    let session = scene.raw();
+    assert_eq!(say(&session, 1, "count", &json!({})), "1");
+    let daemon = scene.mainstay().0;
+    remove(&scene, &FILES);
+    let told = scene.env.run(["doctor", "--restore"]);
+    assert_eq!(told.code, 0, "{told}");
+    assert!(told.stderr.contains("a new daemon serves (pid "), "{told}");
+    assert_ne!(scene.mainstay().0, daemon);
+    assert_eq!(say(&session, 2, "count", &json!({})), "2");
+    scene.assert_server_kept();
+    scene.env.run_server("other", &[], &[&crate::env::fixture()]);
+    kill(scene.mainstay().0, Signal::KILL);
+    let names = |list: &serde_json::Value| list.as_array().map(Vec::len);
+    assert_eq!(names(&scene.env.json(["ls", "--json"])), Some(2), "it is in the restored store");
+}

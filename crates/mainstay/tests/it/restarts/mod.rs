@@ -6,6 +6,7 @@
 
 mod away;
 mod calls;
+mod connections;
 mod failing;
 mod halves;
 mod holder;

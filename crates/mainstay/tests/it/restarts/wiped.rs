@@ -1,6 +1,7 @@
 //! The run directory, or a part of it, is removed while everything runs.
 
 use std::fs;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use rustix::process::Signal;
@@ -82,6 +83,42 @@ fn a_server_is_stopped_although_its_directory_has_just_been_removed() {
     scene.env.ok(["stop", NAME]);
     assert!(!is_alive(pid_of(&scene.server)));
     until_dead(shim);
+}
+
+#[test]
+fn a_server_whose_records_cannot_be_written_again_stays_reachable() {
+    let scene = Scene::new(&[], &[]);
+    let session = scene.raw();
+    let dir = run_dir(&scene).join("runs").join(NAME).join("1");
+    // It is in the way of the new record, as a full disk is.
+    let obstacle = dir.join(".processes.new");
+    fs::create_dir(&obstacle).unwrap();
+    fs::remove_file(dir.join("processes")).unwrap();
+    fs::remove_file(dir.join("shim.sock")).unwrap();
+    until_healed(&scene);
+    let (daemon, _) = scene.mainstay();
+    kill(daemon, Signal::KILL);
+    until_dead(daemon);
+    fs::remove_dir(&obstacle).unwrap();
+    assert_eq!(say(&session, 1, "count", &json!({})), "1");
+    scene.assert_server_kept();
+    until("the record is back", || dir.join("processes").exists().then_some(()));
+}
+
+#[test]
+fn a_server_whose_shim_accepts_no_connections_is_replaced() {
+    let scene = Scene::new(&["--stop-timeout", "1s"], &[]);
+    let session = scene.raw();
+    let shim = shim_of(&scene.server);
+    // A socket on which nobody listens.
+    let deaf = scene.env.mainstay_home().join("deaf.sock");
+    drop(UnixListener::bind(&deaf).unwrap());
+    fs::rename(deaf, run_dir(&scene).join("runs").join(NAME).join("1/shim.sock")).unwrap();
+    let (daemon, _) = scene.mainstay();
+    kill(daemon, Signal::KILL);
+    until_dead(daemon);
+    assert_ne!(say(&session, 1, "pid", &json!({})), scene.server["pid"].to_string());
+    assert!(!is_alive(shim) && !is_alive(pid_of(&scene.server)));
 }
 
 #[test]

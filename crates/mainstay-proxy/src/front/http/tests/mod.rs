@@ -48,7 +48,13 @@ impl Site {
         let (ours, theirs) = tokio::io::duplex(1 << 12);
         let way = self.connections.way_in(self.front.core.door());
         let front = Arc::clone(&self.front);
-        let serve = serve::connection(front, Caller::Trusted, Arc::clone(&way), theirs);
+        let serve = serve::connection(
+            front,
+            Caller::Trusted,
+            Arc::clone(&way),
+            theirs,
+            bytes::Bytes::new(),
+        );
         self.connections.add(way, serve);
         Wire { io: ours, got: Vec::new() }
     }
@@ -78,7 +84,7 @@ fn config(limits: Limits) -> Config {
     let callers =
         Callers { uid: us(), admit_root: true, allow_other_users: false, tokens: Arc::default() };
     let (allowed, budget) = (Allowed::default(), ConnectionBudget::new(16_384));
-    Config { scope: Scope::AllServers, callers, allowed, limits, budget, version }
+    Config { scope: Scope::AllServers, callers, allowed, limits, budget, store: None, version }
 }
 
 /// A client's end of a connection.

@@ -254,3 +254,49 @@ fn http_flags_go_together() {
         "server `a`: the path `mcp` must begin with `/`",
     );
 }
+
+#[test]
+fn a_replacement_can_turn_a_switch_off() {
+    let old = spec(
+        "a --image web:1 --isolate --quiet-restart --allow-new-privileges --read-only --no-init --no-restart \
+         --no-clients",
+    )
+    .unwrap();
+    let off = "a --isolate=false --quiet-restart=false --allow-new-privileges=false --read-only=false \
+               --no-init=false --no-restart=false --no-clients=false";
+    let new = replaced(&old, off).unwrap();
+    assert_eq!(
+        ServerSpec { workload: old.workload.clone(), ..new.clone() }.proxy,
+        ProxySettings::default()
+    );
+    assert_eq!(
+        (&new.restart, &new.clients),
+        (&RestartPolicy::default(), &ClientSettings::default())
+    );
+    let Workload::Container(container) = &new.workload else { panic!("{new:?}") };
+    assert_eq!(container.limits, mainstay_core::Limits::default());
+    let on = "a --isolate=true --quiet-restart --allow-new-privileges=true --read-only --no-init --no-restart=true \
+              --no-clients";
+    assert_eq!(replaced(&new, on).unwrap(), old);
+    assert!(spec("a --isolate=maybe -- x").is_err());
+    assert_eq!(process(&spec("a --isolate -- false").unwrap()).command, ["false"]);
+}
+
+#[test]
+fn headers_are_not_sent_to_another_host_unless_they_are_given_again() {
+    let old = spec("a --url https://h/mcp --header X=1 --header-env Authorization=TOKEN").unwrap();
+    let same = replaced(&old, "a --url https://h/other").unwrap();
+    let Workload::Remote(same) = &same.workload else { panic!("{same:?}") };
+    assert_eq!(same.headers.len(), 2);
+    for url in ["https://other/mcp", "http://h/mcp", "https://h:8443/mcp"] {
+        let error = replaced(&old, &format!("a --url {url}")).unwrap_err();
+        assert_eq!(error, "headers are not kept for another host", "{url}");
+        let error = replaced(&old, &format!("a --url {url} --header X=2")).unwrap_err();
+        assert_eq!(error, "headers are not kept for another host", "{url}");
+        let all = format!("a --url {url} --header X=2 --header-env Authorization=TOKEN");
+        let new = replaced(&old, &all).unwrap();
+        let Workload::Remote(new) = &new.workload else { panic!("{new:?}") };
+        let values: Vec<_> = new.headers.values().map(HeaderValue::reveal).collect();
+        assert_eq!(values, ["new", "2"]);
+    }
+}

@@ -36,6 +36,7 @@ pub(super) fn on_exit(exit: &LastExit, report: &WhyReport, ever_ready: bool) -> 
              it anew"
         ),
         ("engine-away", _) => engine_away(engine),
+        ("machine-restarted", _) => "it ended with the machine".to_owned(),
         ("hung" | "not-ready", _) if !ever_ready && transport == STDIO => format!(
             "it never answered `initialize`: check that the image is one of an MCP server that speaks \
              stdio, or give it more time with `--start-timeout`{}",

@@ -1,0 +1,54 @@
+//! The holder's copies of connections, as the HTTP front uses them.
+
+use std::os::fd::BorrowedFd;
+
+use mainstay_hold::holder::{CLOSE, ConnectionStore, IDLE, MAX_DATA, Place, StoredConnection};
+use mainstay_proxy::front::http;
+
+const _: () = assert!(http::MAX_DATA <= MAX_DATA);
+const _: () = assert!(http::STREAMING == CLOSE && http::IDLE == IDLE);
+
+/// The store, for the connections of one listener.
+#[derive(Debug)]
+pub(super) struct StoreOfListener {
+    store: ConnectionStore,
+    place: Place,
+}
+
+impl StoreOfListener {
+    pub(super) fn new(store: &ConnectionStore, place: Place) -> Self {
+        Self { store: store.clone(), place }
+    }
+}
+
+impl http::ConnectionStore for StoreOfListener {
+    fn add(&self, socket: BorrowedFd<'_>) -> Option<Box<dyn http::StoredConnection>> {
+        Some(Stored::boxed(self.store.add(&self.place, socket)?, &self.place))
+    }
+}
+
+/// A connection that is stored.
+#[derive(Debug)]
+pub(super) struct Stored {
+    connection: StoredConnection,
+    place: Place,
+}
+
+impl Stored {
+    pub(super) fn boxed(
+        connection: StoredConnection,
+        place: &Place,
+    ) -> Box<dyn http::StoredConnection> {
+        Box::new(Self { connection, place: place.clone() })
+    }
+}
+
+impl http::StoredConnection for Stored {
+    fn record(&self, kind: u8, start: usize, offset: usize, data: &[u8]) {
+        self.connection.record(kind, start, offset, data);
+    }
+
+    fn renew(&self, socket: BorrowedFd<'_>) {
+        self.connection.renew(&self.place, socket);
+    }
+}

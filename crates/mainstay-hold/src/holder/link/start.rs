@@ -1,0 +1,200 @@
+//! What a holder and a daemon tell each other first.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+use crate::codec::length;
+use crate::holder::Place;
+use crate::holder::message::{
+    self, CHECKS_SENDER, Listed, ToDaemon, ToHolder, Unfinished, VERSION,
+};
+use crate::holder::packet::{self, Buffer, Packet};
+
+/// How long a new holder may take to take over.
+const HANDOVER: Duration = Duration::from_secs(10);
+
+/// What a daemon starts with.
+#[derive(Debug)]
+pub struct Welcome {
+    /// The process of the holder.
+    pub holder_pid: u32,
+    /// Whether the holder is from Mainstay 0.1.0: it accepts commands from every process that has a copy of
+    /// the daemon's socket, and cannot execute another program. See [`Link::kill_holder`](super::Link::kill_holder).
+    pub holder_is_outdated: bool,
+    /// The instance lock. While this is open the instance stays locked, even without the holder.
+    pub lock: OwnedFd,
+    /// The listeners that are open already.
+    pub listeners: Vec<(Place, OwnedFd)>,
+    /// Whether another daemon still serves: this one prepares, says so and waits for [`Order::Go`](super::Order::Go).
+    pub standby: bool,
+    /// Why the daemon that should have replaced the former one did not.
+    pub replacement_failed: Option<String>,
+    /// How the daemon before this one died, and the end of what it wrote to standard error.
+    pub last_words: Option<String>,
+    /// How often [`Link::pulse`](super::Link::pulse) is expected.
+    pub watchdog: Option<Duration>,
+}
+
+/// The first messages of a holder, with the connections of a daemon that was killed.
+pub(super) fn read_welcome(
+    socket: BorrowedFd<'_>,
+    buffer: &mut Buffer,
+) -> io::Result<(Welcome, Vec<(Unfinished, OwnedFd)>)> {
+    let Packet { bytes, descriptors, .. } = next(socket, buffer)?;
+    let Some(ToDaemon::Welcome {
+        version: version @ 1..,
+        holder_pid,
+        standby,
+        replacement_failed,
+        last_words,
+        watchdog,
+        listeners,
+        interrupted,
+    }) = ToDaemon::decode(bytes).map_err(unexpected)?
+    else {
+        return Err(unexpected("no welcome came"));
+    };
+    let lock = descriptors.into_iter().next().ok_or_else(|| unexpected("no lock came"))?;
+    let listeners = read_listeners(socket, buffer, listeners, |bytes| {
+        match ToDaemon::decode(bytes).map_err(unexpected)? {
+            Some(ToDaemon::Listeners(places)) => Ok(places),
+            _ => Err(unexpected("no listeners came")),
+        }
+    })?;
+    let interrupted = read_interrupted(socket, buffer, interrupted)?;
+    let welcome = Welcome {
+        holder_pid,
+        holder_is_outdated: version < CHECKS_SENDER,
+        lock,
+        listeners,
+        standby,
+        replacement_failed,
+        last_words,
+        watchdog,
+    };
+    Ok((welcome, interrupted))
+}
+
+/// Reads as many connections as were announced. Those that this process has no descriptors left for are lost.
+fn read_interrupted(
+    socket: BorrowedFd<'_>,
+    buffer: &mut Buffer,
+    count: u32,
+) -> io::Result<Vec<(Unfinished, OwnedFd)>> {
+    let (mut all, mut read) = (Vec::new(), 0);
+    while read < count as usize {
+        let Packet { bytes, descriptors, .. } = next(socket, buffer)?;
+        let Some(ToDaemon::Interrupted(connections)) =
+            ToDaemon::decode(bytes).map_err(unexpected)?
+        else {
+            return Err(unexpected("no connections came"));
+        };
+        read += connections.len().max(1);
+        all.extend(connections.into_iter().zip(descriptors));
+    }
+    Ok(all)
+}
+
+/// Sends descriptors with what belongs to them, in as many packets as it takes.
+pub(in crate::holder) fn send_list<T: Listed, D: AsFd>(
+    socket: BorrowedFd<'_>,
+    all: &[(T, D)],
+    say: impl Fn(Vec<T>) -> ToHolder,
+    flags: SendFlags,
+) -> io::Result<()> {
+    for list in message::lists(all) {
+        let listed = list.iter().map(|(listed, _)| listed.clone()).collect();
+        let descriptors: Vec<_> = list.iter().map(|(_, descriptor)| descriptor.as_fd()).collect();
+        packet::send(socket, &say(listed).encode(), &descriptors, flags)?;
+    }
+    Ok(())
+}
+
+/// Reads as many listeners as were announced.
+pub(in crate::holder) fn read_listeners(
+    socket: BorrowedFd<'_>,
+    buffer: &mut Buffer,
+    count: u32,
+    decode: impl Fn(&[u8]) -> io::Result<Vec<Place>>,
+) -> io::Result<Vec<(Place, OwnedFd)>> {
+    let mut listeners = Vec::new();
+    while listeners.len() < count as usize {
+        let Packet { bytes, descriptors, .. } = next(socket, buffer)?;
+        let places = decode(bytes)?;
+        if places.is_empty() || places.len() != descriptors.len() {
+            return Err(unexpected("places and listeners differ in number"));
+        }
+        listeners.extend(places.into_iter().zip(descriptors));
+    }
+    Ok(listeners)
+}
+
+/// The next packet, which must come.
+pub(in crate::holder) fn next<'a>(
+    socket: BorrowedFd<'_>,
+    buffer: &'a mut Buffer,
+) -> io::Result<Packet<'a>> {
+    buffer.receive(socket, RecvFlags::empty())?.ok_or_else(|| ErrorKind::UnexpectedEof.into())
+}
+
+/// Gives a new holder everything and waits for its answer: its pid.
+pub(super) fn hand_over(
+    socket: BorrowedFd<'_>,
+    buffer: &mut Buffer,
+    lock: BorrowedFd<'_>,
+    held: &[(Place, BorrowedFd<'_>)],
+) -> io::Result<u32> {
+    set_socket_timeout(socket, Timeout::Send, Some(HANDOVER))?;
+    set_socket_timeout(socket, Timeout::Recv, Some(HANDOVER))?;
+    let process = pidfd_open(getpid(), PidfdFlags::empty())?;
+    let stderr = renew_stderr()?;
+    let handover = ToHolder::Handover {
+        version: VERSION,
+        stderr: stderr.is_some(),
+        listeners: length(held.len()),
+    };
+    let mut descriptors = vec![lock, process.as_fd()];
+    descriptors.extend(stderr.as_ref().map(AsFd::as_fd));
+    packet::send(socket, &handover.encode(), &descriptors, SendFlags::empty())?;
+    send_list(socket, held, ToHolder::Listeners, SendFlags::empty())?;
+    let answer = ToDaemon::decode(next(socket, buffer)?.bytes).map_err(unexpected)?;
+    let holder_pid = match answer {
+        Some(ToDaemon::TakenOver { version: 1.., holder_pid }) => holder_pid,
+        Some(ToDaemon::NotReplaced { why }) => {
+            return Err(io::Error::new(ErrorKind::AddrInUse, why));
+        }
+        _ => return Err(unexpected("the holder did not take over")),
+    };
+    set_socket_timeout(socket, Timeout::Send, None)?;
+    set_socket_timeout(socket, Timeout::Recv, None)?;
+    Ok(holder_pid)
+}
+
+/// If nobody reads our standard error any more, because that was the holder, it becomes a new pipe,
+/// whose other end is returned.
+fn renew_stderr() -> io::Result<Option<OwnedFd>> {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let stderr = rustix::stdio::stderr();
+    let mut state = [PollFd::from_borrowed_fd(stderr, PollFlags::empty())];
+    poll(&mut state, Some(&now))?;
+    if !state[0].revents().contains(PollFlags::ERR) {
+        return Ok(None);
+    }
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::stdio::dup2_stderr(&write)?;
+    Ok(Some(read))
+}
+
+/// What the other end said makes no sense.
+pub(in crate::holder) fn unexpected(
+    what: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what)
+}

@@ -1,0 +1,78 @@
+//! Connections stay open when their daemon is killed.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
+use rustix::process::Signal;
+
+use super::support::{Bench, kill, kill_and_wait};
+
+/// A connection that the daemon has stored with a state.
+fn stored(bench: &Bench, state: &str) -> BufReader<TcpStream> {
+    let mut connection = BufReader::new(TcpStream::connect(bench.address()).unwrap());
+    connection.get_mut().write_all(format!("store {state}\n").as_bytes()).unwrap();
+    assert_eq!(line(&mut connection), "stored\n");
+    connection
+}
+
+fn line(connection: &mut BufReader<TcpStream>) -> String {
+    let mut line = String::new();
+    connection.read_line(&mut line).unwrap();
+    line
+}
+
+#[test]
+fn connections_go_to_the_daemon_after_one_that_was_killed() {
+    let (bench, _) = Bench::serving();
+    let [mut idle, mut responding, mut busy] =
+        ["01", "00", "03aabb"].map(|state| stored(&bench, state));
+    let (_, daemon, _) = bench.who();
+    kill_and_wait(daemon);
+    assert_eq!(line(&mut responding), "", "nobody can continue it, so it is closed");
+    assert_eq!(line(&mut idle), "interrupted at [1]\n");
+    assert_eq!(line(&mut busy), "interrupted at [3, 170, 187]\n");
+    assert_eq!(line(&mut busy), "", "it belongs to the next daemon, which closes it");
+}
+
+#[test]
+fn connections_wait_while_daemons_keep_dying() {
+    let (bench, _) = Bench::serving();
+    let mut busy = stored(&bench, "03");
+    std::fs::remove_file(bench.path("v1")).unwrap();
+    bench.program("v1", "v1", "dies");
+    let (_, daemon, _) = bench.who();
+    kill_and_wait(daemon);
+    bench.logged_times("v1 up", 4);
+    std::fs::remove_file(bench.path("v1")).unwrap();
+    bench.program("v1", "v1", "");
+    assert_eq!(line(&mut busy), "interrupted at [3]\n");
+}
+
+#[test]
+fn what_was_forgotten_is_closed_with_its_daemon() {
+    let (bench, _) = Bench::serving();
+    let mut connections = [stored(&bench, "01"), stored(&bench, "02")];
+    assert_eq!(bench.tell("forget"), "forgotten");
+    // The slots are used again.
+    let mut third = stored(&bench, "01");
+    for connection in &mut connections {
+        assert_eq!(line(connection), "");
+    }
+    let (_, daemon, _) = bench.who();
+    kill_and_wait(daemon);
+    assert_eq!(line(&mut third), "interrupted at [1]\n");
+}
+
+#[test]
+fn a_daemon_that_gives_way_or_ends_leaves_none() {
+    let (bench, holder) = Bench::serving();
+    let mut given_way = stored(&bench, "01");
+    let v2 = bench.program("v2", "v2", "");
+    bench.tell(&format!("replace {}", v2.display()));
+    bench.logged("v2 ready");
+    assert_eq!(line(&mut given_way), "", "it was not passed on");
+
+    let mut ended = stored(&bench, "02");
+    kill(holder, Signal::TERM);
+    assert_eq!(line(&mut ended), "");
+}

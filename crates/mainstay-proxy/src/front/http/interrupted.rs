@@ -1,0 +1,90 @@
+//! Requests that a killed daemon did not answer.
+//!
+//! Their connections stayed open ([`ConnectionStore`](super::ConnectionStore)), and this daemon answers them: several
+//! clients end their whole session if a connection is closed before the head of a response. A request that was being
+//! read is read again.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::net::Shutdown;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::reply;
+use super::store::{IDLE, Interrupted};
+use super::unfinished::{Finished, write_all};
+use super::way_in::WayIn;
+
+/// How long to wait for a request on a connection of which it is not known whether its client waits for a response.
+const NEXT_REQUEST: Duration = Duration::from_secs(2);
+
+/// How long it takes to notice a request that was sent before.
+const SENT_REQUEST: Duration = Duration::from_millis(10);
+
+const ACCEPTED: &[u8] = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+
+/// A response without an answer. A client that takes the end of the connection for the end of the response fails to
+/// parse it, and only that call fails.
+const NO_ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n";
+
+/// Answers the request that a connection was interrupted at.
+pub(super) async fn answer(socket: &TcpStream, way: &WayIn, state: &Interrupted) -> Finished {
+    let limit = match state {
+        Interrupted::Idle => return Finished::Reusable,
+        Interrupted::Reading(_) | Interrupted::Writing => NEXT_REQUEST,
+        Interrupted::Answering(_) | Interrupted::Accepted => SENT_REQUEST,
+    };
+    let mut first = [0];
+    match timeout(limit, socket.peek(&mut first)).await {
+        // A client that has sent another request has its response. A method begins with a capital letter, and the rest of
+        // a JSON body does not.
+        Ok(Ok(1..))
+            if first[0].is_ascii_uppercase() && !matches!(state, Interrupted::Reading(None)) =>
+        {
+            way.record(IDLE, b"");
+            return Finished::Reusable;
+        }
+        Ok(Ok(0) | Err(_)) => return Finished::Close,
+        Ok(Ok(_)) | Err(_) => {}
+    }
+    let response = match state {
+        Interrupted::Idle | Interrupted::Writing => return Finished::Close,
+        Interrupted::Accepted => ACCEPTED.into(),
+        Interrupted::Answering(Some(id)) => failure(id),
+        Interrupted::Answering(None) | Interrupted::Reading(_) => NO_ANSWER.into(),
+    };
+    // What the killed daemon had read behind the request is lost, and the client may have wanted the connection to be
+    // closed.
+    if write_all(socket, way, &response).await.is_ok()
+        && rustix::net::shutdown(socket, Shutdown::Write).is_ok()
+    {
+        // If something is unread when it is closed, the client may lose the response.
+        drop(timeout(NEXT_REQUEST, discard(socket)).await);
+    }
+    Finished::Close
+}
+
+/// Reads until the client closes the connection.
+async fn discard(socket: &TcpStream) {
+    let mut bytes = [0; 4096];
+    while socket.readable().await.is_ok() {
+        match socket.try_read(&mut bytes) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// The response to a request with this id.
+fn failure(id: &str) -> Vec<u8> {
+    let body = reply::failed(Some(id), reply::INTERRUPTED);
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), &body].concat()
+}

@@ -1,0 +1,123 @@
+//! Connections that stay open when this daemon is killed, and what is recorded of each for the next daemon.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+use bytes::Bytes;
+
+/// Keeps copies of connections outside this process.
+pub trait ConnectionStore: fmt::Debug + Send + Sync {
+    /// Adds a connection that something was read from. `None` if there is no room.
+    fn add(&self, socket: BorrowedFd<'_>) -> Option<Box<dyn StoredConnection>>;
+}
+
+/// A connection of which there is a copy, until this is dropped.
+pub trait StoredConnection: fmt::Debug + Send + Sync {
+    /// Records a kind of state and its data for [`Interrupted::decode`]. The data is what was recorded from `start` to
+    /// `offset` before, and then `data`, which ends at [`MAX_DATA`] at most.
+    fn record(&self, kind: u8, start: usize, offset: usize, data: &[u8]);
+
+    /// Adds the connection again if the copy was lost.
+    fn renew(&self, socket: BorrowedFd<'_>);
+}
+
+/// The longest data of a state. Most requests fit.
+pub const MAX_DATA: usize = 2040;
+
+/// The kind of state of a connection with a response that is not complete: it cannot be continued.
+pub const STREAMING: u8 = 0;
+/// The kind of state of a connection on which no client waits.
+pub const IDLE: u8 = 1;
+pub(super) const READING: u8 = 2;
+pub(super) const READ_MORE: u8 = 3;
+pub(super) const ANSWERING: u8 = 4;
+pub(super) const ACCEPTED: u8 = 5;
+pub(super) const WRITING: u8 = 6;
+
+/// What a daemon that was killed was doing on a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Interrupted {
+    /// All requests were answered.
+    Idle,
+    /// A request was being read, and this is what was read of it. `None` if it is too long.
+    Reading(Option<Bytes>),
+    /// The request with this id, as JSON, was not answered. `None` for a batch, and if the id is too long.
+    Answering(Option<Box<str>>),
+    /// A message was taken that gets an empty response.
+    Accepted,
+    /// A complete response was being written. Most likely all of it was.
+    Writing,
+}
+
+impl Interrupted {
+    /// Reads what was recorded: the kind, and then the data. `None` if the connection cannot be continued.
+    pub fn decode(state: &[u8]) -> Option<Self> {
+        let (kind, data) = state.split_first()?;
+        Some(match *kind {
+            IDLE => Self::Idle,
+            READING => Self::Reading(Some(Bytes::copy_from_slice(data))),
+            READ_MORE => Self::Reading(None),
+            ANSWERING => {
+                let id = std::str::from_utf8(data).ok()?;
+                Self::Answering((!id.is_empty()).then(|| id.into()))
+            }
+            ACCEPTED => Self::Accepted,
+            WRITING => Self::Writing,
+            _ => return None,
+        })
+    }
+
+    /// As it is recorded.
+    pub(super) fn encode(&self) -> (u8, &[u8]) {
+        match self {
+            Self::Idle => (IDLE, b""),
+            Self::Reading(Some(bytes)) => (READING, bytes),
+            Self::Reading(None) => (READ_MORE, b""),
+            Self::Answering(id) => (ANSWERING, id.as_deref().map_or(b"", id_to_record)),
+            Self::Accepted => (ACCEPTED, b""),
+            Self::Writing => (WRITING, b""),
+        }
+    }
+}
+
+/// What is recorded of the id of a request.
+pub(super) fn id_to_record(id: &str) -> &[u8] {
+    if id.len() <= MAX_DATA { id.as_bytes() } else { b"" }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn state() -> impl Strategy<Value = Interrupted> {
+        let read = prop::collection::vec(any::<u8>(), 0..40).prop_map(Bytes::from);
+        prop_oneof![
+            Just(Interrupted::Idle),
+            prop::option::of(read).prop_map(Interrupted::Reading),
+            prop::option::of(".{1,40}").prop_map(|id| Interrupted::Answering(id.map(Into::into))),
+            Just(Interrupted::Accepted),
+            Just(Interrupted::Writing),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_state_that_was_recorded_is_read(state in state()) {
+            let (kind, data) = state.encode();
+            prop_assert_eq!(Interrupted::decode(&[&[kind], data].concat()), Some(state));
+        }
+
+        #[test]
+        fn any_bytes_can_be_read(state in prop::collection::vec(0..10_u8, 0..8)) {
+            let is_continued = state.first().is_some_and(|kind| (IDLE..=WRITING).contains(kind));
+            prop_assert_eq!(Interrupted::decode(&state).is_some(), is_continued);
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_too_long_is_not_recorded() {
+        assert_eq!(id_to_record(&"x".repeat(MAX_DATA + 1)), b"");
+    }
+}
