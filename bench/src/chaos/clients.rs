@@ -104,13 +104,29 @@ impl Client {
         while Instant::now() < until {
             self.last_id += 1;
             let (kind, tool, arguments) = self.choose();
-            let begun = record.now();
-            let asked = self.ask(tool_call(self.last_id, tool, &arguments));
-            let outcome = timeout(ANSWER, asked).await.unwrap_or(Outcome::Silent);
-            let client = self.name.clone();
-            record.add(Call { client, kind, begun, ended: record.now(), outcome });
+            self.call(&record, kind, tool, &arguments).await;
             sleep(PAUSE).await;
         }
+    }
+
+    /// Breaks a long silence.
+    pub(super) async fn call_once(mut self, record: &Record) {
+        self.last_id += 1;
+        let text = self.name.clone();
+        self.call(record, Kind::Idle(text.clone()), "echo", &json!({"text": text})).await;
+    }
+
+    /// Calls a tool that does nothing for a while.
+    pub(super) async fn sleep(&mut self, time: Duration) -> Outcome {
+        self.last_id += 1;
+        self.ask("sleep_readonly", &json!({"ms": time.as_millis()})).await
+    }
+
+    async fn call(&mut self, record: &Record, kind: Kind, tool: &str, arguments: &Value) {
+        let begun = record.now();
+        let outcome = self.ask(tool, arguments).await;
+        let client = self.name.clone();
+        record.add(Call { client, kind, begun, ended: record.now(), outcome });
     }
 
     /// What is called next.
@@ -127,7 +143,12 @@ impl Client {
         }
     }
 
-    async fn ask(&mut self, request: Vec<u8>) -> Outcome {
+    async fn ask(&mut self, tool: &str, arguments: &Value) -> Outcome {
+        let request = tool_call(self.last_id, tool, arguments);
+        timeout(ANSWER, self.send(request)).await.unwrap_or(Outcome::Silent)
+    }
+
+    async fn send(&mut self, request: Vec<u8>) -> Outcome {
         match &mut self.way {
             Way::Http(web) => match web.ask(request).await {
                 Ok(answer) => read(&answer, self.last_id),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What is done to Mainstay or to a server of it.
+/// What is done to Mainstay, to a server of it, or to what they stand on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     KillServer(usize),
@@ -21,13 +21,29 @@ pub(super) enum Fault {
     Reload,
     Update,
     WipeRunDirectory,
+    /// The disk of the state directory is full for a while, in which the server is killed and to be stopped.
+    FillDisk(usize),
+    /// The same, but the daemon is killed.
+    FillDiskAndKillDaemon,
+    /// Names are resolved slowly for a while, and all connections to the server that is reached by a name are cut.
+    SlowResolver,
+    KillEngine,
+    FreezeEngine,
+    /// The process in a container.
+    KillContainer,
+    /// A container is removed behind Mainstay's back, and with it its server.
+    RemoveContainer,
 }
 
 impl Fault {
     /// Whether it may cut connections of clients to the daemon.
     pub(super) fn cuts(self) -> bool {
         match self {
-            Self::KillDaemon | Self::KillDaemons | Self::KillBoth | Self::FreezeDaemon => true,
+            Self::KillDaemon
+            | Self::KillDaemons
+            | Self::KillBoth
+            | Self::FreezeDaemon
+            | Self::FillDiskAndKillDaemon => true,
             Self::KillServer(_)
             | Self::KillShim(_)
             | Self::FreezeServer(_)
@@ -35,7 +51,38 @@ impl Fault {
             | Self::KillHolder
             | Self::Reload
             | Self::Update
-            | Self::WipeRunDirectory => false,
+            | Self::WipeRunDirectory
+            | Self::FillDisk(_)
+            | Self::SlowResolver
+            | Self::KillEngine
+            | Self::FreezeEngine
+            | Self::KillContainer
+            | Self::RemoveContainer => false,
+        }
+    }
+
+    /// Whether clients of other servers must not even be delayed.
+    pub(super) fn spares_others(self) -> bool {
+        match self {
+            Self::KillServer(_)
+            | Self::KillShim(_)
+            | Self::FreezeServer(_)
+            | Self::StopServer(_)
+            | Self::FillDisk(_)
+            | Self::SlowResolver
+            | Self::KillEngine
+            | Self::FreezeEngine
+            | Self::KillContainer
+            | Self::RemoveContainer => true,
+            Self::KillDaemon
+            | Self::KillDaemons
+            | Self::FreezeDaemon
+            | Self::KillHolder
+            | Self::KillBoth
+            | Self::Reload
+            | Self::Update
+            | Self::WipeRunDirectory
+            | Self::FillDiskAndKillDaemon => false,
         }
     }
 }
@@ -63,25 +110,59 @@ impl Random {
     }
 }
 
-/// The next fault, and how long after the one before it.
-pub(super) fn next(random: &mut Random, servers: usize) -> (Duration, Fault) {
-    let pause = Duration::from_millis(300 + u64::try_from(random.below(2700)).unwrap_or_default());
-    let server = random.below(servers);
-    let fault = match random.below(20) {
-        0..=3 => Fault::KillServer(server),
-        4 => Fault::KillShim(server),
-        5 | 6 => Fault::FreezeServer(server),
-        7 | 8 => Fault::StopServer(server),
-        9 | 10 => Fault::KillDaemon,
-        11 => Fault::KillDaemons,
-        12 => Fault::FreezeDaemon,
-        13 => Fault::KillHolder,
-        14 => Fault::KillBoth,
-        15..=17 => Fault::Reload,
-        18 => Fault::Update,
-        _ => Fault::WipeRunDirectory,
-    };
-    (pause, fault)
+/// All faults in a random order, then all of them in another one, and so on.
+#[derive(Debug)]
+pub(super) struct Faults {
+    random: Random,
+    servers: usize,
+    has_engine: bool,
+    round: Vec<Fault>,
+}
+
+impl Faults {
+    /// The number of local servers, and whether there is a container engine.
+    pub(super) fn new(seed: u64, servers: usize, has_engine: bool) -> Self {
+        Self { random: Random::new(seed), servers, has_engine, round: Vec::new() }
+    }
+
+    /// The next fault, and how long after the one before it.
+    pub(super) fn next(&mut self) -> (Duration, Fault) {
+        let pause = u64::try_from(self.random.below(1800)).unwrap_or_default();
+        let fault = loop {
+            match self.round.len() {
+                0 => self.round = round(self.servers, self.has_engine),
+                left => break self.round.swap_remove(self.random.below(left)),
+            }
+        };
+        (Duration::from_millis(200 + pause), fault)
+    }
+}
+
+/// Each fault at least once.
+fn round(servers: usize, has_engine: bool) -> Vec<Fault> {
+    use Fault as F;
+    let of_servers =
+        [F::KillServer, F::KillServer, F::KillShim, F::FreezeServer, F::StopServer, F::FillDisk];
+    let of_daemon = [
+        F::KillDaemon,
+        F::KillDaemon,
+        F::KillDaemons,
+        F::FreezeDaemon,
+        F::KillHolder,
+        F::KillBoth,
+        F::Reload,
+        F::Reload,
+        F::Update,
+        F::WipeRunDirectory,
+        F::FillDiskAndKillDaemon,
+        F::SlowResolver,
+    ];
+    let of_engine = [F::KillEngine, F::FreezeEngine, F::KillContainer, F::RemoveContainer];
+    let mut round: Vec<Fault> =
+        of_servers.iter().flat_map(|fault| (0..servers).map(fault)).collect();
+    round.extend(of_daemon);
+    round.extend(of_engine.into_iter().filter(|_| has_engine));
+    round
 }
 
 #[cfg(test)]
@@ -90,12 +171,25 @@ mod tests {
 
     #[test]
     fn a_seed_is_a_story() {
-        let story = |seed| {
-            let mut random = Random::new(seed);
-            (0..50).map(|_| next(&mut random, 2)).collect::<Vec<_>>()
+        let story = |seed, has_engine| {
+            let mut faults = Faults::new(seed, 2, has_engine);
+            (0..50).map(|_| faults.next()).collect::<Vec<_>>()
         };
-        assert_eq!(story(7), story(7));
-        assert_ne!(story(7), story(8));
-        assert!(story(7).iter().any(|(_, fault)| fault.cuts()));
+        assert_eq!(story(7, true), story(7, true));
+        assert_ne!(story(7, true), story(8, true));
+        assert!(story(7, true).iter().any(|(_, fault)| *fault == Fault::KillEngine));
+        assert!(story(7, false).iter().all(|(_, fault)| *fault != Fault::KillEngine));
+    }
+
+    #[test]
+    fn each_fault_comes_in_each_round() {
+        let mut faults = Faults::new(1, 2, true);
+        let all = round(2, true);
+        let mut played: Vec<Fault> = (0..2 * all.len()).map(|_| faults.next().1).collect();
+        for fault in all.iter().chain(&all) {
+            let at = played.iter().position(|played| played == fault).unwrap();
+            played.swap_remove(at);
+        }
+        assert_eq!(played, []);
     }
 }

@@ -3,8 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::UNHARMED;
+use super::faults::Fault;
+
 /// How long before and after a fault a call may still be cut by it.
 const SLACK: Duration = Duration::from_secs(2);
+
+/// How long a call that does nothing may take while only other servers are harmed.
+const UNHARMED_LIMIT: Duration = Duration::from_secs(2);
 
 /// One call of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +31,8 @@ pub(super) enum Kind {
     Append(String),
     /// Does nothing for a while.
     Sleep,
+    /// Must be answered with this text: it ends a long silence, and nothing is harmed any more.
+    Idle(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,11 +75,30 @@ impl Counts {
     }
 }
 
-/// Times at which connections may have been cut.
-pub(super) type Cuts = [(Duration, Duration)];
+type Window = (Duration, Duration);
+
+/// When there were faults.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Windows {
+    /// Connections may have been cut.
+    cuts: Vec<Window>,
+    /// Only single servers were harmed.
+    single: Vec<Window>,
+}
+
+impl Windows {
+    pub(super) fn add(&mut self, fault: Fault, window: Window) {
+        if fault.cuts() {
+            self.cuts.push(window);
+        }
+        if fault.spares_others() {
+            self.single.push(window);
+        }
+    }
+}
 
 /// What is wrong. `effects` are the lines that were appended.
-pub(super) fn findings(calls: &[Call], effects: &[String], cuts: &Cuts) -> Vec<String> {
+pub(super) fn findings(calls: &[Call], effects: &[String], windows: &Windows) -> Vec<String> {
     let mut executed: HashMap<&str, usize> = HashMap::new();
     for line in effects {
         *executed.entry(line.as_str()).or_default() += 1;
@@ -80,9 +107,9 @@ pub(super) fn findings(calls: &[Call], effects: &[String], cuts: &Cuts) -> Vec<S
     for call in calls {
         let times = match &call.kind {
             Kind::Append(line) => executed.remove(line.as_str()).unwrap_or_default(),
-            Kind::Echo(_) | Kind::Sleep => 0,
+            Kind::Echo(_) | Kind::Sleep | Kind::Idle(_) => 0,
         };
-        if let Some(what) = wrong(call, times, cuts) {
+        if let Some(what) = wrong(call, times, windows) {
             let Call { client, kind, begun, ended, outcome } = call;
             findings.push(format!(
                 "{what}: {client} {kind:?}, {:.1} s to {:.1} s: {outcome:?}",
@@ -96,22 +123,33 @@ pub(super) fn findings(calls: &[Call], effects: &[String], cuts: &Cuts) -> Vec<S
 }
 
 /// What is wrong with a call that was executed so often, if it has an effect.
-fn wrong(call: &Call, times: usize, cuts: &Cuts) -> Option<&'static str> {
+fn wrong(call: &Call, times: usize, windows: &Windows) -> Option<&'static str> {
     if times > 1 {
         return Some("executed twice");
     }
-    let may_be_cut = cuts
+    let may_be_cut = windows
+        .cuts
         .iter()
         .any(|(from, until)| call.begun <= *until + SLACK && call.ended + SLACK >= *from);
     let is_append = matches!(call.kind, Kind::Append(_));
     match (&call.kind, &call.outcome) {
+        (
+            Kind::Echo(expected) | Kind::Idle(expected),
+            Outcome::Answered { text, is_error: false },
+        ) => {
+            if text != expected {
+                Some("the answer of another call")
+            } else if is_late(call, windows) {
+                Some("delayed although only other servers were harmed")
+            } else {
+                None
+            }
+        }
+        (Kind::Idle(_), _) => Some("an idle client is not served"),
         (_, Outcome::Silent) => Some("no answer"),
         (_, Outcome::Status(404)) => Some("the session is lost"),
         (_, Outcome::Status(_)) => Some("refused"),
         (_, Outcome::Cut) => (!may_be_cut).then_some("cut although nothing was killed"),
-        (Kind::Echo(expected), Outcome::Answered { text, is_error: false }) => {
-            (text != expected).then_some("the answer of another call")
-        }
         (Kind::Append(_), Outcome::Answered { is_error: false, .. }) => {
             (times == 0).then_some("acknowledged, and not executed")
         }
@@ -126,6 +164,14 @@ fn wrong(call: &Call, times: usize, cuts: &Cuts) -> Option<&'static str> {
             }
         }
     }
+}
+
+/// Whether a client of the server that nothing was done to waited because of another one.
+fn is_late(call: &Call, windows: &Windows) -> bool {
+    let within = |(from, until): &Window| call.begun >= *from && call.begun <= *until;
+    call.client == UNHARMED
+        && call.ended.saturating_sub(call.begun) > UNHARMED_LIMIT
+        && windows.single.iter().any(within)
 }
 
 #[cfg(test)]
@@ -147,8 +193,9 @@ mod tests {
         let append = || Kind::Append("x".into());
         let x = |times: usize| vec!["x".to_owned(); times];
         let killed = [(10 * SECOND, 10 * SECOND)];
-        let check = |kind: Kind, outcome: Outcome, effects: &[String], cuts: &Cuts, finds: &str| {
-            let found = findings(&[call(kind, outcome)], effects, cuts);
+        let check = |kind, outcome, effects: &[String], cuts: &[Window], finds: &str| {
+            let windows = Windows { cuts: cuts.to_vec(), single: Vec::new() };
+            let found = findings(&[call(kind, outcome)], effects, &windows);
             let is_right =
                 if finds.is_empty() { found.is_empty() } else { found.concat().contains(finds) };
             assert!(is_right, "{found:?} instead of {finds:?}");
@@ -165,7 +212,26 @@ mod tests {
         check(Kind::Echo("a".into()), answered("a", false), &[], &[], "");
         check(Kind::Echo("a".into()), answered("b", false), &[], &[], "another call");
         check(Kind::Echo("a".into()), Outcome::Status(404), &[], &killed, "session is lost");
+        check(Kind::Idle("a".into()), answered("a", false), &[], &[], "");
+        check(Kind::Idle("a".into()), Outcome::Cut, &[], &killed, "idle");
+        check(Kind::Idle("a".into()), answered("it is down", true), &[], &[], "idle");
         check(Kind::Sleep, answered("", true), &[], &[], "without a reason");
         check(Kind::Sleep, answered("slept", false), &x(1), &[], "nobody asked");
+    }
+
+    #[test]
+    fn only_the_unharmed_must_not_wait() {
+        let check = |client: &str, seconds: u32, fault: Fault, is_found: bool| {
+            let mut windows = Windows::default();
+            windows.add(fault, (9 * SECOND, 12 * SECOND));
+            let echo = call(Kind::Echo("a".into()), answered("a", false));
+            let ended = echo.begun + seconds * SECOND;
+            let found = findings(&[Call { client: client.into(), ended, ..echo }], &[], &windows);
+            assert_eq!(!found.is_empty(), is_found, "{found:?}");
+        };
+        check(UNHARMED, 3, Fault::SlowResolver, true);
+        check(UNHARMED, 2, Fault::SlowResolver, false);
+        check("lines", 3, Fault::SlowResolver, false);
+        check(UNHARMED, 3, Fault::KillDaemon, false);
     }
 }

@@ -1,36 +1,45 @@
 //! Faults in a random order, which a seed repeats, while clients of all protocol versions call without a pause. At the
 //! end their history is checked: one answer to each call, nothing executed twice, no acknowledged effect missing, no
-//! answer in the wrong session, no session lost, nothing left over.
+//! answer in the wrong session, no session lost, no client of another server delayed, nothing left over.
+//!
+//! The state directory has a disk of its own, which can be full, and names are resolved by a name server of its own, which
+//! can be slow. Both are mounts, so this program has to run in a mount namespace of its own; faults of containers need an
+//! engine of their own and this program inside its network namespace. `scripts/chaos` sees to all of that.
 
 mod clients;
+mod disk;
 mod faults;
 mod history;
+mod inflict;
+mod remote;
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
-use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
 use self::clients::{Client, Record};
-use self::faults::{Fault, Random};
-use self::history::Counts;
-use crate::procfs::parent;
-use crate::rig::{self, BenchError, Instance, Programs, Upstream, kill, unless_interrupted};
-use crate::seeds::{copy_program, newer_program};
+use self::disk::Disk;
+use self::faults::Faults;
+use self::history::{Counts, Windows};
+use self::remote::{NameServer, Remote};
+use crate::docker::{self, Engine, IMAGE};
+use crate::restarts::NEWEST;
+use crate::rig::{self, BenchError, Instance, Programs, Upstream, unless_interrupted};
+use crate::seeds::copy_program;
 
-/// The servers that are harmed, and one that is not.
+/// The local servers that are harmed.
 const SERVERS: [(&str, Upstream); 2] = [("lines", Upstream::Stdio), ("web", Upstream::Http)];
+/// The one that is reached by a name, and the one in a container.
+const REMOTE: &str = "remote";
+const BOXED: &str = "boxed";
+/// The one that nothing is done to.
 const UNHARMED: &str = "bystander";
 
-const VERSIONS: [&str; 3] = ["2024-11-05", "2025-06-18", "2025-11-25"];
-
-/// How long a process is frozen.
-const FROZEN: Duration = Duration::from_millis(1500);
+const VERSIONS: [&str; 3] = ["2024-11-05", "2025-06-18", NEWEST];
 
 /// How long commands are tried again after a fault.
 const BACK: Duration = Duration::from_secs(20);
@@ -48,34 +57,75 @@ pub struct Options {
     /// How long to go on.
     #[arg(long, default_value_t = 2.0, value_name = "N")]
     minutes: f64,
+    /// The directory of the engine to use, as `scripts/docker up` made it; without it, there are no containers.
+    #[arg(long, value_name = "DIR", requires = "script")]
+    engine: Option<PathBuf>,
+    /// `scripts/docker`, which ends and starts it.
+    #[arg(long, value_name = "FILE", requires = "engine")]
+    script: Option<PathBuf>,
+    /// If anything is found, copy the state directory, with the daemon's log, to this new directory.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
     /// The program to test; by default `mainstay` beside this program. A copy of it is used.
     #[arg(long, value_name = "FILE")]
     mainstay: Option<PathBuf>,
 }
 
+impl Options {
+    fn engine(&self) -> Option<Engine> {
+        Some(Engine::new(self.engine.clone()?, self.script.clone()?))
+    }
+}
+
 /// Plays and checks. Says whether nothing was found.
 pub fn run(options: &Options, out: &mut impl Write) -> Result<bool, BenchError> {
+    check_mount_namespace()?;
     let bin = tempfile::Builder::new().prefix("mainstay-chaos-").tempdir();
     let bin = bin.map_err(BenchError::SetUp)?;
-    let programs =
+    let engine = options.engine();
+    let mut programs =
         copy_program(options.mainstay.as_deref(), bin.path()).map_err(BenchError::SetUp)?;
+    if let Some(engine) = &engine {
+        programs = programs.with_var("DOCKER_HOST", docker::host(&engine.socket()));
+    }
     let minutes = Duration::try_from_secs_f64(options.minutes * 60.0);
     let time = minutes.map_err(|error| BenchError::Wrong(format!("--minutes: {error}")))?;
-    rig::block_on(play_all(&programs, bin.path(), (options.seed, time), out))
+    let extra = (engine.as_ref(), options.keep.as_deref());
+    rig::block_on(play_all((&programs, bin.path()), extra, (options.seed, time), out))
+}
+
+/// What is mounted here must not be seen by the rest of the machine.
+fn check_mount_namespace() -> Result<(), BenchError> {
+    let parent = rustix::process::getppid().map_or(1, |pid| pid.as_raw_nonzero().get());
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt"));
+    let shared = namespace("self").and_then(|own| Ok(own == namespace(&parent.to_string())?));
+    if shared.map_err(BenchError::SetUp)? {
+        let needs = "a mount namespace of its own is needed: run scripts/chaos, as root";
+        return Err(BenchError::SetUp(io::Error::other(needs)));
+    }
+    Ok(())
 }
 
 async fn play_all(
-    programs: &Programs,
-    bin: &Path,
+    (programs, bin): (&Programs, &Path),
+    (engine, keep): (Option<&Engine>, Option<&Path>),
     (seed, time): (u64, Duration),
     out: &mut impl Write,
 ) -> Result<bool, BenchError> {
     let instance = Instance::new(programs.clone()).map_err(BenchError::SetUp)?;
-    let mut chaos =
-        Chaos { instance: &instance, bin, seed, cuts: Vec::new(), findings: Vec::new() };
-    let played = unless_interrupted(chaos.play(time, out)).await;
-    let (mut findings, left_over) = (chaos.findings, instance.processes_after_end().await?);
-    findings.extend(left_over.into_iter().map(|what| format!("left over: {what}")));
+    let disk = Disk::mount(instance.state()).map_err(BenchError::SetUp)?;
+    let names = NameServer::start(instance.folder()).await.map_err(BenchError::SetUp)?;
+    let remote = Remote::start(instance.fixture()).map_err(BenchError::SetUp)?;
+    let (instance, disk, names) = (&instance, &disk, &names);
+    let mut chaos = Chaos { instance, bin, disk, names, remote, engine, findings: Vec::new() };
+    let played = unless_interrupted(chaos.play(seed, time, out)).await;
+    let mut findings = chaos.end();
+    if let Some(keep) = keep.filter(|_| played.is_err() || !findings.is_empty()) {
+        let mut copy = tokio::process::Command::new("cp");
+        copy.arg("--archive").arg(instance.state()).arg(keep);
+        rig::output(&mut copy, BACK).await?;
+    }
+    findings.extend(left_over(instance, engine).await?);
     let Counts { answered, errors, cut } = played?;
     let told = findings.iter().take(SHOWN).try_for_each(|finding| writeln!(out, "  {finding}"));
     let summary = writeln!(
@@ -91,158 +141,122 @@ async fn play_all(
 struct Chaos<'a> {
     instance: &'a Instance,
     bin: &'a Path,
-    seed: u64,
-    /// When connections may have been cut.
-    cuts: Vec<(Duration, Duration)>,
+    disk: &'a Disk,
+    names: &'a NameServer,
+    remote: Remote,
+    engine: Option<&'a Engine>,
     findings: Vec<String>,
-}
-
-/// What `daemon status` tells.
-#[derive(Deserialize)]
-struct Status {
-    pid: u32,
-    holder: u32,
-    version: String,
 }
 
 impl Chaos<'_> {
     /// Plays, and tells how calls ended.
-    async fn play(&mut self, time: Duration, out: &mut impl Write) -> Result<Counts, BenchError> {
-        let instance = self.instance;
-        for (name, upstream) in SERVERS {
-            instance.add(name, upstream).await?;
-        }
-        instance.add(UNHARMED, Upstream::Stdio).await?;
-        instance.ready_servers(SERVERS.len() + 1, BACK).await?;
-        let effects = instance.folder().join("effects");
+    async fn play(
+        &mut self,
+        seed: u64,
+        time: Duration,
+        out: &mut impl Write,
+    ) -> Result<Counts, BenchError> {
+        let effects = self.instance.folder().join("effects");
         fs::write(&effects, "").map_err(BenchError::SetUp)?;
-        let clients = self.open_clients(&effects).await?;
+        self.add_servers(&effects).await?;
+        let clients = self.open_clients(&effects, seed).await?;
+        let idle = self.open_idle_clients(&effects).await?;
         let (record, until) = (Record::new(), Instant::now() + time);
         let mut working = tokio::task::JoinSet::new();
         for client in clients {
             working.spawn(client.work(Arc::clone(&record), until));
         }
-        let mut random = Random::new(self.seed);
+        let mut faults = Faults::new(seed, SERVERS.len(), self.engine.is_some());
+        let mut windows = Windows::default();
         while Instant::now() < until {
-            let (pause, fault) = faults::next(&mut random, SERVERS.len());
+            let (pause, fault) = faults.next();
             sleep(pause).await;
             let begun = record.now();
             writeln!(out, "{:7.1} s {fault:?}", begun.as_secs_f64()).map_err(BenchError::SetUp)?;
             if let Err(error) = self.inflict(fault).await {
                 self.findings.push(format!("{fault:?} at {begun:?}: {}", crate::chain(&error)));
             }
-            if fault.cuts() {
-                self.cuts.push((begun, record.now()));
-            }
+            windows.add(fault, (begun, record.now()));
         }
         while working.join_next().await.is_some() {}
+        for client in idle {
+            client.call_once(&record).await;
+        }
         let calls = record.take();
         let effects = fs::read_to_string(&effects).map_err(BenchError::SetUp)?;
         let effects: Vec<String> = effects.lines().map(str::to_owned).collect();
-        self.findings.extend(history::findings(&calls, &effects, &self.cuts));
+        self.findings.extend(history::findings(&calls, &effects, &windows));
         Ok(Counts::of(&calls))
     }
 
-    async fn open_clients(&self, effects: &Path) -> Result<Vec<Client>, BenchError> {
+    async fn add_servers(&self, effects: &Path) -> Result<(), BenchError> {
         let instance = self.instance;
-        let mut clients = Vec::new();
-        let mut seed = self.seed;
-        for (server, _) in SERVERS {
-            for version in VERSIONS {
-                seed = seed.wrapping_add(1);
-                let (name, url) = (format!("{server}-{version}"), instance.url(server));
-                clients.push(Client::http((name, version), &url, effects, seed).await?);
-            }
-            seed = seed.wrapping_add(1);
-            let name = format!("{server}-connect");
-            clients.push(Client::connect(name, instance, server, effects, seed).await?);
+        for (name, upstream) in SERVERS {
+            instance.add(name, upstream).await?;
         }
+        instance.add(UNHARMED, Upstream::Stdio).await?;
+        let url = self.remote.url();
+        let stable = ["--stable-after", "0s", "--wait"];
+        instance.mainstay(&[&["run", REMOTE, "--url", &url], &stable[..]].concat()).await?;
+        if self.engine.is_some() {
+            let volume = format!("{0}:{0}", effects.display());
+            let image = ["run", BOXED, "--image", IMAGE, "--volume", &volume];
+            instance.mainstay(&[&image, &stable[..]].concat()).await?;
+        }
+        let count = SERVERS.len() + 2 + usize::from(self.engine.is_some());
+        instance.ready_servers(count, BACK).await.map(drop)
+    }
+
+    async fn open_clients(&self, effects: &Path, seed: u64) -> Result<Vec<Client>, BenchError> {
+        let instance = self.instance;
+        let others = [REMOTE].into_iter().chain(self.engine.map(|_| BOXED));
+        let names: Vec<(&str, &[&str])> = SERVERS
+            .iter()
+            .map(|(name, _)| (*name, &VERSIONS[..]))
+            .chain(others.map(|name| (name, &VERSIONS[2..])))
+            .collect();
+        let mut clients = Vec::new();
+        let mut seeds = (0..).map(|n| seed.wrapping_add(n));
+        let mut next_seed = || seeds.next().unwrap_or_default();
+        for (server, versions) in names {
+            for version in versions {
+                let (name, url) = (format!("{server}-{version}"), instance.url(server));
+                clients.push(Client::http((name, version), &url, effects, next_seed()).await?);
+            }
+            let name = format!("{server}-connect");
+            clients.push(Client::connect(name, instance, server, effects, next_seed()).await?);
+        }
+        let bystander = (UNHARMED.to_owned(), NEWEST);
         let url = instance.url(UNHARMED);
-        let bystander = (UNHARMED.to_owned(), "2025-11-25");
-        clients.push(Client::http(bystander, &url, effects, seed.wrapping_add(1)).await?);
+        clients.push(Client::http(bystander, &url, effects, next_seed()).await?);
         Ok(clients)
     }
 
-    /// Does it, and waits until commands are answered again.
-    async fn inflict(&self, fault: Fault) -> Result<(), BenchError> {
-        let instance = self.instance;
-        match fault {
-            Fault::KillServer(server) => {
-                if let Some(pid) = self.pid(server).await? {
-                    kill(pid);
-                }
-            }
-            Fault::KillShim(server) => {
-                if let Some(pid) = self.pid(server).await?
-                    && let Ok(shim) = parent(pid)
-                {
-                    kill(shim);
-                }
-            }
-            Fault::FreezeServer(server) => {
-                if let Some(pid) = self.pid(server).await? {
-                    freeze(pid).await;
-                }
-            }
-            Fault::StopServer(server) => {
-                let name = SERVERS[server].0;
-                instance.mainstay(&["stop", name]).await?;
-                sleep(Duration::from_millis(200)).await;
-                instance.mainstay(&["start", name]).await?;
-            }
-            Fault::KillDaemon => kill(self.status().await?.pid),
-            Fault::KillDaemons => {
-                for _ in 0..5 {
-                    kill(self.status().await?.pid);
-                    sleep(Duration::from_millis(500)).await;
-                }
-            }
-            Fault::FreezeDaemon => freeze(self.status().await?.pid).await,
-            Fault::KillHolder => kill(self.status().await?.holder),
-            Fault::KillBoth => {
-                let status = self.status().await?;
-                kill(status.holder);
-                kill(status.pid);
-            }
-            Fault::Reload => drop(instance.mainstay(&["daemon", "reload"]).await?),
-            Fault::Update => {
-                let version = self.status().await?.version;
-                let newer = newer_program(self.bin, &version)?.0;
-                instance.mainstay(&["update", "--from", &newer.to_string_lossy()]).await?;
-            }
-            Fault::WipeRunDirectory => {
-                // What is being made again meanwhile may be in the way.
-                fs::remove_dir_all(instance.state().join("run")).ok();
-            }
-        }
-        self.status().await.map(drop)
+    /// Those that open a session and say nothing until the end.
+    async fn open_idle_clients(&self, effects: &Path) -> Result<[Client; 2], BenchError> {
+        let [(lines, _), (web, _)] = SERVERS;
+        let name = (format!("idle-{lines}"), NEWEST);
+        Ok([
+            Client::http(name, &self.instance.url(lines), effects, 0).await?,
+            Client::connect(format!("idle-{web}"), self.instance, web, effects, 0).await?,
+        ])
     }
 
-    /// The process of a server, if it has one now.
-    async fn pid(&self, server: usize) -> Result<Option<u32>, BenchError> {
-        let name = SERVERS[server].0;
-        let servers = self.instance.all_servers().await?;
-        Ok(servers.into_iter().find(|server| server.name == name).and_then(|server| server.pid))
-    }
-
-    /// What the daemon says, as soon as one says something.
-    async fn status(&self) -> Result<Status, BenchError> {
-        let until = Instant::now() + BACK;
-        loop {
-            match self.instance.json(&["daemon", "status", "--json"]).await {
-                Ok(status) => return Ok(status),
-                Err(error) if Instant::now() >= until => return Err(error),
-                Err(_) => sleep(Duration::from_millis(100)).await,
-            }
-        }
+    /// What was found so far. The server that Mainstay has not started ends.
+    fn end(self) -> Vec<String> {
+        self.findings
     }
 }
 
-/// Stops a process by a signal for a while.
-async fn freeze(pid: u32) {
-    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
-    // It may have ended.
-    kill_process(pid, Signal::STOP).ok();
-    sleep(FROZEN).await;
-    kill_process(pid, Signal::CONT).ok();
+/// Ends everything, and tells what did not end.
+async fn left_over(
+    instance: &Instance,
+    engine: Option<&Engine>,
+) -> Result<Vec<String>, BenchError> {
+    let mut found = instance.left_over().await?;
+    if let Some(engine) = engine {
+        let containers = engine.docker(&["ps", "--all", "--format", "{{.Names}}"]).await?;
+        found.extend(containers.lines().map(|name| format!("container {name}")));
+    }
+    Ok(found.into_iter().map(|what| format!("left over: {what}")).collect())
 }

@@ -103,6 +103,12 @@ impl Engine {
         self.script("start").await
     }
 
+    /// The process of the engine.
+    pub(crate) fn process(&self) -> Result<u32, BenchError> {
+        let told = std::fs::read_to_string(self.dir.join("pid")).map_err(BenchError::SetUp)?;
+        told.trim().parse().map_err(|_| BenchError::Wrong(format!("`{told}` is no process id")))
+    }
+
     /// Returns when the engine answers.
     pub(super) async fn answers(&self) {
         while ping(&self.socket()).await.is_err() {

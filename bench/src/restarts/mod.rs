@@ -136,7 +136,7 @@ impl Ordeal {
             ("cut in flight, new connection", cut_fresh),
             ("cut in flight, slow, no stream yet", cut_slow),
             ("cut in flight, slow, no event id", cut_old),
-            ("effect unknown (connect)", effect_unknown),
+            ("effect unknown", effect_unknown),
             ("notifications told twice", self.updates_twice),
         ]
     }

@@ -246,11 +246,10 @@ impl Tally {
         }
     }
 
-    /// Whether a call may have been sent to a daemon that could not tell what became of it. Whoever calls
-    /// through HTTP resumes: such calls are answered or cut.
+    /// Whether a call may have been sent to a daemon that could not tell what became of it.
     fn may_be_unknown(&self, done: &Done) -> bool {
         let met = |it: &Disruption| it.over.is_none_or(|over| done.begun <= over);
-        done.route == Route::Connect && self.disruption.as_ref().is_some_and(met)
+        self.disruption.as_ref().is_some_and(met)
     }
 
     fn exemplify(&mut self, done: &Done, what: &str) {
@@ -373,7 +372,7 @@ mod tests {
         story.call(Route::Connect, 21, 30, Ending::EffectUnknown);
         story.call(Route::Slow, 9, 30, Ending::EffectUnknown);
         let Counts { calls, answered, effect_unknown, told, .. } = story.tally.counts;
-        assert_eq!((calls, answered, effect_unknown, told), (4, 0, 1, 3));
+        assert_eq!((calls, answered, effect_unknown, told), (4, 0, 2, 2));
     }
 
     #[test]

@@ -164,8 +164,9 @@ impl Call {
             return Ending::Wrong(format!("id {:?} instead of {}", answer.id, self.id));
         }
         let Some(result) = answer.result else {
-            let error = answer.error.unwrap_or_default();
-            return Ending::Told(shorten(&error.to_string()));
+            let error = answer.error.unwrap_or_default().to_string();
+            let is_unknown = error.contains("effect is unknown");
+            return if is_unknown { Ending::EffectUnknown } else { Ending::Told(shorten(&error)) };
         };
         if result.is_error && result.texts().any(|text| text.contains("effect is unknown")) {
             Ending::EffectUnknown

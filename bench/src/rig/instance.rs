@@ -256,19 +256,20 @@ impl Instance {
         self.kill_the_rest().await
     }
 
-    /// The same, but gives what was still there.
-    pub(crate) async fn processes_after_end(&self) -> Result<Vec<String>, BenchError> {
+    /// The same, but gives what was wrong with that, and what was still there.
+    pub(crate) async fn left_over(&self) -> Result<Vec<String>, BenchError> {
+        let mut wrong = Vec::new();
         for goodbye in [&["rm", "--all"][..], &["daemon", "stop"]] {
-            self.mainstay(goodbye).await?;
+            wrong.extend(self.mainstay(goodbye).await.err().map(|error| crate::chain(&error)));
         }
         let deadline = Instant::now() + END_LIMIT;
         while !self.processes()?.is_empty() && Instant::now() < deadline {
             sleep(POLL).await;
         }
         let rest = self.processes()?.into_iter();
-        let rest = rest.map(|process| format!("{} ({})", process.command, process.pid)).collect();
+        wrong.extend(rest.map(|process| format!("{} ({})", process.command, process.pid)));
         self.kill_the_rest().await?;
-        Ok(rest)
+        Ok(wrong)
     }
 
     /// More than one round, because what is killed may be replaced by what is not killed yet.
