@@ -44,8 +44,18 @@ impl Stored {
 }
 
 impl http::StoredConnection for Stored {
-    fn record(&self, kind: u8, start: usize, offset: usize, data: &[u8]) {
-        self.connection.record(kind, start, offset, data);
+    fn record(&self, kind: u8, offset: usize, data: &[u8]) {
+        self.connection.record(kind, offset, data);
+    }
+
+    fn read(
+        &self,
+        kind: u8,
+        offset: usize,
+        len: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> usize {
+        self.connection.read(kind, offset, len, read)
     }
 
     fn renew(&self, socket: BorrowedFd<'_>) {

@@ -25,7 +25,7 @@ use mainstay_hold::holder::{
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, SocketFlags};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process};
 
 fn main() -> ExitCode {
     if mainstay_hold::descriptors::close_inherited().is_err() {
@@ -370,9 +370,21 @@ impl<'a> Daemon<'a> {
                 });
                 let stored = stored.ok_or(io::ErrorKind::StorageFull)?;
                 let state = hex_bytes(rest)?;
-                stored.record(state[0], 0, 0, &state[1..]);
+                stored.record(state[0], 0, &state[1..]);
                 self.stored.push((connection.try_clone()?, stored));
                 ("stored".into(), None)
+            }
+            "read-and-die" => {
+                let (_, stored) = self.stored.last().ok_or(io::ErrorKind::NotFound)?;
+                let bytes = hex_bytes(rest)?;
+                // Keeps the first byte of the data that was stored before.
+                stored.read(2, 1, 100, &mut |memory| {
+                    memory[..bytes.len()].copy_from_slice(&bytes);
+                    let _ = kill_process(getpid(), Signal::KILL);
+                    thread::sleep(Duration::MAX);
+                    0
+                });
+                return Ok(None);
             }
             "forget" => {
                 self.stored.clear();

@@ -28,7 +28,7 @@ pub const CLOSE: u8 = 0;
 /// The kind of state of a connection on which no client waits.
 pub const IDLE: u8 = 1;
 
-/// A state is one word with its kind and the place of its data, and then the data.
+/// A state is one word, the header, and then the data.
 pub(super) const WORDS: usize = 256;
 
 /// How many connections can be stored. Memory that is not used costs nothing.
@@ -98,6 +98,7 @@ impl ConnectionStore {
         self.slots().forget_unsent();
     }
 
+    #[expect(unsafe_code, reason = "what is read goes directly into the memory of its slot")]
     fn add_with(
         &self,
         place: &Place,
@@ -110,17 +111,19 @@ impl ConnectionStore {
         if slot == SLOTS {
             return None;
         }
-        self.state(slot)[0].store(header(CLOSE, 0..0), Ordering::Relaxed);
+        let memory = &self.0.memory[slot as usize * WORDS..][..WORDS];
+        let [header, data @ ..] = memory else { return None };
+        header.store(Header::of(CLOSE, 0..0).pack(), Ordering::Relaxed);
         slots.link.store(slot, place, socket, flags).ok()?;
-        if slots.free.pop().is_none() {
+        let is_reused = slots.free.pop().is_some();
+        if !is_reused {
             slots.used += 1;
         }
+        // SAFETY: a slot is in use by one connection at a time: it is free again when the connection is dropped.
+        let bytes = unsafe { bytes_of(data) };
+        let data = Data { bytes, used: if is_reused { MAX_DATA } else { 0 } };
         let holder = AtomicU32::new(self.0.holder.load(Ordering::Relaxed));
-        Some(StoredConnection { store: self.clone(), slot, holder })
-    }
-
-    fn state(&self, slot: u32) -> &'static [AtomicU64] {
-        &self.0.memory[slot as usize * WORDS..][..WORDS]
+        Some(StoredConnection { store: self.clone(), slot, header, data: Mutex::new(data), holder })
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
@@ -151,20 +154,62 @@ impl Slots {
 pub struct StoredConnection {
     store: ConnectionStore,
     slot: u32,
+    header: &'static AtomicU64,
+    data: Mutex<Data>,
     /// The holder that has the copy.
     holder: AtomicU32,
 }
 
+#[derive(Debug)]
+struct Data {
+    bytes: &'static mut [u8],
+    /// All bytes from here on are zero.
+    used: usize,
+}
+
 impl StoredConnection {
-    /// Records what the next daemon must know if this one is killed now: the kind of state and its data. The data is
-    /// what was recorded from `start` to `offset` before, and then `data`. What is before `offset` stays valid for the
-    /// former state until the new one is. What is longer than [`MAX_DATA`] is cut off.
-    pub fn record(&self, kind: u8, start: usize, offset: usize, data: &[u8]) {
-        let [head, words @ ..] = self.store.state(self.slot) else { return };
-        let offset = offset.min(MAX_DATA);
-        let data = &data[..data.len().min(MAX_DATA - offset)];
-        write(words, offset, data);
-        head.store(header(kind, start.min(offset)..offset + data.len()), Ordering::Release);
+    /// Records what the next daemon must know if this one is killed now: the kind of state and its data, which is
+    /// written at `offset`. What is before `offset` stays valid for the former state until the new one is. What is
+    /// beyond [`MAX_DATA`] is cut off.
+    pub fn record(&self, kind: u8, offset: usize, data: &[u8]) {
+        let start = offset.min(MAX_DATA);
+        let end = MAX_DATA.min(start + data.len());
+        if !data.is_empty() {
+            let mut memory = self.data();
+            memory.bytes[start..end].copy_from_slice(&data[..end - start]);
+            memory.used = memory.used.max(end);
+        }
+        self.header.store(Header::of(kind, start..end).pack(), Ordering::Release);
+    }
+
+    /// Appends to the first `offset` bytes of the data: `read` fills the start of a slice of at most `len` bytes, which
+    /// are zero, and returns how many bytes it filled. They are part of the state from the moment they are in the
+    /// slice, even if this daemon is killed before `read` returns. In that case they end at the first zero byte.
+    pub fn read(
+        &self,
+        kind: u8,
+        offset: usize,
+        len: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> usize {
+        let mut data = self.data();
+        let start = offset.min(MAX_DATA);
+        let end = MAX_DATA.min(start + len);
+        let used = std::mem::replace(&mut data.used, end);
+        if start < used {
+            data.bytes[start..used].fill(0);
+        }
+        let appended_to = |end| Header { kind, data: 0..end, is_appended_to: true }.pack();
+        self.header.store(appended_to(start), Ordering::Release);
+        let filled = read(&mut data.bytes[start..end]).min(end - start);
+        data.used = start + filled;
+        self.header.store(appended_to(start + filled), Ordering::Release);
+        filled
+    }
+
+    fn data(&self) -> MutexGuard<'_, Data> {
+        // `used` is right or too large at any moment.
+        self.data.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends the connection to the present holder, if that does not have it.
@@ -178,43 +223,34 @@ impl StoredConnection {
     }
 }
 
-fn header(kind: u8, data: Range<usize>) -> u64 {
-    let bytes = |at| u16::try_from(at).unwrap_or(u16::MAX).to_le_bytes();
-    let [[start, start_high], [end, end_high]] = [data.start, data.end].map(bytes);
-    u64::from_ne_bytes([kind, start, start_high, end, end_high, 0, 0, 0])
+/// What a state begins with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) kind: u8,
+    /// Where the data is.
+    pub(super) data: Range<usize>,
+    /// Whether the data goes on up to the next zero byte.
+    pub(super) is_appended_to: bool,
 }
 
-/// The kind of a state, and where its data is.
-pub(super) fn read_header(header: [u8; 8]) -> (u8, Range<usize>) {
-    let [kind, start, start_high, end, end_high, ..] = header;
-    let at = |low, high| usize::from(u16::from_le_bytes([low, high])).min(MAX_DATA);
-    let end = at(end, end_high);
-    (kind, at(start, start_high).min(end)..end)
-}
+impl Header {
+    fn of(kind: u8, data: Range<usize>) -> Self {
+        Self { kind, data, is_appended_to: false }
+    }
 
-/// Writes bytes at an offset into words.
-fn write(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
-    let (mut words, start) = (words[offset / 8..].iter(), offset % 8);
-    let mut rest = bytes;
-    if start > 0
-        && let Some(word) = words.next()
-    {
-        let (first, more) = rest.split_at(rest.len().min(8 - start));
-        let mut bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-        bytes[start..][..first.len()].copy_from_slice(first);
-        word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
-        rest = more;
+    fn pack(&self) -> u64 {
+        let bytes = |at| u16::try_from(at).unwrap_or(u16::MAX).to_le_bytes();
+        let [[start, start_high], [end, end_high]] = [self.data.start, self.data.end].map(bytes);
+        let is_appended_to = u8::from(self.is_appended_to);
+        u64::from_ne_bytes([self.kind, start, start_high, end, end_high, is_appended_to, 0, 0])
     }
-    let (whole, last) = rest.as_chunks::<8>();
-    for (bytes, word) in whole.iter().zip(&mut words) {
-        word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
-    }
-    if !last.is_empty()
-        && let Some(word) = words.next()
-    {
-        let mut bytes = [0; 8];
-        bytes[..last.len()].copy_from_slice(last);
-        word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+
+    pub(super) fn unpack(header: [u8; 8]) -> Self {
+        let [kind, start, start_high, end, end_high, is_appended_to, ..] = header;
+        let at = |low, high| usize::from(u16::from_le_bytes([low, high])).min(MAX_DATA);
+        let end = at(end, end_high);
+        let data = at(start, start_high).min(end)..end;
+        Self { kind, data, is_appended_to: is_appended_to != 0 }
     }
 }
 
@@ -264,6 +300,20 @@ fn map(file: BorrowedFd<'_>) -> io::Result<&'static [AtomicU64]> {
     Ok(memory)
 }
 
+/// The bytes of a part of the memory.
+///
+/// # Safety
+///
+/// The part must be of the memory of a store, and not be accessed in another way as long as the bytes are used.
+#[expect(unsafe_code, reason = "bytes are read into the memory without a copy in between")]
+unsafe fn bytes_of(words: *const [AtomicU64]) -> &'static mut [u8] {
+    // SAFETY: the words are never unmapped, and initialized. Atomic words may be changed through a shared reference, and
+    // the caller promises that this is the only one in use.
+    unsafe {
+        std::slice::from_raw_parts_mut(words.cast_mut().cast(), words.len() * size_of::<u64>())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -272,27 +322,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_are_written_at_any_offset(parts in prop::collection::vec(prop::collection::vec(1..=255_u8, 0..30), 0..8)) {
-            let words: Vec<AtomicU64> = (0..32).map(|_| AtomicU64::new(u64::MAX)).collect();
-            let mut expected = Vec::new();
-            for part in parts {
-                write(&words, expected.len(), &part);
-                expected.extend(part);
-            }
-            let read: Vec<u8> =
-                words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
-            prop_assert_eq!(&read[..expected.len()], &expected);
-        }
-
-        #[test]
-        fn a_header_is_read_as_it_was_written(kind: u8, start in 0..=MAX_DATA, len in 0..=MAX_DATA) {
-            let data = start..(start + len).min(MAX_DATA);
-            prop_assert_eq!(read_header(header(kind, data.clone()).to_ne_bytes()), (kind, data));
+        fn a_header_is_read_as_it_was_written(kind: u8, start in 0..=MAX_DATA, len in 0..=MAX_DATA, is_appended_to: bool) {
+            let header = Header { kind, data: start..(start + len).min(MAX_DATA), is_appended_to };
+            prop_assert_eq!(Header::unpack(header.pack().to_ne_bytes()), header);
         }
 
         #[test]
         fn any_header_can_be_read(header: [u8; 8]) {
-            let (_, data) = read_header(header);
+            let Header { data, .. } = Header::unpack(header);
             prop_assert!(data.start <= data.end && data.end <= MAX_DATA);
         }
     }

@@ -9,7 +9,7 @@ use rustix::net::{RecvFlags, recv};
 use rustix::process::{Resource, getrlimit};
 
 use super::Place;
-use super::connection_store::{CLOSE, IDLE, SLOTS, WORDS, read_header};
+use super::connection_store::{CLOSE, Header, IDLE, MAX_DATA, SLOTS, WORDS};
 use super::message::Unfinished;
 use super::plan::Id;
 
@@ -89,10 +89,14 @@ fn state(memory: &OwnedFd, slot: u32) -> Option<Vec<u8>> {
     let offset = u64::from(slot) * (WORDS * 8) as u64;
     let mut header = [0; 8];
     read(memory, &mut header, offset)?;
-    let (kind, data) = read_header(header);
-    let mut state = vec![0; 1 + data.len()];
+    let Header { kind, data, is_appended_to } = Header::unpack(header);
+    let end = if is_appended_to { MAX_DATA } else { data.end };
+    let mut state = vec![0; 1 + end - data.start];
     state[0] = kind;
     read(memory, &mut state[1..], offset + 8 + data.start as u64)?;
+    let certain = 1 + data.len();
+    let appended = state[certain..].iter().position(|byte| *byte == 0);
+    state.truncate(appended.map_or(state.len(), |appended| certain + appended));
     (kind != CLOSE).then_some(state)
 }
 

@@ -35,6 +35,18 @@ fn connections_go_to_the_daemon_after_one_that_was_killed() {
 }
 
 #[test]
+fn what_was_read_of_a_connection_is_known_however_soon_the_daemon_is_killed() {
+    let (bench, _) = Bench::serving();
+    // The slot is used again, and keeps nothing.
+    drop(stored(&bench, "02aaaaaaaaaaaaaa"));
+    assert_eq!(bench.tell("forget"), "forgotten");
+    let mut reading = stored(&bench, "02bbcccccccc");
+    let mut teller = TcpStream::connect(bench.address()).unwrap();
+    teller.write_all(b"read-and-die 0102\n").unwrap();
+    assert_eq!(line(&mut reading), "interrupted at [2, 187, 1, 2]\n");
+}
+
+#[test]
 fn connections_wait_while_daemons_keep_dying() {
     let (bench, _) = Bench::serving();
     let mut busy = stored(&bench, "03");

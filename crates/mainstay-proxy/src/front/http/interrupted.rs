@@ -31,17 +31,16 @@ const NO_ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n
 /// Answers the request that a connection was interrupted at.
 pub(super) async fn answer(socket: &TcpStream, way: &WayIn, state: &Interrupted) -> Finished {
     let limit = match state {
-        Interrupted::Idle => return Finished::Reusable,
-        Interrupted::Reading(_) | Interrupted::Writing => NEXT_REQUEST,
+        // What was read of a request is read again with its rest.
+        Interrupted::Idle | Interrupted::Reading(_) => return Finished::Reusable,
+        Interrupted::ReadingLong | Interrupted::Writing => NEXT_REQUEST,
         Interrupted::Answering(_) | Interrupted::Accepted => SENT_REQUEST,
     };
     let mut first = [0];
     match timeout(limit, socket.peek(&mut first)).await {
         // A client that has sent another request has its response. A method begins with a capital letter, and the rest of
         // a JSON body does not.
-        Ok(Ok(1..))
-            if first[0].is_ascii_uppercase() && !matches!(state, Interrupted::Reading(None)) =>
-        {
+        Ok(Ok(1..)) if first[0].is_ascii_uppercase() && *state != Interrupted::ReadingLong => {
             way.record(IDLE, b"");
             return Finished::Reusable;
         }
@@ -49,10 +48,12 @@ pub(super) async fn answer(socket: &TcpStream, way: &WayIn, state: &Interrupted)
         Ok(Ok(_)) | Err(_) => {}
     }
     let response = match state {
-        Interrupted::Idle | Interrupted::Writing => return Finished::Close,
+        Interrupted::Idle | Interrupted::Reading(_) | Interrupted::Writing => {
+            return Finished::Close;
+        }
         Interrupted::Accepted => ACCEPTED.into(),
         Interrupted::Answering(Some(id)) => failure(id),
-        Interrupted::Answering(None) | Interrupted::Reading(_) => NO_ANSWER.into(),
+        Interrupted::Answering(None) | Interrupted::ReadingLong => NO_ANSWER.into(),
     };
     // What the killed daemon had read behind the request is lost, and the client may have wanted the connection to be
     // closed.

@@ -80,49 +80,52 @@ impl<T: AsyncRead + MaybeSocket + Unpin> Read for Io<T> {
             self.way.read();
             return Poll::Ready(Ok(()));
         }
-        if self.store.is_some() && !self.way.is_read_further() {
-            return self.poll_read_recorded(cx, buf);
-        }
-        let read = Pin::new(&mut self.inner).poll_read(cx, buf);
+        let Self { inner, way, store, .. } = &mut *self;
+        let read = match store {
+            Some(store) if !way.is_read_further() => {
+                poll_read_recorded(inner.inner_mut(), way, &**store, cx, buf)
+            }
+            _ => Pin::new(inner).poll_read(cx, buf),
+        };
         if read.is_ready() {
-            self.way.read();
+            way.read();
         }
         read
     }
 }
 
-impl<T: AsyncRead + MaybeSocket + Unpin> Io<T> {
-    /// Reads what may be the start of the next request, and records it.
-    fn poll_read_recorded(
-        &mut self,
-        cx: &mut Context<'_>,
-        mut buf: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        let room = self.way.before_read();
-        let mut bytes = [MaybeUninit::uninit(); MAX_DATA];
-        let len = room.unwrap_or(MAX_DATA).min(buf.remaining());
-        let mut bytes = ReadBuf::uninit(&mut bytes[..len]);
-        let connection = Pin::new(self.inner.inner_mut());
-        let Poll::Ready(read) = connection.poll_read(cx, &mut bytes) else {
-            self.way.nothing_read();
-            return Poll::Pending;
-        };
-        // First, because a kill before it loses what was read.
-        match room {
-            Some(_) => self.way.record_read(bytes.filled()),
-            None if bytes.filled().is_empty() => {}
-            None => self.way.read_unrecorded(),
-        }
-        if let Some(store) = &self.store
-            && let Some(socket) = self.inner.inner().socket()
-            && self.way.store(&**store, socket)
-        {
-            self.way.record_read(bytes.filled());
-        }
-        self.way.read();
+/// Reads what may be the start of the next request, and records it.
+fn poll_read_recorded<T: AsyncRead + MaybeSocket + Unpin>(
+    connection: &mut T,
+    way: &WayIn,
+    store: &dyn ConnectionStore,
+    cx: &mut Context<'_>,
+    mut buf: ReadBufCursor<'_>,
+) -> Poll<io::Result<()>> {
+    let len = MAX_DATA.min(buf.remaining());
+    let mut read = Poll::Pending;
+    let is_recorded = way.read_recorded(len, &mut |memory| {
+        let mut bytes = ReadBuf::new(memory);
+        read = Pin::new(&mut *connection).poll_read(cx, &mut bytes);
         buf.put_slice(bytes.filled());
-        Poll::Ready(read)
+        bytes.filled().len()
+    });
+    if is_recorded {
+        if read.is_ready()
+            && let Some(socket) = connection.socket()
+        {
+            way.store(store, socket);
+        }
+        return read;
     }
+    let mut bytes = [MaybeUninit::uninit(); MAX_DATA];
+    let mut bytes = ReadBuf::uninit(&mut bytes[..len]);
+    let read = Pin::new(&mut *connection).poll_read(cx, &mut bytes);
+    if !bytes.filled().is_empty() {
+        way.read_unrecorded(bytes.filled(), store, connection.socket());
+    }
+    buf.put_slice(bytes.filled());
+    read
 }
 
 impl<T: AsyncWrite + Unpin> Write for Io<T> {

@@ -62,7 +62,7 @@ impl PassedOn {
     ) -> Self {
         if let Some(stored) = &stored {
             let (kind, data) = pending.encode();
-            stored.record(kind, 0, 0, data);
+            stored.record(kind, 0, data);
         }
         Self { socket, pending, stored }
     }
@@ -237,7 +237,7 @@ async fn inherited_connection<C: Core>(
     let finished = match pending {
         Pending::Nothing => Finished::Reusable,
         Pending::Response(response) => unfinished::finish(&front, &way, &socket, response).await,
-        Pending::Interrupted(Interrupted::Reading(Some(read))) if !read.is_empty() => {
+        Pending::Interrupted(Interrupted::Reading(read)) => {
             return connection(front, caller, way, socket, read).await;
         }
         Pending::Interrupted(state) => interrupted::answer(&socket, &way, &state).await,

@@ -13,9 +13,20 @@ pub trait ConnectionStore: fmt::Debug + Send + Sync {
 
 /// A connection of which there is a copy, until this is dropped.
 pub trait StoredConnection: fmt::Debug + Send + Sync {
-    /// Records a kind of state and its data for [`Interrupted::decode`]. The data is what was recorded from `start` to
-    /// `offset` before, and then `data`, which ends at [`MAX_DATA`] at most.
-    fn record(&self, kind: u8, start: usize, offset: usize, data: &[u8]);
+    /// Records a kind of state and its data for [`Interrupted::decode`]. The data is written at `offset` and ends at
+    /// [`MAX_DATA`] at most. Until the new state is recorded, the former one keeps what is before `offset`.
+    fn record(&self, kind: u8, offset: usize, data: &[u8]);
+
+    /// Records a kind of state, and lets `read` append to the first `offset` bytes of its data: it fills the start of a
+    /// slice of at most `len` bytes and returns how many bytes it filled, as this function does. The bytes are recorded
+    /// at the moment they are in the slice, so a kill of this daemon loses none.
+    fn read(
+        &self,
+        kind: u8,
+        offset: usize,
+        len: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> usize;
 
     /// Adds the connection again if the copy was lost.
     fn renew(&self, socket: BorrowedFd<'_>);
@@ -29,7 +40,7 @@ pub const STREAMING: u8 = 0;
 /// The kind of state of a connection on which no client waits.
 pub const IDLE: u8 = 1;
 pub(super) const READING: u8 = 2;
-pub(super) const READ_MORE: u8 = 3;
+pub(super) const READING_LONG: u8 = 3;
 pub(super) const ANSWERING: u8 = 4;
 pub(super) const ACCEPTED: u8 = 5;
 pub(super) const WRITING: u8 = 6;
@@ -39,8 +50,10 @@ pub(super) const WRITING: u8 = 6;
 pub enum Interrupted {
     /// All requests were answered.
     Idle,
-    /// A request was being read, and this is what was read of it. `None` if it is too long.
-    Reading(Option<Bytes>),
+    /// A request was being read, and this is what was read of it.
+    Reading(Bytes),
+    /// A request was being read that is too long to be recorded.
+    ReadingLong,
     /// The request with this id, as JSON, was not answered. `None` for a batch, and if the id is too long.
     Answering(Option<Box<str>>),
     /// A message was taken that gets an empty response.
@@ -55,8 +68,8 @@ impl Interrupted {
         let (kind, data) = state.split_first()?;
         Some(match *kind {
             IDLE => Self::Idle,
-            READING => Self::Reading(Some(Bytes::copy_from_slice(data))),
-            READ_MORE => Self::Reading(None),
+            READING => Self::Reading(Bytes::copy_from_slice(data)),
+            READING_LONG => Self::ReadingLong,
             ANSWERING => {
                 let id = std::str::from_utf8(data).ok()?;
                 Self::Answering((!id.is_empty()).then(|| id.into()))
@@ -71,8 +84,8 @@ impl Interrupted {
     pub(super) fn encode(&self) -> (u8, &[u8]) {
         match self {
             Self::Idle => (IDLE, b""),
-            Self::Reading(Some(bytes)) => (READING, bytes),
-            Self::Reading(None) => (READ_MORE, b""),
+            Self::Reading(bytes) => (READING, bytes),
+            Self::ReadingLong => (READING_LONG, b""),
             Self::Answering(id) => (ANSWERING, id.as_deref().map_or(b"", id_to_record)),
             Self::Accepted => (ACCEPTED, b""),
             Self::Writing => (WRITING, b""),
@@ -95,7 +108,8 @@ mod tests {
         let read = prop::collection::vec(any::<u8>(), 0..40).prop_map(Bytes::from);
         prop_oneof![
             Just(Interrupted::Idle),
-            prop::option::of(read).prop_map(Interrupted::Reading),
+            read.prop_map(Interrupted::Reading),
+            Just(Interrupted::ReadingLong),
             prop::option::of(".{1,40}").prop_map(|id| Interrupted::Answering(id.map(Into::into))),
             Just(Interrupted::Accepted),
             Just(Interrupted::Writing),

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::eviction::{Activity, Stage, TickClock};
 use super::serve::Pending;
 use super::store::{
-    ConnectionStore, IDLE, MAX_DATA, READ_MORE, READING, STREAMING, StoredConnection, WRITING,
+    ConnectionStore, IDLE, MAX_DATA, READING, READING_LONG, STREAMING, StoredConnection, WRITING,
 };
 use super::unfinished::{Framing, UnfinishedResponse};
 use crate::door::Door;
@@ -114,7 +114,7 @@ impl WayIn {
         }
         let stored = store.add(socket).and_then(|stored| self.stored.set(stored).ok());
         if stored.is_some() {
-            let kind = if self.was_read() { READ_MORE } else { READING };
+            let kind = if self.was_read() { READING_LONG } else { READING };
             self.record(kind, b"");
         }
         stored.is_some()
@@ -125,74 +125,79 @@ impl WayIn {
         // Until it is recorded, what was read of a request must stay.
         let len = self.recorded_len.load(Ordering::Relaxed);
         let offset = if len + data.len() <= MAX_DATA { len } else { 0 };
-        self.record_from(kind, offset, offset, data);
-        self.recorded_len.store(0, Ordering::Relaxed);
-    }
-
-    fn record_from(&self, kind: u8, start: usize, offset: usize, data: &[u8]) {
         if let Some(stored) = self.stored.get()
             && !self.is_pipelined.load(Ordering::Relaxed)
         {
-            stored.record(kind, start, offset, data);
+            stored.record(kind, offset, data);
             self.recorded.store(kind, Ordering::Relaxed);
         }
+        self.recorded_len.store(0, Ordering::Relaxed);
     }
 
     /// Whether a request is being read that is too long to be recorded.
     pub(super) fn is_read_further(&self) -> bool {
         match self.recorded.load(Ordering::Relaxed) {
-            READ_MORE => true,
+            READING_LONG => true,
             READING if self.recorded_len.load(Ordering::Relaxed) == MAX_DATA => {
-                self.record(READ_MORE, b"");
+                self.record(READING_LONG, b"");
                 true
             }
             _ => false,
         }
     }
 
-    /// Called before something is read. How many bytes of it can be recorded; `None` if it is not part of the request
-    /// that is read next.
-    pub(super) fn before_read(&self) -> Option<usize> {
-        if self.stored.get().is_none() {
-            return Some(MAX_DATA);
+    /// Lets `read` read the next bytes of a request into the memory where they are recorded. It is given at most `len`
+    /// bytes of room and returns how many it read. `false` if nothing is recorded: there is no copy of the connection,
+    /// or the bytes are not part of the request that is read next.
+    pub(super) fn read_recorded(
+        &self,
+        len: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> bool {
+        let (Some(stored), Some(offset)) = (self.stored.get(), self.next_offset()) else {
+            return false;
+        };
+        self.recorded.store(READING, Ordering::Relaxed);
+        let end = offset + stored.read(READING, offset, len, read);
+        self.recorded_len.store(end, Ordering::Relaxed);
+        if end == 0 {
+            // Nothing was there to be read.
+            self.record(IDLE, b"");
         }
-        if self.is_pipelined.load(Ordering::Relaxed) {
-            return None;
-        }
+        true
+    }
+
+    /// Where in the record of a request the next bytes belong.
+    fn next_offset(&self) -> Option<usize> {
         let is_next = match self.recorded.load(Ordering::Relaxed) {
-            READING => return Some(MAX_DATA - self.recorded_len.load(Ordering::Relaxed)),
+            READING => return Some(self.recorded_len.load(Ordering::Relaxed)),
             IDLE => true,
             // hyper also reads while it writes a response, to notice a client that goes.
             STREAMING | WRITING => self.is_response_complete() && !self.is_blocked(),
             _ => false,
         };
-        if is_next {
-            self.record(READING, b"");
-        }
-        is_next.then_some(MAX_DATA)
+        (is_next && !self.is_pipelined.load(Ordering::Relaxed)).then_some(0)
     }
 
-    /// There was nothing to read.
-    pub(super) fn nothing_read(&self) {
-        if self.recorded.load(Ordering::Relaxed) == READING && !self.is_begun() {
-            self.record(IDLE, b"");
-        }
-    }
-
-    /// Records what was read of a request, so that the next daemon can read it again.
-    pub(super) fn record_read(&self, bytes: &[u8]) {
-        if self.recorded.load(Ordering::Relaxed) == READING {
-            let offset = self.recorded_len.load(Ordering::Relaxed);
-            self.record_from(READING, 0, offset, bytes);
-            self.recorded_len.store(offset + bytes.len(), Ordering::Relaxed);
-        }
-    }
-
-    /// Something was read before the response to the last request, and is not recorded. Nobody can continue the
+    /// Something was read that is not recorded. Stores a copy of the connection if there was no room for it before;
+    /// otherwise the client has sent a request before it had the response to the last one, and nobody can continue the
     /// connection from now on.
-    pub(super) fn read_unrecorded(&self) {
-        self.record(STREAMING, b"");
-        self.is_pipelined.store(true, Ordering::Relaxed);
+    pub(super) fn read_unrecorded(
+        &self,
+        bytes: &[u8],
+        store: &dyn ConnectionStore,
+        socket: Option<BorrowedFd<'_>>,
+    ) {
+        if self.stored.get().is_some() {
+            self.record(STREAMING, b"");
+            self.is_pipelined.store(true, Ordering::Relaxed);
+        } else if let Some(socket) = socket
+            && self.store(store, socket)
+            && !self.was_read()
+        {
+            self.record(READING, bytes);
+            self.recorded_len.store(bytes.len(), Ordering::Relaxed);
+        }
     }
 
     /// Something of a response was written, which the next daemon could not continue. If this daemon is killed before
