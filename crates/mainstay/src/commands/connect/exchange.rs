@@ -38,6 +38,8 @@ const TWICE: &str =
 const ABSENT: &str = "the Mainstay daemon is not running, and did not come back in time; nothing was \
                       changed by this request, and any `mainstay` command, for example \
                       `mainstay ls`, starts the daemon";
+const STOPPED: &str = "Mainstay is stopped, because of `mainstay daemon stop`; nothing was changed by this request, and \
+                       `mainstay daemon start` starts it";
 
 /// What becomes of a line from the daemon.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,6 +56,8 @@ pub(super) enum Heard {
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
     standing: Standing,
+    /// Whether the user has stopped Mainstay.
+    is_stopped: bool,
     session: Option<String>,
     opening: Option<Opening>,
     in_flight: HashMap<Id, Flight>,
@@ -213,8 +217,14 @@ impl Exchange {
         self.held.put_back(back, now);
     }
 
+    /// Whether the user has stopped Mainstay: if so, nothing waits for a connection.
+    pub(super) fn set_stopped(&mut self, is_stopped: bool) {
+        self.is_stopped = is_stopped;
+    }
+
     /// There is a connection. Gives the answers that the client gets now.
     pub(super) fn connected(&mut self, connected: &Connected) -> Vec<Vec<u8>> {
+        self.is_stopped = false;
         self.unheard.connected();
         let resumed = connected.resumes(self.session());
         self.session.clone_from(&connected.session);
@@ -241,12 +251,13 @@ impl Exchange {
     /// Gives the answers that can wait no longer for a connection.
     pub(super) fn overdue(&mut self, now: Instant) -> Vec<Vec<u8>> {
         let Standing::Away(since) = self.standing else { return Vec::new() };
+        let (now, why) = if self.is_stopped { (now + HOLD, STOPPED) } else { (now, ABSENT) };
         let mut answers = self.answer_those(|_, flight| match flight.kind {
-            Kind::Safe(_) => (since + HOLD <= now).then_some(ABSENT),
+            Kind::Safe(_) => (since + HOLD <= now).then_some(why),
             Kind::Call | Kind::Other => (since + UNDECIDED <= now).then_some(UNKNOWN_EFFECT),
         });
         for Unsent { said, .. } in self.held.expire(now) {
-            answers.extend(refusals(&said, ABSENT));
+            answers.extend(refusals(&said, why));
         }
         answers
     }
@@ -258,12 +269,9 @@ impl Exchange {
             Kind::Safe(_) => HOLD,
             Kind::Call | Kind::Other => UNDECIDED,
         });
-        patience
-            .min()
-            .map(|patience| since + patience)
-            .into_iter()
-            .chain(self.held.deadline())
-            .min()
+        let of_flights = patience.min().map(|patience| since + patience);
+        let next = of_flights.into_iter().chain(self.held.deadline()).min();
+        if self.is_stopped { next.map(|_| since) } else { next }
     }
 
     /// There will be no other connection. Gives the answers that are still due, also to what was

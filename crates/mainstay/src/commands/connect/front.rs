@@ -207,6 +207,7 @@ impl<D: Daemon> Front<D> {
                 link = &mut another => return link.map(Some),
                 incoming = input.next(), if listens => self.take_in(incoming),
                 () = wait_until(deadline) => {}
+                () = self.to_tell.notified() => {}
             }
         }
     }
@@ -236,6 +237,8 @@ impl<D: Daemon> Front<D> {
                 Err(error) if error.may_pass() => error,
                 attached => return attached,
             };
+            self.exchange.borrow_mut().set_stopped(matches!(error, CliError::Stopped));
+            self.to_tell.notify_one();
             let pause = pause(begun.elapsed());
             if pause == SELDOM && !told {
                 let why = not_started.take().unwrap_or_else(|| with_causes(&error));

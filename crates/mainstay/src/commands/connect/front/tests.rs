@@ -207,7 +207,14 @@ async fn a_daemon_that_was_stopped_is_waited_for() {
         let said = scene.said.borrow().join("\n");
         let stopped = "Mainstay is stopped, because of `mainstay daemon stop`; waiting for it";
         assert!(said.ends_with(stopped), "{said}");
+        let asked = Instant::now();
+        scene.client.say(LIST).await;
+        let answer = scene.client.line().await;
+        assert!(answer.contains("`mainstay daemon start` starts it"), "{answer}");
+        assert!(asked.elapsed().as_millis() < 100, "{:?}", asked.elapsed());
+        scene.place.0.borrow_mut().started.clear();
         scene.daemon = scene.place.put("s1", &[]);
+        sleep(Duration::from_secs(5)).await;
         scene.ask(LIST).await;
         scene.end().await.unwrap();
     })
