@@ -20,9 +20,9 @@ use super::updates::Versions;
 use crate::rig::{BenchError, Instance, kill};
 
 /// How long one recovery may take.
-const LIMIT: Duration = Duration::from_secs(30);
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
 /// How long a daemon is left alone: longer than the second that makes its death an early one.
-const CALM: Duration = Duration::from_millis(1100);
+pub(super) const CALM: Duration = Duration::from_millis(1100);
 /// At most this is added to it.
 const WHIM_MS: u64 = 400;
 const POLL: Duration = Duration::from_millis(20);
@@ -41,7 +41,7 @@ pub(super) enum Kind<'a> {
 /// The part of `mainstay daemon status --json` that is read here.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Daemon {
-    pid: u32,
+    pub(super) pid: u32,
     number: u64,
     pub(super) holder: Option<u32>,
     log: PathBuf,
@@ -55,7 +55,7 @@ impl Daemon {
     }
 
     /// The daemon after this one, once it answers.
-    async fn successor(&self, instance: &Instance) -> Result<Self, BenchError> {
+    pub(super) async fn successor(&self, instance: &Instance) -> Result<Self, BenchError> {
         let deadline = Instant::now() + LIMIT;
         loop {
             let daemon = Self::of(instance).await?;
@@ -149,7 +149,7 @@ impl Death {
     }
 }
 
-fn whim() -> Result<u64, BenchError> {
+pub(super) fn whim() -> Result<u64, BenchError> {
     let random = getrandom::u64().map_err(|error| BenchError::SetUp(io::Error::other(error)))?;
     Ok(random % WHIM_MS)
 }
@@ -173,7 +173,7 @@ fn unready(log: &Path) -> BenchError {
     BenchError::Wrong(format!("`{}` does not say when the daemon was ready", log.display()))
 }
 
-fn late(what: &str) -> BenchError {
+pub(super) fn late(what: &str) -> BenchError {
     BenchError::Late { what: what.to_owned(), limit: LIMIT }
 }
 

@@ -9,6 +9,7 @@
 mod board;
 mod clients;
 mod disrupt;
+mod python;
 mod sse;
 mod tally;
 mod updates;
@@ -52,6 +53,9 @@ pub struct Options {
     /// How many milliseconds each client rests after a call.
     #[arg(long, value_name = "MS", default_value_t = 20)]
     pause: u64,
+    /// Only kill it, while clients of the Python SDK call: the interpreter of an environment with the package mcp.
+    #[arg(long, value_name = "FILE")]
+    python: Vec<PathBuf>,
     /// The program to measure; by default `mainstay` beside this program.
     #[arg(long, value_name = "FILE")]
     mainstay: Option<PathBuf>,
@@ -81,7 +85,7 @@ struct Figures {
 #[derive(Debug, Serialize)]
 struct Ordeal {
     times: u32,
-    /// Whether the old daemon had the time to see to everything, so that nothing at all may be noticed.
+    /// Whether the daemon was not killed, so that clients must notice nothing at all.
     #[serde(skip)]
     gentle: bool,
     #[serde(flatten)]
@@ -201,6 +205,9 @@ fn counts(ordeals: &[(&'static str, &Ordeal)]) -> Table {
 /// Measures and stores the figures if asked to.
 pub fn run(options: &Options) -> Result<Report, BenchError> {
     let programs = Programs::beside_this(options.mainstay.as_deref()).map_err(BenchError::SetUp)?;
+    if !options.python.is_empty() {
+        return run_python(&programs, options);
+    }
     let figures = rig::block_on(async {
         Ok(Figures {
             kill: measure(&programs, Kind::Kill, options.count, options).await?,
@@ -211,6 +218,15 @@ pub fn run(options: &Options) -> Result<Report, BenchError> {
     rig::store(options.out.as_deref(), &figures)?;
     let clean = figures.ordeals().iter().all(|(_, ordeal)| ordeal.is_clean());
     Ok(Report { text: figures.text(), clean })
+}
+
+fn run_python(programs: &Programs, options: &Options) -> Result<Report, BenchError> {
+    let figures = rig::block_on(with_instance(programs, async |instance| {
+        unless_interrupted(python::measure(instance, &options.python, options.count)).await
+    }))?;
+    rig::store(options.out.as_deref(), &figures)?;
+    let clean = figures.iter().all(python::Figures::is_clean);
+    Ok(Report { text: python::text(&figures), clean })
 }
 
 async fn failed_updates(options: &Options) -> Result<Option<Ordeal>, BenchError> {
@@ -265,7 +281,7 @@ async fn endure(
     let (counts, example) = (tally.counts.clone(), tally.example.clone());
     Ok(Ordeal {
         times,
-        gentle: matches!(kind, Kind::Reload),
+        gentle: !matches!(kind, Kind::Kill),
         executed_twice: misdeeds.executed_twice,
         never_executed: misdeeds.never_executed,
         servers_restarted: u64::from(!before.0.is_same_run(&after.0)),

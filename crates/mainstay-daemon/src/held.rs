@@ -5,7 +5,7 @@
 //! another one and hands all of it over. Nothing is refused in between: who connects waits in the
 //! listeners' queues, which live as long as either of the two.
 
-mod store;
+mod connections;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -20,14 +20,15 @@ use std::time::Duration;
 
 use mainstay_api::Instance;
 use mainstay_hold::holder::{ConnectionStore, Link, Order, Place, Unfinished, take_stdin};
+use mainstay_hold::tcp;
 use mainstay_proxy::front::http::{
-    self, ConnectionBudget, Drain, Interrupted, PassedOn, Pending, UnfinishedResponse,
+    self, ConnectionBudget, Drain, PassedOn, Pending, UnfinishedResponse,
 };
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use self::store::{StoreOfListener, Stored};
+use self::connections::{HeldConnection, ListenerConnectionStore};
 use crate::blocking::BlockingPool;
 use crate::capacity::Capacity;
 
@@ -198,8 +199,11 @@ impl Held {
         let mut add = |place, connection: OwnedFd, pending| {
             let store = self.shared.store.get();
             let stored = store.and_then(|store| store.add_and_wait(&place, connection.as_fd()));
-            let stored = stored.map(|stored| Stored::boxed(stored, &place));
-            let passed_on = PassedOn::new(connection.into(), pending, stored);
+            let written = written(&connection);
+            let mut passed_on = PassedOn::new(connection.into(), pending, written);
+            if let Some(stored) = stored {
+                passed_on = passed_on.stored(HeldConnection::boxed(stored, &place));
+            }
             all.entry(place).or_default().push(passed_on);
         };
         for (place, connection) in link.connections() {
@@ -212,23 +216,21 @@ impl Held {
             }
         }
         for (Unfinished { place, state }, connection) in link.interrupted() {
-            if let Some(state) = Interrupted::decode(&state) {
-                add(place, connection, Pending::Interrupted(state));
+            if let Some(pending) = Pending::decode(&state, written(&connection)) {
+                add(place, connection, pending);
             }
         }
     }
 
     /// Where copies of the connections that come to this address are kept.
     pub(crate) fn store(&self, addr: SocketAddr) -> Option<Arc<dyn http::ConnectionStore>> {
-        Some(Arc::new(StoreOfListener::new(self.shared.store.get()?, Place::Tcp(addr))))
+        Some(Arc::new(ListenerConnectionStore::new(self.shared.store.get()?, Place::Tcp(addr))))
     }
 
     /// The holder has executed another program, and has no connections.
     pub(crate) fn renew_store(&self) {
-        if let Some(store) = self.shared.store.get()
-            && let Err(error) = store.replace_holder(self.link())
-        {
-            tracing::warn!(%error, "{NOT_STORED}");
+        if let Some(store) = self.shared.store.get() {
+            store.replace_holder(self.link());
         }
     }
 
@@ -262,7 +264,11 @@ impl Held {
     /// This daemon serves. The holder knows it when this returns.
     pub(crate) async fn ready(&self) -> io::Result<()> {
         let link = self.link();
-        self.shared.pool.run(move || link.ready()).await
+        let ready = self.shared.pool.run(move || link.ready()).await;
+        if let Some(store) = self.shared.store.get() {
+            store.ready();
+        }
+        ready
     }
 
     /// Asks for a daemon that takes this one's place.
@@ -369,7 +375,7 @@ impl Held {
             pulse.tick().await;
             self.pulse_now();
             if let Some(store) = self.shared.store.get() {
-                store.forget_unsent();
+                store.send_unsent();
             }
         }
     }
@@ -440,6 +446,12 @@ impl Orders {
     pub(crate) async fn next(&mut self) -> Order {
         self.0.recv().await.unwrap_or(Order::HolderGone)
     }
+}
+
+/// How many bytes were written to a connection.
+fn written(connection: &OwnedFd) -> u64 {
+    // If it is not known, every response counts as begun.
+    tcp::bytes_written(connection.as_fd()).unwrap_or(u64::MAX)
 }
 
 /// The word by which this program becomes a holder in place of one that died.

@@ -167,7 +167,7 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     tell_of_the_last(&held);
     let (exe, run_dir) = (config.exe.clone(), config.instance.run_dir.clone());
     let (tell, mut wishes) = mpsc::channel(1);
-    let Awake { service, engines, news, sessions, sessions_lost, front } =
+    let Awake { service, engines, news, sessions, sessions_lost, front, commands } =
         wake(config, held.clone(), tell).await?;
     let _frozen = Frozen(&service.gateway.hubs);
     let (registry, store) = (service.registry.clone(), service.context.store.clone());
@@ -175,10 +175,6 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
     for news in news {
         messengers.spawn(pass_on_news(engines.clone(), news, registry.clone()));
     }
-    let listener = held
-        .listen_for_commands(&run_dir)
-        .await
-        .map_err(|source| RunError::Socket { path: service.instance.socket(), source })?;
     if let Err(error) = held.ready().await {
         // Its end is the first order that comes, and another one is started then.
         tracing::warn!(%error, "the holder does not hear that this daemon serves");
@@ -193,7 +189,7 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
         how = until_told(&mut wishes, &mut orders, &held, &service.gateway.hubs, &store, &exe) => {
             how
         }
-        never = accept(listener, &held, &service, &sessions, &mut clients) => match never {},
+        never = accept(commands, &held, &service, &sessions, &mut clients) => match never {},
         never = keep_watch(&engines, &registry) => match never {},
         never = sweep(&service.gateway) => match never {},
         never = trim_heap() => match never {},

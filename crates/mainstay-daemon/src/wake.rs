@@ -12,6 +12,7 @@ use mainstay_engine::{
     newest_daemon_of_shims,
 };
 use mainstay_proxy::SessionIds;
+use tokio::net::UnixListener;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
 
@@ -46,6 +47,8 @@ pub(crate) struct Awake {
     /// Whether clients have sessions that nobody knows any more.
     pub(crate) sessions_lost: bool,
     pub(crate) front: HttpListeners,
+    /// The control socket.
+    pub(crate) commands: UnixListener,
 }
 
 /// Opens everything and takes up every server.
@@ -103,6 +106,9 @@ pub(crate) async fn wake(
     let forgotten = legacies.iter().map(|(name, legacy)| (name.clone(), legacy.last)).collect();
     let registry = Registry::new(context.clone(), gateway.clone(), forgotten);
     gateway.provide_from(&registry);
+    // Nothing fails from here on. If this daemon cannot start, another one attaches to the servers and continues the
+    // connections of clients.
+    let commands = control_socket(&held, &instance).await?;
     held.take_connections();
     for server in stored {
         let name = server.spec.name.clone();
@@ -151,7 +157,12 @@ pub(crate) async fn wake(
         wishes,
     };
     let service = Arc::new(service);
-    Ok(Awake { service, engines, news, sessions, sessions_lost, front })
+    Ok(Awake { service, engines, news, sessions, sessions_lost, front, commands })
+}
+
+async fn control_socket(held: &Held, instance: &Instance) -> Result<UnixListener, RunError> {
+    let bound = held.listen_for_commands(&instance.run_dir).await;
+    bound.map_err(|source| RunError::Socket { path: instance.socket(), source })
 }
 
 /// The highest number of an earlier daemon that anything but the store knows. Shims are asked only if the journal of

@@ -25,6 +25,7 @@
 //! `poll` without a time limit. Nothing leaks into a daemon but its three streams: everything else is
 //! closed on exec.
 
+mod connection_copies;
 mod connection_store;
 mod daemon;
 mod last_words;
@@ -40,7 +41,6 @@ mod process;
 mod reexec;
 mod run;
 mod signals;
-mod stored;
 mod waiting;
 
 use std::ffi::OsString;
@@ -54,7 +54,9 @@ use std::rc::Rc;
 
 use rustix::process::Pid;
 
-pub use self::connection_store::{CLOSE, ConnectionStore, IDLE, MAX_DATA, StoredConnection};
+pub use self::connection_store::{
+    CLOSE, ConnectionStore, IDLE, MAX_DATA, RESPONSE, StoredConnection,
+};
 use self::daemon::Daemon;
 pub use self::last_words::FILE as LAST_WORDS;
 pub use self::link::{Link, Order, Welcome};
@@ -203,6 +205,7 @@ pub fn take_over(config: Config) -> Result<(), HoldError> {
         holder_lock: holder_lock.into(),
         listeners,
         stored: None,
+        passed_on: Vec::new(),
         daemons: vec![daemon],
         signals,
         notify: Notify::from_env(),
@@ -226,6 +229,7 @@ fn hold(
         holder_lock: holder_lock.into(),
         listeners: Listeners::default(),
         stored: None,
+        passed_on: Vec::new(),
         daemons: Vec::new(),
         signals,
         notify,

@@ -27,5 +27,6 @@ pub mod record;
 pub mod shim;
 pub mod shim_search;
 pub mod socket;
+pub mod tcp;
 pub mod tree;
 pub mod wire;

@@ -2,39 +2,41 @@
 
 use std::os::fd::BorrowedFd;
 
-use mainstay_hold::holder::{CLOSE, ConnectionStore, IDLE, MAX_DATA, Place, StoredConnection};
+use mainstay_hold::holder::{
+    CLOSE, ConnectionStore, IDLE, MAX_DATA, Place, RESPONSE, StoredConnection,
+};
 use mainstay_proxy::front::http;
 
 const _: () = assert!(http::MAX_DATA <= MAX_DATA);
-const _: () = assert!(http::STREAMING == CLOSE && http::IDLE == IDLE);
+const _: () = assert!(http::STREAMING == CLOSE && http::IDLE == IDLE && http::RESPONSE == RESPONSE);
 
 /// The store, for the connections of one listener.
 #[derive(Debug)]
-pub(super) struct StoreOfListener {
+pub(super) struct ListenerConnectionStore {
     store: ConnectionStore,
     place: Place,
 }
 
-impl StoreOfListener {
+impl ListenerConnectionStore {
     pub(super) fn new(store: &ConnectionStore, place: Place) -> Self {
         Self { store: store.clone(), place }
     }
 }
 
-impl http::ConnectionStore for StoreOfListener {
+impl http::ConnectionStore for ListenerConnectionStore {
     fn add(&self, socket: BorrowedFd<'_>) -> Option<Box<dyn http::StoredConnection>> {
-        Some(Stored::boxed(self.store.add(&self.place, socket)?, &self.place))
+        Some(HeldConnection::boxed(self.store.add(&self.place, socket)?, &self.place))
     }
 }
 
 /// A connection that is stored.
 #[derive(Debug)]
-pub(super) struct Stored {
+pub(super) struct HeldConnection {
     connection: StoredConnection,
     place: Place,
 }
 
-impl Stored {
+impl HeldConnection {
     pub(super) fn boxed(
         connection: StoredConnection,
         place: &Place,
@@ -43,7 +45,7 @@ impl Stored {
     }
 }
 
-impl http::StoredConnection for Stored {
+impl http::StoredConnection for HeldConnection {
     fn record(&self, kind: u8, offset: usize, data: &[u8]) {
         self.connection.record(kind, offset, data);
     }

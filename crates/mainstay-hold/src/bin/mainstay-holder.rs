@@ -21,7 +21,8 @@ use std::thread;
 use std::time::Duration;
 
 use mainstay_hold::holder::{
-    self, Config, ConnectionStore, First, HoldError, Link, Order, Place, StoredConnection,
+    self, Config, ConnectionStore, First, HoldError, IDLE, Link, Order, Place, StoredConnection,
+    Unfinished,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, SocketFlags};
@@ -123,6 +124,8 @@ struct Daemon<'a> {
     ring: (Sender<Order>, UnixStream),
     store: Option<ConnectionStore>,
     stored: Vec<(File, StoredConnection)>,
+    /// With the states of responses; empty for connections at rest.
+    passed_on: Vec<(File, Vec<u8>)>,
 }
 
 impl<'a> Daemon<'a> {
@@ -156,6 +159,7 @@ impl<'a> Daemon<'a> {
             ring,
             store: None,
             stored: Vec::new(),
+            passed_on: Vec::new(),
         };
         if welcome.standby && !daemon.stand_by()? {
             return Ok(0);
@@ -207,8 +211,16 @@ impl<'a> Daemon<'a> {
             let reply = format!("interrupted at {:?}\n", interrupted.state);
             File::from(connection).write_all(reply.as_bytes())?;
         }
-        self.store = Some(ConnectionStore::new(self.link.clone())?);
+        let store = self.store.insert(ConnectionStore::new(self.link.clone())?);
+        if self.flaws.contains(&"dies late") {
+            for (place, connection) in self.link.connections() {
+                let stored = store.add_and_wait(&place, connection.as_fd());
+                stored.ok_or(io::ErrorKind::StorageFull)?.record(IDLE, 0, b"");
+            }
+            return Err(self.last_words("I die late"));
+        }
         self.link.ready()?;
+        self.store.iter().for_each(ConnectionStore::ready);
         self.note(&format!("ready {}", std::process::id()))
     }
 
@@ -258,6 +270,16 @@ impl<'a> Daemon<'a> {
             Order::GiveWay => {
                 if self.has("fells its holder") {
                     self.fell_holder()?;
+                }
+                let place = || Place::Tcp(([127, 0, 0, 1], 0).into());
+                for (connection, state) in &self.passed_on {
+                    let connection = connection.as_fd();
+                    if state.is_empty() {
+                        self.link.pass_on(&[(place(), connection)])?;
+                    } else {
+                        let response = Unfinished { place: place(), state: state.clone() };
+                        self.link.pass_on_responses(&[(response, connection)])?;
+                    }
                 }
                 if self.link.yielded().is_ok() {
                     self.note("yielded")?;
@@ -372,6 +394,10 @@ impl<'a> Daemon<'a> {
                 let state = hex_bytes(rest)?;
                 stored.record(state[0], 0, &state[1..]);
                 self.stored.push((connection.try_clone()?, stored));
+                ("stored".into(), None)
+            }
+            "pass-on" => {
+                self.passed_on.push((connection.try_clone()?, hex_bytes(rest)?));
                 ("stored".into(), None)
             }
             "read-and-die" => {

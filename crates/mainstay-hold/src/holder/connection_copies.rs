@@ -14,7 +14,7 @@ use super::message::Unfinished;
 use super::plan::Id;
 
 /// The connections of one daemon.
-pub(super) struct Stored {
+pub(super) struct ConnectionCopies {
     /// The daemon that they belong to.
     pub(super) daemon: Id,
     /// Where it records their states.
@@ -24,7 +24,7 @@ pub(super) struct Stored {
     limit: usize,
 }
 
-impl Stored {
+impl ConnectionCopies {
     pub(super) fn new(daemon: Id, memory: OwnedFd) -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let limit = usize::try_from(descriptors - descriptors / 4).unwrap_or(usize::MAX);
@@ -45,6 +45,13 @@ impl Stored {
     pub(super) fn close_others(&mut self) {
         let memory = &self.memory;
         self.connections.retain(|slot, _| state(memory, *slot).is_some());
+    }
+
+    /// Closes the connections that are not idle.
+    pub(super) fn close_busy(&mut self) {
+        let memory = &self.memory;
+        let is_idle = |slot| state(memory, slot).is_some_and(|state| state[0] == IDLE);
+        self.connections.retain(|slot, _| is_idle(*slot));
     }
 
     /// Whether a client waits for the answer to a request.

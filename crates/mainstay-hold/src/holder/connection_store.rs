@@ -28,6 +28,13 @@ pub const CLOSE: u8 = 0;
 /// The kind of state of a connection on which no client waits.
 pub const IDLE: u8 = 1;
 
+/// The kind of state of a connection with a response that one daemon has passed on to another. The data is that of
+/// [`Unfinished::state`](super::Unfinished::state).
+pub const RESPONSE: u8 = 2;
+
+/// The version of the layout of the memory, of its headers and of the kinds of state that the holder knows.
+pub(super) const FORMAT: u32 = 1;
+
 /// A state is one word, the header, and then the data.
 pub(super) const WORDS: usize = 256;
 
@@ -51,11 +58,15 @@ struct Shared {
 
 struct Slots {
     link: Link,
+    /// Whether the holder has the memory.
+    is_shared: bool,
     /// The slots below this number have been used.
     used: u32,
     free: Vec<u32>,
-    /// Those that the holder could not be told to forget yet.
+    /// Those that the holder was not told to forget yet.
     unsent: Vec<u32>,
+    /// Whether the holder is told to forget connections.
+    is_ready: bool,
 }
 
 impl ConnectionStore {
@@ -65,21 +76,22 @@ impl ConnectionStore {
         ftruncate(&file, (MEMORY * 8) as u64)?;
         let memory = map(file.as_fd())?;
         link.share_memory(file.as_fd())?;
-        let slots = Slots { link, used: 0, free: Vec::new(), unsent: Vec::new() };
+        let (free, unsent) = (Vec::new(), Vec::new());
+        let slots = Slots { link, is_shared: true, used: 0, free, unsent, is_ready: false };
         let shared = Shared { memory, file, holder: AtomicU32::new(0), slots: Mutex::new(slots) };
         Ok(Self(Arc::new(shared)))
     }
 
     /// Another holder has taken over, or this one has executed another program. Each connection is sent to it when it is
     /// used next ([`StoredConnection::renew`]).
-    pub fn replace_holder(&self, link: Link) -> io::Result<()> {
+    pub fn replace_holder(&self, link: Link) {
         let mut slots = self.slots();
-        link.share_memory(self.0.file.as_fd())?;
         slots.link = link;
+        slots.is_shared = false;
         let forgotten = std::mem::take(&mut slots.unsent);
         slots.free.extend(forgotten);
         self.0.holder.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        slots.share(self.0.file.as_fd());
     }
 
     /// Has the holder keep a copy of a connection that was accepted at a place. `None` if it cannot be told at once, or
@@ -93,9 +105,19 @@ impl ConnectionStore {
         self.add_with(place, socket, SendFlags::empty())
     }
 
-    /// Tells the holder which connections to forget that it could not be told before.
-    pub fn forget_unsent(&self) {
-        self.slots().forget_unsent();
+    /// This daemon serves. Until now, connections that were dropped here stayed open, for the next daemon if this one
+    /// could not start.
+    pub fn ready(&self) {
+        let mut slots = self.slots();
+        slots.is_ready = true;
+        slots.forget_unsent();
+    }
+
+    /// Sends the holder what it could not be sent before: the memory, and which connections to forget.
+    pub fn send_unsent(&self) {
+        let mut slots = self.slots();
+        slots.share(self.0.file.as_fd());
+        slots.forget_unsent();
     }
 
     #[expect(unsafe_code, reason = "what is read goes directly into the memory of its slot")]
@@ -106,6 +128,9 @@ impl ConnectionStore {
         flags: SendFlags,
     ) -> Option<StoredConnection> {
         let mut slots = self.slots();
+        if !slots.share(self.0.file.as_fd()) {
+            return None;
+        }
         slots.forget_unsent();
         let slot = slots.free.last().copied().unwrap_or(slots.used);
         if slot == SLOTS {
@@ -133,14 +158,26 @@ impl ConnectionStore {
 }
 
 impl Slots {
+    fn renew(&self, slot: u32, place: &Place, socket: BorrowedFd<'_>) -> bool {
+        self.is_shared && self.link.store(slot, place, socket, SendFlags::DONTWAIT).is_ok()
+    }
+
     fn forget(&mut self, slot: u32) {
         self.unsent.push(slot);
         self.forget_unsent();
     }
 
+    /// Shares the memory with the holder, and says whether it has it.
+    fn share(&mut self, memory: BorrowedFd<'_>) -> bool {
+        self.is_shared = self.is_shared || self.link.share_memory(memory).is_ok();
+        self.is_shared
+    }
+
     /// A slot is used again when the holder has been told to forget its connection.
     fn forget_unsent(&mut self) {
-        while let Some(slot) = self.unsent.pop() {
+        while self.is_ready
+            && let Some(slot) = self.unsent.pop()
+        {
             if self.link.forget(slot).is_err() {
                 return self.unsent.push(slot);
             }
@@ -216,7 +253,7 @@ impl StoredConnection {
     pub fn renew(&self, place: &Place, socket: BorrowedFd<'_>) {
         let holder = self.store.0.holder.load(Ordering::Relaxed);
         if self.holder.load(Ordering::Relaxed) != holder
-            && self.store.slots().link.store(self.slot, place, socket, SendFlags::DONTWAIT).is_ok()
+            && self.store.slots().renew(self.slot, place, socket)
         {
             self.holder.store(holder, Ordering::Relaxed);
         }
@@ -256,6 +293,8 @@ impl Header {
 
 impl Drop for StoredConnection {
     fn drop(&mut self) {
+        // The next user of the slot gets them.
+        self.data().bytes = &mut [];
         self.store.slots().forget(self.slot);
     }
 }
@@ -269,7 +308,7 @@ impl fmt::Debug for Shared {
 impl Link {
     /// Replaces all stored connections by an empty store with this memory.
     fn share_memory(&self, memory: BorrowedFd<'_>) -> io::Result<()> {
-        self.send(&ToHolder::ShareMemory, &[memory], SendFlags::DONTWAIT)
+        self.send(&ToHolder::ShareMemory { format: FORMAT }, &[memory], SendFlags::DONTWAIT)
     }
 
     fn store(
@@ -292,7 +331,8 @@ impl Link {
 fn map(file: BorrowedFd<'_>) -> io::Result<&'static [AtomicU64]> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: the mapping is new, as long as the file, and never unmapped. Only this process, which never truncates the
-    // file, and its holder, which only reads it, have it open. All access is atomic, and pages are aligned.
+    // file, and its holder, which only reads it, have it open. Headers are accessed atomically, the data of a slot
+    // through one exclusive slice, and pages are aligned.
     let memory = unsafe {
         let start = mmap(null_mut(), MEMORY * 8, protection, MapFlags::SHARED, file, 0)?;
         std::slice::from_raw_parts(start.cast::<AtomicU64>(), MEMORY)

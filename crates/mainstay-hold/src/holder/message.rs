@@ -88,7 +88,10 @@ pub(super) enum ToHolder {
     /// that does not know them closes them.
     Responses(Vec<Unfinished>),
     /// With memory in which the daemon records the states of its connections. The holder forgets all other connections.
-    ShareMemory,
+    /// It keeps none if it does not know the format of the memory.
+    ShareMemory {
+        format: u32,
+    },
     /// With a connection, of which the holder keeps a copy.
     Store {
         slot: u32,
@@ -292,7 +295,7 @@ impl ToHolder {
             }),
             Self::Yielded { request } => message(kind::YIELDED, |out| out.put_u64(*request)),
             Self::Pulse => message(kind::PULSE, |_| ()),
-            Self::ShareMemory => message(kind::SHARE_MEMORY, |_| ()),
+            Self::ShareMemory { format } => message(kind::SHARE_MEMORY, |out| out.put_u32(*format)),
             Self::Store { slot, place } => message(kind::STORE, |out| {
                 out.put_u32(*slot);
                 put_place(out, place);
@@ -336,7 +339,7 @@ impl ToHolder {
             },
             kind::YIELDED => Self::Yielded { request: from.u64()? },
             kind::PULSE => Self::Pulse,
-            kind::SHARE_MEMORY => Self::ShareMemory,
+            kind::SHARE_MEMORY => Self::ShareMemory { format: from.u32()? },
             kind::STORE => Self::Store { slot: from.u32()?, place: place(&mut from)? },
             kind::FORGET => Self::Forget { slot: from.u32()? },
             kind::REEXEC_FAILED | kind::INTERRUPTED | kind::SKIPPED.. => return Ok(None),

@@ -45,6 +45,9 @@ const MAX_WAIT_OF_CLIENT: Duration = Duration::from_secs(5);
 /// After this many daemons in a row that were not stable, their end is reported.
 const REPORTED: usize = 3;
 
+/// After this many, connections with a request are closed: the request may be what they die of.
+const SUSPICIOUS: usize = 8;
+
 /// A daemon that served for less time is short-lived.
 const LONG_LIVED: Duration = Duration::from_secs(30);
 
@@ -171,6 +174,11 @@ impl Plan {
     /// Whether no daemon is running or being started.
     pub(super) fn is_resting(&self) -> bool {
         matches!(self.phase, Phase::Resting { .. })
+    }
+
+    /// Whether so many daemons in a row were not stable that a request which the next one continues may be the cause.
+    pub(super) fn suspects_requests(&self) -> bool {
+        self.unstable >= SUSPICIOUS
     }
 
     /// The daemon that is to take the place of this one.

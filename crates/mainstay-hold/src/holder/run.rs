@@ -3,7 +3,7 @@
 //! What a daemon said before it died is heard before its death: the plan must know an end on purpose
 //! from a crash. Without a time limit pending, the loop sleeps until something happens.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,6 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
+use super::connection_copies::ConnectionCopies;
+use super::connection_store::{FORMAT, IDLE, RESPONSE};
 use super::daemon::{Daemon, Heard, no_start};
 use super::listeners::Listeners;
 use super::message::{self, ToDaemon, ToHolder, Unfinished, VERSION};
@@ -23,8 +25,7 @@ use super::plan::{Action, Event, Id, Outcome, Plan, Start, Word};
 use super::process;
 use super::reexec::{self, HandoverState};
 use super::signals::Signals;
-use super::stored::Stored;
-use super::{Config, First, Order, last_words};
+use super::{Config, First, Order, Place, last_words};
 use crate::clock;
 use crate::codec::length;
 
@@ -42,7 +43,10 @@ pub(super) struct Holder<T> {
     pub(super) holder_lock: OwnedFd,
     pub(super) listeners: Listeners,
     /// The connections of the daemon that serves, or of one that was killed while it served.
-    pub(super) stored: Option<Stored>,
+    pub(super) stored: Option<ConnectionCopies>,
+    /// The connections that a daemon is to take over from another one, until it is ready. Those that it has stored itself
+    /// are also in `stored`.
+    pub(super) passed_on: Vec<(Unfinished, Rc<OwnedFd>)>,
     pub(super) daemons: Vec<Daemon>,
     pub(super) signals: Signals,
     pub(super) notify: Notify,
@@ -78,7 +82,7 @@ impl<T: FnOnce(First)> Holder<T> {
             }
             self.take_in(Event::Tick);
             if self.plan.watches_listeners()
-                && self.stored.as_ref().is_some_and(Stored::client_waits)
+                && self.stored.as_ref().is_some_and(ConnectionCopies::client_waits)
             {
                 self.take_in(Event::ClientWaits);
             }
@@ -110,7 +114,7 @@ impl<T: FnOnce(First)> Holder<T> {
         if self.plan.watches_listeners() {
             let listeners = self.listeners.held().iter();
             all.extend(listeners.map(|(_, fd)| (Source::Listener, fd.as_fd(), PollFlags::IN)));
-            let sockets = self.stored.iter().flat_map(Stored::sockets);
+            let sockets = self.stored.iter().flat_map(ConnectionCopies::sockets);
             all.extend(sockets.map(|fd| (Source::Stored, fd.as_fd(), PollFlags::IN)));
         }
         for daemon in &self.daemons {
@@ -138,7 +142,7 @@ impl<T: FnOnce(First)> Holder<T> {
             }
             Source::Listener => self.take_in(Event::ClientWaits),
             Source::Stored => {
-                if self.stored.as_mut().is_some_and(Stored::has_request) {
+                if self.stored.as_mut().is_some_and(ConnectionCopies::has_request) {
                     self.take_in(Event::ClientWaits);
                 }
             }
@@ -163,6 +167,11 @@ impl<T: FnOnce(First)> Holder<T> {
                         stored.close_others();
                     }
                     self.take_in(Event::Gone(id, end));
+                    if self.plan.suspects_requests()
+                        && let Some(stored) = self.stored_of(id)
+                    {
+                        stored.close_busy();
+                    }
                 }
             }
         }
@@ -197,6 +206,7 @@ impl<T: FnOnce(First)> Holder<T> {
             ToHolder::Ready { request, holder } => {
                 // If it has not taken over the connections of the daemon before it, nobody does.
                 self.stored.take_if(|stored| stored.daemon != id);
+                self.passed_on.clear();
                 // Answer first: the event may re-execute the holder.
                 self.answer(id, request, Ok(Vec::new()));
                 self.take_in(Event::Said(id, Word::Ready { can_hold: holder >= VERSION }));
@@ -212,10 +222,17 @@ impl<T: FnOnce(First)> Holder<T> {
                 self.take_in(Event::Said(id, Word::Replace { exe, fallback }));
             }
             ToHolder::Connections(places) => {
-                self.pass_on(id, &ToDaemon::Connections(places), descriptors);
+                let state = |place: &Place| Unfinished { place: place.clone(), state: vec![IDLE] };
+                let states = places.iter().map(state).collect();
+                self.pass_on(id, &ToDaemon::Connections(places), states, descriptors);
             }
             ToHolder::Responses(responses) => {
-                self.pass_on(id, &ToDaemon::Responses(responses), descriptors);
+                let state = |Unfinished { place, state }: &Unfinished| {
+                    let state = [&[RESPONSE], &state[..]].concat();
+                    Unfinished { place: place.clone(), state }
+                };
+                let states = responses.iter().map(state).collect();
+                self.pass_on(id, &ToDaemon::Responses(responses), states, descriptors);
             }
             ToHolder::Yielded { request } => {
                 // It has passed on those that are open.
@@ -229,9 +246,10 @@ impl<T: FnOnce(First)> Holder<T> {
                 }
                 self.take_in(Event::Said(id, Word::Pulse));
             }
-            ToHolder::ShareMemory => {
-                let memory = descriptors.into_iter().next();
-                self.stored = memory.map(|memory| Stored::new(id, memory));
+            ToHolder::ShareMemory { format } => {
+                let memory = descriptors.into_iter().next().filter(|_| format == FORMAT);
+                self.passed_on = self.to_take_over();
+                self.stored = memory.map(|memory| ConnectionCopies::new(id, memory));
             }
             ToHolder::Store { slot, place } => {
                 if let Some(stored) = self.stored_of(id)
@@ -250,7 +268,7 @@ impl<T: FnOnce(First)> Holder<T> {
         }
     }
 
-    fn stored_of(&mut self, id: Id) -> Option<&mut Stored> {
+    fn stored_of(&mut self, id: Id) -> Option<&mut ConnectionCopies> {
         self.stored.as_mut().filter(|stored| stored.daemon == id)
     }
 
@@ -262,15 +280,36 @@ impl<T: FnOnce(First)> Holder<T> {
     fn interrupted(&self) -> Vec<(Unfinished, Rc<OwnedFd>)> {
         let is_alive = |id| self.daemons.iter().any(|daemon| daemon.id == id);
         let killed = self.stored.as_ref().filter(|stored| !is_alive(stored.daemon));
-        killed.map(Stored::all).unwrap_or_default()
+        killed.map(ConnectionCopies::all).unwrap_or_default()
     }
 
-    /// Passes connections of a daemon on to its successor.
-    fn pass_on(&mut self, id: Id, word: &ToDaemon, connections: Vec<OwnedFd>) {
+    /// All connections that the next daemon takes over.
+    fn to_take_over(&self) -> Vec<(Unfinished, Rc<OwnedFd>)> {
+        let mut all = self.interrupted();
+        let newer: HashSet<_> = all.iter().map(|(_, socket)| inode(socket)).collect();
+        let others = self.passed_on.iter().filter(|(_, socket)| !newer.contains(&inode(socket)));
+        all.extend(others.cloned());
+        all
+    }
+
+    /// Passes connections of a daemon on to its successor. If that dies before it takes them over, or is dead already,
+    /// the next daemon gets them with these states.
+    fn pass_on(
+        &mut self,
+        id: Id,
+        word: &ToDaemon,
+        states: Vec<Unfinished>,
+        connections: Vec<OwnedFd>,
+    ) {
+        if !self.plan.serves(id) {
+            return;
+        }
+        let connections: Vec<_> = connections.into_iter().map(Rc::new).collect();
         let next = self.plan.successor_of(id).and_then(|next| self.daemon(next));
         if let Some(next) = next {
-            next.tell(word, connections.into_iter().map(Rc::new).collect());
+            next.tell(word, connections.clone());
         }
+        self.passed_on.extend(states.into_iter().zip(connections));
     }
 
     fn answer(&mut self, id: Id, request: u64, result: io::Result<Vec<Rc<OwnedFd>>>) {
@@ -325,6 +364,7 @@ impl<T: FnOnce(First)> Holder<T> {
                 self.notify.stopping();
                 self.listeners.release_all();
                 self.stored = None;
+                self.passed_on.clear();
                 self.outcome = Some(outcome);
             }
         }
@@ -339,7 +379,7 @@ impl<T: FnOnce(First)> Holder<T> {
         };
         let mut daemon = Daemon::new(start.id, spawned);
         // A standby gets them when it is to serve.
-        let interrupted = if start.standby { Vec::new() } else { self.interrupted() };
+        let interrupted = if start.standby { Vec::new() } else { self.to_take_over() };
         let welcome = ToDaemon::Welcome {
             version: VERSION,
             holder_pid: std::process::id(),
@@ -427,6 +467,11 @@ impl<T: FnOnce(First)> Holder<T> {
     fn daemon(&mut self, id: Id) -> Option<&mut Daemon> {
         self.daemons.iter_mut().find(|daemon| daemon.id == id)
     }
+}
+
+/// Tells one socket from another.
+fn inode(socket: &OwnedFd) -> Option<u64> {
+    rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino)
 }
 
 fn tell_interrupted(daemon: &mut Daemon, interrupted: &[(Unfinished, Rc<OwnedFd>)]) {

@@ -140,11 +140,17 @@ fn what_cannot_be_updated_to_is_refused_without_a_trace() {
     let other = scene.file("other", &other);
 
     let told = scene.refused(&cut);
-    assert!(told.contains("/cut` is no Mainstay: asked for its version, it says "), "{told}");
+    assert!(
+        told.contains("/cut` is not a Mainstay program: asked for its version, it says "),
+        "{told}"
+    );
     let told = scene.refused(&other);
     assert!(told.contains("/other` is not a program for this system and processor"), "{told}");
     let told = scene.refused(Path::new("/bin/true"));
-    assert!(told.contains("`/bin/true` is no Mainstay: asked for its version"), "{told}");
+    assert!(
+        told.contains("`/bin/true` is not a Mainstay program: asked for its version"),
+        "{told}"
+    );
     let script = scene.file("script", b"#!/bin/sh\n");
     assert!(scene.refused(&script).contains("/script` is not a program for this system"));
     assert!(scene.refused(Path::new("none")).contains("project/none` cannot be read"));

@@ -33,7 +33,7 @@ fn a_word() -> impl Strategy<Value = ToHolder> {
         Just(ToHolder::Pulse),
         prop::collection::vec(a_place(), 0..20).prop_map(ToHolder::Connections),
         responses().prop_map(ToHolder::Responses),
-        Just(ToHolder::ShareMemory),
+        any::<u32>().prop_map(|format| ToHolder::ShareMemory { format }),
         (any::<u32>(), a_place()).prop_map(|(slot, place)| ToHolder::Store { slot, place }),
         any::<u32>().prop_map(|slot| ToHolder::Forget { slot }),
     ]

@@ -9,8 +9,12 @@ use super::support::{Bench, kill, kill_and_wait};
 
 /// A connection that the daemon has stored with a state.
 fn stored(bench: &Bench, state: &str) -> BufReader<TcpStream> {
+    connection(bench, &format!("store {state}"))
+}
+
+fn connection(bench: &Bench, command: &str) -> BufReader<TcpStream> {
     let mut connection = BufReader::new(TcpStream::connect(bench.address()).unwrap());
-    connection.get_mut().write_all(format!("store {state}\n").as_bytes()).unwrap();
+    connection.get_mut().write_all(format!("{command}\n").as_bytes()).unwrap();
     assert_eq!(line(&mut connection), "stored\n");
     connection
 }
@@ -87,4 +91,26 @@ fn a_daemon_that_gives_way_or_ends_leaves_none() {
     let mut ended = stored(&bench, "02");
     kill(holder, Signal::TERM);
     assert_eq!(line(&mut ended), "");
+}
+
+#[test]
+fn connections_that_were_passed_on_outlive_a_daemon_that_cannot_start() {
+    let (bench, _) = Bench::serving();
+    let mut idle = connection(&bench, "pass-on ");
+    let mut responding = connection(&bench, "pass-on aa");
+    let (new, kept) = (bench.program("new", "new", "dies"), bench.program("kept", "kept", ""));
+    bench.tell(&format!("replace {} {}", new.display(), kept.display()));
+    bench.logged("kept ready");
+    assert_eq!(line(&mut idle), "interrupted at [1]\n");
+    assert_eq!(line(&mut responding), "interrupted at [2, 170]\n");
+}
+
+#[test]
+fn a_daemon_that_fails_after_it_has_taken_over_connections_leaves_them_to_the_next() {
+    let (bench, _) = Bench::serving();
+    let mut idle = connection(&bench, "pass-on ");
+    let (new, kept) = (bench.program("new", "new", "dies late"), bench.program("kept", "kept", ""));
+    bench.tell(&format!("replace {} {}", new.display(), kept.display()));
+    bench.logged("kept ready");
+    assert_eq!(line(&mut idle), "interrupted at [1]\n");
 }

@@ -52,13 +52,15 @@ pub(super) struct Source {
     session: String,
     /// The request, if the next daemon repeats it.
     repeated: Option<Bytes>,
+    /// The position from which the next daemon would go on after a kill of this one.
+    recorded_at: Option<u64>,
 }
 
 impl Source {
     /// A stream of this session; `event` is an event of it.
     pub(super) fn new<S: Session>(session: &S, reader: Reader, event: EventId) -> Self {
         let (server, session) = (session.server().to_owned(), session.id().to_owned());
-        Self { reader, event, server, session, repeated: None }
+        Self { reader, event, server, session, repeated: None, recorded_at: None }
     }
 
     /// The same, of a request that the next daemon repeats.
@@ -81,19 +83,40 @@ impl Source {
         let is_known =
             way.is_passed_on() && self.goes_on(guard) && self.reader.stream().is_written_down();
         if is_known {
-            way.leave_response(UnfinishedResponse {
-                server: self.server.clone(),
-                session: self.session.clone(),
-                event: self.event.at(self.reader.position()).to_string(),
-                form,
-                framing: way.framing(),
-                repeated: self
-                    .repeated
-                    .as_ref()
-                    .map(|request| String::from_utf8_lossy(request).into_owned()),
-            });
+            way.leave_response(self.unfinished(way, form));
         }
         is_known
+    }
+
+    /// Nothing more can be written now. If this daemon is killed meanwhile, the next one writes the rest.
+    fn record_resume_point(&mut self, guard: Option<&StreamGuard>, form: Form) {
+        let Some(StreamGuard(way)) = guard else { return };
+        let position = self.reader.position();
+        if self.recorded_at != Some(position) && self.reader.stream().is_written_down() {
+            self.recorded_at = Some(position);
+            way.set_resume_point(&self.unfinished(way, form));
+        }
+    }
+
+    /// Something is about to be written.
+    fn clear_resume_point(&mut self, guard: Option<&StreamGuard>) {
+        if self.recorded_at.take().is_some()
+            && let Some(StreamGuard(way)) = guard
+        {
+            way.clear_resume_point();
+        }
+    }
+
+    fn unfinished(&self, way: &WayIn, form: Form) -> UnfinishedResponse {
+        let text = |request: &Bytes| String::from_utf8_lossy(request).into_owned();
+        UnfinishedResponse {
+            server: self.server.clone(),
+            session: self.session.clone(),
+            event: self.event.at(self.reader.position()).to_string(),
+            form,
+            framing: way.framing(),
+            repeated: self.repeated.as_ref().map(text),
+        }
     }
 }
 
@@ -233,6 +256,18 @@ impl Events {
         Poll::Ready(Some(COMMENT))
     }
 
+    /// The same, and records for the next daemon what is left to write.
+    fn poll_recorded(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let polled = self.poll(cx);
+        match &polled {
+            Poll::Pending => {
+                self.source.record_resume_point(self.guard.as_ref(), Form::Events(self.opening));
+            }
+            Poll::Ready(_) => self.source.clear_resume_point(self.guard.as_ref()),
+        }
+        polled
+    }
+
     /// What a stream ends with. Nothing comes any more if the rest is left to the next daemon.
     fn finish(&mut self) -> Poll<Option<Bytes>> {
         self.is_left = self.source.leave(self.guard.as_ref(), Form::Events(self.opening));
@@ -282,6 +317,18 @@ impl Spaced {
     }
 }
 
+impl Spaced {
+    /// The same, and records for the next daemon what is left to write.
+    fn poll_recorded(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let polled = self.poll(cx);
+        match &polled {
+            Poll::Pending => self.source.record_resume_point(self.guard.as_ref(), Form::Json),
+            Poll::Ready(_) => self.source.clear_resume_point(self.guard.as_ref()),
+        }
+        polled
+    }
+}
+
 impl HttpBody for Body {
     type Data = Bytes;
     type Error = Infallible;
@@ -293,8 +340,8 @@ impl HttpBody for Body {
         let data = match &mut *self {
             Self::Full(text) if text.is_empty() => None,
             Self::Full(text) => Some(std::mem::take(text)),
-            Self::Events(events) => ready!(events.poll(cx)),
-            Self::Spaced(spaced) => ready!(spaced.poll(cx)),
+            Self::Events(events) => ready!(events.poll_recorded(cx)),
+            Self::Spaced(spaced) => ready!(spaced.poll_recorded(cx)),
         };
         Poll::Ready(data.map(|data| Ok(Frame::data(data))))
     }

@@ -19,9 +19,6 @@ use super::way_in::WayIn;
 /// How long to wait for a request on a connection of which it is not known whether its client waits for a response.
 const NEXT_REQUEST: Duration = Duration::from_secs(2);
 
-/// How long it takes to notice a request that was sent before.
-const SENT_REQUEST: Duration = Duration::from_millis(10);
-
 const ACCEPTED: &[u8] = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
 /// A response without an answer. A client that takes the end of the connection for the end of the response fails to
@@ -30,30 +27,27 @@ const NO_ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n
 
 /// Answers the request that a connection was interrupted at.
 pub(super) async fn answer(socket: &TcpStream, way: &WayIn, state: &Interrupted) -> Finished {
-    let limit = match state {
+    let next_request = async || {
+        let peeked = timeout(NEXT_REQUEST, socket.peek(&mut [0])).await;
+        matches!(peeked, Ok(Ok(1..)))
+    };
+    let response = match state {
         // What was read of a request is read again with its rest.
         Interrupted::Idle | Interrupted::Reading(_) => return Finished::Reusable,
-        Interrupted::ReadingLong | Interrupted::Writing => NEXT_REQUEST,
-        Interrupted::Answering(_) | Interrupted::Accepted => SENT_REQUEST,
-    };
-    let mut first = [0];
-    match timeout(limit, socket.peek(&mut first)).await {
-        // A client that has sent another request has its response. A method begins with a capital letter, and the rest of
-        // a JSON body does not.
-        Ok(Ok(1..)) if first[0].is_ascii_uppercase() && *state != Interrupted::ReadingLong => {
+        Interrupted::Writing if next_request().await => {
             way.record(IDLE, b"");
             return Finished::Reusable;
         }
-        Ok(Ok(0) | Err(_)) => return Finished::Close,
-        Ok(Ok(_)) | Err(_) => {}
-    }
-    let response = match state {
-        Interrupted::Idle | Interrupted::Reading(_) | Interrupted::Writing => {
-            return Finished::Close;
-        }
+        // The response may have been written in part.
+        Interrupted::Writing => return Finished::Close,
         Interrupted::Accepted => ACCEPTED.into(),
         Interrupted::Answering(Some(id)) => failure(id),
-        Interrupted::Answering(None) | Interrupted::ReadingLong => NO_ANSWER.into(),
+        Interrupted::Answering(None) => NO_ANSWER.into(),
+        Interrupted::ReadingLong => {
+            // The rest of it may be on its way.
+            next_request().await;
+            NO_ANSWER.into()
+        }
     };
     // What the killed daemon had read behind the request is lost, and the client may have wanted the connection to be
     // closed.

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -77,38 +77,40 @@ impl<T: AsyncRead + MaybeSocket + Unpin> Read for Io<T> {
         if !self.reread.is_empty() {
             let len = self.reread.len().min(buf.remaining());
             buf.put_slice(&self.reread.split_to(len));
-            self.way.read();
+            self.way.read(Some(len));
             return Poll::Ready(Ok(()));
         }
         let Self { inner, way, store, .. } = &mut *self;
-        let read = match store {
-            Some(store) if !way.is_read_further() => {
-                poll_read_recorded(inner.inner_mut(), way, &**store, cx, buf)
-            }
-            _ => Pin::new(inner).poll_read(cx, buf),
-        };
-        if read.is_ready() {
-            way.read();
+        if let Some(store) = store
+            && !way.is_too_long_to_record()
+        {
+            let read = ready!(poll_read_recorded(inner.inner_mut(), way, &**store, cx, buf));
+            way.read(read.as_ref().ok().copied());
+            return Poll::Ready(read.map(drop));
         }
-        read
+        let read = ready!(Pin::new(inner).poll_read(cx, buf));
+        way.read(None);
+        Poll::Ready(read)
     }
 }
 
-/// Reads what may be the start of the next request, and records it.
+/// Reads what may be the start of the next request, and records it. Returns how many bytes were read.
 fn poll_read_recorded<T: AsyncRead + MaybeSocket + Unpin>(
     connection: &mut T,
     way: &WayIn,
     store: &dyn ConnectionStore,
     cx: &mut Context<'_>,
     mut buf: ReadBufCursor<'_>,
-) -> Poll<io::Result<()>> {
+) -> Poll<io::Result<usize>> {
     let len = MAX_DATA.min(buf.remaining());
     let mut read = Poll::Pending;
     let is_recorded = way.read_recorded(len, &mut |memory| {
         let mut bytes = ReadBuf::new(memory);
-        read = Pin::new(&mut *connection).poll_read(cx, &mut bytes);
+        let polled = Pin::new(&mut *connection).poll_read(cx, &mut bytes);
         buf.put_slice(bytes.filled());
-        bytes.filled().len()
+        let count = bytes.filled().len();
+        read = polled.map_ok(|()| count);
+        count
     });
     if is_recorded {
         if read.is_ready()
@@ -125,7 +127,7 @@ fn poll_read_recorded<T: AsyncRead + MaybeSocket + Unpin>(
         way.read_unrecorded(bytes.filled(), store, connection.socket());
     }
     buf.put_slice(bytes.filled());
-    read
+    read.map_ok(|()| bytes.filled().len())
 }
 
 impl<T: AsyncWrite + Unpin> Write for Io<T> {
@@ -134,8 +136,9 @@ impl<T: AsyncWrite + Unpin> Write for Io<T> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.way.start_writing();
         let written = Pin::new(&mut self.inner).poll_write(cx, buf);
-        self.way.note_write(written.is_pending());
+        self.way.note_write(bytes_of(&written), written.is_pending());
         written
     }
 
@@ -144,12 +147,13 @@ impl<T: AsyncWrite + Unpin> Write for Io<T> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.way.start_writing();
         let mut room = [0; SHORT];
         let written = match joined(bufs, &mut room) {
             Some(text) => Pin::new(&mut self.inner).poll_write(cx, text),
             None => Pin::new(&mut self.inner).poll_write_vectored(cx, bufs),
         };
-        self.way.note_write(written.is_pending());
+        self.way.note_write(bytes_of(&written), written.is_pending());
         written
     }
 
@@ -157,7 +161,9 @@ impl<T: AsyncWrite + Unpin> Write for Io<T> {
         self.inner.is_write_vectored()
     }
 
+    /// hyper has written all that it had.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.way.flushed();
         Pin::new(&mut self.inner).poll_flush(cx)
     }
 
@@ -167,6 +173,13 @@ impl<T: AsyncWrite + Unpin> Write for Io<T> {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+fn bytes_of(written: &Poll<io::Result<usize>>) -> usize {
+    match written {
+        Poll::Ready(Ok(bytes)) => *bytes,
+        Poll::Ready(Err(_)) | Poll::Pending => 0,
     }
 }
 

@@ -59,7 +59,9 @@ pub use self::caller::{Callers, Token, Tokens, digest, token_text};
 pub use self::connections::ConnectionBudget;
 pub use self::guard::Allowed;
 pub use self::serve::{Drain, PassedOn, Pending, serve};
-pub use self::store::{ConnectionStore, IDLE, Interrupted, MAX_DATA, STREAMING, StoredConnection};
+pub use self::store::{
+    ConnectionStore, IDLE, Interrupted, MAX_DATA, RESPONSE, STREAMING, StoredConnection,
+};
 pub use self::unfinished::UnfinishedResponse;
 
 /// How to serve.
@@ -152,16 +154,27 @@ async fn handle<C: Core>(
     way.head_read();
     let only_listens = request.method() == Method::GET;
     let is_last = head::is_last(&request);
+    if request.version() == Version::HTTP_10 {
+        // hyper answers without chunks.
+        way.end_with_response();
+    }
     let origin = cors::origin(request.headers());
+    let length = head::length(&request);
     let taken = take(front, caller, way, request).await;
+    if let Some(length) = length {
+        way.request_ends(length);
+    }
     match &taken {
         Ok((Taken::Request(asked, _), _)) => {
-            way.record(ANSWERING, asked.id.as_deref().map_or(b"", id_to_record));
+            way.record_taken(ANSWERING, asked.id.as_deref().map_or(b"", id_to_record));
         }
         Ok((Taken::Done(response), _)) if response.status() == StatusCode::ACCEPTED => {
-            way.record(ACCEPTED, b"");
+            way.record_taken(ACCEPTED, b"");
         }
-        Ok((Taken::Done(_), _)) | Err(_) => way.record(STREAMING, b""),
+        // Reading it again does no harm.
+        Ok((Taken::Done(_), _)) if only_listens => {}
+        Err(_) => {}
+        Ok((Taken::Done(_), _)) => way.record(STREAMING, b""),
     }
     way.taken();
     let mut response = match taken {

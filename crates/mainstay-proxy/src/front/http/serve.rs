@@ -23,7 +23,7 @@ use super::connections::Connections;
 use super::eviction::{SWEEP, TICK};
 use super::interrupted;
 use super::io::{Io, MaybeSocket};
-use super::store::{IDLE, Interrupted, STREAMING, StoredConnection};
+use super::store::{IDLE, Interrupted, MAX_DATA, RESPONSE, STREAMING, StoredConnection};
 use super::unfinished::{self, Finished, UnfinishedResponse};
 use super::way_in::WayIn;
 use super::{Config, Front, handle, reap};
@@ -51,20 +51,22 @@ pub struct PassedOn {
     /// What is left to do on it.
     pub pending: Pending,
     stored: Option<Box<dyn StoredConnection>>,
+    /// How many bytes were written to it.
+    written: u64,
 }
 
 impl PassedOn {
-    /// A connection that was passed on to this daemon, and the copy of it that survives this daemon, if there is one.
-    pub fn new(
-        socket: net::TcpStream,
-        pending: Pending,
-        stored: Option<Box<dyn StoredConnection>>,
-    ) -> Self {
-        if let Some(stored) = &stored {
-            let (kind, data) = pending.encode();
-            stored.record(kind, 0, data);
-        }
-        Self { socket, pending, stored }
+    /// A connection that was passed on to this daemon, to which so many bytes were written.
+    pub fn new(socket: net::TcpStream, pending: Pending, written: u64) -> Self {
+        Self { socket, pending, stored: None, written }
+    }
+
+    /// The same, with the copy of it that survives this daemon.
+    #[must_use]
+    pub fn stored(self, stored: Box<dyn StoredConnection>) -> Self {
+        let (kind, data) = self.pending.encode(self.written);
+        stored.record(kind, 0, &data);
+        Self { stored: Some(stored), ..self }
     }
 }
 
@@ -80,12 +82,25 @@ pub enum Pending {
 }
 
 impl Pending {
-    /// As it is recorded for the daemon after this one.
-    pub(super) fn encode(&self) -> (u8, &[u8]) {
+    /// As it is recorded for the daemon after this one, if so many bytes were written to the connection: the kind of
+    /// state, and its data.
+    pub(super) fn encode(&self, written: u64) -> (u8, Vec<u8>) {
         match self {
-            Self::Nothing => (IDLE, b""),
-            Self::Response(_) => (STREAMING, b""),
-            Self::Interrupted(state) => state.encode(),
+            Self::Nothing => (IDLE, Vec::new()),
+            Self::Response(response) => match response.encode() {
+                data if data.len() <= MAX_DATA => (RESPONSE, data),
+                _ => (STREAMING, Vec::new()),
+            },
+            Self::Interrupted(state) => state.encode(written),
+        }
+    }
+
+    /// Reads what was recorded by another daemon of a connection to which so many bytes were written. `None` if it
+    /// cannot be continued.
+    pub fn decode(state: &[u8], written: u64) -> Option<Self> {
+        match state {
+            [RESPONSE, data @ ..] => UnfinishedResponse::decode(data).map(Self::Response),
+            state => Interrupted::decode(state, written).map(Self::Interrupted),
         }
     }
 }
@@ -130,8 +145,8 @@ pub async fn serve<C: Core>(
                 let serve = connection(shared, caller, for_task, socket, Bytes::new());
                 connections.add(way, CaughtByExecutor::new(serve));
             }
-            History::Used(pending, stored) => {
-                way.mark_used();
+            History::Used(pending, stored, written) => {
+                way.mark_used(written);
                 if let Some(stored) = stored {
                     way.mark_stored(stored, &pending);
                 }
@@ -141,8 +156,8 @@ pub async fn serve<C: Core>(
         }
         io::Result::Ok(())
     };
-    for PassedOn { socket, pending, stored } in inherited {
-        let history = History::Used(pending, stored);
+    for PassedOn { socket, pending, stored, written } in inherited {
+        let history = History::Used(pending, stored, written);
         let started = adopt(socket).and_then(|socket| start(&mut connections, socket, history));
         if let Err(error) = started {
             debug!(%error, "connection lost between two daemons");
@@ -213,7 +228,7 @@ impl<C: Core> Front<C> {
         held.shutdown().await;
         let passed_on = |(socket, response): (TcpStream, Option<Box<_>>)| {
             let pending = response.map_or(Pending::Nothing, |it| Pending::Response(*it));
-            Some(PassedOn::new(socket.into_std().ok()?, pending, None))
+            Some(PassedOn::new(socket.into_std().ok()?, pending, 0))
         };
         left.into_iter().filter_map(passed_on).collect()
     }
@@ -222,8 +237,8 @@ impl<C: Core> Front<C> {
 /// What is known of a connection when it is started.
 enum History {
     New,
-    /// Another daemon served requests on it, and may have left something to do.
-    Used(Pending, Option<Box<dyn StoredConnection>>),
+    /// Another daemon has written so many bytes to it, and may have left something to do.
+    Used(Pending, Option<Box<dyn StoredConnection>>, u64),
 }
 
 /// Serves one connection of another daemon, which may have left something to be done first.

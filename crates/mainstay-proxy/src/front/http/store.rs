@@ -7,13 +7,13 @@ use bytes::Bytes;
 
 /// Keeps copies of connections outside this process.
 pub trait ConnectionStore: fmt::Debug + Send + Sync {
-    /// Adds a connection that something was read from. `None` if there is no room.
+    /// Adds a connection. `None` if there is no room.
     fn add(&self, socket: BorrowedFd<'_>) -> Option<Box<dyn StoredConnection>>;
 }
 
 /// A connection of which there is a copy, until this is dropped.
 pub trait StoredConnection: fmt::Debug + Send + Sync {
-    /// Records a kind of state and its data for [`Interrupted::decode`]. The data is written at `offset` and ends at
+    /// Records a kind of state and its data for [`Pending::decode`](super::Pending::decode). The data is written at `offset` and ends at
     /// [`MAX_DATA`] at most. Until the new state is recorded, the former one keeps what is before `offset`.
     fn record(&self, kind: u8, offset: usize, data: &[u8]);
 
@@ -35,15 +35,19 @@ pub trait StoredConnection: fmt::Debug + Send + Sync {
 /// The longest data of a state. Most requests fit.
 pub const MAX_DATA: usize = 2040;
 
-/// The kind of state of a connection with a response that is not complete: it cannot be continued.
+/// The kind of state of a connection that cannot be continued: a response is being written, or part of the next request
+/// was read with the last one.
 pub const STREAMING: u8 = 0;
 /// The kind of state of a connection on which no client waits.
 pub const IDLE: u8 = 1;
-pub(super) const READING: u8 = 2;
-pub(super) const READING_LONG: u8 = 3;
-pub(super) const ANSWERING: u8 = 4;
-pub(super) const ACCEPTED: u8 = 5;
-pub(super) const WRITING: u8 = 6;
+/// The kind of state of a connection with an [`UnfinishedResponse`](super::UnfinishedResponse) of which nothing was
+/// written since an earlier daemon passed it on.
+pub const RESPONSE: u8 = 2;
+pub(super) const READING: u8 = 3;
+pub(super) const READING_LONG: u8 = 4;
+pub(super) const ANSWERING: u8 = 5;
+pub(super) const ACCEPTED: u8 = 6;
+pub(super) const WRITING: u8 = 7;
 
 /// What a daemon that was killed was doing on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,15 +67,22 @@ pub enum Interrupted {
 }
 
 impl Interrupted {
-    /// Reads what was recorded: the kind, and then the data. `None` if the connection cannot be continued.
-    pub fn decode(state: &[u8]) -> Option<Self> {
+    /// Reads what was recorded: the kind, and then the data. `None` if the connection cannot be continued. `written` is
+    /// how many bytes were written to the connection: more than before the response if the daemon was killed before it
+    /// could record that.
+    pub fn decode(state: &[u8], written: u64) -> Option<Self> {
         let (kind, data) = state.split_first()?;
+        if let ANSWERING | ACCEPTED = *kind
+            && u64::from_le_bytes(*data.first_chunk()?) != written
+        {
+            return Some(Self::Writing);
+        }
         Some(match *kind {
             IDLE => Self::Idle,
             READING => Self::Reading(Bytes::copy_from_slice(data)),
             READING_LONG => Self::ReadingLong,
             ANSWERING => {
-                let id = std::str::from_utf8(data).ok()?;
+                let id = std::str::from_utf8(&data[size_of::<u64>()..]).ok()?;
                 Self::Answering((!id.is_empty()).then(|| id.into()))
             }
             ACCEPTED => Self::Accepted,
@@ -80,23 +91,27 @@ impl Interrupted {
         })
     }
 
-    /// As it is recorded.
-    pub(super) fn encode(&self) -> (u8, &[u8]) {
+    /// As it is recorded, if so many bytes were written to the connection.
+    pub(super) fn encode(&self, written: u64) -> (u8, Vec<u8>) {
+        let after = |id: &[u8]| [&written.to_le_bytes(), id].concat();
         match self {
-            Self::Idle => (IDLE, b""),
-            Self::Reading(bytes) => (READING, bytes),
-            Self::ReadingLong => (READING_LONG, b""),
-            Self::Answering(id) => (ANSWERING, id.as_deref().map_or(b"", id_to_record)),
-            Self::Accepted => (ACCEPTED, b""),
-            Self::Writing => (WRITING, b""),
+            Self::Idle => (IDLE, Vec::new()),
+            Self::Reading(bytes) => (READING, bytes.to_vec()),
+            Self::ReadingLong => (READING_LONG, Vec::new()),
+            Self::Answering(id) => (ANSWERING, after(id.as_deref().map_or(b"", id_to_record))),
+            Self::Accepted => (ACCEPTED, after(b"")),
+            Self::Writing => (WRITING, Vec::new()),
         }
     }
 }
 
 /// What is recorded of the id of a request.
 pub(super) fn id_to_record(id: &str) -> &[u8] {
-    if id.len() <= MAX_DATA { id.as_bytes() } else { b"" }
+    if id.len() <= MAX_ID { id.as_bytes() } else { b"" }
 }
+
+/// The longest id that is recorded, behind the number of bytes that were written.
+pub(super) const MAX_ID: usize = 248;
 
 #[cfg(test)]
 mod tests {
@@ -119,19 +134,22 @@ mod tests {
     proptest! {
         #[test]
         fn a_state_that_was_recorded_is_read(state in state()) {
-            let (kind, data) = state.encode();
-            prop_assert_eq!(Interrupted::decode(&[&[kind], data].concat()), Some(state));
+            let (kind, data) = state.encode(7);
+            let bytes = [&[kind], &data[..]].concat();
+            prop_assert_eq!(Interrupted::decode(&bytes, 7), Some(state.clone()));
+            let was_answering = matches!(state, Interrupted::Answering(_) | Interrupted::Accepted);
+            let later = if was_answering { Interrupted::Writing } else { state };
+            prop_assert_eq!(Interrupted::decode(&bytes, 8), Some(later));
         }
 
         #[test]
-        fn any_bytes_can_be_read(state in prop::collection::vec(0..10_u8, 0..8)) {
-            let is_continued = state.first().is_some_and(|kind| (IDLE..=WRITING).contains(kind));
-            prop_assert_eq!(Interrupted::decode(&state).is_some(), is_continued);
+        fn any_bytes_can_be_read(state in prop::collection::vec(0..10_u8, 0..12), written in 0..2_u64) {
+            drop(Interrupted::decode(&state, written));
         }
     }
 
     #[test]
     fn an_id_that_is_too_long_is_not_recorded() {
-        assert_eq!(id_to_record(&"x".repeat(MAX_DATA + 1)), b"");
+        assert_eq!(id_to_record(&"x".repeat(MAX_ID + 1)), b"");
     }
 }

@@ -167,7 +167,13 @@ async fn write(
     loop {
         let part = tokio::select! {
             biased;
-            part = poll_fn(|cx| pin!(&mut *body).poll_frame(cx)) => part,
+            part = poll_fn(|cx| {
+                let part = pin!(&mut *body).poll_frame(cx);
+                if part.is_pending() {
+                    way.flushed();
+                }
+                part
+            }) => part,
             () = way.response_left() => return Ok(()),
             // What else it sends is the next request, which is read after this one.
             left = has_left(socket), if is_watched => {
@@ -180,11 +186,16 @@ async fn write(
             Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
             Some(Err(never)) => match never {},
             None if framing == Framing::UntilClose => return Ok(()),
-            None => return write_all(socket, way, b"0\r\n\r\n").await,
+            None => {
+                way.start_writing();
+                return write_all(socket, way, b"0\r\n\r\n").await;
+            }
         };
         if data.is_empty() {
             continue;
         }
+        // Not after it: another daemon must not write it twice.
+        way.start_writing();
         match framing {
             Framing::UntilClose => write_all(socket, way, &data).await?,
             Framing::Chunked | Framing::ChunkedThenClose => {
@@ -209,12 +220,15 @@ pub(super) async fn write_all(socket: &TcpStream, way: &WayIn, mut bytes: &[u8])
         let mut writable = pin!(socket.writable());
         poll_fn(|cx| {
             let polled = writable.as_mut().poll(cx);
-            way.note_write(polled.is_pending());
+            way.note_write(0, polled.is_pending());
             polled
         })
         .await?;
         match socket.try_write(bytes) {
-            Ok(count) => bytes = &bytes[count..],
+            Ok(count) => {
+                way.note_write(count, false);
+                bytes = &bytes[count..];
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }

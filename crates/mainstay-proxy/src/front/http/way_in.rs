@@ -9,7 +9,8 @@ use tokio::sync::Notify;
 use super::eviction::{Activity, Stage, TickClock};
 use super::serve::Pending;
 use super::store::{
-    ConnectionStore, IDLE, MAX_DATA, READING, READING_LONG, STREAMING, StoredConnection, WRITING,
+    ConnectionStore, IDLE, MAX_DATA, MAX_ID, READING, READING_LONG, RESPONSE, STREAMING,
+    StoredConnection, WRITING,
 };
 use super::unfinished::{Framing, UnfinishedResponse};
 use crate::door::Door;
@@ -40,8 +41,15 @@ pub(super) struct WayIn {
     stored: OnceLock<Box<dyn StoredConnection>>,
     recorded: AtomicU8,
     recorded_len: AtomicUsize,
+    /// How many bytes were written.
+    written: AtomicU64,
+    /// How many bytes were read since the last request was complete. `usize::MAX` if that is not known.
+    request_bytes: AtomicUsize,
     /// Whether the client sent another request before it had the response, of which nothing is recorded.
     is_pipelined: AtomicBool,
+    /// The state to record when all that there is of a streamed response was written. Empty if it is recorded, if there
+    /// is more to write, and if the next daemon does not know the stream.
+    resume_point: Mutex<Vec<u8>>,
 }
 
 /// Set once a complete request was read.
@@ -64,14 +72,18 @@ impl WayIn {
             stored: OnceLock::new(),
             recorded: AtomicU8::new(STREAMING),
             recorded_len: AtomicUsize::new(0),
+            written: AtomicU64::new(0),
+            request_bytes: AtomicUsize::new(0),
             is_pipelined: AtomicBool::new(false),
+            resume_point: Mutex::default(),
         };
         way.set_stage(Stage::New);
         Arc::new(way)
     }
 
-    /// Marks a connection that was inherited from another daemon, which has served requests on it.
-    pub(super) fn mark_used(&self) {
+    /// Marks a connection that was inherited from another daemon, which has written so many bytes to it.
+    pub(super) fn mark_used(&self, written: u64) {
+        self.written.store(written, Ordering::Relaxed);
         self.activity.fetch_or(USED, Ordering::Relaxed);
         self.set_stage(Stage::Idle);
     }
@@ -99,13 +111,13 @@ impl WayIn {
     /// Marks a connection of which there is a copy already, with this state.
     pub(super) fn mark_stored(&self, stored: Box<dyn StoredConnection>, pending: &Pending) {
         if self.stored.set(stored).is_ok() {
-            let (kind, data) = pending.encode();
+            let (kind, data) = pending.encode(self.written.load(Ordering::Relaxed));
             self.recorded.store(kind, Ordering::Relaxed);
             self.recorded_len.store(data.len(), Ordering::Relaxed);
         }
     }
 
-    /// Something was read: from now on there is a copy of the connection that survives this daemon, if there is room.
+    /// From now on there is a copy of the connection that survives this daemon, if there is room.
     /// Says whether the copy is new.
     pub(super) fn store(&self, store: &dyn ConnectionStore, socket: BorrowedFd<'_>) -> bool {
         if let Some(stored) = self.stored.get() {
@@ -122,9 +134,11 @@ impl WayIn {
 
     /// Records what is to be done on the connection if this daemon is killed.
     pub(super) fn record(&self, kind: u8, data: &[u8]) {
-        // Until it is recorded, what was read of a request must stay.
-        let len = self.recorded_len.load(Ordering::Relaxed);
-        let offset = if len + data.len() <= MAX_DATA { len } else { 0 };
+        // Until it is recorded, what was read of a request must stay, and a zero byte must end it.
+        let offset = match self.recorded_len.load(Ordering::Relaxed) {
+            len @ 1.. if len + 1 + data.len() <= MAX_DATA => len + 1,
+            _ => 0,
+        };
         if let Some(stored) = self.stored.get()
             && !self.is_pipelined.load(Ordering::Relaxed)
         {
@@ -134,8 +148,17 @@ impl WayIn {
         self.recorded_len.store(0, Ordering::Relaxed);
     }
 
+    /// Records that a request was taken and is not answered. Before its response, nothing more is written.
+    pub(super) fn record_taken(&self, kind: u8, id: &[u8]) {
+        let mut data = [0; size_of::<u64>() + MAX_ID];
+        let (written, rest) = data.split_at_mut(size_of::<u64>());
+        written.copy_from_slice(&self.written.load(Ordering::Relaxed).to_le_bytes());
+        rest[..id.len()].copy_from_slice(id);
+        self.record(kind, &data[..size_of::<u64>() + id.len()]);
+    }
+
     /// Whether a request is being read that is too long to be recorded.
-    pub(super) fn is_read_further(&self) -> bool {
+    pub(super) fn is_too_long_to_record(&self) -> bool {
         match self.recorded.load(Ordering::Relaxed) {
             READING_LONG => true,
             READING if self.recorded_len.load(Ordering::Relaxed) == MAX_DATA => {
@@ -189,8 +212,7 @@ impl WayIn {
         socket: Option<BorrowedFd<'_>>,
     ) {
         if self.stored.get().is_some() {
-            self.record(STREAMING, b"");
-            self.is_pipelined.store(true, Ordering::Relaxed);
+            self.set_pipelined();
         } else if let Some(socket) = socket
             && self.store(store, socket)
             && !self.was_read()
@@ -200,9 +222,51 @@ impl WayIn {
         }
     }
 
+    /// A streamed response waits for more to write. If this daemon is killed then, the next one writes the rest.
+    pub(super) fn set_resume_point(&self, response: &UnfinishedResponse) {
+        if self.stored.get().is_some() {
+            let state = response.encode();
+            *mainstay_core::lock(&self.resume_point) =
+                if state.len() <= MAX_DATA { state } else { Vec::new() };
+        }
+    }
+
+    pub(super) fn clear_resume_point(&self) {
+        mainstay_core::lock(&self.resume_point).clear();
+    }
+
+    /// Something is about to be written. Recorded before that, so that no other daemon writes it again.
+    pub(super) fn start_writing(&self) {
+        if self.recorded.load(Ordering::Relaxed) == RESPONSE {
+            self.record(STREAMING, b"");
+        }
+    }
+
+    /// All that there is was written.
+    pub(super) fn flushed(&self) {
+        match self.stage() {
+            Stage::Streaming | Stage::Listening => {
+                let rest = std::mem::take(&mut *mainstay_core::lock(&self.resume_point));
+                if !rest.is_empty() {
+                    // What is recorded must not be overwritten while it is valid.
+                    self.start_writing();
+                    self.record(RESPONSE, &rest);
+                }
+            }
+            Stage::Idle if self.recorded.load(Ordering::Relaxed) == WRITING => {
+                self.record(IDLE, b"");
+            }
+            Stage::New | Stage::Idle | Stage::Head | Stage::Body | Stage::Answering => {}
+        }
+    }
+
     /// Something of a response was written, which the next daemon could not continue. If this daemon is killed before
     /// that is recorded, the client most likely sends another request, by which the next daemon notices it.
     fn written(&self) {
+        if self.stage() == Stage::Body {
+            // `100 Continue`, which is not the response.
+            return;
+        }
         let kind = if self.is_response_complete() { WRITING } else { STREAMING };
         if self.recorded.load(Ordering::Relaxed) != kind {
             self.record(kind, b"");
@@ -214,8 +278,11 @@ impl WayIn {
         matches!(self.stage(), Stage::New | Stage::Idle | Stage::Head)
     }
 
-    /// Something was read.
-    pub(super) fn read(&self) {
+    /// So many bytes were read, if that is known.
+    pub(super) fn read(&self, bytes: Option<usize>) {
+        let before = self.request_bytes.load(Ordering::Relaxed);
+        let sum = bytes.and_then(|bytes| before.checked_add(bytes)).unwrap_or(usize::MAX);
+        self.request_bytes.store(sum, Ordering::Relaxed);
         self.was_read.store(true, Ordering::Relaxed);
         if !self.is_begun.swap(true, Ordering::Relaxed) {
             self.door.step_in();
@@ -234,8 +301,23 @@ impl WayIn {
         self.set_stage(Stage::Body);
     }
 
+    /// The request is complete, and has this length. If more was read, the client has sent the next request before it
+    /// had the response, and the start of that is recorded nowhere.
+    pub(super) fn request_ends(&self, length: usize) {
+        let read = self.request_bytes.load(Ordering::Relaxed);
+        if read > length && read != usize::MAX {
+            self.set_pipelined();
+        }
+    }
+
+    fn set_pipelined(&self) {
+        self.record(STREAMING, b"");
+        self.is_pipelined.store(true, Ordering::Relaxed);
+    }
+
     /// The request that was being read is where it belongs.
     pub(super) fn taken(&self) {
+        self.request_bytes.store(0, Ordering::Relaxed);
         self.activity.fetch_or(USED, Ordering::Relaxed);
         self.set_stage(Stage::Answering);
         if self.is_begun.swap(false, Ordering::Relaxed) {
@@ -313,11 +395,14 @@ impl WayIn {
 
     /// The response is complete.
     pub(super) fn answered(&self) {
+        self.clear_resume_point();
         self.set_stage(if self.is_begun() { Stage::Head } else { Stage::Idle });
     }
 
-    /// Records whether a write is pending because the client does not read.
-    pub(super) fn note_write(&self, is_pending: bool) {
+    /// So many bytes were written, or nothing because the client does not read.
+    pub(super) fn note_write(&self, bytes: usize, is_pending: bool) {
+        let written = self.written.load(Ordering::Relaxed);
+        self.written.store(written + bytes as u64, Ordering::Relaxed);
         let blocked = self.blocked.load(Ordering::Relaxed);
         if !is_pending {
             self.written();

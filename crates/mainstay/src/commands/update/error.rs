@@ -33,7 +33,7 @@ pub(super) enum UpdateError {
     Start { path: PathBuf, source: io::Error },
     #[error("`{}` has not answered to `{question}` within {}", path.display(), human_duration(*limit))]
     Late { path: PathBuf, question: &'static str, limit: Duration },
-    #[error("`{}` is no Mainstay: asked for its version, it says {answer}", path.display())]
+    #[error("`{}` is not a Mainstay program: asked for its version, it says {answer}", path.display())]
     NoMainstay { path: PathBuf, answer: String },
     #[error("version {version} cannot be updated to: asked to rehearse, it says {answer}")]
     NoRehearsal { version: String, answer: String },

@@ -235,10 +235,14 @@ mod tests {
         let asked = |rehearsed: &str| {
             format!(r#"test "$1" = --version && echo mainstay 7.0.0 && exit; {rehearsed}"#)
         };
-        check("echo hello", "`new` is no Mainstay: asked for its version, it says `hello`").await;
+        check(
+            "echo hello",
+            "`new` is not a Mainstay program: asked for its version, it says `hello`",
+        )
+        .await;
         check(
             "exit 1",
-            "`new` is no Mainstay: asked for its version, it says nothing (exit status: 1)",
+            "`new` is not a Mainstay program: asked for its version, it says nothing (exit status: 1)",
         )
         .await;
         check(
@@ -263,12 +267,13 @@ mod tests {
         let _leaked = rustix::io::dup(std::io::stdin()).unwrap();
         // The fourth is the directory that `ls` reads.
         let list = r"ls /proc/self/fd | tr -d '\n'";
-        check(list, "`new` is no Mainstay: asked for its version, it says `0123`").await;
+        check(list, "`new` is not a Mainstay program: asked for its version, it says `0123`").await;
     }
 
     #[tokio::test]
     async fn a_program_that_floods_is_not_read_to_its_end() {
-        check("yes; :", "`new` is no Mainstay: asked for its version, it says `y`").await;
+        check("yes; :", "`new` is not a Mainstay program: asked for its version, it says `y`")
+            .await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -132,6 +132,28 @@ fn a_request_that_was_not_read_is_served_by_the_next_daemon() {
     assert_eq!(connection.read().unwrap()["result"]["content"][0]["text"], "hello");
 }
 
+/// Two kills, because the daemon in between only continues what another one has begun.
+#[test]
+fn a_slow_call_is_answered_on_its_connection_after_kills() {
+    let scene = Scene::new(&[], &[]);
+    let mut connection = Connection::open(&scene);
+    connection.echo(1).unwrap();
+    connection.send(&call(2, "sleep", &json!({"ms": 3000})));
+    until("the head is sent", || {
+        connection.io.get_ref().set_nonblocking(true).unwrap();
+        let head = connection.io.get_ref().peek(&mut [0]);
+        connection.io.get_ref().set_nonblocking(false).unwrap();
+        head.is_ok().then_some(())
+    });
+    for _ in 0..2 {
+        Blow::Kill.strike(&scene.env);
+    }
+    let answer = connection.read().unwrap();
+    assert_eq!(answer["result"]["content"][0]["text"], "slept 3000 ms", "{answer}");
+    assert_eq!(connection.echo(3).unwrap()["id"], 3, "the connection is used again");
+    scene.assert_server_kept();
+}
+
 /// Also of the holder, which then has no copies of connections until they are used again. Calls that take longer than
 /// usual may be cut, after the head of their response.
 #[test]
