@@ -39,12 +39,11 @@ impl Fault {
     /// Whether it may cut connections of clients to the daemon.
     pub(super) fn cuts(self) -> bool {
         match self {
-            Self::KillDaemon
-            | Self::KillDaemons
-            | Self::KillBoth
-            | Self::FreezeDaemon
-            | Self::FillDiskAndKillDaemon => true,
-            Self::KillServer(_)
+            Self::KillDaemon | Self::KillDaemons | Self::KillBoth | Self::FillDiskAndKillDaemon => {
+                true
+            }
+            Self::FreezeDaemon
+            | Self::KillServer(_)
             | Self::KillShim(_)
             | Self::FreezeServer(_)
             | Self::StopServer(_)

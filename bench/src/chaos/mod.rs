@@ -39,7 +39,7 @@ const BOXED: &str = "boxed";
 /// The one that nothing is done to.
 const UNHARMED: &str = "bystander";
 
-const VERSIONS: [&str; 3] = ["2024-11-05", "2025-06-18", NEWEST];
+const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", NEWEST];
 
 /// How long commands are tried again after a fault.
 const BACK: Duration = Duration::from_secs(20);
@@ -213,7 +213,7 @@ impl Chaos<'_> {
         let names: Vec<(&str, &[&str])> = SERVERS
             .iter()
             .map(|(name, _)| (*name, &VERSIONS[..]))
-            .chain(others.map(|name| (name, &VERSIONS[2..])))
+            .chain(others.map(|name| (name, &VERSIONS[3..])))
             .collect();
         let mut clients = Vec::new();
         let mut seeds = (0..).map(|n| seed.wrapping_add(n));
