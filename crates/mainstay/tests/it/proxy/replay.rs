@@ -244,7 +244,9 @@ fn assert_unknown(call: &Ticket<'_>) {
     assert_eq!(result["isError"], true, "{result}");
     let told = text_of(&result, 0);
     assert!(told.contains("effect is unknown"), "{told}");
-    assert!(told.contains("SIGKILL"), "{told}");
+    // The end of an HTTP server may be noticed after its connection broke, later than a call waits for that.
+    let reasons = ["SIGKILL", "the connection to it broke"];
+    assert!(reasons.iter().any(|reason| told.contains(reason)), "{told}");
 }
 
 /// Asserts that both `events` and `why` tell what was decided.
