@@ -42,7 +42,7 @@ impl Remote {
         format!("http://{NAME}:{}/mcp", self.address.port())
     }
 
-    /// Kills it and starts another one, so that whoever uses it has to connect again.
+    /// Kills it and starts another one, so that its clients have to connect again.
     pub(super) async fn restart(&mut self) -> io::Result<()> {
         self.process.kill().await?;
         self.process = start(&self.fixture, self.address)?;

@@ -26,7 +26,7 @@ pub(crate) struct Keys {
     pub(crate) other: Option<Key>,
 }
 
-/// The keys of this instance. A disk that cannot be written is no reason not to start.
+/// The keys of this instance. A disk that cannot be written does not prevent the start.
 pub(crate) fn load(state_dir: &Path, store: &Store) -> Keys {
     let path = state_dir.join(FILE);
     let text = fs::read_to_string(&path).unwrap_or_default();
