@@ -8,12 +8,16 @@ use std::path::Path;
 /// The name of the file in the run directory.
 pub const FILE: &str = "last-words";
 
-/// Writes the file anew, for our user only.
+/// Where it is written before it is renamed.
+const UNFINISHED: &str = "last-words.new";
+
+/// Replaces the file, readable by our user only. A reader sees the previous report or this one.
 pub(super) fn leave(run_dir: &Path, words: &str) -> io::Result<()> {
-    forget(run_dir);
-    let path = run_dir.join(FILE);
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(words.as_bytes())
+    let unfinished = run_dir.join(UNFINISHED);
+    let _was_not_there = fs::remove_file(&unfinished);
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+    file.write_all(words.as_bytes())?;
+    fs::rename(unfinished, run_dir.join(FILE))
 }
 
 /// Removes the file: a daemon serves again.
