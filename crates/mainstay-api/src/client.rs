@@ -9,12 +9,13 @@ use std::io;
 use std::os::unix::net::UnixStream as StdStream;
 use std::time::Duration;
 
+use mainstay_core::ServerName;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::{ApiError, Connected, ErrorKind, Frame, Hello, MAX_LINE, PROTOCOL, Request};
+use crate::{ApiError, ErrorKind, Frame, Hello, MAX_LINE, PROTOCOL, Request};
 
 /// How much is read at a time.
 const READ: usize = 64 * 1024;
@@ -155,14 +156,6 @@ fn undialled(error: io::Error) -> CallError {
     }
 }
 
-/// Both ways of a connection that carries raw lines.
-pub struct Wire {
-    /// From the daemon.
-    pub reader: Box<dyn AsyncRead + Send + Unpin>,
-    /// To the daemon.
-    pub writer: Box<dyn AsyncWrite + Send + Unpin>,
-}
-
 /// A connection on which the daemon has said hello. It carries one request.
 #[derive(Debug)]
 pub struct Connection {
@@ -203,15 +196,12 @@ impl Connection {
         self.stream(request, |_: Vec<serde_json::Value>| Ok(())).await
     }
 
-    /// Becomes a client of a server: `request` is a [`Request::Connect`]. The wire carries what
-    /// follows the daemon's answer.
-    pub async fn attach(mut self, request: &Request) -> Result<(Connected, Wire), CallError> {
-        let connected = self.exchange(request, |_: Vec<serde_json::Value>| Ok(())).await?;
-        // What has come with the answer already belongs to the wire.
-        let ahead = io::Cursor::new(self.stream.buffer().to_vec());
-        let (reader, writer) = self.stream.into_inner().into_split();
-        let wire = Wire { reader: Box::new(ahead.chain(reader)), writer: Box::new(writer) };
-        Ok((connected, wire))
+    /// Turns the connection into one that carries HTTP to a server; see [`Request::Http`].
+    pub async fn http(mut self, name: ServerName) -> Result<UnixStream, CallError> {
+        let request = Request::Http { name };
+        let () = self.exchange(&request, |_: Vec<serde_json::Value>| Ok(())).await?;
+        // The daemon sends nothing before the first request.
+        Ok(self.stream.into_inner())
     }
 
     /// Sends the request, hands the items to `each` as they come, those that came together in one go,

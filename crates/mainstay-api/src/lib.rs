@@ -23,7 +23,7 @@ mod registration;
 mod stop_mark;
 
 pub use client::{
-    CallError, Connection, Dial, Grace, Wire, connect_if_present, connect_with_restart_grace,
+    CallError, Connection, Dial, Grace, connect_if_present, connect_with_restart_grace,
     is_transient,
 };
 pub use error::{ApiError, ErrorKind};

@@ -362,10 +362,3 @@ pub struct Connected {
     #[serde(default)]
     pub pending: Vec<String>,
 }
-
-impl Connected {
-    /// Whether the session that was asked for goes on.
-    pub fn resumes(&self, asked: Option<&str>) -> bool {
-        asked.is_some() && self.session.as_deref() == asked
-    }
-}

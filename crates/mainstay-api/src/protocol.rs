@@ -141,8 +141,14 @@ pub enum Request {
         /// Its arguments: a JSON object.
         arguments: Box<RawValue>,
     },
-    /// Becomes a client of a server. Answer: [`crate::Connected`]; after it the connection carries
-    /// JSON-RPC messages of at most [`MAX_MESSAGE`] bytes both ways, a line each, until one side
+    /// Turns the connection into one to the HTTP listener, for `mainstay connect`. Answer: null; after it the connection
+    /// carries HTTP/1.1, and the MCP endpoint of the server is at `/NAME/mcp`.
+    Http {
+        /// Which server.
+        name: ServerName,
+    },
+    /// Becomes a client of a server, as `mainstay connect` of version 0.1.0 does. Answer: [`crate::Connected`]; after it
+    /// the connection carries JSON-RPC messages of at most [`MAX_MESSAGE`] bytes both ways, a line each, until one side
     /// closes it.
     Connect {
         /// Which server.
@@ -240,6 +246,7 @@ impl Request {
             | Self::Events { .. }
             | Self::Tools { .. }
             | Self::Call { .. }
+            | Self::Http { .. }
             | Self::Connect { .. }
             | Self::Relay { .. }
             | Self::Clients { .. }

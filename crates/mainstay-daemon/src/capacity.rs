@@ -13,7 +13,7 @@ const RESERVED: u64 = 512;
 pub(crate) struct Capacity {
     /// HTTP connections of all listeners.
     pub(crate) http: usize,
-    /// MCP clients of `mainstay connect`.
+    /// HTTP connections of `mainstay connect`, and clients of `mainstay connect` 0.1.0.
     pub(crate) connected: usize,
     /// Commands that follow a log or the events.
     pub(crate) followers: usize,
@@ -87,7 +87,8 @@ impl RequestKind {
             | Request::Status { .. }
             | Request::Why { .. }
             | Request::Daemon => Self::Quick,
-            Request::Connect { .. }
+            Request::Http { .. }
+            | Request::Connect { .. }
             | Request::Relay { .. }
             | Request::Reload { .. }
             | Request::Shutdown { .. } => Self::Unlimited,

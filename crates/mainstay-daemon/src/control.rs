@@ -1,8 +1,7 @@
 //! The control API on the unix socket.
 //!
 //! Only the user who runs the daemon may speak to it: the socket is private, and the peer's
-//! credentials are checked on every connection. The daemon speaks first, and last to an MCP client: when
-//! it gives way, the client is told which of its lines are for the next daemon to hear.
+//! credentials are checked on every connection. The daemon speaks first.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,12 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mainstay_api::{
-    ApiError, Connected, ErrorKind, Farewell, Frame, Hello, MAX_LINE, PROTOCOL, Request,
-};
+use mainstay_api::{ApiError, ErrorKind, Frame, Hello, MAX_LINE, PROTOCOL, Request};
 use mainstay_core::ServerName;
 use mainstay_proxy::CatchPanic;
-use mainstay_proxy::front::lines::{self, Ended, LineClient};
 use serde::Serialize;
 use serde_json::value::to_raw_value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -28,6 +24,8 @@ use tokio::time::timeout;
 use crate::capacity::{Capacity, RequestKind};
 use crate::relay;
 use crate::service::Service;
+
+mod line_client;
 
 /// A client that sends no request within this time is disconnected.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,8 +66,11 @@ pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>, received
                 return peer.fail(ApiError::new(ErrorKind::Invalid, message)).await;
             }
         };
+        if let Request::Http { name } = request {
+            return serve_http(&service, &name, reader, peer).await;
+        }
         if let Request::Connect { name, session, farewell } = request {
-            let connected = connect(&service, (&name, session), farewell, reader, peer);
+            let connected = line_client::serve(&service, (&name, session), farewell, reader, peer);
             return CatchPanic::new(connected).await.unwrap_or(Ok(()));
         }
         if let Request::Relay { streams } = request {
@@ -102,44 +103,26 @@ pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>, received
     }
 }
 
-/// The connection carries the messages of one MCP client from here on.
-async fn connect(
+/// Passes the connection on to the HTTP listener.
+async fn serve_http(
     service: &Service,
-    (name, session): (&ServerName, Option<String>),
-    farewell: bool,
+    name: &ServerName,
     reader: BufReader<OwnedReadHalf>,
     mut peer: Peer,
 ) -> io::Result<()> {
     if service.held.is_giving_way() {
-        // Only the next daemon knows what becomes of the session.
+        // The client asks the next daemon.
         return Ok(());
     }
-    let limits = &service.limits;
-    let _permit = match try_acquire(&limits.connected, limits.capacity.connected, "clients") {
-        Ok(permit) => permit,
-        Err(error) => return peer.fail(error).await,
-    };
-    let session = match service.session(name, session.as_deref()).await {
-        Ok(session) => session,
-        Err(error) => return peer.fail(error).await,
-    };
-    let pending = service.gateway.hubs.pending(name.as_str(), &session);
-    let told = peer.answer(Ok(Connected { session: Some(session.clone()), pending })).await;
-    if told.is_err() {
-        service.gateway.close(name, &session);
-        return told;
+    if let Err(error) = service.registry.get(name) {
+        return peer.fail(error.into()).await;
     }
-    let client = LineClient { server: name.to_string(), resume: Some(session) };
-    let hubs = Arc::clone(&service.gateway.hubs);
-    // Whatever a client says from then on is for the next daemon to hear.
-    let leave = async {
-        service.held.giving_way().await;
-    };
-    let served = lines::serve_lines(hubs, client, reader, &mut peer.write, leave, |_| {}).await;
-    match served.map_err(io::Error::other)? {
-        Ended::Left { taken } if farewell => peer.line(&Farewell::Leaving { taken }).await,
-        Ended::Left { .. } | Ended::Done => Ok(()),
+    let Ok(room) = service.http.reserve().await else { return Ok(()) };
+    peer.answer(Ok(())).await?;
+    if let Ok(stream) = reader.into_inner().reunite(peer.write) {
+        room.send(stream);
     }
+    Ok(())
 }
 
 /// Limits what is served over the control socket at the same time. Each kind has its own limit, so that none

@@ -197,10 +197,10 @@ impl Held {
         }
         let mut all = lock(&self.shared.connections);
         let mut add = |place, connection: OwnedFd, pending| {
-            let store = self.shared.store.get();
+            let store = self.shared.store.get().filter(|_| matches!(place, Place::Tcp(_)));
             let stored = store.and_then(|store| store.add_and_wait(&place, connection.as_fd()));
-            let written = written(&connection);
-            let mut passed_on = PassedOn::new(connection.into(), pending, written);
+            let written = store.map_or(0, |_| written(&connection));
+            let mut passed_on = PassedOn::new(connection, pending, written);
             if let Some(stored) = stored {
                 passed_on = passed_on.stored(HeldConnection::boxed(stored, &place));
             }
@@ -239,9 +239,27 @@ impl Held {
         lock(&self.shared.connections).remove(&Place::Tcp(addr)).unwrap_or_default()
     }
 
+    /// The connections of `mainstay connect` that came before there was this daemon.
+    pub(crate) fn private_connections(&self) -> Vec<PassedOn> {
+        let mut all = lock(&self.shared.connections);
+        let private = all.extract_if(|place, _| matches!(place, Place::Unix { .. }));
+        private.flat_map(|(_, connections)| connections).collect()
+    }
+
+    /// Passes on to the next daemon the connections of `mainstay connect`.
+    pub(crate) fn pass_on_private(&self, connections: &[PassedOn]) {
+        // Where the socket is does not matter to the next daemon.
+        let place = Place::Unix { dir: "/".into(), name: Instance::SOCKET.to_owned() };
+        self.pass_on_all(&place, connections);
+    }
+
     /// Passes on to the next daemon the connections that came to this address.
     pub(crate) fn pass_on(&self, addr: SocketAddr, connections: &[PassedOn]) {
-        let (link, place) = (self.link(), Place::Tcp(addr));
+        self.pass_on_all(&Place::Tcp(addr), connections);
+    }
+
+    fn pass_on_all(&self, place: &Place, connections: &[PassedOn]) {
+        let link = self.link();
         let (mut at_rest, mut unfinished) = (Vec::new(), Vec::new());
         for PassedOn { socket, pending, .. } in connections {
             let place = place.clone();

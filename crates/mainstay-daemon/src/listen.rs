@@ -13,11 +13,12 @@ use std::time::Duration;
 use mainstay_api::Listen;
 use mainstay_hold::listeners;
 use mainstay_proxy::front::http::{
-    self, Allowed, Callers, Config, ConnectionBudget, Drain, Limits, PassedOn, Scope, Token,
+    self, Allowed, Callers, Config, ConnectionBudget, Drain, Limits, PassedOn, ResponseStart,
+    Scope, Token,
 };
 use mainstay_proxy::sock_diag::SockDiag;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::net::{TcpListener, UnixStream};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -81,6 +82,22 @@ impl Sockets {
     fn pass_on(&self, addr: SocketAddr, connections: &[PassedOn]) {
         match self {
             Self::Held(held) => held.pass_on(addr, connections),
+            #[cfg(test)]
+            Self::Own => {}
+        }
+    }
+
+    fn private_connections(&self) -> Vec<PassedOn> {
+        match self {
+            Self::Held(held) => held.private_connections(),
+            #[cfg(test)]
+            Self::Own => Vec::new(),
+        }
+    }
+
+    fn pass_on_private(&self, connections: &[PassedOn]) {
+        match self {
+            Self::Held(held) => held.pass_on_private(connections),
             #[cfg(test)]
             Self::Own => {}
         }
@@ -224,6 +241,7 @@ impl Listener {
                 callers,
                 allowed,
                 limits: Limits::default(),
+                start: ResponseStart::Late,
                 budget: sockets.connection_budget(),
                 store: sockets.store(addr),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -239,6 +257,36 @@ impl Listener {
             };
             let (left, ()) = tokio::join!(serve, release);
             sockets.pass_on(addr, &left);
+        });
+        Self { state, stop, task }
+    }
+
+    /// Serves the connections of `mainstay connect`, which come to the control socket.
+    pub(crate) fn private(
+        connections: mpsc::Receiver<UnixStream>,
+        budget: Arc<ConnectionBudget>,
+        context: &Context,
+    ) -> Self {
+        let sockets = context.sockets.clone();
+        let hubs = Arc::clone(&context.hubs);
+        let Access { callers, allowed, changing: _ } = context.access.clone();
+        let (_, state) = watch::channel(ListenerState::No);
+        let (stop, stopped) = watch::channel(());
+        let task = tokio::spawn(async move {
+            let config = Config {
+                scope: Scope::AllServers,
+                callers,
+                allowed,
+                limits: Limits::default(),
+                start: ResponseStart::Early,
+                budget,
+                store: None,
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+            };
+            let inherited = sockets.private_connections();
+            let stop = told_to_stop(stopped, &sockets);
+            let left = http::serve_private(connections, inherited, hubs, config, stop).await;
+            sockets.pass_on_private(&left);
         });
         Self { state, stop, task }
     }
@@ -273,13 +321,14 @@ pub(crate) struct HttpListeners {
     /// The one whose address is written into clients' files.
     pub(crate) first: Listener,
     pub(crate) more: Vec<Listener>,
+    /// The one for `mainstay connect`.
+    pub(crate) private: Listener,
 }
 
 impl HttpListeners {
     /// Closes all of them, as [`Listener::close`] does.
     pub(crate) fn close(self) -> impl Future<Output = ()> {
-        let Self { first, more } = self;
-        let closing: Vec<_> = more.into_iter().chain([first]).map(Listener::close).collect();
+        let closing: Vec<_> = self.all().map(Listener::close).collect();
         async {
             for closed in closing {
                 closed.await;
@@ -289,9 +338,13 @@ impl HttpListeners {
 
     /// Waits for the end of all of them, as [`Listener::given_way`] does.
     pub(crate) async fn given_way(self) {
-        for listener in self.more.into_iter().chain([self.first]) {
+        for listener in self.all() {
             listener.given_way().await;
         }
+    }
+
+    fn all(self) -> impl Iterator<Item = Listener> {
+        self.more.into_iter().chain([self.first, self.private])
     }
 }
 

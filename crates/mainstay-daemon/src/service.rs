@@ -20,6 +20,7 @@ use mainstay_engine::{DockerEngine, LogRange, Regex, RunKey};
 use mainstay_proxy::front::{self, Core, Lookup, OpenError, Session as _};
 use mainstay_proxy::{Local, NO_MESSAGE, UpstreamError};
 use serde_json::value::RawValue;
+use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
 use self::absent::just_removed;
@@ -61,6 +62,8 @@ pub(crate) struct Service {
     pub(crate) more: Vec<(SocketAddr, watch::Receiver<ListenerState>)>,
     /// Limits of the control socket.
     pub(crate) limits: CommandLimits,
+    /// Takes the connections of `mainstay connect`.
+    pub(crate) http: mpsc::Sender<UnixStream>,
     pub(crate) held: Held,
     pub(crate) wishes: mpsc::Sender<Wish>,
 }
@@ -138,7 +141,7 @@ impl Service {
                 let tell = async |answer| peer.answer(answer).await;
                 Succession::ask(&self.wishes, exe, fallback, tell).await
             }
-            Request::Connect { .. } | Request::Relay { .. } => {
+            Request::Http { .. } | Request::Connect { .. } | Request::Relay { .. } => {
                 unreachable!("the control socket serves them itself")
             }
             Request::Daemon => peer.answer(Ok(self.about())).await,

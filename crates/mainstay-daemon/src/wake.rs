@@ -12,6 +12,7 @@ use mainstay_engine::{
     newest_daemon_of_shims,
 };
 use mainstay_proxy::SessionIds;
+use mainstay_proxy::front::http::ConnectionBudget;
 use tokio::net::UnixListener;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
@@ -36,6 +37,9 @@ use crate::{
     CLIENTS_DIR, CONTAINERS, Config, LOG_BYTES, LOG_KEEP, RunError, SESSIONS, STATE, STREAMS,
     calls, clock, legacy, session_key,
 };
+
+/// How many connections of `mainstay connect` wait to be served.
+const HTTP_CONNECTIONS: usize = 64;
 
 /// What a daemon lives by.
 pub(crate) struct Awake {
@@ -139,7 +143,11 @@ pub(crate) async fn wake(
     let watched = config.listen.more.iter().copied().zip(watched).collect();
     front.settle().await;
     let listen = front.watch();
-    let front = HttpListeners { first: front, more };
+    let capacity = Capacity::of_this_process();
+    let (http, connections) = mpsc::channel(HTTP_CONNECTIONS);
+    let budget = ConnectionBudget::new(capacity.connected);
+    let private = Listener::private(connections, budget, &context);
+    let front = HttpListeners { first: front, more, private };
     context.clients.listen_at(listen.clone());
     let started_at = clock::wall();
     let service = Service {
@@ -152,7 +160,8 @@ pub(crate) async fn wake(
         gateway,
         listen,
         more: watched,
-        limits: CommandLimits::new(Capacity::of_this_process()),
+        limits: CommandLimits::new(capacity),
+        http,
         held,
         wishes,
     };

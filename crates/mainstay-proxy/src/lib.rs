@@ -9,6 +9,7 @@
 
 #![warn(missing_docs)]
 
+pub mod bridge;
 mod catch_panic;
 pub mod client;
 mod clock;

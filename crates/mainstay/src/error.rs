@@ -119,6 +119,10 @@ pub(crate) enum CliError {
          `mainstay daemon start`)"
     ))]
     Skew { daemon: String, theirs: u32, ours: u32 },
+    /// The daemon is too old for `mainstay connect` of this version.
+    #[error("the daemon is version {daemon}, to which this program cannot connect clients")]
+    #[diagnostic(help("`mainstay daemon reload` brings it to the program on disk"))]
+    OutdatedDaemon { daemon: String },
     /// The connection broke off before the request was sent.
     #[error("the daemon closed the connection before it had the request")]
     #[diagnostic(help("it may be restarting; nothing was done, so try again"))]
@@ -206,6 +210,7 @@ impl CliError {
             | Self::NotStarted { .. }
             | Self::Failing { .. }
             | Self::Stopped
+            | Self::OutdatedDaemon { .. }
             | Self::OtherMachine { .. } => true,
             Self::Api(error) => match error.kind {
                 ErrorKind::Unavailable | ErrorKind::Internal => true,
@@ -242,6 +247,7 @@ impl CliError {
             | Self::OtherMachine { .. }
             | Self::Supervised
             | Self::Skew { .. }
+            | Self::OutdatedDaemon { .. }
             | Self::Unsent { .. }
             | Self::Cut { .. } => Exit::Unreachable,
             Self::Api(error) => match error.kind {
@@ -296,6 +302,7 @@ impl CliError {
             | Self::Stopped
             | Self::OtherMachine { .. }
             | Self::Supervised
+            | Self::OutdatedDaemon { .. }
             | Self::Skew { .. }
             | Self::Unsent { .. }
             | Self::Cut { .. }

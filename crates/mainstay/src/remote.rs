@@ -14,9 +14,10 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use mainstay_api::{
-    CallError, Connected, Connection, DaemonInfo, Grace, Instance, Request, Wire,
-    connect_if_present, connect_with_restart_grace,
+    CallError, Connection, DaemonInfo, ErrorKind, Grace, Instance, Request, connect_if_present,
+    connect_with_restart_grace,
 };
+use mainstay_core::ServerName;
 use mainstay_hold::shim_search::run_dirs_of_shims;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -28,15 +29,18 @@ use crate::error::CliError;
 use crate::last_words::LastWords;
 use crate::launch::{Launch, Launched, RUN_MARK};
 
+/// How a daemon refuses a request that it does not know.
+const NOT_UNDERSTOOD: &str = "the request cannot be understood";
+
 /// The daemon of one instance.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Remote {
     instance: Instance,
     start: Start,
 }
 
 /// Whether a daemon that is not there is started.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Start {
     /// It is, like this.
     With(Launch),
@@ -91,34 +95,50 @@ impl Remote {
         }
     }
 
-    /// Becomes a client of a server: `request` is a [`Request::Connect`].
-    pub(crate) async fn attach(&self, request: &Request) -> Result<(Connected, Wire), CliError> {
-        self.finish(self.connect(request).await?.attach(request).await)
+    /// A connection that carries HTTP to a server.
+    pub(crate) async fn http(&self, name: &ServerName) -> Result<tokio::net::UnixStream, CliError> {
+        let connection = self.connect(&Request::Http { name: name.clone() }).await?;
+        self.http_over(connection, name).await
     }
 
-    /// The same for one who was a client before. Starts nothing: the holder brings back a daemon that died.
-    pub(crate) async fn attach_again(
+    /// The same for a client that had one before. Starts nothing: the holder restarts a daemon that died.
+    pub(crate) async fn http_again(
         &self,
-        request: &Request,
-    ) -> Result<(Connected, Wire), CliError> {
+        name: &ServerName,
+    ) -> Result<tokio::net::UnixStream, CliError> {
         let connection = self.finish(self.meet().await)?;
-        skew::tell(connection.hello(), request);
-        self.finish(connection.attach(request).await)
+        skew::tell(connection.hello(), &Request::Http { name: name.clone() });
+        self.http_over(connection, name).await
     }
 
-    /// The same, without a holder that would restart the daemon: starts another one, unless that is forbidden, the user has stopped it, or a
-    /// service manager may be about to start it.
-    pub(crate) async fn attach_after_death(
+    /// The same, without a holder that would restart the daemon: starts another one, unless that is forbidden, the user
+    /// has stopped it, or a service manager may be about to start it.
+    pub(crate) async fn http_after_death(
         &self,
-        request: &Request,
+        name: &ServerName,
         waited: Duration,
-    ) -> Result<(Connected, Wire), CliError> {
+    ) -> Result<tokio::net::UnixStream, CliError> {
         let managed = self.instance.is_managed() && waited < Grace::default().total;
         match self.start {
-            Start::With(_) if !managed => self.attach(request).await,
-            Start::With(_) | Start::Forbidden | Start::ByAServer => {
-                self.attach_again(request).await
+            Start::With(_) if !managed => self.http(name).await,
+            Start::With(_) | Start::Forbidden | Start::ByAServer => self.http_again(name).await,
+        }
+    }
+
+    async fn http_over(
+        &self,
+        connection: Connection,
+        name: &ServerName,
+    ) -> Result<tokio::net::UnixStream, CliError> {
+        let daemon = connection.hello().mainstay.clone();
+        match connection.http(name.clone()).await {
+            // The daemon does not know the request.
+            Err(CallError::Api(error))
+                if error.kind == ErrorKind::Invalid && error.message.contains(NOT_UNDERSTOOD) =>
+            {
+                Err(CliError::OutdatedDaemon { daemon })
             }
+            answer => self.finish(answer),
         }
     }
 
@@ -340,13 +360,12 @@ mod tests {
     async fn a_daemon_that_died_is_started_again_unless_that_is_forbidden() {
         let dir = tempfile::tempdir().unwrap();
         drop(std::os::unix::net::UnixListener::bind(dir.path().join(Instance::SOCKET)).unwrap());
-        let request =
-            Request::Connect { name: "time".parse().unwrap(), session: None, farewell: true };
+        let name = "time".parse().unwrap();
         let tried = async |start: Start| {
             let (state_dir, run_dir) = (dir.path().join("state"), dir.path().to_owned());
             let instance = Instance { state_dir, run_dir, config_file: None };
-            let tried =
-                Remote { instance, start }.attach_after_death(&request, Duration::ZERO).await;
+            let remote = Remote { instance, start };
+            let tried = remote.http_after_death(&name, Duration::ZERO).await;
             tried.err().expect("there is no daemon")
         };
         for start in [Start::Forbidden, Start::ByAServer] {

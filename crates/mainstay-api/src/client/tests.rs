@@ -175,28 +175,22 @@ async fn another_protocol_is_told_apart() {
 }
 
 #[tokio::test]
-async fn what_comes_with_the_answer_belongs_to_the_wire() {
+async fn a_connection_can_be_turned_into_one_that_carries_http() {
     let peer = Mutex::new(None);
     let dial = || {
         let (ours, mut theirs) = StdStream::pair()?;
         theirs.write_all(&hello_line(PROTOCOL))?;
-        theirs.write_all(b"{\"ok\":{\"session\":\"s1\"}}\nfirst\nsec")?;
+        theirs.write_all(b"{\"ok\":null}\n")?;
         *peer.lock().unwrap() = Some(theirs);
         Ok(ours)
     };
     let connection = connect_with_restart_grace(&dial, QUICK).await.unwrap();
-    let name = "time".parse().unwrap();
-    let request = Request::Connect { name, session: Some("s1".to_owned()), farewell: true };
-    let (connected, mut wire) = connection.attach(&request).await.unwrap();
-    assert!(connected.resumes(Some("s1")) && !connected.resumes(Some("s2")));
-    assert!(
-        !connected.resumes(None) && !Connected { session: None, pending: Vec::new() }.resumes(None)
-    );
+    let mut stream = connection.http("time".parse().unwrap()).await.unwrap();
     let mut theirs = peer.lock().unwrap().take().unwrap();
-    theirs.write_all(b"ond\n").unwrap();
-    let mut text = [0; 13];
-    wire.reader.read_exact(&mut text).await.unwrap();
-    assert_eq!(&text, b"first\nsecond\n");
+    theirs.write_all(b"HTTP/1.1").unwrap();
+    let mut text = [0; 8];
+    stream.read_exact(&mut text).await.unwrap();
+    assert_eq!(&text, b"HTTP/1.1");
 }
 
 #[tokio::test]

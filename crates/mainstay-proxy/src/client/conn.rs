@@ -1,20 +1,26 @@
-//! One connection, in the clear or through TLS.
+//! One connection: TCP, TCP through TLS, or a unix socket.
 
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
+
+/// How long connections over unix sockets may idle.
+const UNIX_IDLE: Duration = Duration::from_secs(120);
 
 /// One connection. Dropping it closes it.
 #[derive(Debug)]
 pub(super) enum Conn {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
 }
 
 impl Conn {
@@ -24,13 +30,23 @@ impl Conn {
             Self::Plain(stream) => is_silent(stream),
             // What was received before may wait in the decrypted.
             Self::Tls(stream) => is_drained(stream) && is_silent(stream.get_ref().0),
+            Self::Unix(stream) => is_silent(stream),
+        }
+    }
+
+    /// How long the connection may idle, if a TCP connection may for `keep`. The other end of a unix socket is our own
+    /// HTTP listener, which keeps idle connections for 5 minutes.
+    pub(super) fn idle_limit(&self, keep: Duration) -> Duration {
+        match self {
+            Self::Plain(_) | Self::Tls(_) => keep,
+            Self::Unix(_) => UNIX_IDLE,
         }
     }
 
     /// Whether a failed write tells that nothing was written. TLS has a buffer in between.
     pub(super) fn writes_directly(&self) -> bool {
         match self {
-            Self::Plain(_) => true,
+            Self::Plain(_) | Self::Unix(_) => true,
             Self::Tls(_) => false,
         }
     }
@@ -38,7 +54,7 @@ impl Conn {
 
 /// Whether the kernel has nothing for us. The runtime learns of a closed connection only when it
 /// next waits, so it cannot say.
-fn is_silent(socket: &TcpStream) -> bool {
+fn is_silent(socket: &impl AsFd) -> bool {
     let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     rustix::net::recv(socket, &mut [0; 1], look).err() == Some(Errno::AGAIN)
 }
@@ -58,6 +74,7 @@ impl AsyncRead for Conn {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
@@ -71,6 +88,7 @@ impl AsyncWrite for Conn {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
@@ -82,6 +100,7 @@ impl AsyncWrite for Conn {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         }
     }
 
@@ -89,6 +108,7 @@ impl AsyncWrite for Conn {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
             Self::Tls(stream) => stream.is_write_vectored(),
+            Self::Unix(stream) => stream.is_write_vectored(),
         }
     }
 
@@ -96,6 +116,7 @@ impl AsyncWrite for Conn {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
@@ -103,6 +124,7 @@ impl AsyncWrite for Conn {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use super::chunked::BadChunk;
+use super::connector::ConnectError;
 use super::head::HeadError;
 use super::request::BadHeader;
 
@@ -49,6 +50,9 @@ pub enum SendError {
     /// Something of the request was written, and what came back is no answer.
     #[error("the server answered with something else than HTTP")]
     Protocol(#[from] HeadError),
+    /// No connection could be made.
+    #[error("there is no connection")]
+    NoConnection(#[source] ConnectError),
 }
 
 impl SendError {
@@ -60,6 +64,7 @@ impl SendError {
             | Self::Resolve { .. }
             | Self::Connect { .. }
             | Self::Tls { .. }
+            | Self::NoConnection(_)
             | Self::Unsent(_) => false,
             Self::Cut(_) | Self::Protocol(_) => true,
         }

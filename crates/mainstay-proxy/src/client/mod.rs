@@ -17,6 +17,7 @@
 mod body;
 mod chunked;
 mod conn;
+mod connector;
 #[cfg(test)]
 mod cuts;
 mod dial;
@@ -32,8 +33,11 @@ mod tls;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use self::chunked::BadChunk;
+use self::conn::Conn;
+pub use self::connector::{ConnectError, Connecting, Connector};
 use self::dial::Dialer;
 pub use self::error::{BodyError, SendError};
 use self::exchange::exchange;
@@ -53,9 +57,18 @@ pub struct Client {
 
 struct Shared {
     target: Target,
-    dialer: Dialer,
+    dialer: Dial,
     pool: Arc<Pool>,
 }
+
+/// Where connections come from.
+enum Dial {
+    Network(Dialer),
+    Connector(Box<dyn Connector>),
+}
+
+/// How long a connection that was made in advance may idle.
+const IN_ADVANCE: Duration = Duration::from_secs(2);
 
 impl Client {
     /// A client that trusts whom this machine trusts.
@@ -66,13 +79,30 @@ impl Client {
     /// A client that trusts these authorities if the target is secure.
     pub fn trusting(target: Target, trust: Trust) -> Self {
         let tls = target.tls.clone().map(|name| (name, trust));
-        let dialer = Dialer::new(target.place.clone(), tls);
+        let dialer = Dial::Network(Dialer::new(target.place.clone(), tls));
+        Self { shared: Arc::new(Shared { target, dialer, pool: Arc::default() }) }
+    }
+
+    /// A client that gets its connections from elsewhere.
+    pub fn over(target: Target, connector: impl Connector + 'static) -> Self {
+        let dialer = Dial::Connector(Box::new(connector));
         Self { shared: Arc::new(Shared { target, dialer, pool: Arc::default() }) }
     }
 
     /// Where requests go.
     pub fn target(&self) -> &Target {
         &self.shared.target
+    }
+
+    /// Makes a connection for the next request, unless there is one.
+    pub async fn connect(&self) -> Result<(), SendError> {
+        let conn = match self.shared.pool.take() {
+            Some(conn) => conn,
+            None => self.dial().await?,
+        };
+        let limit = conn.idle_limit(IN_ADVANCE);
+        self.shared.pool.put(conn, limit);
+        Ok(())
     }
 
     /// Sends a request. Resolves when the head of the answer is there.
@@ -101,9 +131,18 @@ impl Client {
     }
 
     async fn send_anew(&self, mut out: Outgoing<'_>) -> Result<Response, SendError> {
-        let mut conn = self.shared.dialer.dial().await?;
+        let mut conn = self.dial().await?;
         let answer = exchange(&mut conn, &mut out).await?;
         Ok(Response::new(answer, conn, &self.shared.pool))
+    }
+
+    async fn dial(&self) -> Result<Conn, SendError> {
+        match &self.shared.dialer {
+            Dial::Network(dialer) => dialer.dial().await,
+            Dial::Connector(connector) => {
+                connector.connect().await.map(Conn::Unix).map_err(SendError::NoConnection)
+            }
+        }
     }
 }
 

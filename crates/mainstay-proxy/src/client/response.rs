@@ -47,7 +47,8 @@ struct Lease {
 impl Response {
     pub(super) fn new(answer: Answer, conn: Conn, pool: &Arc<Pool>) -> Self {
         let Answer { head, text, rest } = answer;
-        let lease = Lease { conn, keep: head.keep };
+        let keep = head.keep.map(|keep| conn.idle_limit(keep));
+        let lease = Lease { conn, keep };
         let mut response = Self {
             status: head.status,
             content_type: head.content_type,

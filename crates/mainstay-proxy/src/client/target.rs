@@ -67,6 +67,13 @@ impl Target {
         Ok(Self { place: Place::Addrs(addrs), tls: None, preamble, shown })
     }
 
+    /// Our own HTTP front, over connections that are made elsewhere.
+    pub fn private(path: &str) -> Result<Self, BadTarget> {
+        let preamble = preamble(path, "localhost")?.freeze().as_ref().into();
+        let shown = without_query(path).to_owned();
+        Ok(Self { place: Place::Addrs(Vec::new()), tls: None, preamble, shown })
+    }
+
     /// A server with a URL. The headers go with every request.
     pub fn remote<'a>(
         url: &str,

@@ -1,4 +1,4 @@
-//! The client-facing half: streamable HTTP ([`http`]) and lines ([`lines`]).
+//! The client-facing half: streamable HTTP ([`http`]).
 //!
 //! A front speaks a transport and knows nothing of servers; the core behind it ([`Core`]) knows
 //! nothing of transports. They meet in messages ([`Parsed`], scanned once) and in the streams that
@@ -12,7 +12,6 @@
 mod batch;
 pub mod http;
 pub(crate) mod kept;
-pub mod lines;
 pub(crate) mod run;
 mod version;
 
@@ -141,7 +140,7 @@ pub(crate) const NO_DISCOVER: &str =
     "`server/discover` is not supported; a session begins with `initialize`";
 
 /// An error that answers no request in particular.
-fn about_no_request(code: i64, message: &str) -> Bytes {
+pub(crate) fn about_no_request(code: i64, message: &str) -> Bytes {
     let error = json!({"jsonrpc": "2.0", "id": null, "error": {"code": code, "message": message}});
     error.to_string().into()
 }

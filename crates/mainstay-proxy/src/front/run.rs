@@ -66,8 +66,16 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn new<S: Session>(session: &S, request: Parsed) -> Self {
+        Self::with(session, request, Stream::new())
+    }
+
+    /// A request that its client sends again; see [`Stream::of_repeated`].
+    pub(super) fn repeated<S: Session>(session: &S, request: Parsed, was_asked: bool) -> Self {
+        Self::with(session, request, Stream::of_repeated(was_asked))
+    }
+
+    fn with<S: Session>(session: &S, request: Parsed, stream: Arc<Stream>) -> Self {
         let text = request.text().clone();
-        let stream = Stream::new();
         let reader = stream.reader(Start::Unread);
         let work = Work::new(session.request(request, Arc::clone(&stream)), stream);
         Self { work: Some(work), reader, request: Some(text) }
@@ -88,11 +96,6 @@ impl Run {
 
     pub(super) fn stream(&self) -> &Arc<Stream> {
         self.reader.stream()
-    }
-
-    /// See [`Reader::reads_for_good`].
-    pub(super) fn reads_for_good(&self) {
-        self.reader.reads_for_good();
     }
 
     /// Works until there is something to read.

@@ -60,6 +60,7 @@ pub(super) struct Call {
 /// A run that was sent a request by an earlier daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct With {
+    /// 0 if it is not known.
     pub(super) generation: u64,
     /// Whether its answer can still be heard.
     pub(super) can_answer: bool,
@@ -139,7 +140,7 @@ pub(super) enum Verdict {
     /// The server is there, but the way to its answer was lost with an earlier daemon; the effect of the
     /// request is unknown.
     Severed {
-        /// The run that had it.
+        /// The run that had it; 0 if that is not known.
         generation: u64,
     },
     /// The server is there, but the connection to it was interrupted; the effect of the request is unknown.
@@ -281,7 +282,7 @@ impl Call {
     /// Takes note that the run cannot answer which an earlier daemon had sent the request to.
     pub(super) fn missed(&mut self, now: Instant, prospect: Prospect, safe: bool) {
         let Some(With { generation, .. }) = self.with.take() else { return };
-        let is_up = prospect == Prospect::Up(generation);
+        let is_up = generation == 0 || prospect == Prospect::Up(generation);
         if safe && !self.replayed {
             self.replayed = true;
             self.held = Some(now);

@@ -322,8 +322,13 @@ impl<'a> Exchange<'a> {
 
     /// The run that an earlier daemon sent the request to is not there, or cannot answer.
     fn missed(&mut self, present: &Outlook) {
-        let sent = self.out.inherited().and_then(|inherited| inherited.sent);
-        let safe = sent.is_some_and(|sent| self.is_safe(sent.generation));
+        let inherited = self.out.inherited();
+        let safe = match inherited.map(|inherited| (inherited.is_repeated, inherited.sent)) {
+            // It was sent to the present run or to an earlier one.
+            Some((true, _)) => present.run().is_some_and(|run| self.is_safe(run.generation)),
+            Some((false, Some(sent))) => self.is_safe(sent.generation),
+            Some((false, None)) | None => false,
+        };
         self.call.missed(now(), prospect(present), safe);
     }
 

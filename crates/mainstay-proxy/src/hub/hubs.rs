@@ -46,9 +46,9 @@ impl Hubs {
         lock(&self.all).get(server).cloned()
     }
 
-    /// The requests of a session, by their ids as JSON, that an earlier daemon had and that are not told to
-    /// their client yet. Whoever resumes the session over lines is told them.
-    pub fn pending(&self, server: &str, session: &str) -> Vec<String> {
+    /// The requests of a session that an earlier daemon had, and whose answers their client does not have: their ids as
+    /// JSON, and the events from which their streams are read.
+    pub fn pending(&self, server: &str, session: &str) -> Vec<(String, String)> {
         let session = self.get(server).and_then(|hub| hub.session(session));
         session.map(|session| session.pending()).unwrap_or_default()
     }

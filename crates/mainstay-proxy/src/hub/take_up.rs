@@ -78,7 +78,7 @@ impl Hub {
 
 impl Session {
     /// See [`Hubs::pending`](super::Hubs::pending).
-    pub(super) fn pending(&self) -> Vec<String> {
+    pub(super) fn pending(&self) -> Vec<(String, String)> {
         self.streams().pending()
     }
 

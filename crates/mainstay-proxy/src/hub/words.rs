@@ -52,6 +52,10 @@ pub(super) fn verdict(
             );
             with_stderr(text, end)
         }
+        Verdict::Severed { generation: 0 } => {
+            "Mainstay was restarted during this call; its effect is unknown: check before you repeat it"
+                .to_owned()
+        }
         Verdict::Severed { .. } => format!(
             "Mainstay was restarted during this call; its effect is unknown: check before you repeat it \
              (`{server}` itself is still running)"

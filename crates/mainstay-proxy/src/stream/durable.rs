@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 
 use super::log::{self, Log};
-use super::{Audience, Reader, Shared, Start, Stream};
+use super::{Reader, Shared, Start, Stream};
 use crate::frame::{self, Frame};
 use crate::gate::{Noted, Scribe};
 use crate::hub::relay::News;
@@ -43,6 +43,8 @@ pub(crate) struct Inherited {
     /// Whether the earlier daemon still waits for the answer, and relays it.
     pub(crate) is_relayed: bool,
     news: Mutex<Option<News>>,
+    /// Whether the client has sent it again, and nothing is known of the first attempt.
+    pub(crate) is_repeated: bool,
 }
 
 impl Inherited {
@@ -67,6 +69,22 @@ impl Inherited {
 }
 
 impl Stream {
+    /// The stream of a request that its client sends again, because it lost the response. It may have been executed.
+    /// `was_asked` says whether the server asked the client something on its account.
+    pub(crate) fn of_repeated(was_asked: bool) -> Arc<Self> {
+        let mut stream = Self::with(Log::new(&log::REQUEST), false);
+        stream.inherited = Some(Box::new(Inherited {
+            // Which run had it is not known.
+            sent: Some(Sent { generation: 0, line: None }),
+            attempts: 1,
+            was_asked: AtomicBool::new(was_asked),
+            is_relayed: false,
+            news: Mutex::default(),
+            is_repeated: true,
+        }));
+        Arc::new(stream)
+    }
+
     /// The stream of a request as an earlier daemon had it, to be resumed.
     pub(super) fn taken_up(record: StreamRecord, scribe: Scribe, news: Option<News>) -> Arc<Self> {
         let StreamRecord { key: _, request: _, sent, attempts, said, answer } = record;
@@ -75,8 +93,9 @@ impl Stream {
         let was_asked = AtomicBool::new(said.iter().any(is_question));
         let mut stream = Self::with(Log::restored(&log::REQUEST, said, answer), true);
         let (is_relayed, news) = (news.is_some(), Mutex::new(news));
-        stream.inherited =
-            Some(Box::new(Inherited { sent, attempts, was_asked, is_relayed, news }));
+        let is_repeated = false;
+        let inherited = Inherited { sent, attempts, was_asked, is_relayed, news, is_repeated };
+        stream.inherited = Some(Box::new(inherited));
         stream.lock().durable = Durable::Request(Box::new(scribe));
         Arc::new(stream)
     }
@@ -205,13 +224,6 @@ impl Stream {
     pub(crate) fn messages(&self) -> Vec<Bytes> {
         self.lock().log.messages().map(|(_, message)| message.clone()).collect()
     }
-
-    /// A reader of all that nobody has read, for a client that cannot ask for anything again.
-    pub(crate) fn reader_for_good(self: &Arc<Self>) -> super::Reader {
-        let reader = self.reader(Start::Unread);
-        reader.reads_for_good();
-        reader
-    }
 }
 
 impl Shared {
@@ -219,7 +231,6 @@ impl Shared {
     pub(super) fn note_message(&mut self, message: Bytes) -> bool {
         match &self.durable {
             Durable::No | Durable::Never | Durable::Repeated | Durable::Relayed => true,
-            Durable::Request(_) | Durable::General(_) if self.audience == Audience::ForGood => true,
             Durable::Request(scribe) | Durable::General(scribe) => {
                 scribe.note(StreamNews::Said(self.log.last(), message)).may_act()
             }
@@ -240,27 +251,17 @@ impl Shared {
         }
     }
 
-    /// What a general stream had written down is being told for good.
-    pub(super) fn forget_messages(&mut self) {
-        if let Durable::General(scribe) = &self.durable
-            && self.log.last() > 0
-        {
-            scribe.note(StreamNews::Over);
-        }
-    }
-
     /// Writes down all there is. False if that is forbidden.
     fn begin(&mut self, scribe: Scribe, request: Bytes) -> bool {
         let begun = scribe.note(match self.sent {
             Some(sent) => StreamNews::BegunSent(request, sent),
             None => StreamNews::Begun(request),
         });
-        let said = self.audience == Audience::ForGood
-            || self
-                .log
-                .messages()
-                .map(|(number, message)| StreamNews::Said(number, message.clone()))
-                .all(|said| scribe.note(said).may_act());
+        let said = self
+            .log
+            .messages()
+            .map(|(number, message)| StreamNews::Said(number, message.clone()))
+            .all(|said| scribe.note(said).may_act());
         self.durable = Durable::Request(Box::new(scribe));
         begun.may_act() && said
     }

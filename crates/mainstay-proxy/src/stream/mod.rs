@@ -54,22 +54,12 @@ struct Shared {
     sent: Option<Sent>,
     /// How many readers there have been; the present one is the last of them.
     readers: u64,
-    audience: Audience,
+    has_reader: bool,
     is_resumable: bool,
     is_closed: bool,
     /// When the last reader left, if the stream can be resumed.
     left: Option<Instant>,
     waker: Option<Waker>,
-}
-
-/// Who reads a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Audience {
-    Nobody,
-    /// A reader whose client may ask for things again.
-    Reader,
-    /// A reader whose client cannot.
-    ForGood,
 }
 
 impl Stream {
@@ -203,7 +193,7 @@ impl Stream {
             durable: Durable::No,
             sent: None,
             readers: 0,
-            audience: Audience::Nobody,
+            has_reader: false,
             is_resumable,
             is_closed: false,
             left: None,
@@ -230,7 +220,7 @@ impl Stream {
 
 impl Shared {
     fn is_attached(&self) -> bool {
-        self.audience != Audience::Nobody
+        self.has_reader
     }
 
     fn wake(&mut self) {

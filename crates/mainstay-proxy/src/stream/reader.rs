@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::log::{Item, Next};
-use super::{Audience, Shared, Stream};
+use super::{Shared, Stream};
 
 /// Where a reader begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Reader {
     pub(super) fn attach(stream: Arc<Stream>, start: Start) -> Self {
         let mut shared = stream.lock();
         shared.readers += 1;
-        shared.audience = Audience::Reader;
+        shared.has_reader = true;
         match start {
             Start::Unread => {}
             Start::After(number) => shared.log.rewind(number),
@@ -109,16 +109,6 @@ impl Reader {
         self.has_answer
     }
 
-    /// What is read here is told for good: its client has no way to ask for it again. So it is not
-    /// written down any more, as long as this reader is there, nor kept from before; only an answer is.
-    pub(crate) fn reads_for_good(&self) {
-        let mut shared = self.stream.lock();
-        if shared.readers == self.turn {
-            shared.audience = Audience::ForGood;
-            shared.forget_messages();
-        }
-    }
-
     /// The stream that it reads.
     pub fn stream(&self) -> &Arc<Stream> {
         &self.stream
@@ -135,7 +125,7 @@ impl Drop for Reader {
         if shared.readers != self.turn {
             return;
         }
-        shared.audience = Audience::Nobody;
+        shared.has_reader = false;
         shared.waker = None;
         if shared.is_resumable {
             shared.left = Some(Instant::now());

@@ -147,16 +147,15 @@ impl Streams {
         Some((id, stream))
     }
 
-    /// The streams that were taken up and that nobody reads.
-    pub(crate) fn taken_up(&self) -> Vec<Arc<Stream>> {
-        let table = self.lock();
-        let waiting = table.waiting().filter(|kept| !kept.stream.has_reader());
-        waiting.map(|kept| Arc::clone(&kept.stream)).collect()
-    }
-
-    /// The requests, by their ids as JSON, whose streams were taken up and not told to the end.
-    pub(crate) fn pending(&self) -> Vec<String> {
-        self.lock().waiting().filter_map(|kept| Some(kept.request.as_deref()?.to_owned())).collect()
+    /// The requests whose streams were taken up and not told to the end: their ids as JSON, and the events before their
+    /// first messages.
+    pub(crate) fn pending(&self) -> Vec<(String, String)> {
+        let pending = |kept: &Kept| {
+            let request = kept.request.as_deref()?;
+            let event = EventId::first(kept.number, kept.request.clone());
+            Some((request.to_owned(), event.to_string()))
+        };
+        self.lock().waiting().filter_map(pending).collect()
     }
 
     /// The requests that only this daemon can finish, by the numbers of their streams. Another one takes over; from here
@@ -270,7 +269,8 @@ impl Table {
 
     /// What was taken up and not read to its end.
     fn waiting(&self) -> impl Iterator<Item = &Kept> {
-        let is_inherited = |kept: &&Kept| kept.stream.inherited().is_some();
+        let is_inherited =
+            |kept: &&Kept| kept.stream.inherited().is_some_and(|inherited| !inherited.is_repeated);
         self.kept.iter().filter(is_inherited).filter(|kept| !kept.stream.is_over())
     }
 

@@ -1,24 +1,18 @@
-//! `mainstay connect`: the front for clients that speak MCP over standard input and output.
+//! `mainstay connect`: connects a client that speaks MCP over standard input and output to the daemon's HTTP listener.
 //!
-//! Lines go both ways, whole ones only, and no faster than the other side takes them. Nothing but the
-//! daemon's lines and answers of our own is ever written to stdout. The command outlives the daemon
-//! ([`front`]): a connection that breaks is made again, and [`exchange`] decides what is said on it.
+//! The messages are carried by a [`bridge`]. Here is where its connections come from: the control socket of the daemon,
+//! which is started if need be.
 
-mod exchange;
-mod front;
-mod held;
-mod lines;
-mod message;
-mod said;
-mod unheard;
+mod daemon;
 
 use std::path::PathBuf;
 
 use mainstay_api::MAX_MESSAGE;
 use mainstay_core::ServerName;
+use mainstay_proxy::bridge::{self, BridgeError};
+use mainstay_proxy::client::{Client, ConnectError, Target};
 
-use self::front::Front;
-use self::lines::Lines;
+pub(crate) use self::daemon::Daemon;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::remote::Remote;
@@ -48,7 +42,30 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
         }
         ctx.caller = ctx.caller.clone().with_var("MAINSTAY_HOME", home);
     }
-    let front = Front::new(args.name, Remote::of(ctx)?);
-    let input = Lines::new(tokio::io::stdin(), MAX_MESSAGE);
-    front.serve(input, tokio::io::stdout(), |text| ctx.ui.say(text)).await
+    let daemon = Daemon::new(args.name, Remote::of(ctx)?);
+    daemon.reach().await?;
+    let client = Client::over(target(daemon.name())?, daemon);
+    let io = (tokio::io::stdin(), tokio::io::stdout());
+    let carried = bridge::run(client, None, MAX_MESSAGE, io, std::future::pending()).await;
+    carried.map(drop).map_err(error)
+}
+
+/// The MCP endpoint of a server.
+pub(crate) fn target(name: &ServerName) -> Result<Target, CliError> {
+    let path = format!("/{name}/mcp");
+    Target::private(&path)
+        .map_err(|error| CliError::failed(error.to_string(), "choose another name"))
+}
+
+fn error(error: BridgeError) -> CliError {
+    match error {
+        BridgeError::Output(error) => CliError::output(error),
+        BridgeError::Connect(ConnectError::Final(source)) => match source.downcast::<CliError>() {
+            Ok(error) => *error,
+            Err(source) => CliError::failed(source.to_string(), "try again"),
+        },
+        error @ (BridgeError::Connect(_) | BridgeError::SessionLost(_)) => {
+            CliError::failed(error.to_string(), "`mainstay ls` shows the servers")
+        }
+    }
 }

@@ -104,7 +104,7 @@ impl Demo<'_> {
         self.tell(&format!("demo is {} (pid {pid})", paint::good("running")))?;
 
         self.remark("An MCP client connects, once.")?;
-        let mut client = in_time(Client::connect(&self.remote, &name)).await?;
+        let mut client = in_time(Client::connect(self.remote.clone(), &name)).await?;
         let session = client.session.get(..8).unwrap_or_default().to_owned();
         self.tell(&format!("session {session}"))?;
         let (sum, first) = self.add(&mut client, 2, 3).await?;

@@ -23,7 +23,7 @@ pub(super) fn tell(hello: &Hello, request: &Request) {
     if matches!(request, Request::Reload { .. } | Request::Shutdown { .. }) {
         return;
     }
-    let lasting = matches!(request, Request::Connect { .. });
+    let lasting = matches!(request, Request::Http { .. });
     let who = if lasting { Program::Connect } else { Program::Command };
     say(&hello.mainstay, who);
 }

@@ -5,100 +5,111 @@ use std::os::unix::process::CommandExt as _;
 use serde_json::{Value, json};
 
 use crate::env::TestEnv;
-use crate::stand_in::{Client, Daemon, Peer};
+use crate::stand_in::{Client, Daemon, HttpRequest, Peer};
+
+const LIST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+const CALL: &str = r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"x"}}"#;
+const LISTED: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}"#;
+const CALLED: &str = r#"{"jsonrpc":"2.0","id":2,"result":{"content":[]}}"#;
 
 #[test]
-fn lines_are_carried_both_ways_and_nothing_else() {
-    let (_env, _daemon, mut client, mut peer) = opened();
-    let long = format!(r#"{{"id":7,"method":"tools/call","params":"{}"}}"#, "x".repeat(1 << 20));
-    client.say(&long);
-    client.say("no json at all");
-    assert_eq!(peer.line(), long);
-    assert_eq!(peer.line(), "no json at all");
-    peer.say(r#"{"method":"notifications/message"}"#);
-    peer.say(r#"{"id":7,"result":{}}"#);
-    assert_eq!(client.line(), r#"{"method":"notifications/message"}"#);
-    assert_eq!(client.line(), r#"{"id":7,"result":{}}"#);
-    assert_eq!(client.end(), (Some(0), Vec::new(), String::new()));
+fn messages_are_carried_both_ways_and_nothing_else() {
+    let mut scene = Scene::open();
+    let padding = "x".repeat(1 << 20);
+    let long = format!(
+        r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"{padding}"}}}}"#
+    );
+    scene.client.say(&long);
+    let request = scene.post.expect(&long);
+    assert_eq!(request.header("mcp-session-id"), Some("s1"));
+    assert_eq!(request.header("mcp-protocol-version"), Some("2025-06-18"));
+    assert_eq!(request.header("mainstay-repeated"), None);
+    scene.post.begin_stream("7-0");
+    let (progress, answer) = (
+        r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#,
+        r#"{"jsonrpc":"2.0","id":7,"result":{}}"#,
+    );
+    scene.post.event("7-1", progress);
+    assert_eq!(scene.client.line(), progress);
+
+    // The response to a message has begun, so the next one is sent, on another connection.
+    scene.client.say("no json at all");
+    let mut second = scene.daemon.http();
+    second.expect("no json at all");
+    let refused = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}"#;
+    second.respond("400 Bad Request", "content-type: application/json\r\n", refused);
+    assert_eq!(scene.client.line(), refused);
+
+    scene.post.event("7-2", answer);
+    scene.post.end_stream();
+    assert_eq!(scene.client.line(), answer);
+    let news = r#"{"jsonrpc":"2.0","method":"notifications/message"}"#;
+    scene.listening.event("0-1", news);
+    assert_eq!(scene.client.line(), news);
+    scene.client.say_all("");
+    let delete = scene.post.request();
+    assert_eq!(delete.header("mcp-session-id"), Some("s1"));
+    scene.post.respond("204 No Content", "", "");
+    assert_eq!(scene.client.ending(), (Some(0), Vec::new(), String::new()));
 }
 
 #[test]
 fn the_last_answers_are_waited_for() {
-    let env = env();
-    let daemon = Daemon::new(&env);
-    let mut client = Client::start(&env);
-    let mut peer = daemon.accept(None, "s1");
-    client.say_all(r#"{"id":1,"method":"ping"}"#);
-    assert_eq!(peer.line(), r#"{"id":1,"method":"ping"}"#);
-    peer.say(r#"{"id":1,"result":{}}"#);
-    let (code, lines, _) = client.end();
-    assert_eq!((code, lines), (Some(0), vec![r#"{"id":1,"result":{}}"#.to_owned()]));
+    let mut scene = Scene::open();
+    scene.client.say_all(LIST);
+    scene.post.expect(LIST);
+    scene.post.answer(LISTED);
+    assert_eq!(scene.client.line(), LISTED);
+    let (code, lines, _) = scene.client.ending();
+    assert_eq!((code, lines), (Some(0), Vec::new()));
 }
 
 #[test]
-fn a_broken_connection_is_made_again_and_the_session_goes_on() {
-    let (_env, daemon, mut client, mut peer) = opened();
-    let list = r#"{"id":1,"method":"tools/list"}"#;
-    let call = r#"{"id":2,"method":"tools/call","params":{"name":"x"}}"#;
-    for line in [list, call] {
-        client.say(line);
-        assert_eq!(peer.line(), line);
-    }
-    peer.write("half a li");
-    drop(peer);
-    let mut peer = daemon.accept(Some("s1"), "s1");
-    let ended = client.message();
-    assert_eq!((&ended["id"], &ended["result"]["isError"]), (&json!(2), &json!(true)));
-    let text = ended["result"]["content"][0]["text"].as_str().unwrap();
-    assert!(text.contains("its effect is unknown"), "{text}");
-    assert_eq!(peer.line(), list);
-    peer.say(r#"{"id":1,"result":{"tools":[]}}"#);
-    assert_eq!(client.line(), r#"{"id":1,"result":{"tools":[]}}"#);
-    let (code, lines, stderr) = client.end();
-    assert_eq!((code, lines), (Some(0), Vec::new()));
-    assert!(stderr.contains("connecting again"), "{stderr}");
-}
+fn a_request_whose_response_was_lost_is_sent_again_and_said_to_be() {
+    let mut scene = Scene::open();
+    scene.client.say(LIST);
+    scene.post.expect(LIST);
+    let (_env, daemon, mut client) = scene.cut();
+    let mut listening = Vec::new();
+    let (mut post, repeated) = next_post(&daemon, &mut listening);
+    assert_eq!(repeated.body.trim_end(), LIST);
+    assert_eq!(repeated.header("mainstay-repeated"), Some("lost"));
+    assert_eq!(repeated.header("last-event-id"), None);
+    post.answer(LISTED);
+    assert_eq!(client.line(), LISTED);
 
-#[test]
-fn what_outlived_the_daemon_is_answered_through_the_next_one() {
-    let (_env, daemon, mut client, mut peer) = opened();
-    let list = r#"{"id":1,"method":"tools/list"}"#;
-    let call = r#"{"id":"a b","method":"tools/call","params":{"name":"x"}}"#;
-    for line in [list, call] {
-        client.say(line);
-        assert_eq!(peer.line(), line);
-    }
-    drop(peer);
-    let mut peer = daemon.accept_pending(Some("s1"), "s1", &["\"a b\"", "1"]);
-    client.say(r#"{"id":3,"method":"ping"}"#);
-    assert_eq!(peer.line(), r#"{"id":3,"method":"ping"}"#, "nothing is said again");
-    for line in
-        [r#"{"id":"a b","result":{}}"#, r#"{"id":3,"result":{}}"#, r#"{"id":1,"result":{}}"#]
-    {
-        peer.say(line);
-        assert_eq!(client.line(), line);
-    }
-    let (code, lines, _) = client.end();
-    assert_eq!((code, lines), (Some(0), Vec::new()));
+    client.say(CALL);
+    let called = post.expect(CALL);
+    assert_eq!(called.header("mainstay-repeated"), None);
+    post.begin_stream("3-0");
+    let question = r#"{"jsonrpc":"2.0","id":9,"method":"elicitation/create"}"#;
+    post.event("3-1", question);
+    assert_eq!(client.line(), question);
+    drop(post);
+    let (mut post, repeated) = next_post(&daemon, &mut listening);
+    assert_eq!(repeated.body.trim_end(), CALL);
+    assert_eq!(repeated.header("mainstay-repeated"), Some("asked"));
+    assert_eq!(repeated.header("last-event-id"), Some("3-1"));
+    post.begin_stream("3-1");
+    post.event("3-2", CALLED);
+    post.end_stream();
+    assert_eq!(client.line(), CALLED);
 }
 
 #[test]
 fn a_daemon_that_is_gone_for_a_while_is_waited_for() {
-    let (env, daemon, mut client, peer) = opened();
+    let (env, daemon, mut client) = Scene::open().cut();
     daemon.leave();
-    drop(peer);
-    let call = r#"{"id":1,"method":"tools/call","params":{"name":"x"}}"#;
-    client.say(call);
+    client.say(CALL);
 
     let daemon = Daemon::new(&env);
     // One that is killed before it has said a word, and one that is before it has answered.
     drop(daemon.meet());
     drop(daemon.hello());
-    let mut peer = daemon.accept(Some("s1"), "s1");
-    assert_eq!(peer.line(), call);
-    peer.say(r#"{"id":1,"result":{}}"#);
-    assert_eq!(client.line(), r#"{"id":1,"result":{}}"#);
-    assert_eq!(client.end().0, Some(0));
+    let (mut post, request) = next_post(&daemon, &mut Vec::new());
+    assert_eq!((request.body.trim_end(), request.header("mainstay-repeated")), (CALL, None));
+    post.answer(CALLED);
+    assert_eq!(client.line(), CALLED);
 }
 
 #[test]
@@ -107,30 +118,23 @@ fn started_as_an_editor_does_it_ends_with_its_input_and_not_before() {
     let daemon = Daemon::new(&env);
     let mut command = env.command(["connect", "time"]);
     command.process_group(0);
-    let mut client = Client::spawn(command);
-    let mut peer = daemon.accept(None, "s1");
-    open(&mut client, &mut peer);
+    let (_env, daemon, mut client) = Scene::opened(env, daemon, Client::spawn(command)).cut();
     daemon.leave();
-    drop(peer);
-    client.say(r#"{"id":1,"method":"notifications/none"}"#);
+    client.say(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
     assert!(client.is_alive());
-    let (code, lines, stderr) = client.end();
+    let (code, _, stderr) = client.end();
     assert_eq!(code, Some(0), "{stderr}");
-    assert_eq!(lines.len(), 1, "what it asked for last is answered: {lines:?}");
 }
 
 #[test]
 fn a_daemon_of_another_version_is_told_once_in_a_life() {
     let env = env();
     let daemon = Daemon::new(&env);
-    let mut client = Client::start(&env);
-    let attach = || {
-        let (mut peer, _) = daemon.hello_as("99.0.0");
-        peer.say(r#"{"ok":{"session":"s1"}}"#);
-        peer
-    };
-    open(&mut client, &mut attach());
-    let _second = attach();
+    let client = Client::start(&env);
+    // It goes before it has answered, and comes back.
+    drop(daemon.hello_as("99.0.0"));
+    let (mut peer, _) = daemon.hello_as("99.0.0");
+    peer.say(r#"{"ok":null}"#);
     let (code, _, stderr) = client.end();
     assert_eq!(code, Some(0));
     let told = stderr.lines().filter(|line| line.contains("99.0.0")).collect::<Vec<_>>();
@@ -139,26 +143,42 @@ fn a_daemon_of_another_version_is_told_once_in_a_life() {
 }
 
 #[test]
-fn a_session_that_the_daemon_forgot_is_opened_again() {
-    let (_env, daemon, mut client, peer) = opened();
-    drop(peer);
-    let mut peer = daemon.accept(Some("s1"), "s2");
-    client.say(r#"{"id":1,"method":"ping"}"#);
-    assert_eq!(peer.line(), INITIALIZE);
-    peer.say(INITIALIZE_RESULT);
-    assert_eq!(peer.line(), INITIALIZED);
-    assert_eq!(peer.line(), r#"{"id":1,"method":"ping"}"#);
-    peer.say(r#"{"id":1,"result":{}}"#);
-    assert_eq!(client.line(), r#"{"id":1,"result":{}}"#, "the second handshake is not seen");
+fn a_daemon_that_is_too_old_is_waited_for() {
+    let env = env();
+    let daemon = Daemon::new(&env);
+    let client = Client::start(&env);
+    let (mut peer, _) = daemon.hello();
+    let message = "the request cannot be understood: unknown variant `http`";
+    peer.say(&json!({"error": {"kind": "invalid", "message": message}}).to_string());
+    // It was updated meanwhile.
+    let (_env, _daemon, client) = Scene::opened(env, daemon, client).cut();
     assert_eq!(client.end().0, Some(0));
 }
 
 #[test]
+fn a_session_that_the_daemon_forgot_is_opened_again() {
+    let mut scene = Scene::open();
+    scene.client.say(LIST);
+    scene.post.expect(LIST);
+    let refused = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"no session"}}"#;
+    scene.post.respond("404 Not Found", "content-type: application/json\r\n", refused);
+    let initialize = scene.post.expect(INITIALIZE);
+    assert_eq!(initialize.header("mcp-session-id"), None);
+    let headers = "content-type: application/json\r\nmcp-session-id: s2\r\n";
+    scene.post.respond("200 OK", headers, INITIALIZE_RESULT);
+    assert_eq!(scene.post.expect(INITIALIZED).header("mcp-session-id"), Some("s2"));
+    scene.post.accepted();
+    assert_eq!(scene.post.expect(LIST).header("mcp-session-id"), Some("s2"));
+    scene.post.answer(LISTED);
+    assert_eq!(scene.client.line(), LISTED, "the second handshake is not seen");
+}
+
+#[test]
 fn a_server_that_was_removed_meanwhile_ends_it() {
-    let (_env, daemon, mut client, mut peer) = opened();
-    client.say(r#"{"id":1,"method":"tools/list"}"#);
-    peer.line();
-    drop(peer);
+    let mut scene = Scene::open();
+    scene.client.say(LIST);
+    scene.post.expect(LIST);
+    let (_env, daemon, client) = scene.cut();
     let (mut peer, _) = daemon.hello();
     peer.say(r#"{"error":{"kind":"no-such-server","message":"there is no server `time`"}}"#);
     let answer: Value = serde_json::from_str(&client.line()).unwrap();
@@ -168,21 +188,37 @@ fn a_server_that_was_removed_meanwhile_ends_it() {
 
 #[test]
 fn a_message_that_is_too_long_costs_itself_only() {
-    let env = env();
-    let daemon = Daemon::new(&env);
-    let mut client = Client::start(&env);
-    let mut peer = daemon.accept(None, "s1");
-    client.say(&"x".repeat((16 << 20) + 1));
-    let refused: Value = serde_json::from_str(&client.line()).unwrap();
+    let mut scene = Scene::open();
+    scene.client.say(&"x".repeat((16 << 20) + 1));
+    let refused: Value = serde_json::from_str(&scene.client.line()).unwrap();
     assert_eq!(refused["error"]["message"], "the message is longer than 16 MiB");
-    client.say("next");
-    assert_eq!(peer.line(), "next");
-    assert_eq!(client.end().0, Some(0));
+    scene.client.say(LIST);
+    scene.post.expect(LIST);
 }
 
-const INITIALIZE: &str = r#"{"id":0,"method":"initialize","params":{}}"#;
-const INITIALIZE_RESULT: &str = r#"{"id":0,"result":{"protocolVersion":"2025-06-18"}}"#;
-const INITIALIZED: &str = r#"{"method":"notifications/initialized"}"#;
+#[test]
+fn a_request_that_is_cancelled_before_it_was_sent_is_not_sent() {
+    let mut scene = Scene::open();
+    scene.client.say(LIST);
+    scene.post.expect(LIST);
+    scene.client.say(CALL);
+    let cancelled = |id: u32| {
+        let params = json!({"requestId": id});
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).to_string()
+    };
+    scene.client.say(&cancelled(2));
+    let ping = r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#;
+    scene.client.say(ping);
+    // What is in its input by now is read before the response comes.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    scene.post.answer(LISTED);
+    assert_eq!(scene.client.line(), LISTED);
+    scene.post.expect(ping);
+}
+
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}"#;
+const INITIALIZE_RESULT: &str = r#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}"#;
+const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
 fn env() -> TestEnv {
     TestEnv::new().with_var("MAINSTAY_NO_START", "1")
@@ -190,34 +226,71 @@ fn env() -> TestEnv {
 
 #[test]
 fn a_client_that_passes_on_no_variables_names_the_home() {
-    let env = env();
-    let daemon = Daemon::new(&env);
-    for home in [env.mainstay_home().to_str().unwrap(), "../mainstay"] {
+    for home in ["absolute", "relative"] {
+        let env = env();
+        let daemon = Daemon::new(&env);
+        let absolute = env.mainstay_home();
+        let home = if home == "absolute" { absolute.to_str().unwrap() } else { "../mainstay" };
         let mut command = env.command(["connect", "time", "--home", home]);
         command.env_remove("MAINSTAY_HOME");
-        let mut client = Client::spawn(command);
-        let mut peer = daemon.accept(None, "s1");
-        open(&mut client, &mut peer);
-        assert_eq!(client.end(), (Some(0), Vec::new(), String::new()));
+        let scene = Scene::opened(env, daemon, Client::spawn(command));
+        let ended = scene.client.end();
+        assert_eq!(ended, (Some(0), Vec::new(), String::new()));
     }
 }
 
-/// A daemon and a client whose session is open. The environment ends with the test.
-fn opened() -> (TestEnv, Daemon, Client, Peer) {
-    let env = env();
-    let daemon = Daemon::new(&env);
-    let mut client = Client::start(&env);
-    let mut peer = daemon.accept(None, "s1");
-    open(&mut client, &mut peer);
-    (env, daemon, client, peer)
+/// A client whose session is open.
+struct Scene {
+    daemon: Daemon,
+    client: Client,
+    /// The connection for the next message.
+    post: Peer,
+    /// The connection for what belongs to no request.
+    listening: Peer,
+    env: TestEnv,
 }
 
-/// The handshake of a client.
-fn open(client: &mut Client, peer: &mut Peer) {
-    client.say(INITIALIZE);
-    assert_eq!(peer.line(), INITIALIZE);
-    peer.say(INITIALIZE_RESULT);
-    assert_eq!(client.line(), INITIALIZE_RESULT);
-    client.say(INITIALIZED);
-    assert_eq!(peer.line(), INITIALIZED);
+impl Scene {
+    fn open() -> Self {
+        let env = env();
+        let daemon = Daemon::new(&env);
+        let client = Client::start(&env);
+        Self::opened(env, daemon, client)
+    }
+
+    /// The handshake of a client.
+    fn opened(env: TestEnv, daemon: Daemon, mut client: Client) -> Self {
+        let mut post = daemon.http();
+        client.say(INITIALIZE);
+        post.expect(INITIALIZE);
+        post.answer(INITIALIZE_RESULT);
+        assert_eq!(client.line(), INITIALIZE_RESULT);
+        let get = post.request();
+        assert!(get.is_get() && get.header("mcp-session-id") == Some("s1"), "{get:?}");
+        post.begin_stream("0-0");
+        client.say(INITIALIZED);
+        let listening = post;
+        let mut post = daemon.http();
+        post.expect(INITIALIZED);
+        post.accepted();
+        Self { env, daemon, client, post, listening }
+    }
+
+    /// Closes all connections.
+    fn cut(self) -> (TestEnv, Daemon, Client) {
+        (self.env, self.daemon, self.client)
+    }
+}
+
+/// The next connection that carries a message, and the message. Those that listen are kept open.
+fn next_post(daemon: &Daemon, listening: &mut Vec<Peer>) -> (Peer, HttpRequest) {
+    loop {
+        let mut peer = daemon.http();
+        let request = peer.request();
+        if !request.is_get() {
+            return (peer, request);
+        }
+        peer.begin_stream("0-0");
+        listening.push(peer);
+    }
 }

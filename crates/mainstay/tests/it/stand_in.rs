@@ -1,7 +1,7 @@
 //! A test in the daemon's place, and a client of `mainstay connect`.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -65,23 +65,11 @@ impl Daemon {
         (peer, request)
     }
 
-    /// The next connection, which asks for this session and is given that one.
-    pub(crate) fn accept(&self, asked: Option<&str>, given: &str) -> Peer {
-        self.accept_pending(asked, given, &[])
-    }
-
-    /// The same; in the session these requests are open.
-    pub(crate) fn accept_pending(
-        &self,
-        asked: Option<&str>,
-        given: &str,
-        pending: &[&str],
-    ) -> Peer {
+    /// The next connection, which carries HTTP from now on.
+    pub(crate) fn http(&self) -> Peer {
         let (mut peer, request) = self.hello();
-        let params = json!({"name": "time", "session": asked, "farewell": true});
-        let expected = json!({"method": "connect", "params": params});
-        assert_eq!(request, expected);
-        peer.say(&json!({"ok": {"session": given, "pending": pending}}).to_string());
+        assert_eq!(request, json!({"method": "http", "params": {"name": "time"}}));
+        peer.say(r#"{"ok":null}"#);
         peer
     }
 }
@@ -111,6 +99,85 @@ impl Peer {
 
     pub(crate) fn write(&mut self, text: &str) {
         self.stream.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// The next HTTP request on this connection.
+    pub(crate) fn request(&mut self) -> HttpRequest {
+        let head: Vec<String> = std::iter::from_fn(|| {
+            let mut line = String::new();
+            self.reader.read_line(&mut line).unwrap();
+            Some(line.trim_end().to_owned()).filter(|line| !line.is_empty())
+        })
+        .collect();
+        let mut request = HttpRequest { head, body: String::new() };
+        let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
+        let mut body = vec![0; length];
+        self.reader.read_exact(&mut body).unwrap();
+        request.body = String::from_utf8(body).unwrap();
+        request
+    }
+
+    /// The next request, which sends this message.
+    pub(crate) fn expect(&mut self, message: &str) -> HttpRequest {
+        let request = self.request();
+        assert_eq!(request.body.trim_end(), message);
+        request
+    }
+
+    /// Answers a request with a message.
+    pub(crate) fn answer(&mut self, message: &str) {
+        self.respond("200 OK", "content-type: application/json\r\nmcp-session-id: s1\r\n", message);
+    }
+
+    /// Answers a notification.
+    pub(crate) fn accepted(&mut self) {
+        self.respond("202 Accepted", "", "");
+    }
+
+    pub(crate) fn respond(&mut self, status: &str, headers: &str, body: &str) {
+        let length = body.len();
+        self.write(&format!(
+            "HTTP/1.1 {status}\r\n{headers}content-length: {length}\r\n\r\n{body}"
+        ));
+    }
+
+    /// Begins a stream with an event from which it can be resumed.
+    pub(crate) fn begin_stream(&mut self, event: &str) {
+        self.write("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n");
+        self.write("transfer-encoding: chunked\r\n\r\n");
+        self.chunk(&format!("id: {event}\ndata: \n\n"));
+    }
+
+    /// An event of the stream.
+    pub(crate) fn event(&mut self, event: &str, message: &str) {
+        self.chunk(&format!("id: {event}\ndata: {message}\n\n"));
+    }
+
+    pub(crate) fn end_stream(&mut self) {
+        self.write("0\r\n\r\n");
+    }
+
+    fn chunk(&mut self, text: &str) {
+        self.write(&format!("{:x}\r\n{text}\r\n", text.len()));
+    }
+}
+
+/// A request over HTTP.
+#[derive(Debug)]
+pub(crate) struct HttpRequest {
+    head: Vec<String>,
+    pub(crate) body: String,
+}
+
+impl HttpRequest {
+    pub(crate) fn is_get(&self) -> bool {
+        self.head[0] == "GET /time/mcp HTTP/1.1"
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let value = |line: &'_ String| line.strip_prefix(name)?.strip_prefix(": ").map(str::len);
+        let line = self.head.iter().find(|line| value(line).is_some())?;
+        Some(&line[name.len() + 2..])
     }
 }
 

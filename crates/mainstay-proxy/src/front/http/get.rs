@@ -1,14 +1,14 @@
 //! GET: the general stream of a session, or the rest of a stream that was cut.
 
-use hyper::Response;
 use hyper::header::HeaderMap;
+use hyper::{Response, StatusCode};
 use serde_json::value::RawValue;
 
 use super::Front;
-use super::body::{Body, Opening, Source};
+use super::body::{Body, Source};
 use super::head::{self, Accept, LAST_EVENT_ID};
 use super::reply::{self, Refusal};
-use crate::front::{Core, ProtocolVersion, Session, find};
+use crate::front::{Core, Session, find};
 use crate::stream::{EventId, Found, Start};
 
 pub(super) async fn get<C: Core>(
@@ -23,7 +23,7 @@ pub(super) async fn get<C: Core>(
     let id = head::session_id(headers)?;
     let if_lost = Some(head::version(headers));
     let session = find(&*front.core, server, id, if_lost).await.map_err(Refusal::Lookup)?;
-    let (streams, opening) = (session.streams(), opening(session.version()));
+    let (streams, opening) = (session.streams(), front.opening(session.version()));
     let general = |start| {
         let reader = streams.general().reader(start);
         session.listens();
@@ -46,9 +46,22 @@ pub(super) async fn get<C: Core>(
     }
 }
 
-/// How a stream begins for clients of this version.
-pub(super) fn opening(version: Option<ProtocolVersion>) -> Opening {
-    if head::has_priming(version) { Opening::Priming } else { Opening::FirstMessage }
+/// The rest of the response to a request that a client sends again, with the last event that it got. `None` if the
+/// stream is not known any more.
+pub(super) fn rest_of_request<C: Core>(
+    front: &Front<C>,
+    session: &C::Session,
+    headers: &HeaderMap,
+) -> Option<Response<Body>> {
+    let last = last_event(headers)?;
+    let (stream, start) = match session.streams().find(&last) {
+        Found::Request(stream, start) => (stream, start),
+        // It was cancelled, so it gets no answer.
+        Found::Over => return Some(reply::empty(StatusCode::ACCEPTED)),
+        Found::General(_) | Found::Gone(_) => return None,
+    };
+    let source = Source::new(session, stream.reader(start), last);
+    Some(reply::events(Body::events(source, front.opening(session.version()))))
 }
 
 /// An id that is none of ours cannot tell which request it belonged to, so it counts as one of the

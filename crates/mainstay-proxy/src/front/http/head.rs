@@ -12,6 +12,9 @@ use crate::front::ProtocolVersion;
 
 pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// Sent by `mainstay connect` with a request that it sends again, because the response was lost with a daemon. The value
+/// is `asked` if the server had asked the client something on its account.
+const REPEATED: HeaderName = HeaderName::from_static("mainstay-repeated");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
 /// What nearly all clients send, which is compared because parsing it takes 3 % of the instructions of a call.
@@ -77,6 +80,11 @@ pub(super) fn is_json_until_close(headers: &HeaderMap, accept: Accept) -> bool {
 /// Whether streams begin with an event that has an id and no data, for clients of this version.
 pub(super) fn has_priming(version: Option<ProtocolVersion>) -> bool {
     version >= Some(ProtocolVersion::V2025_11_25)
+}
+
+/// Whether a client sends a request again, and if so whether the server had asked it something on its account.
+pub(super) fn repeated(headers: &HeaderMap) -> Option<bool> {
+    headers.get(REPEATED).map(|value| value == "asked")
 }
 
 /// Whether the body is said to be JSON.

@@ -15,17 +15,13 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Front;
 use super::body::{Body, Source};
-use super::get::opening;
 use super::head::{SESSION_ID, header};
 use super::post::Asked;
 use super::reply;
-use crate::front::kept::{DURABLE, Kept, RESUME};
+use crate::front::kept::{Kept, RESUME};
 use crate::front::run::{Opening, Run, Work, settle};
 use crate::front::{Core, Session};
 use crate::stream::Stream;
-
-/// A request without an answer after this time is committed.
-pub(super) const COMMIT: Duration = DURABLE;
 
 /// An `initialize` up to this length is passed on to the next daemon. It must fit a message to the holder.
 const SHORT_ENOUGH: usize = 8 << 10;
@@ -57,7 +53,7 @@ pub(super) fn commit<C: Core>(
     let kept = Kept::new(session.clone(), &stream, id.as_deref());
     let source = Source::new(&session, reader, kept.event().clone()).repeating(initialize);
     let mut response = if is_events {
-        let body = Body::events_telling(source, opening(version), Arc::clone(&has_id));
+        let body = Body::events_telling(source, front.opening(version), Arc::clone(&has_id));
         reply::events(body)
     } else {
         reply::spaced(Body::spaced(source, Arc::clone(session.streams().general())))

@@ -4,14 +4,13 @@
 //! clients end their whole session if a connection is closed before the head of a response. A request that was being
 //! read is read again.
 
-use std::io;
 use std::time::Duration;
 
-use rustix::net::Shutdown;
-use tokio::net::TcpStream;
+use rustix::net::{RecvFlags, Shutdown};
 use tokio::time::timeout;
 
 use super::reply;
+use super::socket::Socket;
 use super::store::{IDLE, Interrupted};
 use super::unfinished::{Finished, write_all};
 use super::way_in::WayIn;
@@ -26,9 +25,9 @@ const ACCEPTED: &[u8] = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\nconnecti
 const NO_ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n";
 
 /// Answers the request that a connection was interrupted at.
-pub(super) async fn answer(socket: &TcpStream, way: &WayIn, state: &Interrupted) -> Finished {
+pub(super) async fn answer(socket: &impl Socket, way: &WayIn, state: &Interrupted) -> Finished {
     let next_request = async || {
-        let peeked = timeout(NEXT_REQUEST, socket.peek(&mut [0])).await;
+        let peeked = timeout(NEXT_REQUEST, socket.peek()).await;
         matches!(peeked, Ok(Ok(1..)))
     };
     let response = match state {
@@ -61,16 +60,9 @@ pub(super) async fn answer(socket: &TcpStream, way: &WayIn, state: &Interrupted)
 }
 
 /// Reads until the client closes the connection.
-async fn discard(socket: &TcpStream) {
+async fn discard(socket: &impl Socket) {
     let mut bytes = [0; 4096];
-    while socket.readable().await.is_ok() {
-        match socket.try_read(&mut bytes) {
-            Ok(0) => return,
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return,
-        }
-    }
+    while matches!(socket.receive(&mut bytes, RecvFlags::empty()).await, Ok(1..)) {}
 }
 
 /// The response to a request with this id.

@@ -5,7 +5,6 @@
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -14,8 +13,8 @@ use bytes::Bytes;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
+use super::socket::MaybeSocket;
 use super::store::{ConnectionStore, MAX_DATA};
 use super::way_in::WayIn;
 
@@ -29,24 +28,6 @@ pub(super) struct Io<T> {
     store: Option<Arc<dyn ConnectionStore>>,
     /// What an earlier daemon has read of a request.
     reread: Bytes,
-}
-
-/// A connection that may be a socket.
-pub(super) trait MaybeSocket {
-    fn socket(&self) -> Option<BorrowedFd<'_>>;
-}
-
-impl MaybeSocket for TcpStream {
-    fn socket(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.as_fd())
-    }
-}
-
-#[cfg(test)]
-impl MaybeSocket for tokio::io::DuplexStream {
-    fn socket(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
 }
 
 impl<T> Io<T> {

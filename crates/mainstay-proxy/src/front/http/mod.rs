@@ -29,9 +29,11 @@ mod head;
 mod hold;
 mod interrupted;
 mod io;
+mod listener;
 mod post;
 mod reply;
 mod serve;
+mod socket;
 mod store;
 mod unfinished;
 mod way_in;
@@ -52,13 +54,14 @@ use self::post::Taken;
 use self::reply::Refusal;
 use self::store::{ACCEPTED, ANSWERING, id_to_record};
 use self::way_in::WayIn;
-use super::Core;
+use super::kept::DURABLE;
+use super::{Core, ProtocolVersion};
 use crate::catch_panic::CatchPanic;
 
 pub use self::caller::{Callers, Token, Tokens, digest, token_text};
 pub use self::connections::ConnectionBudget;
 pub use self::guard::Allowed;
-pub use self::serve::{Drain, PassedOn, Pending, serve};
+pub use self::serve::{Drain, PassedOn, Pending, serve, serve_private};
 pub use self::store::{
     ConnectionStore, IDLE, Interrupted, MAX_DATA, RESPONSE, STREAMING, StoredConnection,
 };
@@ -75,6 +78,8 @@ pub struct Config {
     pub allowed: Allowed,
     /// What is too much.
     pub limits: Limits,
+    /// When responses begin.
+    pub start: ResponseStart,
     /// Limits the connections; further ones wait in the accept queue.
     pub budget: Arc<ConnectionBudget>,
     /// Keeps connections open when this daemon is killed.
@@ -90,6 +95,25 @@ pub enum Scope {
     AllServers,
     /// One, at `/mcp` and at `/NAME/mcp`.
     One(String),
+}
+
+/// When the response to a request begins that is not answered at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResponseStart {
+    /// After 150 ms. Until then the answer can be plain JSON, which some clients handle better than events.
+    Late,
+    /// After 2 ms, with an event from which it can be resumed: `mainstay connect` sends the next message only when it
+    /// knows that this one has arrived.
+    Early,
+}
+
+impl ResponseStart {
+    fn delay(self) -> Duration {
+        match self {
+            Self::Late => DURABLE,
+            Self::Early => Duration::from_millis(2),
+        }
+    }
 }
 
 /// What a listener does not go beyond.
@@ -131,6 +155,15 @@ impl<C: Core> Front<C> {
             let ending = ending.wait_for(Option::is_some).await;
             // An error means that the front is gone, which ends all the more.
             ending.ok().and_then(|drain| *drain).unwrap_or(Drain::Finish)
+        }
+    }
+
+    /// How an event stream begins for clients of this version.
+    fn opening(&self, version: Option<ProtocolVersion>) -> body::Opening {
+        match self.config.start {
+            ResponseStart::Early => body::Opening::Priming,
+            ResponseStart::Late if head::has_priming(version) => body::Opening::Priming,
+            ResponseStart::Late => body::Opening::FirstMessage,
         }
     }
 

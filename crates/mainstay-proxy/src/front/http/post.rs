@@ -17,12 +17,14 @@ use super::Front;
 use super::body::Body;
 use super::connections::ConnectionBudget;
 use super::eviction::SWEEP;
+use super::get;
 use super::head::{self, Accept, SESSION_ID, header};
-use super::hold::{self, COMMIT};
+use super::hold;
 use super::reply::{self, Refusal};
 use super::way_in::WayIn;
 use crate::frame::{FrameError, Kind, Method, Parsed};
 use crate::front::batch::{self, Batch, is_batch};
+use crate::front::kept::DURABLE;
 use crate::front::run::{Opening, Run, id_of, wanted_version};
 use crate::front::{Core, Lookup, OpenError, ProtocolVersion, Session};
 use crate::stream::Ready;
@@ -84,18 +86,30 @@ pub(super) async fn take<C: Core>(
     match message.kind() {
         Kind::Request if message.method() == Some(&Method::Initialize) => {
             // An id that is not known is one of a session that has ended.
-            if headers.contains_key(SESSION_ID) && find(None).await.is_ok() {
-                return Err(Refusal::Initialized);
+            let session =
+                if headers.contains_key(SESSION_ID) { find(None).await.ok() } else { None };
+            match session {
+                Some(session) if session.version().is_some() => Err(Refusal::Initialized),
+                Some(session) => Ok(initialize_session(session, accept, message)),
+                None => initialize(front, server, accept, message),
             }
-            initialize(front, server, accept, message)
         }
         Kind::Request => {
             let session = session().await?;
             let version = session.version();
             let is_json_until_close = head::is_json_until_close(headers, accept);
+            let repeated = head::repeated(headers);
+            if repeated.is_some()
+                && let Some(rest) = get::rest_of_request(front, &session, headers)
+            {
+                return Ok(Taken::Done(rest));
+            }
             let id = id_of(&message);
             let asked = Asked { id, accept, version, is_json_until_close, opening: None, session };
-            let run = Run::new(&asked.session, message);
+            let run = match repeated {
+                Some(was_asked) => Run::repeated(&asked.session, message, was_asked),
+                None => Run::new(&asked.session, message),
+            };
             Ok(Taken::Request(asked, run))
         }
         Kind::Notification | Kind::Result | Kind::Error => {
@@ -153,13 +167,17 @@ fn initialize<C: Core>(
             return Ok(Taken::Done(failure));
         }
     };
+    Ok(initialize_session(session, accept, message))
+}
+
+fn initialize_session<S: Session>(session: S, accept: Accept, message: Parsed) -> Taken<S> {
     let opening = Some(Opening::new(session.clone()));
     let version = wanted_version(&message);
     let id = id_of(&message);
     let is_json_until_close = false;
     let asked = Asked { session, id, accept, version, is_json_until_close, opening };
     let run = Run::new(&asked.session, message);
-    Ok(Taken::Request(asked, run))
+    Taken::Request(asked, run)
 }
 
 fn take_batch<S: Session>(session: S, accept: Accept, text: &Bytes) -> Result<Taken<S>, Refusal> {
@@ -184,8 +202,9 @@ async fn ask<C: Core>(
     mut run: Run,
     headers: HeaderMap,
 ) -> Response<Body> {
-    let due = Instant::now() + COMMIT;
-    match timeout_at(due, poll_fn(|cx| run.poll_ready(cx))).await {
+    let now = Instant::now();
+    let due = now + DURABLE;
+    match timeout_at(now + front.config.start.delay(), poll_fn(|cx| run.poll_ready(cx))).await {
         Ok(Ready::Answer(answer)) if asked.accept.json => plain(asked, answer, headers),
         Ok(Ready::End) => reply::empty(StatusCode::ACCEPTED),
         Ok(Ready::Answer(_)) | Err(_) => hold::commit(front, asked, run, due),

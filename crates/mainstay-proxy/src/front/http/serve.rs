@@ -2,8 +2,7 @@
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
-use std::net;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -13,16 +12,19 @@ use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, UnixStream};
+use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, warn};
 
-use super::caller::{Caller, CallerLookup};
+use super::caller::Caller;
 use super::connections::Connections;
 use super::eviction::{SWEEP, TICK};
 use super::interrupted;
-use super::io::{Io, MaybeSocket};
+use super::io::Io;
+use super::listener::{Listener, PrivateListener, PublicListener};
+use super::socket::{MaybeSocket, Socket};
 use super::store::{IDLE, Interrupted, MAX_DATA, RESPONSE, STREAMING, StoredConnection};
 use super::unfinished::{self, Finished, UnfinishedResponse};
 use super::way_in::WayIn;
@@ -41,13 +43,13 @@ const ACCEPT_AGAIN_SOON: Duration = Duration::from_millis(5);
 const COME_TO_REST: Duration = Duration::from_millis(900);
 
 /// A connection that is passed on to the next daemon, with the response that is not finished, if any.
-pub(super) type Left<T = TcpStream> = Option<(T, Option<Box<UnfinishedResponse>>)>;
+pub(super) type Left<T> = Option<(T, Option<Box<UnfinishedResponse>>)>;
 
 /// The same, between daemons.
 #[derive(Debug)]
 pub struct PassedOn {
     /// Nothing that the client has sent on it is read, apart from the request of the response.
-    pub socket: net::TcpStream,
+    pub socket: OwnedFd,
     /// What is left to do on it.
     pub pending: Pending,
     stored: Option<Box<dyn StoredConnection>>,
@@ -57,7 +59,7 @@ pub struct PassedOn {
 
 impl PassedOn {
     /// A connection that was passed on to this daemon, to which so many bytes were written.
-    pub fn new(socket: net::TcpStream, pending: Pending, written: u64) -> Self {
+    pub fn new(socket: OwnedFd, pending: Pending, written: u64) -> Self {
         Self { socket, pending, stored: None, written }
     }
 
@@ -128,17 +130,35 @@ pub async fn serve<C: Core>(
     config: Config,
     stop: impl Future<Output = Drain>,
 ) -> Vec<PassedOn> {
-    let mut callers = CallerLookup::new(config.callers.clone(), listener.local_addr().ok());
+    let listener = PublicListener::new(listener, &config);
+    serve_at(listener, inherited, core, config, stop).await
+}
+
+/// The same, for connections of this user that came to the control socket.
+pub async fn serve_private<C: Core>(
+    connections: mpsc::Receiver<UnixStream>,
+    inherited: Vec<PassedOn>,
+    core: Arc<C>,
+    config: Config,
+    stop: impl Future<Output = Drain>,
+) -> Vec<PassedOn> {
+    serve_at(PrivateListener(connections), inherited, core, config, stop).await
+}
+
+async fn serve_at<C: Core, L: Listener>(
+    mut listener: L,
+    inherited: Vec<PassedOn>,
+    core: Arc<C>,
+    config: Config,
+    stop: impl Future<Output = Drain>,
+) -> Vec<PassedOn> {
     let front = Arc::new(Front::new(core, config));
     let mut connections = Connections::new(&front.config.budget);
-    let mut start = |connections: &mut Connections<_>, socket: TcpStream, history: History| {
+    let start = |connections: &mut Connections<_>, socket: L::Socket, caller, history: History| {
         let way = connections.way_in(front.core.door());
         if let (History::New, Some(store)) = (&history, &front.config.store) {
             way.store(&**store, socket.as_fd());
         }
-        let caller = callers.caller(socket.local_addr()?, socket.peer_addr()?);
-        // If the peer has disconnected, another process may have reused its address: drop the connection.
-        socket.peer_addr()?;
         let (shared, for_task) = (Arc::clone(&front), Arc::clone(&way));
         match history {
             History::New => {
@@ -154,13 +174,13 @@ pub async fn serve<C: Core>(
                 connections.add(way, CaughtByExecutor::new(serve));
             }
         }
-        io::Result::Ok(())
     };
     for PassedOn { socket, pending, stored, written } in inherited {
         let history = History::Used(pending, stored, written);
-        let started = adopt(socket).and_then(|socket| start(&mut connections, socket, history));
-        if let Err(error) = started {
-            debug!(%error, "connection lost between two daemons");
+        let adopt = |socket: L::Socket| Ok((listener.caller(&socket)?, socket));
+        match L::Socket::from_fd(socket).and_then(adopt) {
+            Ok((caller, socket)) => start(&mut connections, socket, caller, history),
+            Err(error) => debug!(%error, "connection lost between two daemons"),
         }
     }
     let mut stop = pin!(stop);
@@ -176,13 +196,10 @@ pub async fn serve<C: Core>(
         tokio::select! {
             drain = &mut stop => break drain,
             accepted = listener.accept(), if can_accept => match accepted {
-                Ok((socket, _)) => {
-                    let nodelay = socket.set_nodelay(true);
-                    let started = nodelay.and_then(|()| start(&mut connections, socket, History::New));
-                    if let Err(error) = started {
-                        debug!(%error, "connection lost before it was used");
-                    }
-                }
+                Ok(socket) => match listener.caller(&socket) {
+                    Ok(caller) => start(&mut connections, socket, caller, History::New),
+                    Err(error) => debug!(%error, "connection lost before it was used"),
+                },
                 Err(error) => accept_failed(&error, &mut connections).await,
             },
             Some(_) = connections.next_end(), if !connections.is_empty() => {
@@ -197,12 +214,21 @@ pub async fn serve<C: Core>(
             () = sleep(TICK), if !can_accept => {}
         }
     };
+    while let Some(socket) = listener.next_left() {
+        if let Ok(caller) = listener.caller(&socket) {
+            start(&mut connections, socket, caller, History::New);
+        }
+    }
     drop(listener);
     front.end(connections, drain).await
 }
 
 impl<C: Core> Front<C> {
-    async fn end(&self, mut connections: Connections<Left>, drain: Drain) -> Vec<PassedOn> {
+    async fn end<T: Socket>(
+        &self,
+        mut connections: Connections<Left<T>>,
+        drain: Drain,
+    ) -> Vec<PassedOn> {
         match drain {
             Drain::Finish => {}
             Drain::HandOver => self.core.door().close_for_successor(),
@@ -226,9 +252,9 @@ impl<C: Core> Front<C> {
         // Without connections nobody commits a request any more, and nobody waits for one.
         let mut held = std::mem::take(&mut *self.held());
         held.shutdown().await;
-        let passed_on = |(socket, response): (TcpStream, Option<Box<_>>)| {
+        let passed_on = |(socket, response): (T, Option<Box<_>>)| {
             let pending = response.map_or(Pending::Nothing, |it| Pending::Response(*it));
-            Some(PassedOn::new(socket.into_std().ok()?, pending, 0))
+            Some(PassedOn::new(socket.into_fd().ok()?, pending, 0))
         };
         left.into_iter().filter_map(passed_on).collect()
     }
@@ -242,13 +268,13 @@ enum History {
 }
 
 /// Serves one connection of another daemon, which may have left something to be done first.
-async fn inherited_connection<C: Core>(
+async fn inherited_connection<C: Core, T: Socket>(
     front: Arc<Front<C>>,
     caller: Caller,
     way: Arc<WayIn>,
-    socket: TcpStream,
+    socket: T,
     pending: Pending,
-) -> Left {
+) -> Left<T> {
     let finished = match pending {
         Pending::Nothing => Finished::Reusable,
         Pending::Response(response) => unfinished::finish(&front, &way, &socket, response).await,
@@ -340,12 +366,7 @@ where
     }
 }
 
-fn adopt(socket: net::TcpStream) -> io::Result<TcpStream> {
-    socket.set_nonblocking(true)?;
-    TcpStream::from_std(socket)
-}
-
-async fn accept_failed(error: &io::Error, connections: &mut Connections<Left>) {
+async fn accept_failed<T: Send + 'static>(error: &io::Error, connections: &mut Connections<T>) {
     match error.kind() {
         // The client's own doing.
         ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset => {}

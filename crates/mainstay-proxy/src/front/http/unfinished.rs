@@ -12,12 +12,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::body::Body as _;
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::body::{Body, Opening, Source};
 use super::head::Accept;
 use super::post::Asked;
+use super::socket::Socket;
 use super::way_in::WayIn;
 use super::{Front, hold, reply};
 use crate::frame::Parsed;
@@ -85,7 +85,7 @@ pub(super) enum Finished {
 pub(super) async fn finish<C: Core>(
     front: &Front<C>,
     way: &Arc<WayIn>,
-    socket: &TcpStream,
+    socket: &impl Socket,
     response: UnfinishedResponse,
 ) -> Finished {
     if way.is_passed_on() {
@@ -158,7 +158,7 @@ fn repeat_initialize<C: Core>(
 /// Writes a body until its end, or until it is [left](WayIn::leave_response) to another daemon. An error means that
 /// the client has gone.
 async fn write(
-    socket: &TcpStream,
+    socket: &impl Socket,
     body: &mut Body,
     way: &WayIn,
     framing: Framing,
@@ -207,15 +207,19 @@ async fn write(
 }
 
 /// Resolves when the client has sent something, or, with an error, has closed the connection.
-async fn has_left(socket: &TcpStream) -> io::Result<()> {
-    match socket.peek(&mut [0]).await? {
+async fn has_left(socket: &impl Socket) -> io::Result<()> {
+    match socket.peek().await? {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
         _ => Ok(()),
     }
 }
 
 /// Tells the connection's [`WayIn`] while the client does not read.
-pub(super) async fn write_all(socket: &TcpStream, way: &WayIn, mut bytes: &[u8]) -> io::Result<()> {
+pub(super) async fn write_all(
+    socket: &impl Socket,
+    way: &WayIn,
+    mut bytes: &[u8],
+) -> io::Result<()> {
     while !bytes.is_empty() {
         let mut writable = pin!(socket.writable());
         poll_fn(|cx| {

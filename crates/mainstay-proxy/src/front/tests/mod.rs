@@ -1,7 +1,5 @@
 //! A core that does what a test says, for the tests of both fronts.
 
-mod lines;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

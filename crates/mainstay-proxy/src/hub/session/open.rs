@@ -41,7 +41,8 @@ impl Session {
             let in_session = (state.open_count, state.open_bytes);
             let of_server =
                 (hub.open.load(Ordering::Relaxed), hub.open_bytes.load(Ordering::Relaxed));
-            if !fits(in_session, of_server, bytes) && stream.inherited().is_none() {
+            let is_accepted = stream.inherited().is_some_and(|inherited| !inherited.is_repeated);
+            if !is_accepted && !fits(in_session, of_server, bytes) {
                 return None;
             }
             let open = Open { stream: Arc::clone(stream), interactive: false };

@@ -150,20 +150,6 @@ fn what_is_answered_is_not_written_down_any_more() {
 }
 
 #[test]
-fn what_is_told_for_good_is_not_written_down() {
-    let (streams, _, notes) = session();
-    streams.write_down_general();
-    let general = streams.general();
-    general.push(note("a"));
-    let mut reader = general.reader_for_good();
-    general.push(note("b"));
-    assert_eq!(rest(&mut reader).0, [1, 2]);
-    drop(reader);
-    general.push(note("c"));
-    assert_eq!(notes.told(), "said 1, over, said 3");
-}
-
-#[test]
 fn nobody_reads_what_must_not_be_written_down() {
     let (streams, gate, notes) = session();
     streams.write_down_general();

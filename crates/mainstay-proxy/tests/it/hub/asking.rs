@@ -181,7 +181,7 @@ async fn a_question_of_a_call_that_was_given_up_is_forgotten() {
 async fn a_question_outlives_the_daemon_that_put_it() {
     for answered_at_once in [false, true] {
         let (world, mut server) = served().await;
-        let (mut desk, session) = Desk::opens(&world).await;
+        let (mut desk, _) = Desk::opens(&world).await;
         desk.calls(7, "poke").await;
         let call = server.reads_call("poke").await;
         server.says(&elicitation(&json!("q-1"))).await;
@@ -191,7 +191,7 @@ async fn a_question_outlives_the_daemon_that_put_it() {
         sleep(Duration::from_millis(200)).await;
 
         let world = world.killed();
-        let mut desk = Desk::resumes(&world, &session);
+        desk.moves_to(&world).await;
         let answer = json!({"id": question["id"], "result": {"action": "accept"}});
         if answered_at_once {
             desk.says(&answer).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mainstay_proxy::front::http::{
     Allowed, Callers, Config, ConnectionBudget, ConnectionStore, Drain, Limits, PassedOn, Pending,
-    Scope, serve,
+    ResponseStart, Scope, serve,
 };
 use mainstay_proxy::front::{Core as _, Session as _};
 use mainstay_proxy::{RelayNews, RelayedCall};
@@ -27,6 +27,25 @@ pub(super) struct Door {
     served: JoinHandle<Vec<PassedOn>>,
 }
 
+/// A front for all servers.
+pub(super) fn config(store: Option<Arc<dyn ConnectionStore>>, start: ResponseStart) -> Config {
+    Config {
+        scope: Scope::AllServers,
+        callers: Callers {
+            uid: rustix::process::geteuid().as_raw(),
+            admit_root: false,
+            allow_other_users: false,
+            tokens: Arc::default(),
+        },
+        allowed: Allowed::default(),
+        limits: Limits::default(),
+        start,
+        budget: ConnectionBudget::new(1024),
+        store,
+        version: "0".to_owned(),
+    }
+}
+
 impl Door {
     pub(super) async fn of(world: &World, inherited: Vec<PassedOn>) -> Self {
         Self::storing(world, inherited, None).await
@@ -41,20 +60,7 @@ impl Door {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let config = Config {
-            scope: Scope::AllServers,
-            callers: Callers {
-                uid: rustix::process::geteuid().as_raw(),
-                admit_root: false,
-                allow_other_users: false,
-                tokens: Arc::default(),
-            },
-            allowed: Allowed::default(),
-            limits: Limits::default(),
-            budget: ConnectionBudget::new(1024),
-            store,
-            version: "0".to_owned(),
-        };
+        let config = config(store, ResponseStart::Late);
         let stopped = async { stopped.await.unwrap_or(Drain::Finish) };
         let hubs = Arc::clone(&world.hubs);
         let served = tokio::spawn(serve(listener, inherited, hubs, config, stopped));

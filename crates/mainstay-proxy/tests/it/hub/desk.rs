@@ -1,28 +1,52 @@
 //! A client over lines, in front of hubs.
 
 use std::future::pending;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use mainstay_proxy::front::lines::{LineClient, serve_lines};
+use mainstay_proxy::bridge::{self, Resumed};
+use mainstay_proxy::client::{Client, ConnectError, Connecting, Connector, Target};
+use mainstay_proxy::front::http::{ResponseStart, serve_private};
 use serde_json::{Value, json};
 use tokio::io::{
     AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf, split,
 };
-use tokio::task::JoinHandle;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
+use super::daemons_http::config;
 use super::{NAME, World};
 use crate::soon;
 
 pub(super) struct Desk {
     reader: BufReader<ReadHalf<DuplexStream>>,
     writer: WriteHalf<DuplexStream>,
-    served: JoinHandle<()>,
+    bridge: JoinSet<()>,
+    front: JoinSet<()>,
+    connections: Connections,
+}
+
+/// Where connections to the present front go.
+type Connections = Arc<Mutex<Option<mpsc::Sender<UnixStream>>>>;
+
+/// Connects to the front of a [`Desk`].
+struct Front(Connections);
+
+impl Connector for Front {
+    fn connect(&self) -> Connecting<'_> {
+        Box::pin(async {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let front = self.0.lock().unwrap().clone().ok_or(ConnectError::Absent)?;
+            front.send(theirs).await.map_err(|_| ConnectError::Absent)?;
+            Ok(ours)
+        })
+    }
 }
 
 impl Desk {
     /// A client whose session is initialized, and the id of the session.
     pub(super) async fn opens(world: &World) -> (Self, String) {
-        let mut desk = Self::with(world, None);
+        let mut desk = Self::new(world);
         let params = json!({
             "protocolVersion": "2025-11-25",
             "capabilities": {"elicitation": {}},
@@ -35,24 +59,37 @@ impl Desk {
         (desk, id)
     }
 
-    /// A client that comes back.
-    pub(super) fn resumes(world: &World, session: &str) -> Self {
-        Self::with(world, Some(session.to_owned()))
+    /// A client without a session.
+    pub(super) fn new(world: &World) -> Self {
+        Self::with(world, None)
     }
 
-    fn with(world: &World, resume: Option<String>) -> Self {
+    /// A client that comes back.
+    pub(super) fn resumes(world: &World, session: &str) -> Self {
+        let requests = world.hubs.pending(NAME, session);
+        Self::with(world, Some(Resumed { session: session.to_owned(), requests }))
+    }
+
+    fn with(world: &World, resumed: Option<Resumed>) -> Self {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (reader, writer) = split(ours);
-        let (input, output) = split(theirs);
-        let client = LineClient { server: NAME.to_owned(), resume };
-        let hubs = Arc::clone(&world.hubs);
-        let served = tokio::spawn(async move {
-            let served =
-                serve_lines(hubs, client, BufReader::new(input), output, pending(), |_| {});
+        let connections = Connections::default();
+        let front = serve(world, &connections);
+        let target = Target::private(&format!("/{NAME}/mcp")).unwrap();
+        let client = Client::over(target, Front(Arc::clone(&connections)));
+        let mut bridge = JoinSet::new();
+        bridge.spawn(async move {
+            let carried = bridge::run(client, resumed, 1 << 20, split(theirs), pending());
             // A client that goes may leave lines unread.
-            served.await.ok();
+            carried.await.ok();
         });
-        Self { reader: BufReader::new(reader), writer, served }
+        Self { reader: BufReader::new(reader), writer, bridge, front, connections }
+    }
+
+    /// Its connections are cut, and it connects to another daemon.
+    pub(super) async fn moves_to(&mut self, world: &World) {
+        self.front.shutdown().await;
+        self.front = serve(world, &self.connections);
     }
 
     /// Calls a tool. The server is told the id as `key`, too.
@@ -96,8 +133,20 @@ impl Desk {
     }
 
     /// Its daemon drops it.
-    pub(super) async fn dropped(self) {
-        self.served.abort();
-        self.served.await.ok();
+    pub(super) async fn dropped(mut self) {
+        self.front.shutdown().await;
+        self.bridge.shutdown().await;
     }
+}
+
+/// Serves the hubs of a world.
+fn serve(world: &World, connections: &Connections) -> JoinSet<()> {
+    let (connect, accepted) = mpsc::channel(8);
+    *connections.lock().unwrap() = Some(connect);
+    let (hubs, mut front) = (Arc::clone(&world.hubs), JoinSet::new());
+    front.spawn(async move {
+        let config = config(None, ResponseStart::Early);
+        serve_private(accepted, Vec::new(), hubs, config, pending()).await;
+    });
+    front
 }

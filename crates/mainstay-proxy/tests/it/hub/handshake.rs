@@ -209,7 +209,7 @@ async fn before_initialize_nothing_reaches_the_server() {
 #[tokio::test(start_paused = true)]
 async fn what_a_client_sends_while_it_is_initialized_is_queued() {
     let world = World::new();
-    let mut desk = Desk::resumes(&world, world.hubs.open(NAME).unwrap().id());
+    let mut desk = Desk::new(&world);
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}});
     desk.asks(0, "initialize", &params).await;
     desk.asks(1, "ping", &json!({})).await;

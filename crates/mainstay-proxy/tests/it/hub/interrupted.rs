@@ -19,7 +19,8 @@ async fn interrupted(state: Interrupted) -> (Wire, PassedOn) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (socket, _) = listener.accept().await.unwrap();
-    let passed_on = PassedOn::new(socket.into_std().unwrap(), Pending::Interrupted(state), 0);
+    let passed_on =
+        PassedOn::new(socket.into_std().unwrap().into(), Pending::Interrupted(state), 0);
     (Wire::new(client), passed_on)
 }
 

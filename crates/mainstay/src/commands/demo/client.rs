@@ -1,11 +1,13 @@
-//! The demo's MCP client: it connects once, and knows nothing of what happens behind its session.
+//! The demo's MCP client: it opens one session, and knows nothing of what happens behind it.
 
-use mainstay_api::{Connected, Request, Wire};
-use mainstay_core::ServerName;
+use mainstay_api::MAX_MESSAGE;
+use mainstay_core::{ServerName, with_causes};
+use mainstay_proxy::client::{self, ContentType, Headers, Method, Request};
+use mainstay_proxy::sse::Parser;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 
 use super::failed;
+use crate::commands::connect;
 use crate::error::CliError;
 use crate::remote::Remote;
 
@@ -13,25 +15,28 @@ use crate::remote::Remote;
 pub(super) struct Client {
     /// Its id.
     pub(super) session: String,
-    reader: BufReader<Box<dyn AsyncRead + Send + Unpin>>,
-    writer: Box<dyn AsyncWrite + Send + Unpin>,
+    client: client::Client,
+    headers: Headers,
     last_id: u64,
 }
 
 impl Client {
     /// Connects and initializes, once.
-    pub(super) async fn connect(remote: &Remote, name: &ServerName) -> Result<Self, CliError> {
-        let request = Request::Connect { name: name.clone(), session: None, farewell: false };
-        let (Connected { session, .. }, Wire { reader, writer }) = remote.attach(&request).await?;
-        let session = session.ok_or_else(|| failed("the session has no id"))?;
-        let mut client = Self { session, reader: BufReader::new(reader), writer, last_id: 0 };
+    pub(super) async fn connect(remote: Remote, name: &ServerName) -> Result<Self, CliError> {
+        let target = connect::target(name)?;
+        let daemon = connect::Daemon::new(name.clone(), remote);
+        let client = client::Client::over(target, daemon);
+        let (session, headers) = (String::new(), session_headers(None)?);
+        let mut client = Self { session, client, headers, last_id: 0 };
         let params = json!({
             "protocolVersion": "2025-11-25",
             "capabilities": {},
             "clientInfo": {"name": "mainstay-demo", "version": env!("CARGO_PKG_VERSION")},
         });
         client.request("initialize", &params).await?;
-        client.write(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await?;
+        client.headers = session_headers(Some(&client.session))?;
+        let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        client.post(&initialized).await?;
         Ok(client)
     }
 
@@ -55,26 +60,50 @@ impl Client {
     async fn request(&mut self, method: &str, params: &Value) -> Result<Value, CliError> {
         self.last_id += 1;
         let id = self.last_id;
-        self.write(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
-            .await?;
-        loop {
-            let mut line = String::new();
-            let read = self.reader.read_line(&mut line).await;
-            if read.map_err(CliError::io("the session cannot be read"))? == 0 {
-                return Err(failed("the session has ended"));
-            }
-            let message: Value =
-                serde_json::from_str(&line).map_err(|source| CliError::Garbled { source })?;
+        let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        let mut response = self.post(&request).await?;
+        if let Some(session) = response.header("mcp-session-id") {
+            session.clone_into(&mut self.session);
+        }
+        let answer = if response.content_type() == ContentType::EventStream {
+            answer_of_stream(&mut response, id).await?
+        } else {
+            let body =
+                response.bytes(MAX_MESSAGE).await.map_err(|error| failed(with_causes(&error)))?;
+            serde_json::from_slice(&body).map_err(|source| CliError::Garbled { source })?
+        };
+        let result = answer.get("result").cloned();
+        result.ok_or_else(|| failed(format!("`{method}` answered {answer}")))
+    }
+
+    async fn post(&self, message: &Value) -> Result<client::Response, CliError> {
+        let body = message.to_string();
+        let request = Request { method: Method::Post, headers: &[], body: body.as_bytes() };
+        let sent = self.client.send_with(&[&self.headers], request).await;
+        sent.map_err(|error| failed(with_causes(&error)))
+    }
+}
+
+async fn answer_of_stream(response: &mut client::Response, id: u64) -> Result<Value, CliError> {
+    let (mut parser, mut events) = (Parser::new(MAX_MESSAGE), Vec::new());
+    while let Ok(Some(bytes)) = response.chunk().await {
+        parser.feed(&bytes, &mut events).map_err(|error| failed(error.to_string()))?;
+        for event in events.drain(..).filter(|event| !event.data.is_empty()) {
+            let message: Value = serde_json::from_slice(&event.data)
+                .map_err(|source| CliError::Garbled { source })?;
             if message["id"] == id {
-                let result = message.get("result").cloned();
-                return result.ok_or_else(|| failed(format!("`{method}` answered {message}")));
+                return Ok(message);
             }
         }
     }
+    Err(failed("the session has ended"))
+}
 
-    async fn write(&mut self, message: &Value) -> Result<(), CliError> {
-        let line = format!("{message}\n");
-        let written = self.writer.write_all(line.as_bytes()).await;
-        written.map_err(CliError::io("the session cannot be written to"))
-    }
+fn session_headers(session: Option<&str>) -> Result<Headers, CliError> {
+    let mut headers = vec![
+        ("accept", "application/json, text/event-stream"),
+        ("content-type", "application/json"),
+    ];
+    headers.extend(session.map(|session| ("mcp-session-id", session)));
+    Headers::new(&headers).map_err(|error| failed(error.to_string()))
 }

@@ -84,7 +84,8 @@ fn config(limits: Limits) -> Config {
     let callers =
         Callers { uid: us(), admit_root: true, allow_other_users: false, tokens: Arc::default() };
     let (allowed, budget) = (Allowed::default(), ConnectionBudget::new(16_384));
-    Config { scope: Scope::AllServers, callers, allowed, limits, budget, store: None, version }
+    let (start, store) = (ResponseStart::Late, None);
+    Config { scope: Scope::AllServers, callers, allowed, limits, start, budget, store, version }
 }
 
 /// A client's end of a connection.

@@ -1,0 +1,335 @@
+//! One request of the client, from its arrival to its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::{Instant, timeout};
+
+use super::link::{Failed, HOLD, Link, OpenRequest, OpenSession};
+use super::messages::{
+    ABSENT, LOST_REPEATEDLY, RequestInfo, STOPPED, UNKNOWN_EFFECT, is_harmless, refused,
+};
+use crate::client::{ContentType, Method, Request, Response};
+use crate::frame::{InitializeResult, Kind, Parsed};
+use crate::sse::Parser;
+
+/// How long a request that may have had an effect waits for a daemon.
+const UNDECIDED: Duration = Duration::from_secs(8);
+
+/// How often the response to a request may be lost.
+const MAX_LOSSES: u8 = 3;
+
+/// How long the end of a stream may take after its answer.
+const STREAM_END: Duration = Duration::from_millis(100);
+
+pub(super) struct Exchange {
+    link: Arc<Link>,
+    request: Arc<OpenRequest>,
+    /// None for a request that an earlier bridge sent.
+    message: Option<Parsed>,
+    received: Instant,
+    /// How often the response was lost, and when that happened last.
+    losses: u8,
+    lost_at: Option<Instant>,
+    last_event: Option<String>,
+    /// Whether the server has asked the client something on account of the request.
+    was_asked: bool,
+    /// Whether messages before the answer are discarded.
+    is_hidden: bool,
+    /// The session that the response named.
+    session: Option<String>,
+    stream: Option<Response>,
+    answer: Option<Bytes>,
+}
+
+/// The outcome of `initialize`.
+pub(super) struct Opened {
+    pub(super) answer: Bytes,
+    /// Id and protocol version, if it succeeded.
+    pub(super) session: Option<(String, String)>,
+}
+
+impl Exchange {
+    pub(super) fn new(link: &Arc<Link>, message: Parsed, received: Instant) -> Self {
+        let info = info_of(&message);
+        Self::with(link, link.add(info), Some(message), received)
+    }
+
+    /// A request that an earlier bridge sent, with the last event of its stream.
+    pub(super) fn resumed(link: &Arc<Link>, id: &str, event: String) -> Self {
+        let request = link.add(RequestInfo::new(id, false));
+        let mut exchange = Self::with(link, request, None, Instant::now());
+        exchange.last_event = Some(event);
+        exchange
+    }
+
+    /// An `initialize` of which the client does not know.
+    pub(super) fn hidden(link: &Arc<Link>, message: Parsed) -> Self {
+        let request = OpenRequest::new(info_of(&message));
+        let mut exchange = Self::with(link, request, Some(message), Instant::now());
+        exchange.is_hidden = true;
+        exchange
+    }
+
+    fn with(
+        link: &Arc<Link>,
+        request: Arc<OpenRequest>,
+        message: Option<Parsed>,
+        received: Instant,
+    ) -> Self {
+        Self {
+            link: Arc::clone(link),
+            request,
+            message,
+            received,
+            losses: 0,
+            lost_at: None,
+            last_event: None,
+            was_asked: false,
+            is_hidden: false,
+            session: None,
+            stream: None,
+            answer: None,
+        }
+    }
+
+    /// Sends the request until its response begins. Returns whether the response is a stream that is to be
+    /// [followed](Self::follow).
+    pub(super) async fn begin(&mut self) -> bool {
+        self.send().await;
+        if self.stream.is_none() {
+            self.write_answer().await;
+        }
+        self.stream.is_some()
+    }
+
+    /// Passes on the messages of the response, and then the answer.
+    pub(super) async fn follow(mut self) {
+        while self.answer.is_none() {
+            if self.stream.is_some() && self.read_stream().await {
+                break;
+            }
+            if self.link.is_leaving() {
+                return;
+            }
+            self.lost();
+            self.send().await;
+            if self.stream.is_none() {
+                break;
+            }
+        }
+        self.write_answer().await;
+    }
+
+    /// Sends an `initialize` and waits for its answer. None if it was cancelled.
+    pub(super) async fn open(mut self) -> Option<Opened> {
+        while self.answer.is_none() {
+            self.send().await;
+            if self.stream.is_none() || self.read_stream().await {
+                break;
+            }
+            self.lost();
+        }
+        let answer = self.answer.take()?;
+        let parsed = Parsed::read(answer.clone()).ok();
+        let result = parsed.as_ref().and_then(Parsed::result).and_then(InitializeResult::read);
+        let version = result.map(|result| result.protocol_version.into_owned());
+        Some(Opened { answer, session: self.session.take().zip(version) })
+    }
+
+    /// Sends the request until there is a stream, an answer, or nothing more to expect.
+    async fn send(&mut self) {
+        loop {
+            if self.request.is_cancelled() {
+                return;
+            }
+            if self.losses >= MAX_LOSSES {
+                self.refuse(LOST_REPEATEDLY);
+                return;
+            }
+            let session = self.link.session().filter(|_| !self.is_hidden);
+            let deadline = self.deadline();
+            let failed = match self.attempt(session.as_deref(), deadline).await {
+                Ok(response) if response.status() == 404 && session.is_some() => {
+                    if let Some(session) = session {
+                        self.link.reopen(&session).await;
+                    }
+                    continue;
+                }
+                Ok(response) => {
+                    if self.receive(response).await {
+                        return;
+                    }
+                    Failed::Lost
+                }
+                Err(failed) => failed,
+            };
+            if failed == Failed::Lost {
+                self.lost();
+            }
+            if failed == Failed::Stopped || Instant::now() >= self.deadline() {
+                self.refuse(if failed == Failed::Stopped { STOPPED } else { ABSENT });
+                return;
+            }
+            tokio::select! {
+                () = self.link.pause() => {}
+                () = self.request.cancelled() => {}
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        session: Option<&OpenSession>,
+        deadline: Instant,
+    ) -> Result<Response, Failed> {
+        let mut headers = Vec::new();
+        headers.extend(self.last_event.as_deref().map(|event| ("last-event-id", event)));
+        let Some(message) = &self.message else {
+            let get = Request { method: Method::Get, headers: &headers, body: b"" };
+            return self.link.attempt(session, get, deadline).await;
+        };
+        if self.losses > 0 {
+            headers.push(("mainstay-repeated", if self.was_asked { "asked" } else { "lost" }));
+        }
+        let post = Request { method: Method::Post, headers: &headers, body: message.text() };
+        self.link.attempt(session, post, deadline).await
+    }
+
+    /// Takes a response. False if it broke off.
+    async fn receive(&mut self, mut response: Response) -> bool {
+        self.session = response.header("mcp-session-id").map(str::to_owned);
+        match (response.status(), response.content_type()) {
+            (200, ContentType::EventStream) => self.stream = Some(response),
+            // It was cancelled.
+            (202, _) => {}
+            (405, _) if self.message.is_none() => {}
+            (status, _) => {
+                let Ok(body) = response.bytes(self.link.max_line()).await else { return false };
+                let is_answer = status == 200;
+                self.answer =
+                    if is_answer { Some(body) } else { refused(&self.request.info, body) };
+            }
+        }
+        true
+    }
+
+    /// Passes on the messages of the stream. False if it ended without an answer.
+    async fn read_stream(&mut self) -> bool {
+        let Some(mut response) = self.stream.take() else { return false };
+        let limit = self.link.max_line();
+        let mut parser = match &self.last_event {
+            Some(event) => Parser::resumed(limit, event.clone()),
+            None => Parser::new(limit),
+        };
+        let mut events = Vec::new();
+        while let Ok(Some(bytes)) = response.chunk().await {
+            if parser.feed(&bytes, &mut events).is_err() {
+                self.answer = self.request.info.refusal("the server's message is too long");
+                return true;
+            }
+            for event in events.drain(..).filter(|event| !event.data.is_empty()) {
+                self.last_event.clone_from(&event.id);
+                let message = Parsed::read(event.data.clone()).ok();
+                match message {
+                    Some(message) if self.request.info.is_answered_by(&message) => {
+                        self.answer = Some(event.data);
+                        // The connection is used again if all of the response was read.
+                        let _closed = timeout(STREAM_END, response.finish(limit)).await;
+                        return true;
+                    }
+                    Some(message) if message.kind() == Kind::Request => self.was_asked = true,
+                    Some(_) | None => {}
+                }
+                if !self.is_hidden {
+                    self.link.write(event.data).await;
+                }
+            }
+            self.last_event = parser.last_event_id().map(str::to_owned);
+        }
+        false
+    }
+
+    /// Answers in place of the server.
+    fn refuse(&mut self, why: &str) {
+        let may_have_run = self.losses > 0 && !self.is_harmless();
+        self.answer = self.request.info.refusal(if may_have_run { UNKNOWN_EFFECT } else { why });
+    }
+
+    fn lost(&mut self) {
+        self.losses += 1;
+        self.lost_at = Some(Instant::now());
+    }
+
+    fn is_harmless(&self) -> bool {
+        self.message.as_ref().is_none_or(is_harmless)
+    }
+
+    /// When the request is answered here if there is no daemon.
+    fn deadline(&self) -> Instant {
+        match self.lost_at {
+            Some(lost_at) if !self.is_harmless() => lost_at + UNDECIDED,
+            Some(_) | None => self.received + HOLD,
+        }
+    }
+
+    async fn write_answer(&mut self) {
+        if let Some(answer) = self.answer.take()
+            && self.request.may_answer()
+        {
+            self.link.write(answer).await;
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.link.remove(&self.request);
+    }
+}
+
+/// Passes on the answers to a batch. If they are lost, the effect of its requests is unknown.
+pub(super) async fn follow_batch(
+    link: Arc<Link>,
+    requests: Vec<Arc<OpenRequest>>,
+    mut response: Response,
+) {
+    let limit = link.max_line();
+    if response.content_type() == ContentType::EventStream {
+        let mut parser = Parser::new(limit);
+        let mut events = Vec::new();
+        while let Ok(Some(bytes)) = response.chunk().await {
+            if parser.feed(&bytes, &mut events).is_err() {
+                break;
+            }
+            for event in events.drain(..).filter(|event| !event.data.is_empty()) {
+                if let Ok(message) = Parsed::read(event.data.clone()) {
+                    let mut answered = requests.iter();
+                    answered.find(|it| it.info.is_answered_by(&message)).map(|it| it.may_answer());
+                }
+                link.write(event.data).await;
+            }
+        }
+    } else if let Ok(body) = response.bytes(limit).await {
+        for request in &requests {
+            request.may_answer();
+        }
+        if !body.is_empty() {
+            link.write(body).await;
+        }
+    }
+    for request in &requests {
+        if !link.is_leaving()
+            && request.may_answer()
+            && let Some(answer) = request.info.refusal(UNKNOWN_EFFECT)
+        {
+            link.write(answer).await;
+        }
+        link.remove(request);
+    }
+}
+
+fn info_of(request: &Parsed) -> RequestInfo {
+    RequestInfo::of(request).unwrap_or_else(|| RequestInfo::new("null", false))
+}

@@ -1,0 +1,449 @@
+//! What all messages of a client share: its session, its connections, and the way back to it.
+
+use std::collections::HashMap;
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::BridgeError;
+use super::exchange::{Exchange, Opened, follow_batch};
+use super::messages::{ABSENT, RequestInfo, STOPPED, UNKNOWN_EFFECT};
+use crate::client::{
+    Client, ConnectError, ContentType, Headers, Method, Request, Response, SendError,
+};
+use crate::frame::{Method as Rpc, Parsed};
+use crate::sse::Parser;
+
+/// How long a message waits for a daemon.
+pub(super) const HOLD: Duration = Duration::from_secs(45);
+
+/// Between two attempts.
+const SOON: Duration = Duration::from_millis(100);
+
+/// The same, when the daemon has been away for longer than a restart takes.
+const SELDOM: Duration = Duration::from_secs(2);
+const RESTART: Duration = Duration::from_secs(8);
+
+/// The tasks that read responses.
+pub(super) type Tasks = JoinSet<()>;
+
+pub(super) struct Link {
+    client: Client,
+    /// For requests without a session.
+    headers: Headers,
+    lines: mpsc::Sender<Bytes>,
+    max_line: usize,
+    state: Mutex<State>,
+    /// Held while the session is opened again.
+    reopening: tokio::sync::Mutex<()>,
+    failed: Notify,
+    answered: Notify,
+    is_leaving: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    session: Option<Arc<OpenSession>>,
+    /// The client's `initialize` and `notifications/initialized`, with which the session is opened again.
+    initialize: Option<Parsed>,
+    initialized: Option<Bytes>,
+    requests: HashMap<Box<str>, Arc<OpenRequest>>,
+    error: Option<BridgeError>,
+    away_since: Option<Instant>,
+}
+
+/// The session of the client.
+pub(super) struct OpenSession {
+    id: String,
+    headers: Headers,
+}
+
+/// A request of the client without an answer.
+pub(super) struct OpenRequest {
+    pub(super) info: RequestInfo,
+    is_cancelled: AtomicBool,
+    cancelled: Notify,
+    is_answered: AtomicBool,
+}
+
+/// Why an attempt has no response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// Nothing was sent.
+    NotSent,
+    /// The same, and the user has stopped the daemon.
+    Stopped,
+    /// It may have arrived.
+    Lost,
+}
+
+const COMMON: [(&str, &str); 2] =
+    [("accept", "application/json, text/event-stream"), ("content-type", "application/json")];
+
+impl Link {
+    pub(super) fn new(client: Client, lines: mpsc::Sender<Bytes>, max_line: usize) -> Arc<Self> {
+        Arc::new(Self {
+            client,
+            headers: Headers::new(&COMMON).unwrap_or_default(),
+            lines,
+            max_line,
+            state: Mutex::default(),
+            reopening: tokio::sync::Mutex::default(),
+            failed: Notify::new(),
+            answered: Notify::new(),
+            is_leaving: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn max_line(&self) -> usize {
+        self.max_line
+    }
+
+    /// Writes a message to the client.
+    pub(super) async fn write(&self, message: Bytes) {
+        // Without a writer the bridge ends.
+        self.lines.send(message).await.ok();
+    }
+
+    /// Ends the bridge, and does not return: requests stay open until they are [refused](Self::refuse_open).
+    async fn fail<T>(&self, error: BridgeError) -> T {
+        self.state().error.get_or_insert(error);
+        self.failed.notify_one();
+        pending().await
+    }
+
+    pub(super) async fn failed(&self) -> BridgeError {
+        loop {
+            if let Some(error) = self.state().error.take() {
+                return error;
+            }
+            self.failed.notified().await;
+        }
+    }
+
+    /// Streams that end from now on are not resumed.
+    pub(super) fn set_leaving(&self) {
+        self.is_leaving.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.state().session.is_some()
+    }
+
+    pub(super) fn session(&self) -> Option<Arc<OpenSession>> {
+        self.state().session.clone()
+    }
+
+    /// Registers a request until it is dropped with [`Self::remove`].
+    pub(super) fn add(&self, info: RequestInfo) -> Arc<OpenRequest> {
+        let request = OpenRequest::new(info);
+        self.state().requests.insert(request.info.id().into(), Arc::clone(&request));
+        request
+    }
+
+    pub(super) fn remove(&self, request: &Arc<OpenRequest>) {
+        let mut state = self.state();
+        let id = request.info.id();
+        if state.requests.get(id).is_some_and(|present| Arc::ptr_eq(present, request)) {
+            state.requests.remove(id);
+        }
+        if state.requests.is_empty() {
+            self.answered.notify_waiters();
+        }
+    }
+
+    /// The client does not want the answer to this request any more.
+    pub(super) fn cancel(&self, id: &str) {
+        if let Some(request) = self.state().requests.get(id) {
+            request.is_cancelled.store(true, Ordering::Relaxed);
+            request.cancelled.notify_waiters();
+        }
+    }
+
+    /// Answers all open requests with an error. Other answers to them are discarded.
+    pub(super) async fn refuse_open(&self, why: &str) {
+        let open: Vec<_> = self.state().requests.drain().map(|(_, request)| request).collect();
+        for request in open.iter().filter(|request| request.may_answer()) {
+            if let Some(answer) = request.info.refusal(why) {
+                self.write(answer).await;
+            }
+        }
+    }
+
+    pub(super) async fn all_answered(&self) {
+        loop {
+            let answered = self.answered.notified();
+            if self.state().requests.is_empty() {
+                return;
+            }
+            answered.await;
+        }
+    }
+
+    /// One attempt at a request, which waits for a connection until `deadline`. If there will be none, the bridge
+    /// [fails](Self::fail), and this does not return.
+    pub(super) async fn attempt(
+        &self,
+        session: Option<&OpenSession>,
+        request: Request<'_>,
+        deadline: Instant,
+    ) -> Result<Response, Failed> {
+        let headers = session.map_or(&self.headers, |session| &session.headers);
+        let sent = match timeout_at(deadline, self.client.connect()).await {
+            Ok(Ok(())) => self.client.send_with(&[headers], request).await,
+            Ok(Err(error)) => Err(error),
+            Err(_) => return Err(Failed::NotSent),
+        };
+        let failed = match sent {
+            Ok(response) => {
+                self.state().away_since = None;
+                return Ok(response);
+            }
+            Err(SendError::NoConnection(error @ ConnectError::Final(_))) => {
+                return self.fail(BridgeError::Connect(error)).await;
+            }
+            Err(SendError::NoConnection(ConnectError::Stopped)) => Failed::Stopped,
+            Err(error) if error.sent() => Failed::Lost,
+            Err(_) => Failed::NotSent,
+        };
+        self.state().away_since.get_or_insert_with(Instant::now);
+        Err(failed)
+    }
+
+    /// Waits before the next attempt.
+    pub(super) async fn pause(&self) {
+        let away = self.state().away_since.map_or(Duration::ZERO, |since| since.elapsed());
+        sleep(if away < RESTART { SOON } else { SELDOM }).await;
+    }
+
+    /// Opens the session with the client's `initialize`.
+    pub(super) async fn open(
+        self: &Arc<Self>,
+        initialize: Parsed,
+        received: Instant,
+        tasks: &mut Tasks,
+    ) {
+        let opened = Exchange::new(self, initialize.clone(), received).open().await;
+        let Some(Opened { answer, session }) = opened else { return };
+        if let Some((id, version)) = session {
+            let mut state = self.state();
+            state.session = Some(Arc::new(OpenSession::new(id, Some(&version))));
+            state.initialize = Some(initialize);
+            drop(state);
+            tasks.spawn(listen(Arc::clone(self)));
+        }
+        self.write(answer).await;
+    }
+
+    /// Continues a session that was opened before.
+    pub(super) fn resume(self: &Arc<Self>, session: String, tasks: &mut Tasks) {
+        self.state().session = Some(Arc::new(OpenSession::new(session, None)));
+        tasks.spawn(listen(Arc::clone(self)));
+    }
+
+    /// Opens another session in place of one that has ended. The client notices nothing.
+    pub(super) async fn reopen(self: &Arc<Self>, ended: &OpenSession) {
+        let _reopening = self.reopening.lock().await;
+        if self.session().is_none_or(|session| session.id != ended.id) {
+            return;
+        }
+        let initialize = self.state().initialize.clone();
+        let Some(initialize) = initialize else {
+            return self.fail(BridgeError::SessionLost("the session has ended".to_owned())).await;
+        };
+        let opened = Box::pin(Exchange::hidden(self, initialize).open()).await;
+        let (id, version) = match opened {
+            Some(Opened { session: Some(session), .. }) => session,
+            Some(Opened { answer, .. }) => {
+                return self.fail(BridgeError::SessionLost(error_message(answer))).await;
+            }
+            None => return,
+        };
+        let session = OpenSession::new(id, Some(&version));
+        let initialized = self.state().initialized.clone();
+        if let Some(initialized) = initialized {
+            // If it is lost, the first request stands in for it.
+            let post = Request { method: Method::Post, headers: &[], body: &initialized };
+            drop(self.attempt(Some(&session), post, Instant::now() + SELDOM).await);
+        }
+        self.state().session = Some(Arc::new(session));
+    }
+
+    /// Sends a notification, or an answer to the server. Sending it twice does no harm.
+    pub(super) async fn notify(self: &Arc<Self>, message: Parsed, received: Instant) {
+        if message.method() == Some(&Rpc::Initialized) {
+            self.state().initialized = Some(message.text().clone());
+        }
+        let post = Request { method: Method::Post, headers: &[], body: message.text() };
+        let deadline = received + HOLD;
+        loop {
+            let session = self.session();
+            match self.attempt(session.as_deref(), post, deadline).await {
+                Ok(response) if response.status() == 404 && session.is_some() => {
+                    if let Some(session) = session {
+                        self.reopen(&session).await;
+                    }
+                }
+                Ok(_) | Err(Failed::Stopped) => return,
+                Err(Failed::NotSent | Failed::Lost) if Instant::now() >= deadline => return,
+                Err(Failed::NotSent | Failed::Lost) => self.pause().await,
+            }
+        }
+    }
+
+    /// Sends a batch, or what is not a message. A batch that was lost is not sent again.
+    pub(super) async fn send_batch(
+        self: &Arc<Self>,
+        text: Bytes,
+        requests: Vec<RequestInfo>,
+        received: Instant,
+        tasks: &mut Tasks,
+    ) {
+        let post = Request { method: Method::Post, headers: &[], body: &text };
+        let deadline = received + HOLD;
+        let why = loop {
+            let session = self.session();
+            match self.attempt(session.as_deref(), post, deadline).await {
+                Ok(response) if response.status() == 404 && session.is_some() => {
+                    if let Some(session) = session {
+                        self.reopen(&session).await;
+                    }
+                }
+                Ok(response) => {
+                    let open = requests.into_iter().map(|info| self.add(info)).collect();
+                    tasks.spawn(follow_batch(Arc::clone(self), open, response));
+                    return;
+                }
+                Err(Failed::Lost) => break UNKNOWN_EFFECT,
+                Err(Failed::Stopped) => break STOPPED,
+                Err(Failed::NotSent) if Instant::now() >= deadline => break ABSENT,
+                Err(Failed::NotSent) => self.pause().await,
+            }
+        };
+        for answer in requests.iter().filter_map(|request| request.refusal(why)) {
+            self.write(answer).await;
+        }
+    }
+
+    /// Ends the session.
+    pub(super) async fn close(&self) {
+        let session = self.state().session.take();
+        if let Some(session) = session {
+            let delete = Request { method: Method::Delete, headers: &[], body: b"" };
+            // If it is lost, the session ends when it has not been used for long enough.
+            drop(self.attempt(Some(&session), delete, Instant::now() + SOON).await);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        mainstay_core::lock(&self.state)
+    }
+}
+
+impl OpenSession {
+    fn new(id: String, version: Option<&str>) -> Self {
+        let mut headers = COMMON.to_vec();
+        headers.push(("mcp-session-id", &id));
+        headers.extend(version.map(|version| ("mcp-protocol-version", version)));
+        let headers = Headers::new(&headers).unwrap_or_default();
+        Self { id, headers }
+    }
+}
+
+impl OpenRequest {
+    pub(super) fn new(info: RequestInfo) -> Arc<Self> {
+        Arc::new(Self {
+            info,
+            is_cancelled: AtomicBool::new(false),
+            cancelled: Notify::new(),
+            is_answered: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Relaxed)
+    }
+
+    pub(super) async fn cancelled(&self) {
+        let cancelled = self.cancelled.notified();
+        if !self.is_cancelled() {
+            cancelled.await;
+        }
+    }
+
+    /// Whether it has no answer yet. From now on it counts as answered.
+    pub(super) fn may_answer(&self) -> bool {
+        !self.is_answered.swap(true, Ordering::Relaxed) && !self.is_cancelled()
+    }
+}
+
+/// Receives what belongs to no request.
+async fn listen(link: Arc<Link>) {
+    let mut last_event: Option<String> = None;
+    while !link.is_leaving() {
+        let Some(session) = link.session() else { return };
+        let headers = last_event.as_deref().map(|event| [("last-event-id", event)]);
+        let headers = headers.as_ref().map_or(&[][..], |headers| &headers[..]);
+        let get = Request { method: Method::Get, headers, body: b"" };
+        if let Ok(response) = link.attempt(Some(&session), get, Instant::now() + RESTART).await {
+            last_event = match (response.status(), response.content_type()) {
+                (200, ContentType::EventStream) => {
+                    receive_events(&link, response, last_event.take()).await
+                }
+                (404, _) => {
+                    link.reopen(&session).await;
+                    None
+                }
+                // There is nothing after that event.
+                _ => None,
+            };
+        }
+        link.pause().await;
+    }
+}
+
+/// Passes on events until the stream ends; gives the last one.
+async fn receive_events(
+    link: &Link,
+    mut response: Response,
+    last_event: Option<String>,
+) -> Option<String> {
+    let mut parser = match last_event {
+        Some(event) => Parser::resumed(link.max_line, event),
+        None => Parser::new(link.max_line),
+    };
+    let mut events = Vec::new();
+    while let Ok(Some(bytes)) = response.chunk().await {
+        if parser.feed(&bytes, &mut events).is_err() {
+            break;
+        }
+        for event in events.drain(..).filter(|event| !event.data.is_empty()) {
+            link.write(event.data).await;
+        }
+    }
+    parser.last_event_id().map(str::to_owned)
+}
+
+/// The text of a JSON-RPC error.
+fn error_message(answer: Bytes) -> String {
+    #[derive(serde::Deserialize)]
+    struct Failure {
+        message: String,
+    }
+    let answer = Parsed::read(answer).ok();
+    let failure = answer.as_ref().and_then(Parsed::error).map(serde_json::from_slice);
+    match failure {
+        Some(Ok(Failure { message })) => message,
+        Some(Err(_)) | None => "the answer to `initialize` cannot be read".to_owned(),
+    }
+}

@@ -1,0 +1,131 @@
+//! Connections to a daemon that may be killed, replaced, stopped or away for as long as it likes.
+//!
+//! If there is neither a daemon nor a holder that would restart it, a daemon is started at once. Exceptions: the user has
+//! stopped it, or a service manager gets some time to start it.
+
+use std::time::Duration;
+
+use mainstay_api::{Grace, is_transient};
+use mainstay_core::{ServerName, with_causes};
+use mainstay_proxy::client::{ConnectError, Connecting, Connector};
+use tokio::net::UnixStream;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
+
+use crate::error::CliError;
+use crate::remote::Remote;
+use crate::ui::Ui;
+
+/// How often a daemon that fails is tried.
+const SELDOM: Duration = Duration::from_secs(2);
+
+/// How long after a failed start the daemon is started again.
+const START_AGAIN: Duration = Duration::from_secs(10);
+
+/// The daemon, for the client of one server.
+pub(crate) struct Daemon {
+    name: ServerName,
+    remote: Remote,
+    /// The connection that [`Self::reach`] made.
+    first: std::sync::Mutex<Option<UnixStream>>,
+    /// Locked while a connection is made.
+    absence: Mutex<Absence>,
+}
+
+/// What is known while there is no daemon.
+#[derive(Default)]
+struct Absence {
+    since: Option<Instant>,
+    /// Until then no daemon is started.
+    start_after: Option<Instant>,
+    /// Why the last one could not be started.
+    not_started: Option<String>,
+    is_reported: bool,
+}
+
+impl Daemon {
+    pub(crate) fn new(name: ServerName, remote: Remote) -> Self {
+        Self { name, remote, first: std::sync::Mutex::default(), absence: Mutex::default() }
+    }
+
+    pub(super) fn name(&self) -> &ServerName {
+        &self.name
+    }
+
+    /// Waits for the daemon, which is started if need be. Fails if the server does not exist, so that a client is told
+    /// before its first message.
+    pub(super) async fn reach(&self) -> Result<(), CliError> {
+        let grace = Grace::default();
+        let deadline = Instant::now() + grace.total;
+        let mut is_reported = false;
+        loop {
+            match self.remote.http(&self.name).await {
+                Ok(stream) => {
+                    *mainstay_core::lock(&self.first) = Some(stream);
+                    return Ok(());
+                }
+                // It is being replaced.
+                Err(
+                    CliError::Cut { .. }
+                    | CliError::Unsent { .. }
+                    | CliError::OutdatedDaemon { .. },
+                ) if Instant::now() < deadline => sleep(grace.every).await,
+                Err(error @ CliError::Failing { .. }) => {
+                    if !std::mem::replace(&mut is_reported, true) {
+                        report(&with_causes(&error));
+                    }
+                    sleep(SELDOM).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<UnixStream, ConnectError> {
+        if let Some(stream) = mainstay_core::lock(&self.first).take() {
+            return Ok(stream);
+        }
+        let mut absence = self.absence.lock().await;
+        let now = Instant::now();
+        let since = *absence.since.get_or_insert(now);
+        let mut connected = self.remote.http_again(&self.name).await;
+        if is_absent(&connected) && absence.start_after.is_none_or(|after| after <= now) {
+            connected = self.remote.http_after_death(&self.name, since.elapsed()).await;
+            if let Err(error @ CliError::NotStarted { .. }) = &connected {
+                absence.start_after = Some(Instant::now() + START_AGAIN);
+                absence.not_started = Some(with_causes(error));
+            }
+        }
+        let error = match connected {
+            Ok(stream) => {
+                *absence = Absence::default();
+                return Ok(stream);
+            }
+            Err(error) if error.may_pass() => error,
+            Err(error) => return Err(ConnectError::Final(error.into())),
+        };
+        if since.elapsed() >= Grace::default().total && !absence.is_reported {
+            absence.is_reported = true;
+            report(&absence.not_started.take().unwrap_or_else(|| with_causes(&error)));
+        }
+        match error {
+            CliError::Stopped => Err(ConnectError::Stopped),
+            _ => Err(ConnectError::Absent),
+        }
+    }
+}
+
+impl Connector for Daemon {
+    fn connect(&self) -> Connecting<'_> {
+        Box::pin(self.connect())
+    }
+}
+
+fn report(why: &str) {
+    Ui::new().say(format!("{why}; waiting for it"));
+}
+
+/// Whether nobody listens at the socket, so that no holder will restart the daemon.
+fn is_absent(connected: &Result<UnixStream, CliError>) -> bool {
+    matches!(connected, Err(CliError::Unreachable { source, .. }) if is_transient(source.kind()))
+}
