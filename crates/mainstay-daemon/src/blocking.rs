@@ -67,8 +67,8 @@ mod tests {
     #[tokio::test]
     async fn one_kind_does_not_wait_for_another() {
         let (stalled, well) = (BlockingPool::new(1), BlockingPool::new(1));
-        let (release, held) = mpsc::channel::<()>();
-        stalled.spawn(move || held.recv().unwrap_or(()));
+        let (release, holder) = mpsc::channel::<()>();
+        stalled.spawn(move || holder.recv().unwrap_or(()));
         assert!(!stalled.finish(Duration::from_millis(20)).await);
         assert_eq!(well.run(|| 7).await, 7);
         drop(release);

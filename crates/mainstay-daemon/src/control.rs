@@ -22,7 +22,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::capacity::{Capacity, RequestKind};
-use crate::relay;
+use crate::handover::relay;
 use crate::service::Service;
 
 mod line_client;
@@ -110,12 +110,12 @@ async fn serve_http(
     reader: BufReader<OwnedReadHalf>,
     mut peer: Peer,
 ) -> io::Result<()> {
-    if service.held.is_giving_way() {
+    if service.holder.is_giving_way() {
         // The client asks the next daemon.
         return Ok(());
     }
     if let Err(error) = service.registry.get(name) {
-        return peer.fail(error.into()).await;
+        return peer.fail(error).await;
     }
     let Ok(room) = service.http.reserve().await else { return Ok(()) };
     peer.answer(Ok(())).await?;

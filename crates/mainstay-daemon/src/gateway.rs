@@ -13,9 +13,9 @@ use tokio::sync::watch;
 
 use crate::clock;
 use crate::flood::Flood;
-use crate::journal::Journal;
 use crate::registry::{Registry, WeakRegistry};
-use crate::sessions::Kept;
+use crate::state::event_log::EventLog;
+use crate::state::session_store::Kept;
 
 /// All hubs, and what they are made with.
 #[derive(Clone)]
@@ -29,7 +29,7 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     pub(crate) fn new(
-        journal: Journal,
+        event_log: EventLog,
         keeper: Arc<dyn Keeper>,
         kept: Kept,
         ids: SessionIds,
@@ -38,7 +38,7 @@ impl Gateway {
         let ports = Ports {
             keeper,
             witness: Arc::new(Events {
-                journal,
+                event_log,
                 registry: Arc::clone(&isolated),
                 flood: Flood::default(),
             }),
@@ -142,7 +142,7 @@ pub(crate) fn settings(spec: &ServerSpec) -> Settings {
 /// Writes to the event log what was decided for requests, and tells who could not be reached or is
 /// wanted although it is down.
 struct Events {
-    journal: Journal,
+    event_log: EventLog,
     registry: Arc<Isolated>,
     flood: Flood,
 }
@@ -161,7 +161,7 @@ impl Witness for Events {
             0 => detail,
             unsaid => format!("{detail} ({unsaid} more like it were not recorded)"),
         };
-        self.journal.record(EventRecord {
+        self.event_log.record(EventRecord {
             at: clock::wall(),
             server: server.parse().ok(),
             run,

@@ -5,36 +5,27 @@
 //! daemon that knows everything. Order at the end: stop accepting and give up the socket, then drain;
 //! or, for a daemon that takes our place, stop accepting, let go of everything, and say so.
 
-mod aside;
+mod background;
 mod blocking;
-mod calls;
 mod capacity;
-mod clients;
 mod clock;
 mod control;
 mod driver;
 mod engines;
+mod entries;
 mod flood;
 mod gateway;
-mod ground;
-mod held;
-mod journal;
-mod legacy;
+mod handover;
+mod holder_client;
 mod listen;
 mod log;
 mod random;
 mod registry;
-mod rehearse;
-mod relay;
+mod run_session;
 mod service;
-mod session;
-mod session_key;
-mod sessions;
 mod snapshot;
-mod store;
-mod succession;
-mod upkeep;
-mod wake;
+mod startup;
+mod state;
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -54,19 +45,19 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use journal::Journal;
+use background::{keep_entries, keep_watch, pass_on_news, sweep, trim_heap};
+use handover::{Ending, make_room, relay, until_told};
 use service::Service;
-use sessions::Sessions;
-use store::Store;
-use succession::{Ending, make_room, until_told};
-use upkeep::{keep_entries, keep_watch, pass_on_news, sweep, trim_heap};
-use wake::{Awake, wake};
+use startup::{Running, dirs, start};
+use state::event_log::EventLog;
+use state::session_store::SessionStore;
+use state::store::{self, Store};
 
-pub use ground::{RunError, prepare, record};
-pub use held::{Held, Orders, TAKE_OVER};
+pub use holder_client::{HolderClient, HolderEvents, TAKE_OVER};
 pub use mainstay_engine::discover;
-pub use rehearse::{RehearseError, rehearse};
-pub use store::{Restored, StoreError, restore};
+pub use startup::dirs::{RunError, prepare, record};
+pub use startup::preflight::{PreflightError, preflight};
+pub use state::store::{Restored, StoreError, restore};
 
 /// The store of intent, in the state directory.
 const STATE: &str = "state.db";
@@ -145,7 +136,11 @@ pub fn inspect(instance: &Instance) -> Result<(), RunError> {
 }
 
 /// Runs a daemon until it is told to end, or to give way to another one.
-pub fn run(config: Config, held: Held, orders: Orders) -> Result<(), RunError> {
+pub fn run(
+    config: Config,
+    holder: HolderClient,
+    holder_events: HolderEvents,
+) -> Result<(), RunError> {
     let log = log::set_up(&config).map_err(RunError::Log)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -154,47 +149,51 @@ pub fn run(config: Config, held: Held, orders: Orders) -> Result<(), RunError> {
         .event_interval(EVENT_INTERVAL)
         .build()
         .map_err(RunError::Runtime)?;
-    let ended = runtime.block_on(live(config, held, orders));
+    let ended = runtime.block_on(live(config, holder, holder_events));
     runtime.shutdown_timeout(DRAIN);
     log.flush();
     ended
 }
 
-async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunError> {
-    if held.circumstances().standby && !await_turn(&config, &held, &mut orders).await? {
+async fn live(
+    config: Config,
+    holder: HolderClient,
+    mut holder_events: HolderEvents,
+) -> Result<(), RunError> {
+    if holder.circumstances().standby && !await_turn(&config, &holder, &mut holder_events).await? {
         return Ok(());
     }
-    tell_of_the_last(&held);
+    tell_of_the_last(&holder);
     let (exe, run_dir) = (config.exe.clone(), config.instance.run_dir.clone());
-    let (tell, mut wishes) = mpsc::channel(1);
-    let Awake { service, engines, news, sessions, sessions_lost, front, commands } =
-        wake(config, held.clone(), tell).await?;
+    let (tell, mut lifecycle_requests) = mpsc::channel(1);
+    let Running { service, engines, news, sessions, sessions_lost, front, commands } =
+        start(config, holder.clone(), tell).await?;
     let _frozen = Frozen(&service.gateway.hubs);
     let (registry, store) = (service.registry.clone(), service.context.store.clone());
     let mut messengers = JoinSet::new();
     for news in news {
         messengers.spawn(pass_on_news(engines.clone(), news, registry.clone()));
     }
-    if let Err(error) = held.ready().await {
+    if let Err(error) = holder.ready().await {
         // Its end is the first order that comes, and another one is started then.
         tracing::warn!(%error, "the holder does not hear that this daemon serves");
     }
     let hubs = Arc::clone(&service.gateway.hubs);
     messengers.spawn(async move { relay::give_up_unclaimed(hubs.relays()).await });
     tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), "daemon ready");
-    held.kill_outdated_holder().await;
+    holder.kill_outdated_holder().await;
     store.secure_later();
     let mut clients = JoinSet::new();
     let how = tokio::select! {
-        how = until_told(&mut wishes, &mut orders, &held, &service.gateway.hubs, &store, &exe) => {
+        how = until_told(&mut lifecycle_requests, &mut holder_events, &holder, &service.gateway.hubs, &store, &exe) => {
             how
         }
-        never = accept(commands, &held, &service, &sessions, &mut clients) => match never {},
+        never = accept(commands, &holder, &service, &sessions, &mut clients) => match never {},
         never = keep_watch(&engines, &registry) => match never {},
         never = sweep(&service.gateway) => match never {},
         never = trim_heap() => match never {},
         never = keep_entries(&registry, service.listen.clone(), sessions_lost) => match never {},
-        never = held.pulse() => match never {},
+        never = holder.pulse() => match never {},
     };
     if how == Ending::Replaced {
         // Exit as after a kill: the later daemon has taken over and must not be disturbed.
@@ -206,17 +205,17 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
         Ending::Replaced => {}
         Ending::EndServers => {
             let drained = front.close();
-            held.ending().await;
+            holder.ending().await;
             // Those of lines and of commands, which the listener does not know.
             let answered = timeout(LAST_ANSWERS, service.gateway.hubs.answered());
             let (_late, ()) = tokio::join!(answered, drained);
         }
         Ending::KeepServers | Ending::GiveWay => {
             let stays = how == Ending::GiveWay;
-            held.give_way(if stays { Drain::HandOver } else { Drain::Leave });
+            holder.give_way(if stays { Drain::HandOver } else { Drain::Leave });
             let ending = async {
                 if how == Ending::KeepServers {
-                    held.ending().await;
+                    holder.ending().await;
                 }
             };
             // The door is closed at once, whatever the holder takes.
@@ -230,7 +229,7 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
         registry.retire().await;
     }
     messengers.abort_all();
-    drop(wishes);
+    drop(lifecycle_requests);
     if how == Ending::GiveWay {
         service.limits.all_left().await;
         // Commands wait for the next daemon as long as they may.
@@ -246,23 +245,23 @@ async fn live(config: Config, held: Held, mut orders: Orders) -> Result<(), RunE
             "the disk does not answer; sessions with servers may have to be opened again"
         );
     }
-    close_files(service.context.journal.clone(), sessions).await;
+    close_files(service.context.event_log.clone(), sessions).await;
     if how == Ending::GiveWay {
         registry.abandon();
         engines.abandon();
         // The next daemon has to know of it before it begins.
         let _mark = relay::Mark::set(&run_dir, !to_finish.is_empty());
-        make_room(&held, &exe).await?;
-        held.let_go_of_all();
+        make_room(&holder, &exe).await?;
+        holder.let_go_of_all();
         finish_calls(&service.instance, to_finish).await;
     }
     Ok(())
 }
 
 /// Writes the last events and uses of sessions to disk, unless that takes too long.
-async fn close_files(journal: Journal, sessions: Sessions) {
+async fn close_files(event_log: EventLog, sessions: SessionStore) {
     let closed = tokio::task::spawn_blocking(move || {
-        journal.close();
+        event_log.close();
         sessions.close();
     });
     if timeout(DRAIN, closed).await.is_err() {
@@ -294,18 +293,22 @@ impl Drop for Frozen<'_> {
 
 /// Prepares to take the place of the daemon that serves, and waits until it has given way. False if
 /// it goes on instead.
-async fn await_turn(config: &Config, held: &Held, orders: &mut Orders) -> Result<bool, RunError> {
+async fn await_turn(
+    config: &Config,
+    holder: &HolderClient,
+    holder_events: &mut HolderEvents,
+) -> Result<bool, RunError> {
     inspect(&config.instance)?;
-    ground::check_room(&config.instance)?;
+    dirs::check_room(&config.instance)?;
     let state = config.instance.state_dir.join(STATE);
     let addr = match config.listen.first {
         Some(addr) => addr,
         None => Store::port_in(&state)?.map_or(Listen::DEFAULT, listen::own_addr),
     };
-    held.check(addr).map_err(|source| RunError::Listen { addr, source })?;
-    held.prepared().map_err(RunError::Holder)?;
+    holder.check(addr).map_err(|source| RunError::Listen { addr, source })?;
+    holder.prepared().map_err(RunError::Holder)?;
     loop {
-        match orders.next().await {
+        match holder_events.next().await {
             Order::Go => return Ok(true),
             // The daemon that serves looks after that, and there is nobody to ask for our turn.
             Order::HolderGone | Order::Disconnected => return Ok(false),
@@ -315,8 +318,8 @@ async fn await_turn(config: &Config, held: &Held, orders: &mut Orders) -> Result
 }
 
 /// Tells in the log why there is a new daemon at all.
-fn tell_of_the_last(held: &Held) {
-    let told = held.circumstances();
+fn tell_of_the_last(holder: &HolderClient) {
+    let told = holder.circumstances();
     if let Some(why) = &told.replacement_failed {
         tracing::error!(why, "another daemon was to take over, and could not");
     }
@@ -328,16 +331,16 @@ fn tell_of_the_last(held: &Held) {
 /// Accepts clients until it is dropped. A control socket that was removed is bound again.
 async fn accept(
     mut listener: UnixListener,
-    held: &Held,
+    holder: &HolderClient,
     service: &Arc<Service>,
-    sessions: &Sessions,
+    sessions: &SessionStore,
     clients: &mut JoinSet<()>,
 ) -> Infallible {
     let mut pending = control::PendingConnections::default();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            rebound = rebound(held, &service.instance) => {
+            rebound = rebound(holder, &service.instance) => {
                 listener = rebound;
                 sessions.restore_journal();
                 continue;
@@ -360,7 +363,7 @@ async fn accept(
 }
 
 /// Waits until the control socket or the run directory was removed, makes it again and returns the new socket.
-async fn rebound(held: &Held, instance: &Instance) -> UnixListener {
+async fn rebound(holder: &HolderClient, instance: &Instance) -> UnixListener {
     loop {
         tokio::time::sleep(SOCKET_CHECK).await;
         // A disk that does not respond says nothing about the socket.
@@ -372,7 +375,7 @@ async fn rebound(held: &Held, instance: &Instance) -> UnixListener {
             tracing::error!(%error, "the run directory cannot be made again");
             continue;
         }
-        match held.listen_for_commands(&instance.run_dir).await {
+        match holder.listen_for_commands(&instance.run_dir).await {
             Ok(listener) => return listener,
             Err(error) => tracing::error!(%error, "the control socket cannot be bound again"),
         }

@@ -23,8 +23,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::driver::Context;
-use crate::held::Held;
-use crate::store::{Store, StoreError, StoredToken};
+use crate::holder_client::HolderClient;
+use crate::state::store::{Store, StoreError, StoredToken};
 
 /// The ports to choose from if another user has the default port.
 const OTHER_PORTS: std::ops::Range<u16> = 7434..7534;
@@ -39,7 +39,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(crate) enum Sockets {
     /// From the holder, with whom they stay when this daemon dies.
-    Held(Held),
+    HolderClient(HolderClient),
     /// From the system.
     #[cfg(test)]
     Own,
@@ -48,7 +48,7 @@ pub(crate) enum Sockets {
 impl Sockets {
     async fn listen(&self, addr: SocketAddr) -> io::Result<TcpListener> {
         match self {
-            Self::Held(held) => held.listen(addr).await,
+            Self::HolderClient(holder) => holder.listen(addr).await,
             #[cfg(test)]
             Self::Own => TcpListener::bind(addr).await,
         }
@@ -56,7 +56,7 @@ impl Sockets {
 
     fn connections(&self, addr: SocketAddr) -> Vec<PassedOn> {
         match self {
-            Self::Held(held) => held.connections(addr),
+            Self::HolderClient(holder) => holder.connections(addr),
             #[cfg(test)]
             Self::Own => Vec::new(),
         }
@@ -65,7 +65,7 @@ impl Sockets {
     /// The connection budget that all listeners share.
     fn connection_budget(&self) -> Arc<ConnectionBudget> {
         match self {
-            Self::Held(held) => held.connection_budget(),
+            Self::HolderClient(holder) => holder.connection_budget(),
             #[cfg(test)]
             Self::Own => ConnectionBudget::new(1024),
         }
@@ -73,7 +73,7 @@ impl Sockets {
 
     fn store(&self, addr: SocketAddr) -> Option<Arc<dyn http::ConnectionStore>> {
         match self {
-            Self::Held(held) => held.store(addr),
+            Self::HolderClient(holder) => holder.store(addr),
             #[cfg(test)]
             Self::Own => None,
         }
@@ -81,7 +81,7 @@ impl Sockets {
 
     fn pass_on(&self, addr: SocketAddr, connections: &[PassedOn]) {
         match self {
-            Self::Held(held) => held.pass_on(addr, connections),
+            Self::HolderClient(holder) => holder.pass_on(addr, connections),
             #[cfg(test)]
             Self::Own => {}
         }
@@ -89,7 +89,7 @@ impl Sockets {
 
     fn private_connections(&self) -> Vec<PassedOn> {
         match self {
-            Self::Held(held) => held.private_connections(),
+            Self::HolderClient(holder) => holder.private_connections(),
             #[cfg(test)]
             Self::Own => Vec::new(),
         }
@@ -97,7 +97,7 @@ impl Sockets {
 
     fn pass_on_private(&self, connections: &[PassedOn]) {
         match self {
-            Self::Held(held) => held.pass_on_private(connections),
+            Self::HolderClient(holder) => holder.pass_on_private(connections),
             #[cfg(test)]
             Self::Own => {}
         }
@@ -106,7 +106,7 @@ impl Sockets {
     /// Resolves when another daemon goes on with them.
     async fn giving_way(&self) -> Drain {
         match self {
-            Self::Held(held) => held.giving_way().await,
+            Self::HolderClient(holder) => holder.giving_way().await,
             #[cfg(test)]
             Self::Own => std::future::pending().await,
         }
@@ -114,7 +114,7 @@ impl Sockets {
 
     async fn release(&self, addr: SocketAddr) {
         match self {
-            Self::Held(held) => held.release(addr).await,
+            Self::HolderClient(holder) => holder.release(addr).await,
             #[cfg(test)]
             Self::Own => {}
         }
@@ -126,7 +126,7 @@ impl Sockets {
 pub(crate) struct Access {
     pub(crate) callers: Callers,
     pub(crate) allowed: Allowed,
-    /// Held while tokens are stored and applied, so that no older list replaces a newer one.
+    /// Locked while tokens are stored and applied, so that no older list replaces a newer one.
     pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -309,7 +309,7 @@ impl Listener {
         finished(self.task)
     }
 
-    /// Waits for the end of a listener that [gives way](Held::give_way).
+    /// Waits for the end of a listener that [gives way](HolderClient::give_way).
     pub(crate) async fn given_way(self) {
         finished(self.task).await;
     }

@@ -25,10 +25,10 @@ use crate::clock;
 use crate::driver::{Audience, Context, Driver, Ending, Handle, Message};
 use crate::engines::Home;
 use crate::gateway::{self, Gateway};
-use crate::legacy::Legacy;
 use crate::listen;
 use crate::snapshot::{self, Snapshot};
-use crate::store::{StoreError, Stored};
+use crate::startup::inherited::Inherited;
+use crate::state::store::{StoreError, Stored};
 
 /// Beyond a server's own stop timeout, how long a stop may take until we say so and go on.
 const STOP_SLACK: Duration = Duration::from_secs(10);
@@ -51,8 +51,8 @@ struct Shared {
     /// The last runs of servers that were forgotten, so that no run number is used twice.
     forgotten: Mutex<HashMap<ServerName, RunId>>,
     /// What an earlier daemon left of runs that belong to single sessions, until those are taken up.
-    orphans: Mutex<HashMap<ServerName, Legacy>>,
-    /// Held while intent is changed.
+    orphans: Mutex<HashMap<ServerName, Inherited>>,
+    /// Locked while intent is changed.
     changing: tokio::sync::Mutex<Ended>,
 }
 
@@ -103,21 +103,22 @@ impl Registry {
     }
 
     /// Starts to drive a server.
-    pub(crate) fn adopt(&self, stored: Stored, legacy: &Legacy) {
+    pub(crate) fn adopt(&self, stored: Stored, inherited: &Inherited) {
         let name = stored.spec.name.clone();
         let audience = Audience::Everybody(self.shared.gateway.hub(&stored.spec));
-        let (driver, handle) = Driver::new(self.shared.context.clone(), audience, stored, legacy);
+        let (driver, handle) =
+            Driver::new(self.shared.context.clone(), audience, stored, inherited);
         self.servers().insert(name.clone(), handle);
         self.drive(name, driver);
     }
 
     /// Keeps what an earlier daemon left of runs that may belong to single sessions, for those to find.
-    pub(crate) fn keep_orphans(&self, orphans: HashMap<ServerName, Legacy>) {
+    pub(crate) fn keep_orphans(&self, orphans: HashMap<ServerName, Inherited>) {
         *self.orphans() = orphans;
     }
 
     /// What no session has claimed.
-    pub(crate) fn take_orphans(&self) -> HashMap<ServerName, Legacy> {
+    pub(crate) fn take_orphans(&self) -> HashMap<ServerName, Inherited> {
         std::mem::take(&mut *self.orphans())
     }
 
@@ -202,7 +203,7 @@ impl Registry {
                 timeout(change::ACKNOWLEDGE, handle.view.clone().wait_for(is_done)).await.ok();
             } else {
                 let last = self.forgotten().remove(&name).unwrap_or_default();
-                self.adopt(server, &Legacy { last, ..Legacy::default() });
+                self.adopt(server, &Inherited { last, ..Inherited::default() });
             }
             names.push((name, true));
         }
@@ -381,7 +382,7 @@ impl Registry {
         mainstay_core::lock(&self.shared.servers)
     }
 
-    fn orphans(&self) -> MutexGuard<'_, HashMap<ServerName, Legacy>> {
+    fn orphans(&self) -> MutexGuard<'_, HashMap<ServerName, Inherited>> {
         mainstay_core::lock(&self.shared.orphans)
     }
 

@@ -27,12 +27,12 @@ use self::absent::just_removed;
 use crate::control::{CommandLimits, Peer};
 use crate::driver::{Context, Handle, Message};
 use crate::gateway::{self, Gateway};
-use crate::held::Held;
-use crate::journal::Part;
+use crate::handover::{LifecycleRequest, ReplaceRequest};
+use crate::holder_client::HolderClient;
 use crate::listen::ListenerState;
 use crate::registry::Registry;
 use crate::snapshot::{self, Snapshot};
-use crate::succession::{Succession, Wish};
+use crate::state::event_log::Part;
 
 /// How many events `why` looks at, and how many of the server's life, of requests and of clients' files
 /// it shows. What is done to all clients at once is shown as a whole, so those are more.
@@ -64,8 +64,8 @@ pub(crate) struct Service {
     pub(crate) limits: CommandLimits,
     /// Takes the connections of `mainstay connect`.
     pub(crate) http: mpsc::Sender<UnixStream>,
-    pub(crate) held: Held,
-    pub(crate) wishes: mpsc::Sender<Wish>,
+    pub(crate) holder: HolderClient,
+    pub(crate) lifecycle_requests: mpsc::Sender<LifecycleRequest>,
 }
 
 impl Service {
@@ -139,7 +139,7 @@ impl Service {
             Request::RemoveToken { name } => peer.answer(self.remove_token(name).await).await,
             Request::Reload { exe, fallback } => {
                 let tell = async |answer| peer.answer(answer).await;
-                Succession::ask(&self.wishes, exe, fallback, tell).await
+                ReplaceRequest::ask(&self.lifecycle_requests, exe, fallback, tell).await
             }
             Request::Http { .. } | Request::Connect { .. } | Request::Relay { .. } => {
                 unreachable!("the control socket serves them itself")
@@ -147,9 +147,9 @@ impl Service {
             Request::Daemon => peer.answer(Ok(self.about())).await,
             Request::Shutdown { keep_servers } => {
                 // If the channel is closed, the daemon is ending already.
-                self.wishes.send(Wish::End { keep_servers }).await.ok();
+                self.lifecycle_requests.send(LifecycleRequest::End { keep_servers }).await.ok();
                 // The connection closes when the daemon has ended, which is the answer's end.
-                self.wishes.closed().await;
+                self.lifecycle_requests.closed().await;
                 peer.answer(Ok(())).await
             }
         }
@@ -184,7 +184,7 @@ impl Service {
     async fn why(&self, name: ServerName) -> Result<WhyReport, ApiError> {
         let shown = self.find(&name).await?.view.borrow().clone();
         let stderr = self.last_words(&name, &shown).await;
-        let events = self.context.journal.read(Some(name.clone()), Part::Last(WHY_READ)).await;
+        let events = self.context.event_log.read(Some(name.clone()), Part::Last(WHY_READ)).await;
         let begun = events.iter().rfind(|(_, event)| event.event == "starting");
         let stdout = match begun {
             Some((_, event)) => self.stray_lines(&name, &shown, event.at).await,
@@ -363,8 +363,8 @@ impl Service {
             log: self.instance.daemon_log(),
             instance: self.instance_id.clone(),
             number: self.context.daemon,
-            holder: Some(self.held.holder()),
-            replacement_failed: self.held.circumstances().replacement_failed.clone(),
+            holder: Some(self.holder.holder()),
+            replacement_failed: self.holder.circumstances().replacement_failed.clone(),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::Driver;
 use crate::clock;
 use crate::engines::Home;
 use crate::random;
-use crate::session::{Obstacle, SessionError};
+use crate::run_session::{Obstacle, SessionError};
 use crate::snapshot::Away;
 
 /// The delay before the second attempt.

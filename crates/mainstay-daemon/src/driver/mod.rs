@@ -27,16 +27,16 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-use crate::clients::{Clients, Entries};
 use crate::clock;
 use crate::engines::{Engines, Home};
-use crate::journal::{Clocks, Journal};
-use crate::legacy::Legacy;
+use crate::entries::{Clients, Entries};
 use crate::listen::{Access, Listener, Sockets};
 use crate::random;
-use crate::session::Memory;
+use crate::run_session::Memory;
 use crate::snapshot::{Session, Snapshot, Times};
-use crate::store::{Store, Stored};
+use crate::startup::inherited::Inherited;
+use crate::state::event_log::{Clocks, EventLog};
+use crate::state::store::{Store, Stored};
 use away::Reach;
 pub(crate) use outlook::Audience;
 use work::Done;
@@ -52,7 +52,7 @@ const LEAVING: Duration = Duration::from_secs(8);
 pub(crate) struct Context {
     pub(crate) engines: Engines,
     pub(crate) store: Store,
-    pub(crate) journal: Journal,
+    pub(crate) event_log: EventLog,
     pub(crate) memory: Memory,
     pub(crate) hubs: Arc<Hubs>,
     pub(crate) clients: Clients,
@@ -183,24 +183,24 @@ impl Driver {
         context: Context,
         audience: Audience,
         stored: Stored,
-        legacy: &Legacy,
+        inherited: &Inherited,
     ) -> (Self, Handle) {
-        let survivor = legacy.survivor.as_ref();
+        let adopted = inherited.adopted.as_ref();
         let name = &stored.spec.name;
-        let key = survivor.map(|found| RunKey::new(name.clone(), found.run));
+        let key = adopted.map(|found| RunKey::new(name.clone(), found.run));
         let known = key.as_ref().and_then(|key| context.memory.recall(key));
         let ready_at = known.as_ref().map(|known| known.ready_at);
-        let found = survivor.map(|found| Found {
+        let found = adopted.map(|found| Found {
             run: found.run,
             age: found.age,
             ready_for: ready_at.map(clock::since),
         });
         let policy = stored.spec.restart.clone();
         let (clocks, seed) = (Clocks::read(), random::seed());
-        let (past, unseen_end) = legacy.past(stored.created_at, clocks, &context.boot);
+        let (past, unseen_end) = inherited.past(stored.created_at, clocks, &context.boot);
         let unit = Unit::resume(clocks.now, policy, seed, stored.wanted, found, past);
         let noted = (stored.created_at, unit.past());
-        let known_alive = survivor.filter(|found| !found.unknown);
+        let known_alive = adopted.filter(|found| !found.unknown);
         let times = Times {
             started_at: known_alive.map(|found| clock::wall_before(found.age)),
             ready_at,
@@ -230,12 +230,12 @@ impl Driver {
             stored,
             unit,
             times,
-            about: survivor.map(|found| found.run),
+            about: adopted.map(|found| found.run),
             home,
             moving: None,
             reach: Reach::default(),
-            pid: survivor.and_then(|found| found.pid),
-            container: survivor.and_then(|found| found.container.clone()),
+            pid: adopted.and_then(|found| found.pid),
+            container: adopted.and_then(|found| found.container.clone()),
             exited: None,
             session: None,
             noted,
@@ -244,7 +244,7 @@ impl Driver {
             last_words: None,
             retiring: false,
             session_run_end: None,
-            unknown: survivor.is_some_and(|found| found.unknown),
+            unknown: adopted.is_some_and(|found| found.unknown),
             starting: None,
             early: VecDeque::new(),
             newcomer: None,
@@ -463,7 +463,7 @@ impl Driver {
                 "the server cannot be deleted; it will be when the daemon starts next");
         }
         self.context.access.callers.tokens.forget_server(name.as_str());
-        self.context.journal.note(&name, None);
+        self.context.event_log.note(&name, None);
     }
 
     fn publish(&mut self) {

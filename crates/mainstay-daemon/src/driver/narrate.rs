@@ -8,7 +8,7 @@ use mainstay_engine::RunKey;
 use super::{Driver, SessionRunEnd};
 use crate::clock;
 use crate::engines::Home;
-use crate::journal::{Clocks, Progress};
+use crate::state::event_log::{Clocks, Progress};
 
 impl Driver {
     /// Writes a note to the event log and to the daemon's own.
@@ -135,7 +135,7 @@ impl Driver {
             return;
         }
         let progress = Progress::of(now.0, &now.1, Clocks::read(), &self.context.boot);
-        self.context.journal.note(self.name(), Some(progress));
+        self.context.event_log.note(self.name(), Some(progress));
         self.noted = now;
     }
 
@@ -192,7 +192,7 @@ impl Driver {
             Some(session) => format!("{detail} (for session {})", &session[..session.len().min(8)]),
             None => detail,
         };
-        self.context.journal.record(EventRecord {
+        self.context.event_log.record(EventRecord {
             at,
             server: self.audience.server(),
             run,

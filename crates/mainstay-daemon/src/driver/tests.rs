@@ -17,10 +17,10 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::gateway::Gateway;
-use crate::journal::{self, Part};
-use crate::legacy::Survivor;
 use crate::listen::{Access, Sockets};
-use crate::sessions::Sessions;
+use crate::startup::inherited::AdoptedRun;
+use crate::state::event_log::{self, Part};
+use crate::state::session_store::SessionStore;
 
 /// Longer than anything here takes in the test's time.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -32,25 +32,25 @@ struct World {
     driver: JoinHandle<Ending>,
     news: JoinHandle<()>,
     store: Store,
-    journal: Journal,
+    event_log: EventLog,
     hub: Arc<Hub>,
     dir: TempDir,
 }
 
 impl World {
     fn new(policy: RestartPolicy) -> Self {
-        Self::after(FakeEngine::default(), policy, &Legacy::default())
+        Self::after(FakeEngine::default(), policy, &Inherited::default())
     }
 
-    fn after(engine: FakeEngine, policy: RestartPolicy, legacy: &Legacy) -> Self {
-        Self::with(engine, stored(policy), legacy)
+    fn after(engine: FakeEngine, policy: RestartPolicy, inherited: &Inherited) -> Self {
+        Self::with(engine, stored(policy), inherited)
     }
 
-    fn with(engine: FakeEngine, stored: Stored, legacy: &Legacy) -> Self {
+    fn with(engine: FakeEngine, stored: Stored, inherited: &Inherited) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("state.db")).unwrap();
-        let journal = Journal::open(&dir.path().join("events.db")).unwrap();
-        let clients = Clients::of_nobody(dir.path(), &store, &journal);
+        let event_log = EventLog::open(&dir.path().join("events.db")).unwrap();
+        let clients = Clients::of_nobody(dir.path(), &store, &event_log);
         let context = Context {
             engines: Engines {
                 process: Arc::new(engine.clone()),
@@ -58,7 +58,7 @@ impl World {
                 remote: Arc::new(RemoteEngine::default()),
             },
             store: store.clone(),
-            journal: journal.clone(),
+            event_log: event_log.clone(),
             memory: Memory::open(dir.path().join("sessions")).unwrap(),
             hubs: Arc::default(),
             clients,
@@ -68,16 +68,16 @@ impl World {
             boot: "this boot".into(),
         };
         let (sessions, kept) =
-            Sessions::open(&dir.path().join("sessions.db"), &dir.path().join("streams"), 1);
+            SessionStore::open(&dir.path().join("sessions.db"), &dir.path().join("streams"), 1);
         let gateway = Gateway::new(
-            journal.clone(),
+            event_log.clone(),
             Arc::new(sessions),
             kept,
             mainstay_proxy::SessionIds::new(&[0; 32], 0),
         );
         let hub = gateway.hub(&stored.spec);
         let audience = Audience::Everybody(Arc::clone(&hub));
-        let (driver, handle) = Driver::new(context, audience, stored, legacy);
+        let (driver, handle) = Driver::new(context, audience, stored, inherited);
         let (mut coming, inbox) = (engine.watch(), handle.inbox.clone());
         let news = tokio::spawn(async move {
             while let Ok(news) = coming.recv().await {
@@ -85,7 +85,7 @@ impl World {
             }
         });
         let driver = tokio::spawn(driver.run());
-        Self { engine, handle, driver, news, store, journal, hub, dir }
+        Self { engine, handle, driver, news, store, event_log, hub, dir }
     }
 
     async fn send(&self, message: Message) {
@@ -309,7 +309,7 @@ async fn a_run_that_an_earlier_daemon_left_is_kept() {
     let engine = FakeEngine::default();
     engine.plant(key("time", 7));
     let age = Duration::from_secs(60);
-    let survivor = Survivor {
+    let adopted = AdoptedRun {
         home: Home::Process,
         run: RunId::new(7),
         pid: Some(77),
@@ -317,8 +317,9 @@ async fn a_run_that_an_earlier_daemon_left_is_kept() {
         age,
         unknown: false,
     };
-    let legacy = Legacy { last: RunId::new(7), survivor: Some(survivor), ..Legacy::default() };
-    let mut world = World::after(engine, RestartPolicy::default(), &legacy);
+    let inherited =
+        Inherited { last: RunId::new(7), adopted: Some(adopted), ..Inherited::default() };
+    let mut world = World::after(engine, RestartPolicy::default(), &inherited);
     let shown = world.status(Status::Running).await;
     assert_eq!((shown.pid, shown.info().generation), (Some(77), 7));
     assert_eq!(world.engine.starts(), []);
@@ -328,12 +329,12 @@ async fn a_run_that_an_earlier_daemon_left_is_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn an_end_that_nobody_saw_is_told_and_not_charged() {
-    let legacy = Legacy {
+    let inherited = Inherited {
         last: RunId::new(3),
         ended: Some((RunId::new(3), Exit::signal(9))),
-        ..Legacy::default()
+        ..Inherited::default()
     };
-    let mut world = World::after(FakeEngine::default(), RestartPolicy::default(), &legacy);
+    let mut world = World::after(FakeEngine::default(), RestartPolicy::default(), &inherited);
     let info = world.status(Status::Running).await.info();
     assert_eq!((info.generation, info.restarts), (4, 0));
     let exit = info.last_exit.unwrap();
@@ -359,7 +360,7 @@ async fn a_death_that_overtakes_its_start_is_told_after_it() {
     world.engine.die(&key("time", 1), Exit::code(3));
     world.engine.delay_starts(Delay::None);
     world.status(Status::Error).await;
-    let events = world.journal.read(None, Part::After(0)).await;
+    let events = world.event_log.read(None, Part::After(0)).await;
     let told: Vec<&str> = events.iter().map(|(_, event)| event.event.as_str()).collect();
     assert_eq!(told, ["starting", "started", "ended", "gave-up"]);
 }
@@ -377,11 +378,11 @@ async fn a_server_that_runs_as_described_is_left_alone() {
 }
 
 /// What the log knows of the server, and no run of it is left.
-fn left(world: &World) -> Legacy {
-    world.journal.close();
-    let known = journal::known(&world.dir.path().join("events.db"));
-    let (mut legacies, _) = crate::legacy::sort_out(known, Vec::new());
-    legacies.remove(&"time".parse().unwrap()).unwrap()
+fn left(world: &World) -> Inherited {
+    world.event_log.close();
+    let known = event_log::known(&world.dir.path().join("events.db"));
+    let (mut inherited, _) = crate::startup::inherited::sort_out(known, Vec::new());
+    inherited.remove(&"time".parse().unwrap()).unwrap()
 }
 
 #[tokio::test(start_paused = true)]

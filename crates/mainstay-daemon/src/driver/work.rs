@@ -14,7 +14,7 @@ use super::Driver;
 use super::away::Reach;
 use crate::clock;
 use crate::engines::Home;
-use crate::session::{self, Remembered, SessionError};
+use crate::run_session::{self, Remembered, SessionError};
 use crate::snapshot::Session;
 
 /// A server whose output is closed ends within this time, or it hangs.
@@ -187,7 +187,7 @@ impl Driver {
         self.ways += 1;
         self.attend(async move {
             sleep(after).await;
-            let session = session::establish(&*engine, &key, &spec, &hub, arrival).await;
+            let session = run_session::establish(&*engine, &key, &spec, &hub, arrival).await;
             let ready_at = ready_at.unwrap_or_else(clock::wall);
             if let Ok(session) = &session {
                 // Saved before the run is reported as ready, because the daemon may be killed after that.

@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::change::ACKNOWLEDGE;
 use super::{Registry, refused, send};
-use crate::clients::Wish;
 use crate::driver::{Handle, Message};
+use crate::entries::EntryRequest;
 
 /// So long somebody who changes something waits to hear what was done to files: longer than it takes
 /// to wait once for a client's lock.
@@ -25,13 +25,13 @@ impl Registry {
         let described = servers.iter().filter_map(|name| self.get(name).ok());
         let wish = |handle: Handle| {
             let named = handle.view.borrow().spec.clients.only.clone();
-            (handle, Wish::Anew(named.unwrap_or_default()))
+            (handle, EntryRequest::Anew(named.unwrap_or_default()))
         };
         ensure(described.map(wish)).await
     }
 
     /// Makes the entries of all servers what they are to be.
-    pub(crate) async fn register_all(&self, wish: Wish) -> Vec<ClientReport> {
+    pub(crate) async fn register_all(&self, wish: EntryRequest) -> Vec<ClientReport> {
         ensure(self.all().into_iter().map(|handle| (handle, wish.clone()))).await
     }
 
@@ -55,7 +55,7 @@ impl Registry {
         self.shared.context.clients.choose(&ids, around).await?;
         drop(guard);
         let mut reports = self.sweep_entries().await;
-        reports.extend(self.register_all(Wish::Anew(ids.into_iter().collect())).await);
+        reports.extend(self.register_all(EntryRequest::Anew(ids.into_iter().collect())).await);
         Ok(reports)
     }
 
@@ -70,7 +70,7 @@ impl Registry {
         let unnamed = self.unname(&ids.into_iter().collect()).await?;
         drop(guard);
         let mut reports = self.sweep_entries().await;
-        reports.extend(self.register_all(Wish::Keep).await);
+        reports.extend(self.register_all(EntryRequest::Keep).await);
         for report in &mut reports {
             if report.done == ClientDone::Removed && unnamed.contains(&report.server) {
                 report.text.push_str("; it no longer names that client");
@@ -130,7 +130,7 @@ fn without(settings: &ClientSettings, ids: &BTreeSet<String>) -> Option<ClientSe
 
 /// Has the entries of servers made what they are to be, side by side. A client that holds its file for
 /// long is not waited for: the rest is done when it lets go.
-async fn ensure(servers: impl Iterator<Item = (Handle, Wish)>) -> Vec<ClientReport> {
+async fn ensure(servers: impl Iterator<Item = (Handle, EntryRequest)>) -> Vec<ClientReport> {
     let mut asked = Vec::new();
     for (handle, wish) in servers {
         if let Some(entries) = handle.entries {

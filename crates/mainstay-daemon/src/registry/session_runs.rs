@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use super::{Isolated, Registry};
 use crate::clock;
 use crate::driver::{Audience, Driver, Message, SessionRunEnd};
-use crate::legacy::Legacy;
-use crate::store::Stored;
+use crate::startup::inherited::Inherited;
+use crate::state::store::Stored;
 
 /// How often to check whether the previous run of a session has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -72,7 +72,7 @@ impl Registry {
         session: &str,
     ) -> Option<watch::Receiver<Outlook>> {
         let name = isolated_name(server, session);
-        let lives = self.orphans().get(&name).is_some_and(|legacy| legacy.survivor.is_some());
+        let lives = self.orphans().get(&name).is_some_and(|inherited| inherited.adopted.is_some());
         if lives { self.isolate(server, session) } else { None }
     }
 
@@ -118,8 +118,9 @@ impl Registry {
         };
         let last = self.forgotten().remove(&name).unwrap_or_default();
         let left = self.orphans().remove(&name);
-        let legacy = left.unwrap_or_else(|| Legacy { last, ..Legacy::default() });
-        let (driver, handle) = Driver::new(self.shared.context.clone(), audience, stored, &legacy);
+        let inherited = left.unwrap_or_else(|| Inherited { last, ..Inherited::default() });
+        let (driver, handle) =
+            Driver::new(self.shared.context.clone(), audience, stored, &inherited);
         let (of, session_continues, is_ending) = (server.clone(), false, false);
         let isolated = Isolated { of, handle, session_continues, is_ending, outlook: told };
         self.isolated().insert(name.clone(), isolated);

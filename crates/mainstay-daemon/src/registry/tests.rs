@@ -14,13 +14,13 @@ use tempfile::TempDir;
 
 use super::session_runs::isolated_name;
 use super::*;
-use crate::clients::Clients;
 use crate::engines::Engines;
-use crate::journal::Journal;
+use crate::entries::Clients;
 use crate::listen::{Access, Sockets};
-use crate::session::Memory;
-use crate::sessions::Sessions;
-use crate::store::Store;
+use crate::run_session::Memory;
+use crate::state::event_log::EventLog;
+use crate::state::session_store::SessionStore;
+use crate::state::store::Store;
 
 /// Longer than anything here takes in the test's time.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -29,7 +29,7 @@ struct World {
     engine: FakeEngine,
     registry: Registry,
     store: Store,
-    journal: Journal,
+    event_log: EventLog,
     news: tokio::task::JoinHandle<()>,
     dir: Arc<TempDir>,
 }
@@ -42,16 +42,16 @@ impl World {
     /// The world of a daemon that comes after another one.
     fn after(engine: FakeEngine, dir: Arc<TempDir>) -> Self {
         let store = Store::open(&dir.path().join("state.db")).unwrap();
-        let journal = Journal::open(&dir.path().join("events.db")).unwrap();
+        let event_log = EventLog::open(&dir.path().join("events.db")).unwrap();
         let (sessions, kept) =
-            Sessions::open(&dir.path().join("sessions.db"), &dir.path().join("streams"), 1);
+            SessionStore::open(&dir.path().join("sessions.db"), &dir.path().join("streams"), 1);
         let gateway = Gateway::new(
-            journal.clone(),
+            event_log.clone(),
             Arc::new(sessions),
             kept,
             mainstay_proxy::SessionIds::new(&[0; 32], 0),
         );
-        let clients = Clients::of_nobody(dir.path(), &store, &journal);
+        let clients = Clients::of_nobody(dir.path(), &store, &event_log);
         let context = Context {
             engines: Engines {
                 process: Arc::new(RemoteEngine::default()),
@@ -59,7 +59,7 @@ impl World {
                 remote: Arc::new(RemoteEngine::default()),
             },
             store: store.clone(),
-            journal: journal.clone(),
+            event_log: event_log.clone(),
             memory: Memory::open(dir.path().join("sessions")).unwrap(),
             hubs: Arc::clone(&gateway.hubs),
             clients,
@@ -76,7 +76,7 @@ impl World {
                 told.news(news).await;
             }
         });
-        Self { engine, registry, store, journal, news, dir }
+        Self { engine, registry, store, event_log, news, dir }
     }
 
     async fn runs(&self, name: &ServerName) {

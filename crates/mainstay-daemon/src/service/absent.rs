@@ -12,7 +12,7 @@ use mainstay_core::{Note, ServerName, Status, human_duration};
 use super::{Service, WHY_READ};
 use crate::clock;
 use crate::driver::Handle;
-use crate::journal::Part;
+use crate::state::event_log::Part;
 
 impl Service {
     /// One server. If it was removed, the error tells when and how, as far as the event log goes back.
@@ -21,7 +21,7 @@ impl Service {
             Ok(handle) => return Ok(handle),
             Err(unknown) => unknown,
         };
-        let events = self.context.journal.read(Some(name.clone()), Part::Last(WHY_READ)).await;
+        let events = self.context.event_log.read(Some(name.clone()), Part::Last(WHY_READ)).await;
         let removal = events.iter().map(|(_, event)| event).rfind(|event| is_removal(event));
         Err(removal.map_or(unknown, |removal| was_removed(name, removal, clock::wall())))
     }

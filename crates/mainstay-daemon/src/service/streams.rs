@@ -10,7 +10,7 @@ use tokio::sync::broadcast;
 
 use super::Service;
 use crate::control::Peer;
-use crate::journal::Part;
+use crate::state::event_log::Part;
 
 /// Lines of a log that are sent together.
 const BATCH: usize = 256;
@@ -41,7 +41,7 @@ impl Service {
             let count = tokio::select! {
                 biased;
                 count = lines.recv_many(&mut batch, BATCH) => count,
-                () = self.wishes.closed(), if follow => 0,
+                () = self.lifecycle_requests.closed(), if follow => 0,
             };
             if count == 0 {
                 return peer.answer(Ok(())).await;
@@ -70,10 +70,11 @@ impl Service {
             return peer.answer::<()>(Err(unknown)).await;
         }
         // The follower is set up first, so that nothing falls between the two.
-        let mut coming = self.context.journal.follow();
+        let mut coming = self.context.event_log.follow();
         let mut last = 0;
         if let Some(tail) = tail {
-            for (number, event) in self.context.journal.read(name.clone(), Part::Last(tail)).await {
+            for (number, event) in self.context.event_log.read(name.clone(), Part::Last(tail)).await
+            {
                 peer.item(&event).await?;
                 last = number;
             }
@@ -88,7 +89,7 @@ impl Service {
             let event = tokio::select! {
                 biased;
                 event = coming.recv() => event,
-                () = self.wishes.closed() => Err(broadcast::error::RecvError::Closed),
+                () = self.lifecycle_requests.closed() => Err(broadcast::error::RecvError::Closed),
             };
             match event {
                 Ok((number, event)) if number > last => {
@@ -109,7 +110,7 @@ impl Service {
     /// Whether there is such a server, or was one of which events are left.
     async fn known(&self, name: &ServerName) -> Result<(), ApiError> {
         let Err(unknown) = self.registry.get(name) else { return Ok(()) };
-        let left = self.context.journal.read(Some(name.clone()), Part::Last(1)).await;
+        let left = self.context.event_log.read(Some(name.clone()), Part::Last(1)).await;
         if left.is_empty() { Err(unknown) } else { Ok(()) }
     }
 
@@ -121,7 +122,7 @@ impl Service {
         peer: &mut Peer,
     ) -> io::Result<()> {
         loop {
-            let page = self.context.journal.read(name.cloned(), Part::After(*last)).await;
+            let page = self.context.event_log.read(name.cloned(), Part::After(*last)).await;
             if page.is_empty() {
                 return Ok(());
             }

@@ -6,7 +6,7 @@ use mainstay_proxy::front::http::{digest, token_text};
 
 use super::Service;
 use crate::registry::refused;
-use crate::store::{Added, StoredToken};
+use crate::state::store::{Added, StoredToken};
 use crate::{clock, random};
 
 /// The maximum length of a token's name.

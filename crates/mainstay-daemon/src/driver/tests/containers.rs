@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::journal::Known;
+use crate::state::event_log::Known;
 
 const WHY: &str = "docker does not answer at unix:///nowhere: connection refused";
 
@@ -27,7 +27,7 @@ impl World {
     }
 
     fn container_with(policy: RestartPolicy) -> Self {
-        Self::with(FakeEngine::default(), contained(policy), &Legacy::default())
+        Self::with(FakeEngine::default(), contained(policy), &Inherited::default())
     }
 
     /// Waits until there is a session with that run.
@@ -45,7 +45,7 @@ impl World {
     }
 
     async fn events(&self) -> Vec<String> {
-        let events = self.journal.read(None, Part::After(0)).await;
+        let events = self.event_log.read(None, Part::After(0)).await;
         events.into_iter().map(|(_, event)| event.event).collect()
     }
 
@@ -246,7 +246,7 @@ async fn a_start_for_which_there_is_no_engine_waits_for_it() {
     let engine = FakeEngine::default();
     engine.go_away(WHY);
     let policy = RestartPolicy { max: 0, ..RestartPolicy::default() };
-    let mut world = World::with(engine, contained(policy), &Legacy::default());
+    let mut world = World::with(engine, contained(policy), &Inherited::default());
     world.engine.started(1).await;
     let info = world.status(Status::Waiting).await.info();
     assert!(info.reason.starts_with(WHY), "{}", info.reason);
@@ -262,7 +262,7 @@ async fn the_return_of_an_engine_does_not_overtake_the_start_that_failed_without
     engine.go_away(WHY);
     engine.delay_starts(Delay::BeforeItIsTold);
     let stored = contained(RestartPolicy::default());
-    let mut world = World::with(engine, stored, &Legacy::default());
+    let mut world = World::with(engine, stored, &Inherited::default());
     world.engine.started(1).await;
     sleep(MOMENT).await;
     world.engine.come_back();
@@ -362,7 +362,7 @@ async fn every_reaction_is_in_the_log() {
     for manner in [Manner::Silent, Manner::Refuses] {
         let engine = FakeEngine::default();
         engine.set_manner(manner);
-        let mut world = World::with(engine, contained(policy.clone()), &Legacy::default());
+        let mut world = World::with(engine, contained(policy.clone()), &Inherited::default());
         world.status(Status::Error).await;
     }
 
@@ -394,9 +394,9 @@ async fn a_daemon_that_starts_without_an_engine_takes_runs_for_alive() {
     engine.go_away(WHY);
     let found = engine.list().await.unwrap();
     let found = found.into_iter().map(|found| (Home::Container, found)).collect();
-    let (mut legacies, _) = crate::legacy::sort_out(Known::default(), found);
-    let legacy = legacies.remove(&key("time", 7).server).unwrap();
-    let mut world = World::with(engine, contained(RestartPolicy::default()), &legacy);
+    let (mut inherited, _) = crate::startup::inherited::sort_out(Known::default(), found);
+    let inherited = inherited.remove(&key("time", 7).server).unwrap();
+    let mut world = World::with(engine, contained(RestartPolicy::default()), &inherited);
     let shown = world.status(Status::Waiting).await;
     assert_eq!((shown.info().generation, shown.info().started_at), (7, None));
     sleep(LIMIT / 2).await;

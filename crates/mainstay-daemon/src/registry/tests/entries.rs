@@ -10,8 +10,8 @@ use mainstay_api::{ClientDone, ClientReport, EntryStanding, EventRecord};
 use mainstay_core::{ClientSettings, Exit, RefreshMode, RestartPolicy};
 
 use super::*;
-use crate::clients::Wish;
-use crate::journal::Part;
+use crate::entries::EntryRequest;
+use crate::state::event_log::Part;
 
 /// Somebody's file: another server, an odd layout, no final newline.
 const BEFORE: &str =
@@ -71,7 +71,7 @@ impl World {
 
     /// What the event log tells of these, in order.
     async fn told(&self, events: &[&str]) -> Vec<String> {
-        let all = self.journal.read(Some("time".parse().unwrap()), Part::Last(500)).await;
+        let all = self.event_log.read(Some("time".parse().unwrap()), Part::Last(500)).await;
         let told = all.into_iter().map(|(_, event)| event);
         let told = told.filter(|event| events.contains(&event.event.as_str()));
         let word = |event: EventRecord| match event.cause {
@@ -233,7 +233,7 @@ async fn never_means_never() {
     world.engine.die(&key("time", 1), Exit::UNKNOWN);
     let mut view = world.registry.get(&"time".parse().unwrap()).unwrap().view;
     drop(view.wait_for(|shown| shown.info().status == Status::Error).await.unwrap());
-    world.registry.register_all(Wish::Keep).await;
+    world.registry.register_all(EntryRequest::Keep).await;
     assert_eq!(world.text(), before);
     assert_eq!(world.told(&[EventRecord::CLIENT]).await, ["added"]);
 }
@@ -261,7 +261,7 @@ async fn what_a_person_took_out_stays_out_until_a_person_asks() {
     world.until("another run", |world| world.engine.alive() == [key("time", 2)]).await;
     world.runs(&"time".parse().unwrap()).await;
     tokio::time::sleep(Duration::from_secs(300)).await;
-    world.registry.register_all(Wish::Keep).await;
+    world.registry.register_all(EntryRequest::Keep).await;
     assert_eq!(world.text(), BEFORE);
     let reports =
         world.registry.choose_clients(vec!["cursor".to_owned()], world.around()).await.unwrap();
@@ -280,8 +280,8 @@ async fn the_next_daemon_puts_back_what_this_one_took_out() {
     let dir = Arc::clone(&world.dir);
     drop(world);
     let next = World::after(FakeEngine::default(), dir);
-    next.registry.adopt(stored, &Legacy::default());
-    next.registry.register_all(Wish::Keep).await;
+    next.registry.adopt(stored, &Inherited::default());
+    next.registry.register_all(EntryRequest::Keep).await;
     next.until("entry in", World::has_entry).await;
     assert_eq!(next.text(), own);
 }
@@ -464,7 +464,7 @@ async fn what_cannot_be_swept_is_told_once_and_swept_when_it_can_be() {
     // What it has told is written by now.
     assert_eq!(world.told(&[EventRecord::CLIENT]).await, ["added"]);
     let dir = Arc::clone(&world.dir);
-    world.journal.close();
+    world.event_log.close();
     drop(world);
     let next = World::after(FakeEngine::default(), dir);
     fs::write(next.file(), "{").unwrap();

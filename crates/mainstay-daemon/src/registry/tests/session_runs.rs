@@ -9,7 +9,7 @@ use mainstay_proxy::front::Session as _;
 use mainstay_proxy::stream::Stream;
 
 use super::*;
-use crate::journal::Part;
+use crate::state::event_log::Part;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -72,7 +72,7 @@ impl World {
 
     /// What the event log has about runs of single sessions, from the wish to end one on.
     async fn ends_told(&self) -> Vec<String> {
-        let events = self.journal.read(None, Part::After(0)).await;
+        let events = self.event_log.read(None, Part::After(0)).await;
         let events = events.into_iter().map(|(_, event)| event);
         let is_told = |event: &EventRecord| {
             matches!(event.event.as_str(), "wanted" | "session-run-ended" | "removed")

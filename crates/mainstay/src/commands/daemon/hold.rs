@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use mainstay_api::{ApiError, ErrorKind, Instance};
-use mainstay_daemon::{AccessSettings, Config, Held, Orders, RunError, TAKE_OVER};
+use mainstay_daemon::{AccessSettings, Config, HolderClient, HolderEvents, RunError, TAKE_OVER};
 use mainstay_hold::holder::{self, First, HoldError};
 
 use super::RunArgs;
@@ -158,7 +158,7 @@ fn holder_config(instance: &Instance, exe: &Path, foreground: bool) -> holder::C
 fn serve(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
     let holder =
         CliError::io("this is for the holder to start, whose socket is its standard input");
-    let (held, orders) = Held::take_up().map_err(holder)?;
+    let (held, orders) = HolderClient::connect().map_err(holder)?;
     let served = match config(ctx, args.to_stderr) {
         Ok(config) => run_prepared(config, &held, orders).map_err(|error| word_of(&error)),
         // Whoever reads it may have one line for it.
@@ -173,7 +173,7 @@ fn serve(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
     })
 }
 
-fn run_prepared(config: Config, held: &Held, orders: Orders) -> Result<(), RunError> {
+fn run_prepared(config: Config, held: &HolderClient, orders: HolderEvents) -> Result<(), RunError> {
     mainstay_daemon::prepare(&config.instance)?;
     mainstay_daemon::record(&config.instance, config.instance.is_managed());
     mainstay_daemon::run(config, held.clone(), orders)

@@ -56,7 +56,7 @@ enum Word {
 /// Rehearses, at the word of a program that this one may take the place of: takes up a copy of the
 /// state in `dir`, and says in one line how that went. Nothing else is touched.
 pub(crate) fn rehearse(ctx: &mut Context, dir: &Path) -> Result<(), CliError> {
-    let word = match mainstay_daemon::rehearse(&ctx.instance()?, dir) {
+    let word = match mainstay_daemon::preflight(&ctx.instance()?, dir) {
         Ok(()) => Word::Well(Rehearsed { version: env!("CARGO_PKG_VERSION").to_owned() }),
         Err(error) => {
             let (message, help) = (with_causes(&error), error.help());

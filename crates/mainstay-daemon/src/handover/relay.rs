@@ -1,0 +1,286 @@
+//! Calls that a daemon finishes after another one has taken its place.
+//!
+//! The old daemon has let go of the state, the shims, the listeners and the clients by then. It connects to the control
+//! socket, says which calls it finishes ([`Request::Relay`]), and then what becomes of them, a line each. If the connection
+//! ends because yet another daemon takes over, it connects to that one and says everything again.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use mainstay_api::{ApiError, ErrorKind, Frame, Hello, Request};
+use mainstay_proxy::{RelayNews, RelayedCall, Relays, StreamKey};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+/// How long a daemon stays for such calls.
+const STAY: Duration = Duration::from_secs(600);
+
+/// How long it tries to reach another daemon: longer than that may take until it serves.
+const CONNECT: Duration = Duration::from_secs(30);
+
+/// How long a daemon that serves waits to be told which calls others finish.
+const CLAIM: Duration = Duration::from_secs(5);
+
+/// How long a daemon may take to read the last news.
+const LAST_NEWS: Duration = Duration::from_secs(5);
+
+/// The file that daemons lock while they finish calls, in the run directory.
+const MARK: &str = "relaying";
+
+/// How many bytes of news are kept in case another daemon has to be told them again.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// How often it tries.
+const TRY_AGAIN: Duration = Duration::from_millis(50);
+
+/// How many news may wait to be sent.
+const NEWS: usize = 64;
+
+/// What became of a call.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Line {
+    session: String,
+    stream: u64,
+    news: RelayNews,
+}
+
+/// Says to later daemons, as long as it lives, that this one finishes calls.
+pub(crate) struct Mark(
+    #[expect(dead_code, reason = "it is locked until it is dropped")] Option<File>,
+);
+
+impl Mark {
+    /// Sets it if there are such calls. Without it, which a full disk may cause, their answers are lost.
+    pub(crate) fn set(run_dir: &Path, is_needed: bool) -> Self {
+        let locked = || {
+            let file = open_mark(run_dir)?;
+            flock(&file, FlockOperation::LockShared)?;
+            io::Result::Ok(file)
+        };
+        let file = if is_needed { locked().map(Some) } else { Ok(None) };
+        Self(file.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the next daemon does not wait for the calls that this one finishes");
+            None
+        }))
+    }
+
+    /// Whether a daemon that lives has set it.
+    pub(crate) fn is_set(run_dir: &Path) -> bool {
+        let free = open_mark(run_dir)
+            .and_then(|file| Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?));
+        free.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+fn open_mark(run_dir: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(run_dir.join(MARK))
+}
+
+/// Finishes these calls for the daemon at this control socket.
+pub(crate) async fn finish(socket: &Path, calls: Vec<RelayedCall>) {
+    if calls.is_empty() {
+        return;
+    }
+    tracing::info!(calls = calls.len(), "staying to finish calls for the next daemon");
+    let keys: Vec<_> = calls.iter().map(|call| call.key.clone()).collect();
+    let (sender, news) = mpsc::channel(NEWS);
+    let mut tasks = JoinSet::new();
+    for call in calls {
+        tasks.spawn(follow(call, sender.clone()));
+    }
+    drop(sender);
+    if timeout(STAY, relay_all(socket, &keys, news)).await.is_err() {
+        tracing::warn!("some calls are not finished after 10 minutes; their answers are lost");
+    }
+}
+
+/// Passes on the news of one call until its end.
+async fn follow(mut call: RelayedCall, sender: mpsc::Sender<Line>) {
+    loop {
+        let news = call.next().await;
+        let is_last = !matches!(news, RelayNews::Said(..));
+        let (session, stream) = (call.key.session.to_string(), call.key.number);
+        if sender.send(Line { session, stream, news }).await.is_err() || is_last {
+            return;
+        }
+    }
+}
+
+/// Sends all news, to one daemon after another if need be.
+async fn relay_all(socket: &Path, keys: &[StreamKey], mut news: mpsc::Receiver<Line>) {
+    let mut told = Told { keys: keys.to_vec(), lines: VecDeque::new(), bytes: 0 };
+    while let Some(mut peer) = connect(socket, &told.keys).await {
+        let resent = send_all(&mut peer, &told.lines).await;
+        let mut scrap = [0];
+        while resent.is_ok() {
+            let line = tokio::select! {
+                line = news.recv() => line,
+                // It says nothing, so this is its end.
+                _ = peer.readable() => match peer.try_read(&mut scrap) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                    _ => break,
+                },
+            };
+            let Some(line) = line else { return hung_up(&peer).await };
+            let sent = send_all(&mut peer, [&line]).await;
+            told.add(line);
+            if sent.is_err() {
+                break;
+            }
+        }
+    }
+    tracing::warn!("no daemon hears of the calls that were to be finished");
+}
+
+/// What was said so far: a daemon that ends shortly after may not have heard it.
+struct Told {
+    /// The calls that another daemon has to know of.
+    keys: Vec<StreamKey>,
+    lines: VecDeque<Line>,
+    bytes: usize,
+}
+
+impl Told {
+    fn add(&mut self, line: Line) {
+        let is_same = |it: &Line| (&it.session, it.stream) == (&line.session, line.stream);
+        match line.news {
+            RelayNews::Said(..) => {}
+            RelayNews::Answered(_) => self.lines.retain(|it| !is_same(it)),
+            // The daemon that was told decides what becomes of the call.
+            RelayNews::Lost => {
+                self.lines.retain(|it| !is_same(it));
+                self.keys
+                    .retain(|key| *key != crate::handover::relay::key(&line.session, line.stream));
+            }
+        }
+        if line.news != RelayNews::Lost {
+            self.lines.push_back(line);
+        }
+        self.bytes = self.lines.iter().map(Line::bytes).sum();
+        while self.bytes > KEPT_BYTES
+            && let Some(oldest) = self.lines.pop_front()
+        {
+            self.bytes -= oldest.bytes();
+        }
+    }
+}
+
+impl Line {
+    fn bytes(&self) -> usize {
+        match &self.news {
+            RelayNews::Said(_, text) | RelayNews::Answered(text) => text.len(),
+            RelayNews::Lost => 0,
+        }
+    }
+}
+
+/// Resolves when the daemon has read all that it was told.
+async fn hung_up(peer: &UnixStream) {
+    rustix::net::shutdown(peer, rustix::net::Shutdown::Write).ok();
+    let mut scrap = [0; 64];
+    let end = async {
+        loop {
+            if peer.readable().await.is_err() {
+                return;
+            }
+            match peer.try_read(&mut scrap) {
+                Ok(1..) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(0) | Err(_) => return,
+            }
+        }
+    };
+    drop(timeout(LAST_NEWS, end).await);
+}
+
+/// A connection to the daemon that serves, which knows the calls by then. `None` if there is none in time.
+async fn connect(socket: &Path, keys: &[StreamKey]) -> Option<UnixStream> {
+    let until = Instant::now() + CONNECT;
+    while Instant::now() < until {
+        match timeout_at(until, introduce(socket, keys)).await {
+            Ok(Ok(peer)) => return Some(peer),
+            Ok(Err(error)) => tracing::debug!(%error, "cannot reach the next daemon yet"),
+            Err(_) => return None,
+        }
+        sleep(TRY_AGAIN).await;
+    }
+    None
+}
+
+async fn introduce(socket: &Path, keys: &[StreamKey]) -> io::Result<UnixStream> {
+    let mut peer = BufReader::new(UnixStream::connect(socket).await?);
+    let mut line = String::new();
+    peer.read_line(&mut line).await?;
+    serde_json::from_str::<Hello>(&line)?;
+    let streams = keys.iter().map(|key| (key.session.to_string(), key.number)).collect();
+    let mut request = serde_json::to_vec(&Request::Relay { streams })?;
+    request.push(b'\n');
+    peer.write_all(&request).await?;
+    line.clear();
+    peer.read_line(&mut line).await?;
+    match serde_json::from_str(&line)? {
+        Frame::Ok(_) => Ok(peer.into_inner()),
+        Frame::Item(_) | Frame::Error(_) => Err(io::Error::other("it does not know such calls")),
+    }
+}
+
+async fn send_all(peer: &mut UnixStream, lines: impl IntoIterator<Item = &Line>) -> io::Result<()> {
+    for line in lines {
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        peer.write_all(&text).await?;
+    }
+    Ok(())
+}
+
+/// Hears what becomes of calls from the daemon that finishes them, until its connection ends.
+pub(crate) async fn hear(
+    relays: &Relays,
+    streams: Vec<(String, u64)>,
+    reader: impl AsyncBufRead + Unpin,
+) -> io::Result<()> {
+    let keys: Vec<_> = streams.into_iter().map(|(session, number)| key(&session, number)).collect();
+    let mut lines = reader.lines();
+    let heard = async {
+        while let Some(line) = lines.next_line().await? {
+            let Line { session, stream, news } = serde_json::from_str(&line)?;
+            relays.deliver(&key(&session, stream), news);
+        }
+        Ok(())
+    };
+    let heard = heard.await;
+    relays.give_up(&keys);
+    heard
+}
+
+/// Remembers that another daemon finishes these calls.
+pub(crate) fn claim(relays: &Relays, streams: &[(String, u64)]) -> Result<(), ApiError> {
+    if streams.len() > MAX_STREAMS {
+        return Err(ApiError::new(ErrorKind::Invalid, "too many calls"));
+    }
+    let keys: Vec<_> = streams.iter().map(|(session, number)| key(session, *number)).collect();
+    relays.claim(&keys);
+    Ok(())
+}
+
+/// More than a daemon can have open.
+const MAX_STREAMS: usize = 1 << 20;
+
+/// Gives up the calls that no daemon finishes. To be awaited when this daemon serves.
+pub(crate) async fn give_up_unclaimed(relays: &Relays) {
+    sleep(CLAIM).await;
+    relays.give_up_unclaimed();
+}
+
+fn key(session: &str, number: u64) -> StreamKey {
+    StreamKey { session: session.into(), number }
+}

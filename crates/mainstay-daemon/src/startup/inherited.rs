@@ -1,0 +1,205 @@
+//! What an earlier daemon left: which runs still live, which ended unseen, which are in the way.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use mainstay_core::{Cause, Exit, Past, RunId, ServerName};
+use mainstay_engine::{Found, FoundState, RunKey};
+
+use crate::engines::Home;
+use crate::state::event_log::{Clocks, Known, Progress};
+
+/// What is left of one server.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Inherited {
+    /// The last run that anybody remembers.
+    pub(crate) last: RunId,
+    /// The run that lives.
+    pub(crate) adopted: Option<AdoptedRun>,
+    /// The newest run that ended while no daemon was there, and how.
+    pub(crate) ended: Option<(RunId, Exit)>,
+    /// How far it has come, if that was noted.
+    pub(crate) progress: Option<Progress>,
+}
+
+/// A run that lives, as far as anybody knows.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct AdoptedRun {
+    pub(crate) home: Home,
+    pub(crate) run: RunId,
+    pub(crate) pid: Option<u32>,
+    pub(crate) container: Option<String>,
+    pub(crate) age: Duration,
+    /// Whether it only counts as alive because what it lives on does not answer.
+    pub(crate) unknown: bool,
+}
+
+impl AdoptedRun {
+    fn unknown(home: Home, run: RunId) -> Self {
+        Self { home, run, pid: None, container: None, age: Duration::ZERO, unknown: true }
+    }
+}
+
+impl Inherited {
+    /// The past of the server that was described at that time, and the end of a run that no daemon saw. What ended
+    /// unseen before a restart of the machine is attributed to that: the daemon ended with it, or shortly before.
+    pub(crate) fn past(
+        &self,
+        created_at: Timestamp,
+        clocks: Clocks,
+        boot: &str,
+    ) -> (Past, Option<(RunId, Cause)>) {
+        let noted = self.progress.as_ref();
+        let own = noted.and_then(|noted| noted.past(created_at, clocks));
+        let rebooted = own.is_some()
+            && self.adopted.is_none()
+            && noted.is_some_and(|noted| noted.is_of_earlier_boot(boot));
+        let past = own.unwrap_or_default();
+        let past = Past { last: past.last.max(self.last), ..past };
+        match past.unfinished_run().filter(|_| rebooted) {
+            Some(run) => (past.after_reboot(clocks.now), Some((run, Cause::MachineRestarted))),
+            None => (past, self.ended.map(|(run, exit)| (run, Cause::Exited(exit)))),
+        }
+    }
+
+    /// Takes out a survivor that lives elsewhere than its server is now to be run.
+    pub(crate) fn take_misplaced(&mut self, home: Home) -> Option<AdoptedRun> {
+        self.adopted.take_if(|adopted| adopted.home != home)
+    }
+}
+
+/// Sorts out what was found, given what is on record. Of several living runs of one server
+/// only the newest survives; the others are named to be ended.
+pub(crate) fn sort_out(
+    known: Known,
+    mut found: Vec<(Home, Found)>,
+) -> (HashMap<ServerName, Inherited>, Vec<(Home, RunKey)>) {
+    found.sort_by(|(_, a), (_, b)| a.key.cmp(&b.key));
+    let mut surplus = Vec::new();
+    let mut all: HashMap<ServerName, Inherited> = known
+        .last_runs
+        .into_iter()
+        .map(|(name, last)| (name, Inherited { last, ..Inherited::default() }))
+        .collect();
+    for (name, progress) in known.progress {
+        all.entry(name).or_default().progress = Some(progress);
+    }
+    for (home, Found { key, state }) in found {
+        let inherited = all.entry(key.server.clone()).or_default();
+        inherited.last = inherited.last.max(key.run);
+        let run = key.run;
+        let adopted = match state {
+            FoundState::Alive { pid, container, age } => {
+                AdoptedRun { home, run, pid, container, age, unknown: false }
+            }
+            FoundState::Unknown => AdoptedRun::unknown(home, run),
+            FoundState::Ended(exit) => {
+                inherited.ended = Some((run, exit));
+                continue;
+            }
+        };
+        let older = inherited.adopted.replace(adopted);
+        surplus.extend(older.map(|older| (older.home, RunKey::new(key.server, older.run))));
+    }
+    (all, surplus)
+}
+
+#[cfg(test)]
+mod tests {
+    use mainstay_testkit::samples::key;
+
+    use super::*;
+
+    fn alive(name: &str, run: u64) -> (Home, Found) {
+        let state = FoundState::Alive { pid: None, container: None, age: Duration::ZERO };
+        (Home::Process, Found { key: key(name, run), state })
+    }
+
+    fn ended(name: &str, run: u64) -> (Home, Found) {
+        (Home::Process, Found { key: key(name, run), state: FoundState::Ended(Exit::code(1)) })
+    }
+
+    #[test]
+    fn only_the_newest_living_run_survives() {
+        let found = vec![alive("a", 10), alive("a", 9), alive("a", 2), alive("b", 1)];
+        let (all, surplus) = sort_out(Known::default(), found);
+        let run = |name: &str| all[&name.parse().unwrap()].adopted.as_ref().unwrap().run;
+        assert_eq!((run("a"), run("b")), (RunId::new(10), RunId::new(1)));
+        assert_eq!(surplus, [2, 9].map(|run| (Home::Process, key("a", run))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_ended_unseen_before_a_restart_of_the_machine_ended_with_it() {
+        let clocks = Clocks::read();
+        let (created_at, run) = (clocks.wall, RunId::new(4));
+        let noted = |boot| {
+            let past = Past { last: run, ..Past::default() };
+            Some(Progress::of(created_at, &past, clocks, boot))
+        };
+        let left = |boot, found: Vec<(Home, Found)>| {
+            let (mut all, _) = sort_out(Known::default(), found);
+            let inherited = all.remove(&"a".parse().unwrap()).unwrap_or_default();
+            Inherited { progress: noted(boot), ..inherited }
+        };
+        let check = |inherited: &Inherited, created_at, expected: Option<Cause>| {
+            let (past, unseen) = inherited.past(created_at, clocks, "this");
+            assert_eq!(unseen.clone().map(|(_, cause)| cause), expected);
+            let rebooted = unseen.filter(|(_, cause)| *cause == Cause::MachineRestarted);
+            assert_eq!(past.last_end.map(|end| (end.run, end.cause)), rebooted);
+        };
+        let exited = Some(Cause::Exited(Exit::code(1)));
+        check(&left("this", vec![]), created_at, None);
+        check(&left("this", vec![ended("a", 4)]), created_at, exited.clone());
+        check(&left("earlier", vec![]), created_at, Some(Cause::MachineRestarted));
+        check(&left("earlier", vec![ended("a", 4)]), created_at, Some(Cause::MachineRestarted));
+        check(&left("earlier", vec![alive("a", 4)]), created_at, None);
+        // Of another server, and of an end that was seen.
+        check(&left("earlier", vec![]), created_at + Duration::from_secs(1), None);
+        let (seen, _) = left("earlier", vec![]).past(created_at, clocks, "this");
+        let seen = Some(Progress::of(created_at, &seen, clocks, "earlier"));
+        assert_eq!(
+            Inherited { progress: seen, ..Inherited::default() }.past(created_at, clocks, "this").1,
+            None
+        );
+    }
+
+    #[test]
+    fn a_run_that_nobody_can_ask_counts_as_alive() {
+        let unknown = Found { key: key("a", 4), state: FoundState::Unknown };
+        let (all, surplus) = sort_out(Known::default(), vec![(Home::Container, unknown)]);
+        let inherited = &all[&"a".parse().unwrap()];
+        assert_eq!(inherited.adopted, Some(AdoptedRun::unknown(Home::Container, RunId::new(4))));
+        assert_eq!((inherited.last, surplus), (RunId::new(4), Vec::new()));
+    }
+
+    #[test]
+    fn a_run_of_another_engine_than_the_server_s_does_not_survive() {
+        let (mut all, _) = sort_out(Known::default(), vec![alive("a", 3)]);
+        let inherited = all.get_mut(&"a".parse().unwrap()).unwrap();
+        assert_eq!(inherited.take_misplaced(Home::Process), None);
+        assert_eq!(
+            inherited.take_misplaced(Home::Remote).map(|found| found.run),
+            Some(RunId::new(3))
+        );
+        assert_eq!((&inherited.adopted, inherited.last), (&None, RunId::new(3)));
+    }
+
+    #[test]
+    fn run_numbers_are_never_used_again() {
+        let on_record = HashMap::from([
+            ("a".parse().unwrap(), RunId::new(7)),
+            ("b".parse().unwrap(), RunId::new(7)),
+        ]);
+        let known = Known { last_runs: on_record, ..Known::default() };
+        let (all, _) = sort_out(known, vec![ended("a", 3), ended("b", 9)]);
+        let last = |name: &str| all[&name.parse().unwrap()].last;
+        assert_eq!((last("a"), last("b")), (RunId::new(7), RunId::new(9)));
+    }
+
+    #[test]
+    fn the_newest_end_that_nobody_saw_is_told() {
+        let (all, _) = sort_out(Known::default(), vec![ended("a", 4), ended("a", 3)]);
+        assert_eq!(all[&"a".parse().unwrap()].ended, Some((RunId::new(4), Exit::code(1))));
+    }
+}

@@ -1,0 +1,245 @@
+//! A rehearsal: what a daemon of this program would read at its start, read from a copy.
+//!
+//! An update runs it with the new program before anything is replaced. The copy is opened and brought
+//! forward as the state itself would be; of the state nothing is changed, and nothing but it is looked at:
+//! no engine, no shim, no listener, no lock, no client's file. A daemon may be at work meanwhile: each
+//! database is copied as it is at one moment.
+//!
+//! What a daemon would do without is no obstacle: an event log or a file of sessions that is damaged
+//! already is not made worse.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mainstay_api::Instance;
+use mainstay_clients::{ClientError, Machine, Registrar};
+
+use crate::state::event_log::{self, EventLog};
+use crate::state::session_store::{self, SessionStore};
+use crate::state::store::{self, Store, StoreError};
+use crate::{CLIENTS_DIR, SESSIONS, STATE};
+
+/// The ledger of entries in clients' files.
+const LEDGER: &str = "clients.json";
+
+/// Why a daemon of this program could not take up the state.
+#[derive(Debug, thiserror::Error)]
+pub enum PreflightError {
+    /// A database cannot be read, or cannot be brought forward.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The sessions of clients would be lost.
+    #[error("the sessions in `{}` cannot be taken up", .0.display())]
+    SessionStore(PathBuf),
+    /// What was written into clients' files is not understood.
+    #[error("the ledger of entries in clients' files cannot be taken up")]
+    Ledger(#[source] ClientError),
+    /// There is no copy.
+    #[error("`{}` could not be copied", path.display())]
+    Copy {
+        /// What was to be copied.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl PreflightError {
+    /// What the user can do about it.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Store(error) => error.help(),
+            Self::SessionStore(_) | Self::Ledger(_) | Self::Copy { .. } => None,
+        }
+    }
+}
+
+/// Takes up the state of an instance as a daemon would, in a copy. `copy` is a directory that is private
+/// and empty.
+pub fn preflight(instance: &Instance, copy: &Path) -> Result<(), PreflightError> {
+    let state = &instance.state_dir;
+    take_up_intent(&state.join(STATE), &copy.join(STATE))?;
+    take_up_events(&state.join(store::EVENTS), &copy.join(store::EVENTS))?;
+    take_up_sessions(&state.join(SESSIONS), &copy.join(SESSIONS))?;
+    take_up_ledger(&state.join(CLIENTS_DIR), &copy.join(CLIENTS_DIR))
+}
+
+fn take_up_intent(from: &Path, to: &Path) -> Result<(), PreflightError> {
+    Store::copy(from, to)?;
+    let store = Store::open(to)?;
+    store.instance()?;
+    store.next_daemon(0)?;
+    store.load()?;
+    store.clients()?;
+    Ok(())
+}
+
+fn take_up_events(from: &Path, to: &Path) -> Result<(), PreflightError> {
+    match event_log::copy(from, to) {
+        Ok(()) | Err(StoreError::Damaged { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    EventLog::open(to)?.close();
+    Ok(())
+}
+
+fn take_up_sessions(from: &Path, to: &Path) -> Result<(), PreflightError> {
+    match session_store::copy(from, to) {
+        Ok(()) | Err(StoreError::Damaged { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    // Streams belong to processes that run; no copy of them would be of use.
+    let (sessions, kept) = SessionStore::open(to, &to.with_extension("streams"), 0);
+    sessions.close();
+    if kept.lost { Err(PreflightError::SessionStore(from.to_owned())) } else { Ok(()) }
+}
+
+fn take_up_ledger(from: &Path, to: &Path) -> Result<(), PreflightError> {
+    let ledger = from.join(LEDGER);
+    let copied = fs::create_dir_all(to).and_then(|()| match fs::copy(&ledger, to.join(LEDGER)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        other => other,
+    });
+    copied.map_err(|source| PreflightError::Copy { path: ledger, source })?;
+    // Only the ledger is read, so it does not matter whose files the entries are in.
+    let nowhere = Machine { home: to.to_owned(), env: std::iter::empty().collect() };
+    let records = Registrar::new(to.to_owned(), nowhere).records();
+    records.map(drop).map_err(PreflightError::Ledger)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rusqlite::Connection;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const STATE_V1: &str = include_str!("../../tests/fixtures/state-v1.sql");
+    const EVENTS_V1: &str = include_str!("../../tests/fixtures/events-v1.sql");
+    const SESSIONS_V1: &str = include_str!("../../tests/fixtures/sessions-v1.sql");
+
+    struct Scene {
+        dir: TempDir,
+        instance: Instance,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let (state_dir, run_dir) = (dir.path().join("state"), dir.path().join("run"));
+            fs::create_dir(&state_dir).unwrap();
+            Self { dir, instance: Instance { state_dir, run_dir, config_file: None } }
+        }
+
+        /// An instance that an earlier version has left.
+        fn old() -> Self {
+            let scene = Self::new();
+            scene.load(STATE, STATE_V1);
+            scene.load(store::EVENTS, EVENTS_V1);
+            scene.load(SESSIONS, SESSIONS_V1);
+            fs::create_dir(scene.state(CLIENTS_DIR)).unwrap();
+            fs::write(scene.ledger(), r#"{"version":1,"records":[]}"#).unwrap();
+            scene
+        }
+
+        fn load(&self, name: &str, dump: &str) {
+            let connection = Connection::open(self.state(name)).unwrap();
+            connection.pragma_update(None, "journal_mode", "wal").unwrap();
+            connection.execute_batch(dump).unwrap();
+        }
+
+        fn state(&self, name: &str) -> PathBuf {
+            self.instance.state_dir.join(name)
+        }
+
+        fn ledger(&self) -> PathBuf {
+            self.state(CLIENTS_DIR).join(LEDGER)
+        }
+
+        fn preflight(&self) -> Result<(), PreflightError> {
+            let copy = tempfile::tempdir_in(self.dir.path()).unwrap();
+            preflight(&self.instance, copy.path())
+        }
+
+        /// The rehearsal fails, says so much, and changes nothing.
+        #[track_caller]
+        fn fails(&self, words: &str) {
+            let before = self.files();
+            let error = self.preflight().unwrap_err();
+            assert!(error.to_string().contains(words), "{error}");
+            assert!(self.files() == before, "something was changed");
+        }
+
+        /// All files, but for what is kept beside a database that is being read; it has no content.
+        fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+            let entries = fs::read_dir(&self.instance.state_dir).unwrap();
+            let files = entries.map(|entry| entry.unwrap().path()).filter(|path| {
+                let name = path.to_str().unwrap();
+                let empty = name.ends_with("-wal") && fs::metadata(path).unwrap().len() == 0;
+                path.is_file() && !empty && !name.ends_with("-shm")
+            });
+            files.map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
+        }
+    }
+
+    #[test]
+    fn the_state_of_an_earlier_version_is_taken_up_in_a_copy_only() {
+        let scene = Scene::old();
+        let before = scene.files();
+        scene.preflight().unwrap();
+        assert_eq!(scene.files().keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>());
+        assert!(scene.files() == before, "something was changed");
+        assert!(!scene.instance.run_dir.exists());
+    }
+
+    #[test]
+    fn the_state_of_a_daemon_at_work_is_taken_up() {
+        let scene = Scene::old();
+        let store = Store::open(&scene.state(STATE)).unwrap();
+        let daemon = store.next_daemon(0).unwrap();
+        scene.preflight().unwrap();
+        assert_eq!(store.instance().unwrap(), "93246ff845138454", "it is not fenced off");
+        assert_eq!(store.next_daemon(0).unwrap(), daemon + 1, "no number is used up");
+    }
+
+    #[test]
+    fn an_instance_that_never_ran_is_taken_up() {
+        Scene::new().preflight().unwrap();
+    }
+
+    #[test]
+    fn a_newer_state_is_refused_by_its_own_name() {
+        for (name, known) in [(STATE, 2), (store::EVENTS, 2), (SESSIONS, 4)] {
+            let scene = Scene::old();
+            scene.load(name, "PRAGMA user_version=9");
+            let refusal = "has schema 9, this version of Mainstay knows";
+            scene.fails(&format!("/state/{name}` {refusal} {known}"));
+        }
+    }
+
+    #[test]
+    fn a_state_that_makes_no_sense_is_refused() {
+        let scene = Scene::old();
+        scene.load(STATE, "UPDATE servers SET spec = '{}' WHERE name = 'off'");
+        scene.fails("server `off`");
+        let scene = Scene::old();
+        fs::write(scene.ledger(), "{}").unwrap();
+        scene.fails("the ledger of entries in clients' files cannot be taken up");
+        let scene = Scene::old();
+        scene.load(SESSIONS, "UPDATE sessions SET subscriptions = 'x'");
+        scene.fails("/state/sessions.db` cannot be taken up");
+    }
+
+    #[test]
+    fn what_a_daemon_would_do_without_is_no_obstacle() {
+        for name in [store::EVENTS, SESSIONS] {
+            let scene = Scene::old();
+            fs::write(scene.state(name), "no database at all".repeat(500)).unwrap();
+            scene.preflight().unwrap();
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The key of the ids of sessions: in a file of its own and in the store, so that the loss of one of the two costs
+//! nothing. It is made once.
+//!
+//! If the two differ, the store's counts, because all other state is there; the file may be from another machine or
+//! backup. Ids of the file's key are recognised too: the file has both keys from then on, one per line.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use crate::random;
+use crate::state::quarantine::beside;
+use crate::state::store::Store;
+
+/// The file in the state directory.
+const FILE: &str = "session.key";
+
+pub(crate) type Key = [u8; 32];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Keys {
+    /// The key of this instance.
+    pub(crate) key: Key,
+    /// Another one, whose ids are recognised.
+    pub(crate) other: Option<Key>,
+}
+
+/// The keys of this instance. A disk that cannot be written does not prevent the start.
+pub(crate) fn load(state_dir: &Path, store: &Store) -> Keys {
+    let path = state_dir.join(FILE);
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    let in_file: Vec<Key> = text.lines().filter_map(decode).collect();
+    let in_store = store.session_key().ok().flatten().and_then(|text| decode(&text));
+    let key = in_store.or(in_file.first().copied()).unwrap_or_else(random::bytes);
+    let other = in_file.iter().copied().find(|other| *other != key);
+    if in_store != Some(key)
+        && let Err(error) = store.set_session_key(&encode(&key))
+    {
+        tracing::warn!(%error, "the key of sessions is not in the store");
+    }
+    let keys: Vec<Key> = [Some(key), other].into_iter().flatten().collect();
+    let lines: Vec<String> = keys.iter().map(encode).collect();
+    if in_file != keys
+        && let Err(error) = write(&path, &lines.join("\n"))
+    {
+        tracing::warn!(%error, "the key of sessions is only in the store");
+    }
+    Keys { key, other }
+}
+
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let new = beside(path, ".new");
+    let mut options = fs::File::options();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+fn encode(key: &Key) -> String {
+    random::to_hex(key)
+}
+
+fn decode(text: &str) -> Option<Key> {
+    let text = text.trim();
+    let mut key = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (index, byte) in key.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
+    }
+    Some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_file_with_another_key_costs_no_session() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state.db");
+        let load = || load(dir.path(), &Store::open(&state).unwrap());
+        let key = load().key;
+        let wrong = [7; 32];
+        fs::write(dir.path().join(FILE), encode(&wrong)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(load(), Keys { key, other: Some(wrong) });
+        }
+        fs::remove_file(&state).unwrap();
+        assert_eq!(load(), Keys { key, other: Some(wrong) }, "the file has the store's key too");
+    }
+
+    #[test]
+    fn the_key_survives_the_loss_of_the_file_or_of_the_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state.db");
+        let load = || load(dir.path(), &Store::open(&state).unwrap());
+        let key = load();
+        assert_eq!(load(), key);
+        let file = dir.path().join(FILE);
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::remove_file(&file).unwrap();
+        assert_eq!(load(), key);
+        fs::remove_file(&state).unwrap();
+        assert_eq!(load(), key);
+        fs::write(&file, "garbage").unwrap();
+        assert_eq!(load(), key);
+        fs::remove_file(&file).unwrap();
+        fs::remove_file(&state).unwrap();
+        assert_ne!(load(), key);
+    }
+}

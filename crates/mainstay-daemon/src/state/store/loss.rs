@@ -1,0 +1,205 @@
+//! Whether the store was lost: there is none, but other files show that there was one.
+//!
+//! A daemon that went on without its store would forget every server, while their processes, sessions and
+//! entries in clients' files are still there.
+
+use std::fs;
+use std::path::Path;
+
+use mainstay_api::Instance;
+use mainstay_hold::shim_search::run_dirs_of_shims;
+
+use super::schema::open_to_read;
+use super::{EVENTS, StoreError, backup};
+use crate::{CLIENTS_DIR, CONTAINERS, SESSIONS, STATE};
+
+/// What is in the place of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// A store, or something that only the attempt to open it can judge.
+    File,
+    Nothing,
+    /// A file without tables.
+    Empty,
+}
+
+/// Something that is there only if there was a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trace {
+    RunningServers,
+    Runs,
+    Copy,
+    Events,
+    SessionStore,
+    Containers,
+    Clients,
+}
+
+impl Trace {
+    const ALL: [Self; 7] = [
+        Self::RunningServers,
+        Self::Runs,
+        Self::Copy,
+        Self::Events,
+        Self::SessionStore,
+        Self::Containers,
+        Self::Clients,
+    ];
+
+    fn is_in(self, instance: &Instance) -> bool {
+        let state = |name: &str| instance.state_dir.join(name);
+        match self {
+            Self::RunningServers => !running(instance).is_empty(),
+            Self::Runs => has_entries(&instance.runs_dir()),
+            Self::Copy => !backup::copies(&state(STATE)).is_empty(),
+            Self::Events => state(EVENTS).exists(),
+            Self::SessionStore => state(SESSIONS).exists(),
+            Self::Containers => has_entries(&state(CONTAINERS)),
+            Self::Clients => has_entries(&state(CLIENTS_DIR)),
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::RunningServers => "running servers",
+            Self::Runs => "records of runs",
+            Self::Copy => "a copy of it",
+            Self::Events => "an event log",
+            Self::SessionStore => "sessions of clients",
+            Self::Containers => "records of containers",
+            Self::Clients => "records of clients' files",
+        }
+    }
+}
+
+/// Refuses to go on if the store of an instance was lost.
+pub(crate) fn refuse(instance: &Instance) -> Result<(), StoreError> {
+    let path = instance.state_dir.join(STATE);
+    let found = look(&path);
+    if found == Found::File {
+        return Ok(());
+    }
+    let leftovers: Vec<Trace> =
+        Trace::ALL.into_iter().filter(|trace| trace.is_in(instance)).collect();
+    match judge(found, &leftovers) {
+        Some(what) => Err(StoreError::Lost { path, what }),
+        None => Ok(()),
+    }
+}
+
+/// The names of the servers that run as local processes, as far as can be seen without a store.
+pub(super) fn running(instance: &Instance) -> Vec<String> {
+    let dirs = run_dirs_of_shims(&instance.runs_dir()).unwrap_or_default();
+    let name = |dir: &Path| Some(dir.parent()?.file_name()?.to_str()?.to_owned());
+    let mut names: Vec<String> = dirs.iter().filter_map(|dir| name(dir)).collect();
+    names.dedup();
+    names
+}
+
+/// What is wrong with the store, if it was lost.
+fn judge(found: Found, leftovers: &[Trace]) -> Option<String> {
+    let what = match found {
+        Found::File => return None,
+        Found::Nothing => "is missing",
+        Found::Empty => "is empty",
+    };
+    if leftovers.is_empty() {
+        return None;
+    }
+    let leftovers: Vec<&str> = leftovers.iter().map(|trace| trace.text()).collect();
+    Some(format!("{what}, although Mainstay was used here (found: {})", leftovers.join(", ")))
+}
+
+fn look(path: &Path) -> Found {
+    match fs::metadata(path) {
+        Err(_) => return Found::Nothing,
+        Ok(found) if found.len() == 0 => return Found::Empty,
+        Ok(_) => {}
+    }
+    let tables = open_to_read(path).ok().and_then(|connection| {
+        let count = "SELECT count(*) FROM sqlite_master WHERE name = 'servers'";
+        connection.query_row(count, [], |row| row.get::<_, i64>(0)).ok()
+    });
+    if tables == Some(0) { Found::Empty } else { Found::File }
+}
+
+fn has_entries(dir: &Path) -> bool {
+    fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::instance_in;
+    use super::super::{Store, backup};
+    use super::*;
+
+    #[test]
+    fn only_a_store_that_was_there_can_be_lost() {
+        assert_eq!(judge(Found::Nothing, &[]), None);
+        assert_eq!(judge(Found::Empty, &[]), None);
+        for trace in Trace::ALL {
+            assert_eq!(judge(Found::File, &[trace]), None);
+            let what = judge(Found::Empty, &[trace]).unwrap();
+            assert_eq!(
+                what,
+                format!("is empty, although Mainstay was used here (found: {})", trace.text())
+            );
+        }
+        let what = judge(Found::Nothing, &[Trace::RunningServers, Trace::Copy]).unwrap();
+        assert!(what.starts_with("is missing"), "{what}");
+        assert!(what.ends_with("(found: running servers, a copy of it)"), "{what}");
+    }
+
+    #[test]
+    fn every_file_that_a_daemon_leaves_is_a_trace() {
+        let dir = tempfile::tempdir().unwrap();
+        let instance = instance_in(dir.path());
+        let state = |name: &str| instance.state_dir.join(name);
+        refuse(&instance).unwrap();
+        let leftovers = [
+            ("state.db.backup", ""),
+            ("state.db.schema-1.bak", ""),
+            ("events.db", ""),
+            ("sessions.db", ""),
+            ("containers", "time.json"),
+            ("clients", "clients.json"),
+        ];
+        for (name, inside) in leftovers {
+            let path = state(name);
+            let made = if inside.is_empty() {
+                fs::write(&path, "")
+            } else {
+                fs::create_dir(&path).and_then(|()| fs::write(path.join(inside), ""))
+            };
+            made.unwrap();
+            for empty in [false, true] {
+                if empty {
+                    fs::write(state(STATE), "").unwrap();
+                }
+                let error = refuse(&instance).unwrap_err();
+                assert!(matches!(error, StoreError::Lost { .. }), "{name}: {error}");
+            }
+            fs::remove_file(state(STATE)).unwrap();
+            fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path)).unwrap();
+            refuse(&instance).unwrap();
+        }
+        fs::create_dir_all(instance.runs_dir().join("time/1")).unwrap();
+        refuse(&instance).unwrap_err();
+    }
+
+    #[test]
+    fn a_store_without_tables_is_lost_and_one_without_servers_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let instance = instance_in(dir.path());
+        let path = instance.state_dir.join(STATE);
+        fs::write(backup::copy_of(&path), "").unwrap();
+        let bare = rusqlite::Connection::open(&path).unwrap();
+        bare.pragma_update(None, "journal_mode", "wal").unwrap();
+        drop(bare);
+        assert!(fs::metadata(&path).unwrap().len() > 0);
+        refuse(&instance).unwrap_err();
+        fs::remove_file(&path).unwrap();
+        drop(Store::open(&path).unwrap());
+        refuse(&instance).unwrap();
+    }
+}

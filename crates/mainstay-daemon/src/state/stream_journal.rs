@@ -1,0 +1,356 @@
+//! Streams of requests in flight, so that they outlive the daemon.
+//!
+//! Every change of a stream is written to a file in the run directory, the journal, before it has an effect, so it
+//! outlives a daemon that is killed. It is not flushed to the disk, as the servers themselves do not outlive the
+//! machine either.
+//!
+//! Everything that is alive is also kept in memory ([`alive`]), so the file can be rewritten whenever
+//! most of it is about streams that are over. Each daemon has a file of its own, by its number; it begins
+//! with what the newest daemon before it wrote, and then the older files are removed.
+//!
+//! A record that is out of date would be worse than none: a request might be sent twice. So when a change
+//! cannot be written, the file is emptied, and rewritten as soon as that is possible. Until then, streams do not
+//! outlive the daemon, and the log says so.
+//!
+//! A thread writes the file ([`writer`]), because a disk can stall. A change waits for it for [`WRITE_TIMEOUT`] at
+//! most. During a stall, changes take effect before they are written, and streams that began before it are out of
+//! date on disk. Their requests are therefore not sent before the stall is over; all others are.
+
+mod alive;
+mod entry;
+mod file;
+mod writer;
+
+use std::collections::HashSet;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use mainstay_proxy::{StreamKey, StreamNews, StreamRecord};
+
+use self::alive::Alive;
+use self::entry::Entry;
+use self::file::JournalFile;
+use self::writer::{Done, Job, Writer};
+use crate::clock;
+
+/// How long to wait with the next try after the disk has refused.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// How long a change waits until it is written. After that, the disk counts as stalled, and no change waits until
+/// it responds.
+const WRITE_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The same for a disk that has just responded after a stall: it may still be slow.
+const WRITE_TIMEOUT_AFTER_STALL: Duration = Duration::from_millis(5);
+
+/// How long the end of the daemon waits for a stalled disk.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How many bytes of changes are kept for a stalled disk. Beyond that, the file is rewritten after the stall.
+const MAX_BACKLOG: usize = 4 * 1024 * 1024;
+
+/// A file that is smaller is not rewritten to save room.
+const MIN_REWRITE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// The streams of all sessions.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    alive: Alive,
+    disk: Disk,
+    writer: Writer,
+    /// Encoded changes that are not written yet.
+    backlog: Vec<u8>,
+    /// Set while the disk is stalled: the streams that are on it, or may be.
+    stalled: Option<HashSet<StreamKey>>,
+    /// Whether changes were dropped from the backlog.
+    overflowed: bool,
+}
+
+/// What is on disk.
+#[derive(Debug)]
+enum Disk {
+    /// Everything but the backlog, in a file of this length.
+    File {
+        length: u64,
+        /// Beyond this length, it may be worthwhile to rewrite it.
+        worthwhile: u64,
+    },
+    /// Nothing, or something that is out of date. The file is rewritten at this time.
+    Nothing {
+        again: Instant,
+        /// Why, if that was not logged yet.
+        reason: Option<io::Error>,
+    },
+    /// This daemon ends, or another has taken over.
+    Closed,
+}
+
+/// The number of the newest daemon that left a journal of streams in this directory.
+pub(crate) fn newest_daemon(dir: &Path) -> Option<u64> {
+    file::newest_number(dir)
+}
+
+impl Calls {
+    /// Recovers what the newest daemon before the one of this number has left in the directory.
+    pub(crate) fn open(dir: &Path, number: u64) -> (Self, Vec<StreamRecord>) {
+        let mut alive = Alive::default();
+        if let Err(error) = file::make_dir(dir).and_then(|()| recall(dir, &mut alive)) {
+            tracing::warn!(%error, "the streams of the last daemon cannot be read");
+        }
+        alive.forget_lost();
+        let records = alive.records();
+        let first = JournalFile::write_anew(dir, number, alive.entries());
+        // Also if it failed: what is out of date must not be read, and may be what fills the disk.
+        if let Err(error) = file::clear(dir, number) {
+            tracing::error!(%error, "streams of an earlier daemon stay behind");
+        }
+        let (journal, disk) = match first {
+            Ok((journal, length)) => (Some(journal), Disk::file(length)),
+            Err(error) => (None, Disk::Nothing { again: clock::now(), reason: Some(error) }),
+        };
+        let writer = Writer::start(dir.to_owned(), number, journal);
+        let mut state =
+            State { alive, disk, writer, backlog: Vec::new(), stalled: None, overflowed: false };
+        state.flush();
+        (Self { state: Mutex::new(state) }, records)
+    }
+
+    /// Records a change of a stream. False if the disk is stalled and says of the request that it was not sent: then
+    /// it must not be sent now, and nothing is recorded.
+    pub(crate) fn note(&self, stream: &StreamKey, news: StreamNews) -> bool {
+        let mut state = self.lock();
+        match news {
+            StreamNews::Sent(_) => return state.record_sent(stream, news),
+            // One write, so that the disk never has the first without the second.
+            StreamNews::BegunSent(request, sent) => {
+                state.add(stream, StreamNews::Begun(request));
+                state.add(stream, StreamNews::Sent(sent));
+            }
+            StreamNews::Begun(_)
+            | StreamNews::Said(..)
+            | StreamNews::Answered(..)
+            | StreamNews::Over => state.add(stream, news),
+        }
+        state.flush();
+        true
+    }
+
+    /// Forgets all streams of a session.
+    pub(crate) fn end(&self, session: &str) {
+        let mut state = self.lock();
+        if state.alive.has(session) {
+            state.add_entry(Entry::Ended(Arc::from(session)));
+            state.flush();
+        }
+    }
+
+    /// Writes the file again if it was removed.
+    pub(crate) fn restore(&self) {
+        let mut state = self.lock();
+        if matches!(state.disk, Disk::File { .. }) && !state.writer.is_busy() {
+            // Adding nothing fails if the file was removed.
+            state.writer.execute(Job::Append(Vec::new()));
+        }
+        state.flush();
+    }
+
+    /// Writes what a stall has left unwritten, if it is over.
+    pub(crate) fn catch_up(&self) {
+        let mut state = self.lock();
+        if state.stalled.is_some() {
+            state.flush();
+        }
+    }
+
+    /// Writes what is left. Later changes are not recorded.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.flush_within(CLOSE_TIMEOUT);
+        if state.stalled.is_some() {
+            tracing::error!("the disk does not respond: the record of requests is out of date");
+        }
+        state.disk = Disk::Closed;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        mainstay_core::lock(&self.state)
+    }
+}
+
+impl Disk {
+    fn file(length: u64) -> Self {
+        Self::File { length, worthwhile: MIN_REWRITE_BYTES }
+    }
+}
+
+impl State {
+    /// Records that a request is about to be sent.
+    fn record_sent(&mut self, request: &StreamKey, news: StreamNews) -> bool {
+        if self.stalled.is_some() {
+            self.flush();
+            if self.must_wait(request) {
+                return false;
+            }
+        }
+        let before = self.alive.turns(request);
+        self.add(request, news);
+        self.flush();
+        if !self.must_wait(request) {
+            return true;
+        }
+        // It is not sent, so what was just recorded is put back.
+        for turn in before {
+            self.add_entry(Entry::Stream(request.clone(), turn));
+        }
+        false
+    }
+
+    /// Whether the disk is stalled, and may say of this request that it was not sent.
+    fn must_wait(&self, request: &StreamKey) -> bool {
+        self.stalled.as_ref().is_some_and(|on_disk| on_disk.contains(request))
+    }
+
+    /// Adds a change to the backlog, if it changes anything.
+    fn add(&mut self, stream: &StreamKey, news: StreamNews) {
+        if let Some(entry) = self.alive.entry(stream, news) {
+            self.add_entry(entry);
+        }
+    }
+
+    fn add_entry(&mut self, entry: Entry) {
+        if !matches!(self.disk, Disk::Closed) {
+            entry.encode(&mut self.backlog);
+            self.alive.take(entry);
+        }
+    }
+
+    /// Writes the backlog. If the disk is stalled, it does not wait for it.
+    fn flush(&mut self) {
+        let timeout = if self.stalled.is_some() { Duration::ZERO } else { WRITE_TIMEOUT };
+        self.flush_within(timeout);
+    }
+
+    fn flush_within(&mut self, mut timeout: Duration) {
+        loop {
+            if self.writer.is_busy() {
+                match self.writer.wait(timeout) {
+                    Some(done) => self.finished(done),
+                    None => return self.stall(),
+                }
+                // The disk has responded.
+                timeout = timeout.max(WRITE_TIMEOUT_AFTER_STALL);
+            }
+            let Some(job) = self.next_job() else { break };
+            self.writer.execute(job);
+        }
+        if self.stalled.take().is_some() && matches!(self.disk, Disk::File { .. }) {
+            tracing::info!("the disk responds again: requests in flight outlive this daemon");
+        }
+        if let Some(job) = self.tidy_up() {
+            // The old file is up to date meanwhile, so nothing waits for the new one but the next change.
+            self.writer.execute(job);
+        }
+    }
+
+    /// What to write next.
+    fn next_job(&mut self) -> Option<Job> {
+        match &self.disk {
+            Disk::File { .. } if !self.backlog.is_empty() => {
+                Some(Job::Append(std::mem::take(&mut self.backlog)))
+            }
+            Disk::Nothing { again, .. } => {
+                self.backlog.clear();
+                let is_due = clock::now() >= *again;
+                is_due.then(|| Job::Rewrite {
+                    entries: self.alive.entries().collect(),
+                    or_wipe: true,
+                })
+            }
+            Disk::File { .. } | Disk::Closed => None,
+        }
+    }
+
+    /// Rewrites the file if most of it is about streams that are over.
+    fn tidy_up(&mut self) -> Option<Job> {
+        match self.disk {
+            Disk::File { length, worthwhile }
+                if length > worthwhile && length / 2 > self.alive.bytes() as u64 =>
+            {
+                let entries = self.alive.entries().collect();
+                Some(Job::Rewrite { entries, or_wipe: false })
+            }
+            Disk::File { .. } | Disk::Nothing { .. } | Disk::Closed => None,
+        }
+    }
+
+    fn finished(&mut self, done: Done) {
+        let now = clock::now();
+        match (done, &mut self.disk) {
+            (_, Disk::Closed) | (Done::Appended(Ok(_)), Disk::Nothing { .. }) => {}
+            (Done::Replaced, disk) => *disk = Disk::Closed,
+            (Done::Appended(Ok(bytes)), Disk::File { length, .. }) => *length += bytes,
+            (Done::Appended(Err(error)), disk) => {
+                *disk = Disk::Nothing { again: now, reason: Some(error) };
+            }
+            (Done::Rewritten(Ok(length)), disk) => {
+                if let Disk::Nothing { reason: None, .. } = disk {
+                    tracing::info!("requests in flight outlive this daemon again");
+                }
+                *disk = Disk::file(length);
+            }
+            // The old file is still good.
+            (Done::Rewritten(Err(error)), Disk::File { length, worthwhile }) => {
+                tracing::debug!(%error, "the file of streams cannot be rewritten");
+                *worthwhile = *length + MIN_REWRITE_BYTES;
+            }
+            (Done::Rewritten(Err(_)), Disk::Nothing { again, reason }) => {
+                if let Some(error) = reason.take() {
+                    tracing::warn!(%error, "requests in flight do not outlive this daemon for now");
+                }
+                *again = now + RETRY;
+            }
+        }
+        if std::mem::take(&mut self.overflowed) && !matches!(self.disk, Disk::Closed) {
+            let reason = io::Error::other("too much was to be written while the disk was stalled");
+            self.disk = Disk::Nothing { again: now, reason: Some(reason) };
+        }
+    }
+
+    fn stall(&mut self) {
+        if self.stalled.is_none() {
+            tracing::warn!("the disk is stalled: requests in flight do not outlive this daemon");
+            self.stalled = Some(self.alive.keys().cloned().collect());
+        }
+        if self.backlog.len() > MAX_BACKLOG {
+            self.backlog = Vec::new();
+            self.overflowed = true;
+        }
+    }
+}
+
+/// Reads what the newest daemon has left.
+fn recall(dir: &Path, alive: &mut Alive) -> io::Result<()> {
+    let Some(file) = file::newest(dir)? else { return Ok(()) };
+    let Some(mut entries) = entry::read(&file) else {
+        tracing::warn!("the streams of the last daemon are in a form that is not known here");
+        return Ok(());
+    };
+    for entry in entries.by_ref() {
+        alive.take(entry);
+    }
+    match entries.left() {
+        0 => {}
+        left => tracing::debug!(left, "the last note of the last daemon was cut short"),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

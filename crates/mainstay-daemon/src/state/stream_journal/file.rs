@@ -1,0 +1,131 @@
+//! The file that streams are written to.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::entry::{Entry, HEADER};
+
+/// How much is handed to the system at a time, when everything is written anew.
+const CHUNK: usize = 256 * 1024;
+
+/// The file of one daemon, which bears its number. A daemon reads the file of the newest before it and
+/// replaces it by its own, so one that was replaced writes where nobody reads.
+#[derive(Debug)]
+pub(super) struct JournalFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl JournalFile {
+    /// Writes these entries to the file of this number, instead of what is in it. Also returns its length.
+    pub(super) fn write_anew(
+        dir: &Path,
+        number: u64,
+        entries: impl IntoIterator<Item = Entry>,
+    ) -> io::Result<(Self, u64)> {
+        make_dir(dir)?;
+        let path = dir.join(number.to_string());
+        let new = dir.join(format!("{number}.new"));
+        let written = write(&new, entries).and_then(|done| fs::rename(&new, &path).map(|()| done));
+        match written {
+            Ok((file, length)) => Ok((Self { path, file }, length)),
+            Err(error) => {
+                // It may have been what filled the disk.
+                fs::remove_file(&new).ok();
+                Err(error)
+            }
+        }
+    }
+
+    /// Adds whole entries, with one call to the system: they are in the file when this returns. Fails if the file was
+    /// removed, because no daemon would find it.
+    pub(super) fn append(&mut self, entries: &[u8]) -> io::Result<()> {
+        if self.file.metadata()?.nlink() == 0 {
+            return Err(io::Error::new(ErrorKind::NotFound, "the file was removed"));
+        }
+        let written = loop {
+            match self.file.write(entries) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                other => break other?,
+            }
+        };
+        if written < entries.len() {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+
+    /// Makes it say nothing. The file itself stays if it can: it says that older ones are out of date.
+    pub(super) fn wipe(&self) {
+        if let Err(error) = self.file.set_len(0).or_else(|_| fs::remove_file(&self.path)) {
+            tracing::error!(%error, "a file of streams that is out of date stays behind");
+        }
+    }
+
+    /// From now on, all room on its disk is taken.
+    #[cfg(test)]
+    pub(super) fn fill_disk(&mut self) {
+        self.file = File::options().write(true).open("/dev/full").expect("every system has it");
+    }
+}
+
+/// What the newest file says; nothing if there is none.
+pub(super) fn newest(dir: &Path) -> io::Result<Option<Vec<u8>>> {
+    let newest = numbers(dir)?.into_iter().max();
+    newest.map(|number| fs::read(dir.join(number.to_string()))).transpose()
+}
+
+/// The highest number of a daemon that left a file.
+pub(super) fn newest_number(dir: &Path) -> Option<u64> {
+    numbers(dir).ok()?.into_iter().max()
+}
+
+/// Whether a daemon of a higher number has taken over.
+pub(super) fn is_replaced(dir: &Path, number: u64) -> bool {
+    numbers(dir).is_ok_and(|numbers| numbers.into_iter().any(|other| other > number))
+}
+
+/// Makes the directory, one that only its user can look into.
+pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// Removes everything but the file of this number.
+pub(super) fn clear(dir: &Path, number: u64) -> io::Result<()> {
+    let own = number.to_string();
+    for found in fs::read_dir(dir)? {
+        let found = found?;
+        if found.file_name() != *own {
+            fs::remove_file(found.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
+    let mut numbers = Vec::new();
+    for found in fs::read_dir(dir)? {
+        numbers.extend(found?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+    }
+    Ok(numbers)
+}
+
+/// Writes entries to a new file, and returns its length.
+fn write(path: &Path, entries: impl IntoIterator<Item = Entry>) -> io::Result<(File, u64)> {
+    let mut file =
+        File::options().create(true).write(true).truncate(true).mode(0o600).open(path)?;
+    let mut length = 0;
+    let mut chunk = HEADER.to_vec();
+    for entry in entries {
+        entry.encode(&mut chunk);
+        if chunk.len() >= CHUNK {
+            file.write_all(&chunk)?;
+            length += chunk.len() as u64;
+            chunk.clear();
+        }
+    }
+    file.write_all(&chunk)?;
+    Ok((file, length + chunk.len() as u64))
+}
