@@ -261,10 +261,10 @@ impl Listener {
         Self { state, stop, task }
     }
 
-    /// Serves the connections of `mainstay connect`, which come to the control socket.
+    /// Serves the connections of `mainstay connect`, which come to the control socket: at most `limit` at a time.
     pub(crate) fn private(
         connections: mpsc::Receiver<UnixStream>,
-        budget: Arc<ConnectionBudget>,
+        limit: usize,
         context: &Context,
     ) -> Self {
         let sockets = context.sockets.clone();
@@ -279,7 +279,7 @@ impl Listener {
                 allowed,
                 limits: Limits::default(),
                 start: ResponseStart::Early,
-                budget,
+                budget: ConnectionBudget::new(limit),
                 store: None,
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             };
@@ -326,6 +326,16 @@ pub(crate) struct HttpListeners {
 }
 
 impl HttpListeners {
+    pub(crate) fn new(
+        first: SocketAddr,
+        more: &[SocketAddr],
+        private: Listener,
+        context: &Context,
+    ) -> Self {
+        let listen = |addr: &SocketAddr| Listener::for_all(*addr, context);
+        Self { first: listen(&first), more: more.iter().map(listen).collect(), private }
+    }
+
     /// Closes all of them, as [`Listener::close`] does.
     pub(crate) fn close(self) -> impl Future<Output = ()> {
         let closing: Vec<_> = self.all().map(Listener::close).collect();

@@ -16,7 +16,6 @@ use mainstay_engine::{
     newest_daemon_of_shims,
 };
 use mainstay_proxy::SessionIds;
-use mainstay_proxy::front::http::ConnectionBudget;
 use tokio::net::UnixListener;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
@@ -135,26 +134,16 @@ pub(crate) async fn start(
         inherited.adopted.map(|found| (found.home, RunKey::new(server, found.run)))
     });
     unwanted.extend(survivors);
-    // All at once: the runs of ended sessions may be many, and an engine takes a while for each.
-    let mut sweeps = JoinSet::new();
-    for (home, key) in unwanted {
-        let (context, known) = (context.clone(), registry.get(&key.server).is_ok());
-        sweeps.spawn(async move { sweep_run(&context, home, &key, known).await });
-    }
-    sweeps.join_all().await;
+    sweep_runs(&context, &registry, unwanted).await;
     holder.release_others(&listens).await;
-    let mut front = Listener::for_all(first, &context);
-    let more: Vec<_> =
-        config.listen.more.iter().map(|addr| Listener::for_all(*addr, &context)).collect();
-    let watched = more.iter().map(Listener::watch);
-    let watched = config.listen.more.iter().copied().zip(watched).collect();
-    front.settle().await;
-    let listen = front.watch();
     let capacity = Capacity::of_this_process();
     let (http, connections) = mpsc::channel(HTTP_CONNECTIONS);
-    let budget = ConnectionBudget::new(capacity.connected);
-    let private = Listener::private(connections, budget, &context);
-    let front = HttpListeners { first: front, more, private };
+    let private = Listener::private(connections, capacity.connected, &context);
+    let mut front = HttpListeners::new(first, &config.listen.more, private, &context);
+    front.first.settle().await;
+    let listen = front.first.watch();
+    let watched = config.listen.more.iter().copied().zip(front.more.iter().map(Listener::watch));
+    let watched = watched.collect();
     context.clients.listen_at(listen.clone());
     let started_at = clock::wall();
     let service = Service {
@@ -261,6 +250,16 @@ fn in_containers(stored: &[Stored]) -> BTreeSet<ServerName> {
     let specs = stored.iter().map(|server| &server.spec);
     let contained = specs.filter(|spec| Home::of(&spec.workload) == Home::Container);
     contained.map(|spec| spec.name.clone()).collect()
+}
+
+/// Ends runs that nobody wants, all at once: those of ended sessions may be many, and an engine takes a while for each.
+async fn sweep_runs(context: &Context, registry: &Registry, unwanted: Vec<(Home, RunKey)>) {
+    let mut sweeps = JoinSet::new();
+    for (home, key) in unwanted {
+        let (context, known) = (context.clone(), registry.get(&key.server).is_ok());
+        sweeps.spawn(async move { sweep_run(&context, home, &key, known).await });
+    }
+    sweeps.join_all().await;
 }
 
 /// Ends a run that nobody wants. If its server is not known either, nothing of its container is left.

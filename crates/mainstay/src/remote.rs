@@ -366,7 +366,7 @@ mod tests {
             let instance = Instance { state_dir, run_dir, config_file: None };
             let remote = Remote { instance, start };
             let tried = remote.http_after_death(&name, Duration::ZERO).await;
-            tried.err().expect("there is no daemon")
+            tried.expect_err("there is no daemon")
         };
         for start in [Start::Forbidden, Start::ByAServer] {
             let error = tried(start).await;

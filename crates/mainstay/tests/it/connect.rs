@@ -273,7 +273,7 @@ impl Scene {
         let mut post = daemon.http();
         post.expect(INITIALIZED);
         post.accepted();
-        Self { env, daemon, client, post, listening }
+        Self { daemon, client, post, listening, env }
     }
 
     /// Closes all connections.

@@ -15,7 +15,7 @@ use crate::remote::Remote;
 pub(super) struct Client {
     /// Its id.
     pub(super) session: String,
-    client: client::Client,
+    http: client::Client,
     headers: Headers,
     last_id: u64,
 }
@@ -25,9 +25,9 @@ impl Client {
     pub(super) async fn connect(remote: Remote, name: &ServerName) -> Result<Self, CliError> {
         let target = connect::target(name)?;
         let daemon = connect::Daemon::new(name.clone(), remote);
-        let client = client::Client::over(target, daemon);
+        let http = client::Client::over(target, daemon);
         let (session, headers) = (String::new(), session_headers(None)?);
-        let mut client = Self { session, client, headers, last_id: 0 };
+        let mut client = Self { session, http, headers, last_id: 0 };
         let params = json!({
             "protocolVersion": "2025-11-25",
             "capabilities": {},
@@ -79,7 +79,7 @@ impl Client {
     async fn post(&self, message: &Value) -> Result<client::Response, CliError> {
         let body = message.to_string();
         let request = Request { method: Method::Post, headers: &[], body: body.as_bytes() };
-        let sent = self.client.send_with(&[&self.headers], request).await;
+        let sent = self.http.send_with(&[&self.headers], request).await;
         sent.map_err(|error| failed(with_causes(&error)))
     }
 }
