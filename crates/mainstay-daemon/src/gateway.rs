@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use mainstay_api::EventRecord;
 use mainstay_core::{ServerName, ServerSpec};
 use mainstay_proxy::{
-    Decision, Hub, Hubs, Identity, Isolation, Keeper, LastLine, Outlook, Ports, SessionClock,
-    SessionIds, Settings, Stderr, StreamNews, Witness,
+    Availability, Decision, EventSink, Hub, Hubs, Identity, Isolation, LastLine, Ports,
+    SessionClock, SessionIds, Settings, StateStore, Stderr, StreamNews,
 };
 use tokio::sync::watch;
 
@@ -30,14 +30,14 @@ pub(crate) struct Gateway {
 impl Gateway {
     pub(crate) fn new(
         event_log: EventLog,
-        keeper: Arc<dyn Keeper>,
+        state_store: Arc<dyn StateStore>,
         kept: Kept,
         ids: SessionIds,
     ) -> Self {
         let isolated = Arc::new(Isolated::default());
         let ports = Ports {
-            keeper,
-            witness: Arc::new(Events {
+            state_store,
+            event_sink: Arc::new(Events {
                 event_log,
                 registry: Arc::clone(&isolated),
                 flood: Flood::default(),
@@ -83,15 +83,15 @@ impl Gateway {
                 }
                 // Says that a session has ended (see `Hub::end_session`).
                 None if record.server.is_empty() => {}
-                None => self.ports.keeper.remove(&record.id),
+                None => self.ports.state_store.remove(&record.id),
             }
         }
         for record in streams {
             let key = record.key.clone();
             let hub = servers.get(&*key.session);
-            let taken_up = hub.is_some_and(|hub| self.hubs.take_up(hub, record, is_relayed));
-            if !taken_up {
-                self.ports.keeper.note(&key, StreamNews::Over);
+            let recovered = hub.is_some_and(|hub| self.hubs.recover(hub, record, is_relayed));
+            if !recovered {
+                self.ports.state_store.note(&key, StreamNews::Over);
             }
         }
     }
@@ -147,8 +147,8 @@ struct Events {
     flood: Flood,
 }
 
-impl Witness for Events {
-    fn decided(&self, decision: Decision) {
+impl EventSink for Events {
+    fn record_decision(&self, decision: Decision) {
         let Decision { server, run, cause, detail } = decision;
         tracing::debug!(server, run, cause, detail, "request");
         if cause == "refused"
@@ -189,15 +189,15 @@ impl Isolated {
 }
 
 impl Isolation for Isolated {
-    fn provide(&self, server: &str, session: &str) -> watch::Receiver<Outlook> {
+    fn provide(&self, server: &str, session: &str) -> watch::Receiver<Availability> {
         let name: Option<ServerName> = server.parse().ok();
         let provided =
             name.zip(self.registry()).and_then(|(name, registry)| registry.isolate(&name, session));
         // A daemon that ends, or a server that has just been removed, has no more runs.
-        provided.unwrap_or_else(|| watch::channel(Outlook::Removed).1)
+        provided.unwrap_or_else(|| watch::channel(Availability::Removed).1)
     }
 
-    fn find(&self, server: &str, session: &str) -> Option<watch::Receiver<Outlook>> {
+    fn find(&self, server: &str, session: &str) -> Option<watch::Receiver<Availability>> {
         self.registry()?.resume_session_run(&server.parse().ok()?, session)
     }
 

@@ -235,11 +235,13 @@ impl ReplaceRequest {
         fallback: Option<PathBuf>,
         tell: impl AsyncFnOnce(Result<(), ApiError>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let (outcome, decided) = oneshot::channel();
+        let (outcome, record_decision) = oneshot::channel();
         let (telling, told) = oneshot::channel();
         let request = LifecycleRequest::Replace(Self { exe, fallback, outcome, told });
         let answer = match lifecycle_requests.send(request).await {
-            Ok(()) => decided.await.unwrap_or_else(|_| Err("the daemon is ending".to_owned())),
+            Ok(()) => {
+                record_decision.await.unwrap_or_else(|_| Err("the daemon is ending".to_owned()))
+            }
             Err(_) => Err("the daemon is ending".to_owned()),
         };
         let answer = answer.map_err(|why| {

@@ -218,7 +218,7 @@ async fn live(
                     holder.ending().await;
                 }
             };
-            // The door is closed at once, whatever the holder takes.
+            // The intake gate is closed at once, whatever the holder takes.
             (to_finish, ()) = tokio::join!(service.gateway.hubs.hand_over(stays), ending);
             front.given_way().await;
         }

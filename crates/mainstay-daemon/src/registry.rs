@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use mainstay_api::{ApiError, Around, ErrorKind};
 use mainstay_core::{RunId, ServerName, ServerSpec, Status, Wanted};
 use mainstay_engine::{Found, News, RunKey, StartError};
-use mainstay_proxy::Outlook;
+use mainstay_proxy::Availability;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -46,7 +46,7 @@ struct Shared {
     /// Runs that belong to single sessions, by names of their own.
     isolated: Mutex<BTreeMap<ServerName, Isolated>>,
     /// Outlooks of session runs that start when the previous run of the session has ended.
-    next_runs: Mutex<BTreeMap<ServerName, watch::Receiver<Outlook>>>,
+    next_runs: Mutex<BTreeMap<ServerName, watch::Receiver<Availability>>>,
     drivers: Mutex<JoinSet<()>>,
     /// The last runs of servers that were forgotten, so that no run number is used twice.
     forgotten: Mutex<HashMap<ServerName, RunId>>,
@@ -65,7 +65,7 @@ struct Isolated {
     session_continues: bool,
     /// Whether it is being stopped.
     is_ending: bool,
-    outlook: watch::Receiver<Outlook>,
+    availability: watch::Receiver<Availability>,
 }
 
 /// A handle that does not keep the registry.
@@ -153,8 +153,8 @@ impl Registry {
         for spec in &mut specs {
             spec.validate().map_err(|e| ApiError::new(ErrorKind::Invalid, e.to_string()))?;
             let engine = self.shared.context.engines.of(&spec.workload);
-            let decided = engine.prepare(spec).await;
-            *spec = decided.map_err(|error| unprepared(&spec.name, &error))?;
+            let record_decision = engine.prepare(spec).await;
+            *spec = record_decision.map_err(|error| unprepared(&spec.name, &error))?;
         }
         let _guard = self.begin_change().await?;
         for spec in &specs {
@@ -374,7 +374,7 @@ impl Registry {
         mainstay_core::lock(&self.shared.isolated)
     }
 
-    fn next_runs(&self) -> MutexGuard<'_, BTreeMap<ServerName, watch::Receiver<Outlook>>> {
+    fn next_runs(&self) -> MutexGuard<'_, BTreeMap<ServerName, watch::Receiver<Availability>>> {
         mainstay_core::lock(&self.shared.next_runs)
     }
 

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use mainstay_core::{RemoteSpec, RunId, ServerSpec, Transport, Workload, human_duration};
 use mainstay_engine::{Engine, EngineError, RunKey};
 use mainstay_proxy::client::{BadTarget, SendError, Target};
-use mainstay_proxy::{Arrival, Hello, Hub, LineLink, Link, UpstreamError};
+use mainstay_proxy::{Hello, Hub, LineLink, Link, RunInfo, UpstreamError};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -219,7 +219,7 @@ pub(crate) async fn establish(
     key: &RunKey,
     spec: &ServerSpec,
     hub: &Hub,
-    arrival: Arrival,
+    arrival: RunInfo,
 ) -> Result<Session, SessionError> {
     let transport = match &spec.workload {
         Workload::Process(process) => &process.transport,
@@ -250,7 +250,7 @@ pub(crate) async fn establish(
             Link::Http(Target::local(endpoint.addrs, path)?)
         }
     };
-    Ok(Session { run: hub.enter(link, arrival).await?, since: clock::now(), owner })
+    Ok(Session { run: hub.attach_run(link, arrival).await?, since: clock::now(), owner })
 }
 
 /// Opens a session with a server that runs elsewhere, in one attempt.
@@ -258,11 +258,11 @@ async fn reach(
     remote: &RemoteSpec,
     limit: Duration,
     hub: &Hub,
-    arrival: Arrival,
+    arrival: RunInfo,
 ) -> Result<Session, SessionError> {
     let headers = remote.headers.iter().map(|(name, value)| (name.as_str(), value.reveal()));
     let target = Target::remote(remote.url.as_str(), headers)?;
-    let entered = timeout(limit, hub.enter(Link::Remote(target), arrival)).await;
+    let entered = timeout(limit, hub.attach_run(Link::Remote(target), arrival)).await;
     match entered.map_err(|_| SessionError::Late(limit))? {
         Ok(run) => Ok(Session { run, since: clock::now(), owner: None }),
         Err(UpstreamError::Connect { source, .. }) => Err(SessionError::Unreachable(source)),

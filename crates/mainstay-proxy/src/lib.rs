@@ -13,11 +13,10 @@ pub mod bridge;
 mod catch_panic;
 pub mod client;
 mod clock;
-mod door;
 pub mod frame;
 pub mod front;
-mod gate;
 mod hub;
+mod intake_gate;
 pub mod lists;
 mod loss;
 mod record;
@@ -26,17 +25,18 @@ pub mod sock_diag;
 pub mod sse;
 pub mod stream;
 mod upstream;
+mod write_fence;
 
 pub use catch_panic::CatchPanic;
 pub use clock::SessionClock;
-pub use door::Door;
 pub use hub::{
-    Arrival, Decision, Hub, Hubs, Isolation, LastLine, Local, Outlook, Ports, Reason, RelayNews,
-    RelayedCall, Relays, Run, Session, Settings, Stderr, Witness,
+    Availability, Decision, EventSink, Hub, Hubs, Isolation, LastLine, Local, Ports, Reason,
+    RelayNews, RelayedCall, Relays, Run, RunInfo, Session, Settings, Stderr,
 };
+pub use intake_gate::IntakeGate;
 pub use loss::is_session_lost;
 pub use record::{
-    Keeper, RecordLookup, Sent, SessionRecord, StreamKey, StreamNews, StreamRecord, Unreadable,
+    RecordLookup, Sent, SessionRecord, StateStore, StreamKey, StreamNews, StreamRecord, Unreadable,
     UpstreamRecord, Written,
 };
 pub use session_id::SessionIds;

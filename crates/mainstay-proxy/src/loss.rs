@@ -102,7 +102,7 @@ fn beginning(content: &[u8]) -> String {
 
 fn speaks_of_loss(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
-    WORDS.iter().any(|words| text.contains(words))
+    WORDS.iter().any(|messages| text.contains(messages))
 }
 
 /// A server that wants a token says so in words of OAuth; a new session would not help.

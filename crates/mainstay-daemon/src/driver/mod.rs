@@ -3,10 +3,10 @@
 //! The driver never waits for anything long: starts, stops and handshakes are spawned and report back
 //! as messages, so `stop` and `rm` act at once, whatever is going on.
 
+mod availability;
 mod away;
 mod narrate;
 mod news;
-mod outlook;
 mod port;
 #[cfg(test)]
 mod tests;
@@ -37,8 +37,8 @@ use crate::snapshot::{Session, Snapshot, Times};
 use crate::startup::inherited::Inherited;
 use crate::state::event_log::{Clocks, EventLog};
 use crate::state::store::{Store, Stored};
+pub(crate) use availability::Audience;
 use away::Reach;
-pub(crate) use outlook::Audience;
 use work::Done;
 
 /// Messages on their way to a driver.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_core::{ServerName, ServerSpec};
-use mainstay_proxy::{Outlook, Reason};
+use mainstay_proxy::{Availability, Reason};
 use tokio::sync::watch;
 
 use super::{Isolated, Registry};
@@ -17,19 +17,19 @@ use crate::state::store::Stored;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Registry {
-    /// Starts a run of a server for one session, and returns its outlook.
+    /// Starts a run of a server for one session, and returns its availability.
     pub(crate) fn isolate(
         &self,
         server: &ServerName,
         session: &str,
-    ) -> Option<watch::Receiver<Outlook>> {
+    ) -> Option<watch::Receiver<Availability>> {
         let name = isolated_name(server, session);
         let why = Arc::new(Reason { text: "starting".to_owned(), ..Reason::default() });
-        let (outlook, told) = watch::channel(Outlook::Coming { due: None, why });
-        let present = self.isolated().get(&name).map(|it| (it.is_ending, it.outlook.clone()));
+        let (availability, told) = watch::channel(Availability::Coming { due: None, why });
+        let present = self.isolated().get(&name).map(|it| (it.is_ending, it.availability.clone()));
         match present {
             None => {
-                self.start_session_run(server, session, outlook)?;
+                self.start_session_run(server, session, availability)?;
                 return Some(told);
             }
             Some((false, its)) => return Some(its),
@@ -44,7 +44,7 @@ impl Registry {
         let (registry, server, session) = (self.downgrade(), server.clone(), session.to_owned());
         self.drivers().spawn(async move {
             while let Some(registry) = registry.upgrade() {
-                let is_wanted = |told: &watch::Receiver<Outlook>| told.same_channel(&own);
+                let is_wanted = |told: &watch::Receiver<Availability>| told.same_channel(&own);
                 if !registry.next_runs().get(&name).is_some_and(is_wanted) {
                     // The session needs no run any more, or has ended.
                     return;
@@ -53,8 +53,8 @@ impl Registry {
                     registry.next_runs().remove(&name);
                     let hub = registry.shared.gateway.hubs.get(server.as_str());
                     if hub.is_some_and(|hub| hub.has(&session)) {
-                        // If this fails, the session notices that the sender of the outlook is gone.
-                        registry.start_session_run(&server, &session, outlook);
+                        // If this fails, the session notices that the sender of the availability is gone.
+                        registry.start_session_run(&server, &session, availability);
                     }
                     return;
                 }
@@ -70,7 +70,7 @@ impl Registry {
         &self,
         server: &ServerName,
         session: &str,
-    ) -> Option<watch::Receiver<Outlook>> {
+    ) -> Option<watch::Receiver<Availability>> {
         let name = isolated_name(server, session);
         let lives = self.orphans().get(&name).is_some_and(|inherited| inherited.adopted.is_some());
         if lives { self.isolate(server, session) } else { None }
@@ -101,7 +101,7 @@ impl Registry {
         &self,
         server: &ServerName,
         session: &str,
-        outlook: watch::Sender<Outlook>,
+        availability: watch::Sender<Availability>,
     ) -> Option<()> {
         let (spec, wanted) = {
             let shown = self.servers().get(server)?.view.borrow().clone();
@@ -109,8 +109,8 @@ impl Registry {
         };
         let name = isolated_name(server, session);
         let hub = self.shared.gateway.hubs.get(server.as_str())?;
-        let told = outlook.subscribe();
-        let audience = Audience::Session { hub, id: session.to_owned(), outlook };
+        let told = availability.subscribe();
+        let audience = Audience::Session { hub, id: session.to_owned(), availability };
         let stored = Stored {
             spec: ServerSpec { name: name.clone(), ..spec },
             wanted,
@@ -122,7 +122,7 @@ impl Registry {
         let (driver, handle) =
             Driver::new(self.shared.context.clone(), audience, stored, &inherited);
         let (of, session_continues, is_ending) = (server.clone(), false, false);
-        let isolated = Isolated { of, handle, session_continues, is_ending, outlook: told };
+        let isolated = Isolated { of, handle, session_continues, is_ending, availability: told };
         self.isolated().insert(name.clone(), isolated);
         self.drive(name, driver);
         Some(())

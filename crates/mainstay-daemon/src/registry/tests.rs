@@ -5,7 +5,7 @@ mod session_runs;
 
 use mainstay_core::{Cause, ContainerSpec, Status, Workload};
 use mainstay_engine::{Engine, RemoteEngine};
-use mainstay_proxy::Outlook;
+use mainstay_proxy::Availability;
 use mainstay_proxy::front::Core as _;
 use mainstay_testkit::fake_engine::{FakeEngine, HOST};
 use mainstay_testkit::samples::{key, spec};
@@ -142,11 +142,11 @@ async fn a_server_that_somebody_removed_is_let_go_of_with_the_runs_of_single_ses
     world.runs(&name).await;
     let session = "0123456789abcdef";
     let mut told = world.registry.isolate(&name, session).unwrap();
-    let up = |outlook: &Outlook| matches!(outlook, Outlook::Up(_));
+    let up = |availability: &Availability| matches!(availability, Availability::Up(_));
     drop(timeout(LIMIT, told.wait_for(up)).await.unwrap().unwrap());
 
     world.engine.end_by(&key("time", 1), Cause::Removed);
-    let removed = |outlook: &Outlook| matches!(outlook, Outlook::Removed);
+    let removed = |availability: &Availability| matches!(availability, Availability::Removed);
     drop(timeout(LIMIT, told.wait_for(removed)).await.unwrap().unwrap());
     let driven = async {
         while !world.registry.everything().is_empty() {

@@ -1,4 +1,4 @@
-//! Client sessions on disk, so that they outlive the daemon: the proxy's [`Keeper`].
+//! Client sessions on disk, so that they outlive the daemon: the proxy's [`StateStore`].
 //!
 //! A database of its own (WAL, `synchronous=NORMAL`), which one thread writes. Callers only note
 //! what changed: per session and per server the newest change replaces the one before it, so what
@@ -8,7 +8,7 @@
 //!
 //! What becomes of their streams is kept apart, by [`Calls`]: it has to be kept at once, and not for long.
 //!
-//! Sessions of absent clients may be only here, and are [found](Keeper::find) by id. The writer thread also
+//! Sessions of absent clients may be only here, and are [found](StateStore::find) by id. The writer thread also
 //! reads, so an unknown id or a slow disk delays no other request. The file holds at most 200,000 sessions;
 //! see [`Database`] for which are removed.
 //!
@@ -28,7 +28,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use mainstay_proxy::{
-    Keeper, RecordLookup, SessionRecord, StreamKey, StreamNews, StreamRecord, Unreadable, Written,
+    RecordLookup, SessionRecord, StateStore, StreamKey, StreamNews, StreamRecord, Unreadable,
+    Written,
 };
 use tokio::sync::oneshot;
 
@@ -171,7 +172,7 @@ impl SessionStore {
     }
 }
 
-impl Keeper for SessionStore {
+impl StateStore for SessionStore {
     fn save(&self, record: SessionRecord) {
         self.change(|state| {
             if !state.servers.contains_key(&record.id) {

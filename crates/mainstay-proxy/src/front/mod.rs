@@ -11,7 +11,7 @@
 
 mod batch;
 pub mod http;
-pub(crate) mod kept;
+pub(crate) mod resumable;
 pub(crate) mod run;
 mod version;
 
@@ -21,8 +21,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::json;
 
-use crate::door::Door;
 use crate::frame::Parsed;
+use crate::intake_gate::IntakeGate;
 use crate::stream::{Stream, Streams};
 
 pub use self::version::{ProtocolVersion, UnknownVersion};
@@ -33,7 +33,7 @@ pub trait Core: Send + Sync + 'static {
     type Session: Session;
 
     /// Where requests come in. A front takes none while it is closed, but for those that are in it.
-    fn door(&self) -> &Arc<Door>;
+    fn intake_gate(&self) -> &Arc<IntakeGate>;
 
     /// Begins a session for a client that sent `initialize`. Its id is known at once, so that the
     /// head of the response can carry it before the answer is known.

@@ -1,6 +1,6 @@
 //! The replay contract: what becomes of one request, whatever happens behind it.
 //!
-//! A [`Call`] is told how each attempt ended and what the outlook is, and answers with the next step.
+//! A [`Call`] is told how each attempt ended and whether the server is available, and returns the next step.
 //! It promises that
 //!
 //! - a request that may have been executed is sent again only if that is safe, and to one further run at most (to the
@@ -34,7 +34,7 @@ const REASON: Duration = Duration::from_millis(60);
 const COME_UP: Duration = Duration::from_secs(10);
 
 /// How often in a row a server may forget its session and still be asked again.
-const FORGETFUL: u8 = 3;
+const MAX_SESSION_LOSSES: u8 = 3;
 
 /// One request on its way.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(super) struct Call {
     held: Option<Instant>,
     /// The run of that generation is not tried again before then.
     avoid: Option<(u64, Instant)>,
-    doom: Option<Doom>,
+    pending_failure: Option<PendingFailure>,
     /// The run at which the last attempt broke off.
     broke_off: Option<u64>,
     /// The run at which two attempts broke off. It is not tried again, and its end is awaited until then.
@@ -70,7 +70,7 @@ pub(super) struct With {
 
 /// It may have been executed and must not be again. Until then the reason of the death may still come.
 #[derive(Debug, Clone, Copy)]
-struct Doom {
+struct PendingFailure {
     generation: u64,
     until: Instant,
     verdict: Verdict,
@@ -78,7 +78,7 @@ struct Doom {
 
 /// What there is to send to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Prospect {
+pub(super) enum UpstreamState {
     /// The run of this generation.
     Up(u64),
     /// A run that is being started, or is due then.
@@ -117,7 +117,7 @@ pub(super) enum Step {
     Rejoin,
     /// The run that had it is not there, or cannot answer any more: see [`Call::missed`].
     Miss,
-    /// Wait until the prospect changes, but not longer than this.
+    /// Wait until the upstream state changes, but not longer than this.
     Wait(Instant),
     /// Answer.
     Answer(Verdict),
@@ -149,7 +149,7 @@ pub(super) enum Verdict {
         generation: u64,
     },
     /// The server stopped during the request twice.
-    Poison {
+    DiedTwice {
         /// The run that had it last.
         generation: u64,
     },
@@ -159,7 +159,7 @@ pub(super) enum Verdict {
         generation: u64,
     },
     /// The server forgets its sessions as fast as they are opened.
-    Forgetful,
+    SessionLostRepeatedly,
 }
 
 impl Call {
@@ -169,7 +169,7 @@ impl Call {
             hold,
             held: None,
             avoid: None,
-            doom: None,
+            pending_failure: None,
             broke_off: None,
             ending: None,
             replayed: false,
@@ -180,7 +180,7 @@ impl Call {
     }
 
     /// A request that an earlier daemon sent, and that may be held that long.
-    pub(super) fn taken_up(hold: Duration, with: With) -> Self {
+    pub(super) fn recovered(hold: Duration, with: With) -> Self {
         Self { with: Some(with), replayed: with.attempts > 1, ..Self::new(hold) }
     }
 
@@ -208,32 +208,35 @@ impl Call {
     /// The verdict that does not depend on what will be.
     fn known(&self) -> Option<Verdict> {
         let with = self.with.map(|with| Verdict::Unknown { generation: with.generation });
-        self.doom.map(|doom| doom.verdict).or(with)
+        self.pending_failure.map(|pending_failure| pending_failure.verdict).or(with)
     }
 
     /// What to do now.
-    pub(super) fn step(&mut self, now: Instant, prospect: Prospect) -> Step {
-        if let Some(Doom { generation, until, verdict }) = self.doom {
-            let told = prospect != Prospect::Up(generation);
+    pub(super) fn step(&mut self, now: Instant, upstream_state: UpstreamState) -> Step {
+        if let Some(PendingFailure { generation, until, verdict }) = self.pending_failure {
+            let told = upstream_state != UpstreamState::Up(generation);
             return if told || now >= until { Step::Answer(verdict) } else { Step::Wait(until) };
         }
         if let Some((generation, until)) = self.ending {
-            match prospect {
-                Prospect::Up(present) if present == generation && now < until => {
+            match upstream_state {
+                UpstreamState::Up(present) if present == generation && now < until => {
                     return Step::Wait(until);
                 }
-                Prospect::Up(present) if present == generation => {
+                UpstreamState::Up(present) if present == generation => {
                     return Step::Answer(Verdict::BrokenOff { generation });
                 }
-                Prospect::Up(_) | Prospect::Coming(_) | Prospect::Down | Prospect::Removed => {}
+                UpstreamState::Up(_)
+                | UpstreamState::Coming(_)
+                | UpstreamState::Down
+                | UpstreamState::Removed => {}
             }
         }
         if let Some(with) = self.with {
-            return self.look_for(now, with, prospect);
+            return self.look_for(now, with, upstream_state);
         }
-        match prospect {
-            Prospect::Up(generation) => self.approach(now, generation),
-            Prospect::Coming(due) => {
+        match upstream_state {
+            UpstreamState::Up(generation) => self.approach(now, generation),
+            UpstreamState::Coming(due) => {
                 let deadline = *self.held.get_or_insert(now) + self.hold;
                 if due.is_some_and(|due| due > deadline) || self.hold.is_zero() {
                     Step::Answer(Verdict::Down)
@@ -243,23 +246,25 @@ impl Call {
                     Step::Wait(deadline)
                 }
             }
-            Prospect::Down => Step::Answer(Verdict::Down),
-            Prospect::Removed => Step::Answer(Verdict::Removed),
+            UpstreamState::Down => Step::Answer(Verdict::Down),
+            UpstreamState::Removed => Step::Answer(Verdict::Removed),
         }
     }
 
     /// Takes note of how the attempt at a run ended.
     pub(super) fn lost(&mut self, now: Instant, generation: u64, loss: Loss) {
-        let doom = |verdict| Some(Doom { generation, until: now + REASON, verdict });
+        let failure = |verdict| Some(PendingFailure { generation, until: now + REASON, verdict });
         self.with = None;
         match loss {
             Loss::Unsent => self.avoid = Some((generation, now + TRY_AGAIN)),
-            Loss::Forgotten if self.forgotten < FORGETFUL => self.forgotten += 1,
-            Loss::Forgotten => self.doom = doom(Verdict::Forgetful),
+            Loss::Forgotten if self.forgotten < MAX_SESSION_LOSSES => self.forgotten += 1,
+            Loss::Forgotten => self.pending_failure = failure(Verdict::SessionLostRepeatedly),
             Loss::Interrupted { safe: true } if self.interruptions < INTERRUPTIONS => {
                 self.interruptions += 1;
             }
-            Loss::Interrupted { .. } => self.doom = doom(Verdict::Interrupted { generation }),
+            Loss::Interrupted { .. } => {
+                self.pending_failure = failure(Verdict::Interrupted { generation });
+            }
             Loss::Sent { safe: true } if !self.replayed => {
                 self.replayed = true;
                 self.broke_off = Some(generation);
@@ -273,16 +278,20 @@ impl Call {
                 let deadline = self.held.unwrap_or(now) + self.hold;
                 self.ending = Some((generation, deadline.min(now + END)));
             }
-            Loss::Sent { safe: true } => self.doom = doom(Verdict::Poison { generation }),
-            Loss::Sent { safe: false } => self.doom = doom(Verdict::Unknown { generation }),
+            Loss::Sent { safe: true } => {
+                self.pending_failure = failure(Verdict::DiedTwice { generation });
+            }
+            Loss::Sent { safe: false } => {
+                self.pending_failure = failure(Verdict::Unknown { generation });
+            }
         }
         self.held.get_or_insert(now);
     }
 
     /// Takes note that the run cannot answer which an earlier daemon had sent the request to.
-    pub(super) fn missed(&mut self, now: Instant, prospect: Prospect, safe: bool) {
+    pub(super) fn missed(&mut self, now: Instant, upstream_state: UpstreamState, safe: bool) {
         let Some(With { generation, .. }) = self.with.take() else { return };
-        let is_up = generation == 0 || prospect == Prospect::Up(generation);
+        let is_up = generation == 0 || upstream_state == UpstreamState::Up(generation);
         if safe && !self.replayed {
             self.replayed = true;
             self.held = Some(now);
@@ -292,25 +301,26 @@ impl Call {
         }
         let verdict = match (is_up, safe) {
             (true, _) => Verdict::Severed { generation },
-            (false, true) => Verdict::Poison { generation },
+            (false, true) => Verdict::DiedTwice { generation },
             (false, false) => Verdict::Unknown { generation },
         };
-        self.doom = Some(Doom { generation, until: now, verdict });
+        self.pending_failure = Some(PendingFailure { generation, until: now, verdict });
     }
 
     /// The run that has the request may be the one that is up, or is coming up.
-    fn look_for(&mut self, now: Instant, with: With, prospect: Prospect) -> Step {
-        match prospect {
-            Prospect::Up(generation) if generation == with.generation && with.can_answer => {
+    fn look_for(&mut self, now: Instant, with: With, upstream_state: UpstreamState) -> Step {
+        match upstream_state {
+            UpstreamState::Up(generation) if generation == with.generation && with.can_answer => {
                 Step::Rejoin
             }
-            Prospect::Coming(None) => {
+            UpstreamState::Coming(None) => {
                 let deadline = *self.held.get_or_insert(now) + self.hold.max(COME_UP);
                 if now < deadline { Step::Wait(deadline) } else { Step::Miss }
             }
-            Prospect::Up(_) | Prospect::Coming(Some(_)) | Prospect::Down | Prospect::Removed => {
-                Step::Miss
-            }
+            UpstreamState::Up(_)
+            | UpstreamState::Coming(Some(_))
+            | UpstreamState::Down
+            | UpstreamState::Removed => Step::Miss,
         }
     }
 

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::outlook::{Run, RunLink};
+use super::availability::{Run, RunLink};
 use super::{Hub, lock};
 use crate::catch_panic;
 use crate::frame::{InitializeResult, Parsed};
@@ -133,7 +133,7 @@ impl Hub {
 
     /// The copies are stale, and are made again in a moment: once, however often this is said.
     pub(super) fn lists_may_have_changed(&self) {
-        let (Some(run), Some(hub)) = (self.outlook.borrow().run().cloned(), self.me.upgrade())
+        let (Some(run), Some(hub)) = (self.availability.borrow().run().cloned(), self.me.upgrade())
         else {
             return;
         };
@@ -206,7 +206,7 @@ impl Hub {
         }
         self.copies.read.send_replace(run.generation);
         if let Some(kept) = self.copies.kept() {
-            self.gate().pass(|keeper| keeper.save_copy(self.name(), kept));
+            self.write_fence().pass(|state_store| state_store.save_copy(self.name(), kept));
         }
         ReadLists { announcements, lists }
     }
@@ -222,7 +222,7 @@ async fn read_list(run: &Run, kind: ListKind) -> Result<Vec<Bytes>, UpstreamErro
     let mut params = None;
     loop {
         let page = match &run.link {
-            RunLink::Lines(lane) => lane.ask_own(kind.method(), params.as_deref()).await?,
+            RunLink::Lines(conn) => conn.ask_own(kind.method(), params.as_deref()).await?,
             RunLink::Http(http) => http.ask_own(kind.method(), params.as_deref()).await?,
         };
         let page = Bytes::from(String::from(Box::<str>::from(page)));

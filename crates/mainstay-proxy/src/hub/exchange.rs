@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::call::{Call, Loss, Prospect, Step, Verdict, With};
+use super::availability::{Availability, Run, RunLink};
+use super::call::{Call, Loss, Step, UpstreamState, Verdict, With};
+use super::event_sink::Decision;
 use super::http::GivenUp;
 use super::lines::Unanswered;
-use super::outlook::{Outlook, Run, RunLink};
 use super::progress::Progress;
 use super::session::Session;
-use super::witness::Decision;
-use super::{initialize, lists, relay, words};
-use crate::door::InDoor;
+use super::{initialize, lists, messages, relay};
 use crate::frame::{self, Frame, Id, Method, Parsed};
 use crate::front::{self, ProtocolVersion, Session as _};
+use crate::intake_gate::IntakePass;
 use crate::lists::ListKind;
 use crate::record::Sent;
 use crate::stream::{Inherited, Stream};
@@ -29,16 +29,21 @@ use crate::upstream::UpstreamError;
 /// answer.
 ///
 /// Every call needs memory for the whole future, so what is rare is boxed, here and below.
-pub(super) async fn answer(session: Session, message: Parsed, out: Arc<Stream>, arriving: InDoor) {
+pub(super) async fn answer(
+    session: Session,
+    message: Parsed,
+    out: Arc<Stream>,
+    intake: IntakePass,
+) {
     let (Some(id), Some(method)) = (message.id(), message.method()) else { return };
     debug_assert!(!frame::is_test_panic(&message), "asked for by a test");
     if let Some((code, why)) = refused(method, session.version()) {
         return out.finish(Some(frame::error(id, code, why)));
     }
     let Some(_open) = session.open(&message, id, method, &out) else {
-        return out.finish(Some(refusal(id, "too-many-requests", words::TOO_MANY)));
+        return out.finish(Some(refusal(id, "too-many-requests", messages::TOO_MANY)));
     };
-    drop(arriving);
+    drop(intake);
     match method {
         // `ping` is answered here, and `initialize` only provides the parameters for the run.
         Method::Ping | Method::Initialize => {}
@@ -102,8 +107,8 @@ async fn call_tool(session: &Session, message: &Parsed, out: &Arc<Stream>) -> Op
     let hub = session.hub();
     let id = message.id()?;
     if let Some(tool) = hub.vanished(message) {
-        hub.decided(Decision::about(session, message, "tool-vanished", &tool, None));
-        return Some(frame::tool_error(id, &words::vanished(hub.name(), &tool)));
+        hub.record_decision(Decision::about(session, message, "tool-vanished", &tool, None));
+        return Some(frame::tool_error(id, &messages::vanished(hub.name(), &tool)));
     }
     let Answered { text, run } = pass(session, message, out).await?;
     let is_result = || Parsed::read(text.clone()).is_ok_and(|answer| answer.result().is_some());
@@ -113,7 +118,7 @@ async fn call_tool(session: &Session, message: &Parsed, out: &Arc<Stream>) -> Op
     if hub.settings().quiet_restart {
         return Some(text);
     }
-    let note = words::restart_note(hub.name(), run.after.as_deref());
+    let note = messages::restart_note(hub.name(), run.after.as_deref());
     Some(Parsed::read(text.clone()).map_or(text, |answer| answer.with_note(&note)))
 }
 
@@ -163,7 +168,7 @@ struct Exchange<'a> {
 /// Why an attempt has no answer of the server's.
 pub(super) enum Failure {
     /// The run went away, or forgot the session.
-    Lost(Fate),
+    Lost(DeliveryState),
     /// It answered in a way that cannot be passed on.
     Unusable(UpstreamError),
 }
@@ -171,9 +176,9 @@ pub(super) enum Failure {
 impl From<Unanswered> for Failure {
     fn from(unanswered: Unanswered) -> Self {
         match unanswered {
-            Unanswered::Gone { sent: true } => Self::Lost(Fate::Sent),
-            Unanswered::Gone { sent: false } => Self::Lost(Fate::Unsent),
-            Unanswered::Interrupted => Self::Lost(Fate::Interrupted),
+            Unanswered::Gone { sent: true } => Self::Lost(DeliveryState::Sent),
+            Unanswered::Gone { sent: false } => Self::Lost(DeliveryState::Unsent),
+            Unanswered::Interrupted => Self::Lost(DeliveryState::Interrupted),
             Unanswered::Protocol(error) => Self::Unusable(error),
         }
     }
@@ -181,7 +186,7 @@ impl From<Unanswered> for Failure {
 
 /// How far a lost request had come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum DeliveryState {
     Unsent,
     Sent,
     /// It was lost with the connection, and the run goes on.
@@ -208,7 +213,7 @@ impl<'a> Exchange<'a> {
             Some(inherited @ &Inherited { sent: Some(Sent { generation, .. }), attempts, .. }) => {
                 let can_answer = inherited.can_be_answered();
                 let with = With { generation, can_answer, attempts };
-                Call::taken_up(hold, with)
+                Call::recovered(hold, with)
             }
             Some(Inherited { sent: None, .. }) | None => Call::new(hold),
         };
@@ -220,7 +225,7 @@ impl<'a> Exchange<'a> {
             Ok(progress) => self.progress = progress.map(Arc::new),
             Err(error) => return Some(self.refused("bad-params", &error.to_string())),
         }
-        let mut changes: Option<watch::Receiver<Outlook>> = None;
+        let mut changes: Option<watch::Receiver<Availability>> = None;
         let mut held = None;
         loop {
             if self.out.is_relayed() {
@@ -231,7 +236,7 @@ impl<'a> Exchange<'a> {
                 Some(changes) => changes.borrow_and_update().clone(),
                 None => self.session.present(),
             };
-            match self.call.step(now(), prospect(&present)) {
+            match self.call.step(now(), upstream_state(&present)) {
                 Step::Miss => self.missed(&present),
                 step @ (Step::Send | Step::Rejoin) => {
                     drop(held.take());
@@ -244,7 +249,7 @@ impl<'a> Exchange<'a> {
                     match tried {
                         Ok(answer) => return Some(self.answered(answer, run)),
                         Err(Failure::Lost(_)) if self.out.is_relayed() => {}
-                        Err(Failure::Lost(fate)) => self.lost(run, fate),
+                        Err(Failure::Lost(delivery)) => self.lost(run, delivery),
                         Err(Failure::Unusable(error)) => return Some(self.unusable(&error, run)),
                     }
                 }
@@ -257,7 +262,7 @@ impl<'a> Exchange<'a> {
                     }
                     let Some(changes) = &mut changes else {
                         // Looks once more before it waits, so that no change is missed.
-                        changes = Some(self.session.outlook());
+                        changes = Some(self.session.availability());
                         continue;
                     };
                     match Box::pin(self.wait(changes, until)).await {
@@ -266,7 +271,11 @@ impl<'a> Exchange<'a> {
                             return Some(self.ours(self.call.no_news(), &present));
                         }
                         Waited::GivenUp => {
-                            self.decided("gone", "the client gave it up while it was held", None);
+                            self.record_decision(
+                                "gone",
+                                "the client gave it up while it was held",
+                                None,
+                            );
                             return None;
                         }
                     }
@@ -279,9 +288,9 @@ impl<'a> Exchange<'a> {
     async fn attempt(&self, run: &Arc<Run>) -> Result<Parsed, Failure> {
         let progress = self.progress.as_ref();
         match &run.link {
-            RunLink::Lines(lane) => {
+            RunLink::Lines(conn) => {
                 let is_safe = || self.is_safe(run.generation);
-                let asked = lane.ask(self.session, self.message, self.out, progress, is_safe);
+                let asked = conn.ask(self.session, self.message, self.out, progress, is_safe);
                 asked.await.map_err(Failure::from)
             }
             RunLink::Http(http) => {
@@ -296,9 +305,9 @@ impl<'a> Exchange<'a> {
         let id = inherited.and_then(|inherited| inherited.sent?.line);
         let news = inherited.and_then(Inherited::news);
         match (&run.link, id, news) {
-            (RunLink::Lines(lane), Some(id), _) => {
+            (RunLink::Lines(conn), Some(id), _) => {
                 let is_safe = || self.is_safe(run.generation);
-                lane.rejoin(self.message, id, is_safe).await.map_err(Failure::from)
+                conn.rejoin(self.message, id, is_safe).await.map_err(Failure::from)
             }
             (RunLink::Http(_), None, Some(mut news)) => {
                 let push = |number, message: Bytes| {
@@ -314,14 +323,14 @@ impl<'a> Exchange<'a> {
                 let answer = relay::answer(&mut news, push).await;
                 given_up.disarm();
                 let answer = answer.and_then(|text| Parsed::read(text).ok());
-                answer.ok_or(Failure::Lost(Fate::Sent))
+                answer.ok_or(Failure::Lost(DeliveryState::Sent))
             }
-            (RunLink::Lines(_) | RunLink::Http(_), _, _) => Err(Failure::Lost(Fate::Sent)),
+            (RunLink::Lines(_) | RunLink::Http(_), _, _) => Err(Failure::Lost(DeliveryState::Sent)),
         }
     }
 
     /// The run that an earlier daemon sent the request to is not there, or cannot answer.
-    fn missed(&mut self, present: &Outlook) {
+    fn missed(&mut self, present: &Availability) {
         let inherited = self.out.inherited();
         let safe = match inherited.map(|inherited| (inherited.is_repeated, inherited.sent)) {
             // It was sent to the present run or to an earlier one.
@@ -329,17 +338,17 @@ impl<'a> Exchange<'a> {
             Some((false, Some(sent))) => self.is_safe(sent.generation),
             Some((false, None)) | None => false,
         };
-        self.call.missed(now(), prospect(present), safe);
+        self.call.missed(now(), upstream_state(present), safe);
     }
 
     /// Waits for a change or until then.
     async fn wait(
         &self,
-        outlook: &mut watch::Receiver<Outlook>,
+        availability: &mut watch::Receiver<Availability>,
         until: std::time::Instant,
     ) -> Waited {
         tokio::select! {
-            changed = outlook.changed() => match changed {
+            changed = availability.changed() => match changed {
                 Ok(()) => Waited::LookAgain,
                 Err(_) => Waited::NoNews,
             },
@@ -349,7 +358,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    fn lost(&mut self, run: &Run, fate: Fate) {
+    fn lost(&mut self, run: &Run, delivery: DeliveryState) {
         self.session.forget_asks_of(self.out);
         if self.out.inherited().is_some()
             && let Ok(progress) = Progress::of(self.message, self.out)
@@ -357,16 +366,21 @@ impl<'a> Exchange<'a> {
             // What the lost run told of it was told on account of the daemon before this one.
             self.progress = progress.map(Arc::new);
         }
-        match (&run.link, fate) {
-            (RunLink::Http(_), Fate::Unsent) => self.session.hub().unreachable(run.generation),
-            (RunLink::Http(_), Fate::Sent | Fate::Interrupted | Fate::Forgotten)
+        match (&run.link, delivery) {
+            (RunLink::Http(_), DeliveryState::Unsent) => {
+                self.session.hub().unreachable(run.generation);
+            }
+            (
+                RunLink::Http(_),
+                DeliveryState::Sent | DeliveryState::Interrupted | DeliveryState::Forgotten,
+            )
             | (RunLink::Lines(_), _) => {}
         }
-        let loss = match fate {
-            Fate::Unsent => Loss::Unsent,
-            Fate::Forgotten => Loss::Forgotten,
-            Fate::Sent => Loss::Sent { safe: self.is_safe(run.generation) },
-            Fate::Interrupted => Loss::Interrupted { safe: self.is_safe(run.generation) },
+        let loss = match delivery {
+            DeliveryState::Unsent => Loss::Unsent,
+            DeliveryState::Forgotten => Loss::Forgotten,
+            DeliveryState::Sent => Loss::Sent { safe: self.is_safe(run.generation) },
+            DeliveryState::Interrupted => Loss::Interrupted { safe: self.is_safe(run.generation) },
         };
         self.call.lost(now(), run.generation, loss);
     }
@@ -409,7 +423,7 @@ impl<'a> Exchange<'a> {
             };
             let waited = mainstay_core::human_duration(now().saturating_duration_since(since));
             let what = format!("{cause}, and answered by run {} after {waited}", run.generation);
-            self.decided(cause, &what, Some(run.generation));
+            self.record_decision(cause, &what, Some(run.generation));
         }
         let id = self.message.id().expect("a request has an id");
         let text = match answer.id() {
@@ -422,24 +436,26 @@ impl<'a> Exchange<'a> {
 
     fn unusable(&self, error: &UpstreamError, run: &Run) -> Answered {
         let text = format!("the MCP server `{}` failed: {error}", self.session.hub().name());
-        self.decided("bad-answer", &error.to_string(), Some(run.generation));
+        self.record_decision("bad-answer", &error.to_string(), Some(run.generation));
         self.refused("bad-answer", &text)
     }
 
-    fn ours(&self, verdict: Verdict, outlook: &Outlook) -> Answered {
+    fn ours(&self, verdict: Verdict, availability: &Availability) -> Answered {
         let server = self.session.hub().name();
-        let text = words::verdict(server, verdict, outlook, now(), self.hold);
+        let text = messages::verdict(server, verdict, availability, now(), self.hold);
         let run = match verdict {
             Verdict::Unknown { generation }
             | Verdict::Severed { generation }
             | Verdict::Interrupted { generation }
-            | Verdict::Poison { generation }
+            | Verdict::DiedTwice { generation }
             | Verdict::BrokenOff { generation } => Some(generation),
-            Verdict::Down | Verdict::Late | Verdict::Removed | Verdict::Forgetful => None,
+            Verdict::Down | Verdict::Late | Verdict::Removed | Verdict::SessionLostRepeatedly => {
+                None
+            }
         };
         let first_line = text.lines().next().unwrap_or_default();
-        self.decided(words::cause(verdict), first_line, run);
-        self.refused(words::cause(verdict), &text)
+        self.record_decision(messages::cause(verdict), first_line, run);
+        self.refused(messages::cause(verdict), &text)
     }
 
     /// An answer that the model, or at least the client, can read.
@@ -452,9 +468,9 @@ impl<'a> Exchange<'a> {
         Answered { text, run: None }
     }
 
-    fn decided(&self, cause: &'static str, what: &str, run: Option<u64>) {
+    fn record_decision(&self, cause: &'static str, what: &str, run: Option<u64>) {
         let decision = Decision::about(self.session, self.message, cause, what, run);
-        self.session.hub().decided(decision);
+        self.session.hub().record_decision(decision);
     }
 }
 
@@ -477,13 +493,13 @@ pub(super) struct Refusal<'a> {
     pub(super) mainstay: &'a str,
 }
 
-/// What the replay contract wants to know of an outlook.
-fn prospect(outlook: &Outlook) -> Prospect {
-    match outlook {
-        Outlook::Up(run) => Prospect::Up(run.generation),
-        Outlook::Coming { due, .. } => Prospect::Coming(*due),
-        Outlook::Down { .. } => Prospect::Down,
-        Outlook::Removed => Prospect::Removed,
+/// The availability of the server, as the replay contract needs it.
+fn upstream_state(availability: &Availability) -> UpstreamState {
+    match availability {
+        Availability::Up(run) => UpstreamState::Up(run.generation),
+        Availability::Coming { due, .. } => UpstreamState::Coming(*due),
+        Availability::Down { .. } => UpstreamState::Down,
+        Availability::Removed => UpstreamState::Removed,
     }
 }
 

@@ -14,19 +14,19 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::exchange::{Failure, Fate};
+use super::availability::RunLink;
+use super::exchange::{DeliveryState, Failure};
 use super::http_session::{ERROR_BODY, UpSession};
 use super::http_stream::{self, Listener};
-use super::outlook::RunLink;
 use super::progress::Progress;
-use super::session::{Session, Terms};
+use super::session::{ClientState, Session};
 use crate::catch_panic;
 use crate::client::{Client, Method, SendError};
 use crate::frame::{self, Parsed};
-use crate::gate::Noted;
 use crate::record::{Sent, UpstreamRecord};
 use crate::stream::Stream;
 use crate::upstream::UpstreamError;
+use crate::write_fence::Noted;
 
 /// How many messages without an answer may be on their way for one client, and for how long.
 const ERRANDS: usize = 64;
@@ -71,8 +71,10 @@ impl HttpRun {
         let own = Arc::clone(&super::lock(&self.own));
         match own.ask(&self.client, self.new_id(), method, params).await {
             Err(UpstreamError::SessionLost { .. }) => {
-                let terms =
-                    Terms { params: Some(Arc::clone(&self.own_params)), ..Terms::default() };
+                let terms = ClientState {
+                    params: Some(Arc::clone(&self.own_params)),
+                    ..ClientState::default()
+                };
                 let (new, _) = UpSession::open(self.generation, &self.client, &terms).await?;
                 let new = Arc::new(new);
                 *super::lock(&self.own) = Arc::clone(&new);
@@ -89,7 +91,7 @@ impl HttpRun {
 
 /// One client's session with whatever run there is.
 #[derive(Debug, Default)]
-pub(super) struct HttpLane {
+pub(super) struct HttpConn {
     present: Mutex<Option<Arc<UpSession>>>,
     /// Held while a session is opened, so that it is opened once.
     opening: tokio::sync::Mutex<()>,
@@ -100,7 +102,7 @@ pub(super) struct HttpLane {
     errands: AtomicUsize,
 }
 
-impl HttpLane {
+impl HttpConn {
     /// A client's session that goes on where an earlier daemon had it.
     pub(super) fn restored(record: &UpstreamRecord) -> Self {
         // One that no header can name is opened again.
@@ -124,7 +126,7 @@ impl HttpLane {
         run: &HttpRun,
         params: &Arc<RawValue>,
     ) -> Result<Arc<RawValue>, UpstreamError> {
-        let terms = Terms { params: Some(Arc::clone(params)), ..Terms::default() };
+        let terms = ClientState { params: Some(Arc::clone(params)), ..ClientState::default() };
         let _one_at_a_time = self.opening.lock().await;
         let (opened, hello) = UpSession::open(run.generation, &run.client, &terms).await?;
         *self.present() = Some(Arc::new(opened));
@@ -146,9 +148,9 @@ impl HttpLane {
         let is_frozen = session.hub().is_frozen();
         match if is_frozen { Noted::Never } else { out.sent(sent) } {
             Noted::Yes => {}
-            Noted::NotYet => return Err(Failure::Lost(Fate::Unsent)),
+            Noted::NotYet => return Err(Failure::Lost(DeliveryState::Unsent)),
             // Another daemon decides what becomes of it.
-            Noted::Never if out.is_relayed() => return Err(Failure::Lost(Fate::Sent)),
+            Noted::Never if out.is_relayed() => return Err(Failure::Lost(DeliveryState::Sent)),
             Noted::Never => return std::future::pending().await,
         }
         let given_up = GivenUp::new(session, run.generation, message);
@@ -161,7 +163,7 @@ impl HttpLane {
             }
             Err(error) => Err(Failure::from(error)),
         };
-        if matches!(answer, Err(Failure::Lost(Fate::Forgotten))) {
+        if matches!(answer, Err(Failure::Lost(DeliveryState::Forgotten))) {
             self.forget(&up);
         }
         given_up.disarm();
@@ -184,8 +186,9 @@ impl HttpLane {
             return debug!("a message to a server that does not take it was dropped");
         }
         catch_panic::spawn(async move {
-            let outlook = session.outlook();
-            let run = outlook.borrow().run().filter(|run| run.generation == generation).cloned();
+            let availability = session.availability();
+            let run =
+                availability.borrow().run().filter(|run| run.generation == generation).cloned();
             if let Some(run) = run
                 && let RunLink::Http(http) = &run.link
                 && let Some(up) = session.http().with(http)
@@ -204,8 +207,9 @@ impl HttpLane {
     pub(super) fn reopen(session: &Session, generation: u64) {
         let session = session.clone();
         catch_panic::spawn(async move {
-            let outlook = session.outlook();
-            let run = outlook.borrow().run().filter(|run| run.generation == generation).cloned();
+            let availability = session.availability();
+            let run =
+                availability.borrow().run().filter(|run| run.generation == generation).cloned();
             if let Some(run) = run
                 && let RunLink::Http(http) = &run.link
             {
@@ -217,8 +221,8 @@ impl HttpLane {
 
     /// Listens for messages outside of requests while the client listens.
     pub(super) fn listen(&self, session: &Session) {
-        let is_lines = |run: &Arc<super::outlook::Run>| matches!(run.link, RunLink::Lines(_));
-        let in_vain = session.outlook().borrow().run().is_some_and(is_lines);
+        let is_lines = |run: &Arc<super::availability::Run>| matches!(run.link, RunLink::Lines(_));
+        let in_vain = session.availability().borrow().run().is_some_and(is_lines);
         if !in_vain && !self.listening.swap(true, Ordering::Relaxed) {
             // It ends with its session.
             catch_panic::spawn(Listener::new(session).run());
@@ -243,8 +247,9 @@ impl HttpLane {
     /// Ends the session with the server too.
     pub(super) fn close(&self, session: &Session) {
         let Some(up) = self.present().take() else { return };
-        let outlook = session.outlook();
-        let run = outlook.borrow().run().filter(|run| run.generation == up.generation()).cloned();
+        let availability = session.availability();
+        let run =
+            availability.borrow().run().filter(|run| run.generation == up.generation()).cloned();
         catch_panic::spawn(async move {
             if let Some(run) = run
                 && let RunLink::Http(http) = &run.link
@@ -338,14 +343,14 @@ impl Drop for GivenUp<'_> {
     fn drop(&mut self) {
         if let (Some(session), Some(id)) = (self.session, self.message.id()) {
             let cancelled = frame::cancelled(id, "nobody waits for it any more");
-            HttpLane::tell_later(session, self.generation, cancelled);
+            HttpConn::tell_later(session, self.generation, cancelled);
         }
     }
 }
 
 impl From<SendError> for Failure {
     fn from(error: SendError) -> Self {
-        Self::Lost(if error.sent() { Fate::Sent } else { Fate::Unsent })
+        Self::Lost(if error.sent() { DeliveryState::Sent } else { DeliveryState::Unsent })
     }
 }
 
@@ -355,7 +360,7 @@ fn not_opened(error: UpstreamError) -> Failure {
         UpstreamError::Closed { .. }
         | UpstreamError::Connect { .. }
         // A gateway that does not reach the server.
-        | UpstreamError::Http { status: 502..=504, .. } => Failure::Lost(Fate::Unsent),
+        | UpstreamError::Http { status: 502..=504, .. } => Failure::Lost(DeliveryState::Unsent),
         error => Failure::Unusable(error),
     }
 }

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use tokio::time::sleep;
 
 use super::http_stream;
-use super::session::Terms;
+use super::session::ClientState;
 use crate::Hello;
 use crate::client::{Client, Headers, Method, Request, Response, SendError};
 use crate::frame;
@@ -40,7 +40,7 @@ impl UpSession {
     pub(super) async fn open_patiently(
         generation: u64,
         client: &Client,
-        terms: &Terms,
+        terms: &ClientState,
     ) -> Result<(Self, Hello), UpstreamError> {
         loop {
             match Self::open(generation, client, terms).await {
@@ -58,7 +58,7 @@ impl UpSession {
     pub(super) async fn open(
         generation: u64,
         client: &Client,
-        terms: &Terms,
+        terms: &ClientState,
     ) -> Result<(Self, Hello), UpstreamError> {
         const METHOD: &str = "initialize";
         let request = frame::request(0, METHOD, terms.params.as_deref());

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::exchange::{Failure, Fate};
-use super::http::{HttpLane, HttpRun};
+use super::availability::{Availability, RunLink};
+use super::exchange::{DeliveryState, Failure};
+use super::http::{HttpConn, HttpRun};
 use super::http_session::{ERROR_BODY, UpSession};
-use super::outlook::{Outlook, RunLink};
 use super::presence::GRACE;
 use super::progress::Progress;
 use super::session::{Session, WeakSession};
@@ -62,7 +62,7 @@ impl Reading<'_> {
                 let answer = Parsed::read(body.clone()).map_err(|_| self.unusable(&body))?;
                 match answer.kind() {
                     Kind::Error if is_session_lost(Some(200), &body) => {
-                        Err(Failure::Lost(Fate::Forgotten))
+                        Err(Failure::Lost(DeliveryState::Forgotten))
                     }
                     Kind::Result | Kind::Error => Ok(answer),
                     Kind::Request | Kind::Notification => Err(self.unusable(&body)),
@@ -75,7 +75,7 @@ impl Reading<'_> {
         let status = response.status();
         let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
         if is_session_lost(Some(status), &body) {
-            return Err(Failure::Lost(Fate::Forgotten));
+            return Err(Failure::Lost(DeliveryState::Forgotten));
         }
         match Parsed::read(body.clone()) {
             // Some servers say with a status what they also say in the message.
@@ -92,18 +92,18 @@ impl Reading<'_> {
         tokio::select! {
             biased;
             answer = self.read_events(response) => answer,
-            () = self.is_over() => Err(Failure::Lost(Fate::Sent)),
+            () = self.is_over() => Err(Failure::Lost(DeliveryState::Sent)),
         }
     }
 
     /// Resolves when the run has ended. A daemon that finishes calls for the next one is not told that, but the end of a run
     /// is that of its connections, too.
     async fn is_over(&self) {
-        let mut outlook = self.session.outlook();
-        let is_over = |outlook: &Outlook| {
-            outlook.run().is_none_or(|run| run.generation != self.run.generation)
+        let mut availability = self.session.availability();
+        let is_over = |availability: &Availability| {
+            availability.run().is_none_or(|run| run.generation != self.run.generation)
         };
-        drop(outlook.wait_for(is_over).await);
+        drop(availability.wait_for(is_over).await);
         if self.out.is_relayed() {
             std::future::pending::<()>().await;
         }
@@ -121,7 +121,7 @@ impl Reading<'_> {
                     polls.hear(Instant::now(), &event);
                     match self.take(&event) {
                         Some(answer) if is_lost(&answer) => {
-                            return Err(Failure::Lost(Fate::Forgotten));
+                            return Err(Failure::Lost(DeliveryState::Forgotten));
                         }
                         Some(answer) => return Ok(answer),
                         None => {}
@@ -137,7 +137,7 @@ impl Reading<'_> {
             // It broke off. Where it says so, it can be taken up again.
             let Some(last) = parser.last_event_id().filter(|_| polls.may_resume(Instant::now()))
             else {
-                return Err(Failure::Lost(Fate::Sent));
+                return Err(Failure::Lost(DeliveryState::Sent));
             };
             let last = last.to_owned();
             pause = parser.retry().unwrap_or(pause).min(LONGEST_PAUSE);
@@ -151,7 +151,7 @@ impl Reading<'_> {
         let headers = [("Accept", "text/event-stream"), ("Last-Event-ID", last)];
         match self.up.send(&self.run.client, Method::Get, &headers).await {
             Ok(response) if response.status() == 200 => Ok(response),
-            Ok(_) | Err(_) => Err(Failure::Lost(Fate::Sent)),
+            Ok(_) | Err(_) => Err(Failure::Lost(DeliveryState::Sent)),
         }
     }
 
@@ -189,7 +189,7 @@ impl Reading<'_> {
             BodyError::TooLong { .. } => {
                 Failure::Unusable(upstream::protocol(self.method(), error))
             }
-            _ => Failure::Lost(Fate::Sent),
+            _ => Failure::Lost(DeliveryState::Sent),
         }
     }
 
@@ -250,9 +250,9 @@ fn put_question(session: &Session, generation: u64, request: &Parsed, out: Optio
     };
     match answer {
         Some(answer) if out.is_some_and(|out| out.is_relayed()) => {
-            HttpLane::tell_now(session, generation, answer);
+            HttpConn::tell_now(session, generation, answer);
         }
-        Some(answer) => HttpLane::tell_later(session, generation, answer),
+        Some(answer) => HttpConn::tell_later(session, generation, answer),
         None => {}
     }
 }
@@ -303,13 +303,13 @@ impl Listener {
 
     pub(super) async fn run(mut self) {
         while let Some(session) = self.session.upgrade() {
-            let outlook = session.outlook();
+            let availability = session.availability();
             let general = Arc::clone(session.general());
             drop(session);
             tokio::select! {
                 biased;
-                () = general.forsaken(GRACE) => break,
-                goes_on = self.hear_run(outlook) => if !goes_on {
+                () = general.abandoned_for(GRACE) => break,
+                goes_on = self.hear_run(availability) => if !goes_on {
                     return;
                 },
             }
@@ -324,10 +324,11 @@ impl Listener {
     }
 
     /// Hears the present run until there is another. False if there will be none.
-    async fn hear_run(&mut self, mut outlook: watch::Receiver<Outlook>) -> bool {
-        let present = outlook.borrow_and_update().run().cloned();
-        let is_other =
-            |outlook: &Outlook| outlook.run().map(Arc::as_ptr) != present.as_ref().map(Arc::as_ptr);
+    async fn hear_run(&mut self, mut availability: watch::Receiver<Availability>) -> bool {
+        let present = availability.borrow_and_update().run().cloned();
+        let is_other = |availability: &Availability| {
+            availability.run().map(Arc::as_ptr) != present.as_ref().map(Arc::as_ptr)
+        };
         let heard = async {
             if let Some(RunLink::Http(run)) = present.as_ref().map(|run| &run.link) {
                 while self.hear(run).await {
@@ -335,7 +336,7 @@ impl Listener {
                 }
             }
         };
-        let changed = async { outlook.wait_for(is_other).await.is_ok() };
+        let changed = async { availability.wait_for(is_other).await.is_ok() };
         tokio::pin!(changed);
         tokio::select! {
             changed = &mut changed => changed,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::{Hub, RelayedCall, Relays, Session, lock};
-use crate::door::Door;
 use crate::front::{Core, Lookup, OpenError, ProtocolVersion};
+use crate::intake_gate::IntakeGate;
 use crate::record::StreamRecord;
 use crate::session_id::is_id;
 
@@ -26,7 +26,7 @@ const LOOK_UNHURRIED: Duration = Duration::from_millis(50);
 #[derive(Debug, Default)]
 pub struct Hubs {
     all: Mutex<HashMap<String, Arc<Hub>>>,
-    door: Arc<Door>,
+    intake_gate: Arc<IntakeGate>,
     relays: Relays,
 }
 
@@ -61,9 +61,9 @@ impl Hubs {
     /// Takes up a stream that an earlier daemon had with a session of this server: after the session was
     /// [restored](Hub::restore), and before any run is entered. If `is_relayed`, daemons before this one may still
     /// finish the request. False if there is no such session.
-    pub fn take_up(&self, server: &Hub, record: StreamRecord, is_relayed: bool) -> bool {
+    pub fn recover(&self, server: &Hub, record: StreamRecord, is_relayed: bool) -> bool {
         let news = if is_relayed { self.relays.expect(&record) } else { None };
-        server.take_up(record, news)
+        server.recover(record, news)
     }
 
     /// Waits for a moment when another daemon could take over without a loss. What is part of a batch or
@@ -86,9 +86,9 @@ impl Hubs {
     /// this daemon can finish, and stays for.
     pub async fn hand_over(&self, stays: bool) -> Vec<RelayedCall> {
         if stays {
-            self.door.close_for_successor();
+            self.intake_gate.close_for_successor();
         } else {
-            self.door.close();
+            self.intake_gate.close();
         }
         let until = Instant::now() + SETTLING;
         while Instant::now() < until && !self.is_settled() {
@@ -101,7 +101,7 @@ impl Hubs {
     }
 
     fn is_settled(&self) -> bool {
-        self.door.is_clear() && self.all().iter().all(|hub| hub.is_settled())
+        self.intake_gate.is_clear() && self.all().iter().all(|hub| hub.is_settled())
     }
 
     /// Another daemon takes over now. From here on nothing is noted, saved, sent or cancelled for any
@@ -122,8 +122,8 @@ impl Hubs {
 impl Core for Hubs {
     type Session = Session;
 
-    fn door(&self) -> &Arc<Door> {
-        &self.door
+    fn intake_gate(&self) -> &Arc<IntakeGate> {
+        &self.intake_gate
     }
 
     fn open(&self, server: &str) -> Result<Session, OpenError> {

@@ -9,14 +9,14 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::availability::{Availability, Run, RunLink};
 use super::call::Verdict;
+use super::event_sink::Decision;
 use super::exchange::refusal;
 use super::lists::PATIENCE;
-use super::outlook::{Outlook, Run, RunLink};
+use super::messages;
 use super::progress::Progress;
 use super::session::Session;
-use super::witness::Decision;
-use super::words;
 use crate::frame::{self, InitializeParams, InitializeResult, Parsed, result_for_client};
 use crate::front::ProtocolVersion;
 use crate::stream::Stream;
@@ -63,7 +63,7 @@ pub(super) async fn answer(
     };
     let refused = |cause: &'static str, why: &str| {
         let first_line = why.lines().next().unwrap_or_default();
-        session.hub().decided(Decision::about(session, message, cause, first_line, None));
+        session.hub().record_decision(Decision::about(session, message, cause, first_line, None));
         Some(refusal(id, cause, why))
     };
     match welcome {
@@ -76,7 +76,7 @@ pub(super) async fn answer(
             session.written().await;
             Some(frame::result_text(id, &told))
         }
-        Err((verdict, why)) => refused(words::cause(verdict), &why),
+        Err((verdict, why)) => refused(messages::cause(verdict), &why),
     }
 }
 
@@ -95,40 +95,40 @@ async fn welcome(session: &Session, params: &Arc<RawValue>) -> Result<Welcome, (
         None => first_wait(hub.settings().hold),
     };
     let until = Instant::now() + patience;
-    let mut outlook = session.outlook();
+    let mut availability = session.availability();
     loop {
-        let present = outlook.borrow_and_update().clone();
-        if let Outlook::Up(run) = &present
+        let present = availability.borrow_and_update().clone();
+        if let Availability::Up(run) = &present
             && let Ok(Some(result)) = timeout_at(until, greet(session, run, params)).await
         {
             return Ok(Welcome { result, generation: run.generation });
         }
         if let Some(result) = hub.last_hello()
-            && !matches!(present, Outlook::Removed)
+            && !matches!(present, Availability::Removed)
         {
             return Ok(Welcome { result, generation: 0 });
         }
         let verdict = match &present {
-            Outlook::Coming { due: Some(due), .. } if *due > until.into_std() => {
+            Availability::Coming { due: Some(due), .. } if *due > until.into_std() => {
                 Some(Verdict::Down)
             }
-            Outlook::Up(_) | Outlook::Coming { .. } => None,
-            Outlook::Down { .. } => Some(Verdict::Down),
-            Outlook::Removed => Some(Verdict::Removed),
+            Availability::Up(_) | Availability::Coming { .. } => None,
+            Availability::Down { .. } => Some(Verdict::Down),
+            Availability::Removed => Some(Verdict::Removed),
         };
         let late = match (&verdict, &present) {
             (Some(_), _) => true,
             // It is up, but could not be reached; most likely that is about to be told.
-            (None, Outlook::Up(_)) => {
+            (None, Availability::Up(_)) => {
                 sleep(TRY_AGAIN).await;
                 Instant::now() >= until
             }
-            (None, _) => !matches!(timeout_at(until, outlook.changed()).await, Ok(Ok(()))),
+            (None, _) => !matches!(timeout_at(until, availability.changed()).await, Ok(Ok(()))),
         };
         if late {
             let verdict = verdict.unwrap_or(Verdict::Late);
             let now = Instant::now().into_std();
-            return Err((verdict, words::verdict(hub.name(), verdict, &present, now, patience)));
+            return Err((verdict, messages::verdict(hub.name(), verdict, &present, now, patience)));
         }
     }
 }
@@ -146,7 +146,8 @@ async fn report(session: &Session, progress: Option<Progress>, out: &Stream) -> 
     for count in 1_u32.. {
         sleep(LOOK).await;
         let line = hub.last_line().await;
-        let text = words::starting(hub.name(), line.as_deref(), &session.outlook().borrow());
+        let text =
+            messages::starting(hub.name(), line.as_deref(), &session.availability().borrow());
         looks += 1;
         if text != told || looks >= REPEAT {
             out.push(frame::progress(progress.token(), count, &text));

@@ -1,13 +1,13 @@
 //! The way to a stdio server, shared by many sessions or the own one of a single session.
 //!
-//! A [`LineLane`] gives every request an id of its own, remembers who waits for it, and hands each
+//! A [`StdioConn`] gives every request an id of its own, remembers who waits for it, and hands each
 //! answer to whoever asked. One task reads what the server writes; requests are written by their own
 //! tasks. When the lines end, every request still open learns at once whether it can have reached the
 //! server: the engine counts the lines that were written whole.
 //!
 //! An id says to which daemon and way it belongs (`first_id`), and which line of the run bears the request.
-//! So a lane knows of a request that an earlier daemon sent whether it can have reached the server, and hears
-//! its answer: such requests are [`Awaited`] from the beginning, before any line is read.
+//! So a connection knows of a request that an earlier daemon sent whether it can have reached the server, and hears
+//! its answer: such requests are [`RecoveredRequest`] from the beginning, before any line is read.
 
 mod interruption;
 mod reader;
@@ -24,15 +24,15 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use self::reader::Reader;
-use super::ear::Ear;
+use super::notifications::NotificationRouter;
 use super::progress::Progress;
-use super::session::{Session, Terms};
+use super::session::{ClientState, Session};
 use crate::catch_panic::{self, CatchPanic};
 use crate::frame::{self, Id, Method, Parsed};
-use crate::gate::{Gate, Noted};
 use crate::record::Sent;
 use crate::stream::Stream;
 use crate::upstream::{self, Hello, LineLink, MAX_LINE, UpstreamError};
+use crate::write_fence::{Noted, WriteFence};
 
 /// How many messages without an answer may wait for a server that does not read.
 const LATE: usize = 256;
@@ -45,12 +45,12 @@ const LINE: u64 = 0xffff_ffff;
 
 /// The lines to and from one run.
 #[derive(Debug)]
-pub(crate) struct LineLane {
+pub(crate) struct StdioConn {
     generation: u64,
     /// What all our ids begin with.
     first_id: u64,
     /// When it is shut, another daemon speaks to the server.
-    gate: Gate,
+    write_fence: WriteFence,
     to_server: mpsc::Sender<Bytes>,
     router: Mutex<Router>,
     /// Leave for messages to wait until the server reads.
@@ -94,7 +94,7 @@ struct Client {
 
 /// A request that an earlier daemon sent to a run, and whose answer may still come.
 #[derive(Debug)]
-pub(super) struct Awaited {
+pub(super) struct RecoveredRequest {
     /// The run that has it.
     pub(super) generation: u64,
     /// The id that it bears there.
@@ -102,7 +102,7 @@ pub(super) struct Awaited {
     client: Client,
 }
 
-impl Awaited {
+impl RecoveredRequest {
     pub(super) fn new(
         (generation, id): (u64, u64),
         session: &Session,
@@ -118,13 +118,13 @@ impl Awaited {
     }
 }
 
-/// What a lane begins with.
-pub(super) struct Beginning {
+/// What a connection starts with.
+pub(super) struct StdioConnConfig {
     pub(super) generation: u64,
     /// What all its ids begin with.
     pub(super) first_id: u64,
-    pub(super) gate: Gate,
-    pub(super) awaited: Vec<Awaited>,
+    pub(super) write_fence: WriteFence,
+    pub(super) awaited: Vec<RecoveredRequest>,
 }
 
 /// What became of a request.
@@ -162,18 +162,22 @@ pub(super) enum Unanswered {
     Protocol(UpstreamError),
 }
 
-impl LineLane {
-    /// Takes over the lines of a run. What the server says of itself goes to the ear.
-    pub(super) fn spawn(link: LineLink, beginning: Beginning, ear: Ear) -> Arc<Self> {
+impl StdioConn {
+    /// Takes over the lines of a run. Messages that answer no request go to the notification router.
+    pub(super) fn spawn(
+        link: LineLink,
+        beginning: StdioConnConfig,
+        notifications: NotificationRouter,
+    ) -> Arc<Self> {
         let LineLink { to_server, from_server, junk, written, heard, past, interruptions } = link;
-        let Beginning { generation, first_id, gate, awaited } = beginning;
+        let StdioConnConfig { generation, first_id, write_fence, awaited } = beginning;
         let (end, ended) = watch::channel(false);
         let router = Mutex::new(Router::new(*written.borrow(), awaited));
         let patience = Arc::new(Semaphore::new(LATE));
-        let lane = Arc::new(Self {
+        let conn = Arc::new(Self {
             generation,
             first_id,
-            gate,
+            write_fence,
             to_server,
             router,
             patience,
@@ -182,9 +186,9 @@ impl LineLane {
             ended,
         });
         if let Some(interruptions) = interruptions {
-            catch_panic::spawn(interruption::watch(Arc::downgrade(&lane), interruptions));
+            catch_panic::spawn(interruption::watch(Arc::downgrade(&conn), interruptions));
         }
-        let mut reader = Reader::new(Arc::clone(&lane), ear, junk, written, heard);
+        let mut reader = Reader::new(Arc::clone(&conn), notifications, junk, written, heard);
         // Its end is awaited through `closed`.
         drop(tokio::spawn(async move {
             // After a panic, the run is treated as if it had closed its output, and is replaced.
@@ -192,12 +196,15 @@ impl LineLane {
             reader.close();
             end.send_replace(true);
         }));
-        lane
+        conn
     }
 
     /// Opens the MCP session: `initialize`, `notifications/initialized`, then the level and the
     /// subscriptions, before anything that a client sends.
-    pub(super) async fn open(self: &Arc<Self>, terms: &Terms) -> Result<Hello, UpstreamError> {
+    pub(super) async fn open(
+        self: &Arc<Self>,
+        terms: &ClientState,
+    ) -> Result<Hello, UpstreamError> {
         let hello = self.ask_own("initialize", terms.params.as_deref()).await?;
         let hello = Hello::read(hello, None)?;
         self.tell(frame::notification("notifications/initialized", None)).await;
@@ -280,7 +287,7 @@ impl LineLane {
     /// As [`tell`](Self::tell), with an id that no request has.
     async fn tell_as(&self, message: impl FnOnce(u64) -> Bytes) {
         if let Ok(room) = self.to_server.reserve().await
-            && !self.gate.is_shut()
+            && !self.write_fence.is_shut()
         {
             let mut router = self.router();
             router.lines += 1;
@@ -290,7 +297,7 @@ impl LineLane {
 
     /// As [`tell`](Self::tell), without waiting. To a server that does not read, only so much is told.
     pub(super) fn tell_later(self: &Arc<Self>, message: Bytes) {
-        if self.gate.is_shut() {
+        if self.write_fence.is_shut() {
             return;
         }
         if let Ok(room) = self.to_server.try_reserve() {
@@ -301,10 +308,10 @@ impl LineLane {
             debug!("a message to a server that does not read was dropped");
             return;
         };
-        let lane = Arc::clone(self);
-        // It ends with the lane at the latest: a closed channel has no room to wait for.
+        let conn = Arc::clone(self);
+        // It ends with the connection at the latest: a closed channel has no room to wait for.
         catch_panic::spawn(async move {
-            lane.tell(message).await;
+            conn.tell(message).await;
             drop(permit);
         });
     }
@@ -387,7 +394,7 @@ impl LineLane {
     fn note_sent(&self, client: Option<&Client>, id: u64) -> Noted {
         let sent = Sent { generation: self.generation, line: Some(id) };
         match client {
-            _ if self.gate.is_shut() => Noted::Never,
+            _ if self.write_fence.is_shut() => Noted::Never,
             Some(client) => client.out.sent(sent),
             None => Noted::Yes,
         }
@@ -401,7 +408,7 @@ impl LineLane {
         is_safe: impl Fn() -> bool,
         replied: oneshot::Receiver<Reply>,
     ) -> Result<Parsed, Unanswered> {
-        let _given_up = GivenUp { lane: self, id };
+        let _given_up = GivenUp { conn: self, id };
         let mut outcome = replied.await;
         while let Ok(Reply::InDoubt { reply, wait }) = outcome {
             if is_safe() {
@@ -443,14 +450,14 @@ impl LineLane {
 
 impl Router {
     /// The routes when so many lines have reached the server, or will.
-    fn new(written: u64, awaited: Vec<Awaited>) -> Self {
+    fn new(written: u64, awaited: Vec<RecoveredRequest>) -> Self {
         let mut router = Self {
             lines: written,
             pending: HashMap::new(),
             awaited: HashMap::new(),
             closed: false,
         };
-        for Awaited { id, client, .. } in awaited {
+        for RecoveredRequest { id, client, .. } in awaited {
             let (reply, replied) = oneshot::channel();
             router.awaited.insert(id, replied);
             // A server that was spoken to before has had lines; where none are counted, the number is
@@ -470,17 +477,17 @@ impl Router {
 
 /// Its drop tells the server that nobody waits for this request any more, if it is still open.
 struct GivenUp<'a> {
-    lane: &'a Arc<LineLane>,
+    conn: &'a Arc<StdioConn>,
     id: u64,
 }
 
 impl Drop for GivenUp<'_> {
     fn drop(&mut self) {
-        let given_up = self.lane.router().pending.remove(&self.id);
+        let given_up = self.conn.router().pending.remove(&self.id);
         if given_up.is_some() {
             let id = self.id.to_string();
             let id = Id::new(&id).expect("a number is an id");
-            self.lane.tell_later(frame::cancelled(id, "nobody waits for it any more"));
+            self.conn.tell_later(frame::cancelled(id, "nobody waits for it any more"));
         }
     }
 }

@@ -34,7 +34,7 @@ pub(super) async fn answer(
         let unknown = || frame::error(id, frame::INVALID_PARAMS, "there is no such cursor");
         return Some(copy(Some(&cursor)).unwrap_or_else(unknown));
     }
-    let down = session.outlook().borrow().run().is_none();
+    let down = session.availability().borrow().run().is_none();
     if down && let Some(copy) = copy(None) {
         return Some(copy);
     }

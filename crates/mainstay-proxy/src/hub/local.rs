@@ -90,7 +90,7 @@ impl Local {
     async fn exchange(&self, request: Bytes) -> Option<Bytes> {
         let request = Parsed::read(request).ok()?;
         let out = Stream::new();
-        let _asking = self.session.hub().own_door.enter();
+        let _asking = self.session.hub().own_gate.enter();
         self.session.request(request, Arc::clone(&out)).await;
         out.answer()
     }

@@ -35,7 +35,7 @@ impl Hub {
         }
         // A record of no server: nobody finds a session by it.
         let ended = record(id, "", ProtocolVersion::V2025_11_25, self.now());
-        self.gate.pass(|keeper| keeper.save(ended));
+        self.write_fence.pass(|state_store| state_store.save(ended));
     }
 }
 
@@ -44,7 +44,7 @@ impl Session {
     pub(super) fn report_loss(&self) {
         self.hear(frame::log_message("warning", LOSS), None);
         let short = self.id().get(..8).unwrap_or_default();
-        self.hub().decided(Decision {
+        self.hub().record_decision(Decision {
             server: self.hub().name().to_owned(),
             run: None,
             cause: "session-lost",

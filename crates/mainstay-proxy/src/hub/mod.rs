@@ -1,23 +1,23 @@
 //! A server as its clients see it: always there.
 //!
-//! A [`Hub`] owns the sessions of one server and outlives all of its runs. The daemon tells it what
-//! the outlook is ([`Hub::look`]) and brings it the way to every new run ([`Hub::enter`]); fronts bring
-//! the clients. Everything a client is told of the server, and every request it makes, goes through
-//! here. It guarantees that
+//! A [`Hub`] owns the sessions of one server and outlives all of its runs. The daemon tells it whether
+//! the server is available ([`Hub::look`]) and attaches every new run ([`Hub::attach_run`]); the front brings the
+//! clients. All messages between clients and the server pass through it. It guarantees that
 //!
 //! - a session goes on whatever happens to runs: a new run is told what its sessions had agreed with
 //!   the last one, before anything else;
 //! - every request gets exactly one answer, by the replay contract (see `call`);
 //! - no session sees what belongs to another.
 //!
-//! Daemons come and go, too. What a hub needs to go on it has kept ([`Keeper`]), requests in flight
-//! included: the next daemon [restores](Hub::restore) the sessions, [takes up](Hub::take_up) their streams,
-//! and enters the runs. One that gives way to it is [frozen](Hubs::freeze) first.
+//! Daemons come and go, too. What a hub needs to go on it has kept ([`StateStore`]), requests in flight
+//! included: the next daemon [restores](Hub::restore) the sessions, [recovers](Hub::recover) their streams,
+//! and attaches the runs. One that gives way to it is [frozen](Hubs::freeze) first.
 
+mod attach_run;
+mod availability;
 mod call;
 mod copies;
-mod ear;
-mod enter;
+mod event_sink;
 mod exchange;
 mod http;
 mod http_session;
@@ -29,17 +29,16 @@ mod lines;
 mod lists;
 mod local;
 mod lost_records;
-mod outlook;
+mod messages;
+mod notifications;
 mod presence;
 mod progress;
+mod recover;
 pub(crate) mod relay;
 mod residency;
 mod run_retention;
 mod session;
 mod session_runs;
-mod take_up;
-mod witness;
-mod words;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -53,24 +52,24 @@ use tokio::sync::watch;
 
 use self::copies::Copies;
 use self::level::Level;
-use self::lines::Awaited;
+use self::lines::RecoveredRequest;
 use self::residency::PendingLoads;
 use self::session::WeakSession;
 use crate::clock::SessionClock;
-use crate::door::Door;
 use crate::frame::Parsed;
-use crate::gate::Gate;
+use crate::intake_gate::IntakeGate;
 use crate::lists::Lists;
-use crate::record::Keeper;
+use crate::record::StateStore;
 use crate::session_id::SessionIds;
 use crate::upstream::{Hello, Identity};
+use crate::write_fence::WriteFence;
 
+pub use self::availability::{Availability, Reason, Run};
+pub use self::event_sink::{Decision, EventSink};
 pub use self::hubs::Hubs;
 pub use self::local::Local;
-pub use self::outlook::{Outlook, Reason, Run};
 pub use self::relay::{RelayNews, RelayedCall, Relays};
 pub use self::session::Session;
-pub use self::witness::{Decision, Witness};
 
 /// How many requests may be held for one server at a time.
 const HELD: usize = 4096;
@@ -105,9 +104,9 @@ pub struct Settings {
 #[derive(Clone)]
 pub struct Ports {
     /// Keeps sessions on disk.
-    pub keeper: Arc<dyn Keeper>,
+    pub state_store: Arc<dyn StateStore>,
     /// Hears what was decided for requests.
-    pub witness: Arc<dyn Witness>,
+    pub event_sink: Arc<dyn EventSink>,
     /// Provides runs for single sessions.
     pub isolation: Arc<dyn Isolation>,
     /// Reads what servers write to standard error.
@@ -122,10 +121,10 @@ pub struct Ports {
 
 /// Provides runs that belong to one session each.
 pub trait Isolation: Send + Sync + 'static {
-    /// Starts the session's own run, and returns its outlook.
-    fn provide(&self, server: &str, session: &str) -> watch::Receiver<Outlook>;
-    /// The outlook of the session's own run, if an earlier daemon started one that is still alive.
-    fn find(&self, server: &str, session: &str) -> Option<watch::Receiver<Outlook>>;
+    /// Starts the session's own run, and returns its availability.
+    fn provide(&self, server: &str, session: &str) -> watch::Receiver<Availability>;
+    /// The availability of the session's own run, if an earlier daemon started one that is still alive.
+    fn find(&self, server: &str, session: &str) -> Option<watch::Receiver<Availability>>;
     /// Stops the session's own run. The session continues, and may start another one.
     fn stop(&self, server: &str, session: &str);
     /// Stops the run of a session that has ended.
@@ -143,7 +142,7 @@ pub type LastLine = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
 
 /// What there is to know of a run before it is ready.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct RunInfo {
     /// Its number.
     pub generation: u64,
     /// How the run before it ended.
@@ -162,16 +161,16 @@ pub struct Hub {
     name: String,
     me: Weak<Self>,
     ports: Ports,
-    /// The way to the keeper.
-    gate: Gate,
+    /// Where sessions and streams are stored.
+    write_fence: WriteFence,
     /// In it are requests that were given to sessions and are not open there yet.
-    door: Arc<Door>,
+    intake_gate: Arc<IntakeGate>,
     /// In it are requests of our own user.
-    own_door: Arc<Door>,
+    own_gate: Arc<IntakeGate>,
     settings: Mutex<Arc<Settings>>,
     /// Whether every session has a run of its own, as the settings say.
     isolates: AtomicBool,
-    outlook: watch::Sender<Outlook>,
+    availability: watch::Sender<Availability>,
     /// The sessions in memory.
     sessions: Mutex<HashMap<String, Session>>,
     /// Sessions that are being loaded from disk.
@@ -193,23 +192,23 @@ pub struct Hub {
     /// Whether the last run that came spoke over lines.
     speaks_lines: AtomicBool,
     /// The requests that an earlier daemon sent over lines, until their run is entered.
-    awaited: Mutex<Vec<Awaited>>,
+    awaited: Mutex<Vec<RecoveredRequest>>,
 }
 
 impl Hub {
     /// A server without sessions. `copy` is what an earlier daemon kept of its lists.
     pub fn new(name: &str, settings: Settings, ports: Ports, copy: Option<&[u8]>) -> Arc<Self> {
-        let nothing_yet = Outlook::Coming { due: None, why: Arc::default() };
+        let nothing_yet = Availability::Coming { due: None, why: Arc::default() };
         Arc::new_cyclic(|me| Self {
             name: name.to_owned(),
             me: me.clone(),
-            gate: Gate::new(Arc::clone(&ports.keeper)),
-            door: Arc::default(),
-            own_door: Arc::default(),
+            write_fence: WriteFence::new(Arc::clone(&ports.state_store)),
+            intake_gate: Arc::default(),
+            own_gate: Arc::default(),
             ports,
             isolates: AtomicBool::new(settings.isolate),
             settings: Mutex::new(Arc::new(settings)),
-            outlook: watch::Sender::new(nothing_yet),
+            availability: watch::Sender::new(nothing_yet),
             sessions: Mutex::default(),
             pending_loads: PendingLoads::default(),
             move_to_disk_at: AtomicUsize::new(residency::MOVE_TO_DISK_AT),
@@ -247,13 +246,13 @@ impl Hub {
     }
 
     /// What is to be expected of the server from now on.
-    pub fn look(&self, outlook: Outlook) {
+    pub fn look(&self, availability: Availability) {
         if self.is_frozen() {
             return;
         }
-        let run = outlook.run().cloned();
-        let removed = matches!(outlook, Outlook::Removed);
-        self.outlook.send_replace(outlook);
+        let run = availability.run().cloned();
+        let removed = matches!(availability, Availability::Removed);
+        self.availability.send_replace(availability);
         if let Some(run) = run {
             let now = (run.generation, Arc::downgrade(&run));
             let (before, way) = std::mem::replace(&mut *lock(&self.met), now);
@@ -267,7 +266,7 @@ impl Hub {
                 session.retire();
             }
             lock(&self.awaited).clear();
-            self.gate.pass(|keeper| keeper.remove_server(&self.name));
+            self.write_fence.pass(|state_store| state_store.remove_server(&self.name));
         }
     }
 
@@ -287,7 +286,7 @@ impl Hub {
         let session = self.all_sessions().remove(id)?;
         self.pending_loads.session_ended(id);
         session.end();
-        self.gate.pass(|keeper| keeper.remove(id));
+        self.write_fence.pass(|state_store| state_store.remove(id));
         self.remember_end(id);
         Some(session)
     }
@@ -309,34 +308,34 @@ impl Hub {
         self.read_lists(run);
     }
 
-    fn present(&self) -> Outlook {
-        self.outlook.borrow().clone()
+    fn present(&self) -> Availability {
+        self.availability.borrow().clone()
     }
 
-    fn outlook(&self) -> watch::Receiver<Outlook> {
-        self.outlook.subscribe()
+    fn availability(&self) -> watch::Receiver<Availability> {
+        self.availability.subscribe()
     }
 
     fn settings(&self) -> Arc<Settings> {
         Arc::clone(&lock(&self.settings))
     }
 
-    fn gate(&self) -> &Gate {
-        &self.gate
+    fn write_fence(&self) -> &WriteFence {
+        &self.write_fence
     }
 
     /// Whether another daemon has taken over.
     fn is_frozen(&self) -> bool {
-        self.gate.is_shut()
+        self.write_fence.is_shut()
     }
 
-    fn decided(&self, decision: Decision) {
-        self.ports.witness.decided(decision);
+    fn record_decision(&self, decision: Decision) {
+        self.ports.event_sink.record_decision(decision);
     }
 
     /// The run of that generation did not take a request.
     fn unreachable(&self, generation: u64) {
-        self.ports.witness.unreachable(&self.name, generation);
+        self.ports.event_sink.unreachable(&self.name, generation);
     }
 
     /// Whether every session has a run of its own.
@@ -374,7 +373,7 @@ impl Hub {
 
     /// The tool that a request calls, if it is one that the server no longer has.
     fn vanished(&self, request: &Parsed) -> Option<String> {
-        let run = self.outlook.borrow().run().map(|run| run.generation);
+        let run = self.availability.borrow().run().map(|run| run.generation);
         if run.is_none_or(|run| !self.copies.are_of(run)) {
             // Whether the next run has it cannot be known.
             return None;
@@ -395,7 +394,7 @@ impl Hub {
             return true;
         }
         // The lists of a session's own run are not read; it is the same program as the shared run.
-        let shared = || self.outlook.borrow().run().map(|run| run.generation);
+        let shared = || self.availability.borrow().run().map(|run| run.generation);
         let generation = if session.is_isolated() { shared() } else { Some(generation) };
         generation.is_some_and(|generation| self.copies.has_tools_of(generation))
             && self.lists().is_read_only(&tool)

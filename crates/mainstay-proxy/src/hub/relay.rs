@@ -59,10 +59,10 @@ pub(crate) type News = mpsc::Receiver<RelayNews>;
 /// The calls that other daemons finish for this one.
 #[derive(Default)]
 pub struct Relays {
-    awaited: Mutex<HashMap<StreamKey, Awaited>>,
+    awaited: Mutex<HashMap<StreamKey, RecoveredRequest>>,
 }
 
-struct Awaited {
+struct RecoveredRequest {
     news: mpsc::Sender<RelayNews>,
     is_claimed: bool,
 }
@@ -75,7 +75,7 @@ impl Relays {
             return None;
         }
         let (news, receiver) = mpsc::channel(WAITING);
-        let awaited = Awaited { news, is_claimed: false };
+        let awaited = RecoveredRequest { news, is_claimed: false };
         lock(&self.awaited).insert(record.key.clone(), awaited);
         Some(receiver)
     }
@@ -95,7 +95,7 @@ impl Relays {
     pub fn deliver(&self, key: &StreamKey, news: RelayNews) {
         let is_last = matches!(news, RelayNews::Answered(_) | RelayNews::Lost);
         let mut all = lock(&self.awaited);
-        if let Some(Awaited { news: sender, .. }) = all.get(key)
+        if let Some(RecoveredRequest { news: sender, .. }) = all.get(key)
             && (is_last || sender.capacity() > 1)
         {
             sender.try_send(news).ok();

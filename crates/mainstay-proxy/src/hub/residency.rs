@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::outlook::RunLink;
+use super::availability::RunLink;
 use super::presence::to_move_to_disk;
 use super::session::Session;
 use super::{Hub, lock};
@@ -60,7 +60,7 @@ impl Hub {
     pub fn note_use(&self) {
         // Called even without changes, because this also saves the clock by which sessions on disk age.
         let used = self.everyone().iter().filter_map(Session::unsaved_use).collect();
-        self.gate.pass(|keeper| keeper.touched(self.now(), used));
+        self.write_fence.pass(|state_store| state_store.touched(self.now(), used));
     }
 
     /// Opens a session. `None` if there are too many that cannot be moved to disk.
@@ -87,7 +87,7 @@ impl Hub {
         if_lost: Option<ProtocolVersion>,
     ) -> Result<Session, Lookup> {
         let load = self.pending_loads.begin(id);
-        let found = self.ports.keeper.find(id).await.map_err(|_| Lookup::Unreadable)?;
+        let found = self.ports.state_store.find(id).await.map_err(|_| Lookup::Unreadable)?;
         let is_recreated = found.is_none();
         let record = found.or_else(|| self.record_of_lost(id, if_lost?));
         // Another request may have loaded and ended it while this one waited for its record.
@@ -108,7 +108,7 @@ impl Hub {
         tracing::debug!(server = %self.name, session = id, "session restored");
         session.after_load();
         if is_recreated {
-            self.gate.pass(|keeper| keeper.save(record));
+            self.write_fence.pass(|state_store| state_store.save(record));
             session.report_loss();
         }
         Ok(session)
@@ -133,7 +133,7 @@ impl Hub {
 
     fn move_to_disk(&self, session: &Session) {
         let Some(record) = session.record() else { return };
-        if self.gate.pass(|keeper| keeper.move_to_disk(record)) != Some(true) {
+        if self.write_fence.pass(|state_store| state_store.move_to_disk(record)) != Some(true) {
             return;
         }
         self.all_sessions().remove(session.id());
@@ -244,17 +244,17 @@ impl Session {
         let (Some(run), session) = (run, self.clone()) else { return };
         // It ends when the run does, at the latest.
         drop(tokio::spawn(async move {
-            let RunLink::Lines(lane) = &run.link else { return };
+            let RunLink::Lines(conn) = &run.link else { return };
             let least = session.hub().least_level(&session);
             if let Some(level) =
                 terms.level.filter(|level| least.is_none_or(|least| *level < least))
             {
                 let params = upstream::string_param("level", level.as_str());
-                lane.ask_own("logging/setLevel", Some(&params)).await.ok();
+                conn.ask_own("logging/setLevel", Some(&params)).await.ok();
             }
             for uri in &terms.subscriptions {
                 let params = upstream::string_param("uri", uri);
-                lane.ask_own("resources/subscribe", Some(&params)).await.ok();
+                conn.ask_own("resources/subscribe", Some(&params)).await.ok();
             }
         }));
     }

@@ -19,9 +19,9 @@ use self::asks::Asks;
 use self::open::Open;
 use self::own_run::OwnRun;
 use self::usage::Usage;
-use super::http::HttpLane;
+use super::availability::{Run, RunLink};
+use super::http::HttpConn;
 use super::level::Level;
-use super::outlook::{Run, RunLink};
 use super::{Hub, exchange};
 use crate::frame::{self, Kind, Method, Parsed};
 use crate::front::{self, Answering, ProtocolVersion};
@@ -48,7 +48,7 @@ struct Inner {
     hub: Arc<Hub>,
     streams: Streams,
     /// Its own session with a server that speaks HTTP.
-    http: HttpLane,
+    http: HttpConn,
     own_run: OwnRun,
     /// When a request of the client was last answered, when it last sent another message, or when the session
     /// started, in milliseconds of the session clock.
@@ -60,7 +60,7 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    terms: Terms,
+    terms: ClientState,
     version: Option<ProtocolVersion>,
     usage: Usage,
     /// Whether it is kept on disk.
@@ -80,7 +80,7 @@ struct State {
 
 /// What a new run must be told on behalf of the session.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Terms {
+pub(super) struct ClientState {
     /// The parameters of its `initialize`, as the client wrote them.
     pub(super) params: Option<Arc<RawValue>>,
     pub(super) level: Option<Level>,
@@ -95,14 +95,15 @@ impl Session {
 
     fn inner(hub: Arc<Hub>, id: String, kept: bool) -> Inner {
         let now = millis(hub.now());
-        let streams = if kept { Streams::kept(&id, hub.gate().clone()) } else { Streams::new() };
+        let streams =
+            if kept { Streams::kept(&id, hub.write_fence().clone()) } else { Streams::new() };
         Inner {
             id,
             used: AtomicU64::new(now),
             saved_use: AtomicU64::new(now),
             hub,
             streams,
-            http: HttpLane::default(),
+            http: HttpConn::default(),
             own_run: OwnRun::default(),
             state: Mutex::new(State { kept, ..State::default() }),
         }
@@ -114,11 +115,11 @@ impl Session {
         // The clock may have been saved before the last use of the session.
         let used = millis(record.used_at.min(inner.hub.now()));
         (inner.used, inner.saved_use) = (AtomicU64::new(used), AtomicU64::new(used));
-        inner.http = record.upstream.as_ref().map(HttpLane::restored).unwrap_or_default();
+        inner.http = record.upstream.as_ref().map(HttpConn::restored).unwrap_or_default();
         let session = Self { inner: Arc::new(inner) };
         {
             let mut state = session.state();
-            state.terms = Terms {
+            state.terms = ClientState {
                 params: serde_json::from_slice::<Box<RawValue>>(&record.params).ok().map(Arc::from),
                 level: record.level.and_then(|level| level.parse().ok()),
                 subscriptions: record.subscriptions.into_iter().collect(),
@@ -139,7 +140,7 @@ impl Session {
         &self.inner.hub
     }
 
-    pub(super) fn http(&self) -> &HttpLane {
+    pub(super) fn http(&self) -> &HttpConn {
         &self.inner.http
     }
 
@@ -148,7 +149,7 @@ impl Session {
         !self.state().kept
     }
 
-    pub(super) fn terms(&self) -> Terms {
+    pub(super) fn terms(&self) -> ClientState {
         self.state().terms.clone()
     }
 
@@ -219,12 +220,12 @@ impl Session {
     pub(super) fn meet(&self, run: &Run) {
         let subscriptions = self.terms().subscriptions;
         match &run.link {
-            RunLink::Lines(lane)
-                if lane.misses_nothing() && self.state().knows == run.generation => {}
+            RunLink::Lines(conn)
+                if conn.misses_nothing() && self.state().knows == run.generation => {}
             // Its session is opened by the next request; subscribers that are present need it now.
             RunLink::Http(_) if subscriptions.is_empty() || !self.is_active() => {}
             RunLink::Http(http) if !self.http().is_open_with(http) => {
-                HttpLane::reopen(self, run.generation);
+                HttpConn::reopen(self, run.generation);
             }
             RunLink::Lines(_) | RunLink::Http(_) => {
                 for uri in &subscriptions {
@@ -313,7 +314,7 @@ impl Session {
             && !state.over
             && let Some(record) = self.record_of(state)
         {
-            self.hub().gate().pass(|keeper| keeper.save(record));
+            self.hub().write_fence().pass(|state_store| state_store.save(record));
         }
     }
 
@@ -323,7 +324,7 @@ impl Session {
         if self.is_local() {
             return;
         }
-        let written = self.hub().gate().pass(|keeper| keeper.written());
+        let written = self.hub().write_fence().pass(|state_store| state_store.written());
         if let Some(written) = written {
             // The record is written later then.
             timeout(RECORD_WAIT, written).await.ok();
@@ -356,13 +357,13 @@ impl Session {
 
     /// Passes a notification on to the server, if it is up.
     fn pass_on(&self, message: &Parsed) {
-        let outlook = self.outlook();
-        let Some(run) = outlook.borrow().run().cloned() else { return };
+        let availability = self.availability();
+        let Some(run) = availability.borrow().run().cloned() else { return };
         match &run.link {
-            RunLink::Lines(lane) => lane.tell_later(message.text().clone()),
+            RunLink::Lines(conn) => conn.tell_later(message.text().clone()),
             RunLink::Http(_) => {
                 let text = message.text().clone();
-                HttpLane::tell_later(self, run.generation, text);
+                HttpConn::tell_later(self, run.generation, text);
             }
         }
     }
@@ -386,10 +387,10 @@ impl front::Session for Session {
     }
 
     fn request(&self, message: Parsed, out: Arc<Stream>) -> Answering {
-        let arriving = self.hub().door.enter();
+        let pass = self.hub().intake_gate.enter();
         // The memory is allocated first, so that the large future is made there and never copied.
         let memory = Box::new_uninit();
-        let answer = Box::write(memory, exchange::answer(self.clone(), message, out, arriving));
+        let answer = Box::write(memory, exchange::answer(self.clone(), message, out, pass));
         Box::into_pin(answer)
     }
 

@@ -7,7 +7,7 @@
 
 use tokio::time::timeout;
 
-use super::outlook::Outlook;
+use super::availability::Availability;
 use super::run_retention::{RETENTION, RunUse, runs_to_end};
 use super::session::Session;
 use super::{Hub, lock};
@@ -48,10 +48,10 @@ impl Hub {
     /// Keeps the run of a session that has ended for [`RETENTION`]. One that is not up is stopped now, and
     /// one that exits earlier is given up.
     pub(super) fn retain_run(&self, session: &Session) {
-        let generation = |outlook: &Outlook| outlook.run().map(|run| run.generation);
-        let outlook = session.own_outlook();
-        let run = outlook.as_ref().and_then(|outlook| generation(&outlook.borrow()));
-        let (Some(mut outlook), Some(run)) = (outlook, run) else {
+        let generation = |availability: &Availability| availability.run().map(|run| run.generation);
+        let availability = session.own_outlook();
+        let run = availability.as_ref().and_then(|availability| generation(&availability.borrow()));
+        let (Some(mut availability), Some(run)) = (availability, run) else {
             return self.release_run(session);
         };
         let id = session.id().to_owned();
@@ -60,7 +60,8 @@ impl Hub {
         let hub = self.me.clone();
         // It ends with the run.
         catch_panic::spawn(async move {
-            let exited = outlook.wait_for(|outlook| generation(outlook) != Some(run));
+            let exited =
+                availability.wait_for(|availability| generation(availability) != Some(run));
             let is_due = timeout(RETENTION, exited).await.is_err();
             let Some(hub) = hub.upgrade() else { return };
             if is_due {

@@ -11,9 +11,9 @@ use bytes::Bytes;
 use super::log::{self, Log};
 use super::{Reader, Shared, Start, Stream};
 use crate::frame::{self, Frame};
-use crate::gate::{Noted, Scribe};
 use crate::hub::relay::News;
 use crate::record::{Sent, StreamNews, StreamRecord};
+use crate::write_fence::{Noted, StreamJournal};
 
 /// How far a stream is written down.
 #[derive(Debug)]
@@ -26,9 +26,9 @@ pub(super) enum Durable {
     /// It was. Now another daemon has the stream, and this one relays to it what the server says.
     Relayed,
     /// The stream of a request is.
-    Request(Box<Scribe>),
+    Request(Box<StreamJournal>),
     /// A general stream is.
-    General(Box<Scribe>),
+    General(Box<StreamJournal>),
 }
 
 /// What an earlier daemon did about a request.
@@ -86,7 +86,11 @@ impl Stream {
     }
 
     /// The stream of a request as an earlier daemon had it, to be resumed.
-    pub(super) fn taken_up(record: StreamRecord, scribe: Scribe, news: Option<News>) -> Arc<Self> {
+    pub(super) fn recovered(
+        record: StreamRecord,
+        journal: StreamJournal,
+        news: Option<News>,
+    ) -> Arc<Self> {
         let StreamRecord { key: _, request: _, sent, attempts, said, answer } = record;
         let is_question =
             |(_, text): &(u64, Bytes)| matches!(frame::scan(text), Ok(Frame::Request { .. }));
@@ -96,7 +100,7 @@ impl Stream {
         let is_repeated = false;
         let inherited = Inherited { sent, attempts, was_asked, is_relayed, news, is_repeated };
         stream.inherited = Some(Box::new(inherited));
-        stream.lock().durable = Durable::Request(Box::new(scribe));
+        stream.lock().durable = Durable::Request(Box::new(journal));
         Arc::new(stream)
     }
 
@@ -106,28 +110,28 @@ impl Stream {
     }
 
     /// From now on the stream of this request is written down, unless it is answered already.
-    pub(super) fn write_down(&self, scribe: Scribe, request: Bytes) {
+    pub(super) fn write_down(&self, journal: StreamJournal, request: Bytes) {
         let mut shared = self.lock();
         if shared.is_closed || shared.log.has_ended() {
             return;
         }
-        if !shared.begin(scribe, request) {
+        if !shared.begin(journal, request) {
             drop(shared);
             self.cancel();
         }
     }
 
     /// From now on this general stream is written down.
-    pub(super) fn write_down_general(&self, scribe: Scribe) {
-        self.lock().durable = Durable::General(Box::new(scribe));
+    pub(super) fn write_down_general(&self, journal: StreamJournal) {
+        self.lock().durable = Durable::General(Box::new(journal));
     }
 
     /// Nobody needs what was written down of it.
-    pub(super) fn strike(&self) {
+    pub(super) fn discard(&self) {
         let mut shared = self.lock();
         // If another daemon has taken over, it decides that.
-        if let Durable::Request(scribe) = &shared.durable
-            && scribe.note(StreamNews::Over).may_act()
+        if let Durable::Request(journal) = &shared.durable
+            && journal.note(StreamNews::Over).may_act()
         {
             shared.durable = Durable::No;
         }
@@ -137,13 +141,13 @@ impl Stream {
     pub(crate) fn sent(&self, sent: Sent) -> Noted {
         let mut shared = self.lock();
         match &shared.durable {
-            Durable::Request(scribe) => {
+            Durable::Request(journal) => {
                 // First without its line: if that is not written in time, another request may get the line.
-                let noted = scribe.note(StreamNews::Sent(Sent { line: None, ..sent }));
+                let noted = journal.note(StreamNews::Sent(Sent { line: None, ..sent }));
                 if noted != Noted::Yes {
                     return noted;
                 }
-                if sent.line.is_some() && !scribe.note(StreamNews::Sent(sent)).may_act() {
+                if sent.line.is_some() && !journal.note(StreamNews::Sent(sent)).may_act() {
                     return Noted::Never;
                 }
             }
@@ -231,8 +235,8 @@ impl Shared {
     pub(super) fn note_message(&mut self, message: Bytes) -> bool {
         match &self.durable {
             Durable::No | Durable::Never | Durable::Repeated | Durable::Relayed => true,
-            Durable::Request(scribe) | Durable::General(scribe) => {
-                scribe.note(StreamNews::Said(self.log.last(), message)).may_act()
+            Durable::Request(journal) | Durable::General(journal) => {
+                journal.note(StreamNews::Said(self.log.last(), message)).may_act()
             }
         }
     }
@@ -245,15 +249,15 @@ impl Shared {
             | Durable::Repeated
             | Durable::Relayed
             | Durable::General(_) => true,
-            Durable::Request(scribe) => {
-                scribe.note(StreamNews::Answered(self.log.last(), answer)).may_act()
+            Durable::Request(journal) => {
+                journal.note(StreamNews::Answered(self.log.last(), answer)).may_act()
             }
         }
     }
 
     /// Writes down all there is. False if that is forbidden.
-    fn begin(&mut self, scribe: Scribe, request: Bytes) -> bool {
-        let begun = scribe.note(match self.sent {
+    fn begin(&mut self, journal: StreamJournal, request: Bytes) -> bool {
+        let begun = journal.note(match self.sent {
             Some(sent) => StreamNews::BegunSent(request, sent),
             None => StreamNews::Begun(request),
         });
@@ -261,8 +265,8 @@ impl Shared {
             .log
             .messages()
             .map(|(number, message)| StreamNews::Said(number, message.clone()))
-            .all(|said| scribe.note(said).may_act());
-        self.durable = Durable::Request(Box::new(scribe));
+            .all(|said| journal.note(said).may_act());
+        self.durable = Durable::Request(Box::new(journal));
         begun.may_act() && said
     }
 }

@@ -177,7 +177,7 @@ impl Stream {
     }
 
     /// Resolves when nobody has read the stream for this long, or when it is closed.
-    pub async fn forsaken(&self, patience: Duration) {
+    pub async fn abandoned_for(&self, patience: Duration) {
         loop {
             self.until(|shared| !shared.is_attached() || shared.is_closed).await;
             let back = self.until(|shared| shared.is_attached() || shared.is_closed);

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 
 use super::{EventId, Reader, Start, Stream};
-use crate::gate::{Gate, Scribe};
 use crate::hub::relay::News;
 use crate::record::{StreamKey, StreamRecord};
+use crate::write_fence::{StreamJournal, WriteFence};
 
 /// How many finished streams are kept, for clients that lost the end of one.
 const FINISHED: usize = 16;
@@ -31,13 +31,13 @@ pub struct Streams {
     first: u64,
     general: Arc<Stream>,
     table: Mutex<Table>,
-    notebook: Option<Notebook>,
+    journal: Option<JournalHandle>,
 }
 
 /// Where the streams of a session are written down.
 #[derive(Debug)]
-struct Notebook {
-    gate: Gate,
+struct JournalHandle {
+    write_fence: WriteFence,
     session: Arc<str>,
 }
 
@@ -77,14 +77,17 @@ impl Streams {
     }
 
     /// The streams of a session that outlives its daemon.
-    pub(crate) fn kept(session: &str, gate: Gate) -> Self {
-        Self::with(fingerprint(session), Some(Notebook { gate, session: session.into() }))
+    pub(crate) fn kept(session: &str, write_fence: WriteFence) -> Self {
+        Self::with(
+            fingerprint(session),
+            Some(JournalHandle { write_fence, session: session.into() }),
+        )
     }
 
-    fn with(bits: u64, notebook: Option<Notebook>) -> Self {
+    fn with(bits: u64, journal: Option<JournalHandle>) -> Self {
         let table = Table { count: random() & COUNT, kept: Vec::new(), cancelled: Vec::new() };
         let general = Stream::general();
-        Self { first: bits & !COUNT, general, table: Mutex::new(table), notebook }
+        Self { first: bits & !COUNT, general, table: Mutex::new(table), journal }
     }
 
     /// The stream for what the server says unasked.
@@ -97,7 +100,7 @@ impl Streams {
     pub fn close(&self) {
         self.general.cancel();
         for kept in std::mem::take(&mut self.lock().kept) {
-            kept.stream.strike();
+            kept.stream.discard();
             kept.stream.release();
         }
     }
@@ -118,20 +121,20 @@ impl Streams {
 
     /// From now on the stream of this request, which [`Streams::keep`] took in, is written down.
     pub(crate) fn write_down(&self, id: &EventId, stream: &Stream, request: Bytes) {
-        if let Some(scribe) = self.scribe(id.stream) {
-            stream.write_down(scribe, request);
+        if let Some(journal) = self.journal(id.stream) {
+            stream.write_down(journal, request);
         }
     }
 
     /// From now on the general stream is written down.
     pub(crate) fn write_down_general(&self) {
-        if let Some(scribe) = self.scribe(self.first) {
-            self.general.write_down_general(scribe);
+        if let Some(journal) = self.journal(self.first) {
+            self.general.write_down_general(journal);
         }
     }
 
     /// Takes up a stream that an earlier daemon had; gives that of a request.
-    pub(crate) fn take_up(
+    pub(crate) fn recover(
         &self,
         record: StreamRecord,
         request: Option<&str>,
@@ -142,7 +145,7 @@ impl Streams {
             return None;
         }
         let number = record.key.number;
-        let stream = Stream::taken_up(record, self.scribe(number)?, news);
+        let stream = Stream::recovered(record, self.journal(number)?, news);
         let id = self.lock().insert(number, &stream, request.map(Arc::from));
         Some((id, stream))
     }
@@ -185,7 +188,7 @@ impl Streams {
     pub fn forget(&self, id: &EventId) {
         let mut table = self.lock();
         for gone in table.kept.extract_if(.., |kept| kept.number == id.stream) {
-            gone.stream.strike();
+            gone.stream.discard();
         }
         if table.kept.is_empty() {
             table.kept = Vec::new();
@@ -231,10 +234,10 @@ impl Streams {
         Found::Request(Arc::clone(&kept.stream), Start::After(id.message))
     }
 
-    fn scribe(&self, number: u64) -> Option<Scribe> {
-        let Notebook { gate, session } = self.notebook.as_ref()?;
+    fn journal(&self, number: u64) -> Option<StreamJournal> {
+        let JournalHandle { write_fence, session } = self.journal.as_ref()?;
         let key = StreamKey { session: Arc::clone(session), number };
-        Some(Scribe::new(gate.clone(), key))
+        Some(StreamJournal::new(write_fence.clone(), key))
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -277,7 +280,7 @@ impl Table {
     fn prune(&mut self) {
         while let Some(victim) = self.victim() {
             let Kept { stream, .. } = self.kept.remove(victim);
-            stream.strike();
+            stream.discard();
             stream.cancel();
         }
     }
@@ -291,8 +294,8 @@ impl Table {
             return None;
         }
         let read = finished().find(|(_, kept)| kept.stream.is_read());
-        let forsaken = || finished().find(|(_, kept)| !kept.stream.has_reader());
-        read.or_else(forsaken).map(|(place, _)| place)
+        let abandoned_for = || finished().find(|(_, kept)| !kept.stream.has_reader());
+        read.or_else(abandoned_for).map(|(place, _)| place)
     }
 }
 

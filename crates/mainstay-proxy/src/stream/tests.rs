@@ -136,18 +136,18 @@ async fn a_stream_is_forsaken_when_no_reader_comes_back_in_time() {
     stream.keep();
     let reader = stream.reader(Start::Unread);
     let start = tokio::time::Instant::now();
-    let forsaken = tokio::spawn({
+    let abandoned_for = tokio::spawn({
         let stream = Arc::clone(&stream);
-        async move { stream.forsaken(PATIENCE).await }
+        async move { stream.abandoned_for(PATIENCE).await }
     });
     tokio::time::sleep(Duration::from_secs(100)).await;
     drop(reader);
     tokio::time::sleep(Duration::from_secs(29)).await;
     let reader = stream.reader(Start::Unread);
     tokio::time::sleep(Duration::from_secs(100)).await;
-    assert!(!forsaken.is_finished());
+    assert!(!abandoned_for.is_finished());
     drop(reader);
-    forsaken.await.unwrap();
+    abandoned_for.await.unwrap();
     assert_eq!(start.elapsed(), Duration::from_secs(100 + 29 + 100 + 30));
 }
 

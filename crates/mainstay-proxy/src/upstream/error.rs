@@ -81,8 +81,8 @@ pub(crate) fn excerpt(text: &[u8]) -> String {
         return "a page for browsers".to_owned();
     }
     let blank = |c: char| c.is_control() || c.is_whitespace();
-    let words: Vec<&str> = text.split(blank).filter(|word| !word.is_empty()).collect();
-    let line = words.join(" ");
+    let messages: Vec<&str> = text.split(blank).filter(|word| !word.is_empty()).collect();
+    let line = messages.join(" ");
     let mut shown: String = line.chars().take(MOST).collect();
     if line.chars().nth(MOST).is_some() {
         shown.pop();

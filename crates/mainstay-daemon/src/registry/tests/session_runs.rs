@@ -41,8 +41,8 @@ impl World {
         let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
         session.post(Parsed::read(initialized.to_string().into()).unwrap());
         let own = isolated_name(name, session.id());
-        let mut told = self.registry.isolated()[&own].outlook.clone();
-        let up = |outlook: &Outlook| matches!(outlook, Outlook::Up(_));
+        let mut told = self.registry.isolated()[&own].availability.clone();
+        let up = |availability: &Availability| matches!(availability, Availability::Up(_));
         drop(timeout(LIMIT, told.wait_for(up)).await.unwrap().unwrap());
         (session, key(own.as_str(), 1))
     }
@@ -209,7 +209,7 @@ async fn the_run_of_a_session_is_paused_and_followed_by_another_one() {
     world.runs(&name).await;
     let session = world.registry.shared.gateway.hubs.open(name.as_str()).unwrap();
     let id = mainstay_proxy::front::Session::id(&session);
-    let up = |outlook: &Outlook| matches!(outlook, Outlook::Up(_));
+    let up = |availability: &Availability| matches!(availability, Availability::Up(_));
     let own = isolated_name(&name, id);
     for run in 1..=2 {
         // The second is wanted while the first is being ended.

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::Drain;
+use super::connection_state::ConnectionState;
 use super::unfinished::{Form, UnfinishedResponse};
-use super::way_in::WayIn;
 use crate::frame;
 use crate::front::Session;
 use crate::stream::{EventId, Item, Reader, Stream};
@@ -70,7 +70,7 @@ impl Source {
 
     /// Whether the stream ends here only because another daemon takes over.
     fn goes_on(&self, guard: Option<&StreamGuard>) -> bool {
-        let takes_over = guard.is_some_and(|StreamGuard(way)| way.is_ending());
+        let takes_over = guard.is_some_and(|StreamGuard(conn)| conn.is_ending());
         let stream = self.reader.stream();
         // A request without an answer was cancelled, or its answer is lost and the next daemon decides what to do.
         let is_over = stream.is_finished() && stream.answer().is_none() && !stream.is_relayed();
@@ -79,42 +79,42 @@ impl Source {
 
     /// Leaves the rest of the response to the next daemon, if that knows the stream.
     fn leave(&self, guard: Option<&StreamGuard>, form: Form) -> bool {
-        let Some(StreamGuard(way)) = guard else { return false };
+        let Some(StreamGuard(conn)) = guard else { return false };
         let is_known =
-            way.is_passed_on() && self.goes_on(guard) && self.reader.stream().is_written_down();
+            conn.is_passed_on() && self.goes_on(guard) && self.reader.stream().is_written_down();
         if is_known {
-            way.leave_response(self.unfinished(way, form));
+            conn.leave_response(self.unfinished(conn, form));
         }
         is_known
     }
 
     /// Nothing more can be written now. If this daemon is killed meanwhile, the next one writes the rest.
     fn record_resume_point(&mut self, guard: Option<&StreamGuard>, form: Form) {
-        let Some(StreamGuard(way)) = guard else { return };
+        let Some(StreamGuard(conn)) = guard else { return };
         let position = self.reader.position();
         if self.recorded_at != Some(position) && self.reader.stream().is_written_down() {
             self.recorded_at = Some(position);
-            way.set_resume_point(&self.unfinished(way, form));
+            conn.set_resume_point(&self.unfinished(conn, form));
         }
     }
 
     /// Something is about to be written.
     fn clear_resume_point(&mut self, guard: Option<&StreamGuard>) {
         if self.recorded_at.take().is_some()
-            && let Some(StreamGuard(way)) = guard
+            && let Some(StreamGuard(conn)) = guard
         {
-            way.clear_resume_point();
+            conn.clear_resume_point();
         }
     }
 
-    fn unfinished(&self, way: &WayIn, form: Form) -> UnfinishedResponse {
+    fn unfinished(&self, conn: &ConnectionState, form: Form) -> UnfinishedResponse {
         let text = |request: &Bytes| String::from_utf8_lossy(request).into_owned();
         UnfinishedResponse {
             server: self.server.clone(),
             session: self.session.clone(),
             event: self.event.at(self.reader.position()).to_string(),
             form,
-            framing: way.framing(),
+            framing: conn.framing(),
             repeated: self.repeated.as_ref().map(text),
         }
     }
@@ -161,13 +161,13 @@ impl Body {
     }
 
     /// Returns whether the body is a stream. If so, the connection is notified when the stream ends.
-    pub(super) fn track_stream(&mut self, way: &Arc<WayIn>) -> bool {
+    pub(super) fn track_stream(&mut self, conn: &Arc<ConnectionState>) -> bool {
         let guard = match self {
             Self::Full(_) => return false,
             Self::Events(events) => &mut events.guard,
             Self::Spaced(spaced) => &mut spaced.guard,
         };
-        *guard = Some(StreamGuard(Arc::clone(way)));
+        *guard = Some(StreamGuard(Arc::clone(conn)));
         true
     }
 }
@@ -187,7 +187,7 @@ type Parts = array::IntoIter<Bytes, 3>;
 type End = Pin<Box<dyn Future<Output = Drain> + Send>>;
 
 /// Notifies the connection when the stream ends.
-struct StreamGuard(Arc<WayIn>);
+struct StreamGuard(Arc<ConnectionState>);
 
 impl Drop for StreamGuard {
     fn drop(&mut self) {

@@ -9,9 +9,9 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tracing::{debug, info};
 
+use super::connection_state::ConnectionState;
 use super::eviction::{SWEEP_TICKS, TICK, TickClock, select_for_eviction};
-use super::way_in::WayIn;
-use crate::door::Door;
+use crate::intake_gate::IntakeGate;
 
 /// The memory for large bodies that are being read at the same time, in KiB.
 const MAX_BODIES_KIB: u32 = 256 << 10;
@@ -92,7 +92,7 @@ pub(super) struct Connections<T> {
 struct Connection {
     /// Increases with each new connection.
     number: u64,
-    way: Arc<WayIn>,
+    conn: Arc<ConnectionState>,
     task: AbortHandle,
     is_closing: bool,
 }
@@ -116,16 +116,20 @@ impl<T: Send + 'static> Connections<T> {
     }
 
     /// The state of a new connection.
-    pub(super) fn way_in(&self, door: &Arc<Door>) -> Arc<WayIn> {
-        WayIn::new(door, &self.clock)
+    pub(super) fn connection_state(&self, intake_gate: &Arc<IntakeGate>) -> Arc<ConnectionState> {
+        ConnectionState::new(intake_gate, &self.clock)
     }
 
     /// Starts the task of a connection.
-    pub(super) fn add(&mut self, way: Arc<WayIn>, task: impl Future<Output = T> + Send + 'static) {
+    pub(super) fn add(
+        &mut self,
+        conn: Arc<ConnectionState>,
+        task: impl Future<Output = T> + Send + 'static,
+    ) {
         self.budget.used.fetch_add(1, Ordering::Relaxed);
         self.count += 1;
         let task = self.tasks.spawn(task);
-        let connection = Connection { number: self.count, way, task, is_closing: false };
+        let connection = Connection { number: self.count, conn, task, is_closing: false };
         self.all.insert(connection.task.id(), connection);
     }
 
@@ -170,7 +174,7 @@ impl<T: Send + 'static> Connections<T> {
     pub(super) fn sweep(&mut self) {
         self.advance_clock();
         let nearly_full = self.budget.is_nearly_full();
-        let is_overdue = |it: &&mut Connection| it.way.activity().is_overdue(nearly_full);
+        let is_overdue = |it: &&mut Connection| it.conn.activity().is_overdue(nearly_full);
         let mut overdue = 0;
         for connection in self.all.values_mut().filter(is_overdue) {
             overdue += usize::from(connection.close());
@@ -196,7 +200,7 @@ impl<T: Send + 'static> Connections<T> {
 
     fn evict(&mut self, count: usize) -> usize {
         let open = self.all.values().filter(|it| !it.is_closing);
-        let open = open.map(|it| (it.number, it.task.id(), it.way.activity()));
+        let open = open.map(|it| (it.number, it.task.id(), it.conn.activity()));
         // The newest connection was just accepted and may not have been read yet.
         let newest = self.count;
         let open = open.filter(|(number, _, activity)| *number != newest || !activity.is_fresh());

@@ -286,10 +286,10 @@ mod tests {
             }
             // Connections that were never used are evicted first, oldest first.
             let unused = |key: &usize| all[*key].eviction_class() == Some(EvictionClass::NeverUsed);
-            let kept: Vec<_> = (0..all.len()).filter(|key| !is_closed(key) && unused(key)).collect();
+            let resumable: Vec<_> = (0..all.len()).filter(|key| !is_closed(key) && unused(key)).collect();
             for key in &closed {
-                prop_assert!(kept.is_empty() || unused(key));
-                prop_assert!(kept.iter().all(|kept| all[*kept].age <= all[*key].age));
+                prop_assert!(resumable.is_empty() || unused(key));
+                prop_assert!(resumable.iter().all(|resumable| all[*resumable].age <= all[*key].age));
             }
         }
 

@@ -18,7 +18,7 @@ use super::body::{Body, Source};
 use super::head::{SESSION_ID, header};
 use super::post::Asked;
 use super::reply;
-use crate::front::kept::{Kept, RESUME};
+use crate::front::resumable::{RESUME, ResumableStream};
 use crate::front::run::{Opening, Run, Work, settle};
 use crate::front::{Core, Session};
 use crate::stream::Stream;
@@ -50,8 +50,8 @@ pub(super) fn commit<C: Core>(
         stream.is_for_this_daemon();
     }
     let has_id = Arc::<AtomicBool>::default();
-    let kept = Kept::new(session.clone(), &stream, id.as_deref());
-    let source = Source::new(&session, reader, kept.event().clone()).repeating(initialize);
+    let resumable = ResumableStream::new(session.clone(), &stream, id.as_deref());
+    let source = Source::new(&session, reader, resumable.event().clone()).repeating(initialize);
     let mut response = if is_events {
         let body = Body::events_telling(source, front.opening(version), Arc::clone(&has_id));
         reply::events(body)
@@ -69,14 +69,14 @@ pub(super) fn commit<C: Core>(
     if Instant::now() >= due
         && let Some(text) = later.take()
     {
-        kept.write_down(text);
+        resumable.write_down(text);
     }
     front.spawn(async move {
         let finished = finish((work, request), &stream, &has_id, begun);
         let written_down = async {
             if let Some(text) = later {
                 sleep_until(due).await;
-                kept.write_down(text);
+                resumable.write_down(text);
             }
             std::future::pending::<()>().await;
         };
@@ -87,7 +87,7 @@ pub(super) fn commit<C: Core>(
         }
         // A client without an id does not come back.
         if is_events {
-            kept.linger().await;
+            resumable.linger().await;
         }
     });
     response
@@ -104,7 +104,7 @@ async fn finish<S: Session>(
         tokio::select! {
             biased;
             done = work => settle(stream, done, request.as_ref()),
-            () = forsaken(stream, has_id) => stream.cancel(),
+            () = abandoned_for(stream, has_id) => stream.cancel(),
         }
     }
     if let Some(begun) = begun {
@@ -113,9 +113,9 @@ async fn finish<S: Session>(
 }
 
 /// Resolves when the client has gone for good: at once, if it has no id to come back with.
-async fn forsaken(stream: &Stream, has_id: &AtomicBool) {
-    stream.forsaken(Duration::ZERO).await;
+async fn abandoned_for(stream: &Stream, has_id: &AtomicBool) {
+    stream.abandoned_for(Duration::ZERO).await;
     if has_id.load(Ordering::Relaxed) {
-        stream.forsaken(RESUME).await;
+        stream.abandoned_for(RESUME).await;
     }
 }

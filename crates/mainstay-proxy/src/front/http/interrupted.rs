@@ -9,11 +9,11 @@ use std::time::Duration;
 use rustix::net::{RecvFlags, Shutdown};
 use tokio::time::timeout;
 
+use super::connection_state::ConnectionState;
 use super::reply;
 use super::socket::Socket;
 use super::store::{IDLE, Interrupted};
 use super::unfinished::{Finished, write_all};
-use super::way_in::WayIn;
 
 /// How long to wait for a request on a connection of which it is not known whether its client waits for a response.
 const NEXT_REQUEST: Duration = Duration::from_secs(2);
@@ -25,7 +25,11 @@ const ACCEPTED: &[u8] = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\nconnecti
 const NO_ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n";
 
 /// Answers the request that a connection was interrupted at.
-pub(super) async fn answer(socket: &impl Socket, way: &WayIn, state: &Interrupted) -> Finished {
+pub(super) async fn answer(
+    socket: &impl Socket,
+    conn: &ConnectionState,
+    state: &Interrupted,
+) -> Finished {
     let next_request = async || {
         let peeked = timeout(NEXT_REQUEST, socket.peek()).await;
         matches!(peeked, Ok(Ok(1..)))
@@ -34,7 +38,7 @@ pub(super) async fn answer(socket: &impl Socket, way: &WayIn, state: &Interrupte
         // What was read of a request is read again with its rest.
         Interrupted::Idle | Interrupted::Reading(_) => return Finished::Reusable,
         Interrupted::Writing if next_request().await => {
-            way.record(IDLE, b"");
+            conn.record(IDLE, b"");
             return Finished::Reusable;
         }
         // The response may have been written in part.
@@ -50,7 +54,7 @@ pub(super) async fn answer(socket: &impl Socket, way: &WayIn, state: &Interrupte
     };
     // What the killed daemon had read behind the request is lost, and the client may have wanted the connection to be
     // closed.
-    if write_all(socket, way, &response).await.is_ok()
+    if write_all(socket, conn, &response).await.is_ok()
         && rustix::net::shutdown(socket, Shutdown::Write).is_ok()
     {
         // If something is unread when it is closed, the client may lose the response.

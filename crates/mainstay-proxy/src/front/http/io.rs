@@ -14,17 +14,17 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::connection_state::ConnectionState;
 use super::socket::MaybeSocket;
 use super::store::{ConnectionStore, MAX_DATA};
-use super::way_in::WayIn;
 
 /// Up to so many bytes are put together.
 const SHORT: usize = 1024;
 
-/// A connection, from which no request is begun to be read when the door is closed.
+/// A connection, from which no request is begun to be read when the intake gate is closed.
 pub(super) struct Io<T> {
     inner: TokioIo<T>,
-    way: Arc<WayIn>,
+    conn: Arc<ConnectionState>,
     store: Option<Arc<dyn ConnectionStore>>,
     /// What an earlier daemon has read of a request.
     reread: Bytes,
@@ -33,11 +33,11 @@ pub(super) struct Io<T> {
 impl<T> Io<T> {
     pub(super) fn new(
         connection: T,
-        way: Arc<WayIn>,
+        conn: Arc<ConnectionState>,
         store: Option<Arc<dyn ConnectionStore>>,
         reread: Bytes,
     ) -> Self {
-        Self { inner: TokioIo::new(connection), way, store, reread }
+        Self { inner: TokioIo::new(connection), conn, store, reread }
     }
 
     pub(super) fn into_inner(self) -> T {
@@ -51,26 +51,26 @@ impl<T: AsyncRead + MaybeSocket + Unpin> Read for Io<T> {
         cx: &mut Context<'_>,
         mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.way.may_read() {
-            // Whoever closes the door wakes the connection.
+        if !self.conn.may_read() {
+            // Closing the gate wakes the connection.
             return Poll::Pending;
         }
         if !self.reread.is_empty() {
             let len = self.reread.len().min(buf.remaining());
             buf.put_slice(&self.reread.split_to(len));
-            self.way.read(Some(len));
+            self.conn.read(Some(len));
             return Poll::Ready(Ok(()));
         }
-        let Self { inner, way, store, .. } = &mut *self;
+        let Self { inner, conn, store, .. } = &mut *self;
         if let Some(store) = store
-            && !way.is_too_long_to_record()
+            && !conn.is_too_long_to_record()
         {
-            let read = ready!(poll_read_recorded(inner.inner_mut(), way, &**store, cx, buf));
-            way.read(read.as_ref().ok().copied());
+            let read = ready!(poll_read_recorded(inner.inner_mut(), conn, &**store, cx, buf));
+            conn.read(read.as_ref().ok().copied());
             return Poll::Ready(read.map(drop));
         }
         let read = ready!(Pin::new(inner).poll_read(cx, buf));
-        way.read(None);
+        conn.read(None);
         Poll::Ready(read)
     }
 }
@@ -78,14 +78,14 @@ impl<T: AsyncRead + MaybeSocket + Unpin> Read for Io<T> {
 /// Reads what may be the start of the next request, and records it. Returns how many bytes were read.
 fn poll_read_recorded<T: AsyncRead + MaybeSocket + Unpin>(
     connection: &mut T,
-    way: &WayIn,
+    conn: &ConnectionState,
     store: &dyn ConnectionStore,
     cx: &mut Context<'_>,
     mut buf: ReadBufCursor<'_>,
 ) -> Poll<io::Result<usize>> {
     let len = MAX_DATA.min(buf.remaining());
     let mut read = Poll::Pending;
-    let is_recorded = way.read_recorded(len, &mut |memory| {
+    let is_recorded = conn.read_recorded(len, &mut |memory| {
         let mut bytes = ReadBuf::new(memory);
         let polled = Pin::new(&mut *connection).poll_read(cx, &mut bytes);
         buf.put_slice(bytes.filled());
@@ -97,7 +97,7 @@ fn poll_read_recorded<T: AsyncRead + MaybeSocket + Unpin>(
         if read.is_ready()
             && let Some(socket) = connection.socket()
         {
-            way.store(store, socket);
+            conn.store(store, socket);
         }
         return read;
     }
@@ -105,7 +105,7 @@ fn poll_read_recorded<T: AsyncRead + MaybeSocket + Unpin>(
     let mut bytes = ReadBuf::uninit(&mut bytes[..len]);
     let read = Pin::new(&mut *connection).poll_read(cx, &mut bytes);
     if !bytes.filled().is_empty() {
-        way.read_unrecorded(bytes.filled(), store, connection.socket());
+        conn.read_unrecorded(bytes.filled(), store, connection.socket());
     }
     buf.put_slice(bytes.filled());
     read.map_ok(|()| bytes.filled().len())
@@ -117,9 +117,9 @@ impl<T: AsyncWrite + Unpin> Write for Io<T> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.way.start_writing();
+        self.conn.start_writing();
         let written = Pin::new(&mut self.inner).poll_write(cx, buf);
-        self.way.note_write(bytes_of(&written), written.is_pending());
+        self.conn.note_write(bytes_of(&written), written.is_pending());
         written
     }
 
@@ -128,13 +128,13 @@ impl<T: AsyncWrite + Unpin> Write for Io<T> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.way.start_writing();
+        self.conn.start_writing();
         let mut room = [0; SHORT];
         let written = match joined(bufs, &mut room) {
             Some(text) => Pin::new(&mut self.inner).poll_write(cx, text),
             None => Pin::new(&mut self.inner).poll_write_vectored(cx, bufs),
         };
-        self.way.note_write(bytes_of(&written), written.is_pending());
+        self.conn.note_write(bytes_of(&written), written.is_pending());
         written
     }
 
@@ -144,13 +144,13 @@ impl<T: AsyncWrite + Unpin> Write for Io<T> {
 
     /// hyper has written all that it had.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.way.flushed();
+        self.conn.flushed();
         Pin::new(&mut self.inner).poll_flush(cx)
     }
 
     /// A connection that may be passed on to the next daemon stays open. If it is not, its drop closes it.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.way.is_passed_on() {
+        if self.conn.is_passed_on() {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.inner).poll_shutdown(cx)

@@ -20,6 +20,7 @@
 
 mod body;
 mod caller;
+mod connection_state;
 mod connections;
 mod cors;
 mod eviction;
@@ -36,7 +37,6 @@ mod serve;
 mod socket;
 mod store;
 mod unfinished;
-mod way_in;
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -50,11 +50,11 @@ use tokio::task::JoinSet;
 
 use self::body::Body;
 use self::caller::Caller;
+use self::connection_state::ConnectionState;
 use self::post::Taken;
 use self::reply::Refusal;
 use self::store::{ACCEPTED, ANSWERING, id_to_record};
-use self::way_in::WayIn;
-use super::kept::DURABLE;
+use super::resumable::DURABLE;
 use super::{Core, ProtocolVersion};
 use crate::catch_panic::CatchPanic;
 
@@ -181,35 +181,35 @@ impl<C: Core> Front<C> {
 async fn handle<C: Core>(
     front: &Front<C>,
     caller: Caller,
-    way: &Arc<WayIn>,
+    conn: &Arc<ConnectionState>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    way.head_read();
+    conn.head_read();
     let only_listens = request.method() == Method::GET;
     let is_last = head::is_last(&request);
     if request.version() == Version::HTTP_10 {
         // hyper answers without chunks.
-        way.end_with_response();
+        conn.end_with_response();
     }
     let origin = cors::origin(request.headers());
     let length = head::length(&request);
-    let taken = take(front, caller, way, request).await;
+    let taken = take(front, caller, conn, request).await;
     if let Some(length) = length {
-        way.request_ends(length);
+        conn.request_ends(length);
     }
     match &taken {
         Ok((Taken::Request(asked, _), _)) => {
-            way.record_taken(ANSWERING, asked.id.as_deref().map_or(b"", id_to_record));
+            conn.record_taken(ANSWERING, asked.id.as_deref().map_or(b"", id_to_record));
         }
         Ok((Taken::Done(response), _)) if response.status() == StatusCode::ACCEPTED => {
-            way.record_taken(ACCEPTED, b"");
+            conn.record_taken(ACCEPTED, b"");
         }
         // Reading it again does no harm.
         Ok((Taken::Done(_), _)) if only_listens => {}
         Err(_) => {}
-        Ok((Taken::Done(_), _)) => way.record(STREAMING, b""),
+        Ok((Taken::Done(_), _)) => conn.record(STREAMING, b""),
     }
-    way.taken();
+    conn.taken();
     let mut response = match taken {
         Ok((taken, headers)) => taken.respond(front, headers).await,
         Err(refusal) => refusal.into_response(),
@@ -218,16 +218,16 @@ async fn handle<C: Core>(
         cors::allow(response.headers_mut(), origin);
     }
     if response.version() == Version::HTTP_10 {
-        way.end_with_response();
+        conn.end_with_response();
     }
     let nearly_full = front.config.budget.is_nearly_full();
     if is_last || nearly_full {
-        way.close_after_response();
+        conn.close_after_response();
     }
-    if response.body_mut().track_stream(way) {
-        way.start_streaming(only_listens);
+    if response.body_mut().track_stream(conn) {
+        conn.start_streaming(only_listens);
     } else {
-        way.answered();
+        conn.answered();
     }
     if nearly_full {
         // Some clients fail when an idle connection is closed without `Connection: close` before.
@@ -240,7 +240,7 @@ async fn handle<C: Core>(
 async fn take<C: Core>(
     front: &Front<C>,
     caller: Caller,
-    way: &WayIn,
+    conn: &ConnectionState,
     request: Request<Incoming>,
 ) -> Result<(Taken<C::Session>, HeaderMap), Refusal> {
     let (mut head, body) = request.into_parts();
@@ -267,7 +267,7 @@ async fn take<C: Core>(
     let taken = match head.method {
         Method::POST => {
             let is_admitted = || caller == Caller::Trusted || has_token(Some(server));
-            post::take(front, server, &head.headers, body, way, is_admitted).await?
+            post::take(front, server, &head.headers, body, conn, is_admitted).await?
         }
         Method::GET => Taken::Done(get::get(front, server, &head.headers).await?),
         Method::DELETE => {

@@ -15,16 +15,16 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Front;
 use super::body::Body;
+use super::connection_state::ConnectionState;
 use super::connections::ConnectionBudget;
 use super::eviction::SWEEP;
 use super::get;
 use super::head::{self, Accept, SESSION_ID, header};
 use super::hold;
 use super::reply::{self, Refusal};
-use super::way_in::WayIn;
 use crate::frame::{FrameError, Kind, Method, Parsed};
 use crate::front::batch::{self, Batch, is_batch};
-use crate::front::kept::DURABLE;
+use crate::front::resumable::DURABLE;
 use crate::front::run::{Opening, Run, id_of, wanted_version};
 use crate::front::{Core, Lookup, OpenError, ProtocolVersion, Session};
 use crate::stream::Ready;
@@ -50,7 +50,7 @@ pub(super) async fn take<C: Core>(
     server: &str,
     headers: &HeaderMap,
     body: Incoming,
-    way: &WayIn,
+    conn: &ConnectionState,
     is_admitted: impl Fn() -> bool,
 ) -> Result<Taken<C::Session>, Refusal> {
     let accept = Accept::of(headers);
@@ -64,7 +64,7 @@ pub(super) async fn take<C: Core>(
         return Err(Refusal::ContentEncoding);
     }
     let version = head::check_version(headers);
-    let text = read(body, front.config.limits.body, &front.config.budget, way).await?;
+    let text = read(body, front.config.limits.body, &front.config.budget, conn).await?;
     if !is_admitted() {
         return Err(Refusal::BadToken);
     }
@@ -228,7 +228,7 @@ async fn read(
     mut body: Incoming,
     limit: usize,
     budget: &ConnectionBudget,
-    way: &WayIn,
+    conn: &ConnectionState,
 ) -> Result<Bytes, Refusal> {
     let too_large = Refusal::TooLarge { limit };
     if body.size_hint().lower() > limit as u64 {
@@ -253,7 +253,7 @@ async fn read(
         let length = text.len() + data.len();
         if length > LARGE {
             if length > reserved.len() * STEP {
-                reserved.push(reserve_step(budget, way).await?);
+                reserved.push(reserve_step(budget, conn).await?);
             }
             let since = *large_since.get_or_insert_with(Instant::now);
             let due = since + RATE_GRACE + Duration::from_secs((length / MIN_RATE) as u64);
@@ -282,14 +282,14 @@ async fn parse(text: Bytes) -> Result<Parsed, FrameError> {
 /// Waits for memory for another part of a large body. Meanwhile the connection does not count as stalled.
 async fn reserve_step<'a>(
     budget: &'a ConnectionBudget,
-    way: &WayIn,
+    conn: &ConnectionState,
 ) -> Result<SemaphorePermit<'a>, Refusal> {
     let mut memory = std::pin::pin!(budget.reserve_body(STEP));
     let until = Instant::now() + MEMORY_TIMEOUT;
     while Instant::now() < until {
         match timeout(SWEEP, &mut memory).await {
             Ok(memory) => return memory.ok_or(Refusal::TooManyLarge),
-            Err(_) => way.head_read(),
+            Err(_) => conn.head_read(),
         }
     }
     Err(Refusal::TooManyLarge)

@@ -19,6 +19,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, warn};
 
 use super::caller::Caller;
+use super::connection_state::ConnectionState;
 use super::connections::Connections;
 use super::eviction::{SWEEP, TICK};
 use super::interrupted;
@@ -27,7 +28,6 @@ use super::listener::{Listener, PrivateListener, PublicListener};
 use super::socket::{MaybeSocket, Socket};
 use super::store::{IDLE, Interrupted, MAX_DATA, RESPONSE, STREAMING, StoredConnection};
 use super::unfinished::{self, Finished, UnfinishedResponse};
-use super::way_in::WayIn;
 use super::{Config, Front, handle, reap};
 use crate::catch_panic::CaughtByExecutor;
 use crate::front::Core;
@@ -113,7 +113,7 @@ pub enum Drain {
     /// Requests in flight may finish for [`Limits::drain`](super::Limits::drain), then they are given up.
     Finish,
     /// Another daemon takes over, and goes on with what is written down. Whoever says so closes the core's
-    /// door at once and has the core frozen shortly after ([`Hubs::hand_over`](crate::Hubs::hand_over)), at
+    /// intake gate at once and has the core frozen shortly after ([`Hubs::hand_over`](crate::Hubs::hand_over)), at
     /// which the streams end; a core that is not frozen takes what is then dropped for given up.
     HandOver,
     /// The same, but there is no other daemon yet: connections are closed, and streams end with the advice to come
@@ -155,23 +155,23 @@ async fn serve_at<C: Core, L: Listener>(
     let front = Arc::new(Front::new(core, config));
     let mut connections = Connections::new(&front.config.budget);
     let start = |connections: &mut Connections<_>, socket: L::Socket, caller, history: History| {
-        let way = connections.way_in(front.core.door());
+        let conn = connections.connection_state(front.core.intake_gate());
         if let (History::New, Some(store)) = (&history, &front.config.store) {
-            way.store(&**store, socket.as_fd());
+            conn.store(&**store, socket.as_fd());
         }
-        let (shared, for_task) = (Arc::clone(&front), Arc::clone(&way));
+        let (shared, for_task) = (Arc::clone(&front), Arc::clone(&conn));
         match history {
             History::New => {
                 let serve = connection(shared, caller, for_task, socket, Bytes::new());
-                connections.add(way, CaughtByExecutor::new(serve));
+                connections.add(conn, CaughtByExecutor::new(serve));
             }
             History::Used(pending, stored, written) => {
-                way.mark_used(written);
+                conn.mark_used(written);
                 if let Some(stored) = stored {
-                    way.mark_stored(stored, &pending);
+                    conn.mark_stored(stored, &pending);
                 }
                 let serve = inherited_connection(shared, caller, for_task, socket, pending);
-                connections.add(way, CaughtByExecutor::new(serve));
+                connections.add(conn, CaughtByExecutor::new(serve));
             }
         }
     };
@@ -231,8 +231,8 @@ impl<C: Core> Front<C> {
     ) -> Vec<PassedOn> {
         match drain {
             Drain::Finish => {}
-            Drain::HandOver => self.core.door().close_for_successor(),
-            Drain::Leave => self.core.door().close(),
+            Drain::HandOver => self.core.intake_gate().close_for_successor(),
+            Drain::Leave => self.core.intake_gate().close(),
         }
         self.ending.send_replace(Some(drain));
         let mut left = Vec::new();
@@ -271,24 +271,24 @@ enum History {
 async fn inherited_connection<C: Core, T: Socket>(
     front: Arc<Front<C>>,
     caller: Caller,
-    way: Arc<WayIn>,
+    conn: Arc<ConnectionState>,
     socket: T,
     pending: Pending,
 ) -> Left<T> {
     let finished = match pending {
         Pending::Nothing => Finished::Reusable,
-        Pending::Response(response) => unfinished::finish(&front, &way, &socket, response).await,
+        Pending::Response(response) => unfinished::finish(&front, &conn, &socket, response).await,
         Pending::Interrupted(Interrupted::Reading(read)) => {
-            return connection(front, caller, way, socket, read).await;
+            return connection(front, caller, conn, socket, read).await;
         }
-        Pending::Interrupted(state) => interrupted::answer(&socket, &way, &state).await,
+        Pending::Interrupted(state) => interrupted::answer(&socket, &conn, &state).await,
     };
     match finished {
         Finished::Reusable => {}
         Finished::Close => return None,
         Finished::Left(response) => return Some((socket, Some(response))),
     }
-    connection(front, caller, way, socket, Bytes::new()).await
+    connection(front, caller, conn, socket, Bytes::new()).await
 }
 
 /// Serves one connection, of which an earlier daemon may have read the start of a request. Gives it back if it is at
@@ -296,7 +296,7 @@ async fn inherited_connection<C: Core, T: Socket>(
 pub(super) async fn connection<C, T>(
     front: Arc<Front<C>>,
     caller: Caller,
-    way: Arc<WayIn>,
+    conn: Arc<ConnectionState>,
     stream: T,
     reread: Bytes,
 ) -> Left<T>
@@ -304,8 +304,8 @@ where
     C: Core,
     T: AsyncRead + AsyncWrite + MaybeSocket + Unpin + Send + 'static,
 {
-    let service = service_fn(|request| handle(&front, caller, &way, request));
-    let io = Io::new(stream, Arc::clone(&way), front.config.store.clone(), reread);
+    let service = service_fn(|request| handle(&front, caller, &conn, request));
+    let io = Io::new(stream, Arc::clone(&conn), front.config.store.clone(), reread);
     let mut served = http1::Builder::new()
         // A client that closes its side has gone: what it asked for is given up at once. No client
         // of MCP shuts down only its sending side.
@@ -334,9 +334,9 @@ where
         }
         // hyper would wait for its first request. When room is scarce, one that was never used is evicted first, and
         // the next daemon could not tell it from the others.
-        Drain::Leave if !way.was_read() => None,
-        Drain::HandOver if !way.was_read() => {
-            let activity = way.activity();
+        Drain::Leave if !conn.was_read() => None,
+        Drain::HandOver if !conn.was_read() => {
+            let activity = conn.activity();
             let is_wanted = activity.used || activity.is_fresh();
             let is_kept = is_wanted || !front.config.budget.is_nearly_full();
             is_kept.then(|| (served.into_parts().io.into_inner(), None))
@@ -345,7 +345,7 @@ where
             tokio::select! {
                 _ = &mut served => return None,
                 // hyper would drop half a head.
-                () = way.at_rest() => {}
+                () = conn.at_rest() => {}
             }
             Pin::new(&mut served).graceful_shutdown();
             let is_finished = poll_fn(|cx| {
@@ -354,13 +354,13 @@ where
                 }
                 // When a body has nothing more, hyper writes all that it had. If the client does not read, that takes
                 // longer.
-                let is_left = way.is_response_left() && !way.is_blocked();
+                let is_left = conn.is_response_left() && !conn.is_blocked();
                 if is_left { Poll::Ready(Ok(false)) } else { Poll::Pending }
             });
             let is_finished = is_finished.await.ok()?;
-            let (parts, response) = (served.into_parts(), way.take_unfinished());
+            let (parts, response) = (served.into_parts(), conn.take_unfinished());
             // What hyper has read is lost to others.
-            let is_kept = parts.read_buf.is_empty() && !(is_finished && way.ends_with_response());
+            let is_kept = parts.read_buf.is_empty() && !(is_finished && conn.ends_with_response());
             is_kept.then(|| (parts.io.into_inner(), response))
         }
     }

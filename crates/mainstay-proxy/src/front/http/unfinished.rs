@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::body::{Body, Opening, Source};
+use super::connection_state::ConnectionState;
 use super::head::Accept;
 use super::post::Asked;
 use super::socket::Socket;
-use super::way_in::WayIn;
 use super::{Front, hold, reply};
 use crate::frame::Parsed;
-use crate::front::run::{Opening as Beginning, Run, id_of, wanted_version};
+use crate::front::run::{Opening as SessionOpening, Run, id_of, wanted_version};
 use crate::front::{Core, Session, find};
 use crate::stream::{EventId, Found};
 
@@ -84,22 +84,22 @@ pub(super) enum Finished {
 /// Writes the rest of a response that an earlier daemon began.
 pub(super) async fn finish<C: Core>(
     front: &Front<C>,
-    way: &Arc<WayIn>,
+    conn: &Arc<ConnectionState>,
     socket: &impl Socket,
     response: UnfinishedResponse,
 ) -> Finished {
-    if way.is_passed_on() {
+    if conn.is_passed_on() {
         return Finished::Left(Box::new(response));
     }
-    way.go_on_with(response.framing);
+    conn.go_on_with(response.framing);
     let Some(mut body) = rest(front, &response).await else { return Finished::Close };
     let only_listens = response.form != Form::Json && body.is_general();
-    if body.track_stream(way) {
-        way.start_streaming(only_listens);
+    if body.track_stream(conn) {
+        conn.start_streaming(only_listens);
     }
-    let written = write(socket, &mut body, way, response.framing).await;
+    let written = write(socket, &mut body, conn, response.framing).await;
     drop(body);
-    match (written, way.take_unfinished()) {
+    match (written, conn.take_unfinished()) {
         (Ok(()), Some(left)) => Finished::Left(left),
         (Ok(()), None) if response.framing == Framing::Chunked => Finished::Reusable,
         (Ok(()), None) | (Err(_), _) => Finished::Close,
@@ -148,19 +148,19 @@ fn repeat_initialize<C: Core>(
         accept: Accept { json: form == Form::Json, events: form != Form::Json },
         version: wanted_version(&message),
         is_json_until_close: false,
-        opening: Some(Beginning::new(session.clone())),
+        opening: Some(SessionOpening::new(session.clone())),
         session,
     };
     let run = Run::new(&asked.session, message);
     Some(hold::commit(front, asked, run, Instant::now()).into_body())
 }
 
-/// Writes a body until its end, or until it is [left](WayIn::leave_response) to another daemon. An error means that
+/// Writes a body until its end, or until it is [left](ConnectionState::leave_response) to another daemon. An error means that
 /// the client has gone.
 async fn write(
     socket: &impl Socket,
     body: &mut Body,
-    way: &WayIn,
+    conn: &ConnectionState,
     framing: Framing,
 ) -> io::Result<()> {
     let mut is_watched = true;
@@ -170,11 +170,11 @@ async fn write(
             part = poll_fn(|cx| {
                 let part = pin!(&mut *body).poll_frame(cx);
                 if part.is_pending() {
-                    way.flushed();
+                    conn.flushed();
                 }
                 part
             }) => part,
-            () = way.response_left() => return Ok(()),
+            () = conn.response_left() => return Ok(()),
             // What else it sends is the next request, which is read after this one.
             left = has_left(socket), if is_watched => {
                 left?;
@@ -187,20 +187,20 @@ async fn write(
             Some(Err(never)) => match never {},
             None if framing == Framing::UntilClose => return Ok(()),
             None => {
-                way.start_writing();
-                return write_all(socket, way, b"0\r\n\r\n").await;
+                conn.start_writing();
+                return write_all(socket, conn, b"0\r\n\r\n").await;
             }
         };
         if data.is_empty() {
             continue;
         }
         // Not after it: another daemon must not write it twice.
-        way.start_writing();
+        conn.start_writing();
         match framing {
-            Framing::UntilClose => write_all(socket, way, &data).await?,
+            Framing::UntilClose => write_all(socket, conn, &data).await?,
             Framing::Chunked | Framing::ChunkedThenClose => {
                 let head = format!("{:X}\r\n", data.len());
-                write_all(socket, way, &[head.as_bytes(), &data, b"\r\n"].concat()).await?;
+                write_all(socket, conn, &[head.as_bytes(), &data, b"\r\n"].concat()).await?;
             }
         }
     }
@@ -214,23 +214,23 @@ async fn has_left(socket: &impl Socket) -> io::Result<()> {
     }
 }
 
-/// Tells the connection's [`WayIn`] while the client does not read.
+/// Tells the connection's [`ConnectionState`] while the client does not read.
 pub(super) async fn write_all(
     socket: &impl Socket,
-    way: &WayIn,
+    conn: &ConnectionState,
     mut bytes: &[u8],
 ) -> io::Result<()> {
     while !bytes.is_empty() {
         let mut writable = pin!(socket.writable());
         poll_fn(|cx| {
             let polled = writable.as_mut().poll(cx);
-            way.note_write(0, polled.is_pending());
+            conn.note_write(0, polled.is_pending());
             polled
         })
         .await?;
         match socket.try_write(bytes) {
             Ok(count) => {
-                way.note_write(count, false);
+                conn.note_write(count, false);
                 bytes = &bytes[count..];
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -19,7 +19,7 @@ pub(super) const SERVER: &str = "time";
 /// `fast` is answered at once, `initialize` too unless its client is called `slow` or `refused`;
 /// every other request is handed to the test.
 pub(super) struct Fake {
-    door: Arc<Door>,
+    intake_gate: Arc<IntakeGate>,
     sessions: Arc<Mutex<BTreeMap<String, FakeSession>>>,
     asked: mpsc::UnboundedSender<Asked>,
     posted: mpsc::UnboundedSender<String>,
@@ -59,8 +59,8 @@ impl Fake {
         let (asked, asked_out) = mpsc::unbounded_channel();
         let (posted, posted_out) = mpsc::unbounded_channel();
         let (opened, is_full) = (AtomicU32::new(0), AtomicBool::new(false));
-        let (sessions, door) = Default::default();
-        let fake = Self { door, sessions, asked, posted, opened, is_full };
+        let (sessions, intake_gate) = Default::default();
+        let fake = Self { intake_gate, sessions, asked, posted, opened, is_full };
         (Arc::new(fake), Seen { asked: asked_out, posted: posted_out })
     }
 
@@ -79,8 +79,8 @@ impl Fake {
 impl Core for Fake {
     type Session = FakeSession;
 
-    fn door(&self) -> &Arc<Door> {
-        &self.door
+    fn intake_gate(&self) -> &Arc<IntakeGate> {
+        &self.intake_gate
     }
 
     fn open_as(&self, server: &str, _id: &str) -> Result<FakeSession, OpenError> {

@@ -15,33 +15,36 @@ fn seconds(count: u64) -> Duration {
 #[test]
 fn a_request_goes_to_the_run_that_is_up() {
     let (now, mut call) = start();
-    assert_eq!(call.step(now, Prospect::Up(1)), Step::Send);
+    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Send);
     assert_eq!(call.held_since(), None);
 }
 
 #[test]
 fn a_request_is_held_for_a_run_that_comes_in_time() {
     let (now, mut call) = start();
-    assert_eq!(call.step(now, Prospect::Coming(None)), Step::Wait(now + HOLD));
+    assert_eq!(call.step(now, UpstreamState::Coming(None)), Step::Wait(now + HOLD));
     let due = now + seconds(40);
-    assert_eq!(call.step(now + seconds(1), Prospect::Coming(Some(due))), Step::Wait(now + HOLD));
-    assert_eq!(call.step(now + seconds(41), Prospect::Up(2)), Step::Send);
+    assert_eq!(
+        call.step(now + seconds(1), UpstreamState::Coming(Some(due))),
+        Step::Wait(now + HOLD)
+    );
+    assert_eq!(call.step(now + seconds(41), UpstreamState::Up(2)), Step::Send);
 }
 
 #[test]
 fn a_run_that_will_be_late_is_not_waited_for() {
     let (now, mut call) = start();
     let due = Some(now + HOLD + seconds(1));
-    assert_eq!(call.step(now, Prospect::Coming(due)), Step::Answer(Verdict::Down));
-    assert_eq!(call.step(now, Prospect::Down), Step::Answer(Verdict::Down));
-    assert_eq!(call.step(now, Prospect::Removed), Step::Answer(Verdict::Removed));
+    assert_eq!(call.step(now, UpstreamState::Coming(due)), Step::Answer(Verdict::Down));
+    assert_eq!(call.step(now, UpstreamState::Down), Step::Answer(Verdict::Down));
+    assert_eq!(call.step(now, UpstreamState::Removed), Step::Answer(Verdict::Removed));
 }
 
 #[test]
 fn the_hold_has_an_end() {
     let (now, mut call) = start();
-    call.step(now, Prospect::Coming(None));
-    let end = call.step(now + HOLD, Prospect::Coming(None));
+    call.step(now, UpstreamState::Coming(None));
+    let end = call.step(now + HOLD, UpstreamState::Coming(None));
     assert_eq!(end, Step::Answer(Verdict::Late));
 }
 
@@ -49,18 +52,18 @@ fn the_hold_has_an_end() {
 fn without_a_hold_nothing_waits() {
     let now = start().0;
     let mut call = Call::new(Duration::ZERO);
-    assert_eq!(call.step(now, Prospect::Coming(None)), Step::Answer(Verdict::Down));
+    assert_eq!(call.step(now, UpstreamState::Coming(None)), Step::Answer(Verdict::Down));
     let mut call = Call::new(Duration::ZERO);
     call.lost(now, 1, Loss::Unsent);
-    assert_eq!(call.step(now, Prospect::Up(1)), Step::Answer(Verdict::Down));
+    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Answer(Verdict::Down));
 }
 
 #[test]
 fn what_broke_off_is_not_sent_again_to_a_run_that_is_most_likely_ending() {
     let (now, mut call) = start();
     call.lost(now, 1, Loss::Sent { safe: true });
-    assert_eq!(call.step(now, Prospect::Up(1)), Step::Wait(now + BROKEN_OFF));
-    assert_eq!(call.step(now, Prospect::Up(2)), Step::Send);
+    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Wait(now + BROKEN_OFF));
+    assert_eq!(call.step(now, UpstreamState::Up(2)), Step::Send);
     assert!(call.was_replayed());
 }
 
@@ -68,9 +71,9 @@ fn what_broke_off_is_not_sent_again_to_a_run_that_is_most_likely_ending() {
 fn what_was_never_sent_goes_to_the_next_run() {
     let (now, mut call) = start();
     call.lost(now, 1, Loss::Unsent);
-    assert_eq!(call.step(now, Prospect::Up(1)), Step::Wait(now + TRY_AGAIN));
-    assert_eq!(call.step(now, Prospect::Coming(None)), Step::Wait(now + HOLD));
-    assert_eq!(call.step(now, Prospect::Up(2)), Step::Send);
+    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Wait(now + TRY_AGAIN));
+    assert_eq!(call.step(now, UpstreamState::Coming(None)), Step::Wait(now + HOLD));
+    assert_eq!(call.step(now, UpstreamState::Up(2)), Step::Send);
     assert!(!call.was_replayed());
 }
 
@@ -79,7 +82,7 @@ fn a_run_that_cannot_be_reached_is_tried_until_the_hold_is_over() {
     let (begun, mut call) = start();
     let (mut now, mut tries) = (begun, 0);
     loop {
-        match call.step(now, Prospect::Up(1)) {
+        match call.step(now, UpstreamState::Up(1)) {
             Step::Send => {
                 tries += 1;
                 call.lost(now, 1, Loss::Unsent);
@@ -96,11 +99,11 @@ fn a_run_that_cannot_be_reached_is_tried_until_the_hold_is_over() {
 fn a_safe_request_is_replayed_once() {
     let (now, mut call) = start();
     call.lost(now, 1, Loss::Sent { safe: true });
-    assert_eq!(call.step(now, Prospect::Up(2)), Step::Send);
+    assert_eq!(call.step(now, UpstreamState::Up(2)), Step::Send);
     assert!(call.was_replayed());
     call.lost(now, 2, Loss::Sent { safe: true });
-    let poison = Step::Answer(Verdict::Poison { generation: 2 });
-    assert_eq!(call.step(now, Prospect::Up(3)), poison);
+    let poison = Step::Answer(Verdict::DiedTwice { generation: 2 });
+    assert_eq!(call.step(now, UpstreamState::Up(3)), poison);
 }
 
 #[test]
@@ -108,15 +111,15 @@ fn two_breaks_of_one_run_are_one_death() {
     let (now, mut call) = start();
     call.lost(now, 1, Loss::Sent { safe: true });
     let later = now + BROKEN_OFF;
-    assert_eq!(call.step(later, Prospect::Up(1)), Step::Send);
+    assert_eq!(call.step(later, UpstreamState::Up(1)), Step::Send);
     call.lost(later, 1, Loss::Sent { safe: true });
-    assert_eq!(call.step(later, Prospect::Up(1)), Step::Wait(later + END));
+    assert_eq!(call.step(later, UpstreamState::Up(1)), Step::Wait(later + END));
     // Its end is told late.
-    assert_eq!(call.step(later + seconds(1), Prospect::Coming(None)), Step::Wait(now + HOLD));
-    assert_eq!(call.step(later + seconds(2), Prospect::Up(2)), Step::Send);
+    assert_eq!(call.step(later + seconds(1), UpstreamState::Coming(None)), Step::Wait(now + HOLD));
+    assert_eq!(call.step(later + seconds(2), UpstreamState::Up(2)), Step::Send);
     call.lost(later + seconds(2), 2, Loss::Sent { safe: true });
-    let poison = Step::Answer(Verdict::Poison { generation: 2 });
-    assert_eq!(call.step(later + seconds(3), Prospect::Up(3)), poison);
+    let poison = Step::Answer(Verdict::DiedTwice { generation: 2 });
+    assert_eq!(call.step(later + seconds(3), UpstreamState::Up(3)), poison);
 }
 
 #[test]
@@ -125,35 +128,38 @@ fn a_run_that_lives_and_breaks_off_twice_is_not_tried_again() {
     for _ in 0..2 {
         call.lost(now, 1, Loss::Sent { safe: true });
     }
-    assert_eq!(call.step(now, Prospect::Up(1)), Step::Wait(now + END));
+    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Wait(now + END));
     let broken = Step::Answer(Verdict::BrokenOff { generation: 1 });
-    assert_eq!(call.step(now + END, Prospect::Up(1)), broken);
+    assert_eq!(call.step(now + END, UpstreamState::Up(1)), broken);
 }
 
 #[test]
 fn an_unsafe_request_waits_only_for_the_reason() {
     let (now, mut call) = start();
     call.lost(now, 1, Loss::Sent { safe: false });
-    assert_eq!(call.step(now, Prospect::Up(1)), Step::Wait(now + REASON));
+    assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Wait(now + REASON));
     let unknown = Step::Answer(Verdict::Unknown { generation: 1 });
-    assert_eq!(call.step(now + REASON, Prospect::Up(1)), unknown);
-    assert_eq!(call.step(now, Prospect::Coming(None)), unknown);
+    assert_eq!(call.step(now + REASON, UpstreamState::Up(1)), unknown);
+    assert_eq!(call.step(now, UpstreamState::Coming(None)), unknown);
 }
 
 #[test]
 fn a_forgetful_server_is_asked_again_but_not_for_ever() {
     let (now, mut call) = start();
-    for _ in 0..FORGETFUL {
+    for _ in 0..MAX_SESSION_LOSSES {
         call.lost(now, 1, Loss::Forgotten);
-        assert_eq!(call.step(now, Prospect::Up(1)), Step::Send);
+        assert_eq!(call.step(now, UpstreamState::Up(1)), Step::Send);
     }
     call.lost(now, 1, Loss::Forgotten);
-    assert_eq!(call.step(now + REASON, Prospect::Up(1)), Step::Answer(Verdict::Forgetful));
+    assert_eq!(
+        call.step(now + REASON, UpstreamState::Up(1)),
+        Step::Answer(Verdict::SessionLostRepeatedly)
+    );
 }
 
 #[test]
 fn what_was_lost_with_a_connection_is_sent_again_to_the_same_run_if_that_is_safe() {
-    let up = Prospect::Up(1);
+    let up = UpstreamState::Up(1);
     let (now, mut call) = start();
     for _ in 0..INTERRUPTIONS {
         call.lost(now, 1, Loss::Interrupted { safe: true });
@@ -168,79 +174,79 @@ fn what_was_lost_with_a_connection_is_sent_again_to_the_same_run_if_that_is_safe
     assert_eq!(call.step(now + REASON, up), unknown);
 }
 
-fn taken_up(can_answer: bool, attempts: u32) -> (Instant, Call) {
+fn recovered(can_answer: bool, attempts: u32) -> (Instant, Call) {
     let with = With { generation: 3, can_answer, attempts };
-    (tokio::time::Instant::now().into_std(), Call::taken_up(HOLD, with))
+    (tokio::time::Instant::now().into_std(), Call::recovered(HOLD, with))
 }
 
 #[test]
 fn the_answer_of_a_run_that_still_has_the_request_is_waited_for() {
-    let (now, mut call) = taken_up(true, 1);
-    assert_eq!(call.step(now, Prospect::Coming(None)), Step::Wait(now + HOLD));
-    assert_eq!(call.step(now + seconds(1), Prospect::Up(3)), Step::Rejoin);
+    let (now, mut call) = recovered(true, 1);
+    assert_eq!(call.step(now, UpstreamState::Coming(None)), Step::Wait(now + HOLD));
+    assert_eq!(call.step(now + seconds(1), UpstreamState::Up(3)), Step::Rejoin);
     // It dies after all.
     call.lost(now + seconds(2), 3, Loss::Sent { safe: false });
     let unknown = Step::Answer(Verdict::Unknown { generation: 3 });
-    assert_eq!(call.step(now + seconds(2), Prospect::Coming(None)), unknown);
+    assert_eq!(call.step(now + seconds(2), UpstreamState::Coming(None)), unknown);
 }
 
 #[test]
 fn a_request_is_lost_with_the_run_that_had_it() {
-    for prospect in [Prospect::Up(4), Prospect::Down, Prospect::Removed] {
-        let (now, mut call) = taken_up(true, 1);
-        assert_eq!(call.step(now, prospect), Step::Miss);
-        call.missed(now, prospect, false);
+    for upstream_state in [UpstreamState::Up(4), UpstreamState::Down, UpstreamState::Removed] {
+        let (now, mut call) = recovered(true, 1);
+        assert_eq!(call.step(now, upstream_state), Step::Miss);
+        call.missed(now, upstream_state, false);
         let unknown = Step::Answer(Verdict::Unknown { generation: 3 });
-        assert_eq!(call.step(now, prospect), unknown);
+        assert_eq!(call.step(now, upstream_state), unknown);
     }
-    let (now, mut call) = taken_up(true, 1);
-    call.missed(now, Prospect::Up(4), true);
-    assert_eq!(call.step(now, Prospect::Up(4)), Step::Send);
+    let (now, mut call) = recovered(true, 1);
+    call.missed(now, UpstreamState::Up(4), true);
+    assert_eq!(call.step(now, UpstreamState::Up(4)), Step::Send);
     assert!(call.was_replayed());
 }
 
 #[test]
 fn a_run_that_cannot_answer_any_more_is_asked_again_if_that_is_safe() {
-    let up = Prospect::Up(3);
-    let (now, mut call) = taken_up(false, 1);
+    let up = UpstreamState::Up(3);
+    let (now, mut call) = recovered(false, 1);
     assert_eq!(call.step(now, up), Step::Miss);
     call.missed(now, up, true);
     assert_eq!(call.step(now, up), Step::Send);
-    let (now, mut call) = taken_up(false, 1);
+    let (now, mut call) = recovered(false, 1);
     call.missed(now, up, false);
     assert_eq!(call.step(now, up), Step::Answer(Verdict::Severed { generation: 3 }));
-    let (now, mut call) = taken_up(false, 2);
+    let (now, mut call) = recovered(false, 2);
     call.missed(now, up, true);
     assert_eq!(call.step(now, up), Step::Answer(Verdict::Severed { generation: 3 }));
 }
 
 #[test]
 fn the_deaths_of_daemons_are_none_of_the_server() {
-    let (now, mut call) = taken_up(false, 1);
-    call.missed(now, Prospect::Up(3), true);
-    assert_eq!(call.step(now, Prospect::Up(3)), Step::Send);
+    let (now, mut call) = recovered(false, 1);
+    call.missed(now, UpstreamState::Up(3), true);
+    assert_eq!(call.step(now, UpstreamState::Up(3)), Step::Send);
     call.lost(now, 3, Loss::Sent { safe: true });
-    assert_eq!(call.step(now, Prospect::Up(3)), Step::Wait(now + END), "it has stopped once");
-    assert_eq!(call.step(now, Prospect::Up(4)), Step::Send);
+    assert_eq!(call.step(now, UpstreamState::Up(3)), Step::Wait(now + END), "it has stopped once");
+    assert_eq!(call.step(now, UpstreamState::Up(4)), Step::Send);
 }
 
 #[test]
 fn a_run_that_never_comes_is_not_waited_for_longer_than_the_hold() {
-    let (now, mut call) = taken_up(true, 1);
-    call.step(now, Prospect::Coming(None));
-    assert_eq!(call.step(now + HOLD, Prospect::Coming(None)), Step::Miss);
+    let (now, mut call) = recovered(true, 1);
+    call.step(now, UpstreamState::Coming(None));
+    assert_eq!(call.step(now + HOLD, UpstreamState::Coming(None)), Step::Miss);
     let with = With { generation: 3, can_answer: true, attempts: 1 };
-    let mut call = Call::taken_up(Duration::ZERO, with);
-    assert_eq!(call.step(now, Prospect::Coming(None)), Step::Wait(now + COME_UP));
+    let mut call = Call::recovered(Duration::ZERO, with);
+    assert_eq!(call.step(now, UpstreamState::Coming(None)), Step::Wait(now + COME_UP));
     assert_eq!(call.no_room(), Verdict::Unknown { generation: 3 });
 }
 
-fn prospect() -> impl Strategy<Value = Prospect> {
+fn upstream_state() -> impl Strategy<Value = UpstreamState> {
     prop_oneof![
-        4 => (1..5_u64).prop_map(Prospect::Up),
-        3 => Just(Prospect::Coming(None)),
-        1 => Just(Prospect::Down),
-        1 => Just(Prospect::Removed),
+        4 => (1..5_u64).prop_map(UpstreamState::Up),
+        3 => Just(UpstreamState::Coming(None)),
+        1 => Just(UpstreamState::Down),
+        1 => Just(UpstreamState::Removed),
     ]
 }
 
@@ -260,7 +266,7 @@ proptest! {
     fn the_contract_holds(
         script in any::<bool>().prop_flat_map(|safe| {
             // Time goes on, or no hold would ever end.
-                let turn = (prospect(), loss(safe), 10..60_000_u64);
+                let turn = (upstream_state(), loss(safe), 10..60_000_u64);
             (Just(safe), prop::collection::vec(turn, 1..40))
         }),
         before in prop::option::of((1..5_u64, any::<bool>())),
@@ -270,15 +276,15 @@ proptest! {
         let (mut call, sent) = match before {
             Some((generation, can_answer)) => {
                 let with = With { generation, can_answer, attempts: 1 };
-                (Call::taken_up(HOLD, with), 1)
+                (Call::recovered(HOLD, with), 1)
             }
             None => (fresh, 0),
         };
         let (mut now, mut executions, mut answers) = (begun, sent, 0);
-        for (prospect, loss, pause) in turns.into_iter().cycle().take(20_000) {
-            match call.step(now, prospect) {
+        for (upstream_state, loss, pause) in turns.into_iter().cycle().take(20_000) {
+            match call.step(now, upstream_state) {
                 Step::Send => {
-                    let Prospect::Up(generation) = prospect else { panic!("sent to nobody") };
+                    let UpstreamState::Up(generation) = upstream_state else { panic!("sent to nobody") };
                     executions += u32::from(!matches!(loss, Some(Loss::Unsent | Loss::Forgotten)));
                     let Some(loss) = loss else {
                         answers += 1;
@@ -291,7 +297,7 @@ proptest! {
                 Step::Rejoin => {
                     // What it was sent before may have come to nothing.
                     executions -= u32::from(matches!(loss, Some(Loss::Unsent | Loss::Forgotten)));
-                    let Prospect::Up(generation) = prospect else { panic!("nobody is there") };
+                    let UpstreamState::Up(generation) = upstream_state else { panic!("nobody is there") };
                     let Some(loss) = loss else {
                         answers += 1;
                         break;
@@ -299,7 +305,7 @@ proptest! {
                     call.lost(now, generation, loss);
                     now += Duration::from_millis(10);
                 }
-                Step::Miss => call.missed(now, prospect, safe),
+                Step::Miss => call.missed(now, upstream_state, safe),
                 Step::Wait(until) => {
                     prop_assert!(until > now, "a wait that is over");
                     now = until.min(now + Duration::from_millis(pause));

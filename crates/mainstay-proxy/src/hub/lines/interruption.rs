@@ -12,7 +12,7 @@ use mainstay_core::Interruption;
 use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
 
-use super::{LineLane, Reply};
+use super::{Reply, StdioConn};
 use crate::catch_panic;
 
 /// Requests that were sent less than this before the connection was lost may have been under way, or their answers. An
@@ -29,15 +29,15 @@ const LONGER: Duration = Duration::from_secs(9);
 const OTHERS: Duration = Duration::from_secs(600);
 
 /// Puts requests in doubt after each interruption, until the run is over.
-pub(super) async fn watch(lane: Weak<LineLane>, mut interruptions: watch::Receiver<Interruption>) {
+pub(super) async fn watch(conn: Weak<StdioConn>, mut interruptions: watch::Receiver<Interruption>) {
     while interruptions.changed().await.is_ok() {
         let lost = *interruptions.borrow_and_update();
-        let lane = Weak::clone(&lane);
+        let conn = Weak::clone(&conn);
         catch_panic::spawn(async move {
             sleep(AT_FIRST).await;
-            doubt(&lane, lost.written, LONGER, |sent| is_recent(lost.at, sent));
+            doubt(&conn, lost.written, LONGER, |sent| is_recent(lost.at, sent));
             sleep(OTHERS).await;
-            doubt(&lane, lost.written, Duration::ZERO, |_| true);
+            doubt(&conn, lost.written, Duration::ZERO, |_| true);
         });
     }
 }
@@ -49,13 +49,13 @@ fn is_recent(lost: Instant, sent: Option<Instant>) -> bool {
 
 /// Tells those who wait for the answer to one of the first `written` lines that it may not come.
 fn doubt(
-    lane: &Weak<LineLane>,
+    conn: &Weak<StdioConn>,
     written: u64,
     wait: Duration,
     which: impl Fn(Option<Instant>) -> bool,
 ) {
-    let Some(lane) = lane.upgrade() else { return };
-    for pending in lane.router().pending.values_mut() {
+    let Some(conn) = conn.upgrade() else { return };
+    for pending in conn.router().pending.values_mut() {
         if pending.line <= written && which(pending.sent) {
             let (sender, reply) = oneshot::channel();
             let waiting = std::mem::replace(&mut pending.reply, sender);

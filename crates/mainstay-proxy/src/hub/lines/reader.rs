@@ -17,9 +17,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
-use super::{Client, LineLane, Pending, Reply};
+use super::{Client, Pending, Reply, StdioConn};
 use crate::frame::{self, Id, Kind, Method, Parsed};
-use crate::hub::ear::{Caller, Ear};
+use crate::hub::notifications::{Caller, NotificationRouter};
 use crate::stream::Stream;
 use crate::upstream::NO_MESSAGE;
 use crate::upstream::cut::{self, Cut};
@@ -36,8 +36,8 @@ const UNFINISHED: Duration = Duration::from_secs(1);
 
 /// The task that hears the server.
 pub(super) struct Reader {
-    lane: Arc<LineLane>,
-    ear: Ear,
+    conn: Arc<StdioConn>,
+    notifications: NotificationRouter,
     junk: mpsc::Sender<Bytes>,
     written: watch::Receiver<u64>,
     heard: watch::Sender<u64>,
@@ -56,13 +56,13 @@ struct Unfinished {
 
 impl Reader {
     pub(super) fn new(
-        lane: Arc<LineLane>,
-        ear: Ear,
+        conn: Arc<StdioConn>,
+        notifications: NotificationRouter,
         junk: mpsc::Sender<Bytes>,
         written: watch::Receiver<u64>,
         heard: watch::Sender<u64>,
     ) -> Self {
-        Self { lane, ear, junk, written, heard, lines: 0, unfinished: VecDeque::new() }
+        Self { conn, notifications, junk, written, heard, lines: 0, unfinished: VecDeque::new() }
     }
 
     pub(super) async fn run(&mut self, past: Vec<Bytes>, mut from_server: mpsc::Receiver<Bytes>) {
@@ -91,7 +91,7 @@ impl Reader {
     /// Called when the output has ended: fails all pending requests.
     pub(super) fn close(&self) {
         let open = {
-            let mut router = self.lane.router();
+            let mut router = self.conn.router();
             router.closed = true;
             std::mem::take(&mut router.pending)
         };
@@ -100,7 +100,7 @@ impl Reader {
             // Whoever waited may have gone meanwhile.
             pending.reply.send(Reply::Gone { sent: pending.line <= written }).ok();
         }
-        self.ear.lost(self.lane.generation);
+        self.notifications.lost(self.conn.generation);
     }
 
     /// Tells how many lines need not be heard again.
@@ -111,10 +111,10 @@ impl Reader {
         }
         let heard = self.unfinished.front().map_or(self.lines, |answer| answer.line - 1);
         // Looked at last: streams that were closed because another daemon takes over are not settled.
-        if !self.lane.gate.is_shut() {
+        if !self.conn.write_fence.is_shut() {
             self.heard.send_if_modified(|told| std::mem::replace(told, heard) != heard);
         }
-        self.lane.all_heard.store(self.unfinished.is_empty(), Ordering::Relaxed);
+        self.conn.all_heard.store(self.unfinished.is_empty(), Ordering::Relaxed);
     }
 
     /// Takes in a line that an earlier daemon may have heard.
@@ -172,13 +172,13 @@ impl Reader {
             // Our ids are far from those that servers choose, so this one is ours.
             Kind::Request => match self.take(&message) {
                 Some(pending) => self.settle(pending, Reply::Echo),
-                None => self.ear.asked(&self.lane, &self.callers(), &message),
+                None => self.notifications.asked(&self.conn, &self.callers(), &message),
             },
             Kind::Notification if message.method() == Some(&Method::Progress) => {
                 self.progress(&message);
             }
             Kind::Notification => {
-                if !self.ear.told(&self.lane, &self.callers(), &message) {
+                if !self.notifications.told(&self.conn, &self.callers(), &message) {
                     self.junk.try_send(text).ok();
                 }
             }
@@ -208,13 +208,13 @@ impl Reader {
         let after = after.trim_ascii_start();
         let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let id = std::str::from_utf8(&after[..digits]).ok()?.parse().ok()?;
-        self.lane.router().pending.remove(&id)
+        self.conn.router().pending.remove(&id)
     }
 
     /// The request of ours that this message bears the id of.
     fn take(&self, message: &Parsed) -> Option<Pending> {
         let id = message.id()?.as_u64()?;
-        self.lane.router().pending.remove(&id)
+        self.conn.router().pending.remove(&id)
     }
 
     /// Matches an error without an id (the server could not parse a line) to its request, and rewrites it as
@@ -226,7 +226,7 @@ impl Reader {
         // Other errors without an id respond to notifications and are ignored.
         matches!(code?.get().parse(), Ok(frame::PARSE_ERROR | frame::INVALID_REQUEST))
             .then_some(())?;
-        let mut router = self.lane.router();
+        let mut router = self.conn.router();
         let (&id, only) = router.pending.iter().next().filter(|_| router.pending.len() == 1)?;
         (only.line == router.lines).then_some(())?;
         let own = id.to_string();
@@ -238,7 +238,7 @@ impl Reader {
     fn progress(&self, message: &Parsed) {
         let Some(told) = message.progress() else { return };
         let id = Id::new(message.get(told.token)).and_then(Id::as_u64);
-        let client = id.and_then(|id| self.lane.router().pending.get(&id)?.client.clone());
+        let client = id.and_then(|id| self.conn.router().pending.get(&id)?.client.clone());
         if let Some(Client { out, progress: Some(progress), .. }) = client
             && progress.admits(told.value)
         {
@@ -248,7 +248,7 @@ impl Reader {
 
     /// The clients that wait for this server.
     fn callers(&self) -> Vec<Caller> {
-        let router = self.lane.router();
+        let router = self.conn.router();
         let clients = router.pending.values().filter_map(|pending| pending.client.as_ref());
         clients.map(|Client { session, out, .. }| Caller::new(session, out)).collect()
     }
@@ -257,7 +257,7 @@ impl Reader {
     /// it does not tell which, it is for the only one that the server has; if the server has
     /// several, none of them is to suffer for it, and it counts as junk.
     fn hear_cut(&mut self, head: &[u8], tail: &[u8]) {
-        let mut router = self.lane.router();
+        let mut router = self.conn.router();
         let id = match cut::read(head, tail) {
             Cut::Answer(id) => Some(id),
             Cut::SomeAnswer if router.pending.len() == 1 => router.pending.keys().next().copied(),

@@ -16,11 +16,11 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::open::Open;
-use super::{Session, Terms};
+use super::{ClientState, Session};
 use crate::catch_panic;
 use crate::frame::{self, Id, InitializeParams, Method, Parsed};
-use crate::hub::http::HttpLane;
-use crate::hub::outlook::{Outlook, Run, RunLink};
+use crate::hub::availability::{Availability, Run, RunLink};
+use crate::hub::http::HttpConn;
 use crate::stream::Stream;
 
 /// How long a run may take to be spoken to again after a daemon before its question counts as moot.
@@ -166,33 +166,35 @@ impl Session {
     /// Tells the run of that generation something, if it is there or about to be taken up.
     fn tell_run(&self, generation: u64, message: Bytes) {
         match self.present() {
-            Outlook::Up(run) => self.tell(&run, generation, message),
-            Outlook::Coming { due: None, .. } => {
+            Availability::Up(run) => self.tell(&run, generation, message),
+            Availability::Coming { due: None, .. } => {
                 let session = self.clone();
                 // It ends by itself.
                 catch_panic::spawn(async move {
-                    let mut outlook = session.outlook();
-                    let up = timeout(COME_UP, outlook.wait_for(|it| it.run().is_some())).await;
+                    let mut availability = session.availability();
+                    let up = timeout(COME_UP, availability.wait_for(|it| it.run().is_some())).await;
                     let run = up.ok().and_then(|up| up.ok()?.run().cloned());
                     if let Some(run) = run {
                         session.tell(&run, generation, message);
                     }
                 });
             }
-            Outlook::Coming { due: Some(_), .. } | Outlook::Down { .. } | Outlook::Removed => {}
+            Availability::Coming { due: Some(_), .. }
+            | Availability::Down { .. }
+            | Availability::Removed => {}
         }
     }
 
     fn tell(&self, run: &Run, generation: u64, message: Bytes) {
         match &run.link {
             _ if run.generation != generation => {}
-            RunLink::Lines(lane) => lane.tell_later(message),
-            RunLink::Http(_) => HttpLane::tell_later(self, generation, message),
+            RunLink::Lines(conn) => conn.tell_later(message),
+            RunLink::Http(_) => HttpConn::tell_later(self, generation, message),
         }
     }
 }
 
-impl Terms {
+impl ClientState {
     /// Whether the client announced that it can be asked this. What we do not know is left to it.
     fn understands(&self, method: Option<&Method>) -> bool {
         let capability = match method {

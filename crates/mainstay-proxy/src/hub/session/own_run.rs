@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
 
 use super::Session;
+use crate::hub::availability::Availability;
 use crate::hub::lock;
-use crate::hub::outlook::Outlook;
 
-/// The outlook of a session's own run, if it has one.
+/// The availability of a session's own run, if it has one.
 #[derive(Debug, Default)]
 pub(super) struct OwnRun {
     exists: AtomicBool,
-    outlook: Mutex<Option<watch::Receiver<Outlook>>>,
+    availability: Mutex<Option<watch::Receiver<Availability>>>,
 }
 
 impl Session {
     /// What is to be expected now of the run that serves this session.
-    pub(in crate::hub) fn present(&self) -> Outlook {
+    pub(in crate::hub) fn present(&self) -> Availability {
         match self.own_outlook() {
             Some(own) => own.borrow().clone(),
             None if self.lacks_own_run() => nothing_yet(),
@@ -26,13 +26,13 @@ impl Session {
         }
     }
 
-    /// The outlook of the run that serves this session.
-    pub(in crate::hub) fn outlook(&self) -> watch::Receiver<Outlook> {
+    /// The availability of the run that serves this session.
+    pub(in crate::hub) fn availability(&self) -> watch::Receiver<Availability> {
         match self.own_outlook() {
             Some(own) => own,
             // It must not use the shared run.
             None if self.lacks_own_run() => watch::channel(nothing_yet()).1,
-            None => self.hub().outlook(),
+            None => self.hub().availability(),
         }
     }
 
@@ -47,9 +47,9 @@ impl Session {
     }
 
     /// The run that serves this session is its own from now on.
-    pub(in crate::hub) fn set_own_run(&self, outlook: watch::Receiver<Outlook>) {
+    pub(in crate::hub) fn set_own_run(&self, availability: watch::Receiver<Availability>) {
         let own = &self.inner.own_run;
-        *lock(&own.outlook) = Some(outlook);
+        *lock(&own.availability) = Some(availability);
         own.exists.store(true, Ordering::Relaxed);
     }
 
@@ -64,15 +64,15 @@ impl Session {
         }
         let own = &self.inner.own_run;
         own.exists.store(false, Ordering::Relaxed);
-        *lock(&own.outlook) = None;
+        *lock(&own.availability) = None;
         true
     }
 
-    pub(in crate::hub) fn own_outlook(&self) -> Option<watch::Receiver<Outlook>> {
-        if self.is_isolated() { lock(&self.inner.own_run.outlook).clone() } else { None }
+    pub(in crate::hub) fn own_outlook(&self) -> Option<watch::Receiver<Availability>> {
+        if self.is_isolated() { lock(&self.inner.own_run.availability).clone() } else { None }
     }
 }
 
-fn nothing_yet() -> Outlook {
-    Outlook::Coming { due: None, why: std::sync::Arc::default() }
+fn nothing_yet() -> Availability {
+    Availability::Coming { due: None, why: std::sync::Arc::default() }
 }

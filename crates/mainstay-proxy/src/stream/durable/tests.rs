@@ -4,15 +4,15 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::gate::Gate;
-use crate::record::{Keeper, RecordLookup, SessionRecord, StreamKey, Written};
+use crate::record::{RecordLookup, SessionRecord, StateStore, StreamKey, Written};
 use crate::stream::{Found, Reader, Streams};
+use crate::write_fence::WriteFence;
 
 /// All that was noted of streams, in order.
 #[derive(Debug, Default)]
 struct Notes(Mutex<Vec<(u64, StreamNews)>>);
 
-impl Keeper for Notes {
+impl StateStore for Notes {
     fn save(&self, _record: SessionRecord) {}
 
     fn written(&self) -> Written {
@@ -76,7 +76,7 @@ impl Notes {
 
     /// What was noted, in short.
     fn told(&self) -> String {
-        let words = self
+        let messages = self
             .0
             .lock()
             .unwrap()
@@ -90,7 +90,7 @@ impl Notes {
                 StreamNews::Over => "over".to_owned(),
             })
             .collect::<Vec<_>>();
-        words.join(", ")
+        messages.join(", ")
     }
 }
 
@@ -98,10 +98,10 @@ const SESSION: &str = "0123456789abcdef0123456789abcdef";
 const SENT: Sent = Sent { generation: 4, line: Some(9) };
 
 /// The streams of one session, and what is noted of them.
-fn session() -> (Streams, Gate, Arc<Notes>) {
+fn session() -> (Streams, WriteFence, Arc<Notes>) {
     let notes = Arc::<Notes>::default();
-    let gate = Gate::new(Arc::<Notes>::clone(&notes));
-    (Streams::kept(SESSION, gate.clone()), gate, notes)
+    let write_fence = WriteFence::new(Arc::<Notes>::clone(&notes));
+    (Streams::kept(SESSION, write_fence.clone()), write_fence, notes)
 }
 
 fn request() -> Bytes {
@@ -151,13 +151,13 @@ fn what_is_answered_is_not_written_down_any_more() {
 
 #[test]
 fn nobody_reads_what_must_not_be_written_down() {
-    let (streams, gate, notes) = session();
+    let (streams, write_fence, notes) = session();
     streams.write_down_general();
     let stream = Stream::new();
     let mut readers = [stream.reader(Start::Unread), streams.general().reader(Start::Unread)];
     let id = streams.keep(&stream, Some("7"));
     streams.write_down(&id, &stream, request());
-    gate.shut();
+    write_fence.shut();
     assert_eq!(stream.sent(SENT), Noted::Never, "it must not be sent either");
     assert!(!streams.general().push(note("a")));
     stream.finish(Some(note("answer")));
@@ -225,8 +225,8 @@ proptest! {
         prop_assert_eq!(record.is_some(), written_down);
         if let Some(record) = record {
             let (next, ..) = session();
-            let (taken_up, _stream) = next.take_up(record, Some("7"), None).unwrap();
-            prop_assert_eq!(&taken_up, &id, "the same events as before");
+            let (recovered, _stream) = next.recover(record, Some("7"), None).unwrap();
+            prop_assert_eq!(&recovered, &id, "the same events as before");
             let last = back.min(seen);
             match next.find(&id.at(last)) {
                 Found::Request(stream, start) => {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mainstay_proxy::Outlook;
+use mainstay_proxy::Availability;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -229,7 +229,7 @@ async fn supervise(world: Arc<World>, ledger: Arc<Ledger>, lives: Vec<Life>) {
     }
     let server = world.serves().await;
     live(server, Vec::new(), &ledger).await;
-    world.hub.look(Outlook::Removed);
+    world.hub.look(Availability::Removed);
 }
 
 /// Does one thing with each request, and answers the rest.

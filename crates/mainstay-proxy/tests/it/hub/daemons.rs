@@ -121,10 +121,10 @@ async fn the_answer_may_be_the_first_line_that_is_heard() {
     server.says(&answer(&scene.call, "done")).await;
     let known = scene.server.run.as_ref().unwrap().hello.as_ref().clone();
     let arrival =
-        mainstay_proxy::Arrival { generation: 1, known: Some(known), epoch: 2, ..world.arrival() };
-    let run = soon(world.hub.enter(mainstay_proxy::Link::Lines(link), arrival)).await.unwrap();
+        mainstay_proxy::RunInfo { generation: 1, known: Some(known), epoch: 2, ..world.arrival() };
+    let run = soon(world.hub.attach_run(mainstay_proxy::Link::Lines(link), arrival)).await.unwrap();
     sleep(A_WHILE).await;
-    world.hub.look(mainstay_proxy::Outlook::Up(run));
+    world.hub.look(mainstay_proxy::Availability::Up(run));
     let mut desk = Desk::resumes(&world, &scene.session);
     assert_eq!(text(&desk.reads().await), "done");
 }

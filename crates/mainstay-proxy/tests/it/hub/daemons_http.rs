@@ -82,8 +82,8 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) async fn to(door: &Door) -> Self {
-        Self::new(TcpStream::connect(door.addr).await.unwrap())
+    pub(super) async fn to(intake_gate: &Door) -> Self {
+        Self::new(TcpStream::connect(intake_gate.addr).await.unwrap())
     }
 
     pub(super) fn new(io: TcpStream) -> Self {
@@ -162,14 +162,14 @@ async fn a_call_that_was_committed_is_answered_by_the_next_daemon() {
     let world = World::new();
     let mut server = world.serves().await;
     let session = opens(&world).await;
-    let door = Door::of(&world, Vec::new()).await;
-    let mut wire = door.asks(&session, "POST", "", &call(7)).await;
+    let intake_gate = Door::of(&world, Vec::new()).await;
+    let mut wire = intake_gate.asks(&session, "POST", "", &call(7)).await;
     let call = server.reads_call("poke").await;
     let last = wire.is_primed().await;
     let next = world.killed();
     drop(wire);
-    let door = Door::of(&next, Vec::new()).await;
-    let mut wire = door.asks(&session, "GET", &last, "").await;
+    let intake_gate = Door::of(&next, Vec::new()).await;
+    let mut wire = intake_gate.asks(&session, "GET", &last, "").await;
     wire.is_primed().await;
     let server = next.finds(&server, &[]).await;
     server.says(&answer(&call)).await;
@@ -178,10 +178,10 @@ async fn a_call_that_was_committed_is_answered_by_the_next_daemon() {
 }
 
 /// Stops a listener for a hand-over.
-async fn hands_over(door: Door, world: &World) -> Vec<PassedOn> {
-    door.stop.send(Drain::HandOver).unwrap();
+async fn hands_over(intake_gate: Door, world: &World) -> Vec<PassedOn> {
+    intake_gate.stop.send(Drain::HandOver).unwrap();
     soon(world.hubs.hand_over(true)).await;
-    soon(door.served).await.unwrap()
+    soon(intake_gate.served).await.unwrap()
 }
 
 #[tokio::test]
@@ -189,25 +189,25 @@ async fn at_a_hand_over_no_request_is_lost_and_no_connection_is_closed() {
     let world = World::new();
     let mut server = world.serves().await;
     let session = opens(&world).await;
-    let door = Door::of(&world, Vec::new()).await;
-    let mut slow = door.asks(&session, "POST", "", &call(7)).await;
+    let intake_gate = Door::of(&world, Vec::new()).await;
+    let mut slow = intake_gate.asks(&session, "POST", "", &call(7)).await;
     let slow_call = server.reads_call("poke").await;
     slow.is_primed().await;
-    let mut listening = door.asks(&session, "GET", "", "").await;
+    let mut listening = intake_gate.asks(&session, "GET", "", "").await;
     listening.is_primed().await;
     // One that is answered when no more are let in.
-    let mut young = door.asks(&session, "POST", "", &call(8)).await;
+    let mut young = intake_gate.asks(&session, "POST", "", &call(8)).await;
     let young_call = server.reads_call("poke").await;
-    door.stop.send(Drain::HandOver).unwrap();
+    intake_gate.stop.send(Drain::HandOver).unwrap();
     server.says(&answer(&young_call)).await;
     assert!(young.sees("done").await.contains(r#""id":8,"#));
     soon(world.hubs.hand_over(true)).await;
-    let passed_on = soon(door.served).await.unwrap();
+    let passed_on = soon(intake_gate.served).await.unwrap();
     assert_eq!(passed_on.len(), 3, "{passed_on:?}");
     assert_eq!(passed_on.iter().filter(|it| matches!(it.pending, Pending::Response(_))).count(), 2);
 
     let next = world.killed();
-    let door = Door::of(&next, passed_on).await;
+    let intake_gate = Door::of(&next, passed_on).await;
     let mut server = next.finds(&server, &[]).await;
     server.says(&answer(&slow_call)).await;
     assert!(slow.sees("0\r\n\r\n").await.contains(r#""id":7,"#));
@@ -218,7 +218,7 @@ async fn at_a_hand_over_no_request_is_lost_and_no_connection_is_closed() {
     let call = server.reads_call("poke").await;
     server.says(&answer(&call)).await;
     assert!(slow.sees("done").await.contains(r#""id":9,"#));
-    drop(door);
+    drop(intake_gate);
 }
 
 /// Whether its client could resume the stream or not.
@@ -236,16 +236,16 @@ async fn a_response_goes_on_in_the_next_daemons_on_the_same_connection() {
         let world = World::new();
         let mut server = world.serves().await;
         let session = opens_with(&world, version).await;
-        let door = Door::of(&world, Vec::new()).await;
-        let mut wire = door.asks(&session, "POST", more, &call(7)).await;
+        let intake_gate = Door::of(&world, Vec::new()).await;
+        let mut wire = intake_gate.asks(&session, "POST", more, &call(7)).await;
         let asked = server.reads_call("poke").await;
         let head = wire.sees("\r\n\r\n").await;
         assert!(head.starts_with("HTTP/1.") && head.contains("200 OK"), "{head}");
-        let passed_on = hands_over(door, &world).await;
+        let passed_on = hands_over(intake_gate, &world).await;
         let second = world.killed();
-        let door = Door::of(&second, passed_on).await;
+        let intake_gate = Door::of(&second, passed_on).await;
         let server = second.finds(&server, &[]).await;
-        let passed_on = hands_over(door, &second).await;
+        let passed_on = hands_over(intake_gate, &second).await;
         assert!(
             passed_on.iter().all(|it| matches!(it.pending, Pending::Response(_))),
             "{version} {more}"
@@ -268,19 +268,19 @@ async fn a_client_that_leaves_between_two_daemons_harms_nobody() {
     let world = World::new();
     let mut server = world.serves().await;
     let session = opens(&world).await;
-    let door = Door::of(&world, Vec::new()).await;
-    let mut gone = door.asks(&session, "POST", "", &call(7)).await;
+    let intake_gate = Door::of(&world, Vec::new()).await;
+    let mut gone = intake_gate.asks(&session, "POST", "", &call(7)).await;
     let asked = server.reads_call("poke").await;
     gone.is_primed().await;
-    let mut stays = door.asks(&session, "GET", "", "").await;
+    let mut stays = intake_gate.asks(&session, "GET", "", "").await;
     stays.is_primed().await;
-    let passed_on = hands_over(door, &world).await;
+    let passed_on = hands_over(intake_gate, &world).await;
     drop(gone);
     let next = world.killed();
-    let door = Door::of(&next, passed_on).await;
+    let intake_gate = Door::of(&next, passed_on).await;
     let mut server = next.finds(&server, &[]).await;
     server.says(&answer(&asked)).await;
-    let mut wire = door.asks(&session, "POST", "", &call(8)).await;
+    let mut wire = intake_gate.asks(&session, "POST", "", &call(8)).await;
     let asked = server.reads_call("poke").await;
     server.says(&answer(&asked)).await;
     wire.sees("done").await;
@@ -291,7 +291,7 @@ async fn a_client_that_leaves_between_two_daemons_harms_nobody() {
 async fn the_next_daemon_repeats_an_unanswered_initialize() {
     for more in ["", "Accept: application/json\r\n"] {
         let world = World::new();
-        let door = Door::of(&world, Vec::new()).await;
+        let intake_gate = Door::of(&world, Vec::new()).await;
         let params = json!({
             "protocolVersion": "2025-11-25",
             "capabilities": {},
@@ -299,17 +299,17 @@ async fn the_next_daemon_repeats_an_unanswered_initialize() {
         });
         let initialize =
             json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
-        let mut wire = door.asks("none", "POST", more, &initialize.to_string()).await;
+        let mut wire = intake_gate.asks("none", "POST", more, &initialize.to_string()).await;
         let head = wire.sees("\r\n\r\n").await;
         let id = head.lines().find_map(|line| line.strip_prefix("mcp-session-id: ")).unwrap();
         soon(world.hubs.unbound()).await;
-        let passed_on = hands_over(door, &world).await;
+        let passed_on = hands_over(intake_gate, &world).await;
         assert_eq!(passed_on.len(), 1);
         let next = world.killed();
-        let door = Door::of(&next, passed_on).await;
+        let intake_gate = Door::of(&next, passed_on).await;
         let mut server = next.serves().await;
         assert!(wire.sees("0\r\n\r\n").await.contains("serverInfo"));
-        let mut other = door.asks(id, "POST", "", &call(2)).await;
+        let mut other = intake_gate.asks(id, "POST", "", &call(2)).await;
         let call = server.reads_call("poke").await;
         server.says(&answer(&call)).await;
         other.sees("done").await;
@@ -317,10 +317,10 @@ async fn the_next_daemon_repeats_an_unanswered_initialize() {
 }
 
 /// The next daemon, to which this one has given way, and what this one still tells it.
-async fn takes_over(world: &World, door: Door) -> (World, Vec<PassedOn>, Vec<RelayedCall>) {
-    door.stop.send(Drain::HandOver).unwrap();
+async fn takes_over(world: &World, intake_gate: Door) -> (World, Vec<PassedOn>, Vec<RelayedCall>) {
+    intake_gate.stop.send(Drain::HandOver).unwrap();
     let relayed = soon(world.hubs.hand_over(true)).await;
-    let passed_on = soon(door.served).await.unwrap();
+    let passed_on = soon(intake_gate.served).await.unwrap();
     (world.replaced(), passed_on, relayed)
 }
 
@@ -329,19 +329,19 @@ async fn the_old_daemon_finishes_a_call_of_a_server_that_speaks_http() {
     let (world, mut site) = (World::new(), Site::new().await);
     let run = world.is_served_by(&site).await;
     let session = opens(&world).await;
-    let door = Door::of(&world, Vec::new()).await;
+    let intake_gate = Door::of(&world, Vec::new()).await;
     soon(world.hubs.unbound()).await;
-    let mut wire = door.asks(&session, "POST", "", &call(7)).await;
+    let mut wire = intake_gate.asks(&session, "POST", "", &call(7)).await;
     let call = site.call("poke").await;
     wire.is_primed().await;
     soon(world.hubs.unbound()).await;
-    let (next, passed_on, mut relayed) = takes_over(&world, door).await;
+    let (next, passed_on, mut relayed) = takes_over(&world, intake_gate).await;
     assert_eq!((passed_on.len(), relayed.len()), (1, 1));
-    let door = Door::of(&next, passed_on).await;
+    let intake_gate = Door::of(&next, passed_on).await;
     next.finds_site(&site, &run).await;
 
     // A third daemon hears of it, too.
-    let (third, passed_on, none) = takes_over(&next, door).await;
+    let (third, passed_on, none) = takes_over(&next, intake_gate).await;
     assert_eq!((passed_on.len(), none.len()), (1, 0), "the second one has not sent it");
     let _door = Door::of(&third, passed_on).await;
     third.finds_site(&site, &run).await;
@@ -361,11 +361,11 @@ async fn what_the_old_daemon_cannot_finish_is_decided_by_the_new_one() {
         let (world, mut site) = (World::new(), Site::new().await);
         let run = world.is_served_by(&site).await;
         let session = opens(&world).await;
-        let door = Door::of(&world, Vec::new()).await;
-        let mut wire = door.asks(&session, "POST", "", &call(7)).await;
+        let intake_gate = Door::of(&world, Vec::new()).await;
+        let mut wire = intake_gate.asks(&session, "POST", "", &call(7)).await;
         let call = site.call("poke").await;
         wire.is_primed().await;
-        let (next, passed_on, mut relayed) = takes_over(&world, door).await;
+        let (next, passed_on, mut relayed) = takes_over(&world, intake_gate).await;
         let _door = Door::of(&next, passed_on).await;
         next.finds_site(&site, &run).await;
         let key = relayed[0].key.clone();

@@ -91,7 +91,7 @@ async fn another_run_knows_nothing_of_the_session() {
 #[tokio::test]
 async fn a_server_elsewhere_is_asked_whether_it_is_there() {
     let (world, mut site) = (World::new(), Site::new().await);
-    let run = soon(world.hub.enter(site.remote_link(), world.arrival())).await.unwrap();
+    let run = soon(world.hub.attach_run(site.remote_link(), world.arrival())).await.unwrap();
     let next = world.killed();
     for (status, body, session) in [
         (200, r#"{"jsonrpc": "2.0", "id": 0, "result": {}}"#, "s1"),
@@ -99,7 +99,7 @@ async fn a_server_elsewhere_is_asked_whether_it_is_there() {
         (404, "", "s2"),
         (400, "who?", "s3"),
     ] {
-        let entering = next.hub.enter(site.remote_link(), found(&run));
+        let entering = next.hub.attach_run(site.remote_link(), found(&run));
         let answering = async {
             let ping = site.turn().await;
             assert_eq!((&ping.message["method"], ping.session()), (&json!("ping"), "s1"));
@@ -112,7 +112,7 @@ async fn a_server_elsewhere_is_asked_whether_it_is_there() {
     }
     let link = site.remote_link();
     drop(site);
-    let missed = soon(next.hub.enter(link, found(&run))).await.unwrap_err();
+    let missed = soon(next.hub.attach_run(link, found(&run))).await.unwrap_err();
     assert!(missed.to_string().starts_with("`ping` cannot be sent"), "{missed}");
 }
 

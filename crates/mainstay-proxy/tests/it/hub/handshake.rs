@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mainstay_proxy::front::{Core as _, OpenError, ProtocolVersion, Session as _};
-use mainstay_proxy::{Outlook, Settings};
+use mainstay_proxy::{Availability, Settings};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -136,7 +136,7 @@ async fn nobody_is_welcomed_by_a_server_that_was_removed() {
     let world = World::new();
     let _server = world.serves().await;
     let client = Client::new(world.hubs.open(NAME).unwrap());
-    world.hub.look(Outlook::Removed);
+    world.hub.look(Availability::Removed);
     let answer = crate::soon(client.begins(&json!({})).answer()).await;
     assert_eq!(answer["error"]["data"], json!({"mainstay": "removed"}));
     assert!(world.notes.records().is_empty());

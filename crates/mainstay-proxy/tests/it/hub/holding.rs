@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mainstay_proxy::{Outlook, Settings};
+use mainstay_proxy::{Availability, Settings};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -109,7 +109,7 @@ async fn a_call_that_was_sent_outlives_a_pause_of_its_run() {
     sleep(HOLD / 2).await;
     server.returns(&early_call, "in the pause").await;
     assert_eq!(early.text().await, "in the pause");
-    world.hub.look(Outlook::Up(run));
+    world.hub.look(Availability::Up(run));
     let held_call = server.reads_call("poke").await;
     server.returns(&held_call, "held").await;
     assert_eq!(held.text().await, "held");
@@ -117,7 +117,7 @@ async fn a_call_that_was_sent_outlives_a_pause_of_its_run() {
     world.is_coming(None);
     sleep(HOLD * 2).await;
     assert!(!late.is_answered());
-    world.hub.look(Outlook::Up(server.run.clone().unwrap()));
+    world.hub.look(Availability::Up(server.run.clone().unwrap()));
     server.returns(&late_call, "after two pauses").await;
     assert_eq!(late.text().await, "after two pauses");
     assert!(server.reads_nothing().await, "the run has met its sessions already");
@@ -153,7 +153,7 @@ async fn what_is_held_is_answered_when_the_server_is_removed() {
     world.is_coming(None);
     let asked = client.calls("poke");
     sleep(Duration::from_secs(1)).await;
-    world.hub.look(Outlook::Removed);
+    world.hub.look(Availability::Removed);
     assert_eq!(asked.text().await, "failed: the MCP server `time` was removed");
 }
 

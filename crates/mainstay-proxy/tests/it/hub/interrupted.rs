@@ -179,8 +179,8 @@ async fn what_a_connection_does_is_recorded() {
     let mut server = world.serves().await;
     let session = opens(&world).await;
     let records = Records::default();
-    let door = Door::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
-    let mut wire = Wire::to(&door).await;
+    let intake_gate = Door::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
+    let mut wire = Wire::to(&intake_gate).await;
     soon(records.are(&[reading(""), Interrupted::Idle].map(Some))).await;
     for id in [7, 8] {
         let request = Wire::request(&session, "POST", "", &call(id));
@@ -202,8 +202,8 @@ async fn what_is_left_of_a_streamed_response_is_recorded_while_it_waits() {
     let mut server = world.serves().await;
     let session = opens(&world).await;
     let records = Records::default();
-    let door = Door::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
-    let mut wire = Wire::to(&door).await;
+    let intake_gate = Door::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
+    let mut wire = Wire::to(&intake_gate).await;
     wire.sends(&session, "POST", "", &call(7)).await;
     let asked = server.reads_call("poke").await;
     wire.sees("data: ").await;
@@ -221,8 +221,8 @@ async fn a_connection_with_a_request_before_the_response_is_not_continued() {
     let mut server = world.serves().await;
     let session = opens(&world).await;
     let records = Records::default();
-    let door = Door::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
-    let mut wire = Wire::to(&door).await;
+    let intake_gate = Door::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
+    let mut wire = Wire::to(&intake_gate).await;
     soon(records.are(&[reading(""), Interrupted::Idle].map(Some))).await;
     let request = Wire::request(&session, "POST", "", &call(7));
     wire.writes(&request).await;
@@ -249,8 +249,8 @@ async fn a_connection_with_the_start_of_another_request_is_not_continued() {
     let mut server = world.serves().await;
     let session = opens(&world).await;
     let records = Records::default();
-    let door = Door::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
-    let mut wire = Wire::to(&door).await;
+    let intake_gate = Door::storing(&world, Vec::new(), Some(Arc::new(records.clone()))).await;
+    let mut wire = Wire::to(&intake_gate).await;
     soon(records.are(&[reading(""), Interrupted::Idle].map(Some))).await;
     let request = Wire::request(&session, "POST", "", &call(7));
     let next = Wire::request(&session, "POST", "", &call(8));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_proxy::front::Session as _;
-use mainstay_proxy::{Arrival, Outlook, Settings};
+use mainstay_proxy::{Availability, RunInfo, Settings};
 use serde_json::json;
 
 use super::{Client, NAME, Server, World, settings};
@@ -16,10 +16,10 @@ fn isolated() -> World {
 
 /// A run of its own for the session of that number.
 async fn provides(world: &World, number: usize) -> Server {
-    let (id, outlook) = world.notes.own(number);
-    let arrival = Arrival { session: Some(id), ..world.arrival() };
+    let (id, availability) = world.notes.own(number);
+    let arrival = RunInfo { session: Some(id), ..world.arrival() };
     let (mut server, run) = world.enters(&json!({}), arrival).await;
-    outlook.send_replace(Outlook::Up(Arc::clone(&run)));
+    availability.send_replace(Availability::Up(Arc::clone(&run)));
     server.run = Some(run);
     server
 }
@@ -40,11 +40,11 @@ async fn a_run_is_initialized_on_the_terms_of_its_client() {
     let client = Client::new(world.hubs.open(NAME).unwrap());
     let asked = client.begins(&json!({"elicitation": {}}));
     tokio::time::sleep(Duration::from_millis(1)).await;
-    let (id, outlook) = world.notes.own(0);
+    let (id, availability) = world.notes.own(0);
     assert_eq!(id, client.session.id());
-    let arrival = Arrival { session: Some(id), ..world.arrival() };
+    let arrival = RunInfo { session: Some(id), ..world.arrival() };
     let (mut server, link) = Server::new();
-    let entering = world.hub.enter(mainstay_proxy::Link::Lines(link), arrival);
+    let entering = world.hub.attach_run(mainstay_proxy::Link::Lines(link), arrival);
     let welcoming = async {
         let request = server.reads_request("initialize").await;
         assert_eq!(request["params"]["clientInfo"]["name"], "tester");
@@ -52,7 +52,7 @@ async fn a_run_is_initialized_on_the_terms_of_its_client() {
         server.answers(&request, &super::server::hello(&json!({}))).await;
     };
     let (run, ()) = tokio::join!(entering, welcoming);
-    outlook.send_replace(Outlook::Up(run.unwrap()));
+    availability.send_replace(Availability::Up(run.unwrap()));
     assert_eq!(crate::soon(asked.answer()).await["result"]["serverInfo"]["name"], "fake");
 }
 
@@ -106,14 +106,14 @@ async fn the_death_of_one_run_is_felt_by_its_session_only() {
 async fn a_request_does_not_wait_for_a_run_that_nobody_tells_of() {
     let world = isolated();
     let (one, server) = joins(&world, 0).await;
-    let (_, outlook) = world.notes.own(0);
+    let (_, availability) = world.notes.own(0);
     drop(server);
-    outlook.send_replace(Outlook::Coming { due: None, why: Arc::default() });
+    availability.send_replace(Availability::Coming { due: None, why: Arc::default() });
     let begun = tokio::time::Instant::now();
     let asked = one.calls("poke");
     tokio::time::sleep(Duration::from_millis(1)).await;
     world.notes.own.lock().unwrap().clear();
-    drop(outlook);
+    drop(availability);
     assert!(asked.text().await.ends_with("was removed"));
     assert!(begun.elapsed() < Duration::from_secs(1));
 }
@@ -123,7 +123,7 @@ async fn a_request_does_not_wait_for_a_run_that_nobody_tells_of() {
 async fn a_run_that_is_nobodys_is_heard_by_nobody() {
     let world = isolated();
     let (one, _server) = joins(&world, 0).await;
-    let arrival = Arrival { session: Some("gone".to_owned()), ..world.arrival() };
+    let arrival = RunInfo { session: Some("gone".to_owned()), ..world.arrival() };
     let (mut orphan, _run) = world.enters(&json!({}), arrival).await;
     orphan.logs("info", "secret").await;
     orphan.says(&json!({"id": 1, "method": "elicitation/create"})).await;
@@ -207,9 +207,9 @@ async fn a_run_is_kept_for_a_minute_after_its_session_has_ended() {
 async fn a_run_that_exits_after_the_end_of_its_session_is_given_up() {
     let world = isolated();
     let (one, _server) = joins(&world, 0).await;
-    let (_, outlook) = world.notes.own(0);
+    let (_, availability) = world.notes.own(0);
     assert!(world.hub.close(one.session.id()));
-    outlook.send_replace(Outlook::Coming { due: None, why: Arc::default() });
+    availability.send_replace(Availability::Coming { due: None, why: Arc::default() });
     tokio::time::sleep(MOMENT).await;
     assert!(owners(&world).is_empty());
 }

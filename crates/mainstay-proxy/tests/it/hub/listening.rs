@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_proxy::Outlook;
+use mainstay_proxy::Availability;
 use mainstay_proxy::front::{Core as _, Session as _};
 use serde_json::json;
 
@@ -115,7 +115,7 @@ async fn news_of_the_same_run_cut_no_stream() {
     client.session.listens();
     let mut turn = listens(&mut site).await;
     is_heard(&mut turn, &client, "before").await;
-    world.hub.look(Outlook::Up(Arc::clone(&run)));
+    world.hub.look(Availability::Up(Arc::clone(&run)));
     tokio::task::yield_now().await;
     is_heard(&mut turn, &client, "after").await;
 }
@@ -242,9 +242,9 @@ async fn requests_take_precedence_over_background_sessions() {
         others.push((listens(&mut first).await, other));
     }
     let mut second = site().await;
-    let run = soon(world.hub.enter(second.link(), world.arrival())).await.unwrap();
+    let run = soon(world.hub.attach_run(second.link(), world.arrival())).await.unwrap();
     second.leaves_sessions_to_the_test();
-    world.hub.look(Outlook::Up(run));
+    world.hub.look(Availability::Up(run));
     let mut ahead = Vec::new();
     for _ in 0..4 {
         ahead.push(second.turn().await);

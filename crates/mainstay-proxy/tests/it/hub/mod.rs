@@ -32,9 +32,9 @@ use std::time::Duration;
 
 use mainstay_proxy::front::Core as _;
 use mainstay_proxy::{
-    Arrival, Decision, Hub, Hubs, Identity, Isolation, Keeper, LastLine, Link, Outlook, Ports,
-    Reason, RecordLookup, Run, Sent, SessionClock, SessionIds, SessionRecord, Settings, Stderr,
-    StreamKey, StreamNews, StreamRecord, Witness, Written,
+    Availability, Decision, EventSink, Hub, Hubs, Identity, Isolation, LastLine, Link, Ports,
+    Reason, RecordLookup, Run, RunInfo, Sent, SessionClock, SessionIds, SessionRecord, Settings,
+    StateStore, Stderr, StreamKey, StreamNews, StreamRecord, Written,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -95,7 +95,7 @@ impl World {
             world.hub.restore(record);
         }
         for record in world.notes.streams() {
-            assert!(world.hubs.take_up(&world.hub, record, has_given_way), "its session was kept");
+            assert!(world.hubs.recover(&world.hub, record, has_given_way), "its session was kept");
         }
         world
     }
@@ -109,9 +109,9 @@ impl World {
         let known = before.run.as_ref().unwrap().hello.as_ref().clone();
         let generation = self.generation.load(Ordering::Relaxed);
         let arrival =
-            Arrival { generation, after: None, known: Some(known), epoch: 2, session: None };
-        let run = soon(self.hub.enter(Link::Lines(link), arrival)).await.unwrap();
-        self.hub.look(Outlook::Up(Arc::clone(&run)));
+            RunInfo { generation, after: None, known: Some(known), epoch: 2, session: None };
+        let run = soon(self.hub.attach_run(Link::Lines(link), arrival)).await.unwrap();
+        self.hub.look(Availability::Up(Arc::clone(&run)));
         server.run = Some(run);
         server
     }
@@ -136,34 +136,34 @@ impl World {
     /// As [`World::serves`], with these capabilities.
     async fn serves_with(&self, capabilities: &Value) -> Server {
         let (mut server, run) = self.enters(capabilities, self.arrival()).await;
-        self.hub.look(Outlook::Up(Arc::clone(&run)));
+        self.hub.look(Availability::Up(Arc::clone(&run)));
         server.run = Some(run);
         server
     }
 
     /// A new run that answers the handshake.
-    async fn enters(&self, capabilities: &Value, arrival: Arrival) -> (Server, Arc<Run>) {
+    async fn enters(&self, capabilities: &Value, arrival: RunInfo) -> (Server, Arc<Run>) {
         let (mut server, link) = Server::new();
-        let entering = self.hub.enter(Link::Lines(link), arrival);
+        let entering = self.hub.attach_run(Link::Lines(link), arrival);
         let (run, ()) = soon(async { tokio::join!(entering, server.welcomes(capabilities)) }).await;
         (server, run.unwrap())
     }
 
     /// What is known of the next run.
-    fn arrival(&self) -> Arrival {
+    fn arrival(&self) -> RunInfo {
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
         let after = (generation > 1).then(|| Arc::new(reason()));
-        Arrival { generation, after, known: None, epoch: 1, session: None }
+        RunInfo { generation, after, known: None, epoch: 1, session: None }
     }
 
     /// The server is being started, or will be.
     fn is_coming(&self, due: Option<Duration>) {
         let due = due.map(|due| (tokio::time::Instant::now() + due).into_std());
-        self.hub.look(Outlook::Coming { due, why: Arc::new(reason()) });
+        self.hub.look(Availability::Coming { due, why: Arc::new(reason()) });
     }
 
     fn is_down(&self) {
-        self.hub.look(Outlook::Down { why: Arc::new(reason()) });
+        self.hub.look(Availability::Down { why: Arc::new(reason()) });
     }
 }
 
@@ -183,8 +183,8 @@ fn reason() -> Reason {
 
 fn ports(notes: &Arc<Notes>) -> Ports {
     Ports {
-        keeper: Arc::<Notes>::clone(notes),
-        witness: Arc::<Notes>::clone(notes),
+        state_store: Arc::<Notes>::clone(notes),
+        event_sink: Arc::<Notes>::clone(notes),
         isolation: Arc::<Notes>::clone(notes),
         stderr: Arc::<Notes>::clone(notes),
         identity: Identity { name: "mainstay".to_owned(), version: "0".to_owned() },
@@ -206,7 +206,7 @@ struct Notes {
     /// How often something was noted.
     noted: AtomicU64,
     /// The sessions that want a run, and what they are told of it.
-    own: Mutex<Vec<(String, watch::Sender<Outlook>)>>,
+    own: Mutex<Vec<(String, watch::Sender<Availability>)>>,
     /// Whether the disk takes nothing.
     stalled: watch::Sender<bool>,
     /// The last line that the server wrote to standard error.
@@ -243,12 +243,12 @@ impl Notes {
         self.causes.lock().unwrap().clone()
     }
 
-    fn own(&self, session: usize) -> (String, watch::Sender<Outlook>) {
+    fn own(&self, session: usize) -> (String, watch::Sender<Availability>) {
         self.own.lock().unwrap()[session].clone()
     }
 }
 
-impl Keeper for Notes {
+impl StateStore for Notes {
     fn save(&self, record: SessionRecord) {
         let mut records = self.records.lock().unwrap();
         records.retain(|other| other.id != record.id);
@@ -324,8 +324,8 @@ impl Keeper for Notes {
     }
 }
 
-impl Witness for Notes {
-    fn decided(&self, decision: Decision) {
+impl EventSink for Notes {
+    fn record_decision(&self, decision: Decision) {
         self.causes.lock().unwrap().push(decision.cause);
     }
 
@@ -342,17 +342,18 @@ impl Stderr for Notes {
 }
 
 impl Isolation for Notes {
-    fn provide(&self, _server: &str, session: &str) -> watch::Receiver<Outlook> {
+    fn provide(&self, _server: &str, session: &str) -> watch::Receiver<Availability> {
         let mut own = self.own.lock().unwrap();
-        if let Some((_, outlook)) = own.iter().find(|(id, _)| id == session) {
-            return outlook.subscribe();
+        if let Some((_, availability)) = own.iter().find(|(id, _)| id == session) {
+            return availability.subscribe();
         }
-        let (told, outlook) = watch::channel(Outlook::Coming { due: None, why: Arc::default() });
+        let (told, availability) =
+            watch::channel(Availability::Coming { due: None, why: Arc::default() });
         own.push((session.to_owned(), told));
-        outlook
+        availability
     }
 
-    fn find(&self, _server: &str, _session: &str) -> Option<watch::Receiver<Outlook>> {
+    fn find(&self, _server: &str, _session: &str) -> Option<watch::Receiver<Availability>> {
         None
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_proxy::Outlook;
+use mainstay_proxy::Availability;
 use serde_json::{Value, json};
 
 use super::{World, settings};
@@ -246,7 +246,7 @@ async fn the_end_of_a_server_answers_what_is_open() {
     let unwritten = client.calls("poke");
     server.takes().await;
     drop(server);
-    world.hub.look(Outlook::Removed);
+    world.hub.look(Availability::Removed);
     assert!(harmful.text().await.contains("its effect is unknown"));
     for asked in [safe, unwritten] {
         assert_eq!(asked.text().await, "failed: the MCP server `time` was removed");
@@ -287,10 +287,10 @@ async fn a_run_that_was_opened_before_is_not_opened_again() {
     let hello = first.run.as_ref().unwrap().hello.as_ref().clone();
 
     let world = World::new();
-    let arrival = mainstay_proxy::Arrival { known: Some(hello), epoch: 2, ..world.arrival() };
+    let arrival = mainstay_proxy::RunInfo { known: Some(hello), epoch: 2, ..world.arrival() };
     let (mut server, link) = super::Server::new();
-    let run = world.hub.enter(mainstay_proxy::Link::Lines(link), arrival).await.unwrap();
-    world.hub.look(Outlook::Up(run));
+    let run = world.hub.attach_run(mainstay_proxy::Link::Lines(link), arrival).await.unwrap();
+    world.hub.look(Availability::Up(run));
     let client = world.client().await;
     let asked = client.calls("poke");
     let call = server.reads_call("poke").await;
@@ -309,7 +309,7 @@ async fn no_task_outlives_its_run() {
         let asked = client.calls("poke");
         server.reads_call("poke").await;
         drop((asked, server));
-        world.hub.look(Outlook::Removed);
+        world.hub.look(Availability::Removed);
     }
     crate::no_task_is_left().await;
 }

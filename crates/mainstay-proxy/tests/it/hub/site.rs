@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use mainstay_proxy::client::Target;
-use mainstay_proxy::{Arrival, Link, Outlook, Run};
+use mainstay_proxy::{Availability, Link, Run, RunInfo};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -133,22 +133,22 @@ impl Site {
 impl World {
     /// A run that speaks HTTP is up.
     pub(super) async fn is_served_by(&self, site: &Site) -> Arc<Run> {
-        let run = soon(self.hub.enter(site.link(), self.arrival())).await.unwrap();
-        self.hub.look(Outlook::Up(Arc::clone(&run)));
+        let run = soon(self.hub.attach_run(site.link(), self.arrival())).await.unwrap();
+        self.hub.look(Availability::Up(Arc::clone(&run)));
         run
     }
 
     /// The newest run, which speaks HTTP, is found alive.
     pub(super) async fn finds_site(&self, site: &Site, before: &Run) {
-        let run = soon(self.hub.enter(site.link(), found(before))).await.unwrap();
-        self.hub.look(Outlook::Up(run));
+        let run = soon(self.hub.attach_run(site.link(), found(before))).await.unwrap();
+        self.hub.look(Availability::Up(run));
     }
 }
 
 /// What another daemon knows of a run that it has found.
-pub(super) fn found(run: &Run) -> Arrival {
+pub(super) fn found(run: &Run) -> RunInfo {
     let known = Some(run.hello.as_ref().clone());
-    Arrival { generation: run.generation, after: None, known, epoch: 2, session: None }
+    RunInfo { generation: run.generation, after: None, known, epoch: 2, session: None }
 }
 
 impl Turn {

@@ -46,16 +46,16 @@ impl Site {
 
     fn connect(&mut self) -> Wire<DuplexStream> {
         let (ours, theirs) = tokio::io::duplex(1 << 12);
-        let way = self.connections.way_in(self.front.core.door());
+        let conn = self.connections.connection_state(self.front.core.intake_gate());
         let front = Arc::clone(&self.front);
         let serve = serve::connection(
             front,
             Caller::Trusted,
-            Arc::clone(&way),
+            Arc::clone(&conn),
             theirs,
             bytes::Bytes::new(),
         );
-        self.connections.add(way, serve);
+        self.connections.add(conn, serve);
         Wire { io: ours, got: Vec::new() }
     }
 

@@ -35,7 +35,7 @@ impl Live {
 
     /// Another daemon takes over.
     fn hand_over(&mut self) {
-        self.fake.door().close();
+        self.fake.intake_gate().close();
         self.end(Drain::HandOver);
     }
 
@@ -204,9 +204,9 @@ async fn at_a_hand_over_what_is_half_read_is_read_to_its_end_and_nothing_else_is
         wire.send(&text[..cut]).await;
         halves.push((wire, text[cut..].to_owned()));
     }
-    let door = Arc::clone(live.fake.door());
+    let intake_gate = Arc::clone(live.fake.intake_gate());
     soon(async {
-        while door.inside() < cuts.len() {
+        while intake_gate.inside() < cuts.len() {
             tokio::task::yield_now().await;
         }
     })
@@ -218,7 +218,7 @@ async fn at_a_hand_over_what_is_half_read_is_read_to_its_end_and_nothing_else_is
         wire.send(rest).await;
         assert_eq!(wire.reply().await.status, 200);
     }
-    assert!(door.is_clear());
+    assert!(intake_gate.is_clear());
     let at_rest = soon(live.served).await.unwrap();
     assert!(live.seen.asks_nothing());
     assert!(!at_rest.is_empty(), "one has not been read from");

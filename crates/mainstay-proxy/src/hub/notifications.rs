@@ -1,20 +1,19 @@
-//! Who hears what a server says of its own accord.
+//! Routes what a server sends without being asked: notifications, and requests to its clients.
 //!
-//! A server that has one session only speaks to that one. What a shared server says is given to the
-//! session it can only be about; if that cannot be told, nobody hears it: sessions never see each
-//! other's messages.
+//! A server with a single session sends everything to that one. A message of a shared server goes to the session that it
+//! can only be about. If that cannot be determined it is dropped: sessions never see messages of each other.
 
 use std::sync::{Arc, Weak};
 
 use super::Hub;
-use super::lines::LineLane;
+use super::lines::StdioConn;
 use super::session::{Session, WeakSession};
 use crate::frame::{self, Method, Parsed};
 use crate::stream::Stream;
 
-/// The hearer of one run.
+/// The sessions that get the messages of one run.
 #[derive(Debug)]
-pub(super) enum Ear {
+pub(super) enum NotificationRouter {
     /// All sessions of a server share the run.
     Shared(Weak<Hub>),
     /// The run is one session's own.
@@ -40,28 +39,28 @@ struct Listener {
     out: Option<Arc<Stream>>,
 }
 
-impl Ear {
+impl NotificationRouter {
     /// The server asks something of a client.
-    pub(super) fn asked(&self, lane: &Arc<LineLane>, callers: &[Caller], request: &Parsed) {
+    pub(super) fn asked(&self, conn: &Arc<StdioConn>, callers: &[Caller], request: &Parsed) {
         let Some(id) = request.id() else { return };
         if request.method() == Some(&Method::Ping) {
-            return lane.tell_later(frame::empty_result(id));
+            return conn.tell_later(frame::empty_result(id));
         }
         let refusal = match self.listener(callers) {
             Some(Listener { session, out }) => {
-                session.ask_client(lane.generation(), request, out.as_ref())
+                session.ask_client(conn.generation(), request, out.as_ref())
             }
             None => Some(AMBIGUOUS),
         };
         if let Some(why) = refusal {
-            lane.tell_later(frame::error(id, frame::METHOD_NOT_FOUND, why));
+            conn.tell_later(frame::error(id, frame::METHOD_NOT_FOUND, why));
         }
     }
 
     /// The server tells something. Says whether anybody could be found to hear it.
     pub(super) fn told(
         &self,
-        lane: &Arc<LineLane>,
+        conn: &Arc<StdioConn>,
         callers: &[Caller],
         notification: &Parsed,
     ) -> bool {
@@ -71,7 +70,7 @@ impl Ear {
                 let listener = self.listener(callers);
                 listener.is_none_or(|listener| {
                     listener.session.hear_own(
-                        lane.generation(),
+                        conn.generation(),
                         notification,
                         listener.out.as_ref(),
                     );
@@ -90,7 +89,7 @@ impl Ear {
                         true
                     }
                     Method::Cancelled => {
-                        hub.ask_cancelled(lane.generation(), notification);
+                        hub.ask_cancelled(conn.generation(), notification);
                         true
                     }
                     _ => self.listener(callers).is_some_and(|listener| {

@@ -1,18 +1,18 @@
-//! The way to a [`Keeper`], until it is shut.
+//! The way to a [`StateStore`], until it is shut.
 //!
 //! A daemon that gives way to another one must not write any more: what it would note or forget is
-//! the other one's affair from then on. When [`Gate::shut`] returns, nothing passes and nothing is on
+//! the other one's affair from then on. When [`WriteFence::shut`] returns, nothing passes and nothing is on
 //! its way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::record::{Keeper, StreamKey, StreamNews};
+use crate::record::{StateStore, StreamKey, StreamNews};
 
-/// A keeper that can be shut off. Clones are the same gate.
+/// A store that can be shut off. Clones share the fence.
 #[derive(Debug, Clone)]
-pub(crate) struct Gate {
-    keeper: Arc<dyn Keeper>,
+pub(crate) struct WriteFence {
+    state_store: Arc<dyn StateStore>,
     state: Arc<State>,
 }
 
@@ -23,15 +23,15 @@ struct State {
     passing: RwLock<()>,
 }
 
-impl Gate {
-    pub(crate) fn new(keeper: Arc<dyn Keeper>) -> Self {
-        Self { keeper, state: Arc::default() }
+impl WriteFence {
+    pub(crate) fn new(state_store: Arc<dyn StateStore>) -> Self {
+        Self { state_store, state: Arc::default() }
     }
 
-    /// Calls the keeper; `None` if the gate is shut.
-    pub(crate) fn pass<T>(&self, tell: impl FnOnce(&dyn Keeper) -> T) -> Option<T> {
+    /// Calls the store; `None` if the fence is shut.
+    pub(crate) fn pass<T>(&self, tell: impl FnOnce(&dyn StateStore) -> T) -> Option<T> {
         let _passing = self.state.passing.read().unwrap_or_else(PoisonError::into_inner);
-        if self.is_shut() { None } else { Some(tell(&*self.keeper)) }
+        if self.is_shut() { None } else { Some(tell(&*self.state_store)) }
     }
 
     /// Shuts it for good, and waits for those who are passing.
@@ -47,18 +47,18 @@ impl Gate {
 
 /// Writes down what becomes of one stream, for a later daemon.
 #[derive(Debug, Clone)]
-pub(crate) struct Scribe {
-    gate: Gate,
+pub(crate) struct StreamJournal {
+    write_fence: WriteFence,
     key: StreamKey,
 }
 
-impl Scribe {
-    pub(crate) fn new(gate: Gate, key: StreamKey) -> Self {
-        Self { gate, key }
+impl StreamJournal {
+    pub(crate) fn new(write_fence: WriteFence, key: StreamKey) -> Self {
+        Self { write_fence, key }
     }
 
     pub(crate) fn note(&self, news: StreamNews) -> Noted {
-        match self.gate.pass(|keeper| keeper.note(&self.key, news)) {
+        match self.write_fence.pass(|state_store| state_store.note(&self.key, news)) {
             Some(true) => Noted::Yes,
             Some(false) => Noted::NotYet,
             None => Noted::Never,

@@ -25,13 +25,13 @@ const KEPT_SHORTLY: Duration = Duration::from_secs(3);
 
 /// A stream that can be resumed, as long as this is there. Its drop makes the session forget it, and
 /// with it what was written down.
-pub(crate) struct Kept<S: Session> {
+pub(crate) struct ResumableStream<S: Session> {
     session: S,
     event: EventId,
     stream: Arc<Stream>,
 }
 
-impl<S: Session> Kept<S> {
+impl<S: Session> ResumableStream<S> {
     /// Keeps the stream of a request, given by its id as JSON.
     pub(crate) fn new(session: S, stream: &Arc<Stream>, request: Option<&str>) -> Self {
         let event = session.streams().keep(stream, request);
@@ -39,7 +39,7 @@ impl<S: Session> Kept<S> {
     }
 
     /// A stream that the session has taken up.
-    pub(crate) fn taken_up(session: S, event: EventId, stream: &Arc<Stream>) -> Self {
+    pub(crate) fn recovered(session: S, event: EventId, stream: &Arc<Stream>) -> Self {
         Self { session, event, stream: Arc::clone(stream) }
     }
 
@@ -58,7 +58,7 @@ impl<S: Session> Kept<S> {
         tokio::select! {
             biased;
             done = work => settle(&self.stream, done, Some(request)),
-            () = self.stream.forsaken(RESUME) => self.stream.cancel(),
+            () = self.stream.abandoned_for(RESUME) => self.stream.cancel(),
         }
     }
 
@@ -67,9 +67,9 @@ impl<S: Session> Kept<S> {
         self.session.streams().settle();
         let bytes = self.stream.bytes();
         let reserved = (bytes > LARGE).then(|| LARGE_KEPT.reserve(bytes));
-        let kept = if let Some(None) = reserved { KEPT_SHORTLY } else { KEPT };
+        let resumable = if let Some(None) = reserved { KEPT_SHORTLY } else { KEPT };
         tokio::select! {
-            () = tokio::time::sleep(kept) => {}
+            () = tokio::time::sleep(resumable) => {}
             () = self.stream.closed() => {}
         }
     }
@@ -105,7 +105,7 @@ impl Drop for Reserved<'_> {
     }
 }
 
-impl<S: Session> Drop for Kept<S> {
+impl<S: Session> Drop for ResumableStream<S> {
     fn drop(&mut self) {
         self.session.streams().forget(&self.event);
     }

@@ -13,13 +13,13 @@ use super::store::{
     StoredConnection, WRITING,
 };
 use super::unfinished::{Framing, UnfinishedResponse};
-use crate::door::Door;
+use crate::intake_gate::IntakeGate;
 
-/// The way from a connection to the core. A request is in the [`Door`] from when the first of it is read
+/// The way from a connection to the core. A request is in the [`IntakeGate`] from when the first of it is read
 /// until all of it is taken.
 #[derive(Debug)]
-pub(super) struct WayIn {
-    door: Arc<Door>,
+pub(super) struct ConnectionState {
+    intake_gate: Arc<IntakeGate>,
     was_read: AtomicBool,
     /// Whether something was read that belongs to no request that was taken.
     is_begun: AtomicBool,
@@ -55,10 +55,10 @@ pub(super) struct WayIn {
 /// Set once a complete request was read.
 const USED: u64 = 1 << 8;
 
-impl WayIn {
-    pub(super) fn new(door: &Arc<Door>, clock: &Arc<TickClock>) -> Arc<Self> {
-        let way = Self {
-            door: Arc::clone(door),
+impl ConnectionState {
+    pub(super) fn new(intake_gate: &Arc<IntakeGate>, clock: &Arc<TickClock>) -> Arc<Self> {
+        let conn = Self {
+            intake_gate: Arc::clone(intake_gate),
             was_read: AtomicBool::new(false),
             is_begun: AtomicBool::new(false),
             taken: Notify::new(),
@@ -77,8 +77,8 @@ impl WayIn {
             is_pipelined: AtomicBool::new(false),
             resume_point: Mutex::default(),
         };
-        way.set_stage(Stage::New);
-        Arc::new(way)
+        conn.set_stage(Stage::New);
+        Arc::new(conn)
     }
 
     /// Marks a connection that was inherited from another daemon, which has written so many bytes to it.
@@ -95,17 +95,17 @@ impl WayIn {
 
     /// Whether more may be read.
     pub(super) fn may_read(&self) -> bool {
-        !self.door.is_closed() || self.is_begun()
+        !self.intake_gate.is_closed() || self.is_begun()
     }
 
     /// Whether this daemon ends, and others go on with its sessions.
     pub(super) fn is_ending(&self) -> bool {
-        self.door.is_closed()
+        self.intake_gate.is_closed()
     }
 
     /// Whether another daemon takes over the connection.
     pub(super) fn is_passed_on(&self) -> bool {
-        self.door.has_successor()
+        self.intake_gate.has_successor()
     }
 
     /// Marks a connection of which there is a copy already, with this state.
@@ -285,7 +285,7 @@ impl WayIn {
         self.request_bytes.store(sum, Ordering::Relaxed);
         self.was_read.store(true, Ordering::Relaxed);
         if !self.is_begun.swap(true, Ordering::Relaxed) {
-            self.door.step_in();
+            self.intake_gate.step_in();
         }
         match self.stage() {
             Stage::New | Stage::Idle => self.set_stage(Stage::Head),
@@ -321,7 +321,7 @@ impl WayIn {
         self.activity.fetch_or(USED, Ordering::Relaxed);
         self.set_stage(Stage::Answering);
         if self.is_begun.swap(false, Ordering::Relaxed) {
-            self.door.step_out();
+            self.intake_gate.step_out();
             self.taken.notify_waiters();
         }
     }
@@ -456,7 +456,7 @@ impl WayIn {
     }
 }
 
-impl Drop for WayIn {
+impl Drop for ConnectionState {
     fn drop(&mut self) {
         self.taken();
     }

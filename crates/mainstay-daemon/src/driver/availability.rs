@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mainstay_core::{Cause, ServerName, Status, View, Wanted};
-use mainstay_proxy::{Arrival, Hub, Outlook, Reason};
+use mainstay_proxy::{Availability, Hub, Reason, RunInfo};
 use tokio::sync::watch;
 
 use super::Driver;
@@ -22,7 +22,7 @@ pub(crate) enum Audience {
     /// All clients of the server.
     Everybody(Arc<Hub>),
     /// One session that has the run for itself.
-    Session { hub: Arc<Hub>, id: String, outlook: watch::Sender<Outlook> },
+    Session { hub: Arc<Hub>, id: String, availability: watch::Sender<Availability> },
 }
 
 impl Audience {
@@ -32,10 +32,10 @@ impl Audience {
         }
     }
 
-    fn look(&self, outlook: Outlook) {
+    fn look(&self, availability: Availability) {
         match self {
-            Self::Everybody(hub) => hub.look(outlook),
-            Self::Session { outlook: told, .. } => drop(told.send_replace(outlook)),
+            Self::Everybody(hub) => hub.look(availability),
+            Self::Session { availability: told, .. } => drop(told.send_replace(availability)),
         }
     }
 
@@ -59,21 +59,21 @@ impl Audience {
 impl Driver {
     /// Tells the clients what to expect.
     pub(super) fn tell_clients(&self) {
-        self.audience.look(self.outlook());
+        self.audience.look(self.availability());
     }
 
     /// The server is gone for good.
     pub(super) fn say_goodbye(&self) {
-        self.audience.look(Outlook::Removed);
+        self.audience.look(Availability::Removed);
     }
 
     /// What the proxy wants to know of a run that is to be spoken to.
-    pub(super) fn arrival(&self, known: Option<mainstay_proxy::Hello>) -> Arrival {
+    pub(super) fn arrival(&self, known: Option<mainstay_proxy::Hello>) -> RunInfo {
         let after =
             self.times.ended.as_ref().map(|(_, text, _)| {
                 Arc::new(Reason { text: text.clone(), stderr: self.last_lines() })
             });
-        Arrival {
+        RunInfo {
             generation: self.unit.last_run().generation(),
             after,
             known,
@@ -82,11 +82,11 @@ impl Driver {
         }
     }
 
-    fn outlook(&self) -> Outlook {
+    fn availability(&self) -> Availability {
         let view = self.unit.view(clock::now());
         let up = matches!(view.status, Status::Running | Status::Unhealthy);
         if let Some(session) = self.session.as_ref().filter(|_| up && self.exited.is_none()) {
-            return Outlook::Up(Arc::clone(&session.run));
+            return Availability::Up(Arc::clone(&session.run));
         }
         let why = Arc::new(self.reason(&view));
         let comes_back = self.unit.wanted() == Wanted::On && !self.retiring;
@@ -97,11 +97,11 @@ impl Driver {
             | Status::Unhealthy
             | Status::Waiting => {
                 let due = self.reach.away.as_ref().map(|away| away.next).or(view.next_restart);
-                Outlook::Coming { due, why }
+                Availability::Coming { due, why }
             }
-            Status::Stopping if comes_back => Outlook::Coming { due: None, why },
+            Status::Stopping if comes_back => Availability::Coming { due: None, why },
             Status::Stopping | Status::Stopped | Status::Removing | Status::Error => {
-                Outlook::Down { why }
+                Availability::Down { why }
             }
         }
     }

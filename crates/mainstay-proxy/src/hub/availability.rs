@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::http::HttpRun;
-use super::lines::LineLane;
+use super::lines::StdioConn;
 use crate::Hello;
 
 /// Whether requests can be served, or when.
 #[derive(Debug, Clone)]
-pub enum Outlook {
+pub enum Availability {
     /// A run is there, and has answered `initialize`.
     Up(Arc<Run>),
     /// A run is being started, or will be when it is due.
@@ -45,7 +45,7 @@ pub struct Run {
 #[derive(Debug)]
 pub(crate) enum RunLink {
     /// The lines of a stdio server.
-    Lines(Arc<LineLane>),
+    Lines(Arc<StdioConn>),
     /// A streamable HTTP server, with which every session has a session of its own.
     Http(HttpRun),
 }
@@ -54,7 +54,7 @@ impl Run {
     /// Waits until the run can no longer be spoken to. A server that speaks HTTP may always come back.
     pub async fn closed(&self) {
         match &self.link {
-            RunLink::Lines(lane) => lane.closed().await,
+            RunLink::Lines(conn) => conn.closed().await,
             RunLink::Http(_) => std::future::pending().await,
         }
     }
@@ -62,7 +62,7 @@ impl Run {
     /// Whether the run can no longer be spoken to, as [`closed`](Self::closed) waits for.
     pub fn is_closed(&self) -> bool {
         match &self.link {
-            RunLink::Lines(lane) => lane.is_closed(),
+            RunLink::Lines(conn) => conn.is_closed(),
             RunLink::Http(_) => false,
         }
     }
@@ -77,7 +77,7 @@ pub struct Reason {
     pub stderr: Vec<String>,
 }
 
-impl Outlook {
+impl Availability {
     /// The run that is up.
     pub(crate) fn run(&self) -> Option<&Arc<Run>> {
         match self {
@@ -89,7 +89,7 @@ impl Outlook {
     /// Whether another daemon would hear no line of the run that was heard here.
     pub(super) fn all_heard(&self) -> bool {
         match self.run().map(|run| &run.link) {
-            Some(RunLink::Lines(lane)) => lane.all_heard(),
+            Some(RunLink::Lines(conn)) => conn.all_heard(),
             Some(RunLink::Http(_)) | None => true,
         }
     }

@@ -1,22 +1,22 @@
-//! The door through which requests come in.
+//! The gate through which requests enter the core.
 //!
 //! A daemon that gives way to another one must know when the last request is in: what comes later is for
-//! the other one. From the moment when the door is [closed](Door::close) no request enters it any more,
-//! and when it [is clear](Door::is_clear) those that had entered are where somebody looks after them. Both
+//! the other one. From the moment when the gate is [closed](IntakeGate::close) no request enters it any more,
+//! and when it [is clear](IntakeGate::is_clear) those that had entered are where somebody looks after them. Both
 //! holds for who enters on the thread that closes it: others may just have found it open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A door. It begins open.
+/// A gate, which is open at first.
 #[derive(Debug, Default)]
-pub struct Door {
+pub struct IntakeGate {
     is_closed: AtomicBool,
     has_successor: AtomicBool,
     inside: AtomicUsize,
 }
 
-impl Door {
+impl IntakeGate {
     /// Lets nobody enter any more. Those who are in it pass.
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
@@ -49,9 +49,9 @@ impl Door {
     }
 
     /// Enters, until the result is dropped. Whoever must not do so while it is closed has to ask before.
-    pub(crate) fn enter(self: &Arc<Self>) -> InDoor {
+    pub(crate) fn enter(self: &Arc<Self>) -> IntakePass {
         self.step_in();
-        InDoor(Arc::clone(self))
+        IntakePass(Arc::clone(self))
     }
 
     /// Enters, until [`Self::step_out`].
@@ -65,11 +65,11 @@ impl Door {
     }
 }
 
-/// A request that is in a door, until this is dropped.
+/// A request that is passing the gate, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct InDoor(Arc<Door>);
+pub(crate) struct IntakePass(Arc<IntakeGate>);
 
-impl Drop for InDoor {
+impl Drop for IntakePass {
     fn drop(&mut self) {
         self.0.step_out();
     }

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 
 use serde_json::value::RawValue;
 
-use super::ear::Ear;
+use super::availability::{Run, RunLink};
 use super::http::HttpRun;
 use super::http_session::UpSession;
-use super::lines::{Beginning, LineLane};
-use super::outlook::{Run, RunLink};
-use super::session::{Session, Terms};
-use super::{Arrival, Hub};
+use super::lines::{StdioConn, StdioConnConfig};
+use super::notifications::NotificationRouter;
+use super::session::{ClientState, Session};
+use super::{Hub, RunInfo};
 use crate::client::Client;
 use crate::frame;
 use crate::upstream::{self, Hello, Link, UpstreamError};
@@ -19,8 +19,8 @@ use crate::upstream::{self, Hello, Link, UpstreamError};
 impl Hub {
     /// Opens the way to a run: its session is opened, unless it was before, and told what the clients
     /// agreed with the runs before it. It has no time limit: the caller sets one.
-    pub async fn enter(&self, link: Link, arrival: Arrival) -> Result<Arc<Run>, UpstreamError> {
-        let Arrival { generation, after, known, epoch, session } = arrival;
+    pub async fn attach_run(&self, link: Link, run: RunInfo) -> Result<Arc<Run>, UpstreamError> {
+        let RunInfo { generation, after, known, epoch, session } = run;
         let owner = session.map(|id| self.all_sessions().get(&id).cloned());
         let terms = match &owner {
             Some(Some(session)) => session.terms(),
@@ -32,25 +32,25 @@ impl Hub {
         self.speaks_lines.store(matches!(link, Link::Lines(_)), Ordering::Relaxed);
         let (link, hello) = match link {
             Link::Lines(link) => {
-                let ear = match &owner {
-                    Some(session) => {
-                        Ear::Own(session.as_ref().map(Session::downgrade).unwrap_or_default())
-                    }
-                    None => Ear::Shared(self.me.clone()),
+                let notifications = match &owner {
+                    Some(session) => NotificationRouter::Own(
+                        session.as_ref().map(Session::downgrade).unwrap_or_default(),
+                    ),
+                    None => NotificationRouter::Shared(self.me.clone()),
                 };
                 let owner = owner.as_ref().and_then(Option::as_ref);
-                let beginning = Beginning {
+                let beginning = StdioConnConfig {
                     generation,
                     first_id,
-                    gate: self.gate.clone(),
+                    write_fence: self.write_fence.clone(),
                     awaited: self.awaited_of(generation, owner),
                 };
-                let lane = LineLane::spawn(link, beginning, ear);
+                let conn = StdioConn::spawn(link, beginning, notifications);
                 let hello = match known {
                     Some(hello) => hello,
-                    None => lane.open(&terms).await?,
+                    None => conn.open(&terms).await?,
                 };
-                (RunLink::Lines(lane), hello)
+                (RunLink::Lines(conn), hello)
             }
             Link::Http(target) => {
                 let client = Client::new(target);
@@ -114,8 +114,8 @@ impl Hub {
     }
 
     /// What we ourselves agree with a server.
-    fn own_terms(&self) -> Terms {
-        Terms { params: Some(self.own_params()), ..Terms::default() }
+    fn own_terms(&self) -> ClientState {
+        ClientState { params: Some(self.own_params()), ..ClientState::default() }
     }
 
     fn own_params(&self) -> Arc<RawValue> {
@@ -123,7 +123,7 @@ impl Hub {
     }
 
     /// What a shared run must be told on behalf of all sessions together.
-    fn common_terms(&self) -> Terms {
+    fn common_terms(&self) -> ClientState {
         let mut terms = self.own_terms();
         for session in self.everyone() {
             let theirs = session.terms();

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::availability::{Availability, Reason};
 use super::call::Verdict;
-use super::outlook::{Outlook, Reason};
 
 /// How many lines of standard error an answer carries.
 const STDERR_LINES: usize = 5;
@@ -19,32 +19,32 @@ pub(super) const TOO_MANY: &str = "too many requests, or too large ones, are wai
 pub(super) fn verdict(
     server: &str,
     verdict: Verdict,
-    outlook: &Outlook,
+    availability: &Availability,
     now: Instant,
     hold: Duration,
 ) -> String {
     match verdict {
         Verdict::Down => {
-            let why = reason(outlook).map_or("it is not running", |why| &why.text);
-            let next = next(outlook).and_then(|at| at.checked_duration_since(now));
+            let why = reason(availability).map_or("it is not running", |why| &why.text);
+            let next = next(availability).and_then(|at| at.checked_duration_since(now));
             let next = next.map_or_else(String::new, |next| {
                 format!("; the next attempt is in {} s", next.as_secs().max(1))
             });
             let text = format!("the MCP server `{server}` is down: {why}{next}");
-            with_stderr(text, reason(outlook))
+            with_stderr(text, reason(availability))
         }
         Verdict::Late => {
-            let why = reason(outlook).map_or("it is not ready", |why| &why.text);
+            let why = reason(availability).map_or("it is not ready", |why| &why.text);
             let text = format!(
                 "the MCP server `{server}` did not come back within {} s: {why}; \
                  the session stays open, try again later",
                 hold.as_secs()
             );
-            with_stderr(text, reason(outlook))
+            with_stderr(text, reason(availability))
         }
         Verdict::Removed => format!("the MCP server `{server}` was removed"),
         Verdict::Unknown { generation } => {
-            let end = outlook.end_of(generation).map(AsRef::as_ref);
+            let end = availability.end_of(generation).map(AsRef::as_ref);
             let why = end.map_or("the connection to it broke", |why: &Reason| &why.text);
             let text = format!(
                 "the server stopped during this call; its effect is unknown: check before you \
@@ -64,8 +64,8 @@ pub(super) fn verdict(
             "the connection to the server was lost during this call; its effect is unknown: check before you \
              repeat it (`{server}` itself is still running, and its container engine was away)"
         ),
-        Verdict::Poison { generation } => {
-            let end = outlook.end_of(generation).map(AsRef::as_ref);
+        Verdict::DiedTwice { generation } => {
+            let end = availability.end_of(generation).map(AsRef::as_ref);
             let why = end.map_or("the connection to it broke", |why: &Reason| &why.text);
             let text = format!(
                 "the server stopped twice during this request, which is not sent a third time \
@@ -77,7 +77,7 @@ pub(super) fn verdict(
             "the server broke off the connection twice during this request, which is not sent a third \
              time (`{server}` itself is still running)"
         ),
-        Verdict::Forgetful => {
+        Verdict::SessionLostRepeatedly => {
             format!("the MCP server `{server}` forgets every session as soon as it is opened")
         }
     }
@@ -85,9 +85,9 @@ pub(super) fn verdict(
 
 /// What a client that waits for a server is told meanwhile. `line` is the last one that the server wrote to
 /// standard error.
-pub(super) fn starting(server: &str, line: Option<&str>, outlook: &Outlook) -> String {
+pub(super) fn starting(server: &str, line: Option<&str>, availability: &Availability) -> String {
     let line = line.map(str::trim).filter(|line| !line.is_empty());
-    let why = reason(outlook).map(|why| why.text.as_str()).filter(|why| !why.is_empty());
+    let why = reason(availability).map(|why| why.text.as_str()).filter(|why| !why.is_empty());
     match line.or(why) {
         Some(detail) => {
             let shown = detail.chars().filter(|c| !c.is_control()).take(PROGRESS_LINE);
@@ -106,9 +106,9 @@ pub(super) fn cause(verdict: Verdict) -> &'static str {
         Verdict::Unknown { .. } | Verdict::Severed { .. } | Verdict::Interrupted { .. } => {
             "effect-unknown"
         }
-        Verdict::Poison { .. } => "died-twice",
+        Verdict::DiedTwice { .. } => "died-twice",
         Verdict::BrokenOff { .. } => "broken-off",
-        Verdict::Forgetful => "session-lost",
+        Verdict::SessionLostRepeatedly => "session-lost",
     }
 }
 
@@ -129,17 +129,17 @@ pub(super) fn vanished(server: &str, tool: &str) -> String {
     )
 }
 
-fn reason(outlook: &Outlook) -> Option<&Reason> {
-    match outlook {
-        Outlook::Up(_) | Outlook::Removed => None,
-        Outlook::Coming { why, .. } | Outlook::Down { why } => Some(why),
+fn reason(availability: &Availability) -> Option<&Reason> {
+    match availability {
+        Availability::Up(_) | Availability::Removed => None,
+        Availability::Coming { why, .. } | Availability::Down { why } => Some(why),
     }
 }
 
-fn next(outlook: &Outlook) -> Option<Instant> {
-    match outlook {
-        Outlook::Up(_) | Outlook::Down { .. } | Outlook::Removed => None,
-        Outlook::Coming { due, .. } => *due,
+fn next(availability: &Availability) -> Option<Instant> {
+    match availability {
+        Availability::Up(_) | Availability::Down { .. } | Availability::Removed => None,
+        Availability::Coming { due, .. } => *due,
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::lines::Awaited;
+use super::lines::RecoveredRequest;
 use super::progress::Progress;
 use super::relay::{News, RelayedCall};
 use super::session::Session;
@@ -15,16 +15,16 @@ use super::{Hub, lock};
 use crate::catch_panic;
 use crate::frame::{Kind, Parsed};
 use crate::front::Session as _;
-use crate::front::kept::Kept;
+use crate::front::resumable::ResumableStream;
 use crate::front::run::Work;
 use crate::record::{Sent, StreamKey, StreamNews, StreamRecord};
 use crate::stream::Stream;
 
 impl Hub {
-    /// See [`Hubs::take_up`](super::Hubs::take_up).
-    pub(super) fn take_up(&self, record: StreamRecord, news: Option<News>) -> bool {
+    /// See [`Hubs::recover`](super::Hubs::recover).
+    pub(super) fn recover(&self, record: StreamRecord, news: Option<News>) -> bool {
         let Some(session) = self.session(&record.key.session) else { return false };
-        session.take_up(record, news);
+        session.recover(record, news);
         true
     }
 
@@ -39,13 +39,17 @@ impl Hub {
     }
 
     /// The requests whose answers may come from a run, of all sessions or of the one whose own it is.
-    pub(super) fn awaited_of(&self, generation: u64, owner: Option<&Session>) -> Vec<Awaited> {
-        let is_theirs = |awaited: &mut Awaited| match owner {
+    pub(super) fn awaited_of(
+        &self,
+        generation: u64,
+        owner: Option<&Session>,
+    ) -> Vec<RecoveredRequest> {
+        let is_theirs = |awaited: &mut RecoveredRequest| match owner {
             Some(owner) => awaited.session() == owner,
             None => !awaited.session().is_isolated() && !awaited.session().lacks_own_run(),
         };
         let mut awaited: Vec<_> = lock(&self.awaited).extract_if(.., is_theirs).collect();
-        // Those of earlier runs wait in vain, which they learn from the outlook.
+        // Those of earlier runs wait in vain, which they learn from the availability.
         awaited.retain(|awaited| awaited.generation == generation);
         awaited
     }
@@ -53,7 +57,7 @@ impl Hub {
     /// Whether every request is answered or written down, and every line of a server counts as heard.
     pub(super) fn is_settled(&self) -> bool {
         let everyone = self.everyone();
-        self.door.is_clear()
+        self.intake_gate.is_clear()
             && everyone.iter().all(Session::is_settled)
             && self.present().all_heard()
             && everyone.iter().filter(|it| it.is_isolated()).all(|it| it.present().all_heard())
@@ -61,17 +65,17 @@ impl Hub {
 
     /// Whether a request would miss its answer if another daemon took over.
     pub(super) fn is_bound(&self) -> bool {
-        !self.own_door.is_clear() || self.everyone().iter().any(Session::is_bound)
+        !self.own_gate.is_clear() || self.everyone().iter().any(Session::is_bound)
     }
 
     /// Whether no request waits for its answer.
     pub(super) fn is_idle(&self) -> bool {
-        self.own_door.is_clear() && self.everyone().iter().all(Session::is_idle)
+        self.own_gate.is_clear() && self.everyone().iter().all(Session::is_idle)
     }
 
     /// See [`Hubs::freeze`](super::Hubs::freeze).
     pub(super) fn freeze(&self) {
-        self.gate.shut();
+        self.write_fence.shut();
         self.everybody(|session| session.streams().hand_over());
     }
 }
@@ -82,40 +86,47 @@ impl Session {
         self.streams().pending()
     }
 
-    fn take_up(&self, record: StreamRecord, news: Option<News>) {
+    fn recover(&self, record: StreamRecord, news: Option<News>) {
         let Some(request) = record.request.clone() else {
             // The general stream has no work to go on with.
-            self.streams().take_up(record, None, None);
+            self.streams().recover(record, None, None);
             return;
         };
         let Some(message) = Parsed::read(request).ok().filter(|it| it.kind() == Kind::Request)
         else {
-            self.hub().gate().pass(|keeper| keeper.note(&record.key, StreamNews::Over));
+            self.hub()
+                .write_fence()
+                .pass(|state_store| state_store.note(&record.key, StreamNews::Over));
             return;
         };
         let sent = record.sent;
         let id = message.id().map(|id| id.get().to_owned());
-        let taken_up = self.streams().take_up(record, id.as_deref(), news);
-        let Some((event, stream)) = taken_up else { return };
+        let recovered = self.streams().recover(record, id.as_deref(), news);
+        let Some((event, stream)) = recovered else { return };
         if let Some(Sent { generation, line: Some(line) }) = sent
             && !stream.is_finished()
         {
             // Parameters that cannot be read are refused by whoever goes on with the request.
             let progress = Progress::of(&message, &stream).ok().flatten().map(Arc::new);
-            let awaited = Awaited::new((generation, line), self, &stream, progress);
+            let awaited = RecoveredRequest::new((generation, line), self, &stream, progress);
             lock(&self.hub().awaited).push(awaited);
         }
-        let kept = Kept::taken_up(self.clone(), event, &stream);
+        let resumable = ResumableStream::recovered(self.clone(), event, &stream);
         // It ends when its client has its answer, or does not come for it.
-        catch_panic::spawn(go_on(self.clone(), message, stream, kept));
+        catch_panic::spawn(go_on(self.clone(), message, stream, resumable));
     }
 }
 
-async fn go_on(session: Session, message: Parsed, stream: Arc<Stream>, kept: Kept<Session>) {
+async fn go_on(
+    session: Session,
+    message: Parsed,
+    stream: Arc<Stream>,
+    resumable: ResumableStream<Session>,
+) {
     if !stream.is_finished() {
         let request = message.text().clone();
         let work = Work::new(session.request(message, Arc::clone(&stream)), stream);
-        kept.see_through(work, &request).await;
+        resumable.see_through(work, &request).await;
     }
-    kept.linger().await;
+    resumable.linger().await;
 }

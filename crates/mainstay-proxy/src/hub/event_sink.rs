@@ -5,9 +5,9 @@ use crate::frame::{Method, Parsed};
 use crate::front::Session as _;
 
 /// Hears of every request that could not simply be passed on. No method may wait.
-pub trait Witness: Send + Sync + 'static {
+pub trait EventSink: Send + Sync + 'static {
     /// This was decided.
-    fn decided(&self, decision: Decision);
+    fn record_decision(&self, decision: Decision);
     /// The run of this generation, which speaks HTTP and counts as up, could not be reached. It is
     /// told for every attempt.
     fn unreachable(&self, server: &str, generation: u64);
