@@ -9,8 +9,8 @@
 //! The ledger is one JSON file with a version. A build that finds a newer version refuses to go on;
 //! unknown fields of its own version it drops.
 
-mod book;
 mod cut;
+mod ledger_file;
 mod rules;
 
 use std::path::PathBuf;
@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::edit::{Created, Fields, Removed};
 
-pub(crate) use book::Book;
-pub use book::LedgerError;
 pub use cut::Cut;
+pub use ledger_file::LedgerError;
+pub(crate) use ledger_file::LedgerFile;
 pub use rules::{Done, Left, Purpose, Standing};
 pub(crate) use rules::{
     Sight, Verdict, Wish, differing, is_fresh, judge_add, judge_remove, standing,

@@ -19,7 +19,7 @@ use mainstay_core::ServerName;
 use crate::clock;
 use crate::edit::{Created, EditError, Fields, Value};
 use crate::file::{self, Observer, Writer};
-use crate::ledger::{self, Book, Purpose, Record, Sight, Standing, State, Wish};
+use crate::ledger::{self, LedgerFile, Purpose, Record, Sight, Standing, State, Wish};
 use crate::quarantine::Quarantine;
 use crate::table::{Client, Located, Machine, Presence, Target};
 
@@ -35,7 +35,7 @@ const LOOKS: u32 = 20;
 /// Keeps entries in clients' files.
 pub struct Registrar {
     writer: Writer,
-    book: Book,
+    ledger_file: LedgerFile,
     machine: Machine,
     /// If set, quarantined files are left alone.
     quarantine: Option<Quarantine>,
@@ -68,14 +68,14 @@ pub struct EntryStatus {
 impl Registrar {
     /// A registrar that keeps its ledger, locks and backups in `state`.
     pub fn new(state: PathBuf, machine: Machine) -> Self {
-        let book = Book::new(&state);
-        Self { book, writer: Writer::new(state), machine, quarantine: None }
+        let ledger_file = LedgerFile::new(&state);
+        Self { ledger_file, writer: Writer::new(state), machine, quarantine: None }
     }
 
     /// A registrar whose writer tells an observer what it is about to do, and heeds it.
     pub fn observed(state: PathBuf, machine: Machine, observer: Arc<dyn Observer>) -> Self {
-        let book = Book::new(&state);
-        Self { book, writer: Writer::observed(state, observer), machine, quarantine: None }
+        let ledger_file = LedgerFile::new(&state);
+        Self { ledger_file, writer: Writer::observed(state, observer), machine, quarantine: None }
     }
 
     /// Catches panics that a file causes, and quarantines the file.
@@ -157,13 +157,13 @@ impl Registrar {
         for old in elsewhere.extract_if(.., |old| file::is_same(&old.file, file)) {
             if here.is_empty() {
                 let new = Record { file: file.to_owned(), ..old.clone() };
-                self.book.set(client.id, file, server.as_str(), Some(new.clone()))?;
+                self.ledger_file.set(client.id, file, server.as_str(), Some(new.clone()))?;
                 here.push(new);
             }
-            self.book.set(client.id, &old.file, server.as_str(), None)?;
+            self.ledger_file.set(client.id, &old.file, server.as_str(), None)?;
         }
         if let ([], [old, ..]) = (here.as_slice(), elsewhere.as_slice()) {
-            self.book.set(client.id, file, server.as_str(), Some(moved(old, file)))?;
+            self.ledger_file.set(client.id, file, server.as_str(), Some(moved(old, file)))?;
         }
         Ok(elsewhere)
     }
@@ -258,7 +258,7 @@ impl Registrar {
 
     /// Everything that the ledger has.
     pub fn records(&self) -> Result<Vec<Record>, ClientError> {
-        Ok(self.book.records()?)
+        Ok(self.ledger_file.records()?)
     }
 
     /// Where a client's file is, and whether the client is installed.
@@ -269,13 +269,13 @@ impl Registrar {
     /// What we wrote into a file of the client.
     fn records_in(&self, client: &Client, file: &Path) -> Result<Vec<Record>, ClientError> {
         let ours = |record: &Record| record.client == client.id && record.file == file;
-        Ok(self.book.records()?.into_iter().filter(ours).collect())
+        Ok(self.ledger_file.records()?.into_iter().filter(ours).collect())
     }
 
     /// What we wrote for this server into files of the client.
     fn records_of(&self, client: &Client, server: &ServerName) -> Result<Vec<Record>, ClientError> {
         let ours = |record: &Record| record.client == client.id && record.server == server.as_str();
-        Ok(self.book.records()?.into_iter().filter(ours).collect())
+        Ok(self.ledger_file.records()?.into_iter().filter(ours).collect())
     }
 
     /// Runs an errand on an entry of a file, unless the file is quarantined.
@@ -309,7 +309,7 @@ impl Registrar {
             State::Adding { .. } | State::Present | State::Leaving | State::Withdrawn => None,
         });
         let (out, now) = (out.collect(), clock::now());
-        Ok(Job { book: &self.book, client, path, file, server, record, out, now })
+        Ok(Job { ledger_file: &self.ledger_file, client, path, file, server, record, out, now })
     }
 }
 

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use mainstay_api::{ApiError, ErrorKind};
-use mainstay_hold::holder::Order;
+use mainstay_hold::holder::HolderEvent;
 use mainstay_proxy::Hubs;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -74,31 +74,31 @@ pub(crate) async fn until_told(
                 holder.replace(exe, succession.fallback.as_deref())
             }),
             order = holder_events.next() => match order {
-                Order::Go => {}
-                Order::GiveWay => {
+                HolderEvent::Go => {}
+                HolderEvent::GiveWay => {
                     // An error is none: it has been waited for long enough.
                     drop(timeout(STILL_QUIET, hubs.unbound()).await);
                     asked.grant().await;
                     tracing::info!("giving way to another daemon");
                     return Ending::GiveWay;
                 }
-                Order::NotReplaced(why) => {
+                HolderEvent::NotReplaced(why) => {
                     tracing::error!(why, "another daemon was to take over, and could not");
                     asked.refuse(&why);
                 }
-                Order::Disconnected => {
+                HolderEvent::Disconnected => {
                     tracing::error!("the holder closed the connection; it is starting another daemon");
                     return Ending::Replaced;
                 }
-                Order::HolderReexecuted(Ok(())) => {
+                HolderEvent::HolderReexecuted(Ok(())) => {
                     holder.renew_store();
                     holder.pulse_now();
                     tracing::info!("the holder runs the new program");
                 }
-                Order::HolderReexecuted(Err(why)) => {
+                HolderEvent::HolderReexecuted(Err(why)) => {
                     tracing::warn!(why, "the holder still runs the old program");
                 }
-                Order::HolderGone => {
+                HolderEvent::HolderGone => {
                     asked.holder_died();
                     let (holder, exe) = (holder.clone(), exe.to_owned());
                     holders.spawn(async move { holder.replace_holder(&exe).await });

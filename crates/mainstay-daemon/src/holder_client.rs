@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use mainstay_api::Instance;
-use mainstay_hold::holder::{ConnectionStore, Link, Order, Place, Unfinished, take_stdin};
+use mainstay_hold::holder::{ConnectionStore, HolderEvent, Link, Place, Unfinished, take_stdin};
 use mainstay_hold::tcp;
 use mainstay_proxy::front::http::{
     self, ConnectionBudget, Drain, PassedOn, Pending, UnfinishedResponse,
@@ -45,7 +45,7 @@ pub struct HolderClient {
 }
 
 /// What a daemon is told by its holder.
-pub struct HolderEvents(mpsc::UnboundedReceiver<Order>);
+pub struct HolderEvents(mpsc::UnboundedReceiver<HolderEvent>);
 
 /// How a daemon was started.
 #[derive(Debug, Clone, Default)]
@@ -55,7 +55,7 @@ pub(crate) struct Circumstances {
     /// Why the daemon that was to take the last one's place could not.
     pub(crate) replacement_failed: Option<String>,
     /// What the last daemon said when it died.
-    pub(crate) last_words: Option<String>,
+    pub(crate) last_output: Option<String>,
     /// How often the holder wants to hear that this daemon lives.
     pub(crate) watchdog: Option<Duration>,
     /// Whether the holder speaks version 1 of its protocol (Mainstay 0.1.0).
@@ -73,7 +73,7 @@ struct Shared {
     /// Every listener, under the name that it was asked for by.
     listeners: Mutex<HashMap<Place, OwnedFd>>,
     circumstances: Circumstances,
-    obey: mpsc::UnboundedSender<Order>,
+    obey: mpsc::UnboundedSender<HolderEvent>,
     /// Connections of the daemon before this one, by where they came to.
     connections: Mutex<HashMap<Place, Vec<PassedOn>>>,
     /// Set when this daemon serves, unless the holder cannot be told.
@@ -95,7 +95,7 @@ impl HolderClient {
         let circumstances = Circumstances {
             standby: welcome.standby,
             replacement_failed: welcome.replacement_failed,
-            last_words: welcome.last_words,
+            last_output: welcome.last_output,
             watchdog: welcome.watchdog,
             holder_is_outdated: welcome.holder_is_outdated,
         };
@@ -344,7 +344,7 @@ impl HolderClient {
     }
 
     /// Kills a holder of Mainstay 0.1.0, which accepts commands from every process that has a copy of its
-    /// daemon's socket, as all servers of 0.1.0 have. [`Order::HolderGone`] follows, and a new holder is
+    /// daemon's socket, as all servers of 0.1.0 have. [`HolderEvent::HolderGone`] follows, and a new holder is
     /// started.
     pub(crate) async fn kill_outdated_holder(&self) {
         if !self.circumstances().holder_is_outdated {
@@ -461,8 +461,8 @@ impl HolderClient {
 
 impl HolderEvents {
     /// The next order. There is always another one: the last holder's end is one.
-    pub(crate) async fn next(&mut self) -> Order {
-        self.0.recv().await.unwrap_or(Order::HolderGone)
+    pub(crate) async fn next(&mut self) -> HolderEvent {
+        self.0.recv().await.unwrap_or(HolderEvent::HolderGone)
     }
 }
 
@@ -486,7 +486,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Passes orders on; a daemon that has ended obeys none.
-fn obeying(obey: &mpsc::UnboundedSender<Order>) -> impl FnMut(Order) + Send + 'static {
+fn obeying(obey: &mpsc::UnboundedSender<HolderEvent>) -> impl FnMut(HolderEvent) + Send + 'static {
     let obey = obey.clone();
     move |order| drop(obey.send(order))
 }

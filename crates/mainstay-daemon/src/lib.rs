@@ -2,7 +2,7 @@
 //!
 //! Order at start: what the holder holds, log, store, engine, then every server with both facts at once
 //! (what is wanted, what still runs), and only then the socket, so whoever gets through finds a
-//! daemon that knows everything. Order at the end: stop accepting and give up the socket, then drain;
+//! daemon that knows everything. HolderEvent at the end: stop accepting and give up the socket, then drain;
 //! or, for a daemon that takes our place, stop accepting, let go of everything, and say so.
 
 mod background;
@@ -36,7 +36,7 @@ use std::time::Duration;
 use mainstay_api::{Instance, Listen};
 use mainstay_core::RefreshMode;
 use mainstay_engine::EngineError;
-use mainstay_hold::holder::Order;
+use mainstay_hold::holder::HolderEvent;
 use mainstay_proxy::front::http::Drain;
 use mainstay_proxy::{Hubs, RelayedCall};
 use tokio::net::UnixListener;
@@ -309,10 +309,12 @@ async fn await_turn(
     holder.prepared().map_err(RunError::Holder)?;
     loop {
         match holder_events.next().await {
-            Order::Go => return Ok(true),
+            HolderEvent::Go => return Ok(true),
             // The daemon that serves looks after that, and there is nobody to ask for our turn.
-            Order::HolderGone | Order::Disconnected => return Ok(false),
-            Order::GiveWay | Order::NotReplaced(_) | Order::HolderReexecuted(_) => {}
+            HolderEvent::HolderGone | HolderEvent::Disconnected => return Ok(false),
+            HolderEvent::GiveWay
+            | HolderEvent::NotReplaced(_)
+            | HolderEvent::HolderReexecuted(_) => {}
         }
     }
 }
@@ -323,7 +325,7 @@ fn tell_of_the_last(holder: &HolderClient) {
     if let Some(why) = &told.replacement_failed {
         tracing::error!(why, "another daemon was to take over, and could not");
     }
-    if let Some(words) = &told.last_words {
+    if let Some(words) = &told.last_output {
         tracing::error!(words, "the last daemon died");
     }
 }

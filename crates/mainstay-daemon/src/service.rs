@@ -183,7 +183,7 @@ impl Service {
 
     async fn why(&self, name: ServerName) -> Result<WhyReport, ApiError> {
         let shown = self.find(&name).await?.view.borrow().clone();
-        let stderr = self.last_words(&name, &shown).await;
+        let stderr = self.last_stderr(&name, &shown).await;
         let events = self.context.event_log.read(Some(name.clone()), Part::Last(WHY_READ)).await;
         let begun = events.iter().rfind(|(_, event)| event.event == "starting");
         let stdout = match begun {
@@ -203,8 +203,8 @@ impl Service {
 
     /// What the run that ended last wrote; if none ended under this daemon, what the present one
     /// writes; if there is none, the end of the log.
-    async fn last_words(&self, name: &ServerName, shown: &Snapshot) -> Vec<u8> {
-        if let Some(words) = &shown.last_words {
+    async fn last_stderr(&self, name: &ServerName, shown: &Snapshot) -> Vec<u8> {
+        if let Some(words) = &shown.last_stderr {
             return words.to_vec();
         }
         let engine = self.context.engines.of(&shown.spec.workload);

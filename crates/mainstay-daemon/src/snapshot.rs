@@ -32,7 +32,7 @@ pub(crate) struct Snapshot {
     pub(crate) away: Option<Away>,
     pub(crate) session: Option<Session>,
     /// The last of what the last run that ended wrote to standard error.
-    pub(crate) last_words: Option<Arc<[u8]>>,
+    pub(crate) last_stderr: Option<Arc<[u8]>>,
 }
 
 /// A session with the present run.

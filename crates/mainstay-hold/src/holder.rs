@@ -28,7 +28,7 @@
 mod connection_copies;
 mod connection_store;
 mod daemon;
-mod last_words;
+mod failure_report;
 mod link;
 mod listeners;
 mod lock;
@@ -58,8 +58,8 @@ pub use self::connection_store::{
     CLOSE, ConnectionStore, IDLE, MAX_DATA, RESPONSE, StoredConnection,
 };
 use self::daemon::Daemon;
-pub use self::last_words::FILE as LAST_WORDS;
-pub use self::link::{Link, Order, Welcome};
+pub use self::failure_report::FILE as FAILURE_REPORT;
+pub use self::link::{HolderEvent, Link, Welcome};
 use self::listeners::Listeners;
 use self::lock::Attempt;
 pub use self::lock::pid;
@@ -100,7 +100,7 @@ pub enum First {
     /// The daemon serves.
     Ready,
     /// It does not: its own word (see [`Link::failed`]) or, if it died silently, how it ended and
-    /// its last words.
+    /// its last lines.
     Failed(Vec<u8>),
 }
 
@@ -290,8 +290,8 @@ fn receive(inherited: OwnedFd) -> io::Result<Inherited> {
     let Packet { bytes, descriptors, .. } = link::next(inherited.as_fd(), &mut buffer)?;
     let (has_stderr, count, resumed) = match ToHolder::decode(bytes).map_err(link::unexpected)? {
         Some(ToHolder::Handover { version: 1.., stderr, listeners }) => (stderr, listeners, None),
-        Some(ToHolder::Resume { version: 2.., stderr, listeners, last_words }) => {
-            (stderr, listeners, Some(last_words))
+        Some(ToHolder::Resume { version: 2.., stderr, listeners, last_output }) => {
+            (stderr, listeners, Some(last_output))
         }
         _ => return Err(link::unexpected("nothing was handed over")),
     };
@@ -322,7 +322,7 @@ fn receive(inherited: OwnedFd) -> io::Result<Inherited> {
             process: Process::adopt(pidfd)?,
             socket,
             stderr,
-            last_words: resumed.unwrap_or_default(),
+            last_output: resumed.unwrap_or_default(),
         },
         lock: lock.into(),
         holder_lock: holder_lock.map(File::from),

@@ -75,7 +75,7 @@ impl Launch {
             Some(Word::Ready) => Ok(Launched::Ready),
             Some(Word::Taken) => Ok(Launched::Taken),
             Some(Word::Failed(error)) => Err(not_started(error.message, error.help)),
-            None => Err(not_started(last_words(&mut child, &line), None)),
+            None => Err(not_started(failure_report(&mut child, &line), None)),
         }
     }
 
@@ -138,7 +138,7 @@ fn first_line(child: &mut Child) -> Option<String> {
 }
 
 /// Why a child ended that said nothing we understand.
-fn last_words(child: &mut Child, line: &str) -> String {
+fn failure_report(child: &mut Child, line: &str) -> String {
     let mut stderr = String::new();
     if let Some(mut pipe) = child.stderr.take() {
         let _unreadable_is_empty = pipe.read_to_string(&mut stderr);

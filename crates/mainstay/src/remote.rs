@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::context::Context;
 use crate::error::CliError;
-use crate::last_words::LastWords;
+use crate::failure_report::FailureReport;
 use crate::launch::{Launch, Launched, RUN_MARK};
 
 /// How a daemon refuses a request that it does not know.
@@ -202,8 +202,8 @@ impl Remote {
     }
 
     /// Why the last daemons failed, if no other one has served since.
-    pub(crate) fn last_words(&self) -> Option<LastWords> {
-        LastWords::left_in(&self.instance.run_dir)
+    pub(crate) fn failure_report(&self) -> Option<FailureReport> {
+        FailureReport::left_in(&self.instance.run_dir)
     }
 
     /// The process of the holder, if one has the lock of this instance.
@@ -278,7 +278,7 @@ impl Remote {
     }
 
     fn error(&self, error: CallError) -> CliError {
-        match (error, self.last_words()) {
+        match (error, self.failure_report()) {
             (CallError::NoHello, Some(words)) => {
                 let again = "Mainstay tries again every minute, and every 5 s while a client waits";
                 CliError::Failing {
@@ -293,7 +293,7 @@ impl Remote {
     /// How long a daemon is waited for by those who only want to know whether there is one.
     fn short_grace(&self) -> Grace {
         let usual = Grace::default();
-        match self.last_words() {
+        match self.failure_report() {
             Some(_) => Grace { total: Duration::from_secs(1), ..usual },
             None => usual,
         }

@@ -14,14 +14,14 @@ use super::{Change, ClientError};
 use crate::clock;
 use crate::edit::{EditError, Fields, Removed};
 use crate::file::{FileError, OpenFile};
-use crate::ledger::{Book, Purpose, Record, State, Wish};
+use crate::ledger::{LedgerFile, Purpose, Record, State, Wish};
 use crate::table::Client;
 
 use draft::Draft;
 
 /// An entry, its file and its record.
 pub(super) struct Job<'a> {
-    pub(super) book: &'a Book,
+    pub(super) ledger_file: &'a LedgerFile,
     pub(super) client: &'static Client,
     /// The name the client uses for its file.
     pub(super) path: PathBuf,
@@ -135,14 +135,14 @@ impl Job<'_> {
     /// Writes down what was done.
     fn finish(&self, record: Option<Record>) -> Result<(), ClientError> {
         match record {
-            Some(record) if record.state == State::Leaving => Ok(self.book.leave(record)?),
+            Some(record) if record.state == State::Leaving => Ok(self.ledger_file.leave(record)?),
             Some(record) => self.set(Some(record)),
-            None => Ok(self.book.forget(self.client.id, &self.path, self.server)?),
+            None => Ok(self.ledger_file.forget(self.client.id, &self.path, self.server)?),
         }
     }
 
     fn set(&self, record: Option<Record>) -> Result<(), ClientError> {
-        Ok(self.book.set(self.client.id, &self.path, self.server, record)?)
+        Ok(self.ledger_file.set(self.client.id, &self.path, self.server, record)?)
     }
 
     fn refused(&self, source: EditError) -> ClientError {

@@ -17,9 +17,9 @@
 //! - failures outlive the daemon: [`Unit::past`] says what the next one has to know.
 
 mod budget;
+mod corrections;
 mod end;
 mod event;
-mod hindsight;
 mod note;
 mod past;
 mod phase;
@@ -196,8 +196,8 @@ impl Unit {
             Event::Ready { .. } => self.observe(|run| run.becomes_ready(now)),
             Event::Paused { .. } => self.observe(|run| run.pauses(true)),
             Event::Unpaused { .. } => self.observe(|run| run.pauses(false)),
-            Event::Unhealthy { .. } => self.observe(|run| run.ails(true)),
-            Event::Healthy { .. } => self.observe(|run| run.ails(false)),
+            Event::Unhealthy { .. } => self.observe(|run| run.set_unhealthy(true)),
+            Event::Healthy { .. } => self.observe(|run| run.set_unhealthy(false)),
             Event::Hung { what, .. } => self.observe(|run| run.hangs(what)),
             Event::EngineAway { why } => self.engine_away(now, why),
             Event::EngineBack => self.engine_back(now),

@@ -198,7 +198,7 @@ impl Run {
         new.then_some(if paused { Note::Paused { run } } else { Note::Unpaused { run } })
     }
 
-    pub(super) fn ails(&mut self, unhealthy: bool) -> Option<Note> {
+    pub(super) fn set_unhealthy(&mut self, unhealthy: bool) -> Option<Note> {
         let run = self.id;
         let new = std::mem::replace(&mut self.unhealthy, unhealthy) != unhealthy;
         new.then_some(if unhealthy { Note::Unhealthy { run } } else { Note::Healthy { run } })

@@ -117,7 +117,7 @@ impl Driver {
     }
 
     fn last_lines(&self) -> Vec<String> {
-        let words = self.last_words.as_deref().unwrap_or_default();
+        let words = self.last_stderr.as_deref().unwrap_or_default();
         snapshot::tail_lines(words, LAST_LINES)
     }
 }

@@ -153,7 +153,7 @@ pub(crate) struct Driver {
     opening: bool,
     /// How many ways to the present run there were.
     ways: u64,
-    last_words: Option<Arc<[u8]>>,
+    last_stderr: Option<Arc<[u8]>>,
     retiring: bool,
     /// Set while the run of a single session is ended for a reason of its own.
     session_run_end: Option<SessionRunEnd>,
@@ -218,7 +218,7 @@ impl Driver {
             container: None,
             away: None,
             session: None,
-            last_words: None,
+            last_stderr: None,
         };
         let home = Home::of(&stored.spec.workload);
         let (view, watcher) = watch::channel(snapshot);
@@ -241,7 +241,7 @@ impl Driver {
             noted,
             opening: false,
             ways: 0,
-            last_words: None,
+            last_stderr: None,
             retiring: false,
             session_run_end: None,
             unknown: adopted.is_some_and(|found| found.unknown),
@@ -481,7 +481,7 @@ impl Driver {
             shown.container.clone_from(&self.container);
             shown.away.clone_from(&self.reach.away);
             shown.session.clone_from(&self.session);
-            shown.last_words.clone_from(&self.last_words);
+            shown.last_stderr.clone_from(&self.last_stderr);
         });
         self.tell_clients();
         self.keep_port();

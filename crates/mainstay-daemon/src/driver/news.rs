@@ -27,7 +27,7 @@ impl Driver {
             News::Exited { key, exit, stderr } => {
                 if self.unit.run() == Some(key.run) {
                     self.exited = Some((clock::wall(), exit));
-                    self.last_words = Some(stderr.into());
+                    self.last_stderr = Some(stderr.into());
                 }
                 Event::Exited { run: key.run }
             }

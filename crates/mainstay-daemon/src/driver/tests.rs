@@ -129,7 +129,7 @@ async fn a_crash_loop_keeps_to_the_schedule_and_is_given_up() {
     }
     let shown = world.status(Status::Error).await;
     assert_eq!((shown.info().restarts, shown.info().generation), (10, 11));
-    assert_eq!(shown.last_words.as_deref(), Some(b"last words\n".as_slice()));
+    assert_eq!(shown.last_stderr.as_deref(), Some(b"last words\n".as_slice()));
     let starts = world.engine.starts();
     let waits = starts.windows(2).map(|pair| pair[1].1 - pair[0].1);
     for (wait, nominal) in waits.zip([0, 5, 10, 20, 40, 60, 60, 60, 60, 60]) {

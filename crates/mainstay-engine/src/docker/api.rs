@@ -25,8 +25,8 @@ use mainstay_core::{EngineKind, ImageRef};
 use tokio::time::timeout;
 
 use super::body;
-use super::noticing::Seen;
-use super::pump::{Missed, Speech};
+use super::pump::{Missed, Stdout};
+use super::watch::Seen;
 use crate::discover::Address;
 use crate::lines::{Line, LineSplitter};
 
@@ -286,10 +286,10 @@ impl Api {
     pub(crate) async fn attach(
         &self,
         id: &str,
-        speech: Speech,
+        stdout: Stdout,
     ) -> Result<AttachContainerResults, Failure> {
         let options = AttachContainerOptionsBuilder::default()
-            .stdin(speech == Speech::Lines)
+            .stdin(stdout == Stdout::Protocol)
             .stdout(true)
             .stderr(true)
             .stream(true)

@@ -1,7 +1,7 @@
 //! One engine at one address: who answers there, and what it says.
 //!
 //! A task keeps watch over it for as long as the engine of containers lives. It listens to events, which
-//! only wake: what they mean is decided by [`Watch`](super::noticing::Watch), and whatever matters is
+//! only wake: what they mean is decided by [`Watch`](super::watch::Watch), and whatever matters is
 //! looked up. When the stream of events ends, or anything else makes the engine suspect, it is met
 //! anew; one that cannot be met within two seconds is away.
 
@@ -19,8 +19,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::api::{ASK, Api, Identity, Listed, PING};
-use super::noticing::{self, Said};
 use super::shared::Shared;
+use super::watch::{Said, said};
 use crate::discover::Address;
 
 /// How often an engine that is away is tried, at first and later.
@@ -264,7 +264,7 @@ impl Watcher {
         let Some(shared) = self.shared.upgrade() else { return Ok(()) };
         let Some(actor) = event.actor else { return Ok(()) };
         let attributes = actor.attributes.unwrap_or_default();
-        let said = noticing::said(event.action.as_deref().unwrap_or_default(), &attributes);
+        let said = said(event.action.as_deref().unwrap_or_default(), &attributes);
         let (Some(said), Some(id)) = (said, actor.id) else { return Ok(()) };
         let Some(server) = shared.server_of(&self.host, &id) else { return Ok(()) };
         // An engine that stops kills its containers and says so, when it no longer takes connections.

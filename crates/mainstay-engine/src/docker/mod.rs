@@ -5,7 +5,7 @@
 //! and names prove nothing, because anyone can copy them: see [`ownership`].
 //!
 //! * [`host`] keeps watch over one engine, [`api`] is how it is spoken to;
-//! * [`noticing`] decides what events and inspections mean, [`tell`] makes news of it;
+//! * [`watch`] decides what events and inspections mean, [`tell`] makes news of it;
 //! * [`compare`] finds what no event reported, and removes containers that no server needs;
 //! * [`creations`] records what was created, [`ownership`] decides which containers are ours to remove;
 //! * [`start`] makes containers and starts them, [`body`] is what they are made from;
@@ -18,7 +18,6 @@ mod creations;
 mod gap;
 mod host;
 mod log_writer;
-mod noticing;
 mod ownership;
 mod past;
 mod pull;
@@ -29,6 +28,7 @@ mod server;
 mod shared;
 mod start;
 mod tell;
+mod watch;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

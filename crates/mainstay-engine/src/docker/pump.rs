@@ -44,19 +44,19 @@ const SEAM: Duration = Duration::from_millis(100);
 type Frame = Result<LogOutput, bollard::errors::Error>;
 type Output = Pin<Box<dyn Stream<Item = Frame> + Send>>;
 
-/// Whether standard output is a protocol or words for the log.
+/// What a server writes to standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Speech {
-    /// Lines of a protocol.
-    Lines,
-    /// Words.
-    Words,
+pub(crate) enum Stdout {
+    /// The messages of the protocol.
+    Protocol,
+    /// Lines for the log.
+    Log,
 }
 
-impl Speech {
+impl Stdout {
     /// That of a server which speaks MCP on its standard streams, or elsewhere.
     pub(crate) fn of(stdio: bool) -> Self {
-        if stdio { Self::Lines } else { Self::Words }
+        if stdio { Self::Protocol } else { Self::Log }
     }
 }
 
@@ -113,7 +113,7 @@ impl Pump {
     /// Begins. `lost` is called whenever a connection has ended.
     pub(crate) fn start(
         tasks: &Tasks,
-        speech: Speech,
+        stdout: Stdout,
         log: ContainerLog,
         past: Past,
         lost: impl Fn() + Send + 'static,
@@ -128,7 +128,7 @@ impl Pump {
         let (told_interruptions, interruptions) = watch::channel(none_yet);
         let (hand_on, to_writer) = mpsc::channel(8);
         let reader = Reader {
-            speech,
+            stdout,
             log,
             heard: Arc::clone(&heard),
             orders: inbox,
@@ -219,7 +219,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 struct Reader {
-    speech: Speech,
+    stdout: Stdout,
     log: ContainerLog,
     heard: Arc<Mutex<Heard>>,
     orders: mpsc::Receiver<Order>,
@@ -397,9 +397,9 @@ impl Reader {
 
     fn hand_on(&mut self, line: Bytes) {
         lock(&self.heard).lines.push(&line);
-        match self.speech {
-            Speech::Lines => self.queue.push(line),
-            Speech::Words => self.words(&[&line, &b"\n"[..]].concat()),
+        match self.stdout {
+            Stdout::Protocol => self.queue.push(line),
+            Stdout::Log => self.words(&[&line, &b"\n"[..]].concat()),
         }
     }
 

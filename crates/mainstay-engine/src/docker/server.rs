@@ -9,10 +9,10 @@ use mainstay_core::{ContainerSpec, Exit, OnStop, RunId, ServerName, ServerSpec, 
 
 use super::api::Inspected;
 use super::host::Host;
-use super::noticing::Watch;
 use super::ownership::Need;
-use super::pump::{Past, Pump, Speech};
+use super::pump::{Past, Pump, Stdout};
 use super::records::Record;
+use super::watch::Watch;
 use crate::discover::Address;
 use crate::{Found, FoundState, RunKey};
 
@@ -40,10 +40,10 @@ pub(crate) struct State {
     pub(crate) pump: Option<Arc<Pump>>,
     pub(crate) past: Past,
     /// The last words of the last run that ended.
-    pub(crate) last_words: Vec<u8>,
-    pub(crate) speech: Speech,
+    pub(crate) last_stderr: Vec<u8>,
+    pub(crate) stdout: Stdout,
     pub(crate) respect: bool,
-    /// An end that has not been told in full: its last words are awaited, or who wanted it.
+    /// An end that has not been told in full: its last lines are awaited, or who wanted it.
     pub(crate) unsettled: Option<(RunId, Exit)>,
     /// An end that was noticed before anybody could be told.
     pub(crate) unseen: Option<(RunId, Exit)>,
@@ -100,8 +100,8 @@ impl Server {
             ports: Ports::Published(HashMap::new()),
             pump: None,
             past: Past::default(),
-            last_words: Vec::new(),
-            speech: Speech::Words,
+            last_stderr: Vec::new(),
+            stdout: Stdout::Log,
             respect: false,
             unsettled: None,
             unseen: None,
@@ -123,7 +123,7 @@ impl Server {
             state.container = Some(record.container);
             state.digest = record.digest;
             state.started_at = record.started_at;
-            state.speech = Speech::of(record.stdio);
+            state.stdout = Stdout::of(record.stdio);
             state.respect = record.respect;
         }
         server
@@ -198,7 +198,7 @@ impl State {
 
     /// Takes in how the server is to be run.
     pub(crate) fn describe(&mut self, spec: &ServerSpec, container: &ContainerSpec) {
-        self.speech = Speech::of(container.transport == Transport::Stdio);
+        self.stdout = Stdout::of(container.transport == Transport::Stdio);
         self.respect = spec.restart.on_stop == OnStop::Respect;
         self.ports = match container.network.as_deref() {
             Some("host") => Ports::Same,
@@ -224,7 +224,7 @@ impl State {
             run: self.watch.last(),
             started_at: self.started_at.clone(),
             over: self.watch.run().is_none(),
-            stdio: self.speech == Speech::Lines,
+            stdio: self.stdout == Stdout::Protocol,
             respect: self.respect,
         })
     }

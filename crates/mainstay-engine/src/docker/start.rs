@@ -185,9 +185,9 @@ impl Attempt<'_> {
 
     async fn start_in(&self, id: &str) -> Result<(), Failure> {
         let Self { shared, server, up, key, .. } = *self;
-        let speech = server.state().speech;
+        let stdout = server.state().stdout;
         // Before the start, so that no word is missed.
-        let streams = patiently(up, id, || up.api.attach(id, speech)).await?;
+        let streams = patiently(up, id, || up.api.attach(id, stdout)).await?;
         let pump = shared.pump(server, key.run, id);
         pump.connect(streams, None).await;
         {

@@ -9,11 +9,11 @@ use tokio::time::{Instant, sleep};
 use super::api::{Failure, Inspected};
 use super::creations::blocking;
 use super::host::{Errand, Host, Up};
-use super::noticing::{Fact, Said};
 use super::past;
-use super::pump::{Pump, Speech};
+use super::pump::{Pump, Stdout};
 use super::server::Server;
 use super::shared::Shared;
+use super::watch::{Fact, Said};
 use crate::{News, Started};
 
 /// How long the last words of a run may take to be read.
@@ -176,7 +176,7 @@ impl Shared {
         self.send(News::Gone { key: server.key(last), cause: Cause::Removed });
     }
 
-    /// Ends the conversation with a run that is over, and hands out its last words.
+    /// Ends the conversation with a run that is over, and hands out its last lines.
     async fn close(&self, server: &Arc<Server>, run: RunId, how: &str) -> Vec<u8> {
         let pump = server.state().pump.take();
         if let Some(pump) = pump {
@@ -184,10 +184,10 @@ impl Shared {
             self.log(&server.name).write_lines(format!("--- run {run} {how} ---").as_bytes());
             let mut state = server.state();
             state.past = pump.past();
-            state.last_words = pump.stderr();
+            state.last_stderr = pump.stderr();
         }
         self.keep_record(server).await;
-        server.state().last_words.clone()
+        server.state().last_stderr.clone()
     }
 
     /// The streams of a run that begins in that container.
@@ -195,13 +195,13 @@ impl Shared {
         let mut log = self.log(&server.name);
         let short = container.get(..12).unwrap_or(container);
         log.write_lines(format!("--- run {run}, container {short} ---").as_bytes());
-        let (speech, past, host) = {
+        let (stdout, past, host) = {
             let mut state = server.state();
-            (state.speech, std::mem::take(&mut state.past), Arc::clone(&state.host))
+            (state.stdout, std::mem::take(&mut state.past), Arc::clone(&state.host))
         };
         let name = server.name.clone();
         let lost = move || host.leave(Errand::Look(name.clone(), Instant::now() + LOOK_LATER));
-        Arc::new(Pump::start(&self.tasks, speech, log, past, lost))
+        Arc::new(Pump::start(&self.tasks, stdout, log, past, lost))
     }
 
     /// Connects again to the streams of a run that lives, if the connection was lost. A run that an
@@ -210,7 +210,7 @@ impl Shared {
     pub(super) async fn listen(&self, server: &Arc<Server>, up: &Up) {
         let lost = {
             let state = server.state();
-            let words = state.speech == Speech::Words;
+            let words = state.stdout == Stdout::Log;
             let alone = state.pump.is_none() && !words;
             let connected = state.pump.as_ref().is_some_and(|pump| pump.is_connected());
             state.watch.run().is_some() && !alone && !connected
@@ -225,23 +225,23 @@ impl Shared {
     /// Connects to the streams of a run. What it wrote while the connection was lost is taken from the
     /// log. What it wrote to an earlier daemon, or to none, is told apart from what follows.
     pub(super) async fn connect(&self, server: &Arc<Server>, up: &Up) -> Result<(), Failure> {
-        let (run, pump, container, speech, started_at) = {
+        let (run, pump, container, stdout, started_at) = {
             let state = server.state();
             let (Some(run), Some(container)) = (state.watch.run(), state.container.clone()) else {
                 return Ok(());
             };
-            (run, state.pump.clone(), container, state.speech, state.started_at.clone())
+            (run, state.pump.clone(), container, state.stdout, state.started_at.clone())
         };
-        let streams = up.api.attach(&container, speech).await?;
+        let streams = up.api.attach(&container, stdout).await?;
         // The log is read after the connection, so that every line is in one of the two.
         if let Some(pump) = pump {
             sleep(LOG_DELAY).await;
             let missed = up.api.written_since(&container, past::seconds(&started_at)).await?;
             pump.connect(streams, Some(missed)).await;
         } else {
-            let earlier = match speech {
-                Speech::Lines => past::said_before(up, &container, &started_at).await?,
-                Speech::Words => Vec::new(),
+            let earlier = match stdout {
+                Stdout::Protocol => past::said_before(up, &container, &started_at).await?,
+                Stdout::Log => Vec::new(),
             };
             let pump = self.pump(server, run, &container);
             pump.recall(earlier);

@@ -21,8 +21,8 @@ use std::thread;
 use std::time::Duration;
 
 use mainstay_hold::holder::{
-    self, Config, ConnectionStore, First, HoldError, IDLE, Link, Order, Place, StoredConnection,
-    Unfinished,
+    self, Config, ConnectionStore, First, HoldError, HolderEvent, IDLE, Link, Place,
+    StoredConnection, Unfinished,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, SocketFlags};
@@ -117,11 +117,11 @@ struct Daemon<'a> {
     lock: OwnedFd,
     listeners: Vec<(Place, OwnedFd)>,
     holder_pid: u32,
-    orders: Receiver<Order>,
+    orders: Receiver<HolderEvent>,
     /// Readable when there are orders.
     bell: UnixStream,
     /// For the link to the next holder.
-    ring: (Sender<Order>, UnixStream),
+    ring: (Sender<HolderEvent>, UnixStream),
     store: Option<ConnectionStore>,
     stored: Vec<(File, StoredConnection)>,
     /// With the states of responses; empty for connections at rest.
@@ -139,7 +139,7 @@ impl<'a> Daemon<'a> {
         let pid = std::process::id();
         note(dir, &format!("{label} up {pid} standby={}", welcome.standby))?;
         for (what, text) in
-            [("replacement_failed", welcome.replacement_failed), ("words", welcome.last_words)]
+            [("replacement_failed", welcome.replacement_failed), ("words", welcome.last_output)]
         {
             if let Some(text) = text {
                 note(dir, &format!("{label} {what}: {text}"))?;
@@ -183,13 +183,13 @@ impl<'a> Daemon<'a> {
     /// Whether it may go.
     fn stand_by(&mut self) -> io::Result<bool> {
         if self.has("dies in standby") {
-            return Err(self.last_words("no standby"));
+            return Err(self.last_output("no standby"));
         }
         if self.has("never prepared") {
             thread::sleep(Duration::MAX);
         }
         self.link.prepared()?;
-        Ok(self.next_order()? == Order::Go)
+        Ok(self.next_order()? == HolderEvent::Go)
     }
 
     fn begin(&mut self) -> io::Result<()> {
@@ -198,7 +198,7 @@ impl<'a> Daemon<'a> {
             thread::sleep(Duration::MAX);
         }
         if self.has("dies") {
-            return Err(self.last_words("I die"));
+            return Err(self.last_output("I die"));
         }
         let places = fs::read_to_string(self.dir.join("places")).unwrap_or_default();
         for line in places.lines() {
@@ -217,7 +217,7 @@ impl<'a> Daemon<'a> {
                 let stored = store.add_and_wait(&place, connection.as_fd());
                 stored.ok_or(io::ErrorKind::StorageFull)?.record(IDLE, 0, b"");
             }
-            return Err(self.last_words("I die late"));
+            return Err(self.last_output("I die late"));
         }
         self.link.ready()?;
         self.store.iter().for_each(ConnectionStore::ready);
@@ -259,15 +259,15 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    fn next_order(&self) -> io::Result<Order> {
+    fn next_order(&self) -> io::Result<HolderEvent> {
         rustix::io::read(&self.bell, &mut [0; 1])?;
         self.orders.recv().map_err(io::Error::other)
     }
 
-    fn obey(&mut self, order: Order) -> io::Result<Option<u8>> {
+    fn obey(&mut self, order: HolderEvent) -> io::Result<Option<u8>> {
         match order {
-            Order::GiveWay if self.has("deaf") => Ok(None),
-            Order::GiveWay => {
+            HolderEvent::GiveWay if self.has("deaf") => Ok(None),
+            HolderEvent::GiveWay => {
                 if self.has("fells its holder") {
                     self.fell_holder()?;
                 }
@@ -289,23 +289,23 @@ impl<'a> Daemon<'a> {
                 }
                 Ok(Some(0))
             }
-            Order::NotReplaced(why) => {
+            HolderEvent::NotReplaced(why) => {
                 self.note(&format!("not replaced: {why}"))?;
                 Ok(None)
             }
-            Order::HolderGone => {
+            HolderEvent::HolderGone => {
                 self.replace_holder()?;
                 Ok(None)
             }
-            Order::Disconnected => {
+            HolderEvent::Disconnected => {
                 self.note("disconnected")?;
                 Ok(Some(0))
             }
-            Order::HolderReexecuted(done) => {
+            HolderEvent::HolderReexecuted(done) => {
                 self.note(&format!("holder re-executed: {done:?}"))?;
                 Ok(None)
             }
-            Order::Go => Ok(None),
+            HolderEvent::Go => Ok(None),
         }
     }
 
@@ -313,7 +313,7 @@ impl<'a> Daemon<'a> {
     fn fell_holder(&self) -> io::Result<()> {
         let holder = Pid::from_raw(self.holder_pid.cast_signed()).ok_or(io::ErrorKind::NotFound)?;
         kill_process(holder, Signal::KILL)?;
-        while self.next_order()? != Order::HolderGone {}
+        while self.next_order()? != HolderEvent::HolderGone {}
         Ok(())
     }
 
@@ -431,18 +431,20 @@ impl<'a> Daemon<'a> {
     }
 
     fn die(&self) -> u8 {
-        drop(self.last_words("I was told to"));
+        drop(self.last_output("I was told to"));
         7
     }
 
-    fn last_words(&self, words: &str) -> io::Error {
+    fn last_output(&self, words: &str) -> io::Error {
         let text = format!("{} says: {words}\n", self.label);
         drop(io::stderr().write_all(text.as_bytes()));
         io::Error::other(words.to_owned())
     }
 }
 
-fn obey((sender, ringer): &(Sender<Order>, UnixStream)) -> io::Result<impl FnMut(Order) + use<>> {
+fn obey(
+    (sender, ringer): &(Sender<HolderEvent>, UnixStream),
+) -> io::Result<impl FnMut(HolderEvent) + use<>> {
     let (sender, mut ringer) = (sender.clone(), ringer.try_clone()?);
     Ok(move |order| {
         drop(sender.send(order));

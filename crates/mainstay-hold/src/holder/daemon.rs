@@ -52,9 +52,9 @@ pub(super) enum Heard {
 }
 
 impl Daemon {
-    pub(super) fn new(id: Id, Spawned { process, socket, stderr, last_words }: Spawned) -> Self {
+    pub(super) fn new(id: Id, Spawned { process, socket, stderr, last_output }: Spawned) -> Self {
         let (outbox, mut words) = (VecDeque::new(), Tail::new(WORDS));
-        words.push(&last_words);
+        words.push(&last_output);
         Self { id, process, socket: Some(socket), outbox, stderr, words }
     }
 
@@ -67,7 +67,7 @@ impl Daemon {
     }
 
     /// The end of what it wrote to standard error so far.
-    pub(super) fn last_words(&self) -> Vec<u8> {
+    pub(super) fn last_output(&self) -> Vec<u8> {
         self.words.to_vec()
     }
 
@@ -136,7 +136,7 @@ impl Daemon {
         }
     }
 
-    /// How it has ended, and its last words. To be asked when it has.
+    /// How it has ended, and its last lines. To be asked when it has.
     pub(super) fn bury(mut self) -> (Id, End) {
         let mut drained = 0;
         while drained < DRAINED {

@@ -38,7 +38,7 @@ const HOLDER_DEATH: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
 
 /// What the holder wants of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Order {
+pub enum HolderEvent {
     /// The standby may serve.
     Go,
     /// A successor is prepared: accept nothing more, let go of state and shims, say
@@ -86,10 +86,10 @@ type Answer = io::Result<Option<OwnedFd>>;
 
 impl Link {
     /// Reads the welcome; a thread of its own then hands every order to `obey`, the last of which is
-    /// [`Order::HolderGone`]. `obey` must not wait for answers of this link.
+    /// [`HolderEvent::HolderGone`]. `obey` must not wait for answers of this link.
     pub fn take_up(
         socket: OwnedFd,
-        obey: impl FnMut(Order) + Send + 'static,
+        obey: impl FnMut(HolderEvent) + Send + 'static,
     ) -> io::Result<(Self, Welcome)> {
         let mut buffer = Buffer::new();
         let (welcome, interrupted) = read_welcome(socket.as_fd(), &mut buffer)?;
@@ -112,7 +112,7 @@ impl Link {
         self.ask(|request| ToHolder::Release { request, place }).map(drop)
     }
 
-    /// A standby could serve now; it then waits for [`Order::Go`].
+    /// A standby could serve now; it then waits for [`HolderEvent::Go`].
     pub fn prepared(&self) -> io::Result<()> {
         self.say(&ToHolder::Prepared)
     }
@@ -132,7 +132,7 @@ impl Link {
         self.ask(|request| ToHolder::Ending { request }).map(drop)
     }
 
-    /// Asks for a successor that runs `exe`. What became of it comes as an [`Order`]. If it was told to
+    /// Asks for a successor that runs `exe`. What became of it comes as an [`HolderEvent`]. If it was told to
     /// go and is no good, `fallback` is renamed over `exe`.
     pub fn replace(&self, exe: &Path, fallback: Option<&Path>) -> io::Result<()> {
         let (exe, fallback) = (exe.to_path_buf(), fallback.map(Path::to_path_buf));
@@ -186,7 +186,7 @@ impl Link {
         kill(&successor)
     }
 
-    /// Kills the holder and waits until it has exited; [`Order::HolderGone`] follows. This replaces a holder
+    /// Kills the holder and waits until it has exited; [`HolderEvent::HolderGone`] follows. This replaces a holder
     /// that cannot execute another program. Its listeners and its lock stay open in this daemon.
     pub fn kill_holder(&self) -> io::Result<()> {
         self.0.holder.as_ref().map_or(Ok(()), kill)
@@ -210,7 +210,7 @@ impl Link {
         args: &[OsString],
         lock: BorrowedFd<'_>,
         held: &[(Place, BorrowedFd<'_>)],
-        obey: impl FnMut(Order) + Send + 'static,
+        obey: impl FnMut(HolderEvent) + Send + 'static,
     ) -> io::Result<(Self, u32)> {
         let (socket, theirs) = packet::pair()?;
         let mut command = Command::new(exe);
@@ -237,7 +237,7 @@ impl Link {
         socket: OwnedFd,
         holder: Option<OwnedFd>,
         buffer: Buffer,
-        obey: impl FnMut(Order) + Send + 'static,
+        obey: impl FnMut(HolderEvent) + Send + 'static,
         after: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
@@ -287,18 +287,20 @@ impl Link {
     }
 
     /// Returns when the holder closes the socket or sends an invalid message.
-    fn listen(&self, mut buffer: Buffer, mut obey: impl FnMut(Order)) {
+    fn listen(&self, mut buffer: Buffer, mut obey: impl FnMut(HolderEvent)) {
         let Self(shared) = self;
         while let Ok(Some(packet)) = buffer.receive(shared.socket.as_fd(), RecvFlags::empty()) {
             match ToDaemon::decode(packet.bytes) {
-                Ok(Some(ToDaemon::Go)) => obey(Order::Go),
+                Ok(Some(ToDaemon::Go)) => obey(HolderEvent::Go),
                 Ok(Some(ToDaemon::GiveWay)) => {
                     *lock(&shared.successor) = packet.descriptors.into_iter().next();
-                    obey(Order::GiveWay);
+                    obey(HolderEvent::GiveWay);
                 }
-                Ok(Some(ToDaemon::NotReplaced { why })) => obey(Order::NotReplaced(why)),
-                Ok(Some(ToDaemon::TakenOver { .. })) => obey(Order::HolderReexecuted(Ok(()))),
-                Ok(Some(ToDaemon::ReexecFailed { why })) => obey(Order::HolderReexecuted(Err(why))),
+                Ok(Some(ToDaemon::NotReplaced { why })) => obey(HolderEvent::NotReplaced(why)),
+                Ok(Some(ToDaemon::TakenOver { .. })) => obey(HolderEvent::HolderReexecuted(Ok(()))),
+                Ok(Some(ToDaemon::ReexecFailed { why })) => {
+                    obey(HolderEvent::HolderReexecuted(Err(why)));
+                }
                 Ok(Some(ToDaemon::Connections(places))) => {
                     let mut all = lock(&shared.connections);
                     all.extend(places.into_iter().zip(packet.descriptors));
@@ -325,7 +327,7 @@ impl Link {
         drop(pending);
         // If that is not known, assume that it is alive: two holders are worse than none.
         let ended = self.holder_has_ended().unwrap_or(false);
-        obey(if ended { Order::HolderGone } else { Order::Disconnected });
+        obey(if ended { HolderEvent::HolderGone } else { HolderEvent::Disconnected });
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) enum ToHolder {
         version: u32,
         stderr: bool,
         listeners: u32,
-        last_words: Vec<u8>,
+        last_output: Vec<u8>,
     },
     /// With as many descriptors.
     Listeners(Vec<Place>),
@@ -112,7 +112,7 @@ pub(super) enum ToDaemon {
         holder_pid: u32,
         standby: bool,
         replacement_failed: Option<String>,
-        last_words: Option<String>,
+        last_output: Option<String>,
         watchdog: Option<Duration>,
         listeners: u32,
         /// The number of [`Interrupted`](Self::Interrupted) connections that follow.
@@ -263,12 +263,12 @@ impl ToHolder {
                 out.put_u8(u8::from(*stderr));
                 out.put_u32(*listeners);
             }),
-            Self::Resume { version, stderr, listeners, last_words } => {
+            Self::Resume { version, stderr, listeners, last_output } => {
                 message(kind::RESUME, |out| {
                     out.put_u32(*version);
                     out.put_u8(u8::from(*stderr));
                     out.put_u32(*listeners);
-                    out.put_bytes(last_words);
+                    out.put_bytes(last_output);
                 })
             }
             Self::Listeners(places) => list(kind::LISTENERS, places),
@@ -328,7 +328,7 @@ impl ToHolder {
                 version: from.u32()?,
                 stderr: from.bool("stderr")?,
                 listeners: from.u32()?,
-                last_words: from.bytes()?.to_vec(),
+                last_output: from.bytes()?.to_vec(),
             },
             kind::ENDING => Self::Ending { request: from.u64()? },
             kind::PREPARED => Self::Prepared,
@@ -356,7 +356,7 @@ impl ToDaemon {
                 holder_pid,
                 standby,
                 replacement_failed,
-                last_words,
+                last_output,
                 watchdog,
                 listeners,
                 interrupted,
@@ -365,7 +365,7 @@ impl ToDaemon {
                 out.put_u32(*holder_pid);
                 out.put_u8(u8::from(*standby));
                 put_maybe(out, replacement_failed.as_ref().map(String::as_bytes));
-                put_maybe(out, last_words.as_ref().map(String::as_bytes));
+                put_maybe(out, last_output.as_ref().map(String::as_bytes));
                 let micros = watchdog.map_or(0, |every| every.as_micros());
                 out.put_u64(u64::try_from(micros).unwrap_or(u64::MAX));
                 out.put_u32(*listeners);
@@ -407,7 +407,7 @@ impl ToDaemon {
                 holder_pid: from.u32()?,
                 standby: from.bool("standby")?,
                 replacement_failed: maybe_text(&mut from, "replacement_failed")?,
-                last_words: maybe_text(&mut from, "last_words")?,
+                last_output: maybe_text(&mut from, "last_words")?,
                 watchdog: Some(Duration::from_micros(from.u64()?)).filter(|every| !every.is_zero()),
                 listeners: from.u32()?,
                 // Older holders do not say.

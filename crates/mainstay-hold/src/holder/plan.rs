@@ -86,7 +86,7 @@ pub(super) struct Plan {
     undone: Option<Undone>,
     /// The program that the holder executes itself, as soon as no other daemon is left.
     reexec: Option<PathBuf>,
-    last_words: Option<String>,
+    last_output: Option<String>,
     /// Whether a report says that daemons keep failing.
     reported: bool,
     started: u32,
@@ -107,7 +107,7 @@ impl Plan {
             replacement_failed: None,
             undone: None,
             reexec: None,
-            last_words: None,
+            last_output: None,
             reported: false,
             started: 0,
             actions: Vec::new(),
@@ -217,7 +217,7 @@ impl Plan {
             }
             None => self.reexec = can_hold.then(|| self.exe.clone()),
         }
-        (self.replacement_failed, self.last_words) = (None, None);
+        (self.replacement_failed, self.last_output) = (None, None);
         if std::mem::take(&mut self.reported) {
             self.actions.push(Action::ClearReport);
         }
@@ -326,7 +326,7 @@ impl Plan {
             self.actions.push(Action::Report(text.clone()));
         }
         let pause = if self.short_lived > MAX_IMMEDIATE { RESTART_PAUSE } else { Duration::ZERO };
-        self.last_words = Some(text);
+        self.last_output = Some(text);
         self.phase = Phase::Resting {
             until: now + pause.max(wait(self.unstable)),
             watch_from: Some(now + MAX_WAIT_OF_CLIENT),
@@ -428,7 +428,7 @@ impl Plan {
             exe: self.exe.clone(),
             standby: false,
             replacement_failed: self.replacement_failed.clone(),
-            last_words: self.last_words.clone(),
+            last_output: self.last_output.clone(),
         }));
         let serving = Serving { daemon: Daemon::new(id), ready: None, hung: None, trial: None };
         self.phase = Phase::Serving(serving);

@@ -32,7 +32,7 @@ pub(super) struct Spawned {
     /// Its standard error, in the background.
     pub(super) stderr: Option<OwnedFd>,
     /// What was read from there before.
-    pub(super) last_words: Vec<u8>,
+    pub(super) last_output: Vec<u8>,
 }
 
 /// Starts a daemon whose standard input is a socket to us. It has a process group of its own: what a
@@ -56,7 +56,7 @@ pub(super) fn spawn(exe: &Path, args: &[OsString], foreground: bool) -> io::Resu
     match set_up.and_then(|()| pidfd_open(pid, PidfdFlags::empty())) {
         Ok(pidfd) => {
             let process = Process { pid: Some(pid), pidfd };
-            Ok(Spawned { process, socket, stderr, last_words: Vec::new() })
+            Ok(Spawned { process, socket, stderr, last_output: Vec::new() })
         }
         Err(errno) => {
             child.kill()?;

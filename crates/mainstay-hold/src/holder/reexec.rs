@@ -74,7 +74,7 @@ impl HandoverState<'_> {
             version: VERSION,
             stderr: stderr.is_some(),
             listeners: length(held.len()),
-            last_words: self.daemon.last_words(),
+            last_output: self.daemon.last_output(),
         };
         let process = self.daemon.process.as_fd();
         let mut descriptors = vec![self.lock, self.holder_lock, process, daemon_socket];

@@ -25,7 +25,7 @@ use super::plan::{Action, Event, Id, Outcome, Plan, Start, Word};
 use super::process;
 use super::reexec::{self, HandoverState};
 use super::signals::Signals;
-use super::{Config, First, Order, Place, last_words};
+use super::{Config, First, HolderEvent, Place, failure_report};
 use crate::clock;
 use crate::codec::length;
 
@@ -346,15 +346,15 @@ impl<T: FnOnce(First)> Holder<T> {
                 return Some(Event::Restored(restored));
             }
             Action::First => {
-                last_words::forget(&self.config.run_dir);
+                failure_report::remove(&self.config.run_dir);
                 self.notify.ready();
                 if let Some(tell) = self.tell.take() {
                     tell(First::Ready);
                 }
             }
             // A full disk must not end the holder.
-            Action::Report(why) => drop(last_words::leave(&self.config.run_dir, &why)),
-            Action::ClearReport => last_words::forget(&self.config.run_dir),
+            Action::Report(why) => drop(failure_report::write(&self.config.run_dir, &why)),
+            Action::ClearReport => failure_report::remove(&self.config.run_dir),
             Action::Reexec(exe) => self.reexec(&exe),
             Action::Release => {
                 self.notify.stopping();
@@ -385,7 +385,7 @@ impl<T: FnOnce(First)> Holder<T> {
             holder_pid: std::process::id(),
             standby: start.standby,
             replacement_failed: start.replacement_failed.map(clip),
-            last_words: start.last_words.map(clip),
+            last_output: start.last_output.map(clip),
             watchdog: self.notify.watchdog(),
             listeners: length(self.listeners.held().len()),
             interrupted: length(interrupted.len()),
@@ -400,18 +400,20 @@ impl<T: FnOnce(First)> Holder<T> {
         None
     }
 
-    fn order(&mut self, id: Id, order: Order) {
-        if order == Order::Go {
+    fn order(&mut self, id: Id, order: HolderEvent) {
+        if order == HolderEvent::Go {
             let interrupted = self.interrupted();
             if let Some(daemon) = self.daemon(id) {
                 tell_interrupted(daemon, &interrupted);
             }
         }
         let (message, descriptors) = match order {
-            Order::Go => (ToDaemon::Go, Vec::new()),
-            Order::GiveWay => (ToDaemon::GiveWay, self.successor_of(id)),
-            Order::NotReplaced(why) => (ToDaemon::NotReplaced { why: clip(why) }, Vec::new()),
-            Order::HolderGone | Order::Disconnected | Order::HolderReexecuted(_) => {
+            HolderEvent::Go => (ToDaemon::Go, Vec::new()),
+            HolderEvent::GiveWay => (ToDaemon::GiveWay, self.successor_of(id)),
+            HolderEvent::NotReplaced(why) => (ToDaemon::NotReplaced { why: clip(why) }, Vec::new()),
+            HolderEvent::HolderGone
+            | HolderEvent::Disconnected
+            | HolderEvent::HolderReexecuted(_) => {
                 unreachable!("the daemon's own link says so")
             }
         };

@@ -147,7 +147,7 @@ fn with_stderr(mut text: String, why: Option<&Reason>) -> String {
     let lines = why.map_or(&[][..], |why| &why.stderr);
     let last = &lines[lines.len().saturating_sub(STDERR_LINES)..];
     if !last.is_empty() {
-        text.push_str("\nits last words:");
+        text.push_str("\nits last lines:");
         for line in last {
             text.push_str("\n  ");
             text.push_str(line);

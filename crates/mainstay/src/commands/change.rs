@@ -90,7 +90,9 @@ pub(crate) async fn start(
         outcome.status = Some(server.status);
         match readiness::verdict(&server, true) {
             Ok(text) => print(json, text, ctx)?,
-            Err(text) => failures.push((text + &readiness::last_words(&server, ctx).await, name)),
+            Err(text) => {
+                failures.push((text + &readiness::failure_report(&server, ctx).await, name))
+            }
         }
     }
     if json {

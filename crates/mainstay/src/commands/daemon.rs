@@ -13,7 +13,7 @@ use serde::de::IgnoredAny;
 use super::succession::succeed;
 use crate::context::{Context, now};
 use crate::error::{CliError, Exit};
-use crate::last_words::LastWords;
+use crate::failure_report::FailureReport;
 use crate::remote::{Ending, Remote, tell_of};
 use crate::text::{Cell, ago, columns};
 use crate::times::{Zone, ZoneArgs};
@@ -120,7 +120,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
 async fn status(args: &StatusArgs, ctx: &mut Context) -> Result<(), CliError> {
     let remote = Remote::of(ctx)?;
     let Some(daemon) = remote.inspect().await? else {
-        let absence = absence(remote.is_stopped_by_user(), remote.last_words().as_ref());
+        let absence = absence(remote.is_stopped_by_user(), remote.failure_report().as_ref());
         ctx.ui.answer(args.json, &None::<DaemonInfo>, |_| absence)?;
         return Err(CliError::Answered(Exit::Unreachable));
     };
@@ -130,8 +130,8 @@ async fn status(args: &StatusArgs, ctx: &mut Context) -> Result<(), CliError> {
     Ok(())
 }
 
-fn absence(stopped_by_user: bool, last_words: Option<&LastWords>) -> String {
-    match last_words {
+fn absence(stopped_by_user: bool, failure_report: Option<&FailureReport>) -> String {
+    match failure_report {
         _ if stopped_by_user => {
             "stopped by `mainstay daemon stop`; `mainstay daemon start` starts it".to_owned()
         }
@@ -156,7 +156,7 @@ fn page(daemon: &DaemonInfo, now: Timestamp, zone: &Zone) -> String {
         ("instance", daemon.instance.clone()),
     ];
     let failed = daemon.replacement_failed.as_deref().map(|why| {
-        let words = LastWords::parse(why);
+        let words = FailureReport::parse(why);
         ("last update", format!("undone: {}", words.line().unwrap_or_default()))
     });
     let row = |(key, value): (&str, String)| {

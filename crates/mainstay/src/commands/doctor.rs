@@ -107,9 +107,9 @@ async fn examine(ctx: &Context) -> Result<Vec<Check>, CliError> {
     let said = settings.as_ref().ok().and_then(Option::as_ref).unwrap_or(&usual);
     let listen = ctx.caller.listen(said);
     let can_start = grounded && settings.is_ok() && listen.is_ok();
-    let last_words = remote.last_words();
+    let failure_report = remote.failure_report();
     let stopped_by_user = remote.is_stopped_by_user();
-    let prospect = Prospect { can_start, stopped_by_user, last_words: last_words.as_ref() };
+    let prospect = Prospect { can_start, stopped_by_user, failure_report: failure_report.as_ref() };
     checks.push(daemon_check(&daemon, prospect));
     checks.extend(settings_check(instance.config_file.as_deref(), &settings));
     checks.push(listen_check(listen, running));

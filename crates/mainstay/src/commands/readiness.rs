@@ -160,7 +160,7 @@ fn not_up(server: &ServerInfo) -> String {
 }
 
 /// What a server that failed wrote last, if it got so far, to go on with after how it failed.
-pub(super) async fn last_words(server: &ServerInfo, ctx: &Context) -> String {
+pub(super) async fn failure_report(server: &ServerInfo, ctx: &Context) -> String {
     let ran = server.last_exit.as_ref().is_some_and(|exit| exit.cause != "cannot-start");
     if !ran {
         return String::new();
@@ -176,7 +176,7 @@ fn in_lines(stderr: &[String]) -> String {
         return String::new();
     }
     let lines: Vec<String> = last.iter().map(|line| format!("  {}", tame(line))).collect();
-    format!("\nits last words:\n{}", lines.join("\n"))
+    format!("\nits last lines:\n{}", lines.join("\n"))
 }
 
 #[cfg(test)]
@@ -249,7 +249,7 @@ mod tests {
         let lines: Vec<String> = (1..=7).map(|n| format!("line {n}\u{1b}[0m")).collect();
         insta::assert_snapshot!(format!("time is down{}", in_lines(&lines)), @"
         time is down
-        its last words:
+        its last lines:
           line 3
           line 4
           line 5

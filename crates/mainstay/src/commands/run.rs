@@ -102,7 +102,7 @@ pub(crate) async fn run(args: Args, ctx: &mut Context) -> Result<(), CliError> {
             Ok(())
         }
         Err(text) => {
-            let text = text + &readiness::last_words(&described.server, ctx).await;
+            let text = text + &readiness::failure_report(&described.server, ctx).await;
             let kept = match described.server.status {
                 Status::Error => "keeps it",
                 _ => "keeps it and tries again",

@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 use tokio::time::{Instant, sleep};
 
 use crate::error::CliError;
-use crate::last_words::LastWords;
+use crate::failure_report::FailureReport;
 use crate::remote::{Ending, Remote};
 
 /// How long a succession may take, the way back included: the holder has shorter limits.
@@ -20,24 +20,24 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// How often the next daemon is looked for meanwhile.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long a holder that has closed its listeners may take to leave its last words and end.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long a holder that has closed its listeners may take to write its report and end.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why the daemon that was asked for does not serve.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotSucceeded {
     /// The old one goes on, and says why.
     #[error("{}", .0.message)]
-    Refused(LastWords),
+    Refused(FailureReport),
     /// The old one goes on, although it did not refuse.
     #[error("the daemon goes on as it is: {0}")]
     Unmoved(String),
     /// It gave way, and the new one did not serve: another one like the old one does.
     #[error("the new daemon did not come up: {}", why.message)]
-    Undone { why: LastWords, pid: u32 },
+    Undone { why: FailureReport, pid: u32 },
     /// Nobody holds the socket.
     #[error("no daemon serves any more{}", after_colon(.0.as_ref()))]
-    Nobody(Option<LastWords>),
+    Nobody(Option<FailureReport>),
     /// Somebody holds the socket, and no daemon answers on it.
     #[error("no daemon answers: {0}")]
     Silent(String),
@@ -95,9 +95,9 @@ pub(super) async fn succeed(
     let asked = match ask(remote, &request).await {
         // The new one was not even prepared.
         Err(CliError::Api(refusal)) => {
-            let LastWords { message, help } = LastWords::parse(&refusal.message);
+            let FailureReport { message, help } = FailureReport::parse(&refusal.message);
             let help = help.or(refusal.help);
-            return Err(NotSucceeded::Refused(LastWords { message, help }));
+            return Err(NotSucceeded::Refused(FailureReport { message, help }));
         }
         // An answer that was lost does not tell what is under way, so that is waited for too.
         asked => asked.err().map(|error| with_causes(&error)),
@@ -106,9 +106,9 @@ pub(super) async fn succeed(
     if let Found::Nobody = found
         && let Some(holder) = old.holder.and_then(Ending::of)
     {
-        holder.within(LAST_WORDS).await;
+        holder.within(REPORT_TIMEOUT).await;
     }
-    successor(old.number, found, asked, || remote.last_words())
+    successor(old.number, found, asked, || remote.failure_report())
 }
 
 /// Asks for it. Answered when the new daemon is prepared and the old one gives way.
@@ -161,7 +161,7 @@ fn successor(
     old: u64,
     found: Found,
     asked: Option<String>,
-    last_words: impl FnOnce() -> Option<LastWords>,
+    failure_report: impl FnOnce() -> Option<FailureReport>,
 ) -> Result<DaemonInfo, NotSucceeded> {
     match found {
         Found::Daemon(found) if found.number <= old => {
@@ -170,15 +170,17 @@ fn successor(
             Err(NotSucceeded::Unmoved(asked.unwrap_or_else(late)))
         }
         Found::Daemon(found) => match &found.replacement_failed {
-            Some(why) => Err(NotSucceeded::Undone { why: LastWords::parse(why), pid: found.pid }),
+            Some(why) => {
+                Err(NotSucceeded::Undone { why: FailureReport::parse(why), pid: found.pid })
+            }
             None => Ok(*found),
         },
-        Found::Nobody => Err(NotSucceeded::Nobody(last_words())),
+        Found::Nobody => Err(NotSucceeded::Nobody(failure_report())),
         Found::Silence(why) => Err(NotSucceeded::Silent(why)),
     }
 }
 
-fn after_colon(why: Option<&LastWords>) -> String {
+fn after_colon(why: Option<&FailureReport>) -> String {
     why.map(|why| format!(": {}", why.message)).unwrap_or_default()
 }
 
@@ -210,7 +212,7 @@ mod tests {
     /// What is said if this is found in place of daemon 7, or the number of the new one.
     #[track_caller]
     fn check(found: Found, asked: Option<&str>, expected: Result<u64, &str>) {
-        let words = || Some(LastWords::parse("it fell"));
+        let words = || Some(FailureReport::parse("it fell"));
         let told = successor(7, found, asked.map(str::to_owned), words);
         let told = told.map(|new| new.number).map_err(|error| error.to_string());
         assert_eq!(told, expected.map_err(str::to_owned));
@@ -242,7 +244,7 @@ mod tests {
     #[test]
     fn what_to_do_is_what_the_daemon_says_or_told_by_who_serves() {
         let old = daemon(7, None);
-        let why = |help: Option<&str>| LastWords {
+        let why = |help: Option<&str>| FailureReport {
             message: "bad file".to_owned(),
             help: help.map(str::to_owned),
         };

@@ -347,7 +347,7 @@ fn a_server_that_exits_at_once_is_told_and_kept() {
     let output = env.run(line);
     assert_eq!((output.code, output.stdout.as_str()), (1, ""), "{output}");
     assert!(output.stderr.contains("error: time ended (exited 7 after"), "{output}");
-    assert!(output.stderr.contains("\nits last words:\n  no config\n"), "{output}");
+    assert!(output.stderr.contains("\nits last lines:\n  no config\n"), "{output}");
     assert!(output.stderr.contains("help: see `mainstay why time`"), "{output}");
     let status = env.json(["status", "time", "--json"]);
     assert_eq!(status["last_exit"]["code"], 7, "{status}");

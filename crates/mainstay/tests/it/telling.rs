@@ -47,7 +47,7 @@ fn the_first_failure_ends_a_wait_with_the_servers_last_lines() {
     let slow = ["--restart-initial", "1h", "--restart-cap", "1h"];
     let failed = env.run_failing("bad", &slow, &["sh", "-c", script]);
     assert!(failed.stderr.contains("error: bad ended (exited 3 after "), "{failed}");
-    assert!(failed.stderr.contains("its last words:\n  No module named 'x'\n"), "{failed}");
+    assert!(failed.stderr.contains("its last lines:\n  No module named 'x'\n"), "{failed}");
     assert!(failed.stderr.contains("Mainstay keeps it and tries again"), "{failed}");
     assert_eq!(failed.stdout, "");
     env.once("bad", "was tried again", |server| server["generation"] == 2);
@@ -122,7 +122,7 @@ fn start_and_restart_come_back_when_the_server_is_ready_or_has_failed() {
         let failed = env.run([command, "time"]);
         assert_eq!((failed.code, &*failed.stdout), (1, ""), "{failed}");
         assert!(failed.stderr.contains("error: time ended (exited 3 after "), "{failed}");
-        assert!(failed.stderr.contains("its last words:\n  no licence\n"), "{failed}");
+        assert!(failed.stderr.contains("its last lines:\n  no licence\n"), "{failed}");
         assert!(failed.stderr.ends_with("help: see `mainstay why time`\n"), "{failed}");
     }
     assert_eq!(env.ok(["restart", "time", "--no-wait"]), "time is being restarted\n");

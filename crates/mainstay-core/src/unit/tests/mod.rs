@@ -1,8 +1,8 @@
 //! The rules as stories and as properties.
 
+mod corrections;
 mod engine;
 mod exits;
-mod hindsight;
 mod notes;
 mod outages;
 mod past;

@@ -23,13 +23,13 @@ struct Line {
 }
 
 impl Scene {
-    fn new(speech: Speech) -> Self {
+    fn new(stdout: Stdout) -> Self {
         let (dir, tasks) = (tempfile::tempdir().unwrap(), Tasks::default());
         let logs = LogWriter::start(dir.path().to_owned(), 100_000, 1).unwrap();
         let log = logs.log(&"time".parse().unwrap());
         let (count, losses) = watch::channel(0);
         let lost = move || count.send_modify(|count| *count += 1);
-        let pump = Pump::start(&tasks, speech, log, Past::default(), lost);
+        let pump = Pump::start(&tasks, stdout, log, Past::default(), lost);
         Self { dir, logs, _tasks: tasks, pump, losses }
     }
 
@@ -98,7 +98,7 @@ fn log_of(lines: &[&'static str]) -> Missed {
 
 #[tokio::test]
 async fn lines_go_both_ways_and_words_go_to_the_log() {
-    let scene = Scene::new(Speech::Lines);
+    let scene = Scene::new(Stdout::Protocol);
     let mut line = scene.connect(1024, None).await;
     line.says("early\nha").await;
     let mut stdio = scene.attach().await;
@@ -120,7 +120,7 @@ async fn lines_go_both_ways_and_words_go_to_the_log() {
 
 #[tokio::test]
 async fn what_was_written_before_is_told_once_and_apart() {
-    let scene = Scene::new(Speech::Lines);
+    let scene = Scene::new(Stdout::Protocol);
     scene.pump.recall(log_of(&["old", "both"]).stdout);
     let line = scene.connect(1024, None).await;
     line.says("both\nnew\n").await;
@@ -132,7 +132,7 @@ async fn what_was_written_before_is_told_once_and_apart() {
 
 #[tokio::test]
 async fn what_was_written_without_a_connection_comes_once_and_in_order() {
-    let mut scene = Scene::new(Speech::Lines);
+    let mut scene = Scene::new(Stdout::Protocol);
     let line = scene.connect(1024, None).await;
     let mut stdio = scene.attach().await;
     line.says("a\nb\ncut o").await;
@@ -150,7 +150,7 @@ async fn what_was_written_without_a_connection_comes_once_and_in_order() {
 
 #[tokio::test]
 async fn lines_to_the_server_wait_for_a_connection() {
-    let scene = Scene::new(Speech::Lines);
+    let scene = Scene::new(Stdout::Protocol);
     let stdio = scene.attach().await;
     stdio.to_server.send("one".into()).await.unwrap();
     stdio.to_server.send("two".into()).await.unwrap();
@@ -161,7 +161,7 @@ async fn lines_to_the_server_wait_for_a_connection() {
 
 #[tokio::test]
 async fn a_line_that_was_cut_off_is_written_again_whole() {
-    let scene = Scene::new(Speech::Lines);
+    let scene = Scene::new(Stdout::Protocol);
     let mut line = scene.connect(4, None).await;
     let mut stdio = scene.attach().await;
     stdio.to_server.send("a long line".into()).await.unwrap();
@@ -174,7 +174,7 @@ async fn a_line_that_was_cut_off_is_written_again_whole() {
 
 #[tokio::test]
 async fn an_interruption_is_told_with_the_lines_that_were_written_before_it() {
-    let mut scene = Scene::new(Speech::Lines);
+    let mut scene = Scene::new(Stdout::Protocol);
     let mut line = scene.connect(1024, None).await;
     let stdio = scene.attach().await;
     let mut interruptions = stdio.interruptions.clone().unwrap();
@@ -189,7 +189,7 @@ async fn an_interruption_is_told_with_the_lines_that_were_written_before_it() {
 
 #[tokio::test]
 async fn the_last_lines_wait_for_whoever_takes_them() {
-    let scene = Scene::new(Speech::Lines);
+    let scene = Scene::new(Stdout::Protocol);
     let line = scene.connect(1024, None).await;
     let mut stdio = scene.attach().await;
     for _ in 0..queue::LINES {
@@ -205,7 +205,7 @@ async fn the_last_lines_wait_for_whoever_takes_them() {
 
 #[tokio::test]
 async fn a_server_that_speaks_elsewhere_writes_to_its_log() {
-    let scene = Scene::new(Speech::Words);
+    let scene = Scene::new(Stdout::Log);
     let line = scene.connect(1024, None).await;
     line.says("listening\n").await;
     drop(line);

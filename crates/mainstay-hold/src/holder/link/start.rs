@@ -32,12 +32,12 @@ pub struct Welcome {
     pub lock: OwnedFd,
     /// The listeners that are open already.
     pub listeners: Vec<(Place, OwnedFd)>,
-    /// Whether another daemon still serves: this one prepares, says so and waits for [`Order::Go`](super::Order::Go).
+    /// Whether another daemon still serves: this one prepares, says so and waits for [`HolderEvent::Go`](super::HolderEvent::Go).
     pub standby: bool,
     /// Why the daemon that should have replaced the former one did not.
     pub replacement_failed: Option<String>,
     /// How the daemon before this one died, and the end of what it wrote to standard error.
-    pub last_words: Option<String>,
+    pub last_output: Option<String>,
     /// How often [`Link::pulse`](super::Link::pulse) is expected.
     pub watchdog: Option<Duration>,
 }
@@ -53,7 +53,7 @@ pub(super) fn read_welcome(
         holder_pid,
         standby,
         replacement_failed,
-        last_words,
+        last_output,
         watchdog,
         listeners,
         interrupted,
@@ -76,7 +76,7 @@ pub(super) fn read_welcome(
         listeners,
         standby,
         replacement_failed,
-        last_words,
+        last_output,
         watchdog,
     };
     Ok((welcome, interrupted))

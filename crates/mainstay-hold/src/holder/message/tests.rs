@@ -19,8 +19,8 @@ fn a_word() -> impl Strategy<Value = ToHolder> {
         (any::<u64>(), a_place()).prop_map(|(request, place)| ToHolder::Bind { request, place }),
         (any::<u64>(), a_place()).prop_map(|(request, place)| ToHolder::Release { request, place }),
         any::<(u64, u32)>().prop_map(|(request, holder)| ToHolder::Ready { request, holder }),
-        any::<(u32, bool, u32, Vec<u8>)>().prop_map(|(version, stderr, listeners, last_words)| {
-            ToHolder::Resume { version, stderr, listeners, last_words }
+        any::<(u32, bool, u32, Vec<u8>)>().prop_map(|(version, stderr, listeners, last_output)| {
+            ToHolder::Resume { version, stderr, listeners, last_output }
         }),
         any::<u64>().prop_map(|request| ToHolder::Ending { request }),
         any::<Vec<u8>>().prop_map(|word| ToHolder::Failed { word }),
@@ -56,7 +56,7 @@ fn an_order() -> impl Strategy<Value = ToDaemon> {
                     holder_pid,
                     standby,
                     replacement_failed: failed,
-                    last_words: words,
+                    last_output: words,
                     watchdog: every.map(Duration::from_micros),
                     listeners,
                     interrupted,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::Id;
-use crate::holder::Order;
+use crate::holder::HolderEvent;
 
 /// What has happened.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ pub(in crate::holder) struct End {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::holder) enum Action {
     Start(Start),
-    Tell(Id, Order),
+    Tell(Id, HolderEvent),
     Term(Id),
     Kill(Id),
     /// Rename a program over the one that replaced it, and say whether that was possible.
@@ -85,7 +85,7 @@ pub(in crate::holder) struct Start {
     pub(in crate::holder) exe: PathBuf,
     pub(in crate::holder) standby: bool,
     pub(in crate::holder) replacement_failed: Option<String>,
-    pub(in crate::holder) last_words: Option<String>,
+    pub(in crate::holder) last_output: Option<String>,
 }
 
 /// How it all ended.

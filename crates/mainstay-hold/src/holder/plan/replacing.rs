@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::daemon::{BE_READY, Daemon, LEAVE, PREPARE, YIELD};
 use super::{Action, End, Id, Phase, Plan, Serving, Start};
-use crate::holder::Order;
+use crate::holder::HolderEvent;
 
 /// What a successor is tried for.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Plan {
             }
         };
         if let Some(refusal) = refusal {
-            return self.actions.push(Action::Tell(id, Order::NotReplaced(refusal.into())));
+            return self.actions.push(Action::Tell(id, HolderEvent::NotReplaced(refusal.into())));
         }
         let mut daemon = Daemon::new(self.next_id());
         daemon.limit(PREPARE, now);
@@ -88,7 +88,7 @@ impl Plan {
             exe: exe.clone(),
             standby: true,
             replacement_failed: None,
-            last_words: None,
+            last_output: None,
         }));
         let trial = Trial { exe, fallback, ready: None };
         self.successor = Some(Successor { daemon, trial, stage: Stage::Preparing });
@@ -102,7 +102,7 @@ impl Plan {
             next.stage = Stage::Waiting;
             next.daemon.unlimit();
             serving.daemon.limit(YIELD, now);
-            self.actions.push(Action::Tell(serving.daemon.id, Order::GiveWay));
+            self.actions.push(Action::Tell(serving.daemon.id, HolderEvent::GiveWay));
         }
     }
 
@@ -136,7 +136,7 @@ impl Plan {
             return self.undo(next.trial, why);
         }
         serving.daemon.unlimit();
-        self.actions.push(Action::Tell(serving.daemon.id, Order::NotReplaced(why)));
+        self.actions.push(Action::Tell(serving.daemon.id, HolderEvent::NotReplaced(why)));
     }
 
     /// The program of the daemon that serves stays, if that is ready.
@@ -165,7 +165,7 @@ impl Plan {
     /// Nobody serves any more: the successor may.
     pub(super) fn go(&mut self, now: Instant, mut daemon: Daemon, trial: Trial) {
         daemon.limit(BE_READY, now);
-        self.actions.push(Action::Tell(daemon.id, Order::Go));
+        self.actions.push(Action::Tell(daemon.id, HolderEvent::Go));
         self.phase =
             Phase::Serving(Serving { daemon, ready: None, hung: None, trial: Some(trial) });
     }
@@ -181,7 +181,7 @@ impl Plan {
     }
 
     /// A successor that is no good before it was told to go. What becomes of that is told when it has
-    /// ended, with its last words.
+    /// ended, with its last lines.
     pub(super) fn withdraw(&mut self, id: Id, reason: &str) {
         let Some(next) = self.successor.as_mut().filter(|next| next.daemon.id == id) else {
             return;

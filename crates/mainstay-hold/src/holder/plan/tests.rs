@@ -4,7 +4,7 @@ mod properties;
 mod restarts;
 
 use super::*;
-use crate::holder::Order;
+use crate::holder::HolderEvent;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -73,8 +73,8 @@ impl Story {
     fn gone_to(fallback: Option<&str>) -> (Self, Id, Id) {
         let (mut story, old) = Self::serving();
         let new = story.asks(old, fallback);
-        assert_eq!(story.said(new, Word::Prepared), [Action::Tell(old, Order::GiveWay)]);
-        assert_eq!(story.said(old, Word::Yielded), [Action::Tell(new, Order::Go)]);
+        assert_eq!(story.said(new, Word::Prepared), [Action::Tell(old, HolderEvent::GiveWay)]);
+        assert_eq!(story.said(old, Word::Yielded), [Action::Tell(new, HolderEvent::Go)]);
         (story, old, new)
     }
 }
@@ -95,8 +95,8 @@ fn only_start(actions: Vec<Action>, exe: &str, standby: bool) -> Start {
     }
 }
 
-fn not_replaced(why: &str) -> Order {
-    Order::NotReplaced(why.into())
+fn not_replaced(why: &str) -> HolderEvent {
+    HolderEvent::NotReplaced(why.into())
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn one_that_pulsed_and_fell_silent_hangs() {
     assert_eq!(story.said(id, Word::Pulse), []);
     assert_eq!(story.in_time(), (SILENT, vec![Action::Kill(id)]));
     let start = story.starts(gone(id), "old", false);
-    assert_eq!(start.last_words.as_deref(), Some("it hung:\nhelp!"));
+    assert_eq!(start.last_output.as_deref(), Some("it hung:\nhelp!"));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn one_that_says_it_cannot_start_is_tried_again_like_one_that_dies() {
         let reported = story.gone(id) == [Action::Report(why.into())];
         assert_eq!(reported, death >= REPORTED);
         let start = only_start(story.in_time().1, "old", false);
-        assert_eq!(start.last_words.as_deref(), Some(why));
+        assert_eq!(start.last_output.as_deref(), Some(why));
         id = start.id;
     }
 }
@@ -253,7 +253,7 @@ fn a_daemon_on_trial_that_is_asked_for_the_next_one_has_proven_itself() {
     story.gone(old);
     let next = story.asks(new, None);
     story.said(next, Word::Prepared);
-    assert_eq!(story.said(new, Word::Yielded), [Action::Tell(next, Order::Go)]);
+    assert_eq!(story.said(new, Word::Yielded), [Action::Tell(next, HolderEvent::Go)]);
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn the_end_of_the_old_one_is_as_good_as_its_yield() {
     story.said(new, Word::Prepared);
     assert_eq!(story.in_time(), (3 * SECOND, vec![Action::Kill(old)]));
     assert_eq!(story.plan.deadline(), None, "a kill is no end yet");
-    assert_eq!(story.gone(old), [Action::Tell(new, Order::Go)]);
+    assert_eq!(story.gone(old), [Action::Tell(new, HolderEvent::Go)]);
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn check_withdrawn(prepared: bool, spoil: impl FnOnce(&mut Story, Id) -> Vec<Act
         actions = story.gone(new);
     }
     let why = format!("{why}:\nhelp!");
-    assert_eq!(actions, [Action::Tell(old, Order::NotReplaced(why))]);
+    assert_eq!(actions, [Action::Tell(old, HolderEvent::NotReplaced(why))]);
     assert!(story.plan.serves(old));
     assert_eq!(story.plan.deadline(), None, "the old one need not give way any more");
     story.now += SECOND;
@@ -337,7 +337,7 @@ fn one_that_dies_while_its_successor_prepares_is_started_again() {
     let restore = Action::Restore { from, to };
     assert_eq!(story.gone(old), [Action::Kill(new), restore]);
     let start = story.starts(Event::Restored(true), "new", false);
-    assert!(start.replacement_failed.is_some() && start.last_words.is_some());
+    assert!(start.replacement_failed.is_some() && start.last_output.is_some());
 }
 
 /// A successor comes to nothing after it was told to go: it is killed and undone.

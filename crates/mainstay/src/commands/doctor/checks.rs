@@ -15,7 +15,7 @@ use rustix::process::{PidfdFlags, child_subreaper, geteuid, getpid, pidfd_open};
 use super::{Check, Level};
 use crate::context::Caller;
 use crate::error::CliError;
-use crate::last_words::LastWords;
+use crate::failure_report::FailureReport;
 use crate::rights;
 use crate::settings::Settings;
 use crate::text::reason;
@@ -163,7 +163,7 @@ pub(super) struct Prospect<'a> {
     /// Whether `mainstay daemon stop` ended the last one.
     pub(super) stopped_by_user: bool,
     /// Why the last ones failed, if they did.
-    pub(super) last_words: Option<&'a LastWords>,
+    pub(super) failure_report: Option<&'a FailureReport>,
 }
 
 /// The daemon: there, and of our version; or to be had.
@@ -192,18 +192,18 @@ pub(super) fn daemon_check(
 
 /// No daemon is there, which is no problem in itself.
 fn absent_daemon(prospect: Prospect<'_>) -> Check {
-    let Prospect { can_start, stopped_by_user, last_words } = prospect;
+    let Prospect { can_start, stopped_by_user, failure_report } = prospect;
     if stopped_by_user {
         return Check::new("daemon", Level::Ok, "stopped by `mainstay daemon stop`")
             .help("`mainstay daemon start` starts it and its servers");
     }
-    let told = last_words.map(|words| format!("; {}", words.of_failing())).unwrap_or_default();
+    let told = failure_report.map(|words| format!("; {}", words.of_failing())).unwrap_or_default();
     if !can_start {
         let detail = format!("not running, and cannot be started like this{told}");
         return Check::new("daemon", Level::Fail, detail)
             .help("correct what else fails here; the next command that needs it starts it then");
     }
-    match last_words {
+    match failure_report {
         None => {
             Check::new("daemon", Level::Ok, "not running; the next command that needs it starts it")
         }
@@ -446,24 +446,24 @@ mod tests {
 
     #[test]
     fn an_absent_daemon_is_no_problem() {
-        let check = |can_start, last_words| {
-            let prospect = Prospect { can_start, stopped_by_user: false, last_words };
+        let check = |can_start, failure_report| {
+            let prospect = Prospect { can_start, stopped_by_user: false, failure_report };
             let Check { level, detail, help, .. } = daemon_check(&Ok(None), prospect);
             (level, detail, help.unwrap_or_default())
         };
         assert_eq!(check(true, None).0, Level::Ok);
         assert_eq!(check(false, None).0, Level::Fail);
-        let words = LastWords { message: "bad file".to_owned(), help: None };
+        let words = FailureReport { message: "bad file".to_owned(), help: None };
         let (level, detail, help) = check(true, Some(&words));
         assert_eq!(level, Level::Warn);
         assert!(detail.starts_with("not running; ") && detail.ends_with(": bad file"), "{detail}");
         assert_eq!(help, "the next command that needs it starts another");
-        let words = LastWords { help: Some("correct it".to_owned()), ..words.clone() };
+        let words = FailureReport { help: Some("correct it".to_owned()), ..words.clone() };
         assert!(check(true, Some(&words)).2.starts_with("correct it; the next "));
         let (level, detail, _) = check(false, Some(&words));
         assert_eq!(level, Level::Fail);
         assert!(detail.ends_with(": bad file"), "{detail}");
-        let prospect = Prospect { can_start: true, stopped_by_user: false, last_words: None };
+        let prospect = Prospect { can_start: true, stopped_by_user: false, failure_report: None };
         assert_eq!(daemon_check(&Err(CliError::OutputClosed), prospect).level, Level::Fail);
     }
 }

@@ -13,7 +13,7 @@ use crate::remote::Remote;
 /// Why the old program is, or should be, where it was.
 #[derive(Debug)]
 pub(super) struct NotUpdated {
-    /// What became of the new daemon, with its last words.
+    /// What became of the new daemon, with its last lines.
     pub(super) why: NotSucceeded,
     /// The daemon that serves now, or what is wrong with the way back.
     pub(super) back: Result<DaemonInfo, String>,

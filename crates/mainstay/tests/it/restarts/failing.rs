@@ -102,8 +102,8 @@ fn failing() -> (TestEnv, Value) {
     let about = env.json(["daemon", "status", "--json"]);
     fs::write(settings(&env), BAD_SETTINGS).unwrap();
     kill(pid(&about, "pid"), Signal::KILL);
-    let last_words = env.mainstay_home().join("run/last-words");
-    until("the holder reports it", || last_words.exists().then_some(()));
+    let failure_report = env.mainstay_home().join("run/last-words");
+    until("the holder reports it", || failure_report.exists().then_some(()));
     (env, about)
 }
 

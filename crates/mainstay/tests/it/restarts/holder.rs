@@ -157,10 +157,10 @@ fn a_daemon_that_cannot_live_says_why_and_comes_back_when_it_can() {
     }
     fs::write(&files[0], "no database ".repeat(1_000)).unwrap();
     kill(daemon, Signal::KILL);
-    let last_words = scene.env.mainstay_home().join("run/last-words");
-    until("the holder reports it", || last_words.exists().then_some(()));
+    let failure_report = scene.env.mainstay_home().join("run/last-words");
+    until("the holder reports it", || failure_report.exists().then_some(()));
     assert!(is_alive(pid_of(&scene.server)), "the server has no part in it");
-    let words = fs::read_to_string(&last_words).unwrap();
+    let words = fs::read_to_string(&failure_report).unwrap();
     assert!(words.contains("state.db"), "{words}");
     for args in [&["ls"][..], &["daemon", "status"]] {
         let told = scene.env.run(args);
@@ -180,7 +180,7 @@ fn a_daemon_that_cannot_live_says_why_and_comes_back_when_it_can() {
         assert_eq!(early.join().unwrap(), "1", "a call made meanwhile is answered");
     });
     scene.assert_server_kept();
-    assert!(!last_words.exists(), "a daemon serves again");
+    assert!(!failure_report.exists(), "a daemon serves again");
     assert_eq!(scene.mainstay().1, holder);
 }
 

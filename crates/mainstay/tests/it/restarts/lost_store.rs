@@ -24,8 +24,8 @@ fn remove(scene: &Scene, names: &[&str]) {
 /// Kills the daemon, and waits until the holder reports that the next one refuses to start.
 fn kill_daemon_and_await_refusal(scene: &Scene) {
     kill(scene.mainstay().0, Signal::KILL);
-    let last_words = scene.env.mainstay_home().join("run/last-words");
-    until("the holder reports it", || last_words.exists().then_some(()));
+    let failure_report = scene.env.mainstay_home().join("run/last-words");
+    until("the holder reports it", || failure_report.exists().then_some(()));
 }
 
 #[test]

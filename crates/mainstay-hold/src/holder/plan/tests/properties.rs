@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::gone;
-use crate::holder::Order;
+use crate::holder::HolderEvent;
 
 /// What may happen next. Daemons are named by their place among those that live.
 #[derive(Debug, Clone)]
@@ -117,7 +117,7 @@ impl World {
                     self.serve(start.id);
                 }
             }
-            Action::Tell(id, Order::Go) => self.serve(id),
+            Action::Tell(id, HolderEvent::Go) => self.serve(id),
             Action::Tell(id, _) | Action::Term(id) | Action::Kill(id) => {
                 assert!(self.alive.contains(&id), "{id:?} is gone");
             }

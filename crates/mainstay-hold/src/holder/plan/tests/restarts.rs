@@ -8,7 +8,7 @@ fn a_daemon_that_dies_after_a_while_is_started_again_at_once() {
     for _ in 0..100 {
         story.now += LONG_LIVED;
         let start = story.starts(gone(id), "old", false);
-        assert_eq!(start.last_words.as_deref(), Some(HOW));
+        assert_eq!(start.last_output.as_deref(), Some(HOW));
         id = start.id;
         assert_eq!(story.said(id, READY), []);
     }
@@ -61,7 +61,7 @@ fn daemons_that_do_not_last_are_started_ever_later_and_never_given_up() {
             }
         };
         waits.push(waited);
-        assert_eq!(start.last_words.as_deref(), Some(HOW));
+        assert_eq!(start.last_output.as_deref(), Some(HOW));
         id = start.id;
     }
     assert_eq!(waits[..4], [100, 200, 400, 800].map(Duration::from_millis));

@@ -16,7 +16,7 @@ const VERSION: u32 = 1;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The file that the ledger is kept in. Each call reads or replaces it whole, under a lock.
-pub(crate) struct Book {
+pub(crate) struct LedgerFile {
     path: PathBuf,
 }
 
@@ -64,18 +64,18 @@ pub enum LedgerError {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Page {
+struct FileContent {
     version: u32,
     records: Vec<Record>,
 }
 
 /// What every version has.
 #[derive(Deserialize)]
-struct Cover {
+struct FileVersion {
     version: u32,
 }
 
-impl Book {
+impl LedgerFile {
     /// The ledger in this state directory.
     pub(crate) fn new(state: &Path) -> Self {
         Self { path: state.join("clients.json") }
@@ -89,11 +89,13 @@ impl Book {
             Err(source) => return Err(LedgerError::Read { path: self.path.clone(), source }),
         };
         let damaged = |source| LedgerError::Damaged { path: self.path.clone(), source };
-        let Cover { version } = serde_json::from_slice(&bytes).map_err(damaged)?;
+        let FileVersion { version } = serde_json::from_slice(&bytes).map_err(damaged)?;
         if version > VERSION {
             return Err(LedgerError::Newer { path: self.path.clone(), version });
         }
-        serde_json::from_slice::<Page>(&bytes).map(|page| page.records).map_err(damaged)
+        serde_json::from_slice::<FileContent>(&bytes)
+            .map(|content| content.records)
+            .map_err(damaged)
     }
 
     /// Makes this the record of an entry, or takes its record back.
@@ -115,7 +117,7 @@ impl Book {
     pub(crate) fn leave(&self, record: Record) -> Result<(), LedgerError> {
         self.change(|records| {
             records.retain(|other| !is_of(other, &record.client, &record.file, &record.server));
-            bequeath(&record, records);
+            transfer_ownership(&record, records);
             records.push(record);
         })
     }
@@ -135,7 +137,7 @@ impl Book {
                 // It has passed on already, and who came later has made what they needed.
                 State::Leaving => {}
                 State::Adding { .. } | State::Present | State::Away { .. } | State::Withdrawn => {
-                    bequeath(&gone, records);
+                    transfer_ownership(&gone, records);
                 }
             }
         })
@@ -147,13 +149,13 @@ impl Book {
         let mut records = self.records()?;
         change(&mut records);
         let fail = |source| LedgerError::Write { path: self.path.clone(), source };
-        let page = serde_json::to_vec_pretty(&Page { version: VERSION, records });
-        file::put_own(&self.path, &page.map_err(|error| fail(error.into()))?).map_err(fail)
+        let content = serde_json::to_vec_pretty(&FileContent { version: VERSION, records });
+        file::put_own(&self.path, &content.map_err(|error| fail(error.into()))?).map_err(fail)
     }
 }
 
 /// Passes what was created for one entry on to the others of its file.
-fn bequeath(gone: &Record, records: &mut [Record]) {
+fn transfer_ownership(gone: &Record, records: &mut [Record]) {
     let is_heir = |heir: &&mut Record| heir.client == gone.client && heir.file == gone.file;
     for heir in records.iter_mut().filter(is_heir) {
         heir.created = heir.created.clone().inherit(gone.created.clone());
@@ -195,7 +197,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again_in_its_order() {
         let dir = tempfile::tempdir().unwrap();
-        let book = Book::new(&dir.path().join("state"));
+        let ledger_file = LedgerFile::new(&dir.path().join("state"));
         let map = Value::Map(vec![
             ("z".to_owned(), Value::Number(-1)),
             ("a".to_owned(), Value::List(vec![Value::Flag(true), Value::Other("null".to_owned())])),
@@ -212,28 +214,30 @@ mod tests {
         let mut all = Vec::new();
         for (at, state) in states.into_iter().enumerate() {
             let record = record(&format!("s{at}"), state);
-            book.set(&record.client, &record.file, &record.server, Some(record.clone())).unwrap();
+            ledger_file
+                .set(&record.client, &record.file, &record.server, Some(record.clone()))
+                .unwrap();
             all.push(record);
         }
-        assert_eq!(book.records().unwrap(), all);
+        assert_eq!(ledger_file.records().unwrap(), all);
         let first = all.remove(0);
-        book.set(&first.client, &first.file, &first.server, None).unwrap();
-        assert_eq!(book.records().unwrap(), all);
-        let mode = fs::metadata(&book.path).unwrap().permissions().mode();
+        ledger_file.set(&first.client, &first.file, &first.server, None).unwrap();
+        assert_eq!(ledger_file.records().unwrap(), all);
+        let mode = fs::metadata(&ledger_file.path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
 
     #[test]
     fn a_ledger_that_is_not_understood_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
-        let book = Book::new(dir.path());
+        let ledger_file = LedgerFile::new(dir.path());
         for text in ["{", r#"{"version": 2, "pages": []}"#] {
-            fs::write(&book.path, text).unwrap();
+            fs::write(&ledger_file.path, text).unwrap();
             let record = record("time", State::Present);
-            let result = book.set("cursor", &record.file.clone(), "time", Some(record));
+            let result = ledger_file.set("cursor", &record.file.clone(), "time", Some(record));
             let error = result.unwrap_err();
             assert!(matches!(error, LedgerError::Damaged { .. } | LedgerError::Newer { .. }));
-            assert_eq!(fs::read_to_string(&book.path).unwrap(), text);
+            assert_eq!(fs::read_to_string(&ledger_file.path).unwrap(), text);
         }
     }
 }

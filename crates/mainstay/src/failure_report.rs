@@ -8,7 +8,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use mainstay_api::ApiError;
-use mainstay_hold::holder::LAST_WORDS;
+use mainstay_hold::holder::FAILURE_REPORT;
 
 use crate::text::{clip, tame};
 
@@ -20,15 +20,15 @@ const WIDTH: usize = 300;
 
 /// What went wrong with a daemon, and what to do about it if that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LastWords {
+pub(crate) struct FailureReport {
     pub(crate) message: String,
     pub(crate) help: Option<String>,
 }
 
-impl LastWords {
+impl FailureReport {
     /// Those of the last of several daemons that failed, if no other one has served since.
     pub(crate) fn left_in(run_dir: &Path) -> Option<Self> {
-        let words = read(&run_dir.join(LAST_WORDS)).ok()?;
+        let words = read(&run_dir.join(FAILURE_REPORT)).ok()?;
         Some(Self::parse(&String::from_utf8_lossy(&words)))
     }
 
@@ -72,8 +72,8 @@ mod tests {
 
     #[track_caller]
     fn check(words: &str, message: &str, help: Option<&str>) {
-        let expected = LastWords { message: message.to_owned(), help: help.map(str::to_owned) };
-        assert_eq!(LastWords::parse(words), expected);
+        let expected = FailureReport { message: message.to_owned(), help: help.map(str::to_owned) };
+        assert_eq!(FailureReport::parse(words), expected);
     }
 
     #[test]
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn daemons_that_keep_failing_are_reported_in_one_line() {
-        let line = |words: &str| LastWords::parse(words).of_failing();
+        let line = |words: &str| FailureReport::parse(words).of_failing();
         let failing = "the last ones failed";
         assert_eq!(line(""), failing);
         let told = line("it exited with 101:\n\n  thread `main` panicked\u{7}\n");
@@ -100,8 +100,8 @@ mod tests {
     #[test]
     fn words_are_there_while_the_file_is() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(LastWords::left_in(dir.path()), None);
-        std::fs::write(dir.path().join(LAST_WORDS), "it fell").unwrap();
-        assert_eq!(LastWords::left_in(dir.path()).unwrap().message, "it fell");
+        assert_eq!(FailureReport::left_in(dir.path()), None);
+        std::fs::write(dir.path().join(FAILURE_REPORT), "it fell").unwrap();
+        assert_eq!(FailureReport::left_in(dir.path()).unwrap().message, "it fell");
     }
 }

@@ -14,7 +14,7 @@
 //! that began before the present one is there) was most likely overtaken on its way. It is believed
 //! when the next one says the same.
 
-mod saying;
+mod events;
 
 use std::cmp::Ordering;
 use std::mem;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use mainstay_core::{Cause, Exit, RunId};
 
-pub(crate) use self::saying::{Said, exit, said};
+pub(crate) use self::events::{Said, exit, said};
 
 /// How long after an end it may still be told who brought it about.
 const AFTERMATH: Duration = Duration::from_secs(15);
