@@ -2,7 +2,7 @@
 //!
 //! Order at start: what the holder holds, log, store, engine, then every server with both facts at once
 //! (what is wanted, what still runs), and only then the socket, so whoever gets through finds a
-//! daemon that knows everything. HolderEvent at the end: stop accepting and give up the socket, then drain;
+//! daemon that knows everything. Order at the end: stop accepting and give up the socket, then drain;
 //! or, for a daemon that takes our place, stop accepting, let go of everything, and say so.
 
 mod background;

@@ -91,7 +91,7 @@ pub(crate) async fn start(
         match readiness::verdict(&server, true) {
             Ok(text) => print(json, text, ctx)?,
             Err(text) => {
-                failures.push((text + &readiness::failure_report(&server, ctx).await, name))
+                failures.push((text + &readiness::failure_report(&server, ctx).await, name));
             }
         }
     }
