@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
-use super::link::{Failed, HOLD, Link, OpenRequest, OpenSession};
+use super::link::{Failed, Link, OpenRequest, OpenSession};
 use super::messages::{
     ABSENT, LOST_REPEATEDLY, RequestInfo, STOPPED, UNKNOWN_EFFECT, is_harmless, refused,
 };
@@ -17,8 +17,11 @@ use crate::sse::Parser;
 /// How long a request that may have had an effect waits for a daemon.
 const UNDECIDED: Duration = Duration::from_secs(8);
 
-/// How often the response to a request may be lost.
-const MAX_LOSSES: u8 = 3;
+/// How often in a row the response to a request may be lost: the request may be the cause.
+const MAX_LOSSES: u8 = 8;
+
+/// A response that is lost later than this after the last one begins another row.
+const LOSSES_RESET: Duration = Duration::from_secs(1);
 
 /// How long the end of a stream may take after its answer.
 const STREAM_END: Duration = Duration::from_millis(100);
@@ -190,7 +193,7 @@ impl Exchange {
             let get = Request { method: Method::Get, headers: &headers, body: b"" };
             return self.link.attempt(session, get, deadline).await;
         };
-        if self.losses > 0 {
+        if self.lost_at.is_some() {
             headers.push(("mainstay-repeated", if self.was_asked { "asked" } else { "lost" }));
         }
         let post = Request { method: Method::Post, headers: &headers, body: message.text() };
@@ -199,6 +202,7 @@ impl Exchange {
 
     /// Takes a response. False if it broke off.
     async fn receive(&mut self, mut response: Response) -> bool {
+        self.request.set_sent();
         self.session = response.header("mcp-session-id").map(str::to_owned);
         match (response.status(), response.content_type()) {
             (200, ContentType::EventStream) => self.stream = Some(response),
@@ -206,7 +210,7 @@ impl Exchange {
             (202, _) => {}
             (405, _) if self.message.is_none() => {}
             (status, _) => {
-                let Ok(body) = response.bytes(self.link.max_line()).await else { return false };
+                let Ok(body) = response.bytes(self.link.max_answer()).await else { return false };
                 let is_answer = status == 200;
                 self.answer =
                     if is_answer { Some(body) } else { refused(&self.request.info, body) };
@@ -218,7 +222,7 @@ impl Exchange {
     /// Passes on the messages of the stream. False if it ended without an answer.
     async fn read_stream(&mut self) -> bool {
         let Some(mut response) = self.stream.take() else { return false };
-        let limit = self.link.max_line();
+        let limit = self.link.max_answer();
         let mut parser = match &self.last_event {
             Some(event) => Parser::resumed(limit, event.clone()),
             None => Parser::new(limit),
@@ -253,13 +257,18 @@ impl Exchange {
 
     /// Answers in place of the server.
     fn refuse(&mut self, why: &str) {
-        let may_have_run = self.losses > 0 && !self.is_harmless();
+        let may_have_run = self.lost_at.is_some() && !self.is_harmless();
         self.answer = self.request.info.refusal(if may_have_run { UNKNOWN_EFFECT } else { why });
     }
 
     fn lost(&mut self) {
+        self.request.set_sent();
+        let now = Instant::now();
+        if self.lost_at.is_some_and(|last| now - last > LOSSES_RESET) {
+            self.losses = 0;
+        }
         self.losses += 1;
-        self.lost_at = Some(Instant::now());
+        self.lost_at = Some(now);
     }
 
     fn is_harmless(&self) -> bool {
@@ -270,7 +279,7 @@ impl Exchange {
     fn deadline(&self) -> Instant {
         match self.lost_at {
             Some(lost_at) if !self.is_harmless() => lost_at + UNDECIDED,
-            Some(_) | None => self.received + HOLD,
+            Some(_) | None => self.link.deadline(self.received),
         }
     }
 
@@ -295,7 +304,7 @@ pub(super) async fn follow_batch(
     requests: Vec<Arc<OpenRequest>>,
     mut response: Response,
 ) {
-    let limit = link.max_line();
+    let limit = link.max_answer();
     if response.content_type() == ContentType::EventStream {
         let mut parser = Parser::new(limit);
         let mut events = Vec::new();

@@ -1,6 +1,5 @@
 //! What all messages of a client share: its session, its connections, and the way back to it.
 
-use std::collections::HashMap;
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,7 +20,7 @@ use crate::frame::{Method as Rpc, Parsed};
 use crate::sse::Parser;
 
 /// How long a message waits for a daemon.
-pub(super) const HOLD: Duration = Duration::from_secs(45);
+const HOLD: Duration = Duration::from_secs(45);
 
 /// Between two attempts.
 const SOON: Duration = Duration::from_millis(100);
@@ -53,7 +52,7 @@ struct State {
     /// The client's `initialize` and `notifications/initialized`, with which the session is opened again.
     initialize: Option<Parsed>,
     initialized: Option<Bytes>,
-    requests: HashMap<Box<str>, Arc<OpenRequest>>,
+    requests: Vec<Arc<OpenRequest>>,
     error: Option<BridgeError>,
     away_since: Option<Instant>,
 }
@@ -70,6 +69,8 @@ pub(super) struct OpenRequest {
     is_cancelled: AtomicBool,
     cancelled: Notify,
     is_answered: AtomicBool,
+    /// Whether the server may have it.
+    was_sent: AtomicBool,
 }
 
 /// Why an attempt has no response.
@@ -103,6 +104,11 @@ impl Link {
 
     pub(super) fn max_line(&self) -> usize {
         self.max_line
+    }
+
+    /// Answers may be longer than messages of the client, because Mainstay adds to them.
+    pub(super) fn max_answer(&self) -> usize {
+        self.max_line + self.max_line / 4
     }
 
     /// Writes a message to the client.
@@ -147,16 +153,13 @@ impl Link {
     /// Registers a request until it is dropped with [`Self::remove`].
     pub(super) fn add(&self, info: RequestInfo) -> Arc<OpenRequest> {
         let request = OpenRequest::new(info);
-        self.state().requests.insert(request.info.id().into(), Arc::clone(&request));
+        self.state().requests.push(Arc::clone(&request));
         request
     }
 
     pub(super) fn remove(&self, request: &Arc<OpenRequest>) {
         let mut state = self.state();
-        let id = request.info.id();
-        if state.requests.get(id).is_some_and(|present| Arc::ptr_eq(present, request)) {
-            state.requests.remove(id);
-        }
+        state.requests.retain(|open| !Arc::ptr_eq(open, request));
         if state.requests.is_empty() {
             self.answered.notify_waiters();
         }
@@ -164,7 +167,7 @@ impl Link {
 
     /// The client does not want the answer to this request any more.
     pub(super) fn cancel(&self, id: &str) {
-        if let Some(request) = self.state().requests.get(id) {
+        for request in self.state().requests.iter().filter(|request| request.info.id() == id) {
             request.is_cancelled.store(true, Ordering::Relaxed);
             request.cancelled.notify_waiters();
         }
@@ -172,8 +175,10 @@ impl Link {
 
     /// Answers all open requests with an error. Other answers to them are discarded.
     pub(super) async fn refuse_open(&self, why: &str) {
-        let open: Vec<_> = self.state().requests.drain().map(|(_, request)| request).collect();
+        let open = std::mem::take(&mut self.state().requests);
         for request in open.iter().filter(|request| request.may_answer()) {
+            let was_sent = request.was_sent.load(Ordering::Relaxed);
+            let why = if was_sent { &format!("{why}; its effect is unknown") } else { why };
             if let Some(answer) = request.info.refusal(why) {
                 self.write(answer).await;
             }
@@ -188,6 +193,11 @@ impl Link {
             }
             answered.await;
         }
+    }
+
+    /// Until when a message waits for a daemon.
+    pub(super) fn deadline(&self, received: Instant) -> Instant {
+        self.state().away_since.unwrap_or_else(Instant::now).max(received) + HOLD
     }
 
     /// One attempt at a request, which waits for a connection until `deadline`. If there will be none, the bridge
@@ -265,6 +275,12 @@ impl Link {
         let (id, version) = match opened {
             Some(Opened { session: Some(session), .. }) => session,
             Some(Opened { answer, .. }) => {
+                // If the server was removed, a new connection fails, and says so better.
+                if let Err(SendError::NoConnection(error @ ConnectError::Final(_))) =
+                    self.client.check().await
+                {
+                    return self.fail(BridgeError::Connect(error)).await;
+                }
                 return self.fail(BridgeError::SessionLost(error_message(answer))).await;
             }
             None => return,
@@ -285,9 +301,8 @@ impl Link {
             self.state().initialized = Some(message.text().clone());
         }
         let post = Request { method: Method::Post, headers: &[], body: message.text() };
-        let deadline = received + HOLD;
         loop {
-            let session = self.session();
+            let (session, deadline) = (self.session(), self.deadline(received));
             match self.attempt(session.as_deref(), post, deadline).await {
                 Ok(response) if response.status() == 404 && session.is_some() => {
                     if let Some(session) = session {
@@ -310,9 +325,8 @@ impl Link {
         tasks: &mut Tasks,
     ) {
         let post = Request { method: Method::Post, headers: &[], body: &text };
-        let deadline = received + HOLD;
         let why = loop {
-            let session = self.session();
+            let (session, deadline) = (self.session(), self.deadline(received));
             match self.attempt(session.as_deref(), post, deadline).await {
                 Ok(response) if response.status() == 404 && session.is_some() => {
                     if let Some(session) = session {
@@ -367,7 +381,12 @@ impl OpenRequest {
             is_cancelled: AtomicBool::new(false),
             cancelled: Notify::new(),
             is_answered: AtomicBool::new(false),
+            was_sent: AtomicBool::new(false),
         })
+    }
+
+    pub(super) fn set_sent(&self) {
+        self.was_sent.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
@@ -419,8 +438,8 @@ async fn receive_events(
     last_event: Option<String>,
 ) -> Option<String> {
     let mut parser = match last_event {
-        Some(event) => Parser::resumed(link.max_line, event),
-        None => Parser::new(link.max_line),
+        Some(event) => Parser::resumed(link.max_answer(), event),
+        None => Parser::new(link.max_answer()),
     };
     let mut events = Vec::new();
     while let Ok(Some(bytes)) = response.chunk().await {

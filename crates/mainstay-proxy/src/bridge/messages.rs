@@ -38,7 +38,8 @@ pub(super) struct RequestInfo {
 }
 
 impl Content {
-    pub(super) fn read(line: Bytes) -> Self {
+    pub(super) fn read(mut line: Bytes) -> Self {
+        line.truncate(line.trim_ascii_end().len());
         if line.trim_ascii_start().first() == Some(&b'[') {
             let requests = requests_of_batch(&line);
             return Self::Batch { text: line, requests };

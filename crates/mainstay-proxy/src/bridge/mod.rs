@@ -34,7 +34,8 @@ use self::link::{Link, Tasks};
 use self::messages::{Content, too_long};
 use self::queue::{Queue, Queued};
 use crate::client::{Client, ConnectError};
-use crate::frame::{self, Kind, Method};
+use crate::frame::{self, INVALID_REQUEST, Kind, Method};
+use crate::front::NOT_INITIALIZED;
 
 /// How many lines wait to be written to the client.
 const OUTGOING: usize = 64;
@@ -269,6 +270,14 @@ async fn send(link: &Arc<Link>, queued: Queued, tasks: &mut Tasks) {
         Content::Message(message) => match message.kind() {
             Kind::Request if message.method() == Some(&Method::Initialize) && !link.is_open() => {
                 link.open(message, received, tasks).await;
+            }
+            Kind::Request if !link.is_open() && message.method() != Some(&Method::Discover) => {
+                let id = message.id();
+                if let Some(answer) =
+                    id.map(|id| frame::error(id, INVALID_REQUEST, NOT_INITIALIZED))
+                {
+                    link.write(answer).await;
+                }
             }
             Kind::Request => {
                 let is_initialize = message.method() == Some(&Method::Initialize);

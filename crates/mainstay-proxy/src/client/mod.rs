@@ -105,6 +105,11 @@ impl Client {
         Ok(())
     }
 
+    /// Whether a connection can be made.
+    pub async fn check(&self) -> Result<(), SendError> {
+        self.dial().await.map(drop)
+    }
+
     /// Sends a request. Resolves when the head of the answer is there.
     pub async fn send(&self, request: Request<'_>) -> Result<Response, SendError> {
         self.send_with(&[], request).await

@@ -1,15 +1,21 @@
 //! GET: the general stream of a session, or the rest of a stream that was cut.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use hyper::header::HeaderMap;
 use hyper::{Response, StatusCode};
 use serde_json::value::RawValue;
 
-use super::Front;
 use super::body::{Body, Source};
 use super::head::{self, Accept, LAST_EVENT_ID};
 use super::reply::{self, Refusal};
+use super::{Front, ResponseStart};
 use crate::front::{Core, Session, find};
 use crate::stream::{EventId, Found, Start};
+
+/// How long a `mainstay connect` that lives may take to listen again.
+const ABANDONED: Duration = Duration::from_secs(10);
 
 pub(super) async fn get<C: Core>(
     front: &Front<C>,
@@ -27,6 +33,9 @@ pub(super) async fn get<C: Core>(
     let general = |start| {
         let reader = streams.general().reader(start);
         session.listens();
+        if front.config.start == ResponseStart::Early {
+            close_when_abandoned(front, server, &session);
+        }
         let source = Source::new(&session, reader, streams.general_event());
         Body::general(source, opening, front.ended())
     };
@@ -44,6 +53,23 @@ pub(super) async fn get<C: Core>(
         // a 404 some give up the session, and other errors they take for an outage that will pass.
         Found::Over | Found::Gone(_) => Err(Refusal::NoMoreEvents),
     }
+}
+
+/// Ends the session of a `mainstay connect` that was killed, and could not end it itself: it listens as long as it lives.
+fn close_when_abandoned<C: Core>(front: &Front<C>, server: &str, session: &C::Session) {
+    let general = Arc::clone(session.streams().general());
+    let (core, ended) = (Arc::clone(&front.core), front.ended());
+    let (server, id) = (server.to_owned(), session.id().to_owned());
+    front.spawn(async move {
+        tokio::select! {
+            biased;
+            _ = ended => {}
+            () = general.abandoned_for(ABANDONED) => {
+                // It may have ended meanwhile.
+                core.close(&server, &id).ok();
+            }
+        }
+    });
 }
 
 /// The rest of the response to a request that a client sends again, with the last event that it got. `None` if the

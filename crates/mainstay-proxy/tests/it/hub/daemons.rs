@@ -358,6 +358,37 @@ async fn a_quick_call_that_is_cut_is_executed_again_only_if_that_is_safe() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_session_of_a_client_that_is_killed_ends_and_that_of_one_that_is_cut_does_not() {
+    let world = World::new();
+    let _server = world.serves().await;
+    let (mut desk, session) = Desk::opens(&world).await;
+    let is_there = || world.hubs.session(NAME, &session).is_ok();
+    sleep(Duration::from_secs(60)).await;
+    desk.moves_to(&world).await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(is_there());
+    desk.killed().await;
+    sleep(Duration::from_secs(11)).await;
+    assert!(!is_there());
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_request_is_answered_also_those_with_the_same_id() {
+    let world = World::new();
+    let mut server = world.serves().await;
+    let (mut desk, _) = Desk::opens(&world).await;
+    desk.calls(7, "poke").await;
+    let first = server.reads_call("poke").await;
+    desk.calls(7, "peek").await;
+    let second = server.reads_call("peek").await;
+    server.returns(&second, "second").await;
+    server.returns(&first, "first").await;
+    let mut answers = [text(&desk.reads().await), text(&desk.reads().await)];
+    answers.sort();
+    assert_eq!(answers, ["first", "second"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_over_lines_hears_what_is_unread_once() {
     let world = World::new();
     let server = world.serves().await;

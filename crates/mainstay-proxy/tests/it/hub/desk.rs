@@ -132,6 +132,11 @@ impl Desk {
         tokio::time::timeout(std::time::Duration::from_secs(1), read).await.is_err()
     }
 
+    /// Its process is killed.
+    pub(super) async fn killed(&mut self) {
+        self.bridge.shutdown().await;
+    }
+
     /// Its daemon drops it.
     pub(super) async fn dropped(mut self) {
         self.front.shutdown().await;

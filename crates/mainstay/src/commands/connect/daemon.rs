@@ -8,6 +8,7 @@ use std::time::Duration;
 use mainstay_api::{Grace, is_transient};
 use mainstay_core::{ServerName, with_causes};
 use mainstay_proxy::client::{ConnectError, Connecting, Connector};
+use rustix::io::Errno;
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
@@ -101,7 +102,7 @@ impl Daemon {
                 *absence = Absence::default();
                 return Ok(stream);
             }
-            Err(error) if error.may_pass() => error,
+            Err(error) if error.may_pass() || is_out_of_descriptors(&error) => error,
             Err(error) => return Err(ConnectError::Final(error.into())),
         };
         if since.elapsed() >= Grace::default().total && !absence.is_reported {
@@ -123,6 +124,12 @@ impl Connector for Daemon {
 
 fn report(why: &str) {
     Ui::new().say(format!("{why}; waiting for it"));
+}
+
+/// Whether there may be a connection when another one was closed.
+fn is_out_of_descriptors(error: &CliError) -> bool {
+    let full = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
+    matches!(error, CliError::Unreachable { source, .. } if full.contains(&source.raw_os_error()))
 }
 
 /// Whether nobody listens at the socket, so that no holder will restart the daemon.
