@@ -90,6 +90,11 @@ impl RequestInfo {
         &self.id
     }
 
+    /// Whether it calls a tool.
+    pub(super) fn is_call(&self) -> bool {
+        self.is_call
+    }
+
     /// Whether this message is the answer to it.
     pub(super) fn is_answered_by(&self, message: &Parsed) -> bool {
         message.method().is_none() && message.id().is_some_and(|id| id.get() == &*self.id)
