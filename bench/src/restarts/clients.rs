@@ -209,12 +209,17 @@ async fn touch(mut web: Web, board: Arc<Board>) -> Touches {
         id += 1;
         let call = tool_call(id, "touch", &json!({"uri": RESOURCE}));
         match timeout(LIMIT, web.ask(call)).await {
-            Ok(Ok(_)) => touches.answered += 1,
-            Ok(Err(_)) | Err(_) => touches.unknown += 1,
+            Ok(Ok(answer)) if is_executed(&answer) => touches.answered += 1,
+            Ok(Ok(_) | Err(_)) | Err(_) => touches.unknown += 1,
         }
         sleep(TOUCH).await;
     }
     touches
+}
+
+/// Whether a call was executed. After a kill, the answer may say that this is not known.
+fn is_executed(answer: &[u8]) -> bool {
+    !String::from_utf8_lossy(answer).contains("effect is unknown")
 }
 
 /// `mainstay connect` as an AI client runs it; killed when dropped.
