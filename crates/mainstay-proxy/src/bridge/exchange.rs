@@ -15,7 +15,7 @@ use crate::frame::{InitializeResult, Kind, Parsed};
 use crate::sse::Parser;
 
 /// How long a request that may have had an effect waits for a daemon.
-const UNDECIDED: Duration = Duration::from_secs(8);
+const UNKNOWN_EFFECT_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How often in a row the response to a request may be lost: the request may be the cause.
 const MAX_LOSSES: u8 = 8;
@@ -278,7 +278,7 @@ impl Exchange {
     /// When the request is answered here if there is no daemon.
     fn deadline(&self) -> Instant {
         match self.lost_at {
-            Some(lost_at) if !self.is_harmless() => lost_at + UNDECIDED,
+            Some(lost_at) if !self.is_harmless() => lost_at + UNKNOWN_EFFECT_TIMEOUT,
             Some(_) | None => self.link.deadline(self.received),
         }
     }

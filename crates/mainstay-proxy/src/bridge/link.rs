@@ -23,11 +23,11 @@ use crate::sse::Parser;
 const HOLD: Duration = Duration::from_secs(45);
 
 /// Between two attempts.
-const SOON: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The same, when the daemon has been away for longer than a restart takes.
-const SELDOM: Duration = Duration::from_secs(2);
-const RESTART: Duration = Duration::from_secs(8);
+const SLOW_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+const RESTART_TIME: Duration = Duration::from_secs(8);
 
 /// The tasks that read responses.
 pub(super) type Tasks = JoinSet<()>;
@@ -233,7 +233,7 @@ impl Link {
     /// Waits before the next attempt.
     pub(super) async fn pause(&self) {
         let away = self.state().away_since.map_or(Duration::ZERO, |since| since.elapsed());
-        sleep(if away < RESTART { SOON } else { SELDOM }).await;
+        sleep(if away < RESTART_TIME { RETRY_INTERVAL } else { SLOW_RETRY_INTERVAL }).await;
     }
 
     /// Opens the session with the client's `initialize`.
@@ -290,7 +290,7 @@ impl Link {
         if let Some(initialized) = initialized {
             // If it is lost, the first request stands in for it.
             let post = Request { method: Method::Post, headers: &[], body: &initialized };
-            drop(self.attempt(Some(&session), post, Instant::now() + SELDOM).await);
+            drop(self.attempt(Some(&session), post, Instant::now() + SLOW_RETRY_INTERVAL).await);
         }
         self.state().session = Some(Arc::new(session));
     }
@@ -355,7 +355,7 @@ impl Link {
         if let Some(session) = session {
             let delete = Request { method: Method::Delete, headers: &[], body: b"" };
             // If it is lost, the session ends when it has not been used for long enough.
-            drop(self.attempt(Some(&session), delete, Instant::now() + SOON).await);
+            drop(self.attempt(Some(&session), delete, Instant::now() + RETRY_INTERVAL).await);
         }
     }
 
@@ -414,7 +414,8 @@ async fn listen(link: Arc<Link>) {
         let headers = last_event.as_deref().map(|event| [("last-event-id", event)]);
         let headers = headers.as_ref().map_or(&[][..], |headers| &headers[..]);
         let get = Request { method: Method::Get, headers, body: b"" };
-        if let Ok(response) = link.attempt(Some(&session), get, Instant::now() + RESTART).await {
+        if let Ok(response) = link.attempt(Some(&session), get, Instant::now() + RESTART_TIME).await
+        {
             last_event = match (response.status(), response.content_type()) {
                 (200, ContentType::EventStream) => {
                     receive_events(&link, response, last_event.take()).await

@@ -15,7 +15,7 @@ pub trait Connector: Send + Sync {
 pub type Connecting<'a> =
     Pin<Box<dyn Future<Output = Result<UnixStream, ConnectError>> + Send + 'a>>;
 
-/// Why there is no connection.
+/// Why no connection was made.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// There may be one soon.

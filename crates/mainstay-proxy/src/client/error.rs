@@ -51,7 +51,7 @@ pub enum SendError {
     #[error("the server answered with something else than HTTP")]
     Protocol(#[from] HeadError),
     /// No connection could be made.
-    #[error("there is no connection")]
+    #[error("no connection could be made")]
     NoConnection(#[source] ConnectError),
 }
 

@@ -152,16 +152,7 @@ async fn a_run_that_lives_but_cannot_answer_any_more_is_asked_again_if_that_is_s
         let world = scene.world.killed();
         let mut desk = Desk::resumes(&world, &scene.session);
         let mut server = world.finds(&scene.server, &[]).await;
-        if is_safe {
-            let call = server.reads_call(tool).await;
-            server.returns(&call, "seen").await;
-            assert_eq!(text(&desk.reads().await), "seen");
-        } else {
-            let told = text(&desk.reads().await);
-            assert!(told.contains("Mainstay was restarted during this call"), "{told}");
-            assert!(told.contains("its effect is unknown"), "{told}");
-        }
-        assert!(desk.reads_nothing().await && server.reads_nothing().await);
+        check_repeated(tool, is_safe, &mut server, &mut desk).await;
     }
 }
 
@@ -344,16 +335,7 @@ async fn a_quick_call_that_is_cut_is_executed_again_only_if_that_is_safe() {
         let world = world.killed();
         desk.moves_to(&world).await;
         let mut server = world.finds(&server, &[]).await;
-        if is_safe {
-            let call = server.reads_call(tool).await;
-            server.returns(&call, "seen").await;
-            assert_eq!(text(&desk.reads().await), "seen");
-        } else {
-            let told = text(&desk.reads().await);
-            assert!(told.contains("Mainstay was restarted during this call"), "{told}");
-            assert!(told.contains("its effect is unknown"), "{told}");
-        }
-        assert!(desk.reads_nothing().await && server.reads_nothing().await);
+        check_repeated(tool, is_safe, &mut server, &mut desk).await;
     }
 }
 
@@ -506,4 +488,18 @@ async fn a_dropped_connection_leaves_the_session() {
 /// The ids of requests that a session has open since an earlier daemon.
 fn pending(world: &World, session: &str) -> Vec<String> {
     world.hubs.pending(NAME, session).into_iter().map(|(id, _)| id).collect()
+}
+
+/// A call that was cut is executed again if that is safe; otherwise its effect is unknown.
+async fn check_repeated(tool: &str, is_safe: bool, server: &mut Server, desk: &mut Desk) {
+    if is_safe {
+        let call = server.reads_call(tool).await;
+        server.returns(&call, "seen").await;
+        assert_eq!(text(&desk.reads().await), "seen");
+    } else {
+        let told = text(&desk.reads().await);
+        assert!(told.contains("Mainstay was restarted during this call"), "{told}");
+        assert!(told.contains("its effect is unknown"), "{told}");
+    }
+    assert!(desk.reads_nothing().await && server.reads_nothing().await);
 }
