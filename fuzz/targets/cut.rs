@@ -3,12 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mainstay_proxy::frame::{self, Frame};
-
-#[path = "../../crates/mainstay-proxy/src/upstream/cut.rs"]
-mod cut;
-
-use cut::Cut;
+use mainstay_mcp::frame::{self, Frame};
+use mainstay_mcp::upstream::cut::{self, Cut};
 
 fuzz_target!(|input: &[u8]| {
     let Some((&place, text)) = input.split_first() else { return };

@@ -5,9 +5,9 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use mainstay_proxy::frame::{self, InitializeParams, InitializeResult, Parsed};
-use mainstay_proxy::is_session_lost;
-use mainstay_proxy::lists::{ListKind, Lists, Walk};
+use mainstay_mcp::frame::{self, InitializeParams, InitializeResult, Parsed};
+use mainstay_mcp::lists::{ListKind, Lists, Walk};
+use mainstay_mcp::loss::is_session_lost;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 

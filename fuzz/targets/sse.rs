@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mainstay_proxy::sse::{Event, Parser, TooLong};
+use mainstay_mcp::sse::{Event, Parser, TooLong};
 
 const LIMIT: usize = 64;
 

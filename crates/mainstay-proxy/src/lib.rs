@@ -1,4 +1,4 @@
-//! The only code that speaks MCP.
+//! The proxy between MCP clients and servers.
 //!
 //! Clients come in through a [`front`] (streamable HTTP or lines), which knows transports and no
 //! servers. Behind it a [`Hub`] for each server owns the sessions, and knows servers and no
@@ -11,20 +11,14 @@
 
 pub mod bridge;
 mod catch_panic;
-pub mod client;
 mod clock;
-pub mod frame;
 pub mod front;
 mod hub;
 mod intake_gate;
-pub mod lists;
-mod loss;
 mod record;
 mod session_id;
 pub mod sock_diag;
-pub mod sse;
 pub mod stream;
-mod upstream;
 mod write_fence;
 
 pub use catch_panic::CatchPanic;
@@ -34,10 +28,12 @@ pub use hub::{
     RelayNews, RelayedCall, Relays, Run, RunInfo, Session, Settings, Stderr,
 };
 pub use intake_gate::IntakeGate;
-pub use loss::is_session_lost;
+pub use mainstay_mcp::loss::is_session_lost;
+pub use mainstay_mcp::upstream::{Hello, Identity, LineLink, Link, NO_MESSAGE, UpstreamError};
+pub use mainstay_mcp::{client, frame, lists, sse};
+use mainstay_mcp::{loss, upstream};
 pub use record::{
     RecordLookup, Sent, SessionRecord, StateStore, StreamKey, StreamNews, StreamRecord, Unreadable,
     UpstreamRecord, Written,
 };
 pub use session_id::SessionIds;
-pub use upstream::{Hello, Identity, LineLink, Link, NO_MESSAGE, UpstreamError};

@@ -13,7 +13,6 @@ mod batch;
 pub mod http;
 pub(crate) mod resumable;
 pub(crate) mod run;
-mod version;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use crate::frame::Parsed;
 use crate::intake_gate::IntakeGate;
 use crate::stream::{Stream, Streams};
 
-pub use self::version::{ProtocolVersion, UnknownVersion};
+pub use mainstay_mcp::version::{ProtocolVersion, UnknownVersion};
 
 /// The sessions of all servers.
 pub trait Core: Send + Sync + 'static {

@@ -1,7 +1,6 @@
-//! The parts of the proxy over real sockets, and hubs over scripted servers.
+//! Hubs over scripted servers.
 #![cfg(test)]
 
-mod client;
 mod hub;
 
 use std::time::Duration;

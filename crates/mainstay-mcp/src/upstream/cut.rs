@@ -6,7 +6,7 @@ use crate::frame::Id;
 
 /// What is known of a message that was cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub enum Cut {
     /// The answer to this request.
     Answer(u64),
     /// Maybe an answer, but what it is for was cut out.
@@ -16,7 +16,7 @@ pub(crate) enum Cut {
 }
 
 /// Reads the beginning and the end of a message.
-pub(crate) fn read(head: &[u8], tail: &[u8]) -> Cut {
+pub fn read(head: &[u8], tail: &[u8]) -> Cut {
     if !matches!(head.trim_ascii_start().first(), Some(b'{' | b'[')) || has_method(head, tail) {
         return Cut::NoAnswer;
     }

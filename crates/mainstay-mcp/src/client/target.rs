@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::{BufMut, BytesMut};
-use hyper::Uri;
-use hyper::http::uri::InvalidUri;
+use http::Uri;
+use http::uri::InvalidUri;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::request::{BadHeader, put_header};

@@ -74,7 +74,7 @@ pub enum UpstreamError {
 
 /// The beginning of a text of the server, at most 300 characters, fit for a message. A page for
 /// browsers says nothing in so few.
-pub(crate) fn excerpt(text: &[u8]) -> String {
+pub fn excerpt(text: &[u8]) -> String {
     const MOST: usize = 300;
     let text = String::from_utf8_lossy(text);
     if text.trim_start().starts_with('<') {

@@ -24,7 +24,8 @@ use serde_json::error::Category;
 use serde_json::value::RawValue;
 
 pub use self::initialize::{InitializeParams, InitializeResult, result_for_client};
-pub(crate) use self::members::{members, string};
+pub use self::members::members;
+pub(crate) use self::members::string;
 pub use self::method::Method;
 pub use self::parsed::{BadParams, Kind, Parsed, Progress};
 pub use self::splice::{Edit, Span, in_one_line, splice};
@@ -219,7 +220,7 @@ fn whole(number: f64) -> Option<u64> {
 }
 
 /// Whether the message asks for a panic. Used by tests, in debug builds only.
-pub(crate) fn is_test_panic(message: &Parsed) -> bool {
+pub fn is_test_panic(message: &Parsed) -> bool {
     message.method().map(Method::as_str) == Some("mainstay/test-panic")
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainstay_proxy::client::{Client, SendError, Target, Trust};
+use mainstay_mcp::client::{Client, SendError, Target, Trust};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::join;

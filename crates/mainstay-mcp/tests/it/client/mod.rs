@@ -8,7 +8,7 @@ mod tls;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use mainstay_proxy::client::{BodyError, Client, Method, Request, Response, SendError, Target};
+use mainstay_mcp::client::{BodyError, Client, Method, Request, Response, SendError, Target};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

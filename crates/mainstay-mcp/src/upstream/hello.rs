@@ -36,7 +36,8 @@ pub struct Hello {
 }
 
 impl Hello {
-    pub(crate) fn read(
+    /// Reads the result of `initialize`. A protocol version that we do not speak is an error.
+    pub fn read(
         result: Box<RawValue>,
         http_session: Option<String>,
     ) -> Result<Self, UpstreamError> {
@@ -65,21 +66,19 @@ impl Hello {
 }
 
 /// The parameters of `initialize`.
-pub(crate) fn params(identity: &Identity) -> Box<RawValue> {
-    let Identity { name, version } = identity;
-    raw(&InitializeParams {
-        protocol_version: VERSIONS[VERSIONS.len() - 1],
-        capabilities: serde_json::from_str(CAPABILITIES).expect("a constant that is JSON"),
-        client_info: ClientInfo { name, version },
-    })
+pub fn params(identity: &Identity) -> Box<RawValue> {
+    params_with(identity, CAPABILITIES)
 }
 
 /// The parameters of `initialize` for one who cannot be asked anything.
-pub(crate) fn plain_params(identity: &Identity) -> Box<RawValue> {
-    let Identity { name, version } = identity;
+pub fn plain_params(identity: &Identity) -> Box<RawValue> {
+    params_with(identity, "{}")
+}
+
+fn params_with(Identity { name, version }: &Identity, capabilities: &str) -> Box<RawValue> {
     raw(&InitializeParams {
         protocol_version: VERSIONS[VERSIONS.len() - 1],
-        capabilities: serde_json::from_str("{}").expect("a constant that is JSON"),
+        capabilities: serde_json::from_str(capabilities).expect("a constant that is JSON"),
         client_info: ClientInfo { name, version },
     })
 }

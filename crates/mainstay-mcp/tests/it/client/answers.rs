@@ -1,6 +1,6 @@
 //! Answers in all their shapes.
 
-use mainstay_proxy::client::{BodyError, ContentType, Method, Request};
+use mainstay_mcp::client::{BodyError, ContentType, Method, Request};
 use tokio::io::AsyncWriteExt;
 use tokio::join;
 

@@ -1,6 +1,6 @@
 //! The ways to a server, and what is said on them by ourselves.
 
-pub(crate) mod cut;
+pub mod cut;
 mod error;
 mod hello;
 
@@ -12,10 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{mpsc, watch};
 
-pub use self::error::UpstreamError;
-pub(crate) use self::error::excerpt;
-pub use self::hello::{Hello, Identity};
-pub(crate) use self::hello::{params, plain_params};
+pub use self::error::{UpstreamError, excerpt};
+pub use self::hello::{Hello, Identity, params, plain_params};
 use crate::client::{SendError, Target};
 use crate::frame::{Kind, Parsed};
 
@@ -23,7 +21,7 @@ use crate::frame::{Kind, Parsed};
 pub const NO_MESSAGE: &str = "[stdout] ";
 
 /// No line to a stdio server is longer, and none from it, and no answer of any server.
-pub(crate) const MAX_LINE: usize = 16 * 1024 * 1024;
+pub const MAX_LINE: usize = 16 * 1024 * 1024;
 
 /// The lines to and from a stdio server. They carry no newline.
 #[derive(Debug)]
@@ -62,12 +60,12 @@ pub enum Link {
 /// The first id of our requests. Late answers to requests of another epoch are never taken for
 /// answers to those of this one. Servers written in JavaScript read numbers exactly up to 2^53 only,
 /// which leaves 21 bits for the epoch. One run does not see two million of them.
-pub(crate) fn first_id(epoch: u32) -> u64 {
+pub fn first_id(epoch: u32) -> u64 {
     u64::from(epoch & 0x1f_ffff) << 32
 }
 
 /// Turns an answer that the server wrote into ours.
-pub(crate) fn settled(method: &str, answer: &Parsed) -> Result<Box<RawValue>, UpstreamError> {
+pub fn settled(method: &str, answer: &Parsed) -> Result<Box<RawValue>, UpstreamError> {
     #[derive(Deserialize)]
     struct RpcError {
         code: i64,
@@ -94,12 +92,13 @@ pub(crate) fn settled(method: &str, answer: &Parsed) -> Result<Box<RawValue>, Up
     }
 }
 
-pub(crate) fn protocol(method: &str, what: impl Display) -> UpstreamError {
+/// The error for an answer that breaks the protocol.
+pub fn protocol(method: &str, what: impl Display) -> UpstreamError {
     UpstreamError::Protocol(format!("the server answered `{method}` with {what}"))
 }
 
 /// The error for an HTTP answer that is none.
-pub(crate) fn bad_status(method: &str, status: u16, body: &[u8]) -> UpstreamError {
+pub fn bad_status(method: &str, status: u16, body: &[u8]) -> UpstreamError {
     if crate::loss::is_session_lost(Some(status), body) {
         return UpstreamError::SessionLost { method: method.to_owned() };
     }
@@ -107,7 +106,7 @@ pub(crate) fn bad_status(method: &str, status: u16, body: &[u8]) -> UpstreamErro
 }
 
 /// The error for an HTTP request without an answer.
-pub(crate) fn not_sent(method: &str, error: SendError) -> UpstreamError {
+pub fn not_sent(method: &str, error: SendError) -> UpstreamError {
     let method = method.to_owned();
     if error.sent() {
         UpstreamError::Closed { method, sent: true }
@@ -116,12 +115,17 @@ pub(crate) fn not_sent(method: &str, error: SendError) -> UpstreamError {
     }
 }
 
-pub(crate) fn raw(value: &impl Serialize) -> Box<RawValue> {
+/// Writes parameters of our own.
+///
+/// # Panics
+///
+/// If the value cannot be written as JSON.
+pub fn raw(value: &impl Serialize) -> Box<RawValue> {
     to_raw_value(value).expect("our parameters are strings, numbers and raw JSON")
 }
 
 /// Parameters that are one string.
-pub(crate) fn string_param(name: &str, value: &str) -> Box<RawValue> {
+pub fn string_param(name: &str, value: &str) -> Box<RawValue> {
     let params = serde_json::Map::from_iter([(name.to_owned(), value.into())]);
     raw(&params)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mainstay_proxy::client::{Client, Target};
+use mainstay_mcp::client::{Client, Target};
 use tokio::io::AsyncWriteExt;
 use tokio::join;
 use tokio::net::TcpSocket;

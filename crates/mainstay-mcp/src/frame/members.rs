@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 ///
 /// The whole text must be one JSON object. A name that stands there twice is an error: the two sides
 /// of a conversation may disagree on which one counts.
-pub(crate) fn members<'a, const N: usize>(
+pub fn members<'a, const N: usize>(
     object: &'a [u8],
     names: [&'static str; N],
 ) -> Result<[Option<&'a RawValue>; N], serde_json::Error> {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use mainstay_proxy::client::{BodyError, Method, Request, SendError};
+use mainstay_mcp::client::{BodyError, Method, Request, SendError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::join;
 use tokio::net::TcpSocket;

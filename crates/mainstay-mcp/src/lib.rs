@@ -1,0 +1,13 @@
+//! The only code that knows MCP on the wire: frames, SSE, protocol versions, the HTTP client to upstreams.
+//!
+//! It speaks the protocol versions with a handshake, 2024-11-05 to 2025-11-25.
+
+#![warn(missing_docs)]
+
+pub mod client;
+pub mod frame;
+pub mod lists;
+pub mod loss;
+pub mod sse;
+pub mod upstream;
+pub mod version;
