@@ -35,6 +35,11 @@ impl Walk {
         Self { kind, pages: Vec::new(), bytes: 0, asked: HashSet::new() }
     }
 
+    /// The list that is fetched.
+    pub fn kind(&self) -> ListKind {
+        self.kind
+    }
+
     /// Takes in the server's answer, and tells what to do next.
     pub fn take(&mut self, result: Bytes) -> Result<Next, BadList> {
         self.bytes += result.len();

@@ -1,0 +1,142 @@
+//! What the code around a [`Server`](crate::Server) has to do, and what it reports about that.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mainstay_mcp::frame::Parsed;
+use mainstay_mcp::upstream::{Hello, UpstreamError};
+use serde_json::value::RawValue;
+
+use crate::availability::Run;
+use crate::calls::CallKey;
+use crate::http::{OperationKey, UpstreamSession};
+use crate::level::Level;
+use crate::links::LinkKey;
+use crate::streams::StreamRef;
+
+/// To be executed in order.
+#[derive(Debug)]
+pub enum Action {
+    /// Write a line to a stdio server. If it cannot be queued now, report [`Server::link_full`](crate::Server::link_full)
+    /// and keep it.
+    SendLine(LinkKey, Bytes),
+    /// So many lines of the server need not be delivered to another daemon.
+    ConfirmLines(LinkKey, u64),
+    /// Write a line that is not an MCP message to the server's log.
+    LogLine(LinkKey, Bytes),
+    /// A link was attached, or could not be: [`Server::attach`](crate::Server::attach).
+    Attached(LinkKey, Result<Arc<Run>, UpstreamError>),
+    /// A link can no longer be used.
+    Closed(LinkKey),
+    /// Perform an HTTP operation, and report it to [`Server::http_done`](crate::Server::http_done).
+    Http(OperationKey, LinkKey, HttpOperation),
+    /// The result of an HTTP operation is no longer needed.
+    AbortHttp(OperationKey),
+    /// The operation may report messages again: the client has read some.
+    ResumeHttp(OperationKey),
+    /// The reader of a stream may have something to read.
+    Wake(StreamRef),
+    /// Report to [`Server::record_written`](crate::Server::record_written) when what was stored so far is on disk.
+    AwaitWritten(CallKey),
+    /// Report the last line of the server's standard error to [`Server::last_line`](crate::Server::last_line).
+    ReadLastLine(CallKey),
+    /// Start a run for the session with this id.
+    StartSessionRun(Arc<str>),
+    /// Stop the run of this session, which continues.
+    StopSessionRun(Arc<str>),
+    /// Stop the run of this session, which has ended.
+    ReleaseSessionRun(Arc<str>),
+    /// The run of this generation counts as up and could not be reached.
+    ReportUnreachable(u64),
+    /// Write to the event log what was decided for a request.
+    Record(Decision),
+}
+
+/// What was decided for one request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    pub server: String,
+    /// The run it is about, if it is about one.
+    pub run: Option<u64>,
+    /// What was decided, in one word.
+    pub cause: &'static str,
+    /// The rest, as a sentence.
+    pub detail: String,
+}
+
+/// An exchange with a server that speaks streamable HTTP.
+#[derive(Debug)]
+pub enum HttpOperation {
+    /// Open an MCP session: `initialize`, `notifications/initialized`, then the level and the subscriptions.
+    Open {
+        generation: u64,
+        params: Option<Arc<RawValue>>,
+        level: Option<Level>,
+        subscriptions: BTreeSet<String>,
+        /// Whether the server may still be starting: then it is asked until it answers.
+        is_starting: bool,
+    },
+    /// Send a client's request, and report what comes before the answer to
+    /// [`Server::http_message`](crate::Server::http_message).
+    Request { session: Arc<UpstreamSession>, message: Parsed },
+    /// Send a request of Mainstay itself.
+    Ask {
+        session: Arc<UpstreamSession>,
+        id: u64,
+        method: &'static str,
+        params: Option<Box<RawValue>>,
+    },
+    /// Send a message that has no answer.
+    Notify { session: Arc<UpstreamSession>, message: Bytes },
+    /// Listen for messages outside of requests.
+    Listen { session: Arc<UpstreamSession>, last_event: Option<String> },
+    /// End an MCP session.
+    Delete { session: Arc<UpstreamSession> },
+}
+
+/// How an [`HttpOperation`] ended.
+#[derive(Debug)]
+pub enum HttpOutcome {
+    Opened(Arc<UpstreamSession>, Hello),
+    /// The answer to a client's request.
+    Answered(Parsed),
+    /// The result of a request of Mainstay itself.
+    Result(Box<RawValue>),
+    /// A notification or the end of a session was sent, or could not be.
+    Done,
+    /// The stream of a listener has ended.
+    ListenEnded {
+        retry: Option<Duration>,
+    },
+    /// The server refused a listener.
+    ListenRefused {
+        status: u16,
+        is_session_lost: bool,
+    },
+    /// A listener did not reach the server.
+    ListenFailed,
+    Failed(HttpFailure),
+}
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub enum HttpFailure {
+    /// The server cannot have received it.
+    Unsent,
+    /// The connection was lost after it was sent.
+    Lost,
+    /// The server does not know the session.
+    SessionLost,
+    /// The answer cannot be used.
+    Unusable(UpstreamError),
+}
+
+/// A call that this daemon finishes for the next one; its stream has the rest.
+#[derive(Debug, Clone, Copy)]
+pub struct Relayed {
+    pub number: u64,
+    pub stream: StreamRef,
+    pub turn: u64,
+}

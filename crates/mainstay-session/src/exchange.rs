@@ -1,0 +1,567 @@
+//! A request on its way through the runs of a server.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use mainstay_mcp::frame::{self, Id, Method, Parsed};
+use mainstay_mcp::upstream::UpstreamError;
+
+use crate::action::Action;
+use crate::availability::{Availability, Run};
+use crate::calls::{Call, CallKey, CallKind, MAX_HELD, Stage, refusal};
+use crate::links::LinkKey;
+use crate::messages;
+use crate::progress::Progress;
+use crate::replay::{Loss, Step, UpstreamState, Verdict};
+use crate::server::Server;
+use crate::session::SessionKey;
+use crate::stream::{Noted, Stream};
+use crate::timers::Timer;
+
+/// How an attempt ended without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    Unsent,
+    /// It may have been executed.
+    Sent,
+    /// It was lost with the connection, and the run continues.
+    Interrupted,
+    /// The server did not know the session.
+    SessionLost,
+}
+
+impl Server {
+    /// Calls a tool, unless the server no longer has it.
+    pub(crate) fn begin_tool_call(&mut self, now: Instant, key: CallKey) {
+        let Some(call) = self.calls.get_mut(key) else { return };
+        call.kind = CallKind::Tool;
+        let vanished = self.calls.get(key).and_then(|call| self.vanished_tool(&call.message));
+        let Some(tool) = vanished else { return self.pass(now, key) };
+        let Some(call) = self.calls.take(key) else { return };
+        self.record_decision(&call, "tool-vanished", &tool, None);
+        let text = messages::vanished(&self.name, &tool);
+        let answer = call.message.id().map(|id| frame::tool_error(id, &text));
+        self.answer_taken(now, key, call, answer);
+    }
+
+    /// The tool that a request calls, if the server no longer has it.
+    fn vanished_tool(&self, request: &Parsed) -> Option<String> {
+        if !self.copies.lists.has_any_vanished() {
+            return None;
+        }
+        let generation = self.availability.run()?.generation;
+        // Whether another run has it is not known.
+        if !self.copies.are_of(generation) {
+            return None;
+        }
+        let tool = request.name()?;
+        self.copies.lists.has_vanished(&tool).then(|| tool.into_owned())
+    }
+
+    /// A shared server gets the level that serves all its sessions; each receives only what it wants.
+    pub(crate) fn begin_set_level(&mut self, now: Instant, key: CallKey) {
+        let Some(call) = self.calls.get(key) else { return };
+        let session = call.session;
+        let level = call.message.level().and_then(|level| level.parse().ok());
+        let empty = call.message.id().map(frame::empty_result);
+        if let Some(level) = level {
+            self.set_level(session, level);
+            if self.lowest_level_of_others(session).is_some_and(|lowest| lowest < level) {
+                return self.answer(now, key, empty);
+            }
+        }
+        self.pass(now, key);
+    }
+
+    pub(crate) fn begin_subscribe(&mut self, now: Instant, key: CallKey) {
+        let Some(call) = self.calls.get(key) else { return };
+        let (session, uri) = (call.session, call.message.uri().map(std::borrow::Cow::into_owned));
+        // Noted before it is sent, so that no other session ends it meanwhile.
+        let noted = uri.filter(|uri| self.subscribe(session, uri));
+        if let Some(call) = self.calls.get_mut(key) {
+            call.kind = CallKind::Subscribe(noted);
+        }
+        self.pass(now, key);
+    }
+
+    /// A shared server keeps a subscription as long as any of its sessions wants it.
+    pub(crate) fn begin_unsubscribe(&mut self, now: Instant, key: CallKey) {
+        let Some(call) = self.calls.get(key) else { return };
+        let (session, uri) = (call.session, call.message.uri().map(std::borrow::Cow::into_owned));
+        let empty = call.message.id().map(frame::empty_result);
+        if let Some(uri) = uri {
+            self.unsubscribe(session, &uri);
+            if self.do_others_subscribe(session, &uri) {
+                return self.answer(now, key, empty);
+            }
+        }
+        self.pass(now, key);
+    }
+
+    /// Has the server answer, by the replay contract.
+    pub(crate) fn pass(&mut self, now: Instant, key: CallKey) {
+        let Some(mut call) = self.calls.take(key) else { return };
+        match self.progress_of(&call) {
+            Ok(progress) => call.progress = progress,
+            Err(error) => return self.refuse(now, key, call, "bad-params", &error.to_string()),
+        }
+        self.advance_taken(now, key, call);
+    }
+
+    pub(crate) fn progress_of(
+        &self,
+        call: &Call,
+    ) -> Result<Option<Box<Progress>>, frame::BadParams> {
+        let stream = self.streams.get(call.stream);
+        let inherited = stream.filter(|stream| stream.inherited().is_some());
+        let reported = inherited.into_iter().flat_map(|stream| stream.log.messages());
+        Ok(Progress::of(&call.message, reported.map(|(_, message)| message))?.map(Box::new))
+    }
+
+    /// A timer of a call has fired.
+    pub(crate) fn call_due(&mut self, now: Instant, key: CallKey) {
+        let Some(call) = self.calls.get(key) else { return };
+        if matches!(call.kind, CallKind::Initialize(_)) {
+            return self.initialize_due(now, key);
+        }
+        match &call.stage {
+            Stage::Waiting => self.advance(now, key),
+            Stage::AwaitingLists { until, .. } if now >= *until => self.lists_awaited(now, key),
+            Stage::Queued(_)
+            | Stage::AtStdio { .. }
+            | Stage::OpeningUpstream
+            | Stage::AtHttp { .. }
+            | Stage::Relayed
+            | Stage::AwaitingLists { .. }
+            | Stage::AwaitingRecord { .. }
+            | Stage::Over => {}
+        }
+    }
+
+    /// The availability has changed: of the shared run, or of this session's own.
+    pub(crate) fn availability_changed(&mut self, now: Instant, owner: Option<SessionKey>) {
+        for key in self.calls.keys() {
+            let Some(call) = self.calls.get(key) else { continue };
+            let Some(session) = self.sessions.get(call.session) else { continue };
+            let is_concerned = match owner {
+                Some(owner) => call.session == owner,
+                None => !session.has_own_run(),
+            };
+            if !is_concerned {
+                continue;
+            }
+            match &call.stage {
+                Stage::Waiting if matches!(call.kind, CallKind::Initialize(_)) => {
+                    self.advance_initialize(now, key);
+                }
+                Stage::Waiting => self.advance(now, key),
+                Stage::AtHttp { link, operation } => {
+                    let (link, operation) = (*link, *operation);
+                    self.end_stream_of_ended_run(now, key, link, operation);
+                }
+                Stage::Queued(_)
+                | Stage::AtStdio { .. }
+                | Stage::OpeningUpstream
+                | Stage::Relayed
+                | Stage::AwaitingLists { .. }
+                | Stage::AwaitingRecord { .. }
+                | Stage::Over => {}
+            }
+        }
+        let sessions = match owner {
+            Some(owner) => vec![owner],
+            None => self.sessions.keys(),
+        };
+        for session in sessions {
+            self.send_undelivered(session);
+            self.update_listener(now, session);
+        }
+    }
+
+    /// Does what the replay contract says now.
+    pub(crate) fn advance(&mut self, now: Instant, key: CallKey) {
+        if let Some(call) = self.calls.take(key) {
+            self.advance_taken(now, key, call);
+        }
+    }
+
+    pub(crate) fn advance_taken(&mut self, now: Instant, key: CallKey, mut call: Call) {
+        loop {
+            if self.is_frozen {
+                // It is not with the server. Another daemon decides what becomes of it.
+                call.stage = Stage::Waiting;
+                return self.calls.put_back(key, call);
+            }
+            let Some(session) = self.sessions.get(call.session) else {
+                return self.answer_taken(now, key, call, None);
+            };
+            let present = self.availability_for(session).clone();
+            match call.replay.step(now, upstream_state(&present)) {
+                Step::Miss => self.missed(now, &mut call, &present),
+                step @ (Step::Send | Step::Rejoin) => {
+                    let run = present.run().expect("only a run that is up is sent to");
+                    if std::mem::take(&mut call.is_held) {
+                        self.held -= 1;
+                    }
+                    let failure = match step {
+                        Step::Rejoin => self.rejoin(&mut call, key, run),
+                        _ => self.attempt(now, &mut call, key, run),
+                    };
+                    match failure {
+                        Ok(()) => {
+                            self.calls.put_back(key, call);
+                            return self.relayed_news(now, key);
+                        }
+                        Err(AttemptError::Lost(failure)) => {
+                            self.note_loss(now, &mut call, run.generation, failure);
+                        }
+                        Err(AttemptError::Unusable(error)) => {
+                            return self.unusable(now, key, call, &error, run.generation);
+                        }
+                    }
+                }
+                Step::Wait(until) => {
+                    if !call.is_held {
+                        if self.held >= MAX_HELD {
+                            let verdict = call.replay.no_room();
+                            return self.answer_verdict(now, key, call, verdict, &present);
+                        }
+                        call.is_held = true;
+                        self.held += 1;
+                    }
+                    call.stage = Stage::Waiting;
+                    self.timers.set(until, Timer::Call(key));
+                    return self.calls.put_back(key, call);
+                }
+                Step::Answer(verdict) => {
+                    return self.answer_verdict(now, key, call, verdict, &present);
+                }
+            }
+        }
+    }
+
+    /// Sends a request to a run.
+    fn attempt(
+        &mut self,
+        now: Instant,
+        call: &mut Call,
+        key: CallKey,
+        run: &Run,
+    ) -> Result<(), AttemptError> {
+        let Some(link) = self.links.get(run.link) else { return Err(Failure::Unsent.into()) };
+        if link.as_stdio().is_some() {
+            self.send_to_stdio(now, call, key, run.link)
+        } else {
+            self.send_to_http(now, call, key, run.link)
+        }
+    }
+
+    /// Waits for the answer to what an earlier daemon sent to this run.
+    fn rejoin(&mut self, call: &mut Call, key: CallKey, run: &Run) -> Result<(), AttemptError> {
+        let inherited = self.streams.get(call.stream).and_then(Stream::inherited);
+        let (line, is_relayed) = inherited.map_or((None, false), |inherited| {
+            (inherited.sent.and_then(|sent| sent.line), inherited.relayed.is_some())
+        });
+        let Some(link) = self.links.get_mut(run.link) else { return Err(Failure::Sent.into()) };
+        match (link.as_stdio_mut(), line) {
+            (Some(stdio), Some(id)) => match stdio.rejoin(id, key) {
+                Ok(()) => call.stage = Stage::AtStdio { link: run.link, id },
+                Err(failure) => return Err(failure.into()),
+            },
+            (None, None) if is_relayed => call.stage = Stage::Relayed,
+            (Some(_) | None, _) => return Err(Failure::Sent.into()),
+        }
+        Ok(())
+    }
+
+    /// The run that an earlier daemon sent the request to is not there, or cannot answer.
+    fn missed(&mut self, now: Instant, call: &mut Call, present: &Availability) {
+        let inherited = self.streams.get(call.stream).and_then(Stream::inherited);
+        let is_safe = match inherited.map(|inherited| (inherited.is_repeated, inherited.sent)) {
+            // It was sent to the present run or to an earlier one.
+            Some((true, _)) => present.run().is_some_and(|run| self.is_safe(call, run.generation)),
+            Some((false, Some(sent))) => self.is_safe(call, sent.generation),
+            Some((false, None)) | None => false,
+        };
+        call.replay.missed(now, upstream_state(present), is_safe);
+    }
+
+    /// An attempt at the run of that generation has failed.
+    pub(crate) fn lost(&mut self, now: Instant, key: CallKey, generation: u64, failure: Failure) {
+        let Some(mut call) = self.calls.take(key) else { return };
+        if self.is_relayed(&call) {
+            // Another daemon decides what becomes of it.
+            return self.answer_taken(now, key, call, None);
+        }
+        self.note_loss(now, &mut call, generation, failure);
+        self.advance_taken(now, key, call);
+    }
+
+    fn is_relayed(&self, call: &Call) -> bool {
+        self.streams.get(call.stream).is_some_and(|stream| stream.state().is_relayed)
+    }
+
+    fn note_loss(&mut self, now: Instant, call: &mut Call, generation: u64, failure: Failure) {
+        self.withdraw_server_requests(call.session, |request| request.stream == Some(call.stream));
+        if self.streams.get(call.stream).is_some_and(|stream| stream.inherited().is_some())
+            && let Ok(progress) = self.progress_of(call)
+        {
+            // What the lost run reported was reported to the daemon before this one.
+            call.progress = progress;
+        }
+        let is_http = matches!(call.stage, Stage::OpeningUpstream | Stage::AtHttp { .. });
+        if is_http && failure == Failure::Unsent {
+            self.act(Action::ReportUnreachable(generation));
+        }
+        let loss = match failure {
+            Failure::Unsent => Loss::Unsent,
+            Failure::SessionLost => Loss::Forgotten,
+            Failure::Sent => Loss::Sent { safe: self.is_safe(call, generation) },
+            Failure::Interrupted => Loss::Interrupted { safe: self.is_safe(call, generation) },
+        };
+        call.replay.lost(now, generation, loss);
+    }
+
+    /// Whether a request that was sent to the run of that generation may be executed twice.
+    pub(crate) fn is_safe(&self, call: &Call, generation: u64) -> bool {
+        let is_harmless = match call.message.method() {
+            Some(
+                Method::Initialize
+                | Method::Ping
+                | Method::ToolsList
+                | Method::PromptsList
+                | Method::PromptsGet
+                | Method::ResourcesList
+                | Method::ResourceTemplatesList
+                | Method::ResourcesRead
+                | Method::ResourcesSubscribe
+                | Method::ResourcesUnsubscribe
+                | Method::Complete
+                | Method::SetLevel
+                | Method::TasksGet
+                | Method::TasksList
+                | Method::TasksResult,
+            ) => true,
+            Some(Method::ToolsCall) => self.is_safe_tool(call, generation),
+            _ => false,
+        };
+        let inherited = self.streams.get(call.stream).and_then(Stream::inherited);
+        is_harmless
+            && !inherited.is_some_and(|inherited| inherited.was_asked)
+            && !call.is_interactive
+    }
+
+    /// Annotations from an earlier run do not count, because this run may be another program.
+    fn is_safe_tool(&self, call: &Call, generation: u64) -> bool {
+        let Some(tool) = call.message.name() else { return false };
+        if self.settings.replay.contains(&*tool) {
+            return true;
+        }
+        let has_own_run =
+            self.sessions.get(call.session).is_some_and(|session| session.has_own_run());
+        // The lists of a session's own run are not read; it is the same program as the shared run.
+        let generation = if has_own_run {
+            self.availability.run().map(|run| run.generation)
+        } else {
+            Some(generation)
+        };
+        generation.is_some_and(|generation| self.copies.has_tools_of(generation))
+            && self.copies.lists.is_read_only(&tool)
+    }
+
+    /// The server has answered.
+    pub(crate) fn answered(
+        &mut self,
+        now: Instant,
+        key: CallKey,
+        (link, generation): (LinkKey, u64),
+        answer: Parsed,
+    ) {
+        let Some(call) = self.calls.take(key) else { return };
+        let after = self.links.get(link).and_then(|link| link.after.clone());
+        if let Some(since) = call.replay.held_since() {
+            let is_inherited =
+                self.streams.get(call.stream).is_some_and(|stream| stream.inherited().is_some());
+            let cause = match (call.replay.was_replayed(), is_inherited) {
+                (true, _) => "replayed",
+                (false, true) => "taken-up",
+                (false, false) => "held",
+            };
+            let waited = mainstay_core::human_duration(now.saturating_duration_since(since));
+            let what = format!("{cause}, and answered by run {generation} after {waited}");
+            self.record_decision(&call, cause, &what, Some(generation));
+        }
+        let Some(id) = call.message.id() else { return self.answer_taken(now, key, call, None) };
+        let text = match answer.id() {
+            Some(theirs) if theirs.get() == id.get() => answer.into_text(),
+            Some(_) => answer.with_id(id.get()),
+            None => with_missing_id(&answer, id),
+        };
+        match &call.kind {
+            CallKind::Tool => {
+                let text = self.with_restart_note(call.session, generation, after.as_deref(), text);
+                self.answer_taken(now, key, call, Some(text));
+            }
+            CallKind::List(kind) => {
+                let kind = *kind;
+                self.list_answered(now, key, call, kind, generation, text);
+            }
+            CallKind::Subscribe(noted) => {
+                let is_accepted = Parsed::read(text.clone()).is_ok_and(|it| it.result().is_some());
+                if let (Some(uri), false) = (noted.clone(), is_accepted) {
+                    self.unsubscribe(call.session, &uri);
+                }
+                self.answer_taken(now, key, call, Some(text));
+            }
+            CallKind::Initialize(_) | CallKind::Other => {
+                self.answer_taken(now, key, call, Some(text));
+            }
+        }
+    }
+
+    /// The first result after a restart says that state was lost.
+    fn with_restart_note(
+        &mut self,
+        session: SessionKey,
+        generation: u64,
+        after: Option<&crate::availability::Reason>,
+        text: Bytes,
+    ) -> Bytes {
+        let is_result = || Parsed::read(text.clone()).is_ok_and(|answer| answer.result().is_some());
+        if !self.meets_new_run(session, generation, is_result) || self.settings.quiet_restart {
+            return text;
+        }
+        let note = messages::restart_note(&self.name, after);
+        Parsed::read(text.clone()).map_or(text, |answer| answer.with_note(&note))
+    }
+
+    pub(crate) fn unusable(
+        &mut self,
+        now: Instant,
+        key: CallKey,
+        call: Call,
+        error: &UpstreamError,
+        generation: u64,
+    ) {
+        let text = format!("the MCP server `{}` failed: {error}", self.name);
+        self.record_decision(&call, "bad-answer", &error.to_string(), Some(generation));
+        self.refuse(now, key, call, "bad-answer", &text);
+    }
+
+    fn answer_verdict(
+        &mut self,
+        now: Instant,
+        key: CallKey,
+        call: Call,
+        verdict: Verdict,
+        availability: &Availability,
+    ) {
+        let text = messages::verdict(&self.name, verdict, availability, now, call.hold);
+        let run = match verdict {
+            Verdict::Unknown { generation }
+            | Verdict::Severed { generation }
+            | Verdict::Interrupted { generation }
+            | Verdict::DiedTwice { generation }
+            | Verdict::BrokenOff { generation } => Some(generation),
+            Verdict::Down | Verdict::Late | Verdict::Removed | Verdict::SessionLostRepeatedly => {
+                None
+            }
+        };
+        let cause = messages::cause(verdict);
+        self.record_decision(&call, cause, text.lines().next().unwrap_or_default(), run);
+        self.refuse(now, key, call, cause, &text);
+    }
+
+    /// Answers in place of the server, so that the model, or at least the client, can read it.
+    pub(crate) fn refuse(
+        &mut self,
+        now: Instant,
+        key: CallKey,
+        call: Call,
+        cause: &str,
+        text: &str,
+    ) {
+        let is_local = self.sessions.get(call.session).is_some_and(|session| session.is_local);
+        let answer = call.message.id().map(|id| match call.message.method() {
+            Some(Method::ToolsCall) if !is_local => frame::tool_error(id, text),
+            _ => refusal(id, cause, text),
+        });
+        match &call.kind {
+            CallKind::List(kind) => {
+                // It was lost on the way.
+                let copy = call.message.id().and_then(|id| self.list_copy(*kind, id, None));
+                self.answer_taken(now, key, call, copy.or(answer));
+            }
+            CallKind::Subscribe(Some(uri)) => {
+                let uri = uri.clone();
+                self.unsubscribe(call.session, &uri);
+                self.answer_taken(now, key, call, answer);
+            }
+            CallKind::Tool
+            | CallKind::Subscribe(None)
+            | CallKind::Initialize(_)
+            | CallKind::Other => self.answer_taken(now, key, call, answer),
+        }
+    }
+
+    /// Tells the server that nobody waits for a request any more.
+    pub(crate) fn cancel_at_server(&mut self, call: &Call) {
+        match &call.stage {
+            Stage::AtStdio { link, id } => self.cancel_at_stdio(*link, *id),
+            Stage::AtHttp { link, operation } => {
+                self.cancel_operation(*operation);
+                if let Some(id) = call.message.id() {
+                    let text = frame::cancelled(id, "nobody waits for it any more");
+                    self.notify_http(call.session, *link, text);
+                }
+            }
+            Stage::Queued(link) => self.unqueue(*link, call),
+            Stage::Relayed => {
+                let run = self.run_for(call.session);
+                if let (Some(id), Some(run)) = (call.message.id(), run) {
+                    let text = frame::cancelled(id, "nobody waits for it any more");
+                    self.notify_http(call.session, run.link, text);
+                }
+            }
+            Stage::Waiting
+            | Stage::OpeningUpstream
+            | Stage::AwaitingLists { .. }
+            | Stage::AwaitingRecord { .. }
+            | Stage::Over => {}
+        }
+    }
+
+    /// Notes in the journal that a request is about to be sent.
+    pub(crate) fn note_sent(&mut self, call: &Call, sent: crate::record::Sent) -> Noted {
+        let journal = crate::stream::Journal { store: &*self.store, is_closed: self.is_frozen };
+        let stream = self.streams.get_mut(call.stream);
+        stream.map_or(Noted::Never, |stream| stream.note_sent(journal, sent))
+    }
+}
+
+/// Why an attempt did not begin.
+pub(crate) enum AttemptError {
+    Lost(Failure),
+    Unusable(UpstreamError),
+}
+
+impl From<Failure> for AttemptError {
+    fn from(failure: Failure) -> Self {
+        Self::Lost(failure)
+    }
+}
+
+/// An error of a server that did not read which request it refused. Only errors can be without an id.
+fn with_missing_id(answer: &Parsed, id: Id<'_>) -> Bytes {
+    frame::error_text(id, answer.error().unwrap_or(b"{}"))
+}
+
+/// The availability of the server, as the replay contract needs it.
+fn upstream_state(availability: &Availability) -> UpstreamState {
+    match availability {
+        Availability::Up(run) => UpstreamState::Up(run.generation),
+        Availability::Coming { due, .. } => UpstreamState::Coming(*due),
+        Availability::Down { .. } => UpstreamState::Down,
+        Availability::Removed => UpstreamState::Removed,
+    }
+}

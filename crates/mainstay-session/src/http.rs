@@ -1,0 +1,740 @@
+//! Servers that speak streamable HTTP. Each client has a session of its own with them, opened with the client's own
+//! parameters, and opened again when the server has lost it or is another run.
+//!
+//! When the server has restarted, the sessions of clients that listen are reopened in the background, a few at a time,
+//! so that requests take precedence. All others are reopened by their next request.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use mainstay_mcp::client::Headers;
+use mainstay_mcp::frame::{self, Kind, Method, Parsed};
+use mainstay_mcp::upstream::{self, Hello, UpstreamError};
+use serde_json::value::RawValue;
+use tracing::debug;
+
+use crate::action::{Action, HttpFailure, HttpOperation, HttpOutcome};
+use crate::calls::{Call, CallKey, Stage};
+use crate::exchange::{AttemptError, Failure};
+use crate::links::{Link, LinkKey, OwnPurpose, OwnRequest};
+use crate::listen::Listener;
+use crate::record::{Sent, UpstreamRecord};
+use crate::server::Server;
+use crate::session::SessionKey;
+use crate::stream::{Durable, Noted};
+use crate::table::Key;
+
+/// How many messages without an answer may be on their way for one client.
+const MAX_NOTIFICATIONS: usize = 64;
+
+/// How many sessions are opened in the background at a time.
+const BACKGROUND_OPENS: usize = 4;
+
+/// An exchange with an HTTP server.
+pub type OperationKey = Key<Operation>;
+
+#[derive(Debug)]
+pub struct Operation {
+    link: LinkKey,
+    generation: u64,
+    purpose: Purpose,
+    /// Whether the server answers with an event stream.
+    is_streaming: bool,
+}
+
+#[derive(Debug)]
+enum Purpose {
+    /// The session of a client, or Mainstay's own.
+    Open(Option<SessionKey>),
+    Call(CallKey),
+    Own(OwnRequest),
+    Notify(SessionKey),
+    Listen(SessionKey),
+    Delete,
+}
+
+/// A session with a run that speaks HTTP.
+#[derive(Debug)]
+pub struct UpstreamSession {
+    record: UpstreamRecord,
+    /// By these the server recognises the session.
+    pub headers: Headers,
+}
+
+impl UpstreamSession {
+    /// A session that was opened before.
+    pub fn resume(record: UpstreamRecord) -> Result<Self, UpstreamError> {
+        let version = ("MCP-Protocol-Version", record.version.as_str());
+        let id = record.id.as_deref().map(|id| ("Mcp-Session-Id", id));
+        let headers: Vec<_> = [Some(version), id].into_iter().flatten().collect();
+        let headers = Headers::new(&headers);
+        let headers = headers.map_err(|error| upstream::protocol("initialize", error))?;
+        Ok(Self { record, headers })
+    }
+
+    pub fn generation(&self) -> u64 {
+        self.record.run
+    }
+}
+
+/// The link to a run.
+#[derive(Debug)]
+pub(crate) struct Http {
+    /// Mainstay's own session.
+    own: Option<Arc<UpstreamSession>>,
+    /// The answer to `initialize` by which a remote server is found again.
+    found: Option<Hello>,
+    next_id: u64,
+    /// Requests of Mainstay itself that wait until its session is opened again.
+    waiting: Vec<OwnRequest>,
+    background_opens: usize,
+    background_queue: VecDeque<SessionKey>,
+}
+
+impl Http {
+    pub(crate) fn new(next_id: u64) -> Self {
+        Self {
+            own: None,
+            found: None,
+            next_id,
+            waiting: Vec::new(),
+            background_opens: 0,
+            background_queue: VecDeque::new(),
+        }
+    }
+}
+
+/// One client's session with whatever run there is.
+#[derive(Debug, Default)]
+pub(crate) struct Upstream {
+    present: Option<Arc<UpstreamSession>>,
+    opening: Option<Opening>,
+    /// Messages without an answer that are on their way.
+    notifications: usize,
+    /// The last event id on the general stream, and the run that sent it.
+    pub(crate) last_event: Option<(u64, String)>,
+    pub(crate) listener: Listener,
+}
+
+#[derive(Debug)]
+struct Opening {
+    operation: OperationKey,
+    link: LinkKey,
+    is_background: bool,
+    calls: Vec<CallKey>,
+}
+
+impl Upstream {
+    /// The session continues where an earlier daemon had it.
+    pub(crate) fn restored(record: Option<UpstreamRecord>) -> Self {
+        // One that no header can name is opened again.
+        let present = record.and_then(|record| UpstreamSession::resume(record).ok()).map(Arc::new);
+        Self { present, ..Self::default() }
+    }
+
+    pub(crate) fn record(&self) -> Option<UpstreamRecord> {
+        self.present.as_ref().map(|session| session.record.clone())
+    }
+
+    pub(crate) fn is_open_with(&self, generation: u64) -> bool {
+        self.with(generation).is_some()
+    }
+
+    pub(crate) fn with(&self, generation: u64) -> Option<&Arc<UpstreamSession>> {
+        self.present.as_ref().filter(|session| session.generation() == generation)
+    }
+
+    pub(crate) fn is_opening(&self) -> bool {
+        self.opening.is_some()
+    }
+
+    pub(crate) fn is_listening(&self) -> bool {
+        self.listener.is_on()
+    }
+}
+
+impl Server {
+    fn http(&mut self, key: LinkKey) -> Option<&mut Http> {
+        self.links.get_mut(key).and_then(Link::as_http_mut)
+    }
+
+    fn operate(
+        &mut self,
+        link: LinkKey,
+        purpose: Purpose,
+        operation: HttpOperation,
+    ) -> OperationKey {
+        let generation = self.links.get(link).map_or(0, |link| link.generation);
+        let key =
+            self.operations.insert(Operation { link, generation, purpose, is_streaming: false });
+        self.act(Action::Http(key, link, operation));
+        key
+    }
+
+    /// The result of an operation is no longer needed.
+    pub(crate) fn cancel_operation(&mut self, key: OperationKey) {
+        if self.operations.remove(key).is_some() {
+            self.act(Action::AbortHttp(key));
+        }
+    }
+
+    /// Opens Mainstay's own session with a server.
+    pub(crate) fn open_own_session(&mut self, link: LinkKey, is_starting: bool) {
+        let generation = self.links.get(link).map_or(0, |link| link.generation);
+        let open = HttpOperation::Open {
+            generation,
+            params: Some(self.own_params()),
+            level: None,
+            subscriptions: std::collections::BTreeSet::new(),
+            is_starting,
+        };
+        self.operate(link, Purpose::Open(None), open);
+    }
+
+    /// Continues in the session that an earlier daemon opened.
+    pub(crate) fn attach_known_http(&mut self, now: Instant, key: LinkKey, hello: Hello) {
+        let generation = self.links.get(key).map_or(0, |link| link.generation);
+        match UpstreamSession::known(generation, &hello) {
+            Ok(session) => {
+                if let Some(http) = self.http(key) {
+                    http.own = Some(Arc::new(session));
+                }
+                self.attached(now, key, hello);
+            }
+            Err(error) => self.not_attached(key, error),
+        }
+    }
+
+    /// Continues in the session with a server that runs elsewhere, if that still knows it.
+    pub(crate) fn find_own_session(&mut self, now: Instant, key: LinkKey, hello: Hello) {
+        let generation = self.links.get(key).map_or(0, |link| link.generation);
+        match UpstreamSession::known(generation, &hello) {
+            Ok(session) => {
+                if let Some(http) = self.http(key) {
+                    (http.own, http.found) = (Some(Arc::new(session)), Some(hello));
+                }
+                self.ask_http(now, key, OwnRequest::new(OwnPurpose::FindSession, "ping", None));
+            }
+            Err(error) => self.not_attached(key, error),
+        }
+    }
+
+    pub(crate) fn own_session_found(
+        &mut self,
+        now: Instant,
+        key: LinkKey,
+        result: Result<Box<RawValue>, UpstreamError>,
+    ) {
+        match result {
+            // One that does not answer a ping with a result has read it all the same.
+            Ok(_) | Err(UpstreamError::Rpc { .. }) => {
+                if let Some(hello) = self.http(key).and_then(|http| http.found.take()) {
+                    self.attached(now, key, hello);
+                }
+            }
+            Err(error @ (UpstreamError::Connect { .. } | UpstreamError::Closed { .. })) => {
+                self.not_attached(key, error);
+            }
+            Err(_) => self.open_own_session(key, false),
+        }
+    }
+
+    /// Sends a request of Mainstay itself.
+    pub(crate) fn ask_http(&mut self, now: Instant, key: LinkKey, request: OwnRequest) {
+        let Some(http) = self.http(key) else { return };
+        let Some(session) = http.own.clone() else {
+            let error = crate::links::closed(&request, false);
+            return self.own_answered(now, key, request, Err(error));
+        };
+        let id = http.next_id;
+        http.next_id += 1;
+        let (method, params) = (request.method, request.params.clone());
+        let ask = HttpOperation::Ask { session, id, method, params };
+        self.operate(key, Purpose::Own(request), ask);
+    }
+
+    /// Sends a request of a client.
+    pub(crate) fn send_to_http(
+        &mut self,
+        now: Instant,
+        call: &mut Call,
+        key: CallKey,
+        link: LinkKey,
+    ) -> Result<(), AttemptError> {
+        let Some(generation) = self.links.get(link).map(|link| link.generation) else {
+            return Err(Failure::Unsent.into());
+        };
+        let Some(session) = self.sessions.get(call.session) else {
+            return Err(Failure::Unsent.into());
+        };
+        let Some(upstream) = session.upstream.with(generation).cloned() else {
+            call.stage = Stage::OpeningUpstream;
+            self.open_upstream(now, call.session, link, Some(key));
+            return Ok(());
+        };
+        // Noted first: what is not known to be sent might be sent again.
+        match self.note_sent(call, Sent { generation, line: None }) {
+            Noted::Yes => {}
+            Noted::NotYet => return Err(Failure::Unsent.into()),
+            // Another daemon decides what becomes of it.
+            Noted::Never => {
+                call.stage = Stage::Over;
+                return Ok(());
+            }
+        }
+        let request = HttpOperation::Request { session: upstream, message: call.message.clone() };
+        let operation = self.operate(link, Purpose::Call(key), request);
+        call.stage = Stage::AtHttp { link, operation };
+        Ok(())
+    }
+
+    /// Opens a client's session with a run, once, however many wait for it.
+    pub(crate) fn open_upstream(
+        &mut self,
+        _now: Instant,
+        key: SessionKey,
+        link: LinkKey,
+        call: Option<CallKey>,
+    ) {
+        let Some(generation) = self.links.get(link).map(|link| link.generation) else { return };
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        if let Some(opening) = session.upstream.opening.as_mut().filter(|it| it.link == link) {
+            return opening.calls.extend(call);
+        }
+        let open = HttpOperation::Open {
+            generation,
+            params: session.client.params.clone(),
+            level: session.client.level,
+            subscriptions: session.client.subscriptions.clone(),
+            is_starting: false,
+        };
+        let mut calls: Vec<_> = call.into_iter().collect();
+        if let Some(earlier) = session.upstream.opening.take() {
+            // It was for an earlier run.
+            calls.extend(earlier.calls);
+            self.cancel_operation(earlier.operation);
+        }
+        let operation = self.operate(link, Purpose::Open(Some(key)), open);
+        if let Some(session) = self.sessions.get_mut(key) {
+            let is_background = false;
+            session.upstream.opening = Some(Opening { operation, link, is_background, calls });
+        }
+    }
+
+    /// The same, at lower priority than requests.
+    pub(crate) fn open_upstream_in_background(
+        &mut self,
+        now: Instant,
+        key: SessionKey,
+        link: LinkKey,
+    ) {
+        let Some(session) = self.sessions.get(key) else { return };
+        if session.upstream.opening.as_ref().is_some_and(|opening| opening.link == link) {
+            return;
+        }
+        let Some(http) = self.http(link) else { return };
+        if http.background_opens >= BACKGROUND_OPENS {
+            if !http.background_queue.contains(&key) {
+                http.background_queue.push_back(key);
+            }
+            return;
+        }
+        http.background_opens += 1;
+        self.open_upstream(now, key, link, None);
+        let session = self.sessions.get_mut(key);
+        if let Some(opening) = session.and_then(|session| session.upstream.opening.as_mut()) {
+            opening.is_background = true;
+        }
+    }
+
+    /// A session with a server was opened, or could not be.
+    fn upstream_opened(
+        &mut self,
+        now: Instant,
+        operation: &Operation,
+        key: SessionKey,
+        result: Result<(Arc<UpstreamSession>, Hello), HttpFailure>,
+    ) {
+        let link = operation.link;
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let Some(Opening { calls, is_background, .. }) = session.upstream.opening.take() else {
+            return;
+        };
+        if is_background {
+            self.background_open_done(now, link);
+        }
+        let hello = match result {
+            Ok((upstream, hello)) => {
+                if let Some(session) = self.sessions.get_mut(key) {
+                    session.upstream.present = Some(upstream);
+                }
+                Some(hello)
+            }
+            Err(failure) => {
+                for call in calls {
+                    self.not_opened(now, call, operation, &failure);
+                }
+                self.listener_failed(now, key);
+                return;
+            }
+        };
+        let is_initializing =
+            |call: &Call| matches!(call.kind, crate::calls::CallKind::Initialize(_));
+        if !calls.iter().any(|call| self.calls.get(*call).is_some_and(is_initializing)) {
+            self.save(key);
+            // What changed in between is not known.
+            self.announce_resources(key);
+        }
+        for call in calls {
+            if self.calls.get(call).is_some_and(is_initializing) {
+                self.upstream_initialized(now, call, operation.generation, hello.as_ref());
+            } else {
+                self.advance(now, call);
+            }
+        }
+        self.update_listener(now, key);
+    }
+
+    fn background_open_done(&mut self, now: Instant, link: LinkKey) {
+        let Some(http) = self.http(link) else { return };
+        http.background_opens -= 1;
+        if let Some(next) = http.background_queue.pop_front() {
+            self.open_upstream_in_background(now, next, link);
+        }
+    }
+
+    /// A request for which no session could be opened has not reached the server.
+    fn not_opened(
+        &mut self,
+        now: Instant,
+        key: CallKey,
+        operation: &Operation,
+        failure: &HttpFailure,
+    ) {
+        let Some(call) = self.calls.get(key) else { return };
+        if matches!(call.kind, crate::calls::CallKind::Initialize(_)) {
+            return self.upstream_initialized(now, key, operation.generation, None);
+        }
+        match failure {
+            HttpFailure::Unusable(error) if !is_unreachable(error) => {
+                if let Some(call) = self.calls.take(key) {
+                    self.unusable(now, key, call, error, operation.generation);
+                }
+            }
+            HttpFailure::Unusable(_)
+            | HttpFailure::Unsent
+            | HttpFailure::Lost
+            | HttpFailure::SessionLost => {
+                self.lost(now, key, operation.generation, Failure::Unsent)
+            }
+        }
+    }
+
+    /// The server sent a message before the answer. Returns false if no more must be reported until
+    /// [`Action::ResumeHttp`].
+    pub fn http_message(&mut self, now: Instant, key: OperationKey, message: &Parsed) -> bool {
+        let Some(operation) = self.operations.get(key) else { return true };
+        let (link, generation) = (operation.link, operation.generation);
+        let (session, stream) = match operation.purpose {
+            Purpose::Call(call) => match self.calls.get(call) {
+                Some(call) => (call.session, Some(call.stream)),
+                None => return true,
+            },
+            Purpose::Listen(session) => (session, None),
+            Purpose::Open(_) | Purpose::Own(_) | Purpose::Notify(_) | Purpose::Delete => {
+                return true;
+            }
+        };
+        match message.kind() {
+            Kind::Request => {
+                self.route_http_request(now, (session, link, generation), message, stream)
+            }
+            Kind::Notification => {
+                if stream.is_none() || self.admits_progress(key, message) {
+                    self.deliver_own(now, session, generation, message, stream);
+                }
+            }
+            Kind::Result | Kind::Error => {}
+        }
+        let Some(stream) = stream.and_then(|stream| self.streams.get_mut(stream)) else {
+            return true;
+        };
+        let has_room = stream.log.has_room() || stream.is_closed;
+        if !has_room {
+            stream.awaits_room = Some(key);
+        }
+        has_room
+    }
+
+    fn admits_progress(&mut self, key: OperationKey, message: &Parsed) -> bool {
+        let Some(Operation { purpose: Purpose::Call(call), .. }) = self.operations.get(key) else {
+            return true;
+        };
+        let progress = self.calls.get_mut(*call).and_then(|call| call.progress.as_mut());
+        match (message.method(), message.progress(), progress) {
+            (Some(Method::Progress), Some(reported), Some(progress))
+                if message.get(reported.token) == &*progress.token =>
+            {
+                progress.admits(reported.value)
+            }
+            _ => true,
+        }
+    }
+
+    /// The server answers a request with an event stream.
+    pub fn http_streaming(&mut self, key: OperationKey) {
+        if let Some(operation) = self.operations.get_mut(key) {
+            operation.is_streaming = true;
+        }
+    }
+
+    /// The last event id of a listener's stream.
+    pub fn http_event_id(&mut self, key: OperationKey, id: &str) {
+        if let Some(Operation { purpose: Purpose::Listen(session), generation, .. }) =
+            self.operations.get(key)
+            && let Some(session) = self.sessions.get_mut(*session)
+        {
+            session.upstream.last_event = Some((*generation, id.to_owned()));
+        }
+    }
+
+    /// An operation has ended.
+    pub fn http_done(&mut self, now: Instant, key: OperationKey, outcome: HttpOutcome) {
+        let Some(operation) = self.operations.remove(key) else { return };
+        match operation.purpose {
+            Purpose::Open(None) => self.own_session_opened(now, operation.link, outcome),
+            Purpose::Open(Some(session)) => {
+                let result = match outcome {
+                    HttpOutcome::Opened(upstream, hello) => Ok((upstream, hello)),
+                    HttpOutcome::Failed(failure) => Err(failure),
+                    _ => Err(HttpFailure::Lost),
+                };
+                self.upstream_opened(now, &operation, session, result);
+            }
+            Purpose::Call(call) => self.http_call_done(now, &operation, call, outcome),
+            Purpose::Own(request) => self.own_request_done(now, operation.link, request, outcome),
+            Purpose::Notify(session) => {
+                if let Some(session) = self.sessions.get_mut(session) {
+                    session.upstream.notifications -= 1;
+                }
+            }
+            Purpose::Listen(session) => {
+                self.listen_done(now, session, operation.generation, outcome);
+            }
+            Purpose::Delete => {}
+        }
+    }
+
+    fn own_session_opened(&mut self, now: Instant, link: LinkKey, outcome: HttpOutcome) {
+        let result = match outcome {
+            HttpOutcome::Opened(session, hello) => Ok((session, hello)),
+            HttpOutcome::Failed(HttpFailure::Unusable(error)) => Err(error),
+            _ => Err(UpstreamError::Closed { method: "initialize".to_owned(), sent: true }),
+        };
+        let Some(http) = self.http(link) else { return };
+        let waiting = std::mem::take(&mut http.waiting);
+        let is_reopened = !waiting.is_empty();
+        match result {
+            Ok((session, hello)) => {
+                http.own = Some(session);
+                for request in waiting {
+                    self.ask_http(now, link, request);
+                }
+                if !is_reopened {
+                    self.attached(now, link, hello);
+                }
+            }
+            Err(error) if is_reopened => {
+                debug!(%error, "a session with the server cannot be opened again");
+                for request in waiting {
+                    let error = crate::links::closed(&request, true);
+                    self.own_answered(now, link, request, Err(error));
+                }
+            }
+            Err(error) => self.not_attached(link, error),
+        }
+    }
+
+    fn own_request_done(
+        &mut self,
+        now: Instant,
+        link: LinkKey,
+        mut request: OwnRequest,
+        outcome: HttpOutcome,
+    ) {
+        let result = match outcome {
+            HttpOutcome::Result(result) => Ok(result),
+            HttpOutcome::Failed(HttpFailure::Unusable(error)) => Err(error),
+            _ => Err(crate::links::closed(&request, true)),
+        };
+        if matches!(result, Err(UpstreamError::SessionLost { .. }))
+            && request.purpose != OwnPurpose::FindSession
+            && request.repetitions == 0
+            && let Some(http) = self.http(link)
+        {
+            request.repetitions = 1;
+            let is_first = http.waiting.is_empty();
+            http.waiting.push(request);
+            if is_first {
+                self.open_own_session(link, false);
+            }
+            return;
+        }
+        self.own_answered(now, link, request, result);
+    }
+
+    fn http_call_done(
+        &mut self,
+        now: Instant,
+        operation: &Operation,
+        key: CallKey,
+        outcome: HttpOutcome,
+    ) {
+        let generation = operation.generation;
+        match outcome {
+            HttpOutcome::Answered(answer) => {
+                self.answered(now, key, (operation.link, generation), answer);
+            }
+            HttpOutcome::Failed(HttpFailure::Unusable(error)) => {
+                if let Some(call) = self.calls.take(key) {
+                    self.unusable(now, key, call, &error, generation);
+                }
+            }
+            HttpOutcome::Failed(HttpFailure::SessionLost) => {
+                let session = self.calls.get(key).map(|call| call.session);
+                self.forget_upstream(session, generation);
+                self.lost(now, key, generation, Failure::SessionLost);
+            }
+            HttpOutcome::Failed(HttpFailure::Unsent) => {
+                self.lost(now, key, generation, Failure::Unsent);
+            }
+            _ => self.lost(now, key, generation, Failure::Sent),
+        }
+    }
+
+    /// The server does not know the session of a client any more.
+    pub(crate) fn forget_upstream(&mut self, session: Option<SessionKey>, generation: u64) {
+        let session = session.and_then(|session| self.sessions.get_mut(session));
+        if let Some(session) = session.filter(|it| it.upstream.is_open_with(generation)) {
+            session.upstream.present = None;
+        }
+    }
+
+    /// A stream of a run that has ended is not resumed at the next one, which knows nothing of it.
+    pub(crate) fn end_stream_of_ended_run(
+        &mut self,
+        now: Instant,
+        key: CallKey,
+        link: LinkKey,
+        operation: OperationKey,
+    ) {
+        let Some(call) = self.calls.get(key) else { return };
+        let Some(Operation { is_streaming: true, generation, .. }) = self.operations.get(operation)
+        else {
+            return;
+        };
+        let generation = *generation;
+        let run = self.run_for(call.session);
+        let is_relayed = self
+            .streams
+            .get(call.stream)
+            .is_some_and(|stream| matches!(stream.durable, Durable::Relayed));
+        if run.is_some_and(|run| run.link == link || run.generation == generation) || is_relayed {
+            return;
+        }
+        self.cancel_operation(operation);
+        self.lost(now, key, generation, Failure::Sent);
+    }
+
+    /// Sends a message without an answer in a client's session with a run. No session is opened for it: a new one
+    /// begins with all that there is to know.
+    pub(crate) fn notify_http(&mut self, key: SessionKey, link: LinkKey, message: Bytes) {
+        if !self.is_frozen {
+            self.notify_http_always(key, link, message);
+        }
+    }
+
+    /// The same, also after another daemon has taken over.
+    fn notify_http_always(&mut self, key: SessionKey, link: LinkKey, message: Bytes) {
+        let Some(generation) = self.links.get(link).map(|link| link.generation) else { return };
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let Some(upstream) = session.upstream.with(generation).cloned() else { return };
+        if session.upstream.notifications >= MAX_NOTIFICATIONS {
+            return debug!("a message to a server that does not take it was dropped");
+        }
+        session.upstream.notifications += 1;
+        let notify = HttpOperation::Notify { session: upstream, message };
+        self.operate(link, Purpose::Notify(key), notify);
+    }
+
+    /// Passes a request of the server to the client, or refuses it.
+    fn route_http_request(
+        &mut self,
+        _now: Instant,
+        (session, link, generation): (SessionKey, LinkKey, u64),
+        request: &Parsed,
+        stream: Option<crate::streams::StreamRef>,
+    ) {
+        let Some(id) = request.id() else { return };
+        let answer = if request.method() == Some(&Method::Ping) {
+            Some(frame::empty_result(id))
+        } else {
+            let refusal = self.ask_client(session, generation, request, stream);
+            refusal.map(|why| frame::error(id, frame::METHOD_NOT_FOUND, why))
+        };
+        let is_relayed = stream
+            .and_then(|stream| self.streams.get(stream))
+            .is_some_and(|stream| matches!(stream.durable, Durable::Relayed));
+        match answer {
+            Some(answer) if is_relayed => self.notify_http_always(session, link, answer),
+            Some(answer) => self.notify_http(session, link, answer),
+            None => {}
+        }
+    }
+
+    /// Begins to listen to a server.
+    pub(crate) fn begin_listening(
+        &mut self,
+        key: SessionKey,
+        link: LinkKey,
+    ) -> Option<OperationKey> {
+        let generation = self.links.get(link)?.generation;
+        let session = self.sessions.get(key)?;
+        let upstream = Arc::clone(session.upstream.with(generation)?);
+        let last_event = session.upstream.last_event.as_ref();
+        let last_event = last_event.filter(|(run, _)| *run == generation).map(|(_, id)| id.clone());
+        let listen = HttpOperation::Listen { session: upstream, last_event };
+        Some(self.operate(link, Purpose::Listen(key), listen))
+    }
+
+    /// Ends the session with the server too.
+    pub(crate) fn close_upstream(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let listener = session.upstream.listener.stop();
+        let opening = session.upstream.opening.take();
+        let present = session.upstream.present.take();
+        for operation in listener.into_iter().chain(opening.as_ref().map(|it| it.operation)) {
+            self.cancel_operation(operation);
+        }
+        let run = self.run_for(key);
+        if let (Some(upstream), Some(run)) = (present, run)
+            && upstream.generation() == run.generation
+            && !self.is_frozen
+        {
+            self.operate(run.link, Purpose::Delete, HttpOperation::Delete { session: upstream });
+        }
+    }
+}
+
+/// Whether a session could not be opened because the server was not reached.
+fn is_unreachable(error: &UpstreamError) -> bool {
+    matches!(
+        error,
+        UpstreamError::Closed { .. }
+            | UpstreamError::Connect { .. }
+            // A gateway that does not reach the server.
+            | UpstreamError::Http { status: 502..=504, .. }
+    )
+}

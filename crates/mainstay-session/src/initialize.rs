@@ -1,0 +1,286 @@
+//! The client's `initialize`: answered with what the server says of itself now, or what it said last.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use mainstay_mcp::frame::{self, InitializeParams, InitializeResult, Parsed, result_for_client};
+use mainstay_mcp::upstream::Hello;
+use mainstay_mcp::version::ProtocolVersion;
+use serde_json::value::RawValue;
+
+use crate::action::Action;
+use crate::availability::Availability;
+use crate::calls::{Call, CallKey, CallKind, Stage, refusal};
+use crate::list_requests::PATIENCE;
+use crate::messages;
+use crate::replay::Verdict;
+use crate::server::Server;
+use crate::timers::Timer;
+
+/// A run that could not be reached is tried again after this time.
+const TRY_AGAIN: Duration = Duration::from_millis(50);
+
+/// The minimum time to wait for a server that has never been ready: its first start may download packages.
+const FIRST_START: Duration = Duration::from_secs(60);
+
+/// How often the server's last line is read for a client that asked for progress.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Progress is repeated after this many looks without a new line, so that the client sees that the wait continues.
+const REPEAT: u32 = 5;
+
+/// How long the answer waits for the record of the session to be on disk.
+const RECORD_WAIT: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(crate) struct Initialize {
+    version: String,
+    params: Arc<RawValue>,
+    patience: Duration,
+    until: Instant,
+    /// When a run that could not be reached is tried again.
+    try_again: Option<Instant>,
+    report: Option<Report>,
+}
+
+/// Progress for a client that waits for the server.
+#[derive(Debug)]
+struct Report {
+    next: Instant,
+    count: u32,
+    sent: String,
+    looks: u32,
+}
+
+/// The protocol version that a client asks for.
+pub fn client_version(initialize: &Parsed) -> Option<ProtocolVersion> {
+    InitializeParams::read(initialize.params()?)?.protocol_version.parse().ok()
+}
+
+impl Server {
+    pub(crate) fn begin_initialize(&mut self, now: Instant, key: CallKey) {
+        let Some(mut call) = self.calls.take(key) else { return };
+        let Some((version, params)) = read_params(&call.message) else {
+            let what = "`initialize` needs a protocolVersion";
+            let text = call.message.id().map(|id| frame::error(id, frame::INVALID_PARAMS, what));
+            return self.answer_taken(now, key, call, text);
+        };
+        let session_key = call.session;
+        if let Some(session) = self.sessions.get_mut(session_key).filter(|it| !it.is_local) {
+            // A run of its own is opened with them.
+            session.client.params = Some(Arc::clone(&params));
+        }
+        self.isolate(now, session_key);
+        // A run that is up but silent is given up earlier if there is a copy to answer with.
+        let patience = match &self.copies.hello {
+            Some(_) => PATIENCE,
+            None => call.hold.max(FIRST_START),
+        };
+        let mut initialize = Initialize::new(now, version, params, patience);
+        // A token that cannot be read is the same as none.
+        call.progress = self.progress_of(&call).ok().flatten();
+        if call.progress.is_some() {
+            let (count, sent, looks) = (0, String::new(), 0);
+            initialize.report = Some(Report { next: now + LOOK, count, sent, looks });
+            self.timers.set(now + LOOK, Timer::Call(key));
+        }
+        call.kind = CallKind::Initialize(Box::new(initialize));
+        self.calls.put_back(key, call);
+        self.timers.set(now + patience, Timer::Call(key));
+        self.advance_initialize(now, key);
+    }
+
+    /// Answers if that is possible now.
+    pub(crate) fn advance_initialize(&mut self, now: Instant, key: CallKey) {
+        let Some(call) = self.calls.get_mut(key) else { return };
+        let CallKind::Initialize(initialize) = &mut call.kind else { return };
+        let (until, patience) = (initialize.until, initialize.patience);
+        let (is_paused, session_key) =
+            (initialize.try_again.is_some_and(|at| now < at), call.session);
+        let Some(session) = self.sessions.get(session_key) else { return };
+        let present = self.availability_for(session).clone();
+        if let (Availability::Up(run), false) = (&present, is_paused)
+            && now < until
+        {
+            if self.links.get(run.link).is_some_and(|link| link.as_stdio().is_some()) {
+                // It was initialized already, with our own name if it is shared.
+                let result = Arc::<RawValue>::from(run.hello.result.clone());
+                return self.welcome(now, key, &result, run.generation);
+            }
+            if let Some(call) = self.calls.get_mut(key) {
+                call.stage = Stage::OpeningUpstream;
+            }
+            return self.open_upstream(now, session_key, run.link, Some(key));
+        }
+        if let Some(result) = self.copies.hello.clone()
+            && !matches!(present, Availability::Removed)
+        {
+            return self.welcome(now, key, &result, 0);
+        }
+        let verdict = match &present {
+            Availability::Coming { due: Some(due), .. } if *due > until => Some(Verdict::Down),
+            Availability::Up(_) | Availability::Coming { .. } if now >= until => {
+                Some(Verdict::Late)
+            }
+            Availability::Up(_) | Availability::Coming { .. } => None,
+            Availability::Down { .. } => Some(Verdict::Down),
+            Availability::Removed => Some(Verdict::Removed),
+        };
+        if let Some(verdict) = verdict {
+            let text = messages::verdict(&self.name, verdict, &present, now, patience);
+            return self.refuse_initialize(now, key, messages::cause(verdict), &text);
+        }
+        if let Some(call) = self.calls.get_mut(key) {
+            call.stage = Stage::Waiting;
+        }
+    }
+
+    /// A timer has fired.
+    pub(crate) fn initialize_due(&mut self, now: Instant, key: CallKey) {
+        let Some(call) = self.calls.get_mut(key) else { return };
+        let CallKind::Initialize(initialize) = &mut call.kind else { return };
+        if initialize.report.as_ref().is_some_and(|report| now >= report.next) {
+            if let Some(report) = &mut initialize.report {
+                report.next = now + LOOK;
+                self.timers.set(now + LOOK, Timer::Call(key));
+            }
+            self.act(Action::ReadLastLine(key));
+        }
+        let Some(call) = self.calls.get_mut(key) else { return };
+        let CallKind::Initialize(initialize) = &call.kind else { return };
+        match &call.stage {
+            Stage::AwaitingRecord { until, answer } if now >= *until => {
+                // The record is written later then.
+                let answer = answer.clone();
+                self.answer(now, key, Some(answer));
+            }
+            Stage::OpeningUpstream if now >= initialize.until => {
+                call.stage = Stage::Waiting;
+                self.advance_initialize(now, key);
+            }
+            Stage::Waiting => self.advance_initialize(now, key),
+            _ => {}
+        }
+    }
+
+    /// The client's session with an HTTP server was opened, or could not be.
+    pub(crate) fn upstream_initialized(
+        &mut self,
+        now: Instant,
+        key: CallKey,
+        generation: u64,
+        hello: Option<&Hello>,
+    ) {
+        let Some(call) = self.calls.get_mut(key) else { return };
+        if !matches!(call.stage, Stage::OpeningUpstream) {
+            return;
+        }
+        call.stage = Stage::Waiting;
+        if let Some(hello) = hello {
+            let result = Arc::<RawValue>::from(hello.result.clone());
+            return self.welcome(now, key, &result, generation);
+        }
+        // Most likely the availability is about to change.
+        if let CallKind::Initialize(initialize) = &mut call.kind {
+            initialize.try_again = Some(now + TRY_AGAIN);
+            self.timers.set(now + TRY_AGAIN, Timer::Call(key));
+        }
+        self.advance_initialize(now, key);
+    }
+
+    /// The session begins with this answer of the run of that generation; 0 if it is not of the present run.
+    fn welcome(&mut self, now: Instant, key: CallKey, result: &RawValue, generation: u64) {
+        let Some(call) = self.calls.get(key) else { return };
+        let CallKind::Initialize(initialize) = &call.kind else { return };
+        let version = agreed_version(&initialize.version, result);
+        let text = result_for_client(result.get().as_bytes(), version.as_str());
+        let text = text.and_then(|text| Some(frame::result_text(call.message.id()?, &text)));
+        let Some(answer) = text else {
+            return self.refuse_initialize(
+                now,
+                key,
+                "bad-answer",
+                "the server's answer makes no sense",
+            );
+        };
+        let (params, session_key) = (Arc::clone(&initialize.params), call.session);
+        let Some(session) = self.sessions.get_mut(session_key) else { return };
+        session.client.params = Some(params);
+        session.version = Some(version);
+        session.known_run = generation;
+        if session.is_local {
+            return self.answer(now, key, Some(answer));
+        }
+        self.save(session_key);
+        self.journal_general(session_key);
+        self.update_listener(now, session_key);
+        // The client keeps its session if the daemon is killed after the answer.
+        let until = now + RECORD_WAIT;
+        if let Some(call) = self.calls.get_mut(key) {
+            call.stage = Stage::AwaitingRecord { until, answer };
+        }
+        self.timers.set(until, Timer::Call(key));
+        self.act(Action::AwaitWritten(key));
+    }
+
+    /// What was stored before is on disk.
+    pub fn record_written(&mut self, now: Instant, key: CallKey) {
+        if let Some(Call { stage: Stage::AwaitingRecord { answer, .. }, .. }) = self.calls.get(key)
+        {
+            let answer: Bytes = answer.clone();
+            self.answer(now, key, Some(answer));
+        }
+    }
+
+    /// The last line of the server's standard error, for a client that waits.
+    pub fn last_line(&mut self, key: CallKey, line: Option<&str>) {
+        let Some(call) = self.calls.get(key) else { return };
+        let Some(session) = self.sessions.get(call.session) else { return };
+        let text = messages::starting(&self.name, line, self.availability_for(session));
+        let Some(call) = self.calls.get_mut(key) else { return };
+        let stream = call.stream;
+        let (CallKind::Initialize(initialize), Some(progress)) = (&mut call.kind, &call.progress)
+        else {
+            return;
+        };
+        let Some(report) = &mut initialize.report else { return };
+        report.count += 1;
+        report.looks += 1;
+        if text == report.sent && report.looks < REPEAT {
+            return;
+        }
+        let message = frame::progress(&progress.token, report.count, &text);
+        (report.sent, report.looks) = (text, 0);
+        self.push(stream, message);
+    }
+
+    fn refuse_initialize(&mut self, now: Instant, key: CallKey, cause: &'static str, text: &str) {
+        let Some(call) = self.calls.take(key) else { return };
+        self.record_decision(&call, cause, text.lines().next().unwrap_or_default(), None);
+        let answer = call.message.id().map(|id| refusal(id, cause, text));
+        self.answer_taken(now, key, call, answer);
+    }
+}
+
+impl Initialize {
+    fn new(now: Instant, version: String, params: Arc<RawValue>, patience: Duration) -> Self {
+        let until = now + patience;
+        Self { version, params, patience, until, try_again: None, report: None }
+    }
+}
+
+fn read_params(message: &Parsed) -> Option<(String, Arc<RawValue>)> {
+    let params = message.params()?;
+    let version = InitializeParams::read(params)?.protocol_version.into_owned();
+    let raw = RawValue::from_string(str::from_utf8(params).ok()?.to_owned()).ok()?;
+    Some((version, Arc::from(raw)))
+}
+
+/// The version for a client: the one it wants if we speak it, but none that is newer than the server's.
+fn agreed_version(wanted: &str, result: &RawValue) -> ProtocolVersion {
+    let newest = ProtocolVersion::V2025_11_25;
+    let servers = InitializeResult::read(result.get().as_bytes());
+    let servers = servers.and_then(|result| result.protocol_version.parse().ok());
+    wanted.parse().unwrap_or(newest).min(servers.unwrap_or(newest))
+}

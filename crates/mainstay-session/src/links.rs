@@ -1,0 +1,295 @@
+//! The connections to runs.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use mainstay_mcp::frame;
+use mainstay_mcp::upstream::{self, Hello, UpstreamError};
+use serde_json::value::RawValue;
+
+use crate::action::Action;
+use crate::availability::{Reason, Run};
+use crate::http::{Http, UpstreamSession};
+use crate::server::Server;
+use crate::session::{ClientState, SessionKey};
+use crate::stdio::Stdio;
+use crate::table::Key;
+
+/// A connection to a run of a server.
+pub type LinkKey = Key<Link>;
+
+/// What is known of a run before it is ready.
+#[derive(Debug)]
+pub struct RunInfo {
+    pub generation: u64,
+    /// How the run before it ended.
+    pub after: Option<Arc<Reason>>,
+    /// What it answered to `initialize`, if an earlier daemon has asked it already.
+    pub known: Option<Hello>,
+    /// A number that no other connection to the run had, so that late answers to requests over another one, of this
+    /// daemon or an earlier one, are recognised.
+    pub epoch: u32,
+    /// The session that the run belongs to, if it is one's own.
+    pub session: Option<String>,
+}
+
+/// What a connection leads to.
+#[derive(Debug)]
+pub enum LinkTarget {
+    Stdio {
+        /// How many lines have been written to the server since its start.
+        written: u64,
+        /// What the server may have written while no daemon was connected; an earlier daemon may have received some of
+        /// it. None if all that was not received follows.
+        past: Option<Vec<Bytes>>,
+    },
+    /// A streamable HTTP server that is starting: it is asked until it answers.
+    Http,
+    /// A streamable HTTP server that runs elsewhere: it is asked once.
+    Remote,
+}
+
+#[derive(Debug)]
+pub struct Link {
+    pub(crate) generation: u64,
+    pub(crate) after: Option<Arc<Reason>>,
+    pub(crate) owner: Owner,
+    pub(crate) kind: LinkKind,
+}
+
+/// Whose messages a run gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// All sessions share the run.
+    Shared,
+    Session(SessionKey),
+    /// The session has ended meanwhile, and its run is about to.
+    EndedSession,
+}
+
+#[derive(Debug)]
+pub(crate) enum LinkKind {
+    Stdio(Box<Stdio>),
+    Http(Box<Http>),
+}
+
+impl Link {
+    pub(crate) fn as_stdio(&self) -> Option<&Stdio> {
+        match &self.kind {
+            LinkKind::Stdio(stdio) => Some(stdio),
+            LinkKind::Http(_) => None,
+        }
+    }
+
+    pub(crate) fn as_stdio_mut(&mut self) -> Option<&mut Stdio> {
+        match &mut self.kind {
+            LinkKind::Stdio(stdio) => Some(stdio),
+            LinkKind::Http(_) => None,
+        }
+    }
+
+    pub(crate) fn as_http_mut(&mut self) -> Option<&mut Http> {
+        match &mut self.kind {
+            LinkKind::Http(http) => Some(http),
+            LinkKind::Stdio(_) => None,
+        }
+    }
+}
+
+/// A request of Mainstay itself.
+#[derive(Debug)]
+pub(crate) struct OwnRequest {
+    pub(crate) purpose: OwnPurpose,
+    pub(crate) method: &'static str,
+    pub(crate) params: Option<Box<RawValue>>,
+    /// How often it was sent again because the connection was interrupted or the session was lost.
+    pub(crate) repetitions: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OwnPurpose {
+    /// `initialize`, with which the link is attached.
+    Attach,
+    /// Whether a remote server still knows the session.
+    FindSession,
+    /// A page of a list for the copies.
+    ListPage,
+    /// The answer does not matter.
+    Ignored,
+}
+
+impl OwnRequest {
+    pub(crate) fn new(
+        purpose: OwnPurpose,
+        method: &'static str,
+        params: Option<Box<RawValue>>,
+    ) -> Self {
+        Self { purpose, method, params, repetitions: 0 }
+    }
+}
+
+impl Server {
+    /// Connects to a run: opens its MCP session, unless that was done before, and restores what the clients agreed
+    /// with the runs before it. [`Action::Attached`] reports the result. There is no time limit: the caller sets one,
+    /// and calls [`Server::detach`].
+    pub fn attach(&mut self, now: Instant, target: LinkTarget, info: RunInfo) -> LinkKey {
+        let RunInfo { generation, after, known, epoch, session } = info;
+        let owner = match session.map(|id| self.session(&id)) {
+            None => Owner::Shared,
+            Some(Some(session)) => Owner::Session(session),
+            Some(None) => Owner::EndedSession,
+        };
+        self.is_stdio = matches!(target, LinkTarget::Stdio { .. });
+        let first_id = upstream::first_id(epoch);
+        let kind = match &target {
+            LinkTarget::Stdio { written, past } => {
+                LinkKind::Stdio(Box::new(Stdio::new(first_id, *written, past.is_none())))
+            }
+            LinkTarget::Http | LinkTarget::Remote => {
+                // The first few ids are those of the handshake.
+                LinkKind::Http(Box::new(Http::new(first_id + 10)))
+            }
+        };
+        let link = self.links.insert(Link { generation, after, owner, kind });
+        match target {
+            LinkTarget::Stdio { written, past } => {
+                self.await_recovered(link, written);
+                for line in past.into_iter().flatten() {
+                    self.receive_past(now, link, &line);
+                }
+                match known {
+                    Some(hello) => self.attached(now, link, hello),
+                    None => {
+                        let params =
+                            self.state_for(owner).params.map(|params| (*params).to_owned());
+                        let initialize = OwnRequest::new(OwnPurpose::Attach, "initialize", params);
+                        self.ask(now, link, initialize);
+                    }
+                }
+            }
+            LinkTarget::Http => match known {
+                Some(hello) => self.attach_known_http(now, link, hello),
+                None => self.open_own_session(link, true),
+            },
+            LinkTarget::Remote => match known {
+                Some(hello) => self.find_own_session(now, link, hello),
+                None => self.open_own_session(link, false),
+            },
+        }
+        link
+    }
+
+    /// Disconnects from a run whose connection is no longer needed.
+    pub fn detach(&mut self, now: Instant, key: LinkKey) {
+        let written = self.links.get(key).and_then(Link::as_stdio).map(|stdio| stdio.lines());
+        if let Some(written) = written {
+            self.close_stdio(now, key, written);
+        }
+        self.links.remove(key);
+    }
+
+    /// What a run has to learn, on behalf of its session or of all sessions together.
+    pub(crate) fn state_for(&self, owner: Owner) -> ClientState {
+        let own = || ClientState { params: Some(self.own_params()), ..ClientState::default() };
+        match owner {
+            Owner::Session(session) => {
+                self.sessions.get(session).map_or_else(own, |session| session.client.clone())
+            }
+            Owner::EndedSession => own(),
+            Owner::Shared => {
+                let mut common = own();
+                for session in self.sessions.values().filter(|session| !session.is_over) {
+                    let theirs = &session.client;
+                    common.level = common.level.into_iter().chain(theirs.level).min();
+                    common.subscriptions.extend(theirs.subscriptions.iter().cloned());
+                }
+                common
+            }
+        }
+    }
+
+    pub(crate) fn own_params(&self) -> Arc<RawValue> {
+        Arc::from(upstream::params(&self.identity))
+    }
+
+    /// The MCP session with a run is open.
+    pub(crate) fn attached(&mut self, _now: Instant, key: LinkKey, hello: Hello) {
+        let Some(link) = self.links.get(key) else { return };
+        let (generation, after, owner) = (link.generation, link.after.clone(), link.owner);
+        if let Owner::Session(session) = owner {
+            // What changed between two runs of its own is not known.
+            self.announce_resources(session);
+        }
+        let run = Run { generation, hello: Arc::new(hello), after, link: key };
+        self.act(Action::Attached(key, Ok(Arc::new(run))));
+    }
+
+    pub(crate) fn not_attached(&mut self, key: LinkKey, error: UpstreamError) {
+        self.act(Action::Attached(key, Err(error)));
+    }
+
+    /// Sends a request of Mainstay itself.
+    pub(crate) fn ask(&mut self, now: Instant, key: LinkKey, request: OwnRequest) {
+        match self.links.get(key).map(|link| link.as_stdio().is_some()) {
+            Some(true) => self.ask_stdio(now, key, request),
+            Some(false) => self.ask_http(now, key, request),
+            None => {
+                let error = closed(&request, false);
+                self.own_answered(now, key, request, Err(error));
+            }
+        }
+    }
+
+    /// A request of Mainstay itself is answered, or will not be.
+    pub(crate) fn own_answered(
+        &mut self,
+        now: Instant,
+        link: LinkKey,
+        request: OwnRequest,
+        result: Result<Box<RawValue>, UpstreamError>,
+    ) {
+        match request.purpose {
+            OwnPurpose::Attach => match result.and_then(|result| Hello::read(result, None)) {
+                Ok(hello) => self.stdio_initialized(now, link, hello),
+                Err(error) => self.not_attached(link, error),
+            },
+            OwnPurpose::FindSession => self.own_session_found(now, link, result),
+            OwnPurpose::ListPage => self.list_page_read(now, link, result),
+            OwnPurpose::Ignored => {}
+        }
+    }
+
+    /// Sends a message without an answer to a run.
+    pub(crate) fn send_to_run(&mut self, session: SessionKey, key: LinkKey, message: Bytes) {
+        match self.links.get(key).map(|link| link.as_stdio().is_some()) {
+            Some(true) => self.notify_stdio(key, frame::in_one_line(message)),
+            Some(false) => self.notify_http(session, key, message),
+            None => {}
+        }
+    }
+
+    /// The sessions that may get messages of a run.
+    pub(crate) fn sessions_of(&self, key: LinkKey) -> Vec<SessionKey> {
+        match self.links.get(key).map(|link| link.owner) {
+            Some(Owner::Shared) => self.sessions.keys(),
+            Some(Owner::Session(session)) => vec![session],
+            Some(Owner::EndedSession) | None => Vec::new(),
+        }
+    }
+}
+
+pub(crate) fn closed(request: &OwnRequest, sent: bool) -> UpstreamError {
+    UpstreamError::Closed { method: request.method.to_owned(), sent }
+}
+
+impl UpstreamSession {
+    /// The session that was opened with this answer to `initialize`, maybe by an earlier daemon.
+    pub fn known(generation: u64, hello: &Hello) -> Result<Self, UpstreamError> {
+        Self::resume(crate::record::UpstreamRecord {
+            run: generation,
+            id: hello.http_session.clone(),
+            version: hello.protocol_version.clone(),
+        })
+    }
+}

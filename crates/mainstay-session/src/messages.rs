@@ -1,0 +1,157 @@
+//! What clients and models read when Mainstay answers in place of a server.
+
+use std::time::{Duration, Instant};
+
+use crate::availability::{Availability, Reason};
+use crate::replay::Verdict;
+
+/// How many lines of standard error an answer carries.
+const STDERR_LINES: usize = 5;
+
+/// How many characters of a server's line a progress message carries.
+const PROGRESS_LINE: usize = 200;
+
+/// For a request beyond the limit of its session or server.
+pub(crate) const TOO_MANY: &str = "too many requests, or too large ones, are waiting for an answer; \
+                                   this one was not sent to the server, try again later";
+
+/// The text of an answer that is ours.
+pub(crate) fn verdict(
+    server: &str,
+    verdict: Verdict,
+    availability: &Availability,
+    now: Instant,
+    hold: Duration,
+) -> String {
+    match verdict {
+        Verdict::Down => {
+            let why = reason(availability).map_or("it is not running", |why| &why.text);
+            let next = next(availability).and_then(|at| at.checked_duration_since(now));
+            let next = next.map_or_else(String::new, |next| {
+                format!("; the next attempt is in {} s", next.as_secs().max(1))
+            });
+            let text = format!("the MCP server `{server}` is down: {why}{next}");
+            with_stderr(text, reason(availability))
+        }
+        Verdict::Late => {
+            let why = reason(availability).map_or("it is not ready", |why| &why.text);
+            let text = format!(
+                "the MCP server `{server}` did not come back within {} s: {why}; \
+                 the session stays open, try again later",
+                hold.as_secs()
+            );
+            with_stderr(text, reason(availability))
+        }
+        Verdict::Removed => format!("the MCP server `{server}` was removed"),
+        Verdict::Unknown { generation } => {
+            let end = availability.end_of(generation).map(AsRef::as_ref);
+            let why = end.map_or("the connection to it broke", |why: &Reason| &why.text);
+            let text = format!(
+                "the server stopped during this call; its effect is unknown: check before you \
+                 repeat it (`{server}`: {why})"
+            );
+            with_stderr(text, end)
+        }
+        Verdict::Severed { generation: 0 } => {
+            "Mainstay was restarted during this call; its effect is unknown: check before you repeat it"
+                .to_owned()
+        }
+        Verdict::Severed { .. } => format!(
+            "Mainstay was restarted during this call; its effect is unknown: check before you repeat it \
+             (`{server}` itself is still running)"
+        ),
+        Verdict::Interrupted { .. } => format!(
+            "the connection to the server was lost during this call; its effect is unknown: check before you \
+             repeat it (`{server}` itself is still running, and its container engine was away)"
+        ),
+        Verdict::DiedTwice { generation } => {
+            let end = availability.end_of(generation).map(AsRef::as_ref);
+            let why = end.map_or("the connection to it broke", |why: &Reason| &why.text);
+            let text = format!(
+                "the server stopped twice during this request, which is not sent a third time \
+                 (`{server}`: {why})"
+            );
+            with_stderr(text, end)
+        }
+        Verdict::BrokenOff { .. } => format!(
+            "the server broke off the connection twice during this request, which is not sent a third \
+             time (`{server}` itself is still running)"
+        ),
+        Verdict::SessionLostRepeatedly => {
+            format!("the MCP server `{server}` forgets every session as soon as it is opened")
+        }
+    }
+}
+
+/// What a client that waits for a server is told meanwhile. `line` is the last one that the server wrote to
+/// standard error.
+pub(crate) fn starting(server: &str, line: Option<&str>, availability: &Availability) -> String {
+    let line = line.map(str::trim).filter(|line| !line.is_empty());
+    let why = reason(availability).map(|why| why.text.as_str()).filter(|why| !why.is_empty());
+    match line.or(why) {
+        Some(detail) => {
+            let shown = detail.chars().filter(|c| !c.is_control()).take(PROGRESS_LINE);
+            format!("starting {server}: {}", shown.collect::<String>())
+        }
+        None => format!("starting {server}"),
+    }
+}
+
+/// One word for a verdict, for the event log.
+pub(crate) fn cause(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Down => "refused",
+        Verdict::Late => "hold-expired",
+        Verdict::Removed => "removed",
+        Verdict::Unknown { .. } | Verdict::Severed { .. } | Verdict::Interrupted { .. } => {
+            "effect-unknown"
+        }
+        Verdict::DiedTwice { .. } => "died-twice",
+        Verdict::BrokenOff { .. } => "broken-off",
+        Verdict::SessionLostRepeatedly => "session-lost",
+    }
+}
+
+/// What the first tool result after a restart says besides.
+pub(crate) fn restart_note(server: &str, after: Option<&Reason>) -> String {
+    let why = after.map_or_else(String::new, |why| format!(" ({})", why.text));
+    format!(
+        "[mainstay] `{server}` was restarted since your last call{why}: \
+         whatever it kept in memory is lost."
+    )
+}
+
+/// The answer to a call of a tool that the server no longer has.
+pub(crate) fn vanished(server: &str, tool: &str) -> String {
+    format!(
+        "the tool `{tool}` is no longer offered by `{server}`: it was there before the server was \
+         restarted or changed; list the tools again"
+    )
+}
+
+fn reason(availability: &Availability) -> Option<&Reason> {
+    match availability {
+        Availability::Up(_) | Availability::Removed => None,
+        Availability::Coming { why, .. } | Availability::Down { why } => Some(why),
+    }
+}
+
+fn next(availability: &Availability) -> Option<Instant> {
+    match availability {
+        Availability::Up(_) | Availability::Down { .. } | Availability::Removed => None,
+        Availability::Coming { due, .. } => *due,
+    }
+}
+
+fn with_stderr(mut text: String, why: Option<&Reason>) -> String {
+    let lines = why.map_or(&[][..], |why| &why.stderr);
+    let last = &lines[lines.len().saturating_sub(STDERR_LINES)..];
+    if !last.is_empty() {
+        text.push_str("\nits last lines:");
+        for line in last {
+            text.push_str("\n  ");
+            text.push_str(line);
+        }
+    }
+    text
+}

@@ -1,0 +1,232 @@
+//! What a daemon recovers of the one before it, and hands over to the one after it.
+//!
+//! A stream that was journaled is kept again under its number, with its messages. If it has its answer it waits for its
+//! client. Otherwise its request continues like a new one, but for its beginning: a request that was sent is with its
+//! run, and its answer is awaited from the first line on that is received of that run (see `replay` for what follows if
+//! there is none).
+//!
+//! A server that speaks HTTP answers on the connection over which it was asked. When another daemon takes over, such a
+//! connection stays with the old one, which waits for the answer and relays it, together with what the server sends
+//! before. Everything else belongs to the new daemon.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use mainstay_mcp::frame::{self, Frame, Kind, Parsed};
+use serde::{Deserialize, Serialize};
+
+use crate::action::Relayed;
+use crate::calls::{CallKey, Stage};
+use crate::exchange::Failure;
+use crate::links::Owner;
+use crate::record::{Sent, StreamKey, StreamNews, StreamRecord};
+use crate::server::Server;
+use crate::session::SessionKey;
+use crate::stream::{Durable, Start, Stream};
+
+/// How many messages of a call may wait until this daemon has found its server.
+const MAX_WAITING: usize = 64;
+
+/// A request that an earlier daemon sent to a stdio run, and whose answer may still come.
+#[derive(Debug)]
+pub(crate) struct RecoveredRequest {
+    generation: u64,
+    /// Its id there.
+    id: u64,
+    call: CallKey,
+    session: SessionKey,
+}
+
+/// What became of a call that the daemon before this one finishes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RelayNews {
+    /// The server sent this; the number is that of the message in the stream.
+    Said(u64, String),
+    Answered(String),
+    /// No answer will come.
+    Lost,
+}
+
+impl Server {
+    /// Recovers a stream of an earlier daemon: after its session was restored, and before any run is attached. If
+    /// `is_relayed`, the daemon before this one may still finish the request. Returns false if there is no such
+    /// session.
+    pub fn recover(&mut self, now: Instant, record: StreamRecord, is_relayed: bool) -> bool {
+        let Some(session) = self.session(&record.key.session) else { return false };
+        let Some(request) = record.request.clone() else {
+            let general = self.sessions.get(session).map(|session| session.general);
+            if let Some(general) = general.and_then(|general| self.streams.get_mut(general)) {
+                general.restore(record.said);
+            }
+            return true;
+        };
+        let Some(message) = Parsed::read(request).ok().filter(|it| it.kind() == Kind::Request)
+        else {
+            self.store.note(&record.key, StreamNews::Over);
+            return true;
+        };
+        let is_relayed = is_relayed && Self::can_be_relayed(&record);
+        let (sent, number) = (record.sent, record.key.number);
+        let id = message.id().map(|id| Arc::from(id.get()));
+        let stream = Stream::recovered(session, record, is_relayed);
+        let is_finished = stream.is_finished();
+        let stream = self.streams.insert(stream);
+        self.keep_recovered(now, stream, number, id);
+        if is_finished {
+            self.keep_recovered_end(now, stream);
+            return true;
+        }
+        self.begin_call(now, session, stream, message);
+        let call = self.streams.get(stream).and_then(|stream| stream.as_request()?.call);
+        if let (Some(Sent { generation, line: Some(id) }), Some(call)) = (sent, call) {
+            self.recovered.push(RecoveredRequest { generation, id, call, session });
+        }
+        true
+    }
+
+    /// Whether only the daemon before this one can receive the answer to a request.
+    pub fn can_be_relayed(record: &StreamRecord) -> bool {
+        record.request.is_some()
+            && record.answer.is_none()
+            && matches!(record.sent, Some(Sent { line: None, .. }))
+    }
+
+    /// The requests whose answers may come from a run, of all sessions or of the one that owns it.
+    pub(crate) fn take_recovered(&mut self, generation: u64, owner: Owner) -> Vec<(u64, CallKey)> {
+        let sessions = &self.sessions;
+        let isolate = self.settings.isolate;
+        let is_theirs = |request: &mut RecoveredRequest| match owner {
+            Owner::Session(owner) => request.session == owner,
+            Owner::EndedSession => false,
+            Owner::Shared => {
+                let session = sessions.get(request.session);
+                session
+                    .is_some_and(|session| !session.has_own_run() && (!isolate || session.is_local))
+            }
+        };
+        let recovered: Vec<_> = self.recovered.extract_if(.., is_theirs).collect();
+        // Those of earlier runs get no answer, which they learn from the availability.
+        let of_run = recovered.into_iter().filter(|request| request.generation == generation);
+        of_run.map(|request| (request.id, request.call)).collect()
+    }
+
+    /// The daemon before this one reports what became of a call.
+    pub fn relay(&mut self, now: Instant, key: &StreamKey, news: RelayNews) {
+        let Some(session) = self.session(&key.session) else { return };
+        let Some(stream) = self.stream_of_number(session, key.number) else { return };
+        let Some(it) = self.streams.get_mut(stream).and_then(Stream::as_request_mut) else {
+            return;
+        };
+        let Some(call) = it.call else { return };
+        let Some(waiting) = it.inherited.as_mut().and_then(|it| it.relayed.as_mut()) else {
+            return;
+        };
+        let is_last = matches!(news, RelayNews::Answered(_) | RelayNews::Lost);
+        if is_last || waiting.len() < MAX_WAITING {
+            waiting.push_back(news);
+        }
+        self.relayed_news(now, call);
+    }
+
+    /// Takes what the daemon before this one has relayed, if the call waits for it.
+    pub(crate) fn relayed_news(&mut self, now: Instant, key: CallKey) {
+        loop {
+            let Some(call) = self.calls.get(key) else { return };
+            if !matches!(call.stage, Stage::Relayed) {
+                return;
+            }
+            let (stream, session) = (call.stream, call.session);
+            let request = self.streams.get_mut(stream).and_then(Stream::as_request_mut);
+            let inherited = request.and_then(|request| request.inherited.as_mut());
+            let Some(inherited) = inherited else { return };
+            let Some(news) = inherited.relayed.as_mut().and_then(|it| it.pop_front()) else {
+                return;
+            };
+            let generation = inherited.sent.map_or(0, |sent| sent.generation);
+            match news {
+                RelayNews::Said(number, text) => {
+                    inherited.was_asked |=
+                        matches!(frame::scan(text.as_bytes()), Ok(Frame::Request { .. }));
+                    // Some may have been relayed to another daemon before.
+                    let last = self.streams.get(stream).map_or(0, |stream| stream.log.last());
+                    if number > last {
+                        self.push(stream, text.into());
+                    }
+                }
+                RelayNews::Answered(text) => {
+                    match (Parsed::read(text.into()), self.run_for(session)) {
+                        (Ok(answer), Some(run)) => {
+                            return self.answered(now, key, (run.link, generation), answer);
+                        }
+                        (Ok(_) | Err(_), _) => {
+                            return self.lost(now, key, generation, Failure::Sent);
+                        }
+                    }
+                }
+                RelayNews::Lost => return self.lost(now, key, generation, Failure::Sent),
+            }
+        }
+    }
+
+    /// Whether every request is answered or journaled, and every line of a server is confirmed.
+    pub fn is_settled(&self) -> bool {
+        let is_settled = |stream: Option<&Stream>| {
+            stream.is_none_or(|stream| stream.durable.outlives_daemon() || stream.is_finished())
+        };
+        self.calls.values().all(|call| is_settled(self.streams.get(call.stream)))
+            && self
+                .links
+                .values()
+                .filter_map(|link| link.as_stdio())
+                .all(|stdio| stdio.is_confirmed())
+    }
+
+    /// Whether a request takes long and would miss its answer if another daemon took over.
+    pub fn is_bound(&self) -> bool {
+        let is_bound =
+            |stream: &Stream| matches!(stream.durable, Durable::Never) && !stream.is_finished();
+        self.calls.values().any(|call| self.streams.get(call.stream).is_some_and(is_bound))
+    }
+
+    /// Whether no request waits for its answer.
+    pub fn is_idle(&self) -> bool {
+        self.calls.len() == 0
+    }
+
+    /// Another daemon takes over: the calls that only this one can finish. From now on the readers get their messages.
+    pub fn relayed_calls(&mut self) -> Vec<(Arc<str>, Relayed)> {
+        let mut relayed = Vec::new();
+        for key in self.streams.keys() {
+            let Some(stream) = self.streams.get_mut(key).filter(|it| it.can_be_relayed()) else {
+                continue;
+            };
+            stream.durable = Durable::Relayed;
+            let last = stream.log.last();
+            let (turn, _) = stream.attach(Start::After(last));
+            let (number, session) = (stream.resumable().map_or(0, |it| it.number), stream.session);
+            if let Some(session) = self.sessions.get(session) {
+                relayed.push((Arc::clone(&session.id), Relayed { number, stream: key, turn }));
+            }
+            // The reader before learns that its turn is over.
+            self.act(crate::action::Action::Wake(key));
+        }
+        relayed
+    }
+
+    /// Another daemon has taken over. From now on nothing is stored, sent or cancelled for any client; streams that the
+    /// other one continues end here.
+    pub fn freeze(&mut self) {
+        self.is_frozen = true;
+        for key in self.streams.keys() {
+            let Some(stream) = self.streams.get_mut(key) else { continue };
+            let is_relayed = matches!(stream.durable, Durable::Relayed);
+            // An answer that is there is still read here, because it may not be in the journal.
+            let continues_elsewhere = stream.is_general()
+                || (stream.resumable().is_some() && !stream.is_finished() && !is_relayed);
+            if continues_elsewhere {
+                stream.is_closed = true;
+                self.act(crate::action::Action::Wake(key));
+            }
+        }
+    }
+}

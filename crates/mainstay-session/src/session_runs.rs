@@ -1,0 +1,112 @@
+//! Runs that belong to a single session (`--isolate`): when they start and stop.
+//!
+//! A run is started by the first request. It stops a minute after its client has ended the session, when its client has
+//! been idle for too long, or when too many clients are absent (see `run_retention`). In the latter two cases the
+//! session continues, and its next request starts another run. A run is never used by another session.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::action::Action;
+use crate::availability::Availability;
+use crate::run_retention::{RETENTION, RunUse, runs_to_end};
+use crate::server::Server;
+use crate::session::SessionKey;
+use crate::timers::Timer;
+
+/// The session that a run belongs to.
+enum Owner {
+    Open(SessionKey),
+    /// It has ended, and had this id.
+    Ended(Arc<str>),
+}
+
+impl Server {
+    /// Gives a session a run of its own, if that is how the server is run.
+    pub(crate) fn isolate(&mut self, now: Instant, key: SessionKey) {
+        let Some(session) = self.sessions.get(key) else { return };
+        if !self.lacks_own_run(session) || session.is_over {
+            return;
+        }
+        let id = Arc::clone(&session.id);
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.own_run = Some(Box::new(Availability::unknown()));
+        }
+        self.act(Action::StartSessionRun(id));
+        // The next daemon decides by this time which runs stop first.
+        self.touch(now, key);
+        self.save(key);
+        self.end_unneeded_runs(now);
+    }
+
+    /// The supervisor reports whether the own run of a session can be used.
+    pub fn set_session_availability(&mut self, now: Instant, id: &str, availability: Availability) {
+        if self.is_frozen {
+            return;
+        }
+        if let Some((_, generation)) = self.retained_runs.get(id)
+            && availability.run().map(|run| run.generation) != Some(*generation)
+        {
+            // It exited earlier.
+            return self.release_retained(id);
+        }
+        let Some(key) = self.session(id) else { return };
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let Some(own_run) = &mut session.own_run else { return };
+        **own_run = availability;
+        self.availability_changed(now, Some(key));
+    }
+
+    /// Keeps the run of a session that has ended for [`RETENTION`]. One that is not up is stopped now.
+    pub(crate) fn retain_run(&mut self, now: Instant, id: &str, key: SessionKey) {
+        let own_run = self.sessions.get(key).and_then(|session| session.own_run.as_deref());
+        let Some(run) = own_run.and_then(Availability::run) else { return self.release_run(key) };
+        let retained = (self.clock.at(now), run.generation);
+        self.retained_runs.insert(Arc::from(id), retained);
+        self.timers.set(now + RETENTION, Timer::RetainedRuns);
+        self.end_unneeded_runs(now);
+    }
+
+    /// Stops the run of a session that has ended, if it has one.
+    pub(crate) fn release_run(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get(key) else { return };
+        if session.has_own_run() || self.settings.isolate {
+            let id = Arc::clone(&session.id);
+            self.act(Action::ReleaseSessionRun(id));
+        }
+    }
+
+    fn release_retained(&mut self, id: &str) {
+        if !self.is_frozen && self.retained_runs.remove(id).is_some() {
+            self.act(Action::ReleaseSessionRun(Arc::from(id)));
+        }
+    }
+
+    /// Stops the runs that have been kept for long enough, and those beyond the limit.
+    pub(crate) fn end_unneeded_runs(&mut self, now: Instant) {
+        if self.is_frozen {
+            return;
+        }
+        let (time, idle) = (self.clock.at(now), self.settings.isolate_idle);
+        let isolated =
+            self.sessions.iter().filter(|(_, session)| session.has_own_run() && !session.is_over);
+        let open = isolated.map(|(key, session)| (Owner::Open(key), self.run_use(session)));
+        let ended = self.retained_runs.iter();
+        let ended = ended
+            .map(|(id, (at, _))| (Owner::Ended(Arc::clone(id)), RunUse::SessionEnded { at: *at }));
+        for owner in runs_to_end(open.chain(ended).collect::<Vec<_>>(), time, idle) {
+            match owner {
+                Owner::Open(key) => {
+                    let Some(session) = self.sessions.get_mut(key) else { continue };
+                    if session.open.is_empty() {
+                        session.own_run = None;
+                        let id = Arc::clone(&session.id);
+                        tracing::info!(server = %self.name, session = %id, "stopping an idle run");
+                        self.act(Action::StopSessionRun(id));
+                    }
+                }
+                Owner::Ended(id) => self.release_retained(&id),
+            }
+        }
+    }
+}

@@ -1,0 +1,712 @@
+//! The lines to and from a stdio server, shared by many sessions or owned by one.
+//!
+//! Every request gets an id of its own, by which its answer is routed. When the lines end, the number of lines that
+//! were written whole shows which of the open requests can have reached the server.
+//!
+//! An id says to which daemon and connection it belongs (`first_id`), and which line of the run carries the request. So
+//! it is known of a request that an earlier daemon sent whether it can have reached the server, and its answer is
+//! recognised.
+//!
+//! Lines are confirmed when they need not be delivered to another daemon: as soon as they are processed, but for an
+//! answer that is not in its stream yet, and the lines after it.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use mainstay_core::Interruption;
+use mainstay_mcp::frame::{self, Id, Kind, Method, Parsed};
+use mainstay_mcp::upstream::cut::{self, Cut};
+use mainstay_mcp::upstream::{self, Hello, MAX_LINE, NO_MESSAGE, UpstreamError};
+use tracing::debug;
+
+use crate::action::Action;
+use crate::calls::{Call, CallKey, Stage};
+use crate::exchange::{AttemptError, Failure};
+use crate::links::{Link, LinkKey, OwnPurpose, OwnRequest, closed};
+use crate::record::Sent;
+use crate::replay::MAX_INTERRUPTIONS;
+use crate::server::Server;
+use crate::stream::Noted;
+use crate::streams::StreamRef;
+use crate::timers::Timer;
+
+/// How many messages without an answer may wait for a server that does not read.
+const MAX_QUEUED_NOTIFICATIONS: usize = 256;
+
+/// How many queued lines are sent when a server reads again, before it is asked whether it reads on.
+const LINES_AT_ONCE: usize = 32;
+
+/// The part of an id that says which line of the run carries the request.
+const LINE: u64 = 0xffff_ffff;
+
+/// How long lines are not confirmed for the sake of an answer: a server whose output nobody confirms has to wait some
+/// day.
+const UNDELIVERED: Duration = Duration::from_secs(1);
+
+/// Requests that were sent less than this before the connection was lost may have been on their way, or their answers.
+/// An engine that takes longer to pass a line on counts as away.
+const ON_THE_WAY: Duration = Duration::from_secs(2);
+
+/// How long the answers to those may take once the connection is back, and how much longer if they may not be sent
+/// again.
+const AT_FIRST: Duration = Duration::from_secs(1);
+const LONGER: Duration = Duration::from_secs(9);
+
+/// How long the answers to all others may take. The server has these requests, so an answer is lost only if the engine
+/// died in the very moment in which it passed it on.
+const OTHERS: Duration = Duration::from_secs(600);
+
+#[derive(Debug)]
+pub(crate) struct Stdio {
+    /// The beginning of all ids.
+    first_id: u64,
+    /// How many lines were sent since the start of the run.
+    lines: u64,
+    is_closed: bool,
+    /// Whether all that the run has written since an earlier daemon is received.
+    pub(crate) misses_nothing: bool,
+    is_full: bool,
+    /// What waits until the server reads its input.
+    queue: VecDeque<Queued>,
+    queued_notifications: usize,
+    pending: HashMap<u64, Pending>,
+    /// Requests of an earlier daemon that did not reach the server.
+    unsent: Vec<u64>,
+    /// How many lines were received, and confirmed.
+    received: u64,
+    confirmed: u64,
+    undelivered: VecDeque<Undelivered>,
+    interruptions: Vec<Doubt>,
+}
+
+#[derive(Debug)]
+enum Queued {
+    Notification(Bytes),
+    Call(CallKey),
+    Own(OwnRequest),
+}
+
+/// A request that is with the server.
+#[derive(Debug)]
+struct Pending {
+    /// The number of its line.
+    line: u64,
+    /// When it was sent; none if an earlier daemon did.
+    sent: Option<Instant>,
+    target: Target,
+    /// When it counts as lost with an interruption.
+    lost_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Target {
+    Call(CallKey),
+    Own(OwnRequest),
+}
+
+/// An answer that was received, and is not in its stream yet.
+#[derive(Debug)]
+struct Undelivered {
+    line: u64,
+    stream: StreamRef,
+    until: Instant,
+}
+
+/// Requests to be doubted after an interruption.
+#[derive(Debug, Clone, Copy)]
+struct Doubt {
+    at: Instant,
+    interruption: Interruption,
+    /// Whether this concerns all requests that were sent before, or only recent ones.
+    is_for_all: bool,
+}
+
+/// What became of a request.
+enum Reply {
+    Answer(Parsed),
+    TooLong,
+    NotJson,
+    /// The server sent the request back.
+    Echo,
+}
+
+impl Stdio {
+    pub(crate) fn new(first_id: u64, written: u64, misses_nothing: bool) -> Self {
+        Self {
+            first_id,
+            lines: written,
+            is_closed: false,
+            misses_nothing,
+            is_full: false,
+            queue: VecDeque::new(),
+            queued_notifications: 0,
+            pending: HashMap::new(),
+            unsent: Vec::new(),
+            received: 0,
+            confirmed: 0,
+            undelivered: VecDeque::new(),
+            interruptions: Vec::new(),
+        }
+    }
+
+    pub(crate) fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// Whether another daemon would receive no line that was received here.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.undelivered.is_empty()
+    }
+
+    /// Whether the answer to a request that an earlier daemon sent is awaited.
+    pub(crate) fn rejoin(&mut self, id: u64, call: CallKey) -> Result<(), Failure> {
+        if self.unsent.contains(&id) {
+            return Err(Failure::Unsent);
+        }
+        let is_awaited =
+            |pending: &Pending| matches!(pending.target, Target::Call(key) if key == call);
+        // One that is not awaited has missed the run.
+        if self.pending.get(&id).is_some_and(is_awaited) { Ok(()) } else { Err(Failure::Sent) }
+    }
+
+    /// The id of the request in this line of the run.
+    fn id_of(&self, line: u64) -> u64 {
+        self.first_id | (line & LINE)
+    }
+
+    fn must_queue(&self) -> bool {
+        self.is_full || !self.queue.is_empty()
+    }
+}
+
+impl Server {
+    fn stdio(&mut self, key: LinkKey) -> Option<&mut Stdio> {
+        self.links.get_mut(key).and_then(Link::as_stdio_mut)
+    }
+
+    fn generation(&self, key: LinkKey) -> u64 {
+        self.links.get(key).map_or(0, |link| link.generation)
+    }
+
+    fn send_line(&mut self, key: LinkKey, line: Bytes) {
+        if let Some(stdio) = self.stdio(key) {
+            stdio.lines += 1;
+            self.act(Action::SendLine(key, line));
+        }
+    }
+
+    /// Sends a message without an answer. To a server that does not read, only so much is sent.
+    pub(crate) fn notify_stdio(&mut self, key: LinkKey, line: Bytes) {
+        if self.is_frozen {
+            return;
+        }
+        let Some(stdio) = self.stdio(key).filter(|stdio| !stdio.is_closed) else { return };
+        if !stdio.must_queue() {
+            return self.send_line(key, line);
+        }
+        if stdio.queued_notifications >= MAX_QUEUED_NOTIFICATIONS {
+            return debug!("a message to a server that does not read was dropped");
+        }
+        stdio.queued_notifications += 1;
+        stdio.queue.push_back(Queued::Notification(line));
+    }
+
+    /// Sends a request of a client.
+    pub(crate) fn send_to_stdio(
+        &mut self,
+        now: Instant,
+        call: &mut Call,
+        key: CallKey,
+        link: LinkKey,
+    ) -> Result<(), AttemptError> {
+        let generation = self.generation(link);
+        let Some(stdio) = self.stdio(link).filter(|stdio| !stdio.is_closed) else {
+            return Err(Failure::Unsent.into());
+        };
+        if stdio.must_queue() {
+            stdio.queue.push_back(Queued::Call(key));
+            call.stage = Stage::Queued(link);
+            return Ok(());
+        }
+        let line = stdio.lines + 1;
+        let id = stdio.id_of(line);
+        let own = id.to_string();
+        let text = frame::in_one_line(match &call.progress {
+            Some(progress) => call.message.with_id_and_token(&own, progress.place, &own),
+            None => call.message.with_id(&own),
+        });
+        if text.len() > MAX_LINE {
+            let method = call.message.method().map_or("", Method::as_str).to_owned();
+            return Err(AttemptError::Unusable(UpstreamError::TooLarge {
+                method,
+                bytes: text.len(),
+            }));
+        }
+        // Noted first: what is not known to be sent might be sent again.
+        match self.note_sent(call, Sent { generation, line: Some(id) }) {
+            Noted::Yes => {}
+            Noted::NotYet => return Err(Failure::Unsent.into()),
+            // Another daemon decides what becomes of it.
+            Noted::Never => {
+                call.stage = Stage::Over;
+                return Ok(());
+            }
+        }
+        call.stage = Stage::AtStdio { link, id };
+        if let Some(stdio) = self.stdio(link) {
+            let target = Target::Call(key);
+            stdio.pending.insert(id, Pending { line, sent: Some(now), target, lost_at: None });
+        }
+        self.send_line(link, text);
+        Ok(())
+    }
+
+    /// Sends a request of Mainstay itself.
+    pub(crate) fn ask_stdio(&mut self, now: Instant, key: LinkKey, request: OwnRequest) {
+        let is_frozen = self.is_frozen;
+        let stdio = self.stdio(key).filter(|stdio| !stdio.is_closed && !is_frozen);
+        let Some(stdio) = stdio else {
+            let error = closed(&request, false);
+            return self.own_answered(now, key, request, Err(error));
+        };
+        if stdio.must_queue() {
+            return stdio.queue.push_back(Queued::Own(request));
+        }
+        let line = stdio.lines + 1;
+        let id = stdio.id_of(line);
+        let text =
+            frame::in_one_line(frame::request(id, request.method, request.params.as_deref()));
+        if request.purpose != OwnPurpose::Ignored {
+            let target = Target::Own(request);
+            stdio.pending.insert(id, Pending { line, sent: Some(now), target, lost_at: None });
+        }
+        self.send_line(key, text);
+    }
+
+    /// The server has answered `initialize`.
+    pub(crate) fn stdio_initialized(&mut self, now: Instant, key: LinkKey, hello: Hello) {
+        let Some(owner) = self.links.get(key).map(|link| link.owner) else { return };
+        self.notify_stdio(key, frame::notification("notifications/initialized", None));
+        let state = self.state_for(owner);
+        self.restore_client_state(now, key, state.level.as_ref(), state.subscriptions.iter());
+        self.attached(now, key, hello);
+    }
+
+    /// Sets a level and subscribes to resources. A server that refuses this goes without.
+    pub(crate) fn restore_client_state<'a>(
+        &mut self,
+        now: Instant,
+        key: LinkKey,
+        level: Option<&crate::level::Level>,
+        subscriptions: impl Iterator<Item = &'a String>,
+    ) {
+        let ignored = |method, params| OwnRequest::new(OwnPurpose::Ignored, method, Some(params));
+        if let Some(level) = level {
+            let params = upstream::string_param("level", level.as_str());
+            self.ask(now, key, ignored("logging/setLevel", params));
+        }
+        for uri in subscriptions {
+            let params = upstream::string_param("uri", uri);
+            self.ask(now, key, ignored("resources/subscribe", params));
+        }
+    }
+
+    /// The server does not read its input.
+    pub fn link_full(&mut self, key: LinkKey) {
+        if let Some(stdio) = self.stdio(key) {
+            stdio.is_full = true;
+        }
+    }
+
+    /// The server reads its input again. Returns whether something still waits.
+    pub fn link_writable(&mut self, now: Instant, key: LinkKey) -> bool {
+        let Some(stdio) = self.stdio(key) else { return false };
+        stdio.is_full = false;
+        let count = stdio.queue.len().min(LINES_AT_ONCE);
+        let first: Vec<_> = stdio.queue.drain(..count).collect();
+        let rest = std::mem::take(&mut stdio.queue);
+        for queued in first {
+            match queued {
+                Queued::Notification(line) => {
+                    if let Some(stdio) = self.stdio(key) {
+                        stdio.queued_notifications -= 1;
+                    }
+                    self.send_line(key, line);
+                }
+                Queued::Call(call) => self.advance(now, call),
+                Queued::Own(request) => self.ask_stdio(now, key, request),
+            }
+        }
+        let Some(stdio) = self.stdio(key) else { return false };
+        // What was queued meanwhile comes after the rest.
+        let later = std::mem::replace(&mut stdio.queue, rest);
+        stdio.queue.extend(later);
+        !stdio.queue.is_empty()
+    }
+
+    /// A queued call is given up.
+    pub(crate) fn unqueue(&mut self, link: LinkKey, call: &Call) {
+        let stream = call.stream;
+        let calls = &self.calls;
+        let Some(stdio) = self.links.get_mut(link).and_then(Link::as_stdio_mut) else { return };
+        // The call itself is not in the table now.
+        stdio.queue.retain(|queued| match queued {
+            Queued::Call(key) => calls.get(*key).is_some_and(|other| other.stream != stream),
+            Queued::Notification(_) | Queued::Own(_) => true,
+        });
+    }
+
+    /// Tells the server that nobody waits for a request any more, if it is still open.
+    pub(crate) fn cancel_at_stdio(&mut self, key: LinkKey, id: u64) {
+        let Some(stdio) = self.stdio(key) else { return };
+        if stdio.pending.remove(&id).is_some() {
+            let id = id.to_string();
+            let id = Id::new(&id).expect("a number is an id");
+            self.notify_stdio(key, frame::cancelled(id, "nobody waits for it any more"));
+        }
+    }
+
+    /// Awaits the answers to requests that an earlier daemon sent to this run.
+    pub(crate) fn await_recovered(&mut self, key: LinkKey, written: u64) {
+        let Some((generation, owner)) =
+            self.links.get(key).map(|link| (link.generation, link.owner))
+        else {
+            return;
+        };
+        let recovered = self.take_recovered(generation, owner);
+        let Some(stdio) = self.stdio(key) else { return };
+        for (id, call) in recovered {
+            // A server that was used before has had lines; where none are counted, the number is not known.
+            if written > 0 && (id & LINE) > written {
+                stdio.unsent.push(id);
+            } else {
+                let (target, lost_at) = (Target::Call(call), None);
+                stdio.pending.insert(id, Pending { line: 0, sent: None, target, lost_at });
+            }
+        }
+    }
+
+    /// Takes lines that the server wrote.
+    pub fn receive(&mut self, now: Instant, key: LinkKey, lines: impl IntoIterator<Item = Bytes>) {
+        for line in lines {
+            let Some(stdio) = self.stdio(key) else { return };
+            stdio.received += 1;
+            if let Some(newline) = memchr::memchr(b'\n', &line) {
+                self.receive_cut(now, key, &line[..newline], &line[newline + 1..]);
+            } else if line.first() == Some(&b'[') {
+                for part in frame::split(&line) {
+                    self.receive_message(now, key, line.slice_ref(part));
+                }
+            } else {
+                self.receive_message(now, key, line);
+            }
+        }
+        self.confirm_lines(now, key);
+    }
+
+    /// Takes a line that an earlier daemon may have received: only answers to open requests count.
+    pub(crate) fn receive_past(&mut self, now: Instant, key: LinkKey, line: &Bytes) {
+        let parts = match line.first() {
+            Some(b'[') => frame::split(line).into_iter().map(|part| line.slice_ref(part)).collect(),
+            _ => vec![line.clone()],
+        };
+        for message in parts.into_iter().filter_map(|part| Parsed::read(part).ok()) {
+            if matches!(message.kind(), Kind::Result | Kind::Error)
+                && let Some(pending) = self.take_pending(key, &message)
+            {
+                self.settle(now, key, pending, Reply::Answer(message));
+            }
+        }
+    }
+
+    fn receive_message(&mut self, now: Instant, key: LinkKey, text: Bytes) {
+        let Ok(message) = Parsed::read(text.clone()) else {
+            if let Some(pending) = self.take_invalid(key, &text) {
+                self.settle(now, key, pending, Reply::NotJson);
+            }
+            return self.act(Action::LogLine(key, marked(&text)));
+        };
+        debug_assert!(!frame::is_test_panic(&message), "requested by a test");
+        match message.kind() {
+            Kind::Result | Kind::Error => {
+                if let Some(pending) = self.take_pending(key, &message) {
+                    self.settle(now, key, pending, Reply::Answer(message));
+                } else if let Some((pending, answer)) = self.take_without_id(key, &message) {
+                    self.settle(now, key, pending, Reply::Answer(answer));
+                } else if message.id().is_none() {
+                    // Logged, because it may explain why a request is never answered.
+                    self.act(Action::LogLine(key, text));
+                } else {
+                    debug!("an answer to no open request was dropped");
+                }
+            }
+            // The ids of our requests are far from those that servers choose, so this is one of ours.
+            Kind::Request => match self.take_pending(key, &message) {
+                Some(pending) => self.settle(now, key, pending, Reply::Echo),
+                None => self.route_server_request(now, key, &message),
+            },
+            Kind::Notification if message.method() == Some(&Method::Progress) => {
+                self.route_progress(key, &message);
+            }
+            Kind::Notification => {
+                if !self.route_notification(now, key, &message) {
+                    self.act(Action::LogLine(key, text));
+                }
+            }
+        }
+    }
+
+    /// Takes the two ends of a line that was too long. An answer fails the request it is for. If it does not say which,
+    /// it is for the only one that the server has; if the server has several, none of them fails, and it is logged.
+    fn receive_cut(&mut self, now: Instant, key: LinkKey, head: &[u8], tail: &[u8]) {
+        let Some(stdio) = self.stdio(key) else { return };
+        let id = match cut::read(head, tail) {
+            Cut::Answer(id) => Some(id),
+            Cut::SomeAnswer if stdio.pending.len() == 1 => stdio.pending.keys().next().copied(),
+            Cut::SomeAnswer | Cut::NoAnswer => None,
+        };
+        match id.and_then(|id| stdio.pending.remove(&id)) {
+            Some(pending) => self.settle(now, key, pending, Reply::TooLong),
+            None => self.act(Action::LogLine(key, marked(head))),
+        }
+    }
+
+    /// A request that is with the server is over.
+    fn settle(&mut self, now: Instant, key: LinkKey, pending: Pending, reply: Reply) {
+        let call = match pending.target {
+            Target::Own(request) => {
+                let result = match reply {
+                    Reply::Answer(answer) => upstream::settled(request.method, &answer),
+                    other => Err(protocol_error(request.method, &other)),
+                };
+                return self.own_answered(now, key, request, result);
+            }
+            Target::Call(call) => call,
+        };
+        let generation = self.generation(key);
+        match reply {
+            Reply::Answer(answer) => self.answered(now, call, (key, generation), answer),
+            other => {
+                let Some(taken) = self.calls.take(call) else { return };
+                let method = taken.message.method().map_or("", Method::as_str);
+                let error = protocol_error(method, &other);
+                self.unusable(now, call, taken, &error, generation);
+            }
+        }
+        let Some(stream) = self.calls.get(call).map(|call| call.stream) else { return };
+        if let Some(stdio) = self.stdio(key).filter(|stdio| stdio.received > 0) {
+            let (line, until) = (stdio.received, now + UNDELIVERED);
+            stdio.undelivered.push_back(Undelivered { line, stream, until });
+            self.timers.set(until, Timer::Confirm(key));
+        }
+    }
+
+    /// The request whose id a message has.
+    fn take_pending(&mut self, key: LinkKey, message: &Parsed) -> Option<Pending> {
+        let id = message.id()?.as_u64()?;
+        self.stdio(key)?.pending.remove(&id)
+    }
+
+    /// The request that an invalid line seems to answer.
+    fn take_invalid(&mut self, key: LinkKey, line: &[u8]) -> Option<Pending> {
+        let line = line.trim_ascii_start();
+        if line.first() != Some(&b'{') {
+            return None;
+        }
+        let member = br#""id":"#;
+        let start = line.windows(member.len()).position(|window| window == member)?;
+        let after = line[start + member.len()..].trim_ascii_start();
+        let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let id = std::str::from_utf8(&after[..digits]).ok()?.parse().ok()?;
+        self.stdio(key)?.pending.remove(&id)
+    }
+
+    /// Matches an error without an id (the server could not parse a line) to its request, and rewrites it as the
+    /// answer. This is possible only if one request is pending and its line was the last one sent; otherwise the error
+    /// may be about another line.
+    fn take_without_id(&mut self, key: LinkKey, message: &Parsed) -> Option<(Pending, Parsed)> {
+        let error = message.error().filter(|_| message.id().is_none())?;
+        let [code] = frame::members(error, ["code"]).ok()?;
+        // Other errors without an id respond to notifications and are ignored.
+        matches!(code?.get().parse(), Ok(frame::PARSE_ERROR | frame::INVALID_REQUEST))
+            .then_some(())?;
+        let stdio = self.stdio(key)?;
+        let (&id, only) = stdio.pending.iter().next().filter(|_| stdio.pending.len() == 1)?;
+        (only.line == stdio.lines).then_some(())?;
+        let own = id.to_string();
+        let answer = Parsed::read(frame::error_text(Id::new(&own)?, error)).ok()?;
+        Some((stdio.pending.remove(&id)?, answer))
+    }
+
+    /// Progress has the id of its request as its token.
+    fn route_progress(&mut self, key: LinkKey, message: &Parsed) {
+        let Some(reported) = message.progress() else { return };
+        let id = Id::new(message.get(reported.token)).and_then(Id::as_u64);
+        let Some(id) = id else { return };
+        let pending = self.stdio(key).and_then(|stdio| stdio.pending.get(&id));
+        let Some(&Pending { target: Target::Call(call), .. }) = pending else { return };
+        let Some(call) = self.calls.get_mut(call) else { return };
+        let stream = call.stream;
+        if let Some(progress) = call.progress.as_mut()
+            && progress.admits(reported.value)
+        {
+            let text = message.with(reported.token, &progress.token);
+            self.push(stream, text);
+        }
+    }
+
+    /// The calls that are with this server.
+    pub(crate) fn calls_at(&self, key: LinkKey) -> Vec<CallKey> {
+        let Some(stdio) = self.links.get(key).and_then(Link::as_stdio) else { return Vec::new() };
+        let calls = stdio.pending.values().filter_map(|pending| match pending.target {
+            Target::Call(call) => Some(call),
+            Target::Own(_) => None,
+        });
+        calls.collect()
+    }
+
+    /// Confirms the lines that need not be delivered to another daemon.
+    pub(crate) fn confirm_lines(&mut self, now: Instant, key: LinkKey) {
+        let is_frozen = self.is_frozen;
+        let streams = &self.streams;
+        let Some(stdio) = self.links.get_mut(key).and_then(Link::as_stdio_mut) else { return };
+        let is_open =
+            |stream| streams.get(stream).is_some_and(|it| !it.is_finished() && !it.is_closed);
+        while stdio.undelivered.front().is_some_and(|it| now >= it.until || !is_open(it.stream)) {
+            stdio.undelivered.pop_front();
+        }
+        let confirmed = stdio.undelivered.front().map_or(stdio.received, |it| it.line - 1);
+        if !is_frozen && confirmed != stdio.confirmed {
+            stdio.confirmed = confirmed;
+            self.act(Action::ConfirmLines(key, confirmed));
+        }
+    }
+
+    /// The lines have ended, and so many were written whole to the server.
+    pub fn close_stdio(&mut self, now: Instant, key: LinkKey, written: u64) {
+        let generation = self.generation(key);
+        let Some(stdio) = self.stdio(key).filter(|stdio| !stdio.is_closed) else { return };
+        stdio.is_closed = true;
+        let pending = std::mem::take(&mut stdio.pending);
+        let queue = std::mem::take(&mut stdio.queue);
+        for (id, Pending { line, target, .. }) in pending {
+            let is_sent = line <= written;
+            match target {
+                Target::Own(request) => {
+                    let error = closed(&request, is_sent);
+                    self.own_answered(now, key, request, Err(error));
+                }
+                Target::Call(call) => {
+                    let is_here = |call: &Call| matches!(call.stage, Stage::AtStdio { link, id: at } if link == key && at == id);
+                    if self.calls.get(call).is_some_and(is_here) {
+                        let failure = if is_sent { Failure::Sent } else { Failure::Unsent };
+                        self.lost(now, call, generation, failure);
+                    }
+                }
+            }
+        }
+        for queued in queue {
+            match queued {
+                Queued::Call(call) => self.lost(now, call, generation, Failure::Unsent),
+                Queued::Own(request) => {
+                    let error = closed(&request, false);
+                    self.own_answered(now, key, request, Err(error));
+                }
+                Queued::Notification(_) => {}
+            }
+        }
+        for session in self.sessions_of(key) {
+            self.withdraw_server_requests(session, |request| request.generation == generation);
+        }
+        self.act(Action::Closed(key));
+    }
+
+    /// The connection to the run was lost and made again. A container may outlive its engine: what it writes meanwhile
+    /// is read from the engine's log, so answers arrive after all; but a request that was sent moments before the
+    /// engine died may have died with it, and so may an answer. Requests without an answer are therefore in doubt
+    /// after a while: they are sent again if that is safe, and otherwise answered with "effect unknown".
+    pub fn link_interrupted(&mut self, now: Instant, key: LinkKey, interruption: Interruption) {
+        let Some(stdio) = self.stdio(key) else { return };
+        let (first, all) = (now + AT_FIRST, now + AT_FIRST + OTHERS);
+        stdio.interruptions.push(Doubt { at: first, interruption, is_for_all: false });
+        stdio.interruptions.push(Doubt { at: all, interruption, is_for_all: true });
+        self.timers.set(first, Timer::Doubt(key));
+        self.timers.set(all, Timer::Doubt(key));
+    }
+
+    pub(crate) fn doubt_requests(&mut self, now: Instant, key: LinkKey) {
+        let Some(stdio) = self.stdio(key) else { return };
+        let due: Vec<_> = stdio.interruptions.extract_if(.., |doubt| doubt.at <= now).collect();
+        let mut doubted = Vec::new();
+        for Doubt { interruption, is_for_all, .. } in due {
+            let is_recent = |sent: Option<Instant>| {
+                sent.is_some_and(|sent| sent + ON_THE_WAY > interruption.at)
+            };
+            for (id, pending) in &mut stdio.pending {
+                if pending.line <= interruption.written && (is_for_all || is_recent(pending.sent)) {
+                    let wait = if is_for_all { Duration::ZERO } else { LONGER };
+                    doubted.push((*id, now + wait));
+                }
+            }
+        }
+        for (id, pending) in &mut stdio.pending {
+            if pending.lost_at.is_some_and(|at| at <= now) {
+                doubted.push((*id, now));
+            }
+        }
+        for (id, lost_at) in doubted {
+            self.doubt(now, key, id, lost_at);
+        }
+    }
+
+    /// A request may have been lost. If it may not be sent again, its answer is awaited a while longer.
+    fn doubt(&mut self, now: Instant, key: LinkKey, id: u64, lost_at: Instant) {
+        let generation = self.generation(key);
+        let Some(pending) = self.stdio(key).and_then(|stdio| stdio.pending.get(&id)) else {
+            return;
+        };
+        let call = match &pending.target {
+            Target::Call(call) => *call,
+            Target::Own(_) => return self.repeat_own(now, key, id),
+        };
+        let is_safe = self.calls.get(call).is_some_and(|call| self.is_safe(call, generation));
+        if !is_safe && lost_at > now {
+            if let Some(pending) = self.stdio(key).and_then(|stdio| stdio.pending.get_mut(&id)) {
+                pending.lost_at = Some(lost_at);
+            }
+            return self.timers.set(lost_at, Timer::Doubt(key));
+        }
+        self.cancel_at_stdio(key, id);
+        self.lost(now, call, generation, Failure::Interrupted);
+    }
+
+    /// All requests of Mainstay itself may be sent twice.
+    fn repeat_own(&mut self, now: Instant, key: LinkKey, id: u64) {
+        let pending = self.stdio(key).and_then(|stdio| stdio.pending.remove(&id));
+        let Some(Pending { target: Target::Own(mut request), .. }) = pending else { return };
+        request.repetitions += 1;
+        if request.repetitions < MAX_INTERRUPTIONS {
+            return self.ask(now, key, request);
+        }
+        let error = closed(&request, true);
+        self.own_answered(now, key, request, Err(error));
+    }
+}
+
+fn protocol_error(method: &str, reply: &Reply) -> UpstreamError {
+    match reply {
+        Reply::TooLong => {
+            upstream::protocol(method, format_args!("a line of more than {MAX_LINE} bytes"))
+        }
+        Reply::NotJson => upstream::protocol(method, "an answer that is not valid JSON in UTF-8"),
+        Reply::Echo | Reply::Answer(_) => UpstreamError::Protocol(
+            "it sends back what it is sent, so it is no MCP server".to_owned(),
+        ),
+    }
+}
+
+/// A line that is not an MCP message, as the log has it.
+fn marked(text: &[u8]) -> Bytes {
+    [NO_MESSAGE.as_bytes(), text].concat().into()
+}

@@ -1,0 +1,296 @@
+//! One stream of messages toward a client, with the log from which a client resumes.
+//!
+//! - A reader gets each message once, in order, the answer last.
+//! - There is one reader at a time: a new one replaces the older, whose stream then ends.
+//! - A stream that can be resumed outlives its reader; the next one can go back to any message that is still in the
+//!   log. Other streams close when their reader leaves.
+//! - Memory is bounded: see [`Log::push`].
+//! - What a journaled stream contains is written before a reader sees it. After a freeze nothing is written, so the
+//!   stream closes instead.
+
+mod event;
+mod journal;
+mod log;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use tracing::warn;
+
+pub use self::event::{EventId, NotOurs};
+pub(crate) use self::journal::{Durable, Inherited, Journal, Noted};
+pub use self::log::Item;
+use self::log::{Log, Next, Pushed};
+use crate::calls::CallKey;
+use crate::http::OperationKey;
+use crate::record::Sent;
+use crate::session::SessionKey;
+
+/// Where a reader begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// With what no earlier reader got.
+    Unread,
+    /// After the message with this number, as far as what follows is still there.
+    After(u64),
+}
+
+/// What a reader gets next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Read {
+    Item(Item),
+    /// Nothing yet; [`Action::Wake`](crate::Action::Wake) follows.
+    Wait,
+    /// The stream has ended, was closed or has a newer reader.
+    End,
+}
+
+/// What a reader would get next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Peek {
+    /// The answer, with no message before it.
+    Answer(Bytes),
+    Message,
+    Wait,
+    End,
+}
+
+/// What can be read after an event.
+#[derive(Debug)]
+pub enum Found<S> {
+    General(Start),
+    /// The stream of a request.
+    Request(S, Start),
+    /// Nothing: the event was the answer, or the client has cancelled the request.
+    Over,
+    /// Nothing: the stream of this request is not known (any more).
+    Gone(Option<Arc<str>>),
+}
+
+/// The state of a stream, as far as the form of a response depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamState {
+    pub is_finished: bool,
+    pub has_answer: bool,
+    /// Whether a later daemon would continue it.
+    pub is_durable: bool,
+    /// Whether another daemon has it, and this one relays what the server sends.
+    pub is_relayed: bool,
+}
+
+#[derive(Debug)]
+pub struct Stream {
+    pub(crate) session: SessionKey,
+    pub(crate) log: Log,
+    pub(crate) durable: Durable,
+    /// Where its request was sent last.
+    pub(crate) sent: Option<Sent>,
+    /// How many readers there have been; the present one is the last of them.
+    readers: u64,
+    pub(crate) has_reader: bool,
+    pub(crate) is_closed: bool,
+    /// When the last reader left.
+    pub(crate) left: Option<Instant>,
+    pub(crate) purpose: Purpose,
+    /// The HTTP operation that waits until the client has read some.
+    pub(crate) awaits_room: Option<OperationKey>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Purpose {
+    /// What a server sends to a session outside of requests.
+    General,
+    Request(Box<RequestStream>),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RequestStream {
+    /// The call that it is for, until that is answered.
+    pub(crate) call: Option<CallKey>,
+    /// The calls of a batch instead.
+    pub(crate) batch: Option<Vec<BatchMember>>,
+    pub(crate) resumable: Option<Resumable>,
+    /// When it is written to the journal.
+    pub(crate) journal_at: Option<Instant>,
+    /// What an earlier daemon did about the request.
+    pub(crate) inherited: Option<Inherited>,
+    /// Whether the session ends with it, unless its answer is a result.
+    pub(crate) opens_session: bool,
+}
+
+/// One request of a batch, in the order of the batch.
+#[derive(Debug)]
+pub(crate) enum BatchMember {
+    Open(CallKey),
+    /// None if it was cancelled.
+    Finished(Option<Bytes>),
+}
+
+/// A stream that a client can come back to.
+#[derive(Debug)]
+pub(crate) struct Resumable {
+    pub(crate) number: u64,
+    /// The id of its request, as JSON.
+    pub(crate) request: Option<Arc<str>>,
+    /// Whether the client was given an id to come back with.
+    pub(crate) has_id: bool,
+    /// Whether its end is kept for a client that lost it.
+    pub(crate) is_kept: bool,
+    /// When it is forgotten.
+    pub(crate) expires: Option<Instant>,
+    /// The bytes that count against the limit of large finished streams.
+    pub(crate) reserved: usize,
+}
+
+impl Stream {
+    pub(crate) fn general(session: SessionKey) -> Self {
+        Self::new(session, Log::new(&log::GENERAL), Purpose::General)
+    }
+
+    pub(crate) fn request(session: SessionKey) -> Self {
+        Self::new(session, Log::new(&log::REQUEST), Purpose::Request(Box::default()))
+    }
+
+    fn new(session: SessionKey, log: Log, purpose: Purpose) -> Self {
+        Self {
+            session,
+            log,
+            durable: Durable::No,
+            sent: None,
+            readers: 0,
+            has_reader: false,
+            is_closed: false,
+            left: None,
+            purpose,
+            awaits_room: None,
+        }
+    }
+
+    pub(crate) fn as_request(&self) -> Option<&RequestStream> {
+        match &self.purpose {
+            Purpose::Request(request) => Some(request),
+            Purpose::General => None,
+        }
+    }
+
+    pub(crate) fn as_request_mut(&mut self) -> Option<&mut RequestStream> {
+        match &mut self.purpose {
+            Purpose::Request(request) => Some(request),
+            Purpose::General => None,
+        }
+    }
+
+    pub(crate) fn resumable(&self) -> Option<&Resumable> {
+        self.as_request()?.resumable.as_ref()
+    }
+
+    pub(crate) fn resumable_mut(&mut self) -> Option<&mut Resumable> {
+        self.as_request_mut()?.resumable.as_mut()
+    }
+
+    pub(crate) fn inherited(&self) -> Option<&Inherited> {
+        self.as_request()?.inherited.as_ref()
+    }
+
+    pub(crate) fn is_general(&self) -> bool {
+        matches!(self.purpose, Purpose::General)
+    }
+
+    /// Adds a notification, or a request of the server, before the answer. Returns false if it was not taken: the
+    /// stream has ended, or unread requests of the server fill it.
+    pub(crate) fn push(&mut self, journal: Journal<'_>, message: Bytes) -> bool {
+        if self.is_closed {
+            return false;
+        }
+        let pushed = self.log.push(message.clone());
+        if pushed == Pushed::Refused {
+            return false;
+        }
+        if !self.durable.note_message(journal, self.log.last(), message) {
+            self.is_closed = true;
+            return false;
+        }
+        if pushed == Pushed::Overflowed {
+            warn!("notifications dropped: the client does not read its stream");
+        }
+        true
+    }
+
+    /// Ends the stream with the one answer, or without if none is due. Returns whether it had not ended before.
+    pub(crate) fn finish(&mut self, journal: Journal<'_>, answer: Option<Bytes>) -> bool {
+        if !self.log.finish(answer.clone()) {
+            return false;
+        }
+        let last = self.log.last();
+        if answer.is_some_and(|answer| !self.durable.note_answer(journal, last, answer)) {
+            self.is_closed = true;
+        }
+        true
+    }
+
+    /// Begins to read: the number of the reader, and the number after which the next message comes.
+    pub(crate) fn attach(&mut self, start: Start) -> (u64, u64) {
+        self.readers += 1;
+        (self.has_reader, self.left) = (true, None);
+        match start {
+            Start::Unread => {}
+            Start::After(number) => self.log.rewind(number),
+        }
+        (self.readers, self.log.position())
+    }
+
+    pub(crate) fn read(&mut self, turn: u64) -> Read {
+        if !self.may_read(turn) {
+            return Read::End;
+        }
+        match self.log.next() {
+            Next::Item(item) => Read::Item(item),
+            Next::Wait => Read::Wait,
+            Next::End => Read::End,
+        }
+    }
+
+    pub(crate) fn peek(&self, turn: u64) -> Peek {
+        if !self.may_read(turn) {
+            return Peek::End;
+        }
+        match self.log.peek() {
+            Next::Item(item) if item.is_answer => Peek::Answer(item.message),
+            Next::Item(_) => Peek::Message,
+            Next::Wait => Peek::Wait,
+            Next::End => Peek::End,
+        }
+    }
+
+    pub(crate) fn is_turn(&self, turn: u64) -> bool {
+        self.readers == turn
+    }
+
+    fn may_read(&self, turn: u64) -> bool {
+        self.is_turn(turn) && !self.is_closed
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.log.has_ended()
+    }
+
+    pub(crate) fn state(&self) -> StreamState {
+        StreamState {
+            is_finished: self.is_finished(),
+            has_answer: self.log.answer().is_some(),
+            is_durable: self.durable.outlives_daemon(),
+            is_relayed: matches!(self.durable, Durable::Relayed),
+        }
+    }
+
+    /// Where a client continues that got this message of a general stream. A number beyond all that is known belongs
+    /// to a stream that was forgotten.
+    pub(crate) fn start_after(&self, message: u64) -> Start {
+        if message <= self.log.last() { Start::After(message) } else { Start::Unread }
+    }
+
+    pub(crate) fn has_nothing_after(&self, message: u64) -> bool {
+        self.is_finished() && message >= self.log.last()
+    }
+}
