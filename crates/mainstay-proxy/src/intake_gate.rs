@@ -5,7 +5,6 @@
 //! and when it [is clear](IntakeGate::is_clear) those that had entered are where somebody looks after them. Both
 //! holds for who enters on the thread that closes it: others may just have found it open.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A gate, which is open at first.
@@ -48,12 +47,6 @@ impl IntakeGate {
         self.inside.load(Ordering::SeqCst)
     }
 
-    /// Enters, until the result is dropped. Whoever must not do so while it is closed has to ask before.
-    pub(crate) fn enter(self: &Arc<Self>) -> IntakePass {
-        self.step_in();
-        IntakePass(Arc::clone(self))
-    }
-
     /// Enters, until [`Self::step_out`].
     pub(crate) fn step_in(&self) {
         self.inside.fetch_add(1, Ordering::SeqCst);
@@ -62,15 +55,5 @@ impl IntakeGate {
     /// Leaves.
     pub(crate) fn step_out(&self) {
         self.inside.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// A request that is passing the gate, until this is dropped.
-#[derive(Debug)]
-pub(crate) struct IntakePass(Arc<IntakeGate>);
-
-impl Drop for IntakePass {
-    fn drop(&mut self) {
-        self.0.step_out();
     }
 }

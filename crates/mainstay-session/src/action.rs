@@ -30,6 +30,8 @@ pub enum Action {
     Attached(LinkKey, Result<Arc<Run>, UpstreamError>),
     /// A link can no longer be used.
     Closed(LinkKey),
+    /// A link is not needed any more.
+    DropLink(LinkKey),
     /// Perform an HTTP operation, and report it to [`Server::http_done`](crate::Server::http_done).
     Http(OperationKey, LinkKey, HttpOperation),
     /// The result of an HTTP operation is no longer needed.
@@ -139,4 +141,6 @@ pub struct Relayed {
     pub number: u64,
     pub stream: StreamRef,
     pub turn: u64,
+    /// The number after which its next message comes.
+    pub position: u64,
 }

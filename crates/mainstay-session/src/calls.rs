@@ -9,13 +9,14 @@ use mainstay_mcp::upstream::UpstreamError;
 use mainstay_mcp::version::ProtocolVersion;
 use serde::{Deserialize, Serialize};
 
+use crate::availability::Availability;
 use crate::http::OperationKey;
 use crate::initialize::Initialize;
 use crate::links::LinkKey;
 use crate::messages;
 use crate::progress::Progress;
 use crate::record::Sent;
-use crate::replay::{InFlightOn, Replay};
+use crate::replay::{InFlightOn, Replay, Verdict};
 use crate::server::Server;
 use crate::session::SessionKey;
 use crate::stream::{BatchMember, Durable, Inherited, Start, Stream};
@@ -208,7 +209,13 @@ impl Server {
             return self.refuse_unopened(now, key, None);
         };
         let Some(session) = self.sessions.get_mut(session_key) else {
-            let text = frame::error(id, frame::INTERNAL_ERROR, "the session has ended");
+            let text = match &self.availability {
+                removed @ Availability::Removed => {
+                    let text = messages::verdict(&self.name, Verdict::Removed, removed, now, call.hold);
+                    refusal(id, messages::cause(Verdict::Removed), &text)
+                }
+                _ => frame::error(id, frame::INTERNAL_ERROR, "the session has ended"),
+            };
             return self.refuse_unopened(now, key, Some(text));
         };
         if let Some((code, why)) = refusal_of(&method, session.version) {
@@ -286,7 +293,9 @@ impl Server {
 
     /// Ends a session whose `initialize` failed or was given up.
     fn abandon(&mut self, now: Instant, key: SessionKey) {
-        let Some(session) = self.sessions.get(key) else { return };
+        let Some(session) = self.sessions.get(key).filter(|session| !session.is_over) else {
+            return self.drop_ended_session(key);
+        };
         let id = std::sync::Arc::clone(&session.id);
         if session.is_local || !self.close(now, &id) {
             self.end_session(now, key);

@@ -168,7 +168,8 @@ impl Server {
         if let Some(reading) = &self.copies.reading
             && now >= reading.until
         {
-            let method = reading.walk.kind().method();
+            let (link, method) = (reading.link, reading.walk.kind().method());
+            self.cancel_list_request(link);
             self.list_read(now, Err(upstream::protocol(method, "nothing at all")));
         }
         self.read_next_lists(now);

@@ -14,7 +14,7 @@ use crate::messages;
 use crate::progress::Progress;
 use crate::replay::{Loss, Step, UpstreamState, Verdict};
 use crate::server::Server;
-use crate::session::SessionKey;
+use crate::session::{Session, SessionKey};
 use crate::stream::{Noted, Stream};
 use crate::timers::Timer;
 
@@ -259,11 +259,11 @@ impl Server {
     /// Waits for the answer to what an earlier daemon sent to this run.
     fn rejoin(&mut self, call: &mut Call, key: CallKey, run: &Run) -> Result<(), AttemptError> {
         let inherited = self.streams.get(call.stream).and_then(Stream::inherited);
-        let (line, is_relayed) = inherited.map_or((None, false), |inherited| {
+        let (sent_as, is_relayed) = inherited.map_or((None, false), |inherited| {
             (inherited.sent.and_then(|sent| sent.line), inherited.relayed.is_some())
         });
         let Some(link) = self.links.get_mut(run.link) else { return Err(Failure::Sent.into()) };
-        match (link.as_stdio_mut(), line) {
+        match (link.as_stdio_mut(), sent_as) {
             (Some(stdio), Some(id)) => match stdio.rejoin(id, key) {
                 Ok(()) => call.stage = Stage::AtStdio { link: run.link, id },
                 Err(failure) => return Err(failure.into()),
@@ -358,7 +358,7 @@ impl Server {
             return true;
         }
         let has_own_run =
-            self.sessions.get(call.session).is_some_and(|session| session.has_own_run());
+            self.sessions.get(call.session).is_some_and(Session::has_own_run);
         // The lists of a session's own run are not read; it is the same program as the shared run.
         let generation = if has_own_run {
             self.availability.run().map(|run| run.generation)

@@ -180,6 +180,17 @@ impl Server {
         }
     }
 
+    pub(crate) fn cancel_list_operation(&mut self, link: LinkKey) {
+        let is_list = |operation: &Operation| {
+            let is_page = |request: &OwnRequest| request.purpose == OwnPurpose::ListPage;
+            operation.link == link && matches!(&operation.purpose, Purpose::Own(it) if is_page(it))
+        };
+        let found = self.operations.iter().find(|(_, operation)| is_list(operation));
+        if let Some(key) = found.map(|(key, _)| key) {
+            self.cancel_operation(key);
+        }
+    }
+
     /// Opens Mainstay's own session with a server.
     pub(crate) fn open_own_session(&mut self, link: LinkKey, is_starting: bool) {
         let generation = self.links.get(link).map_or(0, |link| link.generation);
@@ -484,9 +495,13 @@ impl Server {
     }
 
     /// The server answers a request with an event stream.
-    pub fn http_streaming(&mut self, key: OperationKey) {
-        if let Some(operation) = self.operations.get_mut(key) {
-            operation.is_streaming = true;
+    pub fn http_streaming(&mut self, now: Instant, key: OperationKey) {
+        let Some(operation) = self.operations.get_mut(key) else { return };
+        operation.is_streaming = true;
+        if let Purpose::Call(call) = operation.purpose {
+            let link = operation.link;
+            // Its run may have ended meanwhile.
+            self.end_stream_of_ended_run(now, call, link, key);
         }
     }
 

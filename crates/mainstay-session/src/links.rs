@@ -9,7 +9,7 @@ use mainstay_mcp::upstream::{self, Hello, UpstreamError};
 use serde_json::value::RawValue;
 
 use crate::action::Action;
-use crate::availability::{Reason, Run};
+use crate::availability::{Availability, Reason, Run};
 use crate::http::{Http, UpstreamSession};
 use crate::server::Server;
 use crate::session::{ClientState, SessionKey};
@@ -56,6 +56,8 @@ pub struct Link {
     pub(crate) after: Option<Arc<Reason>>,
     pub(crate) owner: Owner,
     pub(crate) kind: LinkKind,
+    /// Whether the supervisor no longer needs it.
+    pub(crate) is_released: bool,
 }
 
 /// Whose messages a run gets.
@@ -132,7 +134,7 @@ impl OwnRequest {
 impl Server {
     /// Connects to a run: opens its MCP session, unless that was done before, and restores what the clients agreed
     /// with the runs before it. [`Action::Attached`] reports the result. There is no time limit: the caller sets one,
-    /// and calls [`Server::detach`].
+    /// and calls [`Server::release_link`].
     pub fn attach(&mut self, now: Instant, target: LinkTarget, info: RunInfo) -> LinkKey {
         let RunInfo { generation, after, known, epoch, session } = info;
         let owner = match session.map(|id| self.session(&id)) {
@@ -151,7 +153,7 @@ impl Server {
                 LinkKind::Http(Box::new(Http::new(first_id + 10)))
             }
         };
-        let link = self.links.insert(Link { generation, after, owner, kind });
+        let link = self.links.insert(Link { generation, after, owner, kind, is_released: false });
         match target {
             LinkTarget::Stdio { written, past } => {
                 self.await_recovered(link, written);
@@ -180,13 +182,25 @@ impl Server {
         link
     }
 
-    /// Disconnects from a run whose connection is no longer needed.
-    pub fn detach(&mut self, now: Instant, key: LinkKey) {
-        let written = self.links.get(key).and_then(Link::as_stdio).map(|stdio| stdio.lines());
-        if let Some(written) = written {
-            self.close_stdio(now, key, written);
+    /// The supervisor no longer needs the connection to a run. It is dropped when no availability has the run and, to a
+    /// stdio server, after its last line.
+    pub fn release_link(&mut self, key: LinkKey) {
+        if let Some(link) = self.links.get_mut(key) {
+            link.is_released = true;
+            self.drop_unneeded_link(key);
         }
-        self.links.remove(key);
+    }
+
+    pub(crate) fn drop_unneeded_link(&mut self, key: LinkKey) {
+        let Some(link) = self.links.get(key).filter(|link| link.is_released) else { return };
+        let is_open = link.as_stdio().is_some_and(|stdio| !stdio.is_closed());
+        let has_link = |it: &Availability| it.run().is_some_and(|run| run.link == key);
+        let is_used = has_link(&self.availability)
+            || self.sessions.values().filter_map(|it| it.own_run.as_deref()).any(has_link);
+        if !is_open && !is_used {
+            self.links.remove(key);
+            self.act(Action::DropLink(key));
+        }
     }
 
     /// What a run has to learn, on behalf of its session or of all sessions together.
@@ -239,6 +253,15 @@ impl Server {
                 self.own_answered(now, key, request, Err(error));
             }
         }
+    }
+
+    /// A page of a list is no longer awaited.
+    pub(crate) fn cancel_list_request(&mut self, key: LinkKey) {
+        let pending = self.links.get(key).and_then(Link::as_stdio).and_then(Stdio::list_request);
+        if let Some(id) = pending {
+            self.cancel_at_stdio(key, id);
+        }
+        self.cancel_list_operation(key);
     }
 
     /// A request of Mainstay itself is answered, or will not be.

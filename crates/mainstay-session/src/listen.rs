@@ -22,6 +22,8 @@ const MAX_CONFLICTS: u32 = 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct Listener {
+    /// Whether the client has asked to listen.
+    is_requested: bool,
     state: State,
     conflicts: u32,
 }
@@ -43,9 +45,13 @@ impl Listener {
         !matches!(self.state, State::Off)
     }
 
+    pub(crate) fn request(&mut self) {
+        self.is_requested = true;
+    }
+
     /// Stops listening. Returns the operation that has to be cancelled.
     pub(crate) fn stop(&mut self) -> Option<OperationKey> {
-        match std::mem::take(self).state {
+        match std::mem::take(&mut self.state) {
             State::Listening(_, operation) => Some(operation),
             State::Off | State::Waiting | State::Pausing(..) | State::Refused(_) => None,
         }
@@ -65,6 +71,7 @@ impl Server {
             let is_on = session.upstream.listener.is_on();
             !general.is_closed && (general.has_reader || (is_on && is_recent))
         });
+        let is_wanted = is_wanted && session.upstream.listener.is_requested;
         let run = self.run_for(key);
         let link = run.as_ref().map(|run| run.link);
         let is_stdio = |link| self.links.get(link).is_some_and(|link| link.as_stdio().is_some());
@@ -108,7 +115,8 @@ impl Server {
 
     fn stop_listening(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        if let Some(operation) = session.upstream.listener.stop() {
+        let stopped = session.upstream.listener.stop();
+        if let Some(operation) = stopped {
             self.cancel_operation(operation);
         }
     }

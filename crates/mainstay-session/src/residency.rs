@@ -48,13 +48,16 @@ pub(crate) struct Loading {
 }
 
 impl Server {
-    /// Takes a session that an earlier daemon had. `own_run` is the availability of its own run, if that is alive.
-    pub fn restore(&mut self, now: Instant, record: SessionRecord, own_run: Option<Availability>) {
+    /// Takes a session that an earlier daemon had. Returns whether it may have a run of its own; if that is not alive,
+    /// [`Server::clear_own_run`] follows.
+    pub fn restore(&mut self, now: Instant, record: SessionRecord) -> bool {
         let key = self.insert_restored(now, record);
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.own_run = own_run.map(Box::new);
+        let is_isolated = self.settings.isolate;
+        if let Some(session) = self.sessions.get_mut(key).filter(|_| is_isolated) {
+            session.own_run = Some(Box::new(Availability::unknown()));
         }
         self.track(key);
+        is_isolated
     }
 
     fn insert_restored(&mut self, now: Instant, record: SessionRecord) -> SessionKey {
@@ -136,13 +139,22 @@ impl Server {
         }
     }
 
-    /// A session is about to be loaded from disk. [`Server::loaded`] must follow.
+    /// A session is about to be loaded from disk. [`Server::end_load`] must follow.
     pub fn begin_load(&mut self, id: &str) {
         self.loading.entry(id.to_owned()).or_default().count += 1;
     }
 
+    pub fn end_load(&mut self, id: &str) {
+        if let Some(loading) = self.loading.get_mut(id) {
+            loading.count -= 1;
+            if loading.count == 0 {
+                self.loading.remove(id);
+            }
+        }
+    }
+
     /// The record of a session was read from disk, if there is one. If it was lost, the session is created again for a
-    /// client of the version `if_lost`. `own_run` is the availability of its own run, if that is alive.
+    /// client of the version `if_lost`.
     pub fn loaded(
         &mut self,
         now: Instant,
@@ -150,17 +162,7 @@ impl Server {
         found: Option<SessionRecord>,
         if_lost: Option<ProtocolVersion>,
     ) -> Option<SessionKey> {
-        let has_ended = match self.loading.get_mut(id) {
-            Some(loading) => {
-                loading.count -= 1;
-                let has_ended = loading.has_ended;
-                if loading.count == 0 {
-                    self.loading.remove(id);
-                }
-                has_ended
-            }
-            None => false,
-        };
+        let has_ended = self.loading.get(id).is_some_and(|loading| loading.has_ended);
         let is_recreated = found.is_none();
         let record = match found {
             Some(record) => record,

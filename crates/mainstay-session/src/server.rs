@@ -202,7 +202,7 @@ impl Server {
         }
         let run = availability.run().cloned();
         let is_removed = matches!(availability, Availability::Removed);
-        self.availability = availability;
+        let before = std::mem::replace(&mut self.availability, availability);
         if let Some(run) = run {
             let before = self.last_run.replace((run.generation, run.link));
             if before.is_none_or(|(_, link)| link != run.link) {
@@ -210,6 +210,9 @@ impl Server {
             }
         }
         self.availability_changed(now, None);
+        if let Some(run) = before.run() {
+            self.drop_unneeded_link(run.link);
+        }
         if is_removed {
             self.remove_server(now);
         }
@@ -279,7 +282,8 @@ impl Server {
 
     /// Removes a session that has ended once none of its requests is open.
     pub(crate) fn drop_ended_session(&mut self, key: SessionKey) {
-        let is_done = |session: &Session| session.is_over && session.open.is_empty();
+        let is_done =
+            |session: &Session| session.is_over && !session.is_ending && session.open.is_empty();
         if self.sessions.get(key).is_some_and(is_done)
             && let Some(session) = self.sessions.remove(key)
         {
@@ -367,8 +371,8 @@ impl Server {
     /// Ends a session. The caller decides about its own run, then calls [`Server::drop_ended_session`].
     pub(crate) fn end_session(&mut self, now: Instant, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        session.is_over = true;
-        let (id, general) = (Arc::clone(&session.id), session.general);
+        (session.is_over, session.is_ending) = (true, true);
+        let (id, general, is_local) = (Arc::clone(&session.id), session.general, session.is_local);
         let open = session.open.clone();
         self.by_id.remove(&id);
         if let Some(loading) = self.loading.get_mut(&*id) {
@@ -382,9 +386,12 @@ impl Server {
         self.close_resumable_streams(now, key);
         self.close_stream(now, general);
         self.close_upstream(key);
-        if !self.is_frozen {
+        if !self.is_frozen && !is_local {
             self.store.remove(&id);
             self.remember_end(now, &id);
+        }
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.is_ending = false;
         }
     }
 

@@ -34,6 +34,8 @@ pub struct Session {
     pub(crate) usage: Usage,
     /// Whether it has ended, or has left memory. Nothing of it is stored any more.
     pub(crate) is_over: bool,
+    /// Whether its requests are being given up.
+    pub(crate) is_ending: bool,
     /// The newest run that the client has had a result from, or was initialized with.
     pub(crate) known_run: u64,
     /// When a request of the client was last answered, when it last sent another message, or when the session
@@ -116,6 +118,7 @@ impl Session {
             version: None,
             usage: Usage::Unused,
             is_over: false,
+            is_ending: false,
             known_run: 0,
             used: now,
             saved_use: now,

@@ -53,8 +53,18 @@ impl Server {
         let Some(key) = self.session(id) else { return };
         let Some(session) = self.sessions.get_mut(key) else { return };
         let Some(own_run) = &mut session.own_run else { return };
-        **own_run = availability;
+        let before = std::mem::replace(&mut **own_run, availability);
         self.availability_changed(now, Some(key));
+        if let Some(run) = before.run() {
+            self.drop_unneeded_link(run.link);
+        }
+    }
+
+    /// A restored session has no run of its own.
+    pub fn clear_own_run(&mut self, id: &str) {
+        if let Some(session) = self.session(id).and_then(|key| self.sessions.get_mut(key)) {
+            session.own_run = None;
+        }
     }
 
     /// Keeps the run of a session that has ended for [`RETENTION`]. One that is not up is stopped now.

@@ -150,13 +150,19 @@ impl Stdio {
         }
     }
 
-    pub(crate) fn lines(&self) -> u64 {
-        self.lines
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// Whether another daemon would receive no line that was received here.
     pub(crate) fn is_confirmed(&self) -> bool {
         self.undelivered.is_empty()
+    }
+
+    /// The id of the request for a page of a list.
+    pub(crate) fn list_request(&self) -> Option<u64> {
+        let is_list = |pending: &Pending| matches!(&pending.target, Target::Own(it) if it.purpose == OwnPurpose::ListPage);
+        self.pending.iter().find(|(_, pending)| is_list(pending)).map(|(id, _)| *id)
     }
 
     /// Whether the answer to a request that an earlier daemon sent is awaited.
@@ -620,6 +626,7 @@ impl Server {
             self.withdraw_server_requests(session, |request| request.generation == generation);
         }
         self.act(Action::Closed(key));
+        self.drop_unneeded_link(key);
     }
 
     /// The connection to the run was lost and made again. A container may outlive its engine: what it writes meanwhile

@@ -205,10 +205,16 @@ impl Server {
     ) -> Option<(StreamRef, u64, u64)> {
         let session = self.sessions.get_mut(key)?;
         session.ends_unheard |= is_connect;
+        session.upstream.listener.request();
         let general = session.general;
         let (turn, position) = self.attach_reader(now, general, start)?;
         self.track(key);
         Some((general, turn, position))
+    }
+
+    /// The stream of what the server sends outside of requests.
+    pub fn general_stream(&self, key: SessionKey) -> Option<StreamRef> {
+        Some(self.sessions.get(key)?.general)
     }
 
     /// The id of the event before the first of the general stream.

@@ -35,7 +35,7 @@ use self::messages::{Content, too_long};
 use self::queue::{Queue, Queued};
 use crate::client::{Client, ConnectError};
 use crate::frame::{self, INVALID_REQUEST, Kind, Method};
-use crate::front::NOT_INITIALIZED;
+use mainstay_session::NOT_INITIALIZED;
 
 /// How many lines wait to be written to the client.
 const OUTGOING: usize = 64;

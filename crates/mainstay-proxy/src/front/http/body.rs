@@ -4,12 +4,12 @@ use std::array;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use mainstay_session::{EventId, Item, StreamState};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
@@ -17,8 +17,7 @@ use super::Drain;
 use super::connection_state::ConnectionState;
 use super::unfinished::{Form, UnfinishedResponse};
 use crate::frame;
-use crate::front::Session;
-use crate::stream::{EventId, Item, Reader, Stream};
+use crate::server::{Reader, Session};
 
 /// Something is sent at least this often, so that no client or proxy takes a stream for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -48,8 +47,7 @@ pub(super) struct Source {
     reader: Reader,
     /// An event of the stream.
     event: EventId,
-    server: String,
-    session: String,
+    session: Session,
     /// The request, if the next daemon repeats it.
     repeated: Option<Bytes>,
     /// The position from which the next daemon would go on after a kill of this one.
@@ -58,9 +56,8 @@ pub(super) struct Source {
 
 impl Source {
     /// A stream of this session; `event` is an event of it.
-    pub(super) fn new<S: Session>(session: &S, reader: Reader, event: EventId) -> Self {
-        let (server, session) = (session.server().to_owned(), session.id().to_owned());
-        Self { reader, event, server, session, repeated: None, recorded_at: None }
+    pub(super) fn new(session: &Session, reader: Reader, event: EventId) -> Self {
+        Self { reader, event, session: session.clone(), repeated: None, recorded_at: None }
     }
 
     /// The same, of a request that the next daemon repeats.
@@ -71,9 +68,9 @@ impl Source {
     /// Whether the stream ends here only because another daemon takes over.
     fn goes_on(&self, guard: Option<&StreamGuard>) -> bool {
         let takes_over = guard.is_some_and(|StreamGuard(conn)| conn.is_ending());
-        let stream = self.reader.stream();
         // A request without an answer was cancelled, or its answer is lost and the next daemon decides what to do.
-        let is_over = stream.is_finished() && stream.answer().is_none() && !stream.is_relayed();
+        let is_over = |state: StreamState| state.is_finished && !state.has_answer && !state.is_relayed;
+        let is_over = self.reader.state().is_some_and(is_over);
         takes_over && !self.reader.has_answer() && !is_over
     }
 
@@ -81,7 +78,7 @@ impl Source {
     fn leave(&self, guard: Option<&StreamGuard>, form: Form) -> bool {
         let Some(StreamGuard(conn)) = guard else { return false };
         let is_known =
-            conn.is_passed_on() && self.goes_on(guard) && self.reader.stream().is_written_down();
+            conn.is_passed_on() && self.goes_on(guard) && self.is_durable();
         if is_known {
             conn.leave_response(self.unfinished(conn, form));
         }
@@ -92,7 +89,7 @@ impl Source {
     fn record_resume_point(&mut self, guard: Option<&StreamGuard>, form: Form) {
         let Some(StreamGuard(conn)) = guard else { return };
         let position = self.reader.position();
-        if self.recorded_at != Some(position) && self.reader.stream().is_written_down() {
+        if self.recorded_at != Some(position) && self.is_durable() {
             self.recorded_at = Some(position);
             conn.set_resume_point(&self.unfinished(conn, form));
         }
@@ -107,11 +104,16 @@ impl Source {
         }
     }
 
+    /// Whether the next daemon knows the stream.
+    fn is_durable(&self) -> bool {
+        self.reader.state().is_some_and(|state| state.is_durable)
+    }
+
     fn unfinished(&self, conn: &ConnectionState, form: Form) -> UnfinishedResponse {
         let text = |request: &Bytes| String::from_utf8_lossy(request).into_owned();
         UnfinishedResponse {
-            server: self.server.clone(),
-            session: self.session.clone(),
+            server: self.session.server().to_owned(),
+            session: self.session.id().to_owned(),
             event: self.event.at(self.reader.position()).to_string(),
             form,
             framing: conn.framing(),
@@ -130,15 +132,6 @@ impl Body {
         Self::Events(Box::new(Events::new(source, opening)))
     }
 
-    /// Like [`Body::events`], but it also tells whether the client was given an id to come back with.
-    pub(super) fn events_telling(
-        source: Source,
-        opening: Opening,
-        has_id: Arc<AtomicBool>,
-    ) -> Self {
-        Self::Events(Box::new(Events { has_id, ..Events::new(source, opening) }))
-    }
-
     /// A general stream, which also ends when `end` does.
     pub(super) fn general(
         source: Source,
@@ -149,9 +142,9 @@ impl Body {
         Self::Events(Box::new(Events { end, ..Events::new(source, opening) }))
     }
 
-    /// The answer alone; messages before it go to `others`.
-    pub(super) fn spaced(source: Source, others: Arc<Stream>) -> Self {
-        let spaced = Spaced { source, others, tick: tick(), is_left: false, guard: None };
+    /// The answer alone; messages before it go to the general stream.
+    pub(super) fn spaced(source: Source) -> Self {
+        let spaced = Spaced { source, tick: tick(), is_left: false, guard: None };
         Self::Spaced(Box::new(spaced))
     }
 
@@ -205,8 +198,6 @@ pub(super) struct Events {
     /// The rest of the present event.
     parts: Parts,
     tick: Interval,
-    /// Whether the client was given the id of an event.
-    has_id: Arc<AtomicBool>,
     guard: Option<StreamGuard>,
 }
 
@@ -220,7 +211,6 @@ impl Events {
             is_left: false,
             parts: nothing(),
             tick: tick(),
-            has_id: Arc::default(),
             guard: None,
         }
     }
@@ -237,7 +227,7 @@ impl Events {
         }
         if self.opening == Opening::Priming {
             self.opening = Opening::Over;
-            self.has_id.store(true, Ordering::Relaxed);
+            self.source.reader.event_id_sent();
             let id = self.source.event.at(self.source.reader.position());
             return Poll::Ready(Some(priming(&id)));
         }
@@ -281,7 +271,7 @@ impl Events {
     fn begin(&mut self, item: &Item) -> Option<Bytes> {
         let retry = if self.opening == Opening::Over { "" } else { RETRY };
         self.opening = Opening::Over;
-        self.has_id.store(true, Ordering::Relaxed);
+        self.source.reader.event_id_sent();
         self.parts = encode(item, &self.source.event, retry);
         self.tick.reset();
         self.parts.next()
@@ -290,7 +280,6 @@ impl Events {
 
 pub(super) struct Spaced {
     source: Source,
-    others: Arc<Stream>,
     tick: Interval,
     /// Whether the rest is left to the next daemon.
     is_left: bool,
@@ -305,7 +294,7 @@ impl Spaced {
         while let Poll::Ready(item) = self.source.reader.poll_next(cx) {
             match item {
                 Some(item) if item.is_answer => return Poll::Ready(Some(item.message)),
-                Some(item) => drop(self.others.push(item.message)),
+                Some(item) => self.source.session.push_general(item.message),
                 None => {
                     self.is_left = self.source.leave(self.guard.as_ref(), Form::Json);
                     return if self.is_left { Poll::Pending } else { Poll::Ready(None) };

@@ -1,24 +1,18 @@
 //! GET: the general stream of a session, or the rest of a stream that was cut.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use hyper::header::HeaderMap;
 use hyper::{Response, StatusCode};
+use mainstay_session::{EventId, Found, Start};
 use serde_json::value::RawValue;
 
-use super::body::{Body, Source};
+use super::body::{Body, Opening, Source};
 use super::head::{self, Accept, LAST_EVENT_ID};
 use super::reply::{self, Refusal};
 use super::{Front, ResponseStart};
-use crate::front::{Core, Session, find};
-use crate::stream::{EventId, Found, Start};
+use crate::server::{Lookup, Session};
 
-/// How long a `mainstay connect` that lives may take to listen again.
-const ABANDONED: Duration = Duration::from_secs(10);
-
-pub(super) async fn get<C: Core>(
-    front: &Front<C>,
+pub(super) async fn get(
+    front: &Front,
     server: &str,
     headers: &HeaderMap,
 ) -> Result<Response<Body>, Refusal> {
@@ -28,24 +22,18 @@ pub(super) async fn get<C: Core>(
     head::check_version(headers)?;
     let id = head::session_id(headers)?;
     let if_lost = Some(head::version(headers));
-    let session = find(&*front.core, server, id, if_lost).await.map_err(Refusal::Lookup)?;
-    let (streams, opening) = (session.streams(), front.opening(session.version()));
+    let session = front.core.find(server, id, if_lost).await.map_err(Refusal::Lookup)?;
+    let opening = front.opening(session.version());
     let general = |start| {
-        let reader = streams.general().reader(start);
-        session.listens();
-        if front.config.start == ResponseStart::Early {
-            close_when_abandoned(front, server, &session);
-        }
-        let source = Source::new(&session, reader, streams.general_event());
-        Body::general(source, opening, front.ended())
+        let body = general(front, &session, start, None, opening);
+        body.map(reply::events).ok_or(Refusal::Lookup(Lookup::NoSuchSession))
     };
-    let Some(last) = last_event(headers) else {
-        return Ok(reply::events(general(Start::Unread)));
-    };
-    match streams.find(&last) {
-        Found::General(start) => Ok(reply::events(general(start))),
+    let Some(last) = last_event(headers) else { return general(Start::Unread) };
+    match session.find(&last) {
+        Found::General(start) => general(start),
         Found::Request(stream, start) => {
-            let source = Source::new(&session, stream.reader(start), last);
+            let reader = session.resume(stream, start).ok_or(Refusal::NoMoreEvents)?;
+            let source = Source::new(&session, reader, last);
             Ok(reply::events(Body::events(source, opening)))
         }
         Found::Gone(Some(request)) if is_id(&request) => Ok(reply::lost_stream(&request)),
@@ -55,38 +43,35 @@ pub(super) async fn get<C: Core>(
     }
 }
 
-/// Ends the session of a `mainstay connect` that was killed, and could not end it itself: it listens as long as it lives.
-fn close_when_abandoned<C: Core>(front: &Front<C>, server: &str, session: &C::Session) {
-    let general = Arc::clone(session.streams().general());
-    let (core, ended) = (Arc::clone(&front.core), front.ended());
-    let (server, id) = (server.to_owned(), session.id().to_owned());
-    front.spawn(async move {
-        tokio::select! {
-            biased;
-            _ = ended => {}
-            () = general.abandoned_for(ABANDONED) => {
-                // It may have ended meanwhile.
-                core.close(&server, &id).ok();
-            }
-        }
-    });
+/// The general stream of a session, of which `event` is an event. `None` if the session has ended.
+pub(super) fn general(
+    front: &Front,
+    session: &Session,
+    start: Start,
+    event: Option<EventId>,
+    opening: Opening,
+) -> Option<Body> {
+    let is_connect = front.config.start == ResponseStart::Early;
+    let reader = session.listen(start, is_connect)?;
+    let event = event.or_else(|| session.general_event())?;
+    Some(Body::general(Source::new(session, reader, event), opening, front.ended()))
 }
 
 /// The rest of the response to a request that a client sends again, with the last event that it got. `None` if the
 /// stream is not known any more.
-pub(super) fn rest_of_request<C: Core>(
-    front: &Front<C>,
-    session: &C::Session,
+pub(super) fn rest_of_request(
+    front: &Front,
+    session: &Session,
     headers: &HeaderMap,
 ) -> Option<Response<Body>> {
     let last = last_event(headers)?;
-    let (stream, start) = match session.streams().find(&last) {
+    let (stream, start) = match session.find(&last) {
         Found::Request(stream, start) => (stream, start),
         // It was cancelled, so it gets no answer.
         Found::Over => return Some(reply::empty(StatusCode::ACCEPTED)),
         Found::General(_) | Found::Gone(_) => return None,
     };
-    let source = Source::new(session, stream.reader(start), last);
+    let source = Source::new(session, session.resume(stream, start)?, last);
     Some(reply::events(Body::events(source, front.opening(session.version()))))
 }
 

@@ -1,10 +1,8 @@
 //! Streamable HTTP, protocol versions 2025-03-26 to 2025-11-25 (the header of 2024-11-05 is let
 //! through).
 //!
-//! One task per connection runs the core's work on a request itself; an answer within 150 ms that
-//! nothing came before is plain JSON. Otherwise the response is committed: its head is sent, the
-//! work moves to a task of its own, and the body reads the stream ([`hold`]). An event stream
-//! outlives its connection for 30 s, and its end is kept for 60 s, for clients that come back with
+//! An answer within 150 ms that nothing came before is plain JSON. Otherwise the response is committed: its head is
+//! sent, and the body reads the stream ([`hold`]). The session keeps an event stream for clients that come back with
 //! `Last-Event-ID`.
 //!
 //! Order of the checks: the caller ([`caller`]), Host and Origin, path, method, headers, length, body, session. Whatever
@@ -39,14 +37,13 @@ mod store;
 mod unfinished;
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HOST, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 use self::body::Body;
 use self::caller::Caller;
@@ -54,9 +51,8 @@ use self::connection_state::ConnectionState;
 use self::post::Taken;
 use self::reply::Refusal;
 use self::store::{ACCEPTED, ANSWERING, id_to_record};
-use super::resumable::DURABLE;
-use super::{Core, ProtocolVersion};
-use crate::catch_panic::CatchPanic;
+use super::ProtocolVersion;
+use crate::Servers;
 
 pub use self::caller::{Callers, Token, Tokens, digest, token_text};
 pub use self::connections::ConnectionBudget;
@@ -66,6 +62,9 @@ pub use self::store::{
     ConnectionStore, IDLE, Interrupted, MAX_DATA, RESPONSE, STREAMING, StoredConnection,
 };
 pub use self::unfinished::UnfinishedResponse;
+
+/// How long a request takes before it is worth a place in the journal, and its response begins.
+const DURABLE: Duration = Duration::from_millis(150);
 
 /// How to serve.
 #[derive(Debug, Clone)]
@@ -134,18 +133,16 @@ impl Default for Limits {
 }
 
 /// What all connections of a listener share.
-struct Front<C> {
-    core: Arc<C>,
+struct Front {
+    core: Arc<Servers>,
     config: Config,
-    /// The tasks of committed requests.
-    held: Mutex<JoinSet<Option<()>>>,
     /// Set when the end has begun.
     ending: watch::Sender<Option<Drain>>,
 }
 
-impl<C: Core> Front<C> {
-    fn new(core: Arc<C>, config: Config) -> Self {
-        Self { core, config, held: Mutex::default(), ending: watch::Sender::new(None) }
+impl Front {
+    fn new(core: Arc<Servers>, config: Config) -> Self {
+        Self { core, config, ending: watch::Sender::new(None) }
     }
 
     /// Resolves when the end begins.
@@ -166,20 +163,10 @@ impl<C: Core> Front<C> {
             ResponseStart::Late => body::Opening::FirstMessage,
         }
     }
-
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut held = self.held();
-        reap(&mut held);
-        held.spawn(CatchPanic::new(task));
-    }
-
-    fn held(&self) -> MutexGuard<'_, JoinSet<Option<()>>> {
-        mainstay_core::lock(&self.held)
-    }
 }
 
-async fn handle<C: Core>(
-    front: &Front<C>,
+async fn handle(
+    front: &Front,
     caller: Caller,
     conn: &Arc<ConnectionState>,
     request: Request<Incoming>,
@@ -237,12 +224,12 @@ async fn handle<C: Core>(
 }
 
 /// Reads a request. The map is empty.
-async fn take<C: Core>(
-    front: &Front<C>,
+async fn take(
+    front: &Front,
     caller: Caller,
     conn: &ConnectionState,
     request: Request<Incoming>,
-) -> Result<(Taken<C::Session>, HeaderMap), Refusal> {
+) -> Result<(Taken, HeaderMap), Refusal> {
     let (mut head, body) = request.into_parts();
     let server = head::server(head.uri.path(), &front.config.scope);
     let has_token = |server| front.config.callers.tokens.admit(&head.headers, server);
@@ -273,7 +260,7 @@ async fn take<C: Core>(
         Method::DELETE => {
             let id = head::session_id(&head.headers)?;
             let if_lost = Some(head::version(&head.headers));
-            super::find(&*front.core, server, id, if_lost).await.map_err(Refusal::Lookup)?;
+            front.core.find(server, id, if_lost).await.map_err(Refusal::Lookup)?;
             front.core.close(server, id).map_err(Refusal::Lookup)?;
             Taken::Done(reply::empty(StatusCode::NO_CONTENT))
         }
@@ -286,11 +273,6 @@ async fn take<C: Core>(
     let mut headers = std::mem::take(&mut head.headers);
     headers.clear();
     Ok((taken, headers))
-}
-
-/// Forgets the tasks that have ended.
-fn reap(tasks: &mut JoinSet<Option<()>>) {
-    while tasks.try_join_next().is_some() {}
 }
 
 #[cfg(test)]

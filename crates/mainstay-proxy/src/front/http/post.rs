@@ -10,10 +10,12 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::HeaderMap;
 use hyper::{Response, StatusCode};
+use mainstay_core::panics;
+use mainstay_session::{Arrival, client_version};
 use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::Front;
+use super::{DURABLE, Front};
 use super::body::Body;
 use super::connection_state::ConnectionState;
 use super::connections::ConnectionBudget;
@@ -22,12 +24,10 @@ use super::get;
 use super::head::{self, Accept, SESSION_ID, header};
 use super::hold;
 use super::reply::{self, Refusal};
-use crate::frame::{FrameError, Kind, Method, Parsed};
-use crate::front::batch::{self, Batch, is_batch};
-use crate::front::resumable::DURABLE;
-use crate::front::run::{Opening, Run, id_of, wanted_version};
-use crate::front::{Core, Lookup, OpenError, ProtocolVersion, Session};
-use crate::stream::Ready;
+use crate::frame::{self, Frame, FrameError, Id, Kind, Method, Outcome, Parsed};
+use crate::front::ProtocolVersion;
+use crate::front::batch::{Batch, is_batch};
+use crate::server::{Lookup, OpenError, Ready, Session};
 
 /// Bodies up to this length are copied.
 const SHORT: usize = 4 << 10;
@@ -45,14 +45,14 @@ const MIN_RATE: usize = 64 << 10;
 const RATE_GRACE: Duration = Duration::from_secs(30);
 
 /// Reads a POST. A body may take long, so the caller is checked again when it is complete.
-pub(super) async fn take<C: Core>(
-    front: &Front<C>,
+pub(super) async fn take(
+    front: &Front,
     server: &str,
     headers: &HeaderMap,
     body: Incoming,
     conn: &ConnectionState,
     is_admitted: impl Fn() -> bool,
-) -> Result<Taken<C::Session>, Refusal> {
+) -> Result<Taken, Refusal> {
     let accept = Accept::of(headers);
     if accept.is_nothing() {
         return Err(Refusal::NotAcceptable);
@@ -70,7 +70,7 @@ pub(super) async fn take<C: Core>(
     }
     let find = async |if_lost| {
         let id = head::session_id(headers)?;
-        crate::front::find(&*front.core, server, id, if_lost).await.map_err(Refusal::Lookup)
+        front.core.find(server, id, if_lost).await.map_err(Refusal::Lookup)
     };
     let session = async || find(Some(head::version(headers))).await;
     if is_batch(&text) {
@@ -90,13 +90,12 @@ pub(super) async fn take<C: Core>(
                 if headers.contains_key(SESSION_ID) { find(None).await.ok() } else { None };
             match session {
                 Some(session) if session.version().is_some() => Err(Refusal::Initialized),
-                Some(session) => Ok(initialize_session(session, accept, message)),
+                Some(session) => Ok(Taken::initialize(session, accept, message)),
                 None => initialize(front, server, accept, message),
             }
         }
         Kind::Request => {
             let session = session().await?;
-            let version = session.version();
             let is_json_until_close = head::is_json_until_close(headers, accept);
             let repeated = head::repeated(headers);
             if repeated.is_some()
@@ -104,122 +103,148 @@ pub(super) async fn take<C: Core>(
             {
                 return Ok(Taken::Done(rest));
             }
-            let id = id_of(&message);
-            let asked = Asked { id, accept, version, is_json_until_close, opening: None, session };
-            let run = match repeated {
-                Some(was_asked) => Run::repeated(&asked.session, message, was_asked),
-                None => Run::new(&asked.session, message),
-            };
-            Ok(Taken::Request(asked, run))
+            let (id, version) = (id_of(&message), session.version());
+            let asked = Asked { session, id, accept, version, is_json_until_close, initialize: None };
+            let arrival = repeated.map_or(Arrival::New, |was_asked| Arrival::Repeated { was_asked });
+            Ok(Taken::Request(asked, Request::One(message, arrival)))
         }
         Kind::Notification | Kind::Result | Kind::Error => {
-            session().await?.post(message);
+            session().await?.post(&message);
             Ok(Taken::Done(reply::empty(StatusCode::ACCEPTED)))
         }
     }
 }
 
 /// What came in.
-pub(super) enum Taken<S: Session> {
-    /// A request, which the core has not begun to work on.
-    Request(Asked<S>, Run),
+pub(super) enum Taken {
+    /// A request that was not sent to its session yet.
+    Request(Asked, Request),
     /// What wants no more than this response.
     Done(Response<Body>),
 }
 
-impl<S: Session> Taken<S> {
+/// What is sent to a session.
+pub(super) enum Request {
+    One(Parsed, Arrival),
+    Batch(Vec<Parsed>),
+}
+
+impl Taken {
+    fn initialize(session: Session, accept: Accept, message: Parsed) -> Self {
+        let asked = Asked::initialize(session, accept, &message);
+        Self::Request(asked, Request::One(message, Arrival::New))
+    }
+
     /// Answers, with an empty map for the headers.
-    pub(super) async fn respond<C>(self, front: &Front<C>, headers: HeaderMap) -> Response<Body>
-    where
-        C: Core<Session = S>,
-    {
+    pub(super) async fn respond(self, front: &Front, headers: HeaderMap) -> Response<Body> {
         match self {
-            Self::Request(asked, run) => ask(front, asked, run, headers).await,
+            Self::Request(asked, request) => ask(front, asked, request, headers).await,
             Self::Done(response) => response,
         }
     }
 }
 
 /// A request of a client, as far as the form of the answer depends on it.
-pub(super) struct Asked<S: Session> {
-    pub(super) session: S,
+pub(super) struct Asked {
+    pub(super) session: Session,
     /// As JSON; none for a batch.
     pub(super) id: Option<Box<str>>,
     pub(super) accept: Accept,
     pub(super) version: Option<ProtocolVersion>,
     /// See [`head::is_json_until_close`].
     pub(super) is_json_until_close: bool,
-    /// Set for `initialize`.
-    pub(super) opening: Option<Opening<S>>,
+    /// The text of an `initialize`.
+    pub(super) initialize: Option<Bytes>,
 }
 
-fn initialize<C: Core>(
-    front: &Front<C>,
+impl Asked {
+    pub(super) fn initialize(session: Session, accept: Accept, message: &Parsed) -> Self {
+        Self {
+            session,
+            id: id_of(message),
+            accept,
+            version: client_version(message),
+            is_json_until_close: false,
+            initialize: Some(message.text().clone()),
+        }
+    }
+}
+
+fn initialize(
+    front: &Front,
     server: &str,
     accept: Accept,
     message: Parsed,
-) -> Result<Taken<C::Session>, Refusal> {
-    let session = match front.core.open(server) {
-        Ok(session) => session,
-        Err(OpenError::NoSuchServer) => return Err(Refusal::Lookup(Lookup::NoSuchServer)),
+) -> Result<Taken, Refusal> {
+    match front.core.open(server) {
+        Ok(session) => Ok(Taken::initialize(session, accept, message)),
+        Err(OpenError::NoSuchServer) => Err(Refusal::Lookup(Lookup::NoSuchServer)),
         Err(error @ OpenError::TooManySessions) => {
             let failure = reply::failure(id_of(&message).as_deref(), &error.to_string());
-            return Ok(Taken::Done(failure));
+            Ok(Taken::Done(failure))
         }
-    };
-    Ok(initialize_session(session, accept, message))
+    }
 }
 
-fn initialize_session<S: Session>(session: S, accept: Accept, message: Parsed) -> Taken<S> {
-    let opening = Some(Opening::new(session.clone()));
-    let version = wanted_version(&message);
-    let id = id_of(&message);
-    let is_json_until_close = false;
-    let asked = Asked { session, id, accept, version, is_json_until_close, opening };
-    let run = Run::new(&asked.session, message);
-    Taken::Request(asked, run)
-}
-
-fn take_batch<S: Session>(session: S, accept: Accept, text: &Bytes) -> Result<Taken<S>, Refusal> {
+fn take_batch(session: Session, accept: Accept, text: &Bytes) -> Result<Taken, Refusal> {
     let version = session.version();
     let Batch { requests, others } = Batch::read(text, version).map_err(Refusal::Batch)?;
     for message in others {
-        session.post(message);
+        session.post(&message);
     }
     if requests.is_empty() {
         return Ok(Taken::Done(reply::empty(StatusCode::ACCEPTED)));
     }
-    let run = Run::of(|out| Box::pin(batch::run(session.clone(), requests, out)));
-    let is_json_until_close = false;
-    let asked = Asked { session, id: None, accept, version, is_json_until_close, opening: None };
-    Ok(Taken::Request(asked, run))
+    let (id, is_json_until_close) = (None, false);
+    let asked = Asked { session, id, accept, version, is_json_until_close, initialize: None };
+    Ok(Taken::Request(asked, Request::Batch(requests)))
 }
 
-/// Works on a request within the connection's task, for a short while.
-async fn ask<C: Core>(
-    front: &Front<C>,
-    asked: Asked<C::Session>,
-    mut run: Run,
+/// The error for a request whose handler panicked.
+const FAILED: &str = "Mainstay failed to answer this request; its effect is unknown. \
+    The cause is in the daemon's log.";
+
+/// Sends a request to its session, and waits for the answer for a short while.
+async fn ask(
+    front: &Front,
+    asked: Asked,
+    request: Request,
     headers: HeaderMap,
 ) -> Response<Body> {
     let now = Instant::now();
     let due = now + DURABLE;
-    match timeout_at(now + front.config.start.delay(), poll_fn(|cx| run.poll_ready(cx))).await {
-        Ok(Ready::Answer(answer)) if asked.accept.json => plain(asked, answer, headers),
+    let sent = panics::catch(|| match request {
+        Request::One(message, arrival) => {
+            debug_assert!(!frame::is_test_panic(&message), "requested by a test");
+            asked.session.request(message, arrival)
+        }
+        Request::Batch(messages) => asked.session.batch(messages),
+    });
+    let Ok(mut reader) = sent else { return reply::failure(asked.id.as_deref(), FAILED) };
+    match timeout_at(now + front.config.start.delay(), poll_fn(|cx| reader.poll_ready(cx))).await {
+        Ok(Ready::Answer(answer)) if asked.accept.json => plain(&asked, answer, headers),
         Ok(Ready::End) => reply::empty(StatusCode::ACCEPTED),
-        Ok(Ready::Answer(_)) | Err(_) => hold::commit(front, asked, run, due),
-        // Whoever is told something can come back for the rest, so it is worth that at once.
-        Ok(Ready::Message) => hold::commit(front, asked, run, Instant::now()),
+        Ok(Ready::Answer(_)) | Err(_) => hold::commit(front, asked, reader, due),
+        // A client that has received something can come back for the rest, so it is worth that at once.
+        Ok(Ready::Message) => hold::commit(front, asked, reader, Instant::now()),
     }
 }
 
-fn plain<S: Session>(asked: Asked<S>, answer: Bytes, headers: HeaderMap) -> Response<Body> {
-    let opened = asked.opening.and_then(|opening| opening.settle(Some(&answer)));
+fn plain(asked: &Asked, answer: Bytes, headers: HeaderMap) -> Response<Body> {
+    let is_result = |answer: &[u8]| {
+        matches!(frame::scan(answer), Ok(Frame::Response { outcome: Outcome::Ok(_), .. }))
+    };
+    let is_opened = asked.initialize.is_some() && is_result(&answer);
     let mut response = reply::plain(answer, headers);
-    if let Some(session) = opened {
-        response.headers_mut().insert(SESSION_ID, header(session.id()));
+    if is_opened {
+        response.headers_mut().insert(SESSION_ID, header(asked.session.id()));
     }
     response
+}
+
+/// The id of a request, as JSON.
+fn id_of(request: &Parsed) -> Option<Box<str>> {
+    request.id().map(Id::get).map(Box::from)
 }
 
 /// Reads a body. A long one that came in one piece is not copied; a short one is, so that it does

@@ -11,8 +11,9 @@ use super::caller::TokenReason;
 use crate::frame::{self, FrameError, INTERNAL_ERROR, INVALID_REQUEST, Id, METHOD_NOT_FOUND};
 use crate::front::batch::BatchError;
 use crate::front::{
-    Lookup, NO_DISCOVER, NOT_INITIALIZED, SESSION_NOT_FOUND, UnknownVersion, about_no_request,
+    NO_DISCOVER, NOT_INITIALIZED, SESSION_NOT_FOUND, UnknownVersion, about_no_request,
 };
+use crate::server::Lookup;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");

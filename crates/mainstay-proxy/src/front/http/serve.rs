@@ -28,9 +28,9 @@ use super::listener::{Listener, PrivateListener, PublicListener};
 use super::socket::{MaybeSocket, Socket};
 use super::store::{IDLE, Interrupted, MAX_DATA, RESPONSE, STREAMING, StoredConnection};
 use super::unfinished::{self, Finished, UnfinishedResponse};
-use super::{Config, Front, handle, reap};
+use super::{Config, Front, handle};
 use crate::catch_panic::CaughtByExecutor;
-use crate::front::Core;
+use crate::Servers;
 
 /// How long to wait when a connection could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -113,7 +113,7 @@ pub enum Drain {
     /// Requests in flight may finish for [`Limits::drain`](super::Limits::drain), then they are given up.
     Finish,
     /// Another daemon takes over, and goes on with what is written down. Whoever says so closes the core's
-    /// intake gate at once and has the core frozen shortly after ([`Hubs::hand_over`](crate::Hubs::hand_over)), at
+    /// intake gate at once and has the core frozen shortly after ([`Servers::hand_over`](Servers::hand_over)), at
     /// which the streams end; a core that is not frozen takes what is then dropped for given up.
     HandOver,
     /// The same, but there is no other daemon yet: connections are closed, and streams end with the advice to come
@@ -123,10 +123,10 @@ pub enum Drain {
 
 /// Serves new connections, and those that another daemon had, until it is to stop. Gives back the connections that
 /// are at rest then, or in the middle of a response, if another daemon takes over.
-pub async fn serve<C: Core>(
+pub async fn serve(
     listener: TcpListener,
     inherited: Vec<PassedOn>,
-    core: Arc<C>,
+    core: Arc<Servers>,
     config: Config,
     stop: impl Future<Output = Drain>,
 ) -> Vec<PassedOn> {
@@ -135,20 +135,20 @@ pub async fn serve<C: Core>(
 }
 
 /// The same, for connections of this user that came to the control socket.
-pub async fn serve_private<C: Core>(
+pub async fn serve_private(
     connections: mpsc::Receiver<UnixStream>,
     inherited: Vec<PassedOn>,
-    core: Arc<C>,
+    core: Arc<Servers>,
     config: Config,
     stop: impl Future<Output = Drain>,
 ) -> Vec<PassedOn> {
     serve_at(PrivateListener(connections), inherited, core, config, stop).await
 }
 
-async fn serve_at<C: Core, L: Listener>(
+async fn serve_at<L: Listener>(
     mut listener: L,
     inherited: Vec<PassedOn>,
-    core: Arc<C>,
+    core: Arc<Servers>,
     config: Config,
     stop: impl Future<Output = Drain>,
 ) -> Vec<PassedOn> {
@@ -202,9 +202,7 @@ async fn serve_at<C: Core, L: Listener>(
                 },
                 Err(error) => accept_failed(&error, &mut connections).await,
             },
-            Some(_) = connections.next_end(), if !connections.is_empty() => {
-                reap(&mut front.held());
-            }
+            Some(_) = connections.next_end(), if !connections.is_empty() => {}
             // While the budget is used up, this also notices that other listeners have released connections.
             _ = sweep.tick(), if !connections.is_empty() || !can_accept => {
                 yield_now().await;
@@ -223,7 +221,7 @@ async fn serve_at<C: Core, L: Listener>(
     front.end(connections, drain).await
 }
 
-impl<C: Core> Front<C> {
+impl Front {
     async fn end<T: Socket>(
         &self,
         mut connections: Connections<Left<T>>,
@@ -249,9 +247,6 @@ impl<C: Core> Front<C> {
             warn!(connections = connections.len(), "requests cut at the end");
         }
         connections.shutdown().await;
-        // Without connections nobody commits a request any more, and nobody waits for one.
-        let mut held = std::mem::take(&mut *self.held());
-        held.shutdown().await;
         let passed_on = |(socket, response): (T, Option<Box<_>>)| {
             let pending = response.map_or(Pending::Nothing, |it| Pending::Response(*it));
             Some(PassedOn::new(socket.into_fd().ok()?, pending, 0))
@@ -268,8 +263,8 @@ enum History {
 }
 
 /// Serves one connection of another daemon, which may have left something to be done first.
-async fn inherited_connection<C: Core, T: Socket>(
-    front: Arc<Front<C>>,
+async fn inherited_connection<T: Socket>(
+    front: Arc<Front>,
     caller: Caller,
     conn: Arc<ConnectionState>,
     socket: T,
@@ -293,15 +288,14 @@ async fn inherited_connection<C: Core, T: Socket>(
 
 /// Serves one connection, of which an earlier daemon may have read the start of a request. Gives it back if it is at
 /// rest when another daemon takes over, or in the middle of a response that the other daemon can finish.
-pub(super) async fn connection<C, T>(
-    front: Arc<Front<C>>,
+pub(super) async fn connection<T>(
+    front: Arc<Front>,
     caller: Caller,
     conn: Arc<ConnectionState>,
     stream: T,
     reread: Bytes,
 ) -> Left<T>
 where
-    C: Core,
     T: AsyncRead + AsyncWrite + MaybeSocket + Unpin + Send + 'static,
 {
     let service = service_fn(|request| handle(&front, caller, &conn, request));

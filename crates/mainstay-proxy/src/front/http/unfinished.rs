@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::Body as _;
+use mainstay_session::{Arrival, EventId, Found};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -19,11 +20,8 @@ use super::connection_state::ConnectionState;
 use super::head::Accept;
 use super::post::Asked;
 use super::socket::Socket;
-use super::{Front, hold, reply};
+use super::{Front, get, hold, reply};
 use crate::frame::Parsed;
-use crate::front::run::{Opening as SessionOpening, Run, id_of, wanted_version};
-use crate::front::{Core, Session, find};
-use crate::stream::{EventId, Found};
 
 /// A response of which the rest is still to be written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,8 +80,8 @@ pub(super) enum Finished {
 }
 
 /// Writes the rest of a response that an earlier daemon began.
-pub(super) async fn finish<C: Core>(
-    front: &Front<C>,
+pub(super) async fn finish(
+    front: &Front,
     conn: &Arc<ConnectionState>,
     socket: &impl Socket,
     response: UnfinishedResponse,
@@ -107,52 +105,44 @@ pub(super) async fn finish<C: Core>(
 }
 
 /// The rest of the body. `None` if nothing is known of the session.
-async fn rest<C: Core>(front: &Front<C>, response: &UnfinishedResponse) -> Option<Body> {
+async fn rest(front: &Front, response: &UnfinishedResponse) -> Option<Body> {
     let UnfinishedResponse { server, session, event, form, framing: _, repeated } = response;
     if let Some(request) = repeated {
         return repeat_initialize(front, server, session, (request, *form));
     }
-    let session = find(&*front.core, server, session, None).await.ok()?;
+    let session = front.core.find(server, session, None).await.ok()?;
     let event: EventId = event.parse().ok()?;
-    let source = |reader| Source::new(&session, reader, event.clone());
-    Some(match (session.streams().find(&event), *form) {
+    let resumed = |stream, start| {
+        Some(Source::new(&session, session.resume(stream, start)?, event.clone()))
+    };
+    match (session.find(&event), *form) {
         (Found::General(start), Form::Events(opening)) => {
-            let reader = session.streams().general().reader(start);
-            session.listens();
-            Body::general(source(reader), opening, front.ended())
+            get::general(front, &session, start, Some(event), opening)
         }
         (Found::Request(stream, start), Form::Events(opening)) => {
-            Body::events(source(stream.reader(start)), opening)
+            Some(Body::events(resumed(stream, start)?, opening))
         }
-        (Found::Request(stream, start), Form::Json) => {
-            Body::spaced(source(stream.reader(start)), Arc::clone(session.streams().general()))
-        }
-        (Found::Gone(Some(id)), form) => Body::full(reply::lost(&id, form == Form::Json)),
+        (Found::Request(stream, start), Form::Json) => Some(Body::spaced(resumed(stream, start)?)),
+        (Found::Gone(Some(id)), form) => Some(Body::full(reply::lost(&id, form == Form::Json))),
         (Found::Over | Found::Gone(None), _) | (Found::General(_), Form::Json) => {
-            Body::full(Bytes::new())
+            Some(Body::full(Bytes::new()))
         }
-    })
+    }
 }
 
 /// The body for an `initialize` that an earlier daemon did not answer.
-fn repeat_initialize<C: Core>(
-    front: &Front<C>,
+fn repeat_initialize(
+    front: &Front,
     server: &str,
     session: &str,
     (request, form): (&str, Form),
 ) -> Option<Body> {
     let message = Parsed::read(Bytes::copy_from_slice(request.as_bytes())).ok()?;
     let session = front.core.open_as(server, session).ok()?;
-    let asked = Asked {
-        id: id_of(&message),
-        accept: Accept { json: form == Form::Json, events: form != Form::Json },
-        version: wanted_version(&message),
-        is_json_until_close: false,
-        opening: Some(SessionOpening::new(session.clone())),
-        session,
-    };
-    let run = Run::new(&asked.session, message);
-    Some(hold::commit(front, asked, run, Instant::now()).into_body())
+    let accept = Accept { json: form == Form::Json, events: form != Form::Json };
+    let asked = Asked::initialize(session, accept, &message);
+    let reader = asked.session.request(message, Arrival::New);
+    Some(hold::commit(front, asked, reader, Instant::now()).into_body())
 }
 
 /// Writes a body until its end, or until it is [left](ConnectionState::leave_response) to another daemon. An error means that

@@ -2,15 +2,12 @@
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use mainstay_proxy::Session;
 use mainstay_proxy::frame::Parsed;
-use mainstay_proxy::front::Session as _;
-use mainstay_proxy::stream::{Reader, Ready, Start, Stream};
+use mainstay_proxy::{Arrival, Reader, Ready, Session, Start};
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::soon;
@@ -24,16 +21,20 @@ pub(super) struct Client {
 
 /// A request of the client. Dropping it gives it up.
 pub(super) struct Asked {
-    pub(super) stream: Arc<Stream>,
-    reader: Reader,
-    work: JoinHandle<()>,
+    pub(super) reader: Reader,
     id: Value,
 }
 
 impl Client {
     pub(super) fn new(session: Session) -> Self {
-        let general = session.streams().general().reader(Start::Unread);
+        let general = session.read_general(Start::Unread).unwrap();
         Self { session, next_id: AtomicU64::new(1), general: Mutex::new(Some(general)) }
+    }
+
+    /// Listens to the general stream.
+    pub(super) fn listens(&self) {
+        let mut general = self.general.lock().unwrap();
+        *general = self.session.listen(Start::Unread, false);
     }
 
     /// Opens the session, and gives what the server says of itself.
@@ -65,19 +66,7 @@ impl Client {
     /// Sends a request as it is written.
     pub(super) fn sends(&self, id: Value, message: &str) -> Asked {
         let message = Parsed::read(message.to_owned().into()).unwrap();
-        let stream = Stream::new();
-        let reader = stream.reader(Start::Unread);
-        let work = self.session.request(message, Arc::clone(&stream));
-        let nobody_reads = Arc::clone(&stream);
-        // As every front does, it drops a request that nobody waits for.
-        let work = tokio::spawn(async move {
-            tokio::select! {
-                biased;
-                () = work => {}
-                () = nobody_reads.closed() => {}
-            }
-        });
-        Asked { stream, reader, work, id }
+        Asked { reader: self.session.request(message, Arrival::New), id }
     }
 
     /// Calls a tool.
@@ -95,7 +84,7 @@ impl Client {
     pub(super) fn posts(&self, message: &Value) {
         let mut message = message.clone();
         message["jsonrpc"] = json!("2.0");
-        self.session.post(Parsed::read(message.to_string().into()).unwrap());
+        self.session.post(&Parsed::read(message.to_string().into()).unwrap());
     }
 
     /// Gives a request up by name.
@@ -168,7 +157,7 @@ impl Asked {
 
     /// Whether the next thing that the client gets is the end, without an answer.
     pub(super) async fn ends_unanswered(mut self) -> bool {
-        soon(self.reader.next()).await.is_none() && self.stream.answer().is_none()
+        soon(self.reader.next()).await.is_none() && !self.is_answered()
     }
 
     /// Whether the client gets nothing more.
@@ -178,13 +167,7 @@ impl Asked {
 
     /// Whether there is an answer by now.
     pub(super) fn is_answered(&self) -> bool {
-        self.stream.answer().is_some()
-    }
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        self.work.abort();
+        self.reader.state().is_some_and(|state| state.has_answer)
     }
 }
 

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use mainstay_proxy::front::{Core as _, Session as _};
-use mainstay_proxy::stream::{EventId, Found, Start};
+use mainstay_proxy::{EventId, Found, Start};
 use mainstay_proxy::{Sent, Settings};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -119,12 +118,12 @@ async fn the_answer_may_be_the_first_line_that_is_heard() {
     let (server, link) = Server::new();
     server.wrote(scene.server.lines());
     server.says(&answer(&scene.call, "done")).await;
-    let known = scene.server.run.as_ref().unwrap().hello.as_ref().clone();
+    let known = scene.server.run.as_ref().unwrap().run.hello.as_ref().clone();
     let arrival =
         mainstay_proxy::RunInfo { generation: 1, known: Some(known), epoch: 2, ..world.arrival() };
     let run = soon(world.hub.attach_run(mainstay_proxy::Link::Lines(link), arrival)).await.unwrap();
     sleep(A_WHILE).await;
-    world.hub.look(mainstay_proxy::Availability::Up(run));
+    world.hub.set_availability(mainstay_proxy::Availability::Up(run.run));
     let mut desk = Desk::resumes(&world, &scene.session);
     assert_eq!(text(&desk.reads().await), "done");
 }
@@ -276,19 +275,19 @@ async fn streams_are_found_by_their_events_in_the_next_daemon() {
     let session = world.hubs.session(NAME, &scene.session).unwrap();
     let record = &world.notes.requests()[0];
     let event: EventId = format!("{:016x}-0-37", record.key.number).parse().unwrap();
-    let Found::Request(stream, start) = session.streams().find(&event) else {
+    let Found::Request(stream, start) = session.find(&event) else {
         panic!("it was taken up")
     };
-    let mut reader = stream.reader(start);
+    let mut reader = session.resume(stream, start).unwrap();
     let server = world.finds(&scene.server, &[]).await;
     server.says(&answer(&scene.call, "done")).await;
     let item = soon(reader.next()).await.unwrap();
     assert_eq!((item.number, item.is_answer), (1, true));
-    assert!(matches!(session.streams().find(&event.at(1)), Found::Over));
+    assert!(matches!(session.find(&event.at(1)), Found::Over));
     assert!(world.notes.requests()[0].answer.is_some(), "its client may have lost it");
     sleep(Duration::from_secs(61)).await;
     assert_eq!(world.notes.requests(), []);
-    assert!(matches!(session.streams().find(&event), Found::Gone(_)));
+    assert!(matches!(session.find(&event), Found::Gone(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -302,16 +301,13 @@ async fn the_general_stream_goes_on_after_its_last_event() {
     }
     let world = world.killed();
     let session = world.hubs.session(NAME, client.session.id()).unwrap();
-    let streams = session.streams();
-    assert_eq!(
-        streams.general_event().to_string(),
-        client.session.streams().general_event().to_string()
-    );
-    let after = |number| match streams.find(&streams.general_event().at(number)) {
+    let first = session.general_event().unwrap();
+    assert_eq!(first.to_string(), client.session.general_event().unwrap().to_string());
+    let after = |number| match session.find(&first.at(number)) {
         Found::General(start) => start,
         found => panic!("{found:?}"),
     };
-    let mut reader = streams.general().reader(after(1));
+    let mut reader = session.listen(after(1), false).unwrap();
     for number in 2..4 {
         let item = soon(reader.next()).await.unwrap();
         let message: Value = serde_json::from_slice(&item.message).unwrap();

@@ -7,7 +7,6 @@ use mainstay_proxy::front::http::{
     Allowed, Callers, Config, ConnectionBudget, ConnectionStore, Drain, Limits, PassedOn, Pending,
     ResponseStart, Scope, serve,
 };
-use mainstay_proxy::front::{Core as _, Session as _};
 use mainstay_proxy::{RelayNews, RelayedCall};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

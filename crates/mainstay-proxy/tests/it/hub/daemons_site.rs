@@ -1,9 +1,7 @@
 //! Sessions with servers that speak HTTP, which the next daemon goes on with.
 
-use std::sync::Arc;
 
-use mainstay_proxy::Run;
-use mainstay_proxy::front::{Core as _, Session as _};
+use mainstay_proxy::AttachedRun;
 use serde_json::json;
 
 use super::site::{Site, found};
@@ -14,7 +12,7 @@ use crate::soon;
 struct Scene {
     world: World,
     site: Site,
-    run: Arc<Run>,
+    run: AttachedRun,
     client: Client,
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use mainstay_proxy::front::{Core as _, Session as _};
 use serde_json::{Value, json};
 
 use super::World;

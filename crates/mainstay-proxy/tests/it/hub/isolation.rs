@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_proxy::front::Session as _;
 use mainstay_proxy::{Availability, RunInfo, Settings};
 use serde_json::json;
 
 use super::{Client, NAME, Server, World, settings};
-use mainstay_proxy::front::Core as _;
 
 fn isolated() -> World {
     World::with(Settings { isolate: true, ..settings() })
@@ -16,10 +14,10 @@ fn isolated() -> World {
 
 /// A run of its own for the session of that number.
 async fn provides(world: &World, number: usize) -> Server {
-    let (id, availability) = world.notes.own(number);
-    let arrival = RunInfo { session: Some(id), ..world.arrival() };
+    let id = world.notes.own(number);
+    let arrival = RunInfo { session: Some(id.clone()), ..world.arrival() };
     let (mut server, run) = world.enters(&json!({}), arrival).await;
-    availability.send_replace(Availability::Up(Arc::clone(&run)));
+    world.hub.set_session_availability(&id, Availability::Up(Arc::clone(&run.run)));
     server.run = Some(run);
     server
 }
@@ -40,9 +38,9 @@ async fn a_run_is_initialized_on_the_terms_of_its_client() {
     let client = Client::new(world.hubs.open(NAME).unwrap());
     let asked = client.begins(&json!({"elicitation": {}}));
     tokio::time::sleep(Duration::from_millis(1)).await;
-    let (id, availability) = world.notes.own(0);
+    let id = world.notes.own(0);
     assert_eq!(id, client.session.id());
-    let arrival = RunInfo { session: Some(id), ..world.arrival() };
+    let arrival = RunInfo { session: Some(id.clone()), ..world.arrival() };
     let (mut server, link) = Server::new();
     let entering = world.hub.attach_run(mainstay_proxy::Link::Lines(link), arrival);
     let welcoming = async {
@@ -52,7 +50,8 @@ async fn a_run_is_initialized_on_the_terms_of_its_client() {
         server.answers(&request, &super::server::hello(&json!({}))).await;
     };
     let (run, ()) = tokio::join!(entering, welcoming);
-    availability.send_replace(Availability::Up(run.unwrap()));
+    let run = run.unwrap();
+    world.hub.set_session_availability(&id, Availability::Up(Arc::clone(&run.run)));
     assert_eq!(crate::soon(asked.answer()).await["result"]["serverInfo"]["name"], "fake");
 }
 
@@ -106,14 +105,15 @@ async fn the_death_of_one_run_is_felt_by_its_session_only() {
 async fn a_request_does_not_wait_for_a_run_that_nobody_tells_of() {
     let world = isolated();
     let (one, server) = joins(&world, 0).await;
-    let (_, availability) = world.notes.own(0);
+    let id = world.notes.own(0);
     drop(server);
-    availability.send_replace(Availability::Coming { due: None, why: Arc::default() });
+    let coming = Availability::Coming { due: None, why: Arc::default() };
+    world.hub.set_session_availability(&id, coming);
     let begun = tokio::time::Instant::now();
     let asked = one.calls("poke");
     tokio::time::sleep(Duration::from_millis(1)).await;
     world.notes.own.lock().unwrap().clear();
-    drop(availability);
+    world.hub.set_session_availability(&id, Availability::Removed);
     assert!(asked.text().await.ends_with("was removed"));
     assert!(begun.elapsed() < Duration::from_secs(1));
 }
@@ -159,7 +159,7 @@ async fn calls_another_run(world: &World, client: &Client) {
     let asked = client.calls("peek");
     tokio::time::sleep(MOMENT).await;
     let id = client.session.id();
-    let place = world.notes.own.lock().unwrap().iter().position(|(own, _)| own == id);
+    let place = world.notes.own.lock().unwrap().iter().position(|own| own == id);
     let mut server = provides(world, place.expect("it wants a run again")).await;
     let call = server.reads_call("peek").await;
     server.returns(&call, "anew").await;
@@ -168,7 +168,7 @@ async fn calls_another_run(world: &World, client: &Client) {
 
 /// The sessions that have a run, including ended ones.
 fn owners(world: &World) -> Vec<String> {
-    world.notes.own.lock().unwrap().iter().map(|(id, _)| id.clone()).collect()
+    world.notes.own.lock().unwrap().iter().cloned().collect()
 }
 
 /// The number of runs after the daemon has checked them.
@@ -207,9 +207,10 @@ async fn a_run_is_kept_for_a_minute_after_its_session_has_ended() {
 async fn a_run_that_exits_after_the_end_of_its_session_is_given_up() {
     let world = isolated();
     let (one, _server) = joins(&world, 0).await;
-    let (_, availability) = world.notes.own(0);
+    let id = world.notes.own(0);
     assert!(world.hub.close(one.session.id()));
-    availability.send_replace(Availability::Coming { due: None, why: Arc::default() });
+    let coming = Availability::Coming { due: None, why: Arc::default() };
+    world.hub.set_session_availability(&id, coming);
     tokio::time::sleep(MOMENT).await;
     assert!(owners(&world).is_empty());
 }

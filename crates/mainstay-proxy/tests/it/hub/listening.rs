@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_proxy::Availability;
-use mainstay_proxy::front::{Core as _, Session as _};
 use serde_json::json;
 
 use super::site::{Site, Turn};
@@ -22,7 +21,7 @@ async fn listening() -> (World, Site, Client) {
     let (world, site) = (World::new(), site().await);
     world.is_served_by(&site).await;
     let client = world.client().await;
-    client.session.listens();
+    client.listens();
     (world, site, client)
 }
 
@@ -45,9 +44,9 @@ async fn each_client_hears_its_own_session_and_the_next_run_too() {
     let (world, mut first) = (World::new(), site().await);
     world.is_served_by(&first).await;
     let [one, two] = [world.client().await, world.client().await];
-    one.session.listens();
+    one.listens();
     let mut for_one = listens(&mut first).await;
-    two.session.listens();
+    two.listens();
     let mut for_two = listens(&mut first).await;
     assert_eq!([for_one.session(), for_two.session()], ["s2", "s3"]);
     is_heard(&mut for_one, &one, "one").await;
@@ -112,10 +111,10 @@ async fn news_of_the_same_run_cut_no_stream() {
     let (world, mut site) = (World::new(), site().await);
     let run = world.is_served_by(&site).await;
     let client = world.client().await;
-    client.session.listens();
+    client.listens();
     let mut turn = listens(&mut site).await;
     is_heard(&mut turn, &client, "before").await;
-    world.hub.look(Availability::Up(Arc::clone(&run)));
+    world.hub.set_availability(Availability::Up(Arc::clone(&run.run)));
     tokio::task::yield_now().await;
     is_heard(&mut turn, &client, "after").await;
 }
@@ -126,7 +125,7 @@ async fn a_client_that_listens_while_the_server_is_down_hears_it_later() {
     world.is_served_by(&site).await;
     world.is_coming(None);
     let client = world.client().await;
-    client.session.listens();
+    client.listens();
     world.is_served_by(&site).await;
     let mut turn = listens(&mut site).await;
     is_heard(&mut turn, &client, "hello").await;
@@ -137,7 +136,7 @@ async fn questions_and_their_answers_pass_too() {
     let (world, mut site) = (World::new(), site().await);
     world.is_served_by(&site).await;
     let client = world.client_with(&json!({"roots": {}})).await;
-    client.session.listens();
+    client.listens();
     let mut turn = listens(&mut site).await;
     turn.sends(None, &json!({"jsonrpc": "2.0", "id": 5, "method": "roots/list"})).await;
     let question = client.hears().await;
@@ -166,7 +165,7 @@ async fn nothing_is_left_of_a_session_whose_server_offers_nothing_to_hear() {
     let (world, site) = (World::new(), Site::new().await);
     world.is_served_by(&site).await;
     let client = world.client().await;
-    client.session.listens();
+    client.listens();
     site.did("GET - s2").await;
     assert!(world.hub.close(client.session.id()));
     site.did("DELETE - s2").await;
@@ -201,7 +200,7 @@ async fn a_client_that_left_has_no_upstream_listener_and_resumes_when_it_is_back
     turn.ends().await;
 
     let client = Client::new(world.hubs.session(NAME, &id).unwrap());
-    client.session.listens();
+    client.listens();
     let mut turn = listens(&mut site).await;
     assert_eq!(turn.header("last-event-id"), Some("e1"));
     is_heard(&mut turn, &client, "e2").await;
@@ -213,7 +212,7 @@ async fn clients_that_left_are_not_introduced_to_the_next_run() {
     world.is_served_by(&first).await;
     for _ in 0..20 {
         let gone = world.client().await;
-        gone.session.listens();
+        gone.listens();
         listens(&mut first).await;
         gone.leaves();
     }
@@ -238,13 +237,13 @@ async fn requests_take_precedence_over_background_sessions() {
     let mut others = Vec::new();
     for _ in 0..20 {
         let other = world.client().await;
-        other.session.listens();
+        other.listens();
         others.push((listens(&mut first).await, other));
     }
     let mut second = site().await;
     let run = soon(world.hub.attach_run(second.link(), world.arrival())).await.unwrap();
     second.leaves_sessions_to_the_test();
-    world.hub.look(Availability::Up(run));
+    world.hub.set_availability(Availability::Up(Arc::clone(&run.run)));
     let mut ahead = Vec::new();
     for _ in 0..4 {
         ahead.push(second.turn().await);

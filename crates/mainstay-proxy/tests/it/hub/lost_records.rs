@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use mainstay_proxy::Session;
-use mainstay_proxy::front::{Core as _, Lookup, ProtocolVersion, Session as _, find};
+use mainstay_proxy::Lookup;
+use mainstay_proxy::front::ProtocolVersion;
 
 use super::{Client, NAME, Notes, World, settings};
 use crate::soon;
@@ -17,7 +18,7 @@ fn without_records(world: &World) -> World {
 }
 
 async fn returns(world: &World, session: &str) -> Result<Session, Lookup> {
-    soon(find(&*world.hubs, NAME, session, Some(VERSION))).await
+    soon(world.hubs.find(NAME, session, Some(VERSION))).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -28,7 +29,7 @@ async fn a_session_goes_on_without_its_record_and_its_client_is_told() {
 
     let world = without_records(&world);
     let mut server = world.serves().await;
-    let lines = soon(find(&*world.hubs, NAME, &id, None)).await;
+    let lines = soon(world.hubs.find(NAME, &id, None)).await;
     assert_eq!(lines.unwrap_err(), Lookup::NoSuchSession, "who can initialize again does so");
     let session = returns(&world, &id).await.unwrap();
     assert_eq!((session.id(), session.version()), (&*id, Some(VERSION)));
@@ -73,7 +74,7 @@ async fn an_id_that_we_did_not_issue_is_unknown() {
     for foreign in [&*forged, &id[..32], &"0".repeat(72), "none of ours"] {
         assert_eq!(returns(&world, foreign).await.unwrap_err(), Lookup::NoSuchSession, "{foreign}");
     }
-    let other = soon(find(&*world.hubs, "other", &id, Some(VERSION))).await;
+    let other = soon(world.hubs.find("other", &id, Some(VERSION))).await;
     assert_eq!(other.unwrap_err(), Lookup::NoSuchServer);
     // As in the files of earlier versions.
     let _server = world.serves().await;

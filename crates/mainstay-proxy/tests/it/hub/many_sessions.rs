@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mainstay_proxy::Session;
-use mainstay_proxy::front::{Core as _, Lookup, Session as _, find};
+use mainstay_proxy::Lookup;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -14,7 +14,7 @@ use crate::soon;
 const SESSIONS: usize = 4_200;
 
 async fn returns(world: &World, session: &str) -> Result<Session, Lookup> {
-    soon(find(&*world.hubs, NAME, session, None)).await
+    soon(world.hubs.find(NAME, session, None)).await
 }
 
 /// A client that sends only `initialize`.
@@ -57,7 +57,7 @@ async fn a_session_that_ends_while_it_is_loaded_stays_ended() {
         world.client().await.leaves();
     }
     assert!(world.hubs.session(NAME, &id).is_err(), "it has left memory");
-    let mut slow = std::pin::pin!(find(&*world.hubs, NAME, &id, None));
+    let mut slow = std::pin::pin!(world.hubs.find(NAME, &id, None));
     tokio::select! {
         biased;
         _ = &mut slow => panic!("its record is not there at once"),

@@ -30,17 +30,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mainstay_proxy::front::Core as _;
 use mainstay_proxy::{
-    Availability, Decision, EventSink, Hub, Hubs, Identity, Isolation, LastLine, Link, Ports,
-    Reason, RecordLookup, Run, RunInfo, Sent, SessionClock, SessionIds, SessionRecord, Settings,
-    StateStore, Stderr, StreamKey, StreamNews, StreamRecord, Written,
+    AttachedRun, Availability, Decision, EventSink, Identity, Isolation, LastLine, Link, Ports,
+    Reason, RecordLookup, RunInfo, Sent, SessionClock, SessionIds, SessionRecord, SessionStore,
+    Settings, StateStore, Stderr, StreamKey, StreamNews, StreamRecord, Written,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use self::client::Client;
 use self::server::Server;
+use mainstay_proxy::{Server as Hub, Servers as Hubs};
 use crate::soon;
 
 const NAME: &str = "time";
@@ -48,7 +48,7 @@ const HOLD: Duration = Duration::from_secs(45);
 
 /// A hub and what it needs of the world.
 struct World {
-    hub: Arc<Hub>,
+    hub: Hub,
     hubs: Arc<Hubs>,
     notes: Arc<Notes>,
     generation: AtomicU64,
@@ -70,7 +70,7 @@ impl World {
     fn on(notes: Arc<Notes>, settings: Settings, copy: Option<&[u8]>) -> Self {
         let hub = Hub::new(NAME, settings, ports(&notes), copy);
         let hubs = Arc::<Hubs>::default();
-        hubs.insert(Arc::clone(&hub));
+        hubs.insert(hub.clone());
         Self { hub, hubs, notes, generation: AtomicU64::new(0) }
     }
 
@@ -106,12 +106,12 @@ impl World {
         link.past =
             (!past.is_empty()).then(|| past.iter().map(|line| line.to_string().into()).collect());
         server.wrote(before.lines());
-        let known = before.run.as_ref().unwrap().hello.as_ref().clone();
+        let known = before.run.as_ref().unwrap().run.hello.as_ref().clone();
         let generation = self.generation.load(Ordering::Relaxed);
         let arrival =
             RunInfo { generation, after: None, known: Some(known), epoch: 2, session: None };
         let run = soon(self.hub.attach_run(Link::Lines(link), arrival)).await.unwrap();
-        self.hub.look(Availability::Up(Arc::clone(&run)));
+        self.hub.set_availability(Availability::Up(Arc::clone(&run.run)));
         server.run = Some(run);
         server
     }
@@ -136,13 +136,13 @@ impl World {
     /// As [`World::serves`], with these capabilities.
     async fn serves_with(&self, capabilities: &Value) -> Server {
         let (mut server, run) = self.enters(capabilities, self.arrival()).await;
-        self.hub.look(Availability::Up(Arc::clone(&run)));
+        self.hub.set_availability(Availability::Up(Arc::clone(&run.run)));
         server.run = Some(run);
         server
     }
 
     /// A new run that answers the handshake.
-    async fn enters(&self, capabilities: &Value, arrival: RunInfo) -> (Server, Arc<Run>) {
+    async fn enters(&self, capabilities: &Value, arrival: RunInfo) -> (Server, AttachedRun) {
         let (mut server, link) = Server::new();
         let entering = self.hub.attach_run(Link::Lines(link), arrival);
         let (run, ()) = soon(async { tokio::join!(entering, server.welcomes(capabilities)) }).await;
@@ -159,11 +159,11 @@ impl World {
     /// The server is being started, or will be.
     fn is_coming(&self, due: Option<Duration>) {
         let due = due.map(|due| (tokio::time::Instant::now() + due).into_std());
-        self.hub.look(Availability::Coming { due, why: Arc::new(reason()) });
+        self.hub.set_availability(Availability::Coming { due, why: Arc::new(reason()) });
     }
 
     fn is_down(&self) {
-        self.hub.look(Availability::Down { why: Arc::new(reason()) });
+        self.hub.set_availability(Availability::Down { why: Arc::new(reason()) });
     }
 }
 
@@ -183,12 +183,12 @@ fn reason() -> Reason {
 
 fn ports(notes: &Arc<Notes>) -> Ports {
     Ports {
-        state_store: Arc::<Notes>::clone(notes),
+        store: Arc::<Notes>::clone(notes),
         event_sink: Arc::<Notes>::clone(notes),
         isolation: Arc::<Notes>::clone(notes),
         stderr: Arc::<Notes>::clone(notes),
         identity: Identity { name: "mainstay".to_owned(), version: "0".to_owned() },
-        clock: SessionClock::resumed(Duration::ZERO),
+        clock: SessionClock::resumed(Duration::ZERO, tokio::time::Instant::now().into_std()),
         ids: SessionIds::new(&[7; 32], notes.era),
     }
 }
@@ -205,8 +205,8 @@ struct Notes {
     streams: Mutex<BTreeMap<(String, u64), StreamRecord>>,
     /// How often something was noted.
     noted: AtomicU64,
-    /// The sessions that want a run, and what they are told of it.
-    own: Mutex<Vec<(String, watch::Sender<Availability>)>>,
+    /// The sessions that want a run.
+    own: Mutex<Vec<String>>,
     /// Whether the disk takes nothing.
     stalled: watch::Sender<bool>,
     /// The last line that the server wrote to standard error.
@@ -243,7 +243,7 @@ impl Notes {
         self.causes.lock().unwrap().clone()
     }
 
-    fn own(&self, session: usize) -> (String, watch::Sender<Availability>) {
+    fn own(&self, session: usize) -> String {
         self.own.lock().unwrap()[session].clone()
     }
 }
@@ -255,26 +255,12 @@ impl StateStore for Notes {
         records.push(record);
     }
 
-    fn written(&self) -> Written {
-        let mut stalled = self.stalled.subscribe();
-        Box::pin(async move { drop(stalled.wait_for(|stalled| !stalled).await) })
-    }
-
     fn touched(&self, _now: Duration, _used: Vec<(String, Duration)>) {}
 
     fn move_to_disk(&self, record: SessionRecord) -> bool {
         self.streams.lock().unwrap().retain(|(session, _), _| *session != record.id);
         self.save(record);
         true
-    }
-
-    fn find(&self, id: &str) -> RecordLookup {
-        let found = self.records().into_iter().find(|record| record.id == id);
-        Box::pin(async {
-            // As from a disk, it is there a moment later.
-            tokio::task::yield_now().await;
-            Ok(found)
-        })
     }
 
     fn remove(&self, id: &str) {
@@ -324,6 +310,22 @@ impl StateStore for Notes {
     }
 }
 
+impl SessionStore for Notes {
+    fn written(&self) -> Written {
+        let mut stalled = self.stalled.subscribe();
+        Box::pin(async move { drop(stalled.wait_for(|stalled| !stalled).await) })
+    }
+
+    fn find(&self, id: &str) -> RecordLookup {
+        let found = self.records().into_iter().find(|record| record.id == id);
+        Box::pin(async {
+            // As from a disk, it is there a moment later.
+            tokio::task::yield_now().await;
+            Ok(found)
+        })
+    }
+}
+
 impl EventSink for Notes {
     fn record_decision(&self, decision: Decision) {
         self.causes.lock().unwrap().push(decision.cause);
@@ -342,19 +344,15 @@ impl Stderr for Notes {
 }
 
 impl Isolation for Notes {
-    fn provide(&self, _server: &str, session: &str) -> watch::Receiver<Availability> {
+    fn start(&self, _server: &str, session: &str) {
         let mut own = self.own.lock().unwrap();
-        if let Some((_, availability)) = own.iter().find(|(id, _)| id == session) {
-            return availability.subscribe();
+        if !own.iter().any(|id| id == session) {
+            own.push(session.to_owned());
         }
-        let (told, availability) =
-            watch::channel(Availability::Coming { due: None, why: Arc::default() });
-        own.push((session.to_owned(), told));
-        availability
     }
 
-    fn find(&self, _server: &str, _session: &str) -> Option<watch::Receiver<Availability>> {
-        None
+    fn find(&self, _server: &str, _session: &str) -> bool {
+        false
     }
 
     fn stop(&self, server: &str, session: &str) {
@@ -362,6 +360,6 @@ impl Isolation for Notes {
     }
 
     fn release(&self, _server: &str, session: &str) {
-        self.own.lock().unwrap().retain(|(id, _)| id != session);
+        self.own.lock().unwrap().retain(|id| id != session);
     }
 }

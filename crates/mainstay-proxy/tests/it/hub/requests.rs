@@ -17,13 +17,12 @@ async fn ids_come_back_as_they_were_written() {
     let (_world, mut server, client) = served().await;
     for id in ["0", "-7", "1.50", "18446744073709551615", r#""""#, r#""a\u0041\n""#] {
         let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"prompts/get"}}"#);
-        let asked = client.sends(serde_json::from_str(id).unwrap(), &message);
+        let mut asked = client.sends(serde_json::from_str(id).unwrap(), &message);
         let request = server.reads_request("prompts/get").await;
         server.answers(&request, &json!({})).await;
-        let stream = std::sync::Arc::clone(&asked.stream);
-        crate::soon(asked.answer()).await;
+        let item = crate::soon(asked.reader.next()).await.unwrap();
         let expected = format!(r#"{{"id":{id},"jsonrpc":"2.0","result":{{}}}}"#);
-        assert_eq!(stream.answer().unwrap(), expected);
+        assert!(item.is_answer && item.message == expected, "{item:?}");
     }
 }
 
@@ -125,7 +124,7 @@ async fn the_end_of_a_session_cancels_what_it_had_open() {
     let (first, second) = (one.calls("a"), two.calls("b"));
     let a = server.reads_call("a").await;
     let b = server.reads_call("b").await;
-    assert!(world.hub.close(mainstay_proxy::front::Session::id(&one.session)));
+    assert!(world.hub.close(one.session.id()));
     assert!(first.ends_unanswered().await && one.hears_the_end().await);
     expect_cancelled(&server.reads().await, &a);
     server.returns(&b, "still here").await;

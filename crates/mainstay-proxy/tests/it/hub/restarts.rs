@@ -246,7 +246,7 @@ async fn the_end_of_a_server_answers_what_is_open() {
     let unwritten = client.calls("poke");
     server.takes().await;
     drop(server);
-    world.hub.look(Availability::Removed);
+    world.hub.set_availability(Availability::Removed);
     assert!(harmful.text().await.contains("its effect is unknown"));
     for asked in [safe, unwritten] {
         assert_eq!(asked.text().await, "failed: the MCP server `time` was removed");
@@ -268,7 +268,7 @@ async fn a_restored_session_goes_on_with_a_new_run() {
 
     let world = before.killed();
     let id = before.notes.records().remove(0).id;
-    let session = mainstay_proxy::front::Core::session(&*world.hubs, super::NAME, &id).unwrap();
+    let session = world.hubs.session(super::NAME, &id).unwrap();
     let client = super::Client::new(session);
     let held = client.calls("poke");
     let mut server = world.serves().await;
@@ -284,13 +284,13 @@ async fn a_restored_session_goes_on_with_a_new_run() {
 async fn a_run_that_was_opened_before_is_not_opened_again() {
     let before = World::new();
     let first = before.serves().await;
-    let hello = first.run.as_ref().unwrap().hello.as_ref().clone();
+    let hello = first.run.as_ref().unwrap().run.hello.as_ref().clone();
 
     let world = World::new();
     let arrival = mainstay_proxy::RunInfo { known: Some(hello), epoch: 2, ..world.arrival() };
     let (mut server, link) = super::Server::new();
     let run = world.hub.attach_run(mainstay_proxy::Link::Lines(link), arrival).await.unwrap();
-    world.hub.look(Availability::Up(run));
+    world.hub.set_availability(Availability::Up(Arc::clone(&run.run)));
     let client = world.client().await;
     let asked = client.calls("poke");
     let call = server.reads_call("poke").await;
@@ -309,7 +309,7 @@ async fn no_task_outlives_its_run() {
         let asked = client.calls("poke");
         server.reads_call("poke").await;
         drop((asked, server));
-        world.hub.look(Availability::Removed);
+        world.hub.set_availability(Availability::Removed);
     }
     crate::no_task_is_left().await;
 }
@@ -325,7 +325,7 @@ async fn whoever_waits_for_the_end_of_a_run_hears_of_it() {
     let mut server = world.serves().await;
     let run = server.run.take().unwrap();
     let waiting = tokio::spawn({
-        let run = Arc::clone(&run);
+        let run = run.clone();
         async move { run.closed().await }
     });
     tokio::time::sleep(Duration::from_millis(1)).await;

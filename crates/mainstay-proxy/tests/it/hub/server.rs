@@ -1,11 +1,10 @@
 //! A stdio server that does what a test says. A line counts as written only when it says so.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use mainstay_core::Interruption;
-use mainstay_proxy::{LineLink, Run};
+use mainstay_proxy::{AttachedRun, LineLink};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
@@ -21,7 +20,7 @@ pub(super) struct Server {
     interruptions: watch::Sender<Interruption>,
     /// How many lines of it were heard.
     pub(super) heard: watch::Receiver<u64>,
-    pub(super) run: Option<Arc<Run>>,
+    pub(super) run: Option<AttachedRun>,
 }
 
 impl Server {

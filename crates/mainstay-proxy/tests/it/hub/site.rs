@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use mainstay_proxy::client::Target;
-use mainstay_proxy::{Availability, Link, Run, RunInfo};
+use mainstay_proxy::{AttachedRun, Availability, Link, Run, RunInfo};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -132,16 +132,16 @@ impl Site {
 
 impl World {
     /// A run that speaks HTTP is up.
-    pub(super) async fn is_served_by(&self, site: &Site) -> Arc<Run> {
+    pub(super) async fn is_served_by(&self, site: &Site) -> AttachedRun {
         let run = soon(self.hub.attach_run(site.link(), self.arrival())).await.unwrap();
-        self.hub.look(Availability::Up(Arc::clone(&run)));
+        self.hub.set_availability(Availability::Up(Arc::clone(&run.run)));
         run
     }
 
     /// The newest run, which speaks HTTP, is found alive.
     pub(super) async fn finds_site(&self, site: &Site, before: &Run) {
         let run = soon(self.hub.attach_run(site.link(), found(before))).await.unwrap();
-        self.hub.look(Availability::Up(run));
+        self.hub.set_availability(Availability::Up(Arc::clone(&run.run)));
     }
 }
 

@@ -1,31 +1,28 @@
-//! Requests of our own user, who has no MCP client at hand: the same way as everybody's.
-
-use std::sync::Arc;
+//! Requests of commands, which have no MCP client: the same way as those of clients.
 
 use bytes::Bytes;
+use mainstay_mcp::frame::{self, Parsed};
+use mainstay_mcp::lists::MAX_PAGES;
+use mainstay_mcp::upstream::{self, Identity, UpstreamError};
+use mainstay_session::{Arrival, SessionKey, classify_refusal};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::exchange::Refusal;
-use super::{Hub, Session};
-use crate::frame::{self, Parsed};
-use crate::front::Session as _;
-use crate::lists::MAX_PAGES;
-use crate::stream::Stream;
-use crate::upstream::{self, Identity, UpstreamError};
+use super::{Reader, Server};
 
 /// A session that lasts as long as this value.
 #[derive(Debug)]
 pub struct Local {
-    session: Session,
+    server: Server,
+    session: SessionKey,
     next_id: u64,
 }
 
-impl Hub {
-    /// Opens a session that is not kept. Held like a client's, if the server is coming up.
-    pub async fn local(self: &Arc<Self>, identity: &Identity) -> Result<Local, UpstreamError> {
-        let session = Session::new(Arc::clone(self), String::new(), false);
-        let mut local = Local { session, next_id: 0 };
+impl Server {
+    /// Opens a session that is not stored. Held like a client's, if the server is coming up.
+    pub async fn local(&self, identity: &Identity) -> Result<Local, UpstreamError> {
+        let session = self.enter(mainstay_session::Server::open_local);
+        let mut local = Local { server: self.clone(), session, next_id: 0 };
         let params = upstream::plain_params(identity);
         local.ask("initialize", Some(&params)).await?;
         Ok(local)
@@ -44,7 +41,7 @@ impl Local {
         let answer = self.exchange(request).await;
         let answer = answer.and_then(|answer| Parsed::read(answer).ok());
         let unanswered = || UpstreamError::Closed { method: method.to_owned(), sent: true };
-        upstream::settled(method, &answer.ok_or_else(unanswered)?).map_err(ours)
+        upstream::settled(method, &answer.ok_or_else(unanswered)?).map_err(classify_refusal)
     }
 
     /// The server's tools, from all pages of the list.
@@ -89,27 +86,21 @@ impl Local {
 
     async fn exchange(&self, request: Bytes) -> Option<Bytes> {
         let request = Parsed::read(request).ok()?;
-        let out = Stream::new();
-        let _asking = self.session.hub().own_gate.enter();
-        self.session.request(request, Arc::clone(&out)).await;
-        out.answer()
-    }
-}
-
-/// Tells our own refusals from errors of the server.
-fn ours(error: UpstreamError) -> UpstreamError {
-    let UpstreamError::Rpc { method, message, data: Some(data), .. } = &error else { return error };
-    match serde_json::from_str(data.get()) {
-        Ok(Refusal { mainstay: "effect-unknown" }) => {
-            UpstreamError::Closed { method: method.clone(), sent: true }
+        let (stream, turn) = self
+            .server
+            .enter(|machine, now| machine.request(now, self.session, request, Arrival::New));
+        let mut reader = Reader::new(self.server.clone(), stream, turn, 0);
+        loop {
+            let item = reader.next().await?;
+            if item.is_answer {
+                return Some(item.message);
+            }
         }
-        Ok(Refusal { .. }) => UpstreamError::Unavailable(message.clone()),
-        Err(_) => error,
     }
 }
 
 impl Drop for Local {
     fn drop(&mut self) {
-        self.session.end();
+        self.server.enter(|machine, now| machine.close_local(now, self.session));
     }
 }

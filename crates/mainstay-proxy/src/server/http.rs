@@ -1,0 +1,483 @@
+//! Exchanges with servers that speak streamable HTTP: one JSON message, or a stream of events that may break off and be
+//! resumed.
+
+use std::sync::{Arc, LazyLock, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use mainstay_mcp::client::{
+    BodyError, Client, ContentType, Headers, Method, Request, Response, SendError,
+};
+use mainstay_mcp::frame::{self, Kind, Method as Rpc, Parsed};
+use mainstay_mcp::loss::is_session_lost;
+use mainstay_mcp::sse::{Event, Parser};
+use mainstay_mcp::upstream::{self, Hello, MAX_LINE, UpstreamError};
+use mainstay_session::{
+    HttpFailure, HttpOperation, HttpOutcome, OperationKey, UpstreamSession,
+};
+use serde_json::value::RawValue;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Inner, NOTIFY_TIMEOUT, Server};
+use crate::catch_panic::CatchPanic;
+
+/// How much of an error's body is read.
+const ERROR_BODY: usize = 64 * 1024;
+
+/// While a server is starting it is asked again after this time.
+const STARTING: Duration = Duration::from_millis(50);
+
+/// How often a stream that ends without an event is asked for again in a row.
+const MAX_EMPTY_RESUMES: u32 = 5;
+
+/// For how long a stream is asked for again that brings no message. A server may hang up and have its client ask again
+/// and again, for as long as a call takes.
+const POLLING: Duration = Duration::from_secs(600);
+
+/// How long to wait before that, unless the server says otherwise.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// No server may make us wait longer.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// The headers of every POST.
+static POST: LazyLock<Headers> = LazyLock::new(|| {
+    let (kind, accept) = ("application/json", "application/json, text/event-stream");
+    Headers::new(&[("Content-Type", kind), ("Accept", accept)]).expect("these are headers")
+});
+
+/// An operation that is being performed. Dropping it aborts the operation.
+pub(super) struct OperationIo {
+    task: AbortHandle,
+    /// The client has read some of what was reported.
+    room: Arc<Notify>,
+}
+
+impl OperationIo {
+    pub(super) fn resume(&self) {
+        self.room.notify_one();
+    }
+}
+
+impl Drop for OperationIo {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The outcome of an operation on a link that is gone.
+pub(super) fn unsent() -> HttpOutcome {
+    HttpOutcome::Failed(HttpFailure::Unsent)
+}
+
+/// Performs an operation in a task of its own, and reports how it ended.
+pub(super) fn start(
+    server: &Server,
+    key: OperationKey,
+    client: Client,
+    operation: HttpOperation,
+) -> OperationIo {
+    let room = Arc::<Notify>::default();
+    let exchange = Exchange { server: server.downgrade(), key, client, room: Arc::clone(&room) };
+    let task = tokio::spawn(async move {
+        let server = exchange.server.clone();
+        let outcome = CatchPanic::new(exchange.perform(operation)).await;
+        let outcome = outcome.unwrap_or(HttpOutcome::Failed(HttpFailure::Lost));
+        if let Some(inner) = server.upgrade() {
+            Server { inner }.enter_with(|state, now| {
+                // This task has nothing left to abort.
+                state.operations.remove(&key);
+                state.machine.http_done(now, key, outcome);
+            });
+        }
+    });
+    OperationIo { task: task.abort_handle(), room }
+}
+
+struct Exchange {
+    server: Weak<Inner>,
+    key: OperationKey,
+    client: Client,
+    room: Arc<Notify>,
+}
+
+impl Exchange {
+    async fn perform(self, operation: HttpOperation) -> HttpOutcome {
+        match operation {
+            HttpOperation::Open { generation, params, level, subscriptions, is_starting } => loop {
+                let level = level.map(|level| level.as_str());
+                let subscriptions = subscriptions.iter().map(String::as_str);
+                match self.open(generation, params.as_deref(), level, subscriptions).await {
+                    Err(
+                        UpstreamError::Connect { .. }
+                        | UpstreamError::Closed { .. }
+                        | UpstreamError::Http { status: 404 | 502 | 503, .. },
+                    ) if is_starting => sleep(STARTING).await,
+                    Ok((session, hello)) => return HttpOutcome::Opened(Arc::new(session), hello),
+                    Err(error) => return unusable(error),
+                }
+            },
+            HttpOperation::Request { session, message } => {
+                match self.request(&session, &message).await {
+                    Ok(answer) => HttpOutcome::Answered(answer),
+                    Err(failure) => HttpOutcome::Failed(failure),
+                }
+            }
+            HttpOperation::Ask { session, id, method, params } => {
+                match self.ask(&session, id, method, params.as_deref()).await {
+                    Ok(result) => HttpOutcome::Result(result),
+                    Err(error) => unusable(error),
+                }
+            }
+            HttpOperation::Notify { session, message } => {
+                // Read to its end, so that the connection can be used again.
+                let sent = async {
+                    self.post(Some(&session), &message).await.ok()?.bytes(ERROR_BODY).await.ok()
+                };
+                drop(timeout(NOTIFY_TIMEOUT, sent).await);
+                HttpOutcome::Done
+            }
+            HttpOperation::Listen { session, last_event } => self.listen(&session, last_event).await,
+            HttpOperation::Delete { session } => {
+                // A server that does not know the session any more, or cannot be reached, needs no end.
+                self.send(&session, Method::Delete, &[]).await.ok();
+                HttpOutcome::Done
+            }
+        }
+    }
+
+    /// `initialize`, `notifications/initialized`, then the level and the subscriptions.
+    async fn open(
+        &self,
+        generation: u64,
+        params: Option<&RawValue>,
+        level: Option<&str>,
+        subscriptions: impl Iterator<Item = &str>,
+    ) -> Result<(UpstreamSession, Hello), UpstreamError> {
+        const METHOD: &str = "initialize";
+        let request = frame::request(0, METHOD, params);
+        let sent = self.post(None, &request).await;
+        let mut response = sent.map_err(|error| upstream::not_sent(METHOD, error))?;
+        let id = response.header("mcp-session-id").map(str::to_owned);
+        if response.status() != 200 {
+            let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
+            // Whatever it says of sessions, none is there that it could have lost.
+            let body = upstream::excerpt(&body);
+            let (method, status) = (METHOD.to_owned(), response.status());
+            return Err(UpstreamError::Http { method, status, body });
+        }
+        let answer = only_answer(METHOD, &mut response).await?;
+        let hello = Hello::read(upstream::settled(METHOD, &answer)?, id)?;
+        let session = UpstreamSession::known(generation, &hello)?;
+        self.notify(&session, &frame::notification("notifications/initialized", None)).await;
+        if let Some(level) = level {
+            let params = upstream::string_param("level", level);
+            self.notify(&session, &frame::request(1, "logging/setLevel", Some(&params))).await;
+        }
+        for (number, uri) in subscriptions.enumerate() {
+            let params = upstream::string_param("uri", uri);
+            let id = 2 + number as u64;
+            self.notify(&session, &frame::request(id, "resources/subscribe", Some(&params))).await;
+        }
+        Ok((session, hello))
+    }
+
+    /// Sends something whose answer does not matter: a server that refuses it goes without.
+    async fn notify(&self, session: &UpstreamSession, message: &[u8]) {
+        if let Ok(mut response) = self.post(Some(session), message).await {
+            response.bytes(MAX_LINE).await.ok();
+        }
+    }
+
+    async fn ask(
+        &self,
+        session: &UpstreamSession,
+        id: u64,
+        method: &str,
+        params: Option<&RawValue>,
+    ) -> Result<Box<RawValue>, UpstreamError> {
+        let request = frame::request(id, method, params);
+        let sent = self.post(Some(session), &request).await;
+        let mut response = sent.map_err(|error| upstream::not_sent(method, error))?;
+        if response.status() != 200 {
+            let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
+            return Err(upstream::bad_status(method, response.status(), &body));
+        }
+        let answer = only_answer(method, &mut response).await?;
+        upstream::settled(method, &answer)
+    }
+
+    /// Sends a request of a client, and reads to the answer; what comes before it is reported.
+    async fn request(
+        &self,
+        session: &UpstreamSession,
+        message: &Parsed,
+    ) -> Result<Parsed, HttpFailure> {
+        let sent = self.post(Some(session), message.text()).await;
+        let mut response = sent.map_err(|error| {
+            if error.sent() { HttpFailure::Lost } else { HttpFailure::Unsent }
+        })?;
+        let method = message.method().map_or("", Rpc::as_str);
+        if response.status() != 200 {
+            return Box::pin(refused(method, &mut response)).await;
+        }
+        if response.content_type() == ContentType::EventStream {
+            self.enter(|machine, now| machine.http_streaming(now, self.key));
+            return Box::pin(self.follow(session, message, response)).await;
+        }
+        let body = match response.bytes(MAX_LINE).await {
+            Ok(body) => body,
+            Err(error @ BodyError::TooLong { .. }) => {
+                return Err(HttpFailure::Unusable(upstream::protocol(method, error)));
+            }
+            Err(_) => return Err(HttpFailure::Lost),
+        };
+        let no_answer = || {
+            let text = upstream::excerpt(&body);
+            let what = format_args!("something that is no answer: {text}");
+            HttpFailure::Unusable(upstream::protocol(method, what))
+        };
+        let answer = Parsed::read(body.clone()).map_err(|_| no_answer())?;
+        match answer.kind() {
+            Kind::Error if is_session_lost(Some(200), &body) => Err(HttpFailure::SessionLost),
+            Kind::Result | Kind::Error => Ok(answer),
+            Kind::Request | Kind::Notification => Err(no_answer()),
+        }
+    }
+
+    /// Follows a stream to the answer.
+    async fn follow(
+        &self,
+        session: &UpstreamSession,
+        message: &Parsed,
+        mut response: Response,
+    ) -> Result<Parsed, HttpFailure> {
+        let mut parser = Parser::new(MAX_LINE);
+        let mut events = Vec::new();
+        let mut polls = Polls::begin(Instant::now());
+        let mut pause = PAUSE;
+        loop {
+            if let Ok(Some(chunk)) = response.chunk().await {
+                let read = parser.feed(&chunk, &mut events);
+                let mut has_room = true;
+                for event in events.drain(..) {
+                    polls.note_event(Instant::now(), &event);
+                    let Ok(received) = Parsed::read(event.data) else { continue };
+                    if is_answer_to(message, &received) {
+                        let is_lost = received.kind() == Kind::Error
+                            && is_session_lost(None, received.text());
+                        return if is_lost { Err(HttpFailure::SessionLost) } else { Ok(received) };
+                    }
+                    has_room &= self
+                        .enter(|machine, now| machine.http_message(now, self.key, &received))
+                        .unwrap_or(true);
+                }
+                if read.is_err() {
+                    let what = format!("an event of more than {MAX_LINE} bytes");
+                    let method = message.method().map_or("", Rpc::as_str);
+                    return Err(HttpFailure::Unusable(upstream::protocol(method, what)));
+                }
+                if !has_room {
+                    self.room.notified().await;
+                }
+                continue;
+            }
+            // It broke off. If it has event ids, it can be resumed.
+            let may_resume = polls.may_resume(Instant::now());
+            let Some(last) = parser.last_event_id().filter(|_| may_resume) else {
+                return Err(HttpFailure::Lost);
+            };
+            let last = last.to_owned();
+            pause = parser.retry().unwrap_or(pause).min(LONGEST_PAUSE);
+            sleep(pause).await;
+            let headers = [("Accept", "text/event-stream"), ("Last-Event-ID", &*last)];
+            response = match self.send(session, Method::Get, &headers).await {
+                Ok(response) if response.status() == 200 => response,
+                Ok(_) | Err(_) => return Err(HttpFailure::Lost),
+            };
+            parser = Parser::resumed(MAX_LINE, last);
+        }
+    }
+
+    /// Listens to one stream to its end.
+    async fn listen(&self, session: &UpstreamSession, last_event: Option<String>) -> HttpOutcome {
+        let mut headers = vec![("Accept", "text/event-stream")];
+        headers.extend(last_event.as_ref().map(|last| ("Last-Event-ID", last.as_str())));
+        let Ok(mut response) = self.send(session, Method::Get, &headers).await else {
+            return HttpOutcome::ListenFailed;
+        };
+        if response.status() != 200 || response.content_type() != ContentType::EventStream {
+            let status = response.status();
+            let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
+            let is_session_lost = is_session_lost(Some(status), &body);
+            return HttpOutcome::ListenRefused { status, is_session_lost };
+        }
+        let mut parser = match last_event {
+            Some(last) => Parser::resumed(MAX_LINE, last),
+            None => Parser::new(MAX_LINE),
+        };
+        let mut events = Vec::new();
+        while let Ok(Some(chunk)) = response.chunk().await {
+            if parser.feed(&chunk, &mut events).is_err() {
+                break;
+            }
+            // Recorded immediately, because this task may be aborted at any time.
+            if let Some(last) = parser.last_event_id().filter(|_| !events.is_empty()) {
+                self.enter(|machine, _| machine.http_event_id(self.key, last));
+            }
+            for event in events.drain(..) {
+                if let Ok(message) = Parsed::read(event.data) {
+                    self.enter(|machine, now| machine.http_message(now, self.key, &message));
+                }
+            }
+        }
+        HttpOutcome::ListenEnded { retry: parser.retry() }
+    }
+
+    async fn post(
+        &self,
+        session: Option<&UpstreamSession>,
+        body: &[u8],
+    ) -> Result<Response, SendError> {
+        let request = Request { method: Method::Post, headers: &[], body };
+        match session {
+            Some(session) => self.client.send_with(&[&POST, &session.headers], request).await,
+            None => self.client.send_with(&[&POST], request).await,
+        }
+    }
+
+    /// Sends a request without a body.
+    async fn send(
+        &self,
+        session: &UpstreamSession,
+        method: Method,
+        headers: &[(&str, &str)],
+    ) -> Result<Response, SendError> {
+        self.client.send_with(&[&session.headers], Request { method, headers, body: &[] }).await
+    }
+
+    fn enter<T>(
+        &self,
+        call: impl FnOnce(&mut mainstay_session::Server, std::time::Instant) -> T,
+    ) -> Option<T> {
+        self.server.upgrade().map(|inner| Server { inner }.enter(call))
+    }
+}
+
+fn unusable(error: UpstreamError) -> HttpOutcome {
+    HttpOutcome::Failed(HttpFailure::Unusable(error))
+}
+
+fn is_answer_to(request: &Parsed, message: &Parsed) -> bool {
+    match message.kind() {
+        Kind::Result => message.id() == request.id(),
+        // A server that refuses a request may not have read its id.
+        Kind::Error => message.id() == request.id() || message.id().is_none(),
+        Kind::Request | Kind::Notification => false,
+    }
+}
+
+async fn refused(method: &str, response: &mut Response) -> Result<Parsed, HttpFailure> {
+    let status = response.status();
+    let body = response.bytes(ERROR_BODY).await.unwrap_or_default();
+    if is_session_lost(Some(status), &body) {
+        return Err(HttpFailure::SessionLost);
+    }
+    match Parsed::read(body.clone()) {
+        // Some servers say with a status what they also say in the message.
+        Ok(answer) if answer.kind() == Kind::Error => Ok(answer),
+        Ok(_) | Err(_) => {
+            Err(HttpFailure::Unusable(upstream::bad_status(method, status, &body)))
+        }
+    }
+}
+
+/// The answer in a response to a request of Mainstay itself; what comes before it is dropped.
+async fn only_answer(method: &str, response: &mut Response) -> Result<Parsed, UpstreamError> {
+    let closed = || UpstreamError::Closed { method: method.to_owned(), sent: true };
+    if response.content_type() != ContentType::EventStream {
+        let body: Bytes = response.bytes(MAX_LINE).await.map_err(|_| closed())?;
+        return Parsed::read(body.clone()).map_err(|_| {
+            let text = upstream::excerpt(&body);
+            upstream::protocol(method, format_args!("something that is no answer: {text}"))
+        });
+    }
+    let mut parser = Parser::new(MAX_LINE);
+    let mut events = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|_| closed())? {
+        let read = parser.feed(&chunk, &mut events);
+        for event in events.drain(..) {
+            if let Ok(message) = Parsed::read(event.data)
+                && matches!(message.kind(), Kind::Result | Kind::Error)
+            {
+                return Ok(message);
+            }
+        }
+        if read.is_err() {
+            break;
+        }
+    }
+    Err(closed())
+}
+
+/// Whether a stream without an answer is asked for again. Without a limit, a server that hangs up again and again would
+/// have its client wait for ever.
+struct Polls {
+    /// How often in a row it ended without an event.
+    empty: u32,
+    /// When the last message came, or the stream began.
+    message: Instant,
+}
+
+impl Polls {
+    fn begin(now: Instant) -> Self {
+        Self { empty: 0, message: now }
+    }
+
+    fn note_event(&mut self, now: Instant, event: &Event) {
+        self.empty = 0;
+        // Events without data only give the client an id to ask with.
+        if !event.data.is_empty() {
+            self.message = now;
+        }
+    }
+
+    fn may_resume(&mut self, now: Instant) -> bool {
+        self.empty += 1;
+        self.empty <= MAX_EMPTY_RESUMES && now < self.message + POLLING
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(data: &'static str) -> Event {
+        Event { name: None, data: Bytes::from_static(data.as_bytes()), id: None }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_brings_nothing_is_asked_for_a_few_times() {
+        let now = Instant::now();
+        let mut polls = Polls::begin(now);
+        for _ in 0..MAX_EMPTY_RESUMES {
+            assert!(polls.may_resume(now));
+        }
+        assert!(!polls.may_resume(now));
+        polls.note_event(now, &event(""));
+        assert!(polls.may_resume(now));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_without_a_message_is_not_asked_for_for_ever() {
+        let (begun, second) = (Instant::now(), Duration::from_secs(1));
+        let mut polls = Polls::begin(begun);
+        polls.note_event(begun + second, &event("{}"));
+        polls.note_event(begun + POLLING, &event(""));
+        assert!(polls.may_resume(begun + POLLING));
+        polls.note_event(begun + POLLING + second, &event(""));
+        assert!(!polls.may_resume(begun + POLLING + second));
+    }
+}
