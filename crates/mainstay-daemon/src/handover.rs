@@ -5,11 +5,12 @@ pub(crate) mod relay;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::time::Duration;
 
 use mainstay_api::{ApiError, ErrorKind};
 use mainstay_hold::holder::HolderEvent;
+use mainstay_hold::limits::{ANSWER, LAST_HOLDER, QUIET, SETTLE, STILL_QUIET, SUPERSEDED_CHECK};
 use mainstay_proxy::Hubs;
+use mainstay_proxy::front::DURABLE;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -19,20 +20,8 @@ use crate::RunError;
 use crate::holder_client::{HolderClient, HolderEvents};
 use crate::state::store::Store;
 
-/// How long whoever asked for another daemon may take to be told that it comes.
-const TOLD: Duration = Duration::from_millis(100);
-
-/// How long a succession waits for calls that the next daemon could not go on with.
-const QUIET: Duration = Duration::from_secs(10);
-
-/// How long a daemon that is to give way waits for such calls that were begun meanwhile.
-const STILL_QUIET: Duration = Duration::from_secs(1);
-
-/// How long it may take to start a holder in the end, when there is no other way to go on.
-const REPLACED: Duration = Duration::from_secs(15);
-
-/// How often a daemon checks whether a later one has registered.
-const REPLACED_CHECK: Duration = Duration::from_secs(5);
+// A request is in the journal before the old daemon stops to wait for it.
+const _: () = assert!(DURABLE.as_millis() < SETTLE.as_millis());
 
 /// How a daemon ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +116,7 @@ pub(crate) async fn make_room(holder: &HolderClient, exe: &Path) -> Result<(), R
     let Err(error) = holder.yielded().await else { return Ok(()) };
     tracing::warn!(%error, "the holder has died in the middle of a hand-over");
     holder.end_successor().await.map_err(RunError::Holder)?;
-    let replaced = timeout(REPLACED, holder.replace_holder(exe)).await;
+    let replaced = timeout(LAST_HOLDER, holder.replace_holder(exe)).await;
     replaced.map_err(|elapsed| RunError::Holder(elapsed.into()))
 }
 
@@ -136,7 +125,7 @@ pub(crate) async fn make_room(holder: &HolderClient, exe: &Path) -> Result<(), R
 async fn until_replaced(store: &Store) {
     let mut readable = true;
     loop {
-        sleep(REPLACED_CHECK).await;
+        sleep(SUPERSEDED_CHECK).await;
         match store.is_current().await {
             Ok(false) => return,
             Ok(true) => readable = true,
@@ -257,7 +246,7 @@ impl ReplaceRequest {
     async fn grant(self) {
         if self.outcome.send(Ok(())).is_ok() {
             // An error is what is waited for; one who does not read is not.
-            drop(timeout(TOLD, self.told).await);
+            drop(timeout(ANSWER, self.told).await);
         }
     }
 
@@ -278,9 +267,9 @@ mod tests {
         let open = || Store::open(&dir.path().join("state.db")).unwrap();
         let (old, new) = (open(), open());
         old.next_daemon(0).unwrap();
-        assert!(timeout(REPLACED_CHECK * 10, until_replaced(&old)).await.is_err());
+        assert!(timeout(SUPERSEDED_CHECK * 10, until_replaced(&old)).await.is_err());
         new.next_daemon(0).unwrap();
-        timeout(REPLACED_CHECK * 10, until_replaced(&old)).await.unwrap();
+        timeout(SUPERSEDED_CHECK * 10, until_replaced(&old)).await.unwrap();
     }
 
     type Answer = oneshot::Receiver<Result<(), String>>;

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use mainstay_api::Instance;
 use mainstay_hold::holder::{ConnectionStore, HolderEvent, Link, Place, Unfinished, take_stdin};
+use mainstay_hold::limits::{HOLDER_RETRY, PULSE};
 use mainstay_hold::tcp;
 use mainstay_proxy::front::http::{
     self, ConnectionBudget, Drain, PassedOn, Pending, UnfinishedResponse,
@@ -31,12 +32,6 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use self::connections::{HeldConnection, ListenerConnectionStore};
 use crate::blocking::BlockingPool;
 use crate::capacity::Capacity;
-
-/// How long to wait before another holder is started, when one could not be.
-const TRY_AGAIN: Duration = Duration::from_secs(5);
-
-/// How often the holder hears that this daemon lives, or more often if it wants so.
-const PULSE: Duration = Duration::from_secs(5);
 
 /// What is held for this daemon; clones share it.
 #[derive(Clone)]
@@ -373,7 +368,7 @@ impl HolderClient {
                     tracing::error!(%error, "the holder has died, and no other can be started");
                 }
             }
-            sleep(TRY_AGAIN).await;
+            sleep(HOLDER_RETRY).await;
         }
     }
 

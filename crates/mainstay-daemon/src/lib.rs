@@ -37,6 +37,7 @@ use mainstay_api::{Instance, Listen};
 use mainstay_core::RefreshMode;
 use mainstay_engine::EngineError;
 use mainstay_hold::holder::HolderEvent;
+use mainstay_hold::limits::{FINISH_REQUESTS, FLUSH, SETTLE};
 use mainstay_proxy::front::http::Drain;
 use mainstay_proxy::{Hubs, RelayedCall};
 use tokio::net::UnixListener;
@@ -78,14 +79,8 @@ const CLIENTS_DIR: &str = "clients";
 /// of them, so that one look finds what came for any of them meanwhile.
 const EVENT_INTERVAL: u32 = 512;
 
-/// How long servers may take for the last answers when they are to end with the daemon.
-const LAST_ANSWERS: Duration = Duration::from_secs(5);
-
 /// How often the control socket is looked for.
 const SOCKET_CHECK: Duration = Duration::from_secs(1);
-
-/// How long the last words to clients may take when the daemon ends.
-const DRAIN: Duration = Duration::from_secs(2);
 
 /// When a server's log is rotated, and how many old ones are kept.
 const LOG_BYTES: u64 = 5 * 1024 * 1024;
@@ -150,7 +145,7 @@ pub fn run(
         .build()
         .map_err(RunError::Runtime)?;
     let ended = runtime.block_on(live(config, holder, holder_events));
-    runtime.shutdown_timeout(DRAIN);
+    runtime.shutdown_timeout(FLUSH);
     log.flush();
     ended
 }
@@ -207,7 +202,7 @@ async fn live(
             let drained = front.close();
             holder.ending().await;
             // Those of lines and of commands, which the listener does not know.
-            let answered = timeout(LAST_ANSWERS, service.gateway.hubs.answered());
+            let answered = timeout(FINISH_REQUESTS, service.gateway.hubs.answered());
             let (_late, ()) = tokio::join!(answered, drained);
         }
         Ending::KeepServers | Ending::GiveWay => {
@@ -219,7 +214,7 @@ async fn live(
                 }
             };
             // The intake gate is closed at once, whatever the holder takes.
-            (to_finish, ()) = tokio::join!(service.gateway.hubs.hand_over(stays), ending);
+            (to_finish, ()) = tokio::join!(service.gateway.hubs.hand_over(stays, SETTLE), ending);
             front.given_way().await;
         }
     }
@@ -236,11 +231,11 @@ async fn live(
         clients.abort_all();
     }
     let drained = async { while clients.join_next().await.is_some() {} };
-    if timeout(DRAIN, drained).await.is_err() {
+    if timeout(FLUSH, drained).await.is_err() {
         tracing::debug!("some clients were still listening");
     }
     service.context.clients.end().await;
-    if !service.context.memory.finish(DRAIN).await {
+    if !service.context.memory.finish(FLUSH).await {
         tracing::warn!(
             "the disk does not answer; sessions with servers may have to be opened again"
         );
@@ -264,7 +259,7 @@ async fn close_files(event_log: EventLog, sessions: SessionStore) {
         event_log.close();
         sessions.close();
     });
-    if timeout(DRAIN, closed).await.is_err() {
+    if timeout(FLUSH, closed).await.is_err() {
         tracing::warn!(
             "the disk does not answer; the last events and uses of sessions may be lost"
         );

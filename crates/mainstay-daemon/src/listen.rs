@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_api::Listen;
+use mainstay_hold::limits::{FINISH_REQUESTS, FIRST_LISTENER, PASS_CONNECTIONS};
 use mainstay_hold::listeners;
 use mainstay_proxy::front::http::{
     self, Allowed, Callers, Config, ConnectionBudget, Drain, Limits, PassedOn, ResponseStart,
@@ -240,7 +241,7 @@ impl Listener {
                 scope,
                 callers,
                 allowed,
-                limits: Limits::default(),
+                limits: limits(),
                 start: ResponseStart::Late,
                 budget: sockets.connection_budget(),
                 store: sockets.store(addr),
@@ -277,7 +278,7 @@ impl Listener {
                 scope: Scope::AllServers,
                 callers,
                 allowed,
-                limits: Limits::default(),
+                limits: limits(),
                 start: ResponseStart::Early,
                 budget: ConnectionBudget::new(limit),
                 store: None,
@@ -298,9 +299,10 @@ impl Listener {
 
     /// Waits a moment for the address, so that whoever asks next is told it.
     pub(crate) async fn settle(&mut self) {
-        const MOMENT: Duration = Duration::from_millis(200);
         // A taken address is told in the log, and tried again.
-        drop(timeout(MOMENT, self.state.wait_for(|state| *state != ListenerState::No)).await);
+        drop(
+            timeout(FIRST_LISTENER, self.state.wait_for(|state| *state != ListenerState::No)).await,
+        );
     }
 
     /// Stops accepting now, and lets what is being answered finish while this is awaited.
@@ -427,6 +429,10 @@ async fn told_to_stop(stopped: watch::Receiver<()>, sockets: &Sockets) -> Drain 
         () = gone(stopped) => Drain::Finish,
         how = sockets.giving_way() => how,
     }
+}
+
+fn limits() -> Limits {
+    Limits { drain: FINISH_REQUESTS, hand_over: PASS_CONNECTIONS, ..Limits::default() }
 }
 
 /// Resolves when the sender is gone.

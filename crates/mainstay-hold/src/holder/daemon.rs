@@ -146,7 +146,7 @@ impl Daemon {
             }
         }
         let how = self.process.reap();
-        (self.id, End { how, words: clean(&self.words.to_vec()) })
+        (self.id, End { how, last_output: clean(&self.words.to_vec()) })
     }
 
     /// Ends the conversation, which is then heard as [`Heard::Closed`].
@@ -175,7 +175,10 @@ fn clean(bytes: &[u8]) -> String {
 
 /// The end of a daemon that has never been.
 pub(super) fn no_start(error: &io::Error, exe: &Path) -> End {
-    End { how: format!("`{}` cannot be started: {error}", exe.display()), words: String::new() }
+    End {
+        how: format!("`{}` cannot be started: {error}", exe.display()),
+        last_output: String::new(),
+    }
 }
 
 #[cfg(test)]

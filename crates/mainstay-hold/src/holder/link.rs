@@ -15,6 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
@@ -28,13 +29,7 @@ use super::Place;
 use super::message::{ToDaemon, ToHolder, Unfinished, VERSION};
 use super::packet::{self, Buffer};
 use crate::descriptors;
-
-/// How long a killed process may take to be gone.
-const DEATH: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
-
-/// How long a holder that has closed its socket may take to exit. One that stays alive has closed it on
-/// purpose, and kills its daemon sooner than this.
-const HOLDER_DEATH: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
+use crate::limits::{HOLDER_EXIT, KILL};
 
 /// What the holder wants of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,9 +187,9 @@ impl Link {
         self.0.holder.as_ref().map_or(Ok(()), kill)
     }
 
-    /// Whether the holder's process has ended, or ends within [`HOLDER_DEATH`].
+    /// Whether the holder's process has ended, or ends within [`HOLDER_EXIT`].
     fn holder_has_ended(&self) -> io::Result<bool> {
-        self.0.holder.as_ref().map_or(Ok(true), |holder| has_ended(holder, &HOLDER_DEATH))
+        self.0.holder.as_ref().map_or(Ok(true), |holder| has_ended(holder, HOLDER_EXIT))
     }
 
     /// Tells the watchdog that this daemon is well.
@@ -376,13 +371,14 @@ fn kill(process: &OwnedFd) -> io::Result<()> {
         Ok(()) | Err(Errno::SRCH) => {}
         Err(errno) => return Err(errno.into()),
     }
-    if has_ended(process, &DEATH)? { Ok(()) } else { Err(ErrorKind::TimedOut.into()) }
+    if has_ended(process, KILL)? { Ok(()) } else { Err(ErrorKind::TimedOut.into()) }
 }
 
 /// Whether a process has ended, or does so within this time.
-fn has_ended(process: &OwnedFd, limit: &Timespec) -> io::Result<bool> {
+fn has_ended(process: &OwnedFd, limit: Duration) -> io::Result<bool> {
+    let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
     let mut process = [PollFd::new(process, PollFlags::IN)];
-    Ok(retry_on_intr(|| poll(&mut process, Some(limit)))? > 0)
+    Ok(retry_on_intr(|| poll(&mut process, Some(&limit)))? > 0)
 }
 
 fn reap(holder: &mut Child) {

@@ -25,43 +25,22 @@ mod tests;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use self::daemon::{Daemon, END, HEED};
+use self::daemon::{Daemon, END, HEED_SIGNAL};
 pub(super) use self::news::{Action, End, Event, Outcome, Start, Word};
 use self::phase::{Phase, Serving};
 use self::replacing::{Stage, Successor, TrialReady, Undone};
+use crate::limits::{
+    FIRST_PAUSE, HUNG, LONG_LIVED, MAX_PAUSE, MAX_PAUSE_OF_CLIENT, SHORT_LIVED_PAUSE, STABLE, TRIAL,
+};
 
-/// How long a daemon must serve for its death to be a first one.
-const STABLE: Duration = Duration::from_secs(1);
-
-/// How long to wait before the next start after a daemon that was not stable. Each further one in a row doubles it.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-
-/// No wait is longer.
-const MAX_WAIT: Duration = Duration::from_secs(60);
-
-/// How long to wait at most if a client is waiting for a daemon.
-const MAX_WAIT_OF_CLIENT: Duration = Duration::from_secs(5);
-
-/// After this many daemons in a row that were not stable, their end is reported.
+/// After this many unstable daemons in a row, their end is reported.
 const REPORTED: usize = 3;
 
 /// After this many, connections with a request are closed: the request may be what they die of.
 const SUSPICIOUS: usize = 8;
 
-/// A daemon that served for less time is short-lived.
-const LONG_LIVED: Duration = Duration::from_secs(30);
-
 /// This many short-lived daemons in a row are replaced immediately, so that clients notice nothing.
 const MAX_IMMEDIATE: usize = 10;
-
-/// How long to wait before each further start.
-const RESTART_PAUSE: Duration = Duration::from_millis(200);
-
-/// How long a daemon of another program must serve before the way back to the old program is given up.
-const TRIAL: Duration = Duration::from_secs(30);
-
-/// How long a daemon that has pulsed once may be silent.
-const SILENT: Duration = Duration::from_secs(20);
 
 /// Names one daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -231,7 +210,7 @@ impl Plan {
         if let Phase::Serving(serving) = &mut self.phase
             && serving.daemon.id == id
         {
-            serving.hung = Some(now + SILENT);
+            serving.hung = Some(now + HUNG);
         }
     }
 
@@ -239,7 +218,7 @@ impl Plan {
     /// this one could not, so its end is like every end.
     fn failed(&mut self, word: Vec<u8>) {
         let Phase::Serving(serving) = &mut self.phase else { return };
-        self.actions.extend(serving.daemon.condemn(&text_of(&word)));
+        self.actions.extend(serving.daemon.kill_because(text_of(&word)));
         if !self.proven {
             self.end(Outcome::NotStarted(word));
         }
@@ -325,11 +304,12 @@ impl Plan {
             self.reported = true;
             self.actions.push(Action::Report(text.clone()));
         }
-        let pause = if self.short_lived > MAX_IMMEDIATE { RESTART_PAUSE } else { Duration::ZERO };
+        let pause =
+            if self.short_lived > MAX_IMMEDIATE { SHORT_LIVED_PAUSE } else { Duration::ZERO };
         self.last_output = Some(text);
         self.phase = Phase::Resting {
             until: now + pause.max(wait(self.unstable)),
-            watch_from: Some(now + MAX_WAIT_OF_CLIENT),
+            watch_from: Some(now + MAX_PAUSE_OF_CLIENT),
         };
     }
 
@@ -345,7 +325,7 @@ impl Plan {
     fn signal(&mut self, now: Instant) {
         match &mut self.phase {
             Phase::Serving(serving) => {
-                serving.daemon.limit(HEED, now);
+                serving.daemon.limit(HEED_SIGNAL, now);
                 self.actions.push(Action::Term(serving.daemon.id));
                 self.end_on_purpose();
             }
@@ -363,7 +343,7 @@ impl Plan {
             }
             Phase::Serving(serving) => {
                 if let Some(fault) = serving.overdue(now) {
-                    self.actions.extend(serving.daemon.condemn(fault));
+                    self.actions.extend(serving.daemon.kill_because(fault));
                 } else if serving.trial_passes_at().is_some_and(|at| now >= at) {
                     self.pass_trial();
                 }
@@ -378,7 +358,7 @@ impl Plan {
             .as_ref()
             .and_then(|next| next.daemon.overdue(now).map(|fault| (next.daemon.id, fault)));
         if let Some((id, fault)) = overdue {
-            self.withdraw(id, fault);
+            self.withdraw(id, &fault);
         }
         for daemon in &mut self.leaving {
             if daemon.overdue(now).is_some() {
@@ -466,13 +446,13 @@ impl Plan {
 fn wait(unstable: usize) -> Duration {
     let Some(doublings) = unstable.checked_sub(1) else { return Duration::ZERO };
     let factor = u32::try_from(doublings).ok().and_then(|doublings| 1_u32.checked_shl(doublings));
-    factor.map_or(MAX_WAIT, |factor| FIRST_WAIT.saturating_mul(factor).min(MAX_WAIT))
+    factor.map_or(MAX_PAUSE, |factor| FIRST_PAUSE.saturating_mul(factor).min(MAX_PAUSE))
 }
 
 fn text_of(word: &[u8]) -> String {
     String::from_utf8_lossy(word).into_owned()
 }
 
-fn with_words(reason: &str, words: &str) -> String {
+fn with_output(reason: &str, words: &str) -> String {
     if words.is_empty() { reason.into() } else { format!("{reason}:\n{words}") }
 }

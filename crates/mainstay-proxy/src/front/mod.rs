@@ -25,6 +25,7 @@ use crate::frame::Parsed;
 use crate::intake_gate::IntakeGate;
 use crate::stream::{Stream, Streams};
 
+pub use self::resumable::DURABLE;
 pub use self::version::{ProtocolVersion, UnknownVersion};
 
 /// The sessions of all servers.

@@ -11,7 +11,7 @@ use super::run::{Work, settle};
 use crate::stream::{EventId, Stream};
 
 /// How long a request goes on before it is worth to be written down.
-pub(crate) const DURABLE: Duration = Duration::from_millis(150);
+pub const DURABLE: Duration = Duration::from_millis(150);
 /// How long a client may be away before its request is given up.
 pub(crate) const RESUME: Duration = Duration::from_secs(30);
 /// How long the end of a stream is kept for a client that may have lost it.

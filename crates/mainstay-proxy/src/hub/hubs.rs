@@ -12,10 +12,6 @@ use crate::intake_gate::IntakeGate;
 use crate::record::StreamRecord;
 use crate::session_id::is_id;
 
-/// How long requests may take to be answered or written down before another daemon takes over. That is
-/// longer than any request goes without being written down, also on a machine that is busy.
-const SETTLING: Duration = Duration::from_millis(600);
-
 /// How often to look whether they are.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -81,16 +77,16 @@ impl Hubs {
         }
     }
 
-    /// Prepares for another daemon to take over: lets no more requests in, waits a moment until every one
+    /// Prepares for another daemon to take over: lets no more requests in, waits for at most `settle` until every one
     /// is answered or written down, then [freezes](Self::freeze). If it takes over right now, gives the calls that only
     /// this daemon can finish, and stays for.
-    pub async fn hand_over(&self, stays: bool) -> Vec<RelayedCall> {
+    pub async fn hand_over(&self, stays: bool, settle: Duration) -> Vec<RelayedCall> {
         if stays {
             self.intake_gate.close_for_successor();
         } else {
             self.intake_gate.close();
         }
-        let until = Instant::now() + SETTLING;
+        let until = Instant::now() + settle;
         while Instant::now() < until && !self.is_settled() {
             sleep(LOOK).await;
         }

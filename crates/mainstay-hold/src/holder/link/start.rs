@@ -16,9 +16,7 @@ use crate::holder::message::{
     self, CHECKS_SENDER, Listed, ToDaemon, ToHolder, Unfinished, VERSION,
 };
 use crate::holder::packet::{self, Buffer, Packet};
-
-/// How long a new holder may take to take over.
-const HANDOVER: Duration = Duration::from_secs(10);
+use crate::limits::TAKE_OVER;
 
 /// What a daemon starts with.
 #[derive(Debug)]
@@ -151,8 +149,8 @@ pub(super) fn hand_over(
     lock: BorrowedFd<'_>,
     held: &[(Place, BorrowedFd<'_>)],
 ) -> io::Result<u32> {
-    set_socket_timeout(socket, Timeout::Send, Some(HANDOVER))?;
-    set_socket_timeout(socket, Timeout::Recv, Some(HANDOVER))?;
+    set_socket_timeout(socket, Timeout::Send, Some(TAKE_OVER))?;
+    set_socket_timeout(socket, Timeout::Recv, Some(TAKE_OVER))?;
     let process = pidfd_open(getpid(), PidfdFlags::empty())?;
     let stderr = renew_stderr()?;
     let handover = ToHolder::Handover {

@@ -49,7 +49,7 @@ pub(in crate::holder) struct End {
     /// Such as `it exited with 1`.
     pub(in crate::holder) how: String,
     /// The end of what it wrote to standard error.
-    pub(in crate::holder) words: String,
+    pub(in crate::holder) last_output: String,
 }
 
 /// What to do next.

@@ -55,8 +55,8 @@ impl Serving {
         self.trial.as_ref()?.ready.as_ref().map(|ready| ready.passes_at)
     }
 
-    pub(super) fn overdue(&self, now: Instant) -> Option<&'static str> {
-        let hung = self.hung.is_some_and(|at| now >= at).then_some("it hung");
+    pub(super) fn overdue(&self, now: Instant) -> Option<String> {
+        let hung = self.hung.filter(|at| now >= *at).map(|_| "it hung".to_owned());
         self.daemon.overdue(now).or(hung)
     }
 }

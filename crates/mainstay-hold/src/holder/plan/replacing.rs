@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::daemon::{BE_READY, Daemon, LEAVE, PREPARE, YIELD};
+use super::daemon::{Daemon, HAND_OVER, LEAVE, PREPARE, SERVE};
 use super::{Action, End, Id, Phase, Plan, Serving, Start};
 use crate::holder::HolderEvent;
 
@@ -101,7 +101,7 @@ impl Plan {
         if next.daemon.id == id && matches!(next.stage, Stage::Preparing) {
             next.stage = Stage::Waiting;
             next.daemon.unlimit();
-            serving.daemon.limit(YIELD, now);
+            serving.daemon.limit(HAND_OVER, now);
             self.actions.push(Action::Tell(serving.daemon.id, HolderEvent::GiveWay));
         }
     }
@@ -110,7 +110,7 @@ impl Plan {
     pub(super) fn yielded(&mut self, now: Instant) {
         let Phase::Serving(serving) = &mut self.phase else { return };
         if serving.trial.is_some() {
-            let kill = serving.daemon.condemn("it gave way before it was ready");
+            let kill = serving.daemon.kill_because("it gave way before it was ready");
             return self.actions.extend(kill);
         }
         let ready = serving.ready;
@@ -164,7 +164,7 @@ impl Plan {
 
     /// Nobody serves any more: the successor may.
     pub(super) fn go(&mut self, now: Instant, mut daemon: Daemon, trial: Trial) {
-        daemon.limit(BE_READY, now);
+        daemon.limit(SERVE, now);
         self.actions.push(Action::Tell(daemon.id, HolderEvent::Go));
         self.phase =
             Phase::Serving(Serving { daemon, ready: None, hung: None, trial: Some(trial) });
@@ -187,7 +187,7 @@ impl Plan {
             return;
         };
         next.stage = Stage::Withdrawn;
-        self.actions.extend(next.daemon.condemn(reason));
+        self.actions.extend(next.daemon.kill_because(reason));
         if let Phase::Serving(serving) = &mut self.phase {
             serving.daemon.unlimit();
         }
@@ -196,7 +196,7 @@ impl Plan {
     /// A successor that comes too late, because nobody is left whom it could follow.
     pub(super) fn drop_successor(&mut self, mut next: Successor, reason: &str) {
         self.actions.extend(next.daemon.kill());
-        let why = next.daemon.why(&End { how: reason.into(), words: String::new() });
+        let why = next.daemon.why(&End { how: reason.into(), last_output: String::new() });
         self.leaving.push(next.daemon);
         self.undo(next.trial, why);
     }

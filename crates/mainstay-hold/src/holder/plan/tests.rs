@@ -80,7 +80,7 @@ impl Story {
 }
 
 fn gone(id: Id) -> Event {
-    Event::Gone(id, End { how: "it exited with 1".into(), words: "help!".into() })
+    Event::Gone(id, End { how: "it exited with 1".into(), last_output: "help!".into() })
 }
 
 const HOW: &str = "it exited with 1:\nhelp!";
@@ -104,9 +104,9 @@ fn one_that_pulsed_and_fell_silent_hangs() {
     let (mut story, id) = Story::serving();
     assert_eq!(story.plan.deadline(), None);
     assert_eq!(story.said(id, Word::Pulse), []);
-    assert_eq!(story.after(SILENT.saturating_sub(SECOND)), []);
+    assert_eq!(story.after(HUNG.saturating_sub(SECOND)), []);
     assert_eq!(story.said(id, Word::Pulse), []);
-    assert_eq!(story.in_time(), (SILENT, vec![Action::Kill(id)]));
+    assert_eq!(story.in_time(), (HUNG, vec![Action::Kill(id)]));
     let start = story.starts(gone(id), "old", false);
     assert_eq!(start.last_output.as_deref(), Some("it hung:\nhelp!"));
 }
@@ -116,7 +116,7 @@ fn one_that_ends_need_not_pulse() {
     let (mut story, id) = Story::serving();
     story.said(id, Word::Pulse);
     assert_eq!(story.said(id, Word::Ending), [Action::Release]);
-    assert_eq!(story.after(SILENT + SECOND), []);
+    assert_eq!(story.after(HUNG + SECOND), []);
 }
 
 #[test]

@@ -125,11 +125,18 @@ pub struct Limits {
     pub body: usize,
     /// How long requests may go on after the shutdown.
     pub drain: Duration,
+    /// How long connections may take to be handed over to another daemon.
+    pub hand_over: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { head: 64 << 10, body: 16 << 20, drain: Duration::from_secs(5) }
+        Self {
+            head: 64 << 10,
+            body: 16 << 20,
+            drain: Duration::from_secs(5),
+            hand_over: Duration::from_millis(900),
+        }
     }
 }
 

@@ -36,7 +36,7 @@ fn daemons_that_keep_dying_are_restarted_with_a_pause_forever() {
         "the first restarts are immediate"
     );
     assert!(waits.is_sorted(), "{waits:?}");
-    assert_eq!(waits[99], RESTART_PAUSE);
+    assert_eq!(waits[99], SHORT_LIVED_PAUSE);
 
     story.now += LONG_LIVED;
     let id = story.starts(gone(id), "old", false).id;
@@ -65,7 +65,7 @@ fn daemons_that_do_not_last_are_started_ever_later_and_never_given_up() {
         id = start.id;
     }
     assert_eq!(waits[..4], [100, 200, 400, 800].map(Duration::from_millis));
-    assert!(waits.is_sorted() && waits[38] == MAX_WAIT, "{waits:?}");
+    assert!(waits.is_sorted() && waits[38] == MAX_PAUSE, "{waits:?}");
     assert_eq!(story.said(id, READY), [Action::ClearReport]);
 }
 
@@ -84,7 +84,7 @@ fn a_client_that_waits_shortens_a_long_wait() {
     story.gone(id);
     assert!(!story.plan.watches_listeners());
     assert_eq!(story.take(Event::ClientWaits), [], "not at once, or it would spin");
-    assert_eq!(story.in_time(), (MAX_WAIT_OF_CLIENT, vec![]));
+    assert_eq!(story.in_time(), (MAX_PAUSE_OF_CLIENT, vec![]));
     assert!(story.plan.watches_listeners());
     story.starts(Event::ClientWaits, "old", false);
     assert!(!story.plan.watches_listeners() && !story.plan.is_resting());
