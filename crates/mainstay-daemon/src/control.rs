@@ -108,7 +108,7 @@ async fn serve_http(
     reader: BufReader<OwnedReadHalf>,
     mut peer: Peer,
 ) -> io::Result<()> {
-    if service.holder.is_giving_way() {
+    if service.holder.is_draining() {
         // The client asks the next daemon.
         return Ok(());
     }

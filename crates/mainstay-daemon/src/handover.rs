@@ -63,8 +63,8 @@ pub(crate) async fn until_told(
                 holder.replace(exe, succession.fallback.as_deref())
             }),
             order = holder_events.next() => match order {
-                HolderEvent::Go => {}
-                HolderEvent::GiveWay => {
+                HolderEvent::Serve => {}
+                HolderEvent::HandOver => {
                     // An error is none: it has been waited for long enough.
                     drop(timeout(STILL_QUIET, hubs.unbound()).await);
                     asked.grant().await;
@@ -113,9 +113,9 @@ pub(crate) async fn until_told(
 /// and start a holder of its own, and a new holder, which has all listeners from us, starts another when
 /// we are gone: never nobody, and never two. One that cannot be ended may serve; then there is no other.
 pub(crate) async fn make_room(holder: &HolderClient, exe: &Path) -> Result<(), RunError> {
-    let Err(error) = holder.yielded().await else { return Ok(()) };
+    let Err(error) = holder.handed_over().await else { return Ok(()) };
     tracing::warn!(%error, "the holder has died in the middle of a hand-over");
-    holder.end_successor().await.map_err(RunError::Holder)?;
+    holder.kill_successor().await.map_err(RunError::Holder)?;
     let replaced = timeout(LAST_HOLDER, holder.replace_holder(exe)).await;
     replaced.map_err(|elapsed| RunError::Holder(elapsed.into()))
 }

@@ -207,7 +207,7 @@ async fn live(
         }
         Ending::KeepServers | Ending::GiveWay => {
             let stays = how == Ending::GiveWay;
-            holder.give_way(if stays { Drain::HandOver } else { Drain::Leave });
+            holder.close_intake(if stays { Drain::HandOver } else { Drain::Leave });
             let ending = async {
                 if how == Ending::KeepServers {
                     holder.ending().await;
@@ -215,7 +215,7 @@ async fn live(
             };
             // The intake gate is closed at once, whatever the holder takes.
             (to_finish, ()) = tokio::join!(service.gateway.hubs.hand_over(stays, SETTLE), ending);
-            front.given_way().await;
+            front.drained().await;
         }
     }
     registry.close().await;
@@ -247,7 +247,7 @@ async fn live(
         // The next daemon has to know of it before it begins.
         let _mark = relay::Mark::set(&run_dir, !to_finish.is_empty());
         make_room(&holder, &exe).await?;
-        holder.let_go_of_all();
+        holder.close_copies();
         finish_calls(&service.instance, to_finish).await;
     }
     Ok(())
@@ -304,10 +304,10 @@ async fn await_turn(
     holder.prepared().map_err(RunError::Holder)?;
     loop {
         match holder_events.next().await {
-            HolderEvent::Go => return Ok(true),
+            HolderEvent::Serve => return Ok(true),
             // The daemon that serves looks after that, and there is nobody to ask for our turn.
             HolderEvent::HolderGone | HolderEvent::Disconnected => return Ok(false),
-            HolderEvent::GiveWay
+            HolderEvent::HandOver
             | HolderEvent::NotReplaced(_)
             | HolderEvent::HolderReexecuted(_) => {}
         }

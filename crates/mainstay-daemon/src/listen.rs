@@ -104,10 +104,10 @@ impl Sockets {
         }
     }
 
-    /// Resolves when another daemon goes on with them.
-    async fn giving_way(&self) -> Drain {
+    /// Resolves when another daemon continues with them.
+    async fn draining(&self) -> Drain {
         match self {
-            Self::HolderClient(holder) => holder.giving_way().await,
+            Self::HolderClient(holder) => holder.draining().await,
             #[cfg(test)]
             Self::Own => std::future::pending().await,
         }
@@ -311,8 +311,8 @@ impl Listener {
         finished(self.task)
     }
 
-    /// Waits for the end of a listener that [gives way](HolderClient::give_way).
-    pub(crate) async fn given_way(self) {
+    /// Waits until a listener has [passed its connections on](HolderClient::close_intake).
+    pub(crate) async fn drained(self) {
         finished(self.task).await;
     }
 }
@@ -348,10 +348,10 @@ impl HttpListeners {
         }
     }
 
-    /// Waits for the end of all of them, as [`Listener::given_way`] does.
-    pub(crate) async fn given_way(self) {
+    /// Waits for the end of all of them, as [`Listener::drained`] does.
+    pub(crate) async fn drained(self) {
         for listener in self.all() {
-            listener.given_way().await;
+            listener.drained().await;
         }
     }
 
@@ -427,7 +427,7 @@ async fn finished(listener: JoinHandle<()>) {
 async fn told_to_stop(stopped: watch::Receiver<()>, sockets: &Sockets) -> Drain {
     tokio::select! {
         () = gone(stopped) => Drain::Finish,
-        how = sockets.giving_way() => how,
+        how = sockets.draining() => how,
     }
 }
 
