@@ -25,7 +25,7 @@ pub(super) enum NotSucceeded {
     #[error("{}", .0.message)]
     Refused(FailureReport),
     /// The old one goes on, although it did not refuse.
-    #[error("the daemon goes on as it is: {0}")]
+    #[error("the old daemon keeps running: {0}")]
     Unmoved(String),
     /// It gave way, and the new one did not serve: another one like the old one does.
     #[error("the new daemon did not come up: {}", why.message)]
@@ -226,10 +226,10 @@ mod tests {
 
     #[test]
     fn only_a_daemon_that_was_met_is_said_to_serve() {
-        let late = "the daemon goes on as it is: no new one has come within 30 s";
+        let late = "the old daemon keeps running: no new one has come within 30 s";
         check(met(7, None), None, Err(late));
         check(met(7, Some("another one fell, long ago")), None, Err(late));
-        check(met(7, None), Some("cut"), Err("the daemon goes on as it is: cut"));
+        check(met(7, None), Some("cut"), Err("the old daemon keeps running: cut"));
         check(Found::Nobody, None, Err("no daemon serves any more: it fell"));
         let silence = Found::Silence("no hello".to_owned());
         check(silence, None, Err("no daemon answers: no hello"));
