@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use mainstay_api::{ApiError, ErrorKind, Frame, Hello, MAX_LINE, PROTOCOL, Request};
 use mainstay_core::ServerName;
+use mainstay_hold::limits::FAREWELL;
 use mainstay_proxy::CatchPanic;
 use serde::Serialize;
 use serde_json::value::to_raw_value;
@@ -32,9 +33,6 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client that does not read its answer within this time is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// How long their farewells may take. A client that does not read keeps the next daemon waiting.
-const FAREWELLS: Duration = Duration::from_millis(100);
 
 /// Serves one client until its request is answered. Sets `received` when the request has arrived.
 pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>, received: Arc<AtomicBool>) {
@@ -110,7 +108,7 @@ async fn serve_http(
     reader: BufReader<OwnedReadHalf>,
     mut peer: Peer,
 ) -> io::Result<()> {
-    if service.holder.is_giving_way() {
+    if service.holder.is_draining() {
         // The client asks the next daemon.
         return Ok(());
     }
@@ -164,11 +162,11 @@ impl CommandLimits {
         }
     }
 
-    /// Waits until all MCP clients have left, for at most [`FAREWELLS`]. New clients must not be admitted any
+    /// Waits until all MCP clients have left, for at most [`FAREWELL`]. New clients must not be admitted any
     /// more.
     pub(crate) async fn all_left(&self) {
         let all = u32::try_from(self.capacity.connected).unwrap_or(u32::MAX);
-        if timeout(FAREWELLS, self.connected.acquire_many(all)).await.is_err() {
+        if timeout(FAREWELL, self.connected.acquire_many(all)).await.is_err() {
             tracing::debug!("some clients did not hear that another daemon takes over");
         }
     }

@@ -1,142 +1,223 @@
-//! How a daemon ends, and how another one takes its place.
+//! How a daemon ends, and how another one replaces it.
+//!
+//! [`lifecycle`] decides when and in which steps, [`drain`] executes the steps, [`relay`] finishes calls afterwards.
 
+mod drain;
+mod lifecycle;
 pub(crate) mod relay;
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::time::Duration;
 
-use mainstay_api::{ApiError, ErrorKind};
+use mainstay_api::{ApiError, ErrorKind, Listen};
 use mainstay_hold::holder::HolderEvent;
+use mainstay_hold::limits::{ANSWER, SETTLE, SUPERSEDED_CHECK};
 use mainstay_proxy::Hubs;
+use mainstay_proxy::front::DURABLE;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::RunError;
+pub(crate) use self::lifecycle::Ending;
+use self::lifecycle::{Action, Event, Lifecycle, Step};
 use crate::holder_client::{HolderClient, HolderEvents};
+use crate::startup::dirs;
 use crate::state::store::Store;
+use crate::{Config, RunError, STATE, inspect, listen};
 
-/// How long whoever asked for another daemon may take to be told that it comes.
-const TOLD: Duration = Duration::from_millis(100);
+// A request is in the journal before the old daemon stops to wait for it.
+const _: () = assert!(DURABLE.as_millis() < SETTLE.as_millis());
 
-/// How long a succession waits for calls that the next daemon could not go on with.
-const QUIET: Duration = Duration::from_secs(10);
-
-/// How long a daemon that is to give way waits for such calls that were begun meanwhile.
-const STILL_QUIET: Duration = Duration::from_secs(1);
-
-/// How long it may take to start a holder in the end, when there is no other way to go on.
-const REPLACED: Duration = Duration::from_secs(15);
-
-/// How often a daemon checks whether a later one has registered.
-const REPLACED_CHECK: Duration = Duration::from_secs(5);
-
-/// How a daemon ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// Servers stay up, for whichever daemon is next.
-    KeepServers,
-    /// Servers end too.
-    EndServers,
-    /// Another daemon goes on at once, with the same listeners.
-    GiveWay,
-    /// Another daemon has taken over, or is about to: there is nothing to hand over.
-    Replaced,
-}
-
-/// Ends when a signal, a client or the holder says so. A signal leaves the servers up: whoever sends it
-/// (a service manager, a shutdown) starts us again or ends them too.
-pub(crate) async fn until_told(
-    lifecycle_requests: &mut mpsc::Receiver<LifecycleRequest>,
-    holder_events: &mut HolderEvents,
+/// The first step of the new daemon: checks that it can serve, and waits until the old one has handed over. False if
+/// that continues instead.
+pub(crate) async fn prepare(
+    config: &Config,
     holder: &HolderClient,
-    hubs: &Hubs,
-    store: &Store,
-    exe: &Path,
-) -> Ending {
-    let listen = |kind| signal(kind).expect("the runtime handles signals");
-    let (mut term, mut int) = (listen(SignalKind::terminate()), listen(SignalKind::interrupt()));
-    let mut asked = Asked::default();
-    let mut holders = JoinSet::new();
-    let mut replaced = pin!(until_replaced(store));
+    events: &mut HolderEvents,
+) -> Result<bool, RunError> {
+    inspect(&config.instance)?;
+    dirs::check_room(&config.instance)?;
+    let state = config.instance.state_dir.join(STATE);
+    let addr = match config.listen.first {
+        Some(addr) => addr,
+        None => Store::port_in(&state)?.map_or(Listen::DEFAULT, listen::own_addr),
+    };
+    holder.check(addr).map_err(|source| RunError::Listen { addr, source })?;
+    holder.prepared().map_err(RunError::Holder)?;
     loop {
-        tokio::select! {
-            request = lifecycle_requests.recv() => match request {
-                None | Some(LifecycleRequest::End { keep_servers: true }) => return Ending::KeepServers,
-                Some(LifecycleRequest::End { keep_servers: false }) => return Ending::EndServers,
-                Some(LifecycleRequest::Replace(succession)) => asked.take_on(succession),
-            },
-            () = asked.quiet(hubs) => asked.begin(|succession| {
-                let exe = succession.exe.as_deref().unwrap_or(exe);
-                holder.replace(exe, succession.fallback.as_deref())
-            }),
-            order = holder_events.next() => match order {
-                HolderEvent::Go => {}
-                HolderEvent::GiveWay => {
-                    // An error is none: it has been waited for long enough.
-                    drop(timeout(STILL_QUIET, hubs.unbound()).await);
-                    asked.grant().await;
-                    tracing::info!("giving way to another daemon");
-                    return Ending::GiveWay;
-                }
-                HolderEvent::NotReplaced(why) => {
-                    tracing::error!(why, "another daemon was to take over, and could not");
-                    asked.refuse(&why);
-                }
-                HolderEvent::Disconnected => {
-                    tracing::error!("the holder closed the connection; it is starting another daemon");
-                    return Ending::Replaced;
-                }
-                HolderEvent::HolderReexecuted(Ok(())) => {
-                    holder.renew_store();
-                    holder.pulse_now();
-                    tracing::info!("the holder runs the new program");
-                }
-                HolderEvent::HolderReexecuted(Err(why)) => {
-                    tracing::warn!(why, "the holder still runs the old program");
-                }
-                HolderEvent::HolderGone => {
-                    asked.holder_died();
-                    let (holder, exe) = (holder.clone(), exe.to_owned());
-                    holders.spawn(async move { holder.replace_holder(&exe).await });
-                }
-            },
-            Some(started) = holders.join_next() => {
-                if let Err(error) = started {
-                    tracing::error!(%error, "the holder was not replaced");
-                }
-            }
-            () = &mut replaced => {
-                tracing::error!("a later daemon has opened the state directory");
-                return Ending::Replaced;
-            }
-            _ = term.recv() => return Ending::KeepServers,
-            _ = int.recv() => return Ending::KeepServers,
+        match events.next().await {
+            HolderEvent::Serve => return Ok(true),
+            // The old daemon starts another holder, and there is no hand-over any more.
+            HolderEvent::HolderGone | HolderEvent::Disconnected => return Ok(false),
+            HolderEvent::HandOver
+            | HolderEvent::NotReplaced(_)
+            | HolderEvent::HolderReexecuted(_) => {}
         }
     }
 }
 
-/// Has the next daemon begin, now that this one has let go of everything. If the holder has died meanwhile,
-/// nobody can tell whether it had told the next one to go. So that one is ended, long before it could serve
-/// and start a holder of its own, and a new holder, which has all listeners from us, starts another when
-/// we are gone: never nobody, and never two. One that cannot be ended may serve; then there is no other.
-pub(crate) async fn make_room(holder: &HolderClient, exe: &Path) -> Result<(), RunError> {
-    let Err(error) = holder.yielded().await else { return Ok(()) };
-    tracing::warn!(%error, "the holder has died in the middle of a hand-over");
-    holder.end_successor().await.map_err(RunError::Holder)?;
-    let replaced = timeout(REPLACED, holder.replace_holder(exe)).await;
-    replaced.map_err(|elapsed| RunError::Holder(elapsed.into()))
+/// What clients want of the daemon itself.
+#[derive(Debug)]
+pub(crate) enum LifecycleRequest {
+    End { keep_servers: bool },
+    Replace(ReplaceRequest),
+}
+
+/// A request for a new daemon.
+#[derive(Debug)]
+pub(crate) struct ReplaceRequest {
+    /// Its program; the same as this one's if there is none.
+    pub(crate) exe: Option<PathBuf>,
+    /// What is renamed over the program if the new daemon fails.
+    pub(crate) fallback: Option<PathBuf>,
+    outcome: oneshot::Sender<Result<(), String>>,
+    /// Closed when the command has been answered.
+    answered: oneshot::Receiver<()>,
+}
+
+/// The requests of clients, and the one that is in progress.
+#[derive(Debug)]
+pub(crate) struct LifecycleRequests {
+    inbox: mpsc::Receiver<LifecycleRequest>,
+    current: Option<ReplaceRequest>,
+}
+
+/// What [`LifecycleRequests::until_ending`] needs of a daemon.
+pub(crate) struct Serving<'a> {
+    pub(crate) holder: &'a HolderClient,
+    pub(crate) hubs: &'a Hubs,
+    pub(crate) store: &'a Store,
+    pub(crate) exe: &'a Path,
+}
+
+impl LifecycleRequests {
+    pub(crate) fn new(inbox: mpsc::Receiver<LifecycleRequest>) -> Self {
+        Self { inbox, current: None }
+    }
+
+    /// Returns when a signal, a client or the holder ends this daemon: how, and since when. A signal keeps the servers
+    /// running: its sender (a service manager, a shutdown) starts the daemon again or stops them too.
+    pub(crate) async fn until_ending(
+        &mut self,
+        events: &mut HolderEvents,
+        daemon: Serving<'_>,
+    ) -> (Ending, Instant) {
+        let Serving { holder, hubs, store, exe } = daemon;
+        let listen = |kind| signal(kind).expect("the runtime handles signals");
+        let mut term = listen(SignalKind::terminate());
+        let mut int = listen(SignalKind::interrupt());
+        let mut superseded = pin!(until_superseded(store));
+        let mut holders = JoinSet::new();
+        let mut lifecycle = Lifecycle::new();
+        loop {
+            let mut new_request = None;
+            let event = tokio::select! {
+                request = self.inbox.recv() => match request {
+                    None => Event::Stop { keep_servers: true },
+                    Some(LifecycleRequest::End { keep_servers }) => Event::Stop { keep_servers },
+                    Some(LifecycleRequest::Replace(request)) => {
+                        new_request = Some(request);
+                        Event::Requested
+                    }
+                },
+                () = quiet(hubs, lifecycle.waits_until()) => Event::Quiet,
+                event = events.next() => match from_holder(event, holder) {
+                    Some(event) => event,
+                    None => continue,
+                },
+                Some(started) = holders.join_next() => {
+                    if let Err(error) = started {
+                        tracing::error!(%error, "the holder was not replaced");
+                    }
+                    continue;
+                }
+                () = &mut superseded => {
+                    tracing::error!("a later daemon has opened the state directory");
+                    Event::Superseded
+                }
+                _ = term.recv() => Event::Stop { keep_servers: true },
+                _ = int.recv() => Event::Stop { keep_servers: true },
+            };
+            let mut unhandled = VecDeque::from([event]);
+            while let Some(event) = unhandled.pop_front() {
+                for action in lifecycle.handle(Instant::now(), event) {
+                    match action {
+                        Action::RefuseNew => {
+                            refuse(new_request.take(), "another reload or update is in progress");
+                        }
+                        Action::Refuse(why) => refuse(self.current.take(), &why),
+                        Action::Grant => {
+                            if let Some(request) = self.current.take() {
+                                request.grant().await;
+                            }
+                        }
+                        Action::AskHolder => {
+                            let asked = self.current.as_ref().map(|request| {
+                                let exe = request.exe.as_deref().unwrap_or(exe);
+                                holder.replace(exe, request.fallback.as_deref())
+                            });
+                            if let Some(Err(error)) = asked {
+                                unhandled.push_back(Event::NotReplaced(error.to_string()));
+                            }
+                        }
+                        Action::StartHolder => {
+                            let (holder, exe) = (holder.clone(), exe.to_owned());
+                            holders.spawn(async move { holder.replace_holder(&exe).await });
+                        }
+                        Action::Drain(ending, since) => return (ending, since),
+                    }
+                }
+            }
+            self.current = new_request.or_else(|| self.current.take());
+        }
+    }
+}
+
+/// Resolves when no call is left that the next daemon could not continue, or at this time. Never without one.
+async fn quiet(hubs: &Hubs, until: Option<Instant>) {
+    let Some(until) = until else { return std::future::pending().await };
+    if timeout_at(until, hubs.unbound()).await.is_err() {
+        tracing::warn!("calls of commands or in batches will not be answered");
+    }
+}
+
+fn from_holder(event: HolderEvent, holder: &HolderClient) -> Option<Event> {
+    match event {
+        HolderEvent::HandOver => {
+            tracing::info!("another daemon is prepared to take over");
+            return Some(Event::Prepared);
+        }
+        HolderEvent::NotReplaced(why) => {
+            tracing::error!(why, "the new daemon has failed; this one continues");
+            return Some(Event::NotReplaced(why));
+        }
+        HolderEvent::HolderGone => return Some(Event::HolderGone),
+        HolderEvent::Disconnected => {
+            tracing::error!("the holder closed the connection; it is starting another daemon");
+            return Some(Event::Superseded);
+        }
+        HolderEvent::HolderReexecuted(Ok(())) => {
+            holder.renew_store();
+            holder.pulse_now();
+            tracing::info!("the holder runs the new program");
+        }
+        HolderEvent::HolderReexecuted(Err(why)) => {
+            tracing::warn!(why, "the holder still runs the old program");
+        }
+        HolderEvent::Serve => {}
+    }
+    None
 }
 
 /// Resolves when a later daemon has registered in the store. This daemon must then exit: shims and store
 /// reject its commands.
-async fn until_replaced(store: &Store) {
+async fn until_superseded(store: &Store) {
     let mut readable = true;
     loop {
-        sleep(REPLACED_CHECK).await;
+        sleep(SUPERSEDED_CHECK).await;
         match store.is_current().await {
             Ok(false) => return,
             Ok(true) => readable = true,
@@ -149,122 +230,44 @@ async fn until_replaced(store: &Store) {
     }
 }
 
-/// What clients want of the daemon itself.
-#[derive(Debug)]
-pub(crate) enum LifecycleRequest {
-    /// That it ends.
-    End {
-        /// Whether the servers stay up.
-        keep_servers: bool,
-    },
-    /// That another one takes its place.
-    Replace(ReplaceRequest),
-}
-
-/// A request for another daemon.
-#[derive(Debug)]
-pub(crate) struct ReplaceRequest {
-    /// Its program; none means the same as this one's.
-    pub(crate) exe: Option<PathBuf>,
-    /// What takes the place of the program if it does not come up.
-    pub(crate) fallback: Option<PathBuf>,
-    outcome: oneshot::Sender<Result<(), String>>,
-    /// Gone when the one who asked was told.
-    told: oneshot::Receiver<()>,
-}
-
-/// The replacement that was requested, if any.
-#[derive(Debug, Default)]
-struct Asked {
-    succession: Option<ReplaceRequest>,
-    /// Until then it waits for a good moment; gone when the holder was asked.
-    waits: Option<Instant>,
-}
-
-impl Asked {
-    /// Takes on a succession if it is the only one.
-    fn take_on(&mut self, succession: ReplaceRequest) {
-        if self.succession.is_some() {
-            return succession.refuse("another reload or update is under way");
-        }
-        *self = Self { succession: Some(succession), waits: Some(Instant::now() + QUIET) };
-    }
-
-    /// Resolves when a succession that waits can begin.
-    async fn quiet(&self, hubs: &Hubs) {
-        let Some(until) = self.waits else { return std::future::pending().await };
-        if timeout_at(until, hubs.unbound()).await.is_err() {
-            tracing::warn!("calls of commands or in batches will miss their answers");
-        }
-    }
-
-    /// Begins with it, if it can be asked for.
-    fn begin(&mut self, ask: impl FnOnce(&ReplaceRequest) -> io::Result<()>) {
-        self.waits = None;
-        if let Some(Err(error)) = self.succession.as_ref().map(ask) {
-            self.refuse(&error.to_string());
-        }
-    }
-
-    async fn grant(self) {
-        if let Some(succession) = self.succession {
-            succession.grant().await;
-        }
-    }
-
-    /// One that waits has asked nothing of that holder.
-    fn holder_died(&mut self) {
-        if self.waits.is_none() {
-            self.refuse("the holder of the listeners died meanwhile");
-        }
-    }
-
-    fn refuse(&mut self, why: &str) {
-        self.waits = None;
-        if let Some(succession) = self.succession.take() {
-            succession.refuse(why);
-        }
-    }
-}
-
 impl ReplaceRequest {
-    /// Asks for another daemon; `tell` is given the answer as long as this daemon lives.
+    /// Asks for a new daemon. `answer` gets the outcome.
     pub(crate) async fn ask(
-        lifecycle_requests: &mpsc::Sender<LifecycleRequest>,
+        requests: &mpsc::Sender<LifecycleRequest>,
         exe: Option<PathBuf>,
         fallback: Option<PathBuf>,
-        tell: impl AsyncFnOnce(Result<(), ApiError>) -> io::Result<()>,
+        answer: impl AsyncFnOnce(Result<(), ApiError>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let (outcome, record_decision) = oneshot::channel();
-        let (telling, told) = oneshot::channel();
-        let request = LifecycleRequest::Replace(Self { exe, fallback, outcome, told });
-        let answer = match lifecycle_requests.send(request).await {
-            Ok(()) => {
-                record_decision.await.unwrap_or_else(|_| Err("the daemon is ending".to_owned()))
-            }
-            Err(_) => Err("the daemon is ending".to_owned()),
+        let (outcome, decided) = oneshot::channel();
+        let (answering, answered) = oneshot::channel();
+        let request = LifecycleRequest::Replace(Self { exe, fallback, outcome, answered });
+        let ending = || Err("the daemon is ending".to_owned());
+        let outcome = match requests.send(request).await {
+            Ok(()) => decided.await.unwrap_or_else(|_| ending()),
+            Err(_) => ending(),
         };
-        let answer = answer.map_err(|why| {
-            let message = format!("the daemon goes on as it is: {why}");
+        let done = answer(outcome.map_err(|why| {
+            let message = format!("the old daemon keeps running: {why}");
             ApiError::new(ErrorKind::Unavailable, message)
-        });
-        let done = tell(answer).await;
-        drop(telling);
+        }));
+        let done = done.await;
+        drop(answering);
         done
     }
 
-    /// The other daemon is about to go on. Comes back when that was told.
+    /// The new daemon takes over. Returns when the command has been answered.
     async fn grant(self) {
         if self.outcome.send(Ok(())).is_ok() {
-            // An error is what is waited for; one who does not read is not.
-            drop(timeout(TOLD, self.told).await);
+            // The channel closes when the answer is written; a command that does not read it is not waited for.
+            drop(timeout(ANSWER, self.answered).await);
         }
     }
+}
 
-    /// There is no other daemon.
-    fn refuse(self, why: &str) {
-        // Whoever asked may have gone.
-        drop(self.outcome.send(Err(why.to_owned())));
+fn refuse(request: Option<ReplaceRequest>, why: &str) {
+    if let Some(request) = request {
+        // The command may have gone.
+        drop(request.outcome.send(Err(why.to_owned())));
     }
 }
 
@@ -278,56 +281,44 @@ mod tests {
         let open = || Store::open(&dir.path().join("state.db")).unwrap();
         let (old, new) = (open(), open());
         old.next_daemon(0).unwrap();
-        assert!(timeout(REPLACED_CHECK * 10, until_replaced(&old)).await.is_err());
+        assert!(timeout(SUPERSEDED_CHECK * 10, until_superseded(&old)).await.is_err());
         new.next_daemon(0).unwrap();
-        timeout(REPLACED_CHECK * 10, until_replaced(&old)).await.unwrap();
+        timeout(SUPERSEDED_CHECK * 10, until_superseded(&old)).await.unwrap();
     }
 
-    type Answer = oneshot::Receiver<Result<(), String>>;
-
-    /// A request, the answer to it, and what is dropped when that was told.
-    fn a_request() -> (ReplaceRequest, Answer, oneshot::Sender<()>) {
-        let (outcome, answer) = oneshot::channel();
-        let (telling, told) = oneshot::channel();
-        (ReplaceRequest { exe: None, fallback: None, outcome, told }, answer, telling)
-    }
-
-    fn refused(answer: &mut Answer) -> String {
-        answer.try_recv().unwrap().unwrap_err()
-    }
-
-    #[tokio::test]
-    async fn a_second_request_is_refused_and_the_first_goes_on() {
-        let mut asked = Asked::default();
-        let (first, first_answer, telling) = a_request();
-        asked.take_on(first);
-        asked.begin(|_| Ok(()));
-        let (second, mut answer, _) = a_request();
-        asked.take_on(second);
-        assert_eq!(refused(&mut answer), "another reload or update is under way");
-
-        drop(telling);
-        asked.grant().await;
-        assert_eq!(first_answer.await, Ok(Ok(())));
-    }
-
-    #[test]
-    fn one_that_came_to_nothing_makes_room_for_another() {
-        let mut asked = Asked::default();
-        let (deaf, mut answer, _) = a_request();
-        asked.take_on(deaf);
-        asked.begin(|_| Err(io::Error::other("nobody listens")));
-        assert_eq!(refused(&mut answer), "nobody listens");
-
-        let (bad, mut answer, _) = a_request();
-        asked.take_on(bad);
-        asked.begin(|_| Ok(()));
-        asked.refuse("it fell");
-        assert_eq!(refused(&mut answer), "it fell");
-
-        let (good, mut answer, _) = a_request();
-        asked.take_on(good);
-        asked.begin(|_| Ok(()));
-        assert!(answer.try_recv().is_err(), "it is under way");
+    #[tokio::test(start_paused = true)]
+    async fn a_request_is_answered_before_the_daemon_ends() {
+        let (requests, mut inbox) = mpsc::channel(1);
+        let (sender, mut answers) = mpsc::unbounded_channel();
+        let ask = |seconds: u64| {
+            let (requests, sender) = (requests.clone(), sender.clone());
+            tokio::spawn(async move {
+                let answer = async |answer: Result<(), ApiError>| {
+                    sleep(std::time::Duration::from_millis(seconds)).await;
+                    sender.send(answer.map_err(|error| error.message)).ok();
+                    Ok(())
+                };
+                ReplaceRequest::ask(&requests, None, None, answer).await
+            })
+        };
+        let mut next = async || match inbox.recv().await {
+            Some(LifecycleRequest::Replace(request)) => request,
+            other => panic!("{other:?}"),
+        };
+        ask(50);
+        next().await.grant().await;
+        assert_eq!(answers.try_recv(), Ok(Ok(())), "it was answered when grant returned");
+        ask(0);
+        refuse(Some(next().await), "no");
+        let refused = Err("the old daemon keeps running: no".to_owned());
+        assert_eq!(answers.recv().await, Some(refused));
+        ask(0);
+        drop(next().await);
+        let ending = Err("the old daemon keeps running: the daemon is ending".to_owned());
+        assert_eq!(answers.recv().await, Some(ending));
+        let begun = Instant::now();
+        ask(60_000);
+        next().await.grant().await;
+        assert_eq!(begun.elapsed(), ANSWER, "a command that does not read is not waited for");
     }
 }

@@ -1,9 +1,9 @@
-//! The holder, as its daemon sees it: it keeps the listeners and the lock of the instance through the
-//! deaths of daemons, and starts the next one.
+//! The holder, as its daemon sees it: it keeps the listeners and the lock of the instance when
+//! daemons die, and starts the next one.
 //!
 //! A daemon has a descriptor of everything that its holder holds, so if the holder dies it starts
-//! another one and hands all of it over. Nothing is refused in between: who connects waits in the
-//! listeners' queues, which live as long as either of the two.
+//! another one and passes all of it on. Connections made meanwhile are queued by the listeners, which stay open as long
+//! as either of the two is alive.
 
 mod connections;
 
@@ -19,7 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use mainstay_api::Instance;
-use mainstay_hold::holder::{ConnectionStore, HolderEvent, Link, Place, Unfinished, take_stdin};
+use mainstay_hold::holder::{
+    ConnectionStore, HolderEvent, Inherited, InheritedState, Link, Place, Unfinished, take_stdin,
+};
+use mainstay_hold::limits::{HOLDER_RETRY, PULSE};
 use mainstay_hold::tcp;
 use mainstay_proxy::front::http::{
     self, ConnectionBudget, Drain, PassedOn, Pending, UnfinishedResponse,
@@ -32,31 +35,25 @@ use self::connections::{HeldConnection, ListenerConnectionStore};
 use crate::blocking::BlockingPool;
 use crate::capacity::Capacity;
 
-/// How long to wait before another holder is started, when one could not be.
-const TRY_AGAIN: Duration = Duration::from_secs(5);
-
-/// How often the holder hears that this daemon lives, or more often if it wants so.
-const PULSE: Duration = Duration::from_secs(5);
-
-/// What is held for this daemon; clones share it.
+/// The holder of this daemon, and what it holds; clones share it.
 #[derive(Clone)]
 pub struct HolderClient {
     shared: Arc<Shared>,
 }
 
-/// What a daemon is told by its holder.
+/// What the holder sends.
 pub struct HolderEvents(mpsc::UnboundedReceiver<HolderEvent>);
 
 /// How a daemon was started.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Circumstances {
-    /// Another daemon still serves; it gives way when this one is prepared.
+    /// Another daemon serves; it hands over when this one is prepared.
     pub(crate) standby: bool,
-    /// Why the daemon that was to take the last one's place could not.
+    /// Why the last reload or update was rolled back, if it was.
     pub(crate) replacement_failed: Option<String>,
-    /// What the last daemon said when it died.
+    /// The last lines of the last daemon, if it died.
     pub(crate) last_output: Option<String>,
-    /// How often the holder wants to hear that this daemon lives.
+    /// How often the holder expects a pulse.
     pub(crate) watchdog: Option<Duration>,
     /// Whether the holder speaks version 1 of its protocol (Mainstay 0.1.0).
     pub(crate) holder_is_outdated: bool,
@@ -64,34 +61,33 @@ pub(crate) struct Circumstances {
 
 struct Shared {
     link: Mutex<Link>,
-    /// For requests that wait for an answer. Two threads, so that a listener does not wait for the start of a
-    /// holder.
+    /// For requests that wait for an answer. Two threads, so that a listener does not wait for the start of a holder.
     pool: BlockingPool,
     holder: AtomicU32,
-    /// Gone when this daemon has let go of everything.
+    /// The instance lock; `None` when this daemon has released it.
     lock: Mutex<Option<OwnedFd>>,
-    /// Every listener, under the name that it was asked for by.
+    /// Every listener, by the place that was asked for.
     listeners: Mutex<HashMap<Place, OwnedFd>>,
     circumstances: Circumstances,
-    obey: mpsc::UnboundedSender<HolderEvent>,
-    /// Connections of the daemon before this one, by where they came to.
+    events: mpsc::UnboundedSender<HolderEvent>,
+    /// Connections of the daemon before this one, by the listener that accepted them.
     connections: Mutex<HashMap<Place, Vec<PassedOn>>>,
-    /// Set when this daemon serves, unless the holder cannot be told.
+    /// Set when this daemon serves, unless the holder cannot be reached.
     store: OnceLock<ConnectionStore>,
     /// Shared by all listeners.
     connection_budget: Arc<ConnectionBudget>,
     /// Whether this daemon ends for good. Locked while another holder is started.
     ending: Mutex<bool>,
-    /// Set when others go on with the listeners: how.
-    giving_way: watch::Sender<Option<Drain>>,
+    /// Set when this daemon stops accepting because another one continues with the listeners.
+    draining: watch::Sender<Option<Drain>>,
 }
 
 impl HolderClient {
-    /// Takes over from the holder, whose socket is standard input.
+    /// Connects to the holder, whose socket is standard input.
     pub fn connect() -> io::Result<(Self, HolderEvents)> {
         let socket = take_stdin()?;
-        let (obey, holder_events) = mpsc::unbounded_channel();
-        let (link, welcome) = Link::take_up(socket, obeying(&obey))?;
+        let (events, holder_events) = mpsc::unbounded_channel();
+        let (link, welcome) = Link::connect(socket, forward_to(&events))?;
         let circumstances = Circumstances {
             standby: welcome.standby,
             replacement_failed: welcome.replacement_failed,
@@ -106,38 +102,38 @@ impl HolderClient {
             lock: Mutex::new(Some(welcome.lock)),
             listeners: Mutex::new(welcome.listeners.into_iter().collect()),
             circumstances,
-            obey,
+            events,
             connections: Mutex::default(),
             store: OnceLock::new(),
             connection_budget: ConnectionBudget::new(Capacity::of_this_process().http),
             ending: Mutex::default(),
-            giving_way: watch::Sender::new(None),
+            draining: watch::Sender::new(None),
         };
         Ok((Self { shared: Arc::new(shared) }, HolderEvents(holder_events)))
     }
 
-    /// Tells why this daemon cannot start, to whoever started it.
-    pub fn failed(&self, word: &[u8]) -> io::Result<()> {
-        self.link().failed(word)
+    /// Reports why this daemon cannot start.
+    pub fn failed(&self, error: &[u8]) -> io::Result<()> {
+        self.link().failed(error)
     }
 
     pub(crate) fn circumstances(&self) -> &Circumstances {
         &self.shared.circumstances
     }
 
-    /// The holder's process.
+    /// The pid of the holder.
     pub(crate) fn holder(&self) -> u32 {
         self.shared.holder.load(Ordering::Relaxed)
     }
 
-    /// A listener at this address. Whoever connected since the last daemon accepted is in its queue.
+    /// A listener at this address. Connections made since the last daemon accepted are in its queue.
     pub(crate) async fn listen(&self, addr: SocketAddr) -> io::Result<TcpListener> {
-        let listener = std::net::TcpListener::from(self.have(Place::Tcp(addr)).await?);
+        let listener = std::net::TcpListener::from(self.listener(Place::Tcp(addr)).await?);
         listener.set_nonblocking(true)?;
         TcpListener::from_std(listener)
     }
 
-    /// Whether whoever is served over TCP now would be at this address.
+    /// Whether this daemon could listen at the address, if another one serves over TCP now.
     pub(crate) fn check(&self, addr: SocketAddr) -> io::Result<()> {
         let listeners = self.listeners();
         let serves = listeners.keys().any(|place| matches!(place, Place::Tcp(_)));
@@ -153,17 +149,17 @@ impl HolderClient {
         if !dir.join(Instance::SOCKET).exists() {
             self.listeners().remove(&place);
         }
-        let listener = std::os::unix::net::UnixListener::from(self.have(place).await?);
+        let listener = std::os::unix::net::UnixListener::from(self.listener(place).await?);
         listener.set_nonblocking(true)?;
         UnixListener::from_std(listener)
     }
 
-    /// Nobody is to be listened to at this address any more.
+    /// Closes the listener at this address.
     pub(crate) async fn release(&self, addr: SocketAddr) {
-        self.let_go(Place::Tcp(addr)).await;
+        self.close(Place::Tcp(addr)).await;
     }
 
-    /// Lets go of what the last daemon listened at and this one does not.
+    /// Closes the listeners of the last daemon that this one does not use.
     pub(crate) async fn release_others(&self, used: &[SocketAddr]) {
         let unused = |place: &Place| match place {
             Place::Tcp(addr) => !used.contains(addr),
@@ -173,11 +169,11 @@ impl HolderClient {
         let unused: Vec<Place> =
             self.listeners().keys().filter(|place| unused(place)).cloned().collect();
         for place in unused {
-            self.let_go(place).await;
+            self.close(place).await;
         }
     }
 
-    /// This daemon could serve as soon as the present one gives way.
+    /// This daemon could serve as soon as the old one has handed over.
     pub(crate) fn prepared(&self) -> io::Result<()> {
         self.link().prepared()
     }
@@ -187,7 +183,7 @@ impl HolderClient {
         Arc::clone(&self.shared.connection_budget)
     }
 
-    /// Takes over the connections of the daemon before this one, which has given way or died. From now on the holder
+    /// Takes over the connections of the daemon before this one, which has handed over or died. From now on the holder
     /// keeps copies of this daemon's connections.
     pub(crate) fn take_connections(&self) {
         let link = self.link();
@@ -196,33 +192,28 @@ impl HolderClient {
             Err(error) => tracing::warn!(%error, "{NOT_STORED}"),
         }
         let mut all = lock(&self.shared.connections);
-        let mut add = |place, connection: OwnedFd, pending| {
+        for Inherited { place, state, socket } in link.inherited() {
+            let pending = match state {
+                InheritedState::Idle => Some(Pending::Nothing),
+                InheritedState::Response(state) => {
+                    UnfinishedResponse::decode(&state).map(Pending::Response)
+                }
+                InheritedState::Interrupted(state) => Pending::decode(&state, written(&socket)),
+            };
+            // If a state cannot be read, the connection is closed, and its client reconnects.
+            let Some(pending) = pending else { continue };
             let store = self.shared.store.get().filter(|_| matches!(place, Place::Tcp(_)));
-            let stored = store.and_then(|store| store.add_and_wait(&place, connection.as_fd()));
-            let written = store.map_or(0, |_| written(&connection));
-            let mut passed_on = PassedOn::new(connection, pending, written);
+            let stored = store.and_then(|store| store.add_and_wait(&place, socket.as_fd()));
+            let written = store.map_or(0, |_| written(&socket));
+            let mut passed_on = PassedOn::new(socket, pending, written);
             if let Some(stored) = stored {
                 passed_on = passed_on.stored(HeldConnection::boxed(stored, &place));
             }
             all.entry(place).or_default().push(passed_on);
-        };
-        for (place, connection) in link.connections() {
-            add(place, connection, Pending::Nothing);
-        }
-        // If a state cannot be read, the connection is closed, and its client reconnects.
-        for (Unfinished { place, state }, connection) in link.responses() {
-            if let Some(response) = UnfinishedResponse::decode(&state) {
-                add(place, connection, Pending::Response(response));
-            }
-        }
-        for (Unfinished { place, state }, connection) in link.interrupted() {
-            if let Some(pending) = Pending::decode(&state, written(&connection)) {
-                add(place, connection, pending);
-            }
         }
     }
 
-    /// Where copies of the connections that come to this address are kept.
+    /// Where copies of the connections to this address are kept.
     pub(crate) fn store(&self, addr: SocketAddr) -> Option<Arc<dyn http::ConnectionStore>> {
         Some(Arc::new(ListenerConnectionStore::new(self.shared.store.get()?, Place::Tcp(addr))))
     }
@@ -234,46 +225,47 @@ impl HolderClient {
         }
     }
 
-    /// The connections that came to this address before there was this daemon.
+    /// The connections to this address that an earlier daemon accepted.
     pub(crate) fn connections(&self, addr: SocketAddr) -> Vec<PassedOn> {
         lock(&self.shared.connections).remove(&Place::Tcp(addr)).unwrap_or_default()
     }
 
-    /// The connections of `mainstay connect` that came before there was this daemon.
+    /// The connections of `mainstay connect` that an earlier daemon accepted.
     pub(crate) fn private_connections(&self) -> Vec<PassedOn> {
         let mut all = lock(&self.shared.connections);
         let private = all.extract_if(|place, _| matches!(place, Place::Unix { .. }));
         private.flat_map(|(_, connections)| connections).collect()
     }
 
-    /// Passes on to the next daemon the connections of `mainstay connect`.
+    /// Passes the connections of `mainstay connect` to the next daemon.
     pub(crate) fn pass_on_private(&self, connections: &[PassedOn]) {
         // Where the socket is does not matter to the next daemon.
         let place = Place::Unix { dir: "/".into(), name: Instance::SOCKET.to_owned() };
         self.pass_on_all(&place, connections);
     }
 
-    /// Passes on to the next daemon the connections that came to this address.
+    /// Passes the connections to this address to the next daemon.
     pub(crate) fn pass_on(&self, addr: SocketAddr, connections: &[PassedOn]) {
         self.pass_on_all(&Place::Tcp(addr), connections);
     }
 
     fn pass_on_all(&self, place: &Place, connections: &[PassedOn]) {
         let link = self.link();
-        let (mut at_rest, mut unfinished) = (Vec::new(), Vec::new());
+        let (mut idle, mut unfinished) = (Vec::new(), Vec::new());
         for PassedOn { socket, pending, .. } in connections {
             let place = place.clone();
             match pending {
-                Pending::Nothing => at_rest.push((place, socket.as_fd())),
+                Pending::Nothing => idle.push((place, socket.as_fd())),
                 Pending::Response(response) => {
                     let state = response.encode();
                     unfinished.push((Unfinished { place, state }, socket.as_fd()));
                 }
-                // It was answered here, or is closed.
+                // It was answered by this daemon, or is closed.
                 Pending::Interrupted(_) => {}
             }
         }
-        let passed_on = link.pass_on(&at_rest).and_then(|()| link.pass_on_responses(&unfinished));
+        let passed_on =
+            link.pass_connections(&idle).and_then(|()| link.pass_responses(&unfinished));
         if let Err(error) = passed_on {
             tracing::warn!(%error, "connections are closed");
         }
@@ -289,50 +281,49 @@ impl HolderClient {
         ready
     }
 
-    /// Asks for a daemon that takes this one's place.
+    /// Asks for a daemon that replaces this one.
     pub(crate) fn replace(&self, exe: &Path, fallback: Option<&Path>) -> io::Result<()> {
         self.link().replace(exe, fallback)
     }
 
-    /// Nothing more is accepted: another daemon goes on with all listeners, now or later.
-    pub(crate) fn give_way(&self, how: Drain) {
-        self.shared.giving_way.send_replace(Some(how));
+    /// Stops accepting: another daemon continues with all listeners, now or later.
+    pub(crate) fn close_intake(&self, how: Drain) {
+        self.shared.draining.send_replace(Some(how));
     }
 
-    /// Whether this daemon [gives way](Self::give_way).
-    pub(crate) fn is_giving_way(&self) -> bool {
-        self.shared.giving_way.borrow().is_some()
+    /// Whether the [intake is closed](Self::close_intake).
+    pub(crate) fn is_draining(&self) -> bool {
+        self.shared.draining.borrow().is_some()
     }
 
-    /// Resolves when this daemon [gives way](Self::give_way), and says how.
-    pub(crate) async fn giving_way(&self) -> Drain {
-        let mut given = self.shared.giving_way.subscribe();
-        let given = given.wait_for(Option::is_some).await;
+    /// Resolves when the [intake is closed](Self::close_intake), with the way it was.
+    pub(crate) async fn draining(&self) -> Drain {
+        let mut draining = self.shared.draining.subscribe();
+        let draining = draining.wait_for(Option::is_some).await;
         // The sender lives as long as this.
-        given.ok().and_then(|how| *how).unwrap_or(Drain::Leave)
+        draining.ok().and_then(|how| *how).unwrap_or(Drain::Leave)
     }
 
-    /// This daemon has let go of everything, so that the next one may begin. That it does is certain when
-    /// this succeeds.
-    pub(crate) async fn yielded(&self) -> io::Result<()> {
+    /// Reports that this daemon has released everything. If this succeeds, the next one serves.
+    pub(crate) async fn handed_over(&self) -> io::Result<()> {
         let link = self.link();
-        self.shared.pool.run(move || link.yielded()).await
+        self.shared.pool.run(move || link.handed_over()).await
     }
 
-    /// Lets go of the listeners and of the lock, which the next daemon has.
-    pub(crate) fn let_go_of_all(&self) {
+    /// Closes this daemon's copies of the listeners and of the lock, which the next daemon has.
+    pub(crate) fn close_copies(&self) {
         self.listeners().clear();
         lock(&self.shared.lock).take();
     }
 
-    /// Sees to it that whoever this daemon was told to give way to does not serve.
-    pub(crate) async fn end_successor(&self) -> io::Result<()> {
+    /// Kills the daemon that this one hands over to.
+    pub(crate) async fn kill_successor(&self) -> io::Result<()> {
         let link = self.link();
-        self.shared.pool.run(move || link.end_successor()).await
+        self.shared.pool.run(move || link.kill_successor()).await
     }
 
-    /// This daemon ends for good. Comes back when nobody can connect any more. No other holder is started
-    /// from here on, and one that is being started is told, too.
+    /// This daemon ends for good: releases all listeners. No other holder is started after this, and one that is being
+    /// started learns it, too.
     pub(crate) async fn ending(&self) {
         self.listeners().clear();
         let held = self.clone();
@@ -340,7 +331,7 @@ impl HolderClient {
             *lock(&held.shared.ending) = true;
             held.link().ending()
         });
-        report(ended.await, "the listeners stay with the holder");
+        report(ended.await, "cannot release the listeners; the holder keeps them");
     }
 
     /// Kills a holder of Mainstay 0.1.0, which accepts commands from every process that has a copy of its
@@ -359,7 +350,7 @@ impl HolderClient {
         }
     }
 
-    /// Starts another holder in place of one that has died, and tries until there is one or this daemon
+    /// Starts another holder in place of one that has died, and retries until there is one or this daemon
     /// [ends](Self::ending).
     pub(crate) async fn replace_holder(&self, exe: &Path) {
         loop {
@@ -370,24 +361,24 @@ impl HolderClient {
                     return tracing::warn!(pid, "the holder exited; started a new one");
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the holder has died, and no other can be started");
+                    tracing::error!(%error, "the holder has died and another one cannot be started");
                 }
             }
-            sleep(TRY_AGAIN).await;
+            sleep(HOLDER_RETRY).await;
         }
     }
 
     /// Sends a pulse immediately, which starts the watchdog of a new holder.
     pub(crate) fn pulse_now(&self) {
         if let Err(error) = self.link().pulse() {
-            tracing::debug!(%error, "the holder does not hear us");
+            tracing::debug!(%error, "cannot send a pulse to the holder");
         }
     }
 
-    /// Tells the holder now and then that this daemon lives: it ends one that hangs.
+    /// Sends a pulse now and then: the holder kills a daemon that hangs.
     pub(crate) async fn pulse(&self) -> Infallible {
-        let wanted = self.circumstances().watchdog.unwrap_or(PULSE);
-        let mut pulse = interval(wanted.min(PULSE));
+        let expected = self.circumstances().watchdog.unwrap_or(PULSE);
+        let mut pulse = interval(expected.min(PULSE));
         pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             pulse.tick().await;
@@ -398,7 +389,7 @@ impl HolderClient {
         }
     }
 
-    async fn have(&self, place: Place) -> io::Result<OwnedFd> {
+    async fn listener(&self, place: Place) -> io::Result<OwnedFd> {
         if let Some(listener) = self.listeners().get(&place) {
             return listener.try_clone();
         }
@@ -409,7 +400,7 @@ impl HolderClient {
         Ok(ours)
     }
 
-    async fn let_go(&self, place: Place) {
+    async fn close(&self, place: Place) {
         self.listeners().remove(&place);
         let link = self.link();
         let released = self.shared.pool.run(move || link.release(&place)).await;
@@ -417,7 +408,7 @@ impl HolderClient {
     }
 
     fn start_holder(&self, exe: &Path) -> io::Result<Option<u32>> {
-        // Kept until there is one, so that whoever ends meanwhile tells the new one of it.
+        // Locked until there is one, so that an end that begins meanwhile reaches the new one.
         let ending = lock(&self.shared.ending);
         if *ending {
             return Ok(None);
@@ -426,14 +417,15 @@ impl HolderClient {
         let borrowed: Vec<_> = held.iter().map(|(place, fd)| (place.clone(), fd.as_fd())).collect();
         let (instance_lock, args) = (lock(&self.shared.lock), [OsString::from(TAKE_OVER)]);
         let Some(instance_lock) = &*instance_lock else { return Ok(None) };
-        let obey = obeying(&self.shared.obey);
-        let (link, pid) = Link::replace_holder(exe, &args, instance_lock.as_fd(), &borrowed, obey)?;
+        let handle = forward_to(&self.shared.events);
+        let (link, pid) =
+            Link::replace_holder(exe, &args, instance_lock.as_fd(), &borrowed, handle)?;
         *lock(&self.shared.link) = link.clone();
         self.shared.holder.store(pid, Ordering::Relaxed);
         drop(ending);
         self.renew_store();
         self.pulse_now();
-        // What was let go of meanwhile, when there was nobody to tell.
+        // Listeners that were closed while there was no holder.
         for (place, _) in held {
             if !self.listeners().contains_key(&place)
                 && let Err(error) = link.release(&place)
@@ -444,7 +436,6 @@ impl HolderClient {
         Ok(Some(pid))
     }
 
-    /// Every listener once more.
     fn copies(&self) -> io::Result<Vec<(Place, OwnedFd)>> {
         let copy = |(place, fd): (&Place, &OwnedFd)| Ok((place.clone(), fd.try_clone()?));
         self.listeners().iter().map(copy).collect()
@@ -460,7 +451,7 @@ impl HolderClient {
 }
 
 impl HolderEvents {
-    /// The next order. There is always another one: the last holder's end is one.
+    /// There is always another event: the end of the last holder is one.
     pub(crate) async fn next(&mut self) -> HolderEvent {
         self.0.recv().await.unwrap_or(HolderEvent::HolderGone)
     }
@@ -472,23 +463,23 @@ fn written(connection: &OwnedFd) -> u64 {
     tcp::bytes_written(connection.as_fd()).unwrap_or(u64::MAX)
 }
 
-/// The word by which this program becomes a holder in place of one that died.
+/// The argument by which this program becomes a holder in place of one that died.
 pub const TAKE_OVER: &str = "__take-over";
 
-/// What it means that the holder keeps no copies of connections.
 const NOT_STORED: &str = "connections will not survive a kill of this daemon";
 
-/// What becomes of a listener that cannot be released.
-const STAYS: &str = "a listener stays with the holder";
+const STAYS: &str = "cannot close a listener; the holder keeps it open";
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mainstay_core::lock(mutex)
 }
 
-/// Passes orders on; a daemon that has ended obeys none.
-fn obeying(obey: &mpsc::UnboundedSender<HolderEvent>) -> impl FnMut(HolderEvent) + Send + 'static {
-    let obey = obey.clone();
-    move |order| drop(obey.send(order))
+fn forward_to(
+    events: &mpsc::UnboundedSender<HolderEvent>,
+) -> impl FnMut(HolderEvent) + Send + 'static {
+    let events = events.clone();
+    // A daemon that has ended handles no event.
+    move |event| drop(events.send(event))
 }
 
 fn report(done: io::Result<()>, what: &str) {

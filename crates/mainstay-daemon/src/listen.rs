@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_api::Listen;
+use mainstay_hold::limits::{FINISH_REQUESTS, FIRST_LISTENER, PASS_CONNECTIONS};
 use mainstay_hold::listeners;
 use mainstay_proxy::front::http::{
     self, Allowed, Callers, Config, ConnectionBudget, Drain, Limits, PassedOn, ResponseStart,
@@ -103,10 +104,10 @@ impl Sockets {
         }
     }
 
-    /// Resolves when another daemon goes on with them.
-    async fn giving_way(&self) -> Drain {
+    /// Resolves when another daemon continues with them.
+    async fn draining(&self) -> Drain {
         match self {
-            Self::HolderClient(holder) => holder.giving_way().await,
+            Self::HolderClient(holder) => holder.draining().await,
             #[cfg(test)]
             Self::Own => std::future::pending().await,
         }
@@ -240,7 +241,7 @@ impl Listener {
                 scope,
                 callers,
                 allowed,
-                limits: Limits::default(),
+                limits: limits(),
                 start: ResponseStart::Late,
                 budget: sockets.connection_budget(),
                 store: sockets.store(addr),
@@ -277,7 +278,7 @@ impl Listener {
                 scope: Scope::AllServers,
                 callers,
                 allowed,
-                limits: Limits::default(),
+                limits: limits(),
                 start: ResponseStart::Early,
                 budget: ConnectionBudget::new(limit),
                 store: None,
@@ -298,9 +299,10 @@ impl Listener {
 
     /// Waits a moment for the address, so that whoever asks next is told it.
     pub(crate) async fn settle(&mut self) {
-        const MOMENT: Duration = Duration::from_millis(200);
         // A taken address is told in the log, and tried again.
-        drop(timeout(MOMENT, self.state.wait_for(|state| *state != ListenerState::No)).await);
+        drop(
+            timeout(FIRST_LISTENER, self.state.wait_for(|state| *state != ListenerState::No)).await,
+        );
     }
 
     /// Stops accepting now, and lets what is being answered finish while this is awaited.
@@ -309,8 +311,8 @@ impl Listener {
         finished(self.task)
     }
 
-    /// Waits for the end of a listener that [gives way](HolderClient::give_way).
-    pub(crate) async fn given_way(self) {
+    /// Waits until a listener has [passed its connections on](HolderClient::close_intake).
+    pub(crate) async fn drained(self) {
         finished(self.task).await;
     }
 }
@@ -346,10 +348,10 @@ impl HttpListeners {
         }
     }
 
-    /// Waits for the end of all of them, as [`Listener::given_way`] does.
-    pub(crate) async fn given_way(self) {
+    /// Waits for the end of all of them, as [`Listener::drained`] does.
+    pub(crate) async fn drained(self) {
         for listener in self.all() {
-            listener.given_way().await;
+            listener.drained().await;
         }
     }
 
@@ -425,8 +427,12 @@ async fn finished(listener: JoinHandle<()>) {
 async fn told_to_stop(stopped: watch::Receiver<()>, sockets: &Sockets) -> Drain {
     tokio::select! {
         () = gone(stopped) => Drain::Finish,
-        how = sockets.giving_way() => how,
+        how = sockets.draining() => how,
     }
+}
+
+fn limits() -> Limits {
+    Limits { drain: FINISH_REQUESTS, hand_over: PASS_CONNECTIONS, ..Limits::default() }
 }
 
 /// Resolves when the sender is gone.

@@ -1,10 +1,10 @@
-//! How a daemon begins: everything is opened, and every server taken up.
+//! The start of a daemon: opens the state, attaches to the servers that run, and listens.
 
 pub(crate) mod dirs;
 pub(crate) mod inherited;
 pub(crate) mod preflight;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,22 +12,23 @@ use std::sync::Arc;
 use mainstay_api::{Around, Instance, Machine};
 use mainstay_core::{ServerName, Wanted};
 use mainstay_engine::{
-    DockerConfig, DockerEngine, News, ProcessConfig, ProcessEngine, RemoteEngine, RunKey,
+    DockerConfig, DockerEngine, ProcessConfig, ProcessEngine, RemoteEngine, RunKey,
     newest_daemon_of_shims,
 };
 use mainstay_proxy::SessionIds;
 use tokio::net::UnixListener;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use self::inherited::Inherited;
+use crate::background::pass_on_news;
 use crate::capacity::Capacity;
 use crate::control::CommandLimits;
 use crate::driver::Context;
 use crate::engines::{Engines, Home};
 use crate::entries::{self, Clients};
 use crate::gateway::Gateway;
-use crate::handover::LifecycleRequest;
-use crate::handover::relay;
+use crate::handover::{LifecycleRequests, relay};
 use crate::holder_client::HolderClient;
 use crate::listen::{self, Access, HttpListeners, Listener, Sockets, own_addr};
 use crate::registry::Registry;
@@ -38,32 +39,15 @@ use crate::state::session_store::{self, SessionStore};
 use crate::state::store::{self, Store, Stored};
 use crate::state::{session_key, stream_journal};
 use crate::{
-    CLIENTS_DIR, CONTAINERS, Config, LOG_BYTES, LOG_KEEP, RunError, SESSIONS, STATE, STREAMS, clock,
+    CLIENTS_DIR, CONTAINERS, Config, Daemon, FreezeOnDrop, LOG_BYTES, LOG_KEEP, RunError, SESSIONS,
+    STATE, STREAMS, clock,
 };
 
 /// How many connections of `mainstay connect` wait to be served.
 const HTTP_CONNECTIONS: usize = 64;
 
-/// What a daemon lives by.
-pub(crate) struct Running {
-    pub(crate) service: Arc<Service>,
-    pub(crate) engines: Engines,
-    /// The engines' news from the very beginning.
-    pub(crate) news: Vec<broadcast::Receiver<News>>,
-    pub(crate) sessions: SessionStore,
-    /// Whether clients have sessions that nobody knows any more.
-    pub(crate) sessions_lost: bool,
-    pub(crate) front: HttpListeners,
-    /// The control socket.
-    pub(crate) commands: UnixListener,
-}
-
-/// Opens everything and takes up every server.
-pub(crate) async fn start(
-    config: Config,
-    holder: HolderClient,
-    lifecycle_requests: mpsc::Sender<LifecycleRequest>,
-) -> Result<Running, RunError> {
+/// Opens everything and resumes every server.
+pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon, RunError> {
     let instance = config.instance.clone();
     let [state, events, kept_sessions] =
         [STATE, store::EVENTS, SESSIONS].map(|name| instance.state_dir.join(name));
@@ -111,30 +95,16 @@ pub(crate) async fn start(
     };
     // Before the list, so that no end falls between the two.
     let news = engines.watch();
-    let (mut all_inherited, mut unwanted) = inherited::sort_out(known, engines.list().await?);
-    let forgotten =
-        all_inherited.iter().map(|(name, inherited)| (name.clone(), inherited.last)).collect();
+    let inherited = inherited::sort_out(known, engines.list().await?);
+    let forgotten = inherited.0.iter().map(|(name, of_one)| (name.clone(), of_one.last)).collect();
     let registry = Registry::new(context.clone(), gateway.clone(), forgotten);
     gateway.provide_from(&registry);
     // Nothing fails from here on. If this daemon cannot start, another one attaches to the servers and continues the
     // connections of clients.
-    let commands = control_socket(&holder, &instance).await?;
+    let control_socket = control_socket(&holder, &instance).await?;
     holder.take_connections();
-    for server in stored {
-        let name = server.spec.name.clone();
-        let mut inherited = all_inherited.remove(&name).unwrap_or_default();
-        let misplaced = inherited.take_misplaced(Home::of(&server.spec.workload));
-        unwanted.extend(misplaced.map(|found| (found.home, RunKey::new(name, found.run))));
-        registry.adopt(server, &inherited);
-    }
-    // Before anything is waited for, so that no run is entered before.
-    registry.keep_orphans(all_inherited);
-    gateway.restore(relay::Mark::is_set(&instance.run_dir));
-    let survivors = registry.take_orphans().into_iter().filter_map(|(server, inherited)| {
-        inherited.adopted.map(|found| (found.home, RunKey::new(server, found.run)))
-    });
-    unwanted.extend(survivors);
-    sweep_runs(&context, &registry, unwanted).await;
+    let relayed = relay::Mark::is_set(&instance.run_dir);
+    resume_servers(&context, &registry, &gateway, stored, inherited, relayed).await;
     holder.release_others(&listens).await;
     let capacity = Capacity::of_this_process();
     let (http, connections) = mpsc::channel(HTTP_CONNECTIONS);
@@ -142,27 +112,70 @@ pub(crate) async fn start(
     let mut front = HttpListeners::new(first, &config.listen.more, private, &context);
     front.first.settle().await;
     let listen = front.first.watch();
-    let watched = config.listen.more.iter().copied().zip(front.more.iter().map(Listener::watch));
-    let watched = watched.collect();
+    let more = config.listen.more.iter().copied().zip(front.more.iter().map(Listener::watch));
     context.clients.listen_at(listen.clone());
-    let started_at = clock::wall();
-    let service = Service {
+    let mut messengers = JoinSet::new();
+    for news in news {
+        messengers.spawn(pass_on_news(engines.clone(), news, registry.clone()));
+    }
+    let (lifecycle_requests, inbox) = mpsc::channel(1);
+    let service = Arc::new(Service {
         instance,
         instance_id,
-        started_at,
+        started_at: clock::wall(),
         context,
         containers,
         registry,
         gateway,
         listen,
-        more: watched,
+        more: more.collect(),
         limits: CommandLimits::new(capacity),
         http,
-        holder,
+        holder: holder.clone(),
         lifecycle_requests,
-    };
-    let service = Arc::new(service);
-    Ok(Running { service, engines, news, sessions, sessions_lost, front, commands })
+    });
+    Ok(Daemon {
+        _freeze: FreezeOnDrop(Arc::clone(&service.gateway.hubs)),
+        service,
+        engines,
+        holder,
+        exe: config.exe,
+        sessions,
+        sessions_lost,
+        front: Some(front),
+        control_socket,
+        requests: Some(LifecycleRequests::new(inbox)),
+        messengers,
+        command_tasks: JoinSet::new(),
+        relay_mark: None,
+    })
+}
+
+/// Gives every server its driver and its sessions, and ends the runs that belong to no server. `relayed` says whether an
+/// earlier daemon finishes calls.
+async fn resume_servers(
+    context: &Context,
+    registry: &Registry,
+    gateway: &Gateway,
+    stored: Vec<Stored>,
+    (mut inherited, mut unwanted): (HashMap<ServerName, Inherited>, Vec<(Home, RunKey)>),
+    relayed: bool,
+) {
+    for server in stored {
+        let name = server.spec.name.clone();
+        let mut of_one = inherited.remove(&name).unwrap_or_default();
+        let misplaced = of_one.take_misplaced(Home::of(&server.spec.workload));
+        unwanted.extend(misplaced.map(|found| (found.home, RunKey::new(name, found.run))));
+        registry.adopt(server, &of_one);
+    }
+    // Before anything is awaited, so that no run is attached before.
+    registry.keep_orphans(inherited);
+    gateway.restore(relayed);
+    let orphans = registry.take_orphans().into_iter().filter_map(|(server, inherited)| {
+        inherited.adopted.map(|found| (found.home, RunKey::new(server, found.run)))
+    });
+    unwanted.extend(orphans);
+    sweep_runs(context, registry, unwanted).await;
 }
 
 async fn control_socket(
@@ -173,8 +186,8 @@ async fn control_socket(
     bound.map_err(|source| RunError::Socket { path: instance.socket(), source })
 }
 
-/// The highest number of an earlier daemon that anything but the store knows. Shims are asked only if the journal of
-/// streams was not left by the daemon that the store names: the store may be an older copy.
+/// The highest number of an earlier daemon that anything but the store knows. Shims are asked only if the journal was
+/// not left by the daemon that the store names: the store may be an older copy.
 async fn newest_seen(instance: &Instance, store: &Store) -> u64 {
     let of_streams = stream_journal::newest_daemon(&instance.run_dir.join(STREAMS));
     if of_streams == Some(store.daemon()) {
@@ -183,7 +196,7 @@ async fn newest_seen(instance: &Instance, store: &Store) -> u64 {
     newest_daemon_of_shims(&instance.runs_dir()).await.max(of_streams.unwrap_or_default())
 }
 
-/// All engines, and the one of containers once more, for what only that can do.
+/// All engines, and the one of containers again, for what only that can do.
 async fn open_engines(
     config: &Config,
     instance_id: &str,
@@ -245,14 +258,15 @@ fn surroundings(config: &Config, instance: &Instance) -> entries::Surroundings {
     }
 }
 
-/// The servers that are to run in containers. What is left of the containers of others is swept.
+/// The servers that are to run in containers. Containers of others are removed.
 fn in_containers(stored: &[Stored]) -> BTreeSet<ServerName> {
     let specs = stored.iter().map(|server| &server.spec);
     let contained = specs.filter(|spec| Home::of(&spec.workload) == Home::Container);
     contained.map(|spec| spec.name.clone()).collect()
 }
 
-/// Ends runs that nobody wants, all at once: those of ended sessions may be many, and an engine takes a while for each.
+/// Ends runs that belong to no server that is on, concurrently: those of ended sessions may be many, and an engine takes
+/// a while for each.
 async fn sweep_runs(context: &Context, registry: &Registry, unwanted: Vec<(Home, RunKey)>) {
     let mut sweeps = JoinSet::new();
     for (home, key) in unwanted {
@@ -262,18 +276,18 @@ async fn sweep_runs(context: &Context, registry: &Registry, unwanted: Vec<(Home,
     sweeps.join_all().await;
 }
 
-/// Ends a run that nobody wants. If its server is not known either, nothing of its container is left.
-/// A failure is no reason not to start: the engine itself sweeps what nobody wants, too.
+/// If the server of the run is not known either, its container is removed. A failure does not prevent the start: the
+/// engine itself sweeps such runs, too.
 async fn sweep_run(context: &Context, home: Home, key: &RunKey, known: bool) {
     let (server, run) = (&key.server, key.run);
-    tracing::warn!(%server, %run, "ending a run that nobody wants");
+    tracing::warn!(%server, %run, "ending a run that belongs to no server");
     let engine = context.engines.at(home);
     let mut swept = engine.kill(key).await;
     if swept.is_ok() && home == Home::Container && !known {
         swept = engine.forget(server).await;
     }
     if let Err(error) = swept {
-        tracing::warn!(%server, %run, %error, "the run stays for now");
+        tracing::warn!(%server, %run, %error, "cannot end the run; it keeps running for now");
     }
     context.memory.forget(key);
 }

@@ -6,7 +6,7 @@
 //! [`wire`]) and, when the shim is gone, reads what it left behind ([`record`]).
 //!
 //! The *holder* is one small process per instance. It owns the listening sockets, the lock and the
-//! daemon, which it starts, starts again and replaces ([`holder`]).
+//! daemon, which it starts, starts again and replaces ([`holder`]). How long they wait for each other is in [`limits`].
 //!
 //! This crate uses little more than std and rustix and starts no async runtime: there are as many shims
 //! as servers, so each must cost next to no memory and, while idle, no CPU at all.
@@ -20,6 +20,7 @@ pub mod descriptors;
 pub mod heap;
 pub mod holder;
 pub mod launch;
+pub mod limits;
 pub mod listeners;
 pub mod log;
 pub mod process_record;

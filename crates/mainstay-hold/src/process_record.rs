@@ -10,11 +10,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, openat};
 use rustix::process::Signal;
 
 use crate::tree::{self, Process};
@@ -73,11 +72,7 @@ pub fn kill(known: &mut BTreeSet<Process>) -> io::Result<Vec<Process>> {
 /// Replaces the record of a run.
 pub(crate) fn write(dir: BorrowedFd<'_>, processes: &[Process]) -> io::Result<()> {
     let text = render(processes, procfs::boot_id()?.trim());
-    record::replace(dir, PROCESSES, |temporary| {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = openat(dir, temporary, flags, Mode::RUSR | Mode::WUSR)?;
-        File::from(file).write_all(text.as_bytes())
-    })
+    record::replace_file(dir, PROCESSES, text.as_bytes())
 }
 
 fn render(processes: &[Process], boot: &str) -> String {

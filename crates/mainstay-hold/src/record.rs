@@ -14,7 +14,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, readlinkat, renameat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
-use crate::codec::{DecodeError, Put, Reader};
+use crate::codec::{DecodeError, Field, Reader, encoded};
 use crate::procfs;
 use crate::tree::Process;
 
@@ -29,21 +29,23 @@ pub const EXIT: &str = "exit";
 
 const VERSION: u32 = 1;
 
-/// How a run ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExitRecord {
-    /// The exit code, if the server exited.
-    pub code: Option<i32>,
-    /// The signal that ended it, if one did.
-    pub signal: Option<i32>,
-    /// Whether the kernel killed it for lack of memory.
-    pub oom: bool,
-    /// When its end was noticed.
-    pub at_unix_ms: u64,
-    /// Its last words for people.
-    pub stderr_tail: Vec<u8>,
-    /// How many processes could not be ended.
-    pub survivors: u32,
+encoded! {
+    /// How a run ended.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ExitRecord {
+        /// The exit code, if the server exited.
+        pub code: Option<i32>,
+        /// The signal that ended it, if one did.
+        pub signal: Option<i32>,
+        /// Whether the kernel killed it for lack of memory.
+        pub oom: bool,
+        /// When its end was noticed.
+        pub at_unix_ms: u64,
+        /// The end of its standard error.
+        pub stderr_tail: Vec<u8>,
+        /// How many processes could not be ended.
+        pub survivors: u32,
+    }
 }
 
 /// The exit record of a run directory, if the run is over.
@@ -55,35 +57,21 @@ pub fn read(dir: &Path) -> io::Result<Option<ExitRecord>> {
 
 /// The shim of a run directory, if that very process is alive.
 pub fn shim_alive(dir: &Path) -> io::Result<Option<Process>> {
-    match pid_link(CWD, &dir.join(PID))? {
-        Some(name) => alive(&name),
-        None => Ok(None),
-    }
+    named_process(CWD, &dir.join(PID))
 }
 
 /// The guard of a run directory's shim, if that very process is alive: then the run is not over.
 pub fn guard_alive(dir: &Path) -> io::Result<Option<Process>> {
-    match pid_link(CWD, &dir.join(GUARD))? {
-        Some(name) => alive(&name),
-        None => Ok(None),
-    }
+    named_process(CWD, &dir.join(GUARD))
 }
 
 /// The shim of an open run directory, if that very process is alive.
 pub(crate) fn shim_alive_in(dir: BorrowedFd<'_>) -> io::Result<Option<Process>> {
-    match pid_link(dir, Path::new(PID))? {
-        Some(name) => alive(&name),
-        None => Ok(None),
-    }
+    named_process(dir, Path::new(PID))
 }
 
-/// Writes the exit record.
 pub(crate) fn write(dir: BorrowedFd<'_>, record: &ExitRecord) -> io::Result<()> {
-    replace(dir, EXIT, |temporary| {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = openat(dir, temporary, flags, Mode::RUSR | Mode::WUSR)?;
-        File::from(file).write_all(&record.encode())
-    })
+    replace_file(dir, EXIT, &record.encode())
 }
 
 /// Names this process as the shim of a run directory.
@@ -127,13 +115,8 @@ pub(crate) fn is_of_this_boot(identity: &str) -> io::Result<bool> {
 impl ExitRecord {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        bytes.put_u32(VERSION);
-        bytes.put_maybe_i32(self.code);
-        bytes.put_maybe_i32(self.signal);
-        bytes.put_u8(u8::from(self.oom));
-        bytes.put_u64(self.at_unix_ms);
-        bytes.put_bytes(&self.stderr_tail);
-        bytes.put_u32(self.survivors);
+        VERSION.put(&mut bytes);
+        self.put(&mut bytes);
         bytes
     }
 
@@ -141,20 +124,15 @@ impl ExitRecord {
     fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut bytes = Reader::new(bytes);
         match bytes.u32()? {
-            VERSION => Ok(Self {
-                code: bytes.maybe_i32("code")?,
-                signal: bytes.maybe_i32("signal")?,
-                oom: bytes.bool("oom")?,
-                at_unix_ms: bytes.u64()?,
-                stderr_tail: bytes.bytes()?.to_vec(),
-                survivors: bytes.u32()?,
-            }),
+            VERSION => Self::take(&mut bytes, EXIT),
             other => Err(DecodeError::Version(other)),
         }
     }
 }
 
-fn alive(name: &str) -> io::Result<Option<Process>> {
+/// The process that a link names, if it is alive.
+fn named_process(dir: impl AsFd, link: &Path) -> io::Result<Option<Process>> {
+    let Some(name) = pid_link(dir, link)? else { return Ok(None) };
     let Some(pid) = name.split_once(' ').and_then(|(pid, _)| pid.parse().ok()) else {
         return Ok(None);
     };
@@ -187,19 +165,28 @@ fn read_if_there(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Puts what `make` makes in the place of what was there. Nothing is synced: a record is about
-/// processes, and none of them survives a loss of power.
-pub(crate) fn replace(
+/// Replaces a file whole, never in part.
+pub(crate) fn replace_file(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> io::Result<()> {
+    replace(dir, name, |temporary| {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(dir, temporary, flags, Mode::RUSR | Mode::WUSR)?;
+        File::from(file).write_all(bytes)
+    })
+}
+
+/// Creates a file or link and renames it to `name`. Nothing is synced: a record is about processes, and none of them
+/// survives a loss of power.
+fn replace(
     dir: BorrowedFd<'_>,
     name: &str,
-    make: impl FnOnce(&str) -> io::Result<()>,
+    create: impl FnOnce(&str) -> io::Result<()>,
 ) -> io::Result<()> {
     let temporary = format!(".{name}.new");
     match unlinkat(dir, &temporary, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno.into()),
     }
-    make(&temporary)?;
+    create(&temporary)?;
     Ok(renameat(dir, &temporary, dir, name)?)
 }
 

@@ -9,18 +9,15 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
 
 use mainstay_api::ApiError;
 use mainstay_core::is_inherited;
+use mainstay_hold::limits::START;
 
 use crate::error::CliError;
 
 /// What the engine marks everything with that a server starts.
 pub(crate) const RUN_MARK: &str = "MAINSTAY_RUN";
-
-/// How long a daemon may take to listen; a database may have to be migrated first.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// Everything needed to start a daemon.
 #[derive(Debug, Clone)]
@@ -68,7 +65,7 @@ impl Launch {
             .map_err(|error| not_started(format!("`{}`: {error}", self.exe.display()), None))?;
         let Some(line) = first_line(&mut child) else {
             let _gone_already = child.kill();
-            let limit = LIMIT.as_secs();
+            let limit = START.as_secs();
             return Err(not_started(format!("it did not come up within {limit} s"), None));
         };
         match Word::parse(&line) {
@@ -134,7 +131,7 @@ fn first_line(child: &mut Child) -> Option<String> {
         let _unreadable_is_empty = BufReader::new(stdout).read_line(&mut line);
         let _nobody_waits = tell.send(line);
     });
-    told.recv_timeout(LIMIT).ok()
+    told.recv_timeout(START).ok()
 }
 
 /// Why a child ended that said nothing we understand.

@@ -27,7 +27,7 @@ pub(super) async fn serve(
     reader: BufReader<OwnedReadHalf>,
     mut peer: Peer,
 ) -> io::Result<()> {
-    if service.holder.is_giving_way() {
+    if service.holder.is_draining() {
         // Only the next daemon knows what becomes of the session.
         return Ok(());
     }
@@ -50,7 +50,7 @@ pub(super) async fn serve(
     let target = Target::private(&format!("/{name}/mcp")).map_err(io::Error::other)?;
     let client = Client::over(target, InProcess(service.http.clone()));
     let leave = async {
-        service.holder.giving_way().await;
+        service.holder.draining().await;
     };
     let resumed = Some(Resumed { session, requests });
     let io = (reader, &mut peer.write);

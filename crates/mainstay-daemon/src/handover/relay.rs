@@ -12,6 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use mainstay_api::{ApiError, ErrorKind, Frame, Hello, Request};
+use mainstay_hold::limits::{RELAY, RELAY_CLAIM, RELAY_CONNECT, RELAY_END};
 use mainstay_proxy::{RelayNews, RelayedCall, Relays, StreamKey};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -20,18 +21,6 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-
-/// How long a daemon stays for such calls.
-const STAY: Duration = Duration::from_secs(600);
-
-/// How long it tries to reach another daemon: longer than that may take until it serves.
-const CONNECT: Duration = Duration::from_secs(30);
-
-/// How long a daemon that serves waits to be told which calls others finish.
-const CLAIM: Duration = Duration::from_secs(5);
-
-/// How long a daemon may take to read the last news.
-const LAST_NEWS: Duration = Duration::from_secs(5);
 
 /// The file that daemons lock while they finish calls, in the run directory.
 const MARK: &str = "relaying";
@@ -98,7 +87,7 @@ pub(crate) async fn finish(socket: &Path, calls: Vec<RelayedCall>) {
         tasks.spawn(follow(call, sender.clone()));
     }
     drop(sender);
-    if timeout(STAY, relay_all(socket, &keys, news)).await.is_err() {
+    if timeout(RELAY, relay_all(socket, &keys, news)).await.is_err() {
         tracing::warn!("some calls are not finished after 10 minutes; their answers are lost");
     }
 }
@@ -199,12 +188,12 @@ async fn hung_up(peer: &UnixStream) {
             }
         }
     };
-    drop(timeout(LAST_NEWS, end).await);
+    drop(timeout(RELAY_END, end).await);
 }
 
 /// A connection to the daemon that serves, which knows the calls by then. `None` if there is none in time.
 async fn connect(socket: &Path, keys: &[StreamKey]) -> Option<UnixStream> {
-    let until = Instant::now() + CONNECT;
+    let until = Instant::now() + RELAY_CONNECT;
     while Instant::now() < until {
         match timeout_at(until, introduce(socket, keys)).await {
             Ok(Ok(peer)) => return Some(peer),
@@ -277,7 +266,7 @@ const MAX_STREAMS: usize = 1 << 20;
 
 /// Gives up the calls that no daemon finishes. To be awaited when this daemon serves.
 pub(crate) async fn give_up_unclaimed(relays: &Relays) {
-    sleep(CLAIM).await;
+    sleep(RELAY_CLAIM).await;
     relays.give_up_unclaimed();
 }
 

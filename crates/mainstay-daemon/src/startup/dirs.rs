@@ -1,4 +1,4 @@
-//! What a daemon stands on: its directories.
+//! The directories of a daemon, and why it cannot run.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -11,7 +11,7 @@ use mainstay_engine::EngineError;
 
 use crate::StoreError;
 
-/// How many bytes a daemon writes to begin, at most: into the logs of its databases, for the most part.
+/// How many bytes a daemon writes at its start, at most: mostly into the logs of its databases.
 const ROOM: usize = 512 * 1024;
 
 /// Why a daemon cannot run.
@@ -25,7 +25,7 @@ pub enum RunError {
         /// Why.
         source: io::Error,
     },
-    /// The directory belongs to somebody else.
+    /// The directory belongs to another user.
     #[error("the directory `{}` belongs to another user", .0.display())]
     ForeignDirectory(PathBuf),
     /// The store of intent.
@@ -39,7 +39,7 @@ pub enum RunError {
     Holder(#[source] io::Error),
     /// A later daemon has opened the state directory.
     #[error("a later daemon has opened the state directory")]
-    Replaced,
+    Superseded,
     /// The socket.
     #[error("the socket `{}` cannot be opened: {}", path.display(), plain(source))]
     Socket {
@@ -48,8 +48,8 @@ pub enum RunError {
         /// Why.
         source: io::Error,
     },
-    /// Where MCP clients are to be listened to.
-    #[error("the address {addr} for MCP clients cannot be had: {}", plain(source))]
+    /// The address for MCP clients.
+    #[error("{addr} cannot be used to listen for MCP clients: {}", plain(source))]
     Listen {
         /// Which one.
         addr: SocketAddr,
@@ -80,11 +80,11 @@ impl RunError {
             }
             Self::Store(error) => error.help(),
             Self::Listen { .. } => {
-                Some("end whoever has it, or set `listen` in the config file to another".to_owned())
+                Some("stop the program that uses it, or set `listen` in the config file".to_owned())
             }
             Self::Engine(_)
             | Self::Holder(_)
-            | Self::Replaced
+            | Self::Superseded
             | Self::Socket { .. }
             | Self::Log(_)
             | Self::Runtime(_) => None,
@@ -96,7 +96,7 @@ impl RunError {
     }
 }
 
-/// Makes the directories of an instance, private ones.
+/// Creates the directories of an instance, private to its user.
 pub fn prepare(instance: &Instance) -> Result<(), RunError> {
     for dir in instance.directories() {
         make_private(dir)?;
@@ -108,7 +108,7 @@ pub fn prepare(instance: &Instance) -> Result<(), RunError> {
 pub fn record(instance: &Instance, service: bool) {
     let Instance { state_dir, run_dir, .. } = instance.clone();
     let location = Location { machine: Machine::current(), state_dir, run_dir, service };
-    // On a full disk the daemon serves without a record: most programs look in the right place anyway.
+    // On a full disk the daemon serves without it: most programs look in the right place anyway.
     if Location::read(&instance.state_dir).as_ref() != Some(&location)
         && let Err(error) = location.write(&instance.state_dir)
     {
@@ -129,7 +129,7 @@ fn make_private(dir: &Path) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Whether as much can be written as a daemon needs to begin. What it made is gone when this returns.
+/// Whether as much can be written as a daemon needs to start. Leaves no file.
 pub(crate) fn check_room(instance: &Instance) -> Result<(), RunError> {
     for dir in instance.directories() {
         let trial = dir.join(format!("trial-{}", std::process::id()));
@@ -140,9 +140,8 @@ pub(crate) fn check_room(instance: &Instance) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Makes a database that only its user can read, because the one who opens it would make one that
-/// others can read too. The files that are kept beside it get the same mode. If this fails, so does
-/// the opening, which says why.
+/// Creates a database file that only its user can read; `SQLite` would create one that others can read too. The files
+/// beside it get the same mode. If this fails, so does the opening, with a better error.
 pub(crate) fn make_private_database(path: &Path) {
     File::options().create(true).append(true).mode(0o600).open(path).ok();
 }
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_for_room_leaves_nothing() {
+    fn a_check_for_room_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let instance = instance(dir.path());
         assert!(check_room(&instance).is_err(), "there are no directories");

@@ -1,4 +1,4 @@
-//! What an earlier daemon left: which runs still live, which ended unseen, which are in the way.
+//! What an earlier daemon left: the runs that are alive, those that ended while no daemon ran, and surplus ones.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,20 +10,19 @@ use mainstay_engine::{Found, FoundState, RunKey};
 use crate::engines::Home;
 use crate::state::event_log::{Clocks, Known, Progress};
 
-/// What is left of one server.
+/// What an earlier daemon left of one server.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inherited {
-    /// The last run that anybody remembers.
+    /// The last run that is known.
     pub(crate) last: RunId,
-    /// The run that lives.
+    /// The run that is alive.
     pub(crate) adopted: Option<AdoptedRun>,
-    /// The newest run that ended while no daemon was there, and how.
+    /// The newest run that ended while no daemon ran, and how.
     pub(crate) ended: Option<(RunId, Exit)>,
-    /// How far it has come, if that was noted.
     pub(crate) progress: Option<Progress>,
 }
 
-/// A run that lives, as far as anybody knows.
+/// A run that is alive, as far as is known.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AdoptedRun {
     pub(crate) home: Home,
@@ -31,7 +30,7 @@ pub(crate) struct AdoptedRun {
     pub(crate) pid: Option<u32>,
     pub(crate) container: Option<String>,
     pub(crate) age: Duration,
-    /// Whether it only counts as alive because what it lives on does not answer.
+    /// Whether it counts as alive because its engine does not answer.
     pub(crate) unknown: bool,
 }
 
@@ -42,8 +41,8 @@ impl AdoptedRun {
 }
 
 impl Inherited {
-    /// The past of the server that was described at that time, and the end of a run that no daemon saw. What ended
-    /// unseen before a restart of the machine is attributed to that: the daemon ended with it, or shortly before.
+    /// The past of the server whose spec was stored at that time, and the end of a run while no daemon ran. If the machine
+    /// was restarted since, that is the cause.
     pub(crate) fn past(
         &self,
         created_at: Timestamp,
@@ -63,14 +62,14 @@ impl Inherited {
         }
     }
 
-    /// Takes out a survivor that lives elsewhere than its server is now to be run.
+    /// Takes out a run that is in another engine than its server is now.
     pub(crate) fn take_misplaced(&mut self, home: Home) -> Option<AdoptedRun> {
         self.adopted.take_if(|adopted| adopted.home != home)
     }
 }
 
-/// Sorts out what was found, given what is on record. Of several living runs of one server
-/// only the newest survives; the others are named to be ended.
+/// Assigns the runs that were found to servers. Of several runs of one server that are alive, only the newest is kept;
+/// the others are returned, to be ended.
 pub(crate) fn sort_out(
     known: Known,
     mut found: Vec<(Home, Found)>,
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_another_engine_than_the_server_s_does_not_survive() {
+    fn a_run_of_another_engine_than_the_server_s_is_not_kept() {
         let (mut all, _) = sort_out(Known::default(), vec![alive("a", 3)]);
         let inherited = all.get_mut(&"a".parse().unwrap()).unwrap();
         assert_eq!(inherited.take_misplaced(Home::Process), None);
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_end_that_nobody_saw_is_told() {
+    fn the_newest_end_without_a_daemon_is_reported() {
         let (all, _) = sort_out(Known::default(), vec![ended("a", 4), ended("a", 3)]);
         assert_eq!(all[&"a".parse().unwrap()].ended, Some((RunId::new(4), Exit::code(1))));
     }

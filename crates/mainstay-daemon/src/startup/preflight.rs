@@ -1,12 +1,10 @@
-//! A rehearsal: what a daemon of this program would read at its start, read from a copy.
+//! The preflight check of an update: opens a copy of the state, as a daemon of this program would at its start.
 //!
-//! An update runs it with the new program before anything is replaced. The copy is opened and brought
-//! forward as the state itself would be; of the state nothing is changed, and nothing but it is looked at:
-//! no engine, no shim, no listener, no lock, no client's file. A daemon may be at work meanwhile: each
-//! database is copied as it is at one moment.
+//! An update runs it with the new program before anything is replaced. The copy is opened and migrated as the state
+//! itself would be. The state is not changed, and nothing else is used: no engine, shim, listener, lock or client's file.
+//! A daemon may run meanwhile: each database is copied in one transaction.
 //!
-//! What a daemon would do without is no obstacle: an event log or a file of sessions that is damaged
-//! already is not made worse.
+//! An event log or a file of sessions that is damaged already does not fail the check: a daemon continues without it.
 
 use std::fs;
 use std::io;
@@ -23,19 +21,19 @@ use crate::{CLIENTS_DIR, SESSIONS, STATE};
 /// The ledger of entries in clients' files.
 const LEDGER: &str = "clients.json";
 
-/// Why a daemon of this program could not take up the state.
+/// Why a daemon of this program could not use the state.
 #[derive(Debug, thiserror::Error)]
 pub enum PreflightError {
-    /// A database cannot be read, or cannot be brought forward.
+    /// A database cannot be read or migrated.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The sessions of clients would be lost.
-    #[error("the sessions in `{}` cannot be taken up", .0.display())]
+    #[error("the sessions in `{}` cannot be read", .0.display())]
     SessionStore(PathBuf),
-    /// What was written into clients' files is not understood.
-    #[error("the ledger of entries in clients' files cannot be taken up")]
+    /// The ledger cannot be read.
+    #[error("the ledger of entries in clients' files cannot be read")]
     Ledger(#[source] ClientError),
-    /// There is no copy.
+    /// Copying failed.
     #[error("`{}` could not be copied", path.display())]
     Copy {
         /// What was to be copied.
@@ -56,17 +54,16 @@ impl PreflightError {
     }
 }
 
-/// Takes up the state of an instance as a daemon would, in a copy. `copy` is a directory that is private
-/// and empty.
+/// Opens the state of an instance as a daemon would, in a copy. `copy` is a directory that is private and empty.
 pub fn preflight(instance: &Instance, copy: &Path) -> Result<(), PreflightError> {
     let state = &instance.state_dir;
-    take_up_intent(&state.join(STATE), &copy.join(STATE))?;
-    take_up_events(&state.join(store::EVENTS), &copy.join(store::EVENTS))?;
-    take_up_sessions(&state.join(SESSIONS), &copy.join(SESSIONS))?;
-    take_up_ledger(&state.join(CLIENTS_DIR), &copy.join(CLIENTS_DIR))
+    check_intent(&state.join(STATE), &copy.join(STATE))?;
+    check_events(&state.join(store::EVENTS), &copy.join(store::EVENTS))?;
+    check_sessions(&state.join(SESSIONS), &copy.join(SESSIONS))?;
+    check_ledger(&state.join(CLIENTS_DIR), &copy.join(CLIENTS_DIR))
 }
 
-fn take_up_intent(from: &Path, to: &Path) -> Result<(), PreflightError> {
+fn check_intent(from: &Path, to: &Path) -> Result<(), PreflightError> {
     Store::copy(from, to)?;
     let store = Store::open(to)?;
     store.instance()?;
@@ -76,7 +73,7 @@ fn take_up_intent(from: &Path, to: &Path) -> Result<(), PreflightError> {
     Ok(())
 }
 
-fn take_up_events(from: &Path, to: &Path) -> Result<(), PreflightError> {
+fn check_events(from: &Path, to: &Path) -> Result<(), PreflightError> {
     match event_log::copy(from, to) {
         Ok(()) | Err(StoreError::Damaged { .. }) => {}
         Err(error) => return Err(error.into()),
@@ -85,25 +82,25 @@ fn take_up_events(from: &Path, to: &Path) -> Result<(), PreflightError> {
     Ok(())
 }
 
-fn take_up_sessions(from: &Path, to: &Path) -> Result<(), PreflightError> {
+fn check_sessions(from: &Path, to: &Path) -> Result<(), PreflightError> {
     match session_store::copy(from, to) {
         Ok(()) | Err(StoreError::Damaged { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    // Streams belong to processes that run; no copy of them would be of use.
+    // Streams belong to processes that run, so they are not copied.
     let (sessions, kept) = SessionStore::open(to, &to.with_extension("streams"), 0);
     sessions.close();
     if kept.lost { Err(PreflightError::SessionStore(from.to_owned())) } else { Ok(()) }
 }
 
-fn take_up_ledger(from: &Path, to: &Path) -> Result<(), PreflightError> {
+fn check_ledger(from: &Path, to: &Path) -> Result<(), PreflightError> {
     let ledger = from.join(LEDGER);
     let copied = fs::create_dir_all(to).and_then(|()| match fs::copy(&ledger, to.join(LEDGER)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
         other => other,
     });
     copied.map_err(|source| PreflightError::Copy { path: ledger, source })?;
-    // Only the ledger is read, so it does not matter whose files the entries are in.
+    // Only the ledger is read, so the home directory does not matter.
     let nowhere = Machine { home: to.to_owned(), env: std::iter::empty().collect() };
     let records = Registrar::new(to.to_owned(), nowhere).records();
     records.map(drop).map_err(PreflightError::Ledger)
@@ -165,16 +162,16 @@ mod tests {
             preflight(&self.instance, copy.path())
         }
 
-        /// The rehearsal fails, says so much, and changes nothing.
+        /// The check fails with this text, and changes nothing.
         #[track_caller]
-        fn fails(&self, words: &str) {
+        fn fails(&self, text: &str) {
             let before = self.files();
             let error = self.preflight().unwrap_err();
-            assert!(error.to_string().contains(words), "{error}");
+            assert!(error.to_string().contains(text), "{error}");
             assert!(self.files() == before, "something was changed");
         }
 
-        /// All files, but for what is kept beside a database that is being read; it has no content.
+        /// All files, except empty ones beside a database that is being read.
         fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
             let entries = fs::read_dir(&self.instance.state_dir).unwrap();
             let files = entries.map(|entry| entry.unwrap().path()).filter(|path| {
@@ -187,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_of_an_earlier_version_is_taken_up_in_a_copy_only() {
+    fn the_state_of_an_earlier_version_is_opened_in_a_copy_only() {
         let scene = Scene::old();
         let before = scene.files();
         scene.preflight().unwrap();
@@ -197,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_of_a_daemon_at_work_is_taken_up() {
+    fn the_state_of_a_running_daemon_is_opened() {
         let scene = Scene::old();
         let store = Store::open(&scene.state(STATE)).unwrap();
         let daemon = store.next_daemon(0).unwrap();
@@ -207,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_that_never_ran_is_taken_up() {
+    fn an_instance_that_never_ran_passes() {
         Scene::new().preflight().unwrap();
     }
 
@@ -222,20 +219,20 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_makes_no_sense_is_refused() {
+    fn an_invalid_state_is_refused() {
         let scene = Scene::old();
         scene.load(STATE, "UPDATE servers SET spec = '{}' WHERE name = 'off'");
         scene.fails("server `off`");
         let scene = Scene::old();
         fs::write(scene.ledger(), "{}").unwrap();
-        scene.fails("the ledger of entries in clients' files cannot be taken up");
+        scene.fails("the ledger of entries in clients' files cannot be read");
         let scene = Scene::old();
         scene.load(SESSIONS, "UPDATE sessions SET subscriptions = 'x'");
-        scene.fails("/state/sessions.db` cannot be taken up");
+        scene.fails("/state/sessions.db` cannot be read");
     }
 
     #[test]
-    fn what_a_daemon_would_do_without_is_no_obstacle() {
+    fn damage_that_a_daemon_tolerates_passes() {
         for name in [store::EVENTS, SESSIONS] {
             let scene = Scene::old();
             fs::write(scene.state(name), "no database at all".repeat(500)).unwrap();

@@ -5,12 +5,12 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, openat, statat, unlinkat};
+use rustix::fs::{AtFlags, statat, unlinkat};
 use rustix::io::Errno;
 
 use super::{PREFIX, RunCgroup};
@@ -30,11 +30,7 @@ pub(super) struct Record {
 }
 
 pub(super) fn write(dir: BorrowedFd<'_>, record: &Record) -> io::Result<()> {
-    record::replace(dir, CGROUP, |temporary| {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = openat(dir, temporary, flags, Mode::RUSR | Mode::WUSR)?;
-        File::from(file).write_all(&render(record))
-    })
+    record::replace_file(dir, CGROUP, &render(record))
 }
 
 /// The record of a run directory, if there is one from this boot.

@@ -1,7 +1,7 @@
 //! The daemon's end of the socket that it shares with its holder.
 //!
-//! Orders come in the order in which the holder gave them, on one thread. Requests are answered when
-//! they have taken effect; all else is said and not waited for.
+//! Events come in the order in which the holder sent them, on one thread. Requests are answered when
+//! they have taken effect; other messages are not acknowledged.
 
 mod start;
 
@@ -15,6 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
@@ -25,30 +26,23 @@ pub use self::start::Welcome;
 use self::start::{hand_over, read_welcome};
 pub(super) use self::start::{next, read_listeners, send_list, unexpected};
 use super::Place;
-use super::message::{ToDaemon, ToHolder, Unfinished, VERSION};
+use super::message::{self, ToDaemon, ToHolder, Unfinished, VERSION};
 use super::packet::{self, Buffer};
 use crate::descriptors;
+use crate::limits::{HOLDER_EXIT, KILL};
 
-/// How long a killed process may take to be gone.
-const DEATH: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
-
-/// How long a holder that has closed its socket may take to exit. One that stays alive has closed it on
-/// purpose, and kills its daemon sooner than this.
-const HOLDER_DEATH: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
-
-/// What the holder wants of a daemon.
+/// What a daemon receives from its holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HolderEvent {
-    /// The standby may serve.
-    Go,
-    /// A successor is prepared: accept nothing more, let go of state and shims, say
-    /// [`Link::yielded`]. If that fails, the holder has died and may have told the successor to go or
-    /// not: see to it that the successor is gone ([`Link::end_successor`]), start another holder, and end.
-    GiveWay,
-    /// There will be no successor, and why. Whoever has not yielded goes on.
+    /// The old daemon has handed over or exited: a standby serves now.
+    Serve,
+    /// A successor is prepared: hand over, then call [`Link::handed_over`]. If that fails, the holder has died, and
+    /// the successor may serve or not: kill it ([`Link::kill_successor`]), start another holder, and exit.
+    HandOver,
+    /// There will be no successor, and why. A daemon that has not handed over continues.
     NotReplaced(String),
-    /// The holder has died, and with it any replacement that was under way. A daemon that serves
-    /// starts another one ([`Link::replace_holder`]); a standby ends.
+    /// The holder has died, and with it any replacement that was in progress. A daemon that serves
+    /// starts another one ([`Link::replace_holder`]); a standby exits.
     HolderGone,
     /// The holder is alive but has closed this daemon's socket, and starts another daemon. This daemon must
     /// exit and must not start a holder.
@@ -57,7 +51,29 @@ pub enum HolderEvent {
     HolderReexecuted(Result<(), String>),
 }
 
-/// The daemon's way to its holder.
+/// A connection of an earlier daemon.
+#[derive(Debug)]
+pub struct Inherited {
+    /// The listener that accepted it.
+    pub place: Place,
+    /// What the earlier daemon left to do.
+    pub state: InheritedState,
+    /// The connection itself.
+    pub socket: OwnedFd,
+}
+
+/// What an earlier daemon left to do on a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub enum InheritedState {
+    /// It was handed over, and no client waits.
+    Idle,
+    /// It was handed over with an unfinished response, see [`Link::pass_responses`].
+    Response(Vec<u8>),
+    /// The daemon was killed, and had [recorded](super::StoredConnection::record) this.
+    Interrupted(Vec<u8>),
+}
+
+/// The daemon's connection to its holder; clones share it.
 #[derive(Debug, Clone)]
 pub struct Link(Arc<Shared>);
 
@@ -67,10 +83,8 @@ struct Shared {
     /// The holder's process; `None` if it had ended before it could be opened.
     holder: Option<OwnedFd>,
     pending: Mutex<Pending>,
-    connections: Mutex<Vec<(Place, OwnedFd)>>,
-    responses: Mutex<Vec<(Unfinished, OwnedFd)>>,
-    interrupted: Mutex<Vec<(Unfinished, OwnedFd)>>,
-    /// The process that this daemon was told to give way to.
+    inherited: Mutex<Vec<Inherited>>,
+    /// The process that this daemon hands over to.
     successor: Mutex<Option<OwnedFd>>,
 }
 
@@ -85,103 +99,88 @@ struct Pending {
 type Answer = io::Result<Option<OwnedFd>>;
 
 impl Link {
-    /// Reads the welcome; a thread of its own then hands every order to `obey`, the last of which is
-    /// [`HolderEvent::HolderGone`]. `obey` must not wait for answers of this link.
-    pub fn take_up(
+    /// Reads the welcome. A thread then calls `handle` for every event, the last of which is
+    /// [`HolderEvent::HolderGone`] or [`HolderEvent::Disconnected`]. `handle` must not wait for answers of this link.
+    pub fn connect(
         socket: OwnedFd,
-        obey: impl FnMut(HolderEvent) + Send + 'static,
+        handle: impl FnMut(HolderEvent) + Send + 'static,
     ) -> io::Result<(Self, Welcome)> {
         let mut buffer = Buffer::new();
         let (welcome, interrupted) = read_welcome(socket.as_fd(), &mut buffer)?;
         let holder = open_parent(welcome.holder_pid)?;
-        let link = Self::begin(socket, holder, buffer, obey, || ())?;
-        lock(&link.0.interrupted).extend(interrupted);
+        let link = Self::start(socket, holder, buffer, handle, || ())?;
+        lock(&link.0.inherited).extend(interrupted.into_iter().map(interrupted_connection));
         Ok((link, welcome))
     }
 
-    /// Opens a listener, or gives the one that is open at this place already.
+    /// Opens a listener, or returns the one that is open at this place already.
     pub fn bind(&self, place: &Place) -> io::Result<OwnedFd> {
         let place = place.clone();
-        let answer = self.ask(|request| ToHolder::Bind { request, place })?;
-        answer.ok_or_else(|| unexpected("no listener came"))
+        let answer = self.request(|request| ToHolder::Bind { request, place })?;
+        answer.ok_or_else(|| unexpected("the listener is missing"))
     }
 
     /// Closes a listener. It is closed, and a unix socket's file removed, when this returns.
     pub fn release(&self, place: &Place) -> io::Result<()> {
         let place = place.clone();
-        self.ask(|request| ToHolder::Release { request, place }).map(drop)
+        self.request(|request| ToHolder::Release { request, place }).map(drop)
     }
 
-    /// A standby could serve now; it then waits for [`HolderEvent::Go`].
+    /// A standby could serve now; it then waits for [`HolderEvent::Serve`].
     pub fn prepared(&self) -> io::Result<()> {
-        self.say(&ToHolder::Prepared)
+        self.send(&ToHolder::Prepared, &[], SendFlags::empty())
     }
 
     /// The daemon serves. The holder knows it when this returns.
     pub fn ready(&self) -> io::Result<()> {
-        self.ask(|request| ToHolder::Ready { request, holder: VERSION }).map(drop)
+        self.request(|request| ToHolder::Ready { request, holder: VERSION }).map(drop)
     }
 
     /// The daemon cannot serve, and why. If it is the first one, no other is tried.
-    pub fn failed(&self, word: &[u8]) -> io::Result<()> {
-        self.say(&ToHolder::Failed { word: word.to_vec() })
+    pub fn failed(&self, error: &[u8]) -> io::Result<()> {
+        self.send(&ToHolder::Failed { error: error.to_vec() }, &[], SendFlags::empty())
     }
 
     /// The daemon ends on purpose. All listeners are released when this returns.
     pub fn ending(&self) -> io::Result<()> {
-        self.ask(|request| ToHolder::Ending { request }).map(drop)
+        self.request(|request| ToHolder::Ending { request }).map(drop)
     }
 
-    /// Asks for a successor that runs `exe`. What became of it comes as an [`HolderEvent`]. If it was told to
-    /// go and is no good, `fallback` is renamed over `exe`.
+    /// Asks for a successor that runs `exe`. The outcome comes as a [`HolderEvent`]. If the successor fails after the
+    /// hand-over, `fallback` is renamed over `exe`.
     pub fn replace(&self, exe: &Path, fallback: Option<&Path>) -> io::Result<()> {
         let (exe, fallback) = (exe.to_path_buf(), fallback.map(Path::to_path_buf));
-        self.say_at_once(&ToHolder::Replace { exe, fallback })
+        self.send(&ToHolder::Replace { exe, fallback }, &[], SendFlags::DONTWAIT)
     }
 
-    /// Passes connections on to the successor, before [`yielded`](Self::yielded): each came to a place
-    /// and is at rest.
-    pub fn pass_on(&self, connections: &[(Place, BorrowedFd<'_>)]) -> io::Result<()> {
-        let socket = self.0.socket.as_fd();
-        send_list(socket, connections, ToHolder::Connections, SendFlags::empty())
+    /// Passes idle connections to the successor, before [`handed_over`](Self::handed_over).
+    pub fn pass_connections(&self, connections: &[(Place, BorrowedFd<'_>)]) -> io::Result<()> {
+        let message = |places| ToHolder::Connections { places };
+        send_list(self.0.socket.as_fd(), connections, message, SendFlags::empty())
     }
 
-    /// The connections that the daemon before this one passed on. All are there when a standby is told
-    /// to go.
-    pub fn connections(&self) -> Vec<(Place, OwnedFd)> {
-        std::mem::take(&mut *lock(&self.0.connections))
+    /// Passes connections with unfinished responses to the successor, before [`handed_over`](Self::handed_over).
+    pub fn pass_responses(&self, connections: &[(Unfinished, BorrowedFd<'_>)]) -> io::Result<()> {
+        let message = |responses| ToHolder::Responses { responses };
+        send_list(self.0.socket.as_fd(), connections, message, SendFlags::empty())
     }
 
-    /// Passes connections with unfinished responses on to the successor, before [`yielded`](Self::yielded).
-    pub fn pass_on_responses(
-        &self,
-        connections: &[(Unfinished, BorrowedFd<'_>)],
-    ) -> io::Result<()> {
-        let socket = self.0.socket.as_fd();
-        send_list(socket, connections, ToHolder::Responses, SendFlags::empty())
+    /// The connections of the daemon before this one, which has handed over or was killed. A standby has all of them
+    /// when it serves.
+    pub fn inherited(&self) -> Vec<Inherited> {
+        std::mem::take(&mut *lock(&self.0.inherited))
     }
 
-    /// As [`connections`](Self::connections), with unfinished responses.
-    pub fn responses(&self) -> Vec<(Unfinished, OwnedFd)> {
-        std::mem::take(&mut *lock(&self.0.responses))
+    /// This daemon accepts nothing more and has released state and shims, for good. When this returns, the successor
+    /// serves, or another daemon is started; if it fails, neither is certain.
+    pub fn handed_over(&self) -> io::Result<()> {
+        self.request(|request| ToHolder::HandedOver { request }).map(drop)
     }
 
-    /// The connections of a daemon that was killed, with the states that it
-    /// [recorded](super::StoredConnection::record).
-    pub fn interrupted(&self) -> Vec<(Unfinished, OwnedFd)> {
-        std::mem::take(&mut *lock(&self.0.interrupted))
-    }
-
-    /// Accepts nothing more, state and shims are let go: the successor may go. There is no way back. The
-    /// successor was told, or another one is started, when this returns; if it fails, neither is certain.
-    pub fn yielded(&self) -> io::Result<()> {
-        self.ask(|request| ToHolder::Yielded { request }).map(drop)
-    }
-
-    /// Kills whoever this daemon was told to give way to, and waits until it is gone.
-    pub fn end_successor(&self) -> io::Result<()> {
+    /// Kills the daemon that this one hands over to, and waits until it has exited.
+    pub fn kill_successor(&self) -> io::Result<()> {
         let Some(successor) = lock(&self.0.successor).take() else {
-            return Err(io::Error::new(ErrorKind::NotFound, "it is not known"));
+            return Err(io::Error::new(ErrorKind::NotFound, "the successor is not known"));
         };
         kill(&successor)
     }
@@ -192,25 +191,20 @@ impl Link {
         self.0.holder.as_ref().map_or(Ok(()), kill)
     }
 
-    /// Whether the holder's process has ended, or ends within [`HOLDER_DEATH`].
-    fn holder_has_ended(&self) -> io::Result<bool> {
-        self.0.holder.as_ref().map_or(Ok(true), |holder| has_ended(holder, &HOLDER_DEATH))
-    }
-
-    /// Tells the watchdog that this daemon is well.
+    /// Resets the watchdog of the holder.
     pub fn pulse(&self) -> io::Result<()> {
-        self.say_at_once(&ToHolder::Pulse)
+        self.send(&ToHolder::Pulse, &[], SendFlags::DONTWAIT)
     }
 
-    /// The holder is gone: starts another one, `exe args`, with all that this daemon holds. The new one
-    /// calls [`take_over`](super::take_over). Also gives its pid. Fails with
+    /// Starts a holder, `exe args`, in place of a dead one, and passes it all that this daemon holds. The new holder
+    /// calls [`take_over`](super::take_over). Also returns its pid. Fails with
     /// [`AddrInUse`](ErrorKind::AddrInUse) if another process has the holder lock.
     pub fn replace_holder(
         exe: &Path,
         args: &[OsString],
         lock: BorrowedFd<'_>,
         held: &[(Place, BorrowedFd<'_>)],
-        obey: impl FnMut(HolderEvent) + Send + 'static,
+        handle: impl FnMut(HolderEvent) + Send + 'static,
     ) -> io::Result<(Self, u32)> {
         let (socket, theirs) = packet::pair()?;
         let mut command = Command::new(exe);
@@ -221,8 +215,8 @@ impl Link {
             .and_then(|pid| Ok((pid, pidfd_open(Pid::from_child(&holder), PidfdFlags::empty())?)));
         match taken {
             Ok((pid, process)) => {
-                let reaped = move || reap(&mut holder);
-                Ok((Self::begin(socket, Some(process), buffer, obey, reaped)?, pid))
+                let reap = move || reap(&mut holder);
+                Ok((Self::start(socket, Some(process), buffer, handle, reap)?, pid))
             }
             Err(error) => {
                 holder.kill()?;
@@ -232,124 +226,120 @@ impl Link {
         }
     }
 
-    /// Starts to listen. `after` is called when the holder is gone and that was told.
-    fn begin(
+    /// Starts the thread that receives. It calls `after` when the holder is gone and that was handled.
+    fn start(
         socket: OwnedFd,
         holder: Option<OwnedFd>,
         buffer: Buffer,
-        obey: impl FnMut(HolderEvent) + Send + 'static,
+        handle: impl FnMut(HolderEvent) + Send + 'static,
         after: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             socket,
             holder,
             pending: Mutex::default(),
-            connections: Mutex::default(),
-            responses: Mutex::default(),
-            interrupted: Mutex::default(),
+            inherited: Mutex::default(),
             successor: Mutex::default(),
         });
         let link = Self(Arc::clone(&shared));
-        let listen = move || {
-            link.listen(buffer, obey);
+        let receive = move || {
+            link.receive(buffer, handle);
             after();
         };
-        thread::Builder::new().name("holder".into()).spawn(listen)?;
+        thread::Builder::new().name("holder".into()).spawn(receive)?;
         Ok(Self(shared))
     }
 
-    fn say(&self, word: &ToHolder) -> io::Result<()> {
-        self.send(word, &[], SendFlags::empty())
-    }
-
-    /// Never blocks. Fails if the socket's buffer is full because the holder does not read.
-    fn say_at_once(&self, word: &ToHolder) -> io::Result<()> {
-        self.send(word, &[], SendFlags::DONTWAIT)
-    }
-
+    /// With `DONTWAIT` it never blocks, and fails if the socket's buffer is full because the holder does not read.
     pub(super) fn send(
         &self,
-        word: &ToHolder,
+        message: &ToHolder,
         descriptors: &[BorrowedFd<'_>],
         flags: SendFlags,
     ) -> io::Result<()> {
-        packet::send(self.0.socket.as_fd(), &word.encode(), descriptors, flags)
+        packet::send(self.0.socket.as_fd(), &message::encode(message), descriptors, flags)
     }
 
-    fn ask(&self, request: impl FnOnce(u64) -> ToHolder) -> Answer {
+    fn request(&self, request: impl FnOnce(u64) -> ToHolder) -> Answer {
         let (sender, answer) = sync_channel(1);
-        let number = self.0.pending().add(sender)?;
-        if let Err(error) = self.say(&request(number)) {
-            self.0.pending().answers.remove(&number);
+        let number = lock(&self.0.pending).add(sender)?;
+        if let Err(error) = self.send(&request(number), &[], SendFlags::empty()) {
+            lock(&self.0.pending).answers.remove(&number);
             return Err(error);
         }
         answer.recv().unwrap_or_else(|_| Err(holder_gone()))
     }
 
     /// Returns when the holder closes the socket or sends an invalid message.
-    fn listen(&self, mut buffer: Buffer, mut obey: impl FnMut(HolderEvent)) {
+    fn receive(&self, mut buffer: Buffer, mut handle: impl FnMut(HolderEvent)) {
         let Self(shared) = self;
         while let Ok(Some(packet)) = buffer.receive(shared.socket.as_fd(), RecvFlags::empty()) {
-            match ToDaemon::decode(packet.bytes) {
-                Ok(Some(ToDaemon::Go)) => obey(HolderEvent::Go),
-                Ok(Some(ToDaemon::GiveWay)) => {
-                    *lock(&shared.successor) = packet.descriptors.into_iter().next();
-                    obey(HolderEvent::GiveWay);
+            let descriptors = packet.descriptors.into_iter();
+            let inherit = |connection| lock(&shared.inherited).push(connection);
+            match message::decode(packet.bytes) {
+                Ok(Some(ToDaemon::Serve)) => handle(HolderEvent::Serve),
+                Ok(Some(ToDaemon::HandOver)) => {
+                    *lock(&shared.successor) = { descriptors }.next();
+                    handle(HolderEvent::HandOver);
                 }
-                Ok(Some(ToDaemon::NotReplaced { why })) => obey(HolderEvent::NotReplaced(why)),
-                Ok(Some(ToDaemon::TakenOver { .. })) => obey(HolderEvent::HolderReexecuted(Ok(()))),
+                Ok(Some(ToDaemon::NotReplaced { why })) => handle(HolderEvent::NotReplaced(why)),
+                Ok(Some(ToDaemon::TakenOver { .. })) => {
+                    handle(HolderEvent::HolderReexecuted(Ok(())));
+                }
                 Ok(Some(ToDaemon::ReexecFailed { why })) => {
-                    obey(HolderEvent::HolderReexecuted(Err(why)));
+                    handle(HolderEvent::HolderReexecuted(Err(why)));
                 }
-                Ok(Some(ToDaemon::Connections(places))) => {
-                    let mut all = lock(&shared.connections);
-                    all.extend(places.into_iter().zip(packet.descriptors));
+                Ok(Some(ToDaemon::Connections { places })) => {
+                    let idle =
+                        |(place, socket)| Inherited { place, state: InheritedState::Idle, socket };
+                    places.into_iter().zip(descriptors).map(idle).for_each(inherit);
                 }
-                Ok(Some(ToDaemon::Responses(responses))) => {
-                    let mut all = lock(&shared.responses);
-                    all.extend(responses.into_iter().zip(packet.descriptors));
+                Ok(Some(ToDaemon::Responses { responses })) => {
+                    let response = |(Unfinished { place, state }, socket)| Inherited {
+                        place,
+                        state: InheritedState::Response(state),
+                        socket,
+                    };
+                    responses.into_iter().zip(descriptors).map(response).for_each(inherit);
                 }
-                Ok(Some(ToDaemon::Interrupted(connections))) => {
-                    let mut all = lock(&shared.interrupted);
-                    all.extend(connections.into_iter().zip(packet.descriptors));
+                Ok(Some(ToDaemon::Interrupted { connections })) => {
+                    let all = connections.into_iter().zip(descriptors);
+                    all.map(interrupted_connection).for_each(inherit);
                 }
                 Ok(Some(ToDaemon::Done { request, result })) => {
-                    let listener = packet.descriptors.into_iter().next();
-                    shared.answer(request, result.map(|()| listener).map_err(io::Error::from));
+                    let result = result.map(|()| { descriptors }.next()).map_err(io::Error::from);
+                    let requester = lock(&shared.pending).answers.remove(&request);
+                    // It waits until it is answered, and has room for one answer.
+                    requester.map(|requester| requester.send(result));
                 }
-                Ok(None | Some(ToDaemon::Welcome { .. } | ToDaemon::Listeners(_))) => {}
+                Ok(None | Some(ToDaemon::Welcome { .. } | ToDaemon::Listeners { .. })) => {}
                 Err(_) => break,
             }
         }
-        let mut pending = shared.pending();
+        let mut pending = lock(&shared.pending);
         pending.holder_gone = true;
         pending.answers.clear();
         drop(pending);
+        let exited =
+            shared.holder.as_ref().map_or(Ok(true), |holder| has_exited(holder, HOLDER_EXIT));
         // If that is not known, assume that it is alive: two holders are worse than none.
-        let ended = self.holder_has_ended().unwrap_or(false);
-        obey(if ended { HolderEvent::HolderGone } else { HolderEvent::Disconnected });
+        let exited = exited.unwrap_or(false);
+        handle(if exited { HolderEvent::HolderGone } else { HolderEvent::Disconnected });
     }
 }
 
-impl Shared {
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        lock(&self.pending)
-    }
-
-    fn answer(&self, request: u64, answer: Answer) {
-        let asker = self.pending().answers.remove(&request);
-        // An asker waits until it is answered, so there is one, and it has room for one answer.
-        asker.map(|asker| asker.send(answer));
-    }
+fn interrupted_connection((unfinished, socket): (Unfinished, OwnedFd)) -> Inherited {
+    let Unfinished { place, state } = unfinished;
+    Inherited { place, state: InheritedState::Interrupted(state), socket }
 }
 
 impl Pending {
-    fn add(&mut self, asker: SyncSender<Answer>) -> io::Result<u64> {
+    fn add(&mut self, requester: SyncSender<Answer>) -> io::Result<u64> {
         if self.holder_gone {
             return Err(holder_gone());
         }
         self.last += 1;
-        self.answers.insert(self.last, asker);
+        self.answers.insert(self.last, requester);
         Ok(self.last)
     }
 }
@@ -359,7 +349,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The process that started this one, if it has not ended yet.
+/// The process that started this one, if it has not exited yet.
 fn open_parent(pid: u32) -> io::Result<Option<OwnedFd>> {
     let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return Ok(None) };
     let parent = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -376,13 +366,14 @@ fn kill(process: &OwnedFd) -> io::Result<()> {
         Ok(()) | Err(Errno::SRCH) => {}
         Err(errno) => return Err(errno.into()),
     }
-    if has_ended(process, &DEATH)? { Ok(()) } else { Err(ErrorKind::TimedOut.into()) }
+    if has_exited(process, KILL)? { Ok(()) } else { Err(ErrorKind::TimedOut.into()) }
 }
 
-/// Whether a process has ended, or does so within this time.
-fn has_ended(process: &OwnedFd, limit: &Timespec) -> io::Result<bool> {
+/// Whether a process has exited, or does so within this time.
+fn has_exited(process: &OwnedFd, limit: Duration) -> io::Result<bool> {
+    let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
     let mut process = [PollFd::new(process, PollFlags::IN)];
-    Ok(retry_on_intr(|| poll(&mut process, Some(limit)))? > 0)
+    Ok(retry_on_intr(|| poll(&mut process, Some(&limit)))? > 0)
 }
 
 fn reap(holder: &mut Child) {

@@ -18,9 +18,9 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
 
 use crate::descriptors;
+use crate::limits::HOLDER_LOCK;
 
-/// How long, and how often, the holder lock is tried: a holder that was killed may not be gone yet.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often the holder lock is tried.
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// The outcome of an attempt that does not wait.
@@ -49,7 +49,7 @@ pub(super) fn holder(state_dir: &Path) -> io::Result<File> {
     let Ok(file) = open(&state_dir.join("holder.lock")) else { return descriptors::null() };
     let mut waited = Duration::ZERO;
     while !try_lock(&file)? {
-        if waited >= LOCK_TIMEOUT {
+        if waited >= HOLDER_LOCK {
             return Err(io::Error::new(ErrorKind::AddrInUse, "another holder is running"));
         }
         thread::sleep(LOCK_RETRY);

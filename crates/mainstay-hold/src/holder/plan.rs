@@ -1,69 +1,46 @@
-//! What a holder does next, decided: facts and the time come in, actions go out.
+//! Decides what a holder does next: facts and the time come in, actions go out.
 //!
-//! One daemon serves. When it dies, the next one is started, at once at first and ever later while none
-//! of them lives for long, without limit: the wait is at most a minute, and 5 s if a client waits. When it asks for a
-//! successor, one is started in
-//! standby; it is told to go when the old one has yielded or ended, never before. A successor that is
-//! no good before that costs nothing; one that is no good afterwards is killed and undone.
+//! One daemon serves. When it dies, the next one is started, at first at once, then with growing pauses while daemons are
+//! unstable, without limit. When a daemon asks for a successor, one is started in standby and prepares. Then the old one
+//! is asked to hand over, and the successor serves when that has handed over or exited, never before. A successor that
+//! fails before that costs nothing; one that fails afterwards is killed and rolled back.
 //!
 //! What always holds:
 //!
-//! - No daemon is told to serve while another one serves: it waits for a yield or an end, and a kill
-//!   is no end before the process is gone.
-//! - After the listeners are released nothing is started. The holder ends when every daemon has.
-//! - The holder executes another program only while one daemon serves and no other lives.
+//! - No daemon is told to serve while another one serves. A killed daemon serves until its process has exited.
+//! - After the listeners are released nothing is started. The holder ends when every daemon has exited.
+//! - The holder executes another program only while one daemon serves and no other is alive.
 //! - Every wait has a limit, and [`Plan::deadline`] is the next of them. A daemon that serves has one only
-//!   if it pulses: then a long silence is taken for a hang.
+//!   if it pulses: then a long silence means that it hangs.
 
 mod daemon;
-mod news;
+mod events;
 mod phase;
-mod replacing;
+mod replacement;
 #[cfg(test)]
 mod tests;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use self::daemon::{Daemon, END, HEED};
-pub(super) use self::news::{Action, End, Event, Outcome, Start, Word};
+use self::daemon::{Daemon, END, HEED_SIGNAL};
+pub(super) use self::events::{Action, End, Event, Message, Outcome, Start};
 use self::phase::{Phase, Serving};
-use self::replacing::{Stage, Successor, TrialReady, Undone};
+use self::replacement::{Rollback, Stage, Successor, TrialReady};
+use crate::limits::{
+    FIRST_PAUSE, HUNG, LONG_LIVED, MAX_PAUSE, MAX_PAUSE_OF_CLIENT, SHORT_LIVED_PAUSE, STABLE, TRIAL,
+};
 
-/// How long a daemon must serve for its death to be a first one.
-const STABLE: Duration = Duration::from_secs(1);
-
-/// How long to wait before the next start after a daemon that was not stable. Each further one in a row doubles it.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-
-/// No wait is longer.
-const MAX_WAIT: Duration = Duration::from_secs(60);
-
-/// How long to wait at most if a client is waiting for a daemon.
-const MAX_WAIT_OF_CLIENT: Duration = Duration::from_secs(5);
-
-/// After this many daemons in a row that were not stable, their end is reported.
+/// After this many unstable daemons in a row, their end is reported.
 const REPORTED: usize = 3;
 
 /// After this many, connections with a request are closed: the request may be what they die of.
 const SUSPICIOUS: usize = 8;
 
-/// A daemon that served for less time is short-lived.
-const LONG_LIVED: Duration = Duration::from_secs(30);
-
 /// This many short-lived daemons in a row are replaced immediately, so that clients notice nothing.
 const MAX_IMMEDIATE: usize = 10;
 
-/// How long to wait before each further start.
-const RESTART_PAUSE: Duration = Duration::from_millis(200);
-
-/// How long a daemon of another program must serve before the way back to the old program is given up.
-const TRIAL: Duration = Duration::from_secs(30);
-
-/// How long a daemon that has pulsed once may be silent.
-const SILENT: Duration = Duration::from_secs(20);
-
-/// Names one daemon.
+/// Identifies a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Id(u32);
 
@@ -73,18 +50,18 @@ pub(super) struct Plan {
     exe: PathBuf,
     phase: Phase,
     successor: Option<Successor>,
-    /// Those that yielded or were killed, and have not ended yet.
+    /// Those that have handed over or were killed, and have not exited yet.
     leaving: Vec<Daemon>,
-    /// How many daemons in a row were not stable.
+    /// How many daemons in a row were unstable.
     unstable: usize,
     /// How many daemons in a row were short-lived.
     short_lived: usize,
     /// Whether any daemon was ready.
-    proven: bool,
+    was_ready: bool,
     replacement_failed: Option<String>,
-    /// The program that is put back before the next start.
-    undone: Option<Undone>,
-    /// The program that the holder executes itself, as soon as no other daemon is left.
+    /// The program that is restored before the next start.
+    rollback: Option<Rollback>,
+    /// The program that the holder executes when no other daemon is left.
     reexec: Option<PathBuf>,
     last_output: Option<String>,
     /// Whether a report says that daemons keep failing.
@@ -95,7 +72,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// A holder that has no daemon yet. The first tick starts one.
-    pub(super) fn begin(now: Instant, exe: PathBuf) -> Self {
+    pub(super) fn new(now: Instant, exe: PathBuf) -> Self {
         Self {
             exe,
             phase: Phase::rest_until(now),
@@ -103,9 +80,9 @@ impl Plan {
             leaving: Vec::new(),
             unstable: 0,
             short_lived: 0,
-            proven: false,
+            was_ready: false,
             replacement_failed: None,
-            undone: None,
+            rollback: None,
             reexec: None,
             last_output: None,
             reported: false,
@@ -114,9 +91,9 @@ impl Plan {
         }
     }
 
-    /// A holder that was given a daemon that serves already.
+    /// A holder with a daemon that serves already.
     pub(super) fn adopt(now: Instant, exe: PathBuf) -> (Self, Id) {
-        let mut plan = Self { proven: true, ..Self::begin(now, exe) };
+        let mut plan = Self { was_ready: true, ..Self::new(now, exe) };
         let id = plan.next_id();
         let serving =
             Serving { daemon: Daemon::new(id), ready: Some(now), hung: None, trial: None };
@@ -124,18 +101,18 @@ impl Plan {
         (plan, id)
     }
 
-    /// Takes in one fact and answers with what to do, in this order.
+    /// Returns what to do, in this order.
     pub(super) fn handle(&mut self, now: Instant, event: Event) -> Vec<Action> {
         match event {
-            Event::Said(id, word) => self.hear(now, id, word),
-            Event::Closed(id) => self.lose(now, id),
-            Event::Gone(id, end) => self.bury(now, id, &end),
+            Event::Message(id, word) => self.message(now, id, word),
+            Event::Closed(id) => self.closed(now, id),
+            Event::Gone(id, end) => self.exited(now, id, &end),
             Event::Restored(done) => self.restored(now, done),
             Event::Signal => self.signal(now),
-            Event::ClientWaits => self.hurry(now),
+            Event::ClientWaits => self.client_waits(now),
             Event::Tick => {}
         }
-        self.keep_limits(now);
+        self.enforce_limits(now);
         self.proceed(now);
         std::mem::take(&mut self.actions)
     }
@@ -166,7 +143,7 @@ impl Plan {
         }
     }
 
-    /// Whether [`Event::ClientWaits`] is wanted, when a connection waits at a listener.
+    /// Whether [`Event::ClientWaits`] is wanted when a connection waits at a listener.
     pub(super) fn watches_listeners(&self) -> bool {
         matches!(self.phase, Phase::Resting { watch_from: None, .. })
     }
@@ -176,35 +153,35 @@ impl Plan {
         matches!(self.phase, Phase::Resting { .. })
     }
 
-    /// Whether so many daemons in a row were not stable that a request which the next one continues may be the cause.
+    /// Whether so many daemons in a row were unstable that a request which the next one continues may be the cause.
     pub(super) fn suspects_requests(&self) -> bool {
         self.unstable >= SUSPICIOUS
     }
 
-    /// The daemon that is to take the place of this one.
+    /// The daemon that is to replace this one.
     pub(super) fn successor_of(&self, id: Id) -> Option<Id> {
         self.successor.as_ref().map(|next| next.daemon.id).filter(|_| self.serves(id))
     }
 
-    fn hear(&mut self, now: Instant, id: Id, word: Word) {
+    fn message(&mut self, now: Instant, id: Id, message: Message) {
         let serves = self.serves(id);
-        match word {
-            Word::Prepared => self.prepared(now, id),
-            Word::Ready { can_hold } if serves => self.ready(now, can_hold),
-            Word::Yielded if serves => self.yielded(now),
-            Word::Failed(word) if serves => self.failed(word),
-            Word::Failed(word) => self.withdraw(id, &text_of(&word)),
-            Word::Ending => self.ending(now, id),
-            Word::Pulse => self.pulse(now, id),
-            Word::Replace { exe, fallback } => self.replace(now, id, exe, fallback),
-            // Said too early, or too late to matter.
-            Word::Ready { .. } | Word::Yielded => {}
+        match message {
+            Message::Prepared => self.prepared(now, id),
+            Message::Ready { can_hold } if serves => self.ready(now, can_hold),
+            Message::HandedOver if serves => self.handed_over(now),
+            Message::Failed(error) if serves => self.failed(error),
+            Message::Failed(error) => self.withdraw(id, &text_of(&error)),
+            Message::Ending => self.ending(now, id),
+            Message::Pulse => self.pulse(now, id),
+            Message::Replace { exe, fallback } => self.replace(now, id, exe, fallback),
+            // Too early, or too late to matter.
+            Message::Ready { .. } | Message::HandedOver => {}
         }
     }
 
     fn ready(&mut self, now: Instant, can_hold: bool) {
         let Phase::Serving(serving) = &mut self.phase else { return };
-        // One that is killed already may have been late by a hair; it stays killed.
+        // One that was killed just before it was ready stays killed.
         if serving.ready.is_some() || serving.daemon.is_killed() {
             return;
         }
@@ -221,8 +198,8 @@ impl Plan {
         if std::mem::take(&mut self.reported) {
             self.actions.push(Action::ClearReport);
         }
-        if !self.proven {
-            self.proven = true;
+        if !self.was_ready {
+            self.was_ready = true;
             self.actions.push(Action::First);
         }
     }
@@ -231,17 +208,17 @@ impl Plan {
         if let Phase::Serving(serving) = &mut self.phase
             && serving.daemon.id == id
         {
-            serving.hung = Some(now + SILENT);
+            serving.hung = Some(now + HUNG);
         }
     }
 
-    /// A first start is not tried again: whoever waits for it is to see why. Any other daemon may do what
-    /// this one could not, so its end is like every end.
-    fn failed(&mut self, word: Vec<u8>) {
+    /// A first start is not tried again: the command that waits for it reports why. Any later daemon is started again
+    /// as if it had died.
+    fn failed(&mut self, error: Vec<u8>) {
         let Phase::Serving(serving) = &mut self.phase else { return };
-        self.actions.extend(serving.daemon.condemn(&text_of(&word)));
-        if !self.proven {
-            self.end(Outcome::NotStarted(word));
+        self.actions.extend(serving.daemon.kill_because(text_of(&error)));
+        if !self.was_ready {
+            self.end(Outcome::NotStarted(error));
         }
     }
 
@@ -264,7 +241,7 @@ impl Plan {
         }
     }
 
-    fn lose(&mut self, now: Instant, id: Id) {
+    fn closed(&mut self, now: Instant, id: Id) {
         if let Phase::Serving(serving) = &mut self.phase {
             let next = self.successor.as_mut().map(|next| &mut next.daemon);
             let mut both = [Some(&mut serving.daemon), next].into_iter().flatten();
@@ -274,10 +251,10 @@ impl Plan {
         }
     }
 
-    fn bury(&mut self, now: Instant, id: Id, end: &End) {
+    fn exited(&mut self, now: Instant, id: Id, end: &End) {
         self.leaving.retain(|daemon| daemon.id != id);
         if self.successor.as_ref().is_some_and(|next| next.daemon.id == id) {
-            return self.bury_successor(end);
+            return self.successor_exited(end);
         }
         match &mut self.phase {
             Phase::Ending { daemon, .. } if daemon.as_ref().is_some_and(|it| it.id == id) => {
@@ -288,8 +265,8 @@ impl Plan {
                 let why = serving.daemon.why(end);
                 self.phase = Phase::rest_until(now);
                 match trial {
-                    Some(trial) => self.undo(trial, why),
-                    None => self.succeed(now, ready, why),
+                    Some(trial) => self.roll_back(trial, why),
+                    None => self.replace_dead(now, ready, why),
                 }
             }
             Phase::Resting { .. }
@@ -300,22 +277,23 @@ impl Plan {
         }
     }
 
-    /// The daemon that served is gone: it is followed by its successor if that is prepared, and else
-    /// by another one like itself.
-    fn succeed(&mut self, now: Instant, ready: Option<Instant>, why: String) {
+    /// The daemon that served has exited: its successor serves if that is prepared; otherwise it is started again.
+    fn replace_dead(&mut self, now: Instant, ready: Option<Instant>, why: String) {
         match self.successor.take() {
             Some(Successor { daemon, trial, stage: Stage::Waiting }) => {
-                return self.go(now, daemon, trial);
+                return self.serve(now, daemon, trial);
             }
-            Some(next) => self.drop_successor(next, "the daemon died before it could be replaced"),
+            Some(next) => {
+                self.discard_successor(next, "the daemon died before it could be replaced");
+            }
             None => {}
         }
         self.start_again(now, ready, why);
     }
 
-    /// The daemon that served has ended for this reason: another one is started.
+    /// The daemon that served has ended for this reason: it is started again.
     pub(super) fn start_again(&mut self, now: Instant, ready: Option<Instant>, text: String) {
-        if !self.proven {
+        if !self.was_ready {
             return self.end(Outcome::NotStarted(text.into_bytes()));
         }
         let served = ready.map(|ready| now.saturating_duration_since(ready)).unwrap_or_default();
@@ -325,27 +303,27 @@ impl Plan {
             self.reported = true;
             self.actions.push(Action::Report(text.clone()));
         }
-        let pause = if self.short_lived > MAX_IMMEDIATE { RESTART_PAUSE } else { Duration::ZERO };
+        let pause =
+            if self.short_lived > MAX_IMMEDIATE { SHORT_LIVED_PAUSE } else { Duration::ZERO };
         self.last_output = Some(text);
         self.phase = Phase::Resting {
-            until: now + pause.max(wait(self.unstable)),
-            watch_from: Some(now + MAX_WAIT_OF_CLIENT),
+            until: now + pause.max(pause_after(self.unstable)),
+            watch_from: Some(now + MAX_PAUSE_OF_CLIENT),
         };
     }
 
     /// A client waits for a daemon: the next one is started at once.
-    fn hurry(&mut self, now: Instant) {
+    fn client_waits(&mut self, now: Instant) {
         if self.watches_listeners() {
             self.phase = Phase::rest_until(now);
         }
     }
 
-    /// The listeners are not closed before the daemon says so: it accepts nothing more by then, and what it
-    /// has accepted is its own.
+    /// The listeners are not closed before the daemon says that it has stopped accepting.
     fn signal(&mut self, now: Instant) {
         match &mut self.phase {
             Phase::Serving(serving) => {
-                serving.daemon.limit(HEED, now);
+                serving.daemon.limit(HEED_SIGNAL, now);
                 self.actions.push(Action::Term(serving.daemon.id));
                 self.end_on_purpose();
             }
@@ -355,15 +333,15 @@ impl Plan {
         }
     }
 
-    /// Kills whoever had its time.
-    fn keep_limits(&mut self, now: Instant) {
+    /// Kills the daemons whose time limits have passed.
+    fn enforce_limits(&mut self, now: Instant) {
         match &mut self.phase {
             Phase::Resting { watch_from, .. } if watch_from.is_some_and(|from| now >= from) => {
                 *watch_from = None;
             }
             Phase::Serving(serving) => {
                 if let Some(fault) = serving.overdue(now) {
-                    self.actions.extend(serving.daemon.condemn(fault));
+                    self.actions.extend(serving.daemon.kill_because(fault));
                 } else if serving.trial_passes_at().is_some_and(|at| now >= at) {
                     self.pass_trial();
                 }
@@ -378,7 +356,7 @@ impl Plan {
             .as_ref()
             .and_then(|next| next.daemon.overdue(now).map(|fault| (next.daemon.id, fault)));
         if let Some((id, fault)) = overdue {
-            self.withdraw(id, fault);
+            self.withdraw(id, &fault);
         }
         for daemon in &mut self.leaving {
             if daemon.overdue(now).is_some() {
@@ -387,14 +365,14 @@ impl Plan {
         }
     }
 
-    /// Does what only waited for its time, or for everybody's end.
+    /// Does what waited for its time, or for the exit of all daemons.
     fn proceed(&mut self, now: Instant) {
         match &self.phase {
-            Phase::Resting { until, .. } if now >= *until => match self.undone.take() {
-                Some(undone) => {
-                    let Undone { from, to } = undone.clone();
+            Phase::Resting { until, .. } if now >= *until => match self.rollback.take() {
+                Some(rollback) => {
+                    let Rollback { from, to } = rollback.clone();
                     self.actions.push(Action::Restore { from, to });
-                    self.phase = Phase::Restoring(undone);
+                    self.phase = Phase::Restoring(rollback);
                 }
                 None => self.start(),
             },
@@ -435,17 +413,17 @@ impl Plan {
     }
 
     fn end_on_purpose(&mut self) {
-        self.end(if self.proven {
+        self.end(if self.was_ready {
             Outcome::Done
         } else {
-            Outcome::NotStarted(b"it was ended before it was ready".into())
+            Outcome::NotStarted(b"it was stopped before it was ready".into())
         });
     }
 
-    /// From here on nothing is started.
+    /// Nothing is started after this.
     fn end(&mut self, outcome: Outcome) {
         if let Some(next) = self.successor.take() {
-            self.drop_successor(next, "the daemon is ending");
+            self.discard_successor(next, "the daemon is ending");
         }
         let daemon = match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Serving(serving) => Some(serving.daemon),
@@ -462,17 +440,17 @@ impl Plan {
     }
 }
 
-/// How long to wait after so many daemons in a row that were not stable.
-fn wait(unstable: usize) -> Duration {
+/// The pause after so many unstable daemons in a row.
+fn pause_after(unstable: usize) -> Duration {
     let Some(doublings) = unstable.checked_sub(1) else { return Duration::ZERO };
     let factor = u32::try_from(doublings).ok().and_then(|doublings| 1_u32.checked_shl(doublings));
-    factor.map_or(MAX_WAIT, |factor| FIRST_WAIT.saturating_mul(factor).min(MAX_WAIT))
+    factor.map_or(MAX_PAUSE, |factor| FIRST_PAUSE.saturating_mul(factor).min(MAX_PAUSE))
 }
 
-fn text_of(word: &[u8]) -> String {
-    String::from_utf8_lossy(word).into_owned()
+fn text_of(error: &[u8]) -> String {
+    String::from_utf8_lossy(error).into_owned()
 }
 
-fn with_words(reason: &str, words: &str) -> String {
-    if words.is_empty() { reason.into() } else { format!("{reason}:\n{words}") }
+fn with_output(reason: &str, output: &str) -> String {
+    if output.is_empty() { reason.into() } else { format!("{reason}:\n{output}") }
 }

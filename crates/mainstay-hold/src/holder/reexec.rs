@@ -22,7 +22,7 @@ use rustix::process::getpid;
 use super::daemon::Daemon;
 use super::link::send_list;
 use super::listeners::Listeners;
-use super::message::{ToHolder, VERSION};
+use super::message::{self, ToHolder, VERSION};
 use super::packet;
 use super::signals::Signals;
 use crate::codec::length;
@@ -79,7 +79,7 @@ impl HandoverState<'_> {
         let process = self.daemon.process.as_fd();
         let mut descriptors = vec![self.lock, self.holder_lock, process, daemon_socket];
         descriptors.extend(stderr);
-        packet::send(socket, &resume.encode(), &descriptors, SendFlags::DONTWAIT)?;
-        send_list(socket, held, ToHolder::Listeners, SendFlags::DONTWAIT)
+        packet::send(socket, &message::encode(&resume), &descriptors, SendFlags::DONTWAIT)?;
+        send_list(socket, held, |places| ToHolder::Listeners { places }, SendFlags::DONTWAIT)
     }
 }

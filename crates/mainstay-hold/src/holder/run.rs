@@ -1,10 +1,10 @@
-//! The loop: waits for whatever happens first, has the plan decide, and does what it says.
+//! The event loop: waits for what happens first, passes it to the plan, and executes the plan's actions.
 //!
-//! What a daemon said before it died is heard before its death: the plan must know an end on purpose
-//! from a crash. Without a time limit pending, the loop sleeps until something happens.
+//! What a daemon sent before it died is handled before its death: the plan must know an end on purpose
+//! from a crash. Without a time limit, the loop sleeps until something happens.
 
 use std::collections::{HashSet, VecDeque};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -16,44 +16,44 @@ use rustix::process::Signal;
 
 use super::connection_copies::ConnectionCopies;
 use super::connection_store::{FORMAT, IDLE, RESPONSE};
-use super::daemon::{Daemon, Heard, no_start};
+use super::daemon::{Daemon, Received, not_started};
 use super::listeners::Listeners;
-use super::message::{self, ToDaemon, ToHolder, Unfinished, VERSION};
+use super::message::{self, Place, ToDaemon, ToHolder, Unfinished, VERSION};
 use super::notify::Notify;
 use super::packet::Buffer;
-use super::plan::{Action, Event, Id, Outcome, Plan, Start, Word};
+use super::plan::{Action, Event, Id, Message, Outcome, Plan, Start};
 use super::process;
 use super::reexec::{self, HandoverState};
 use super::signals::Signals;
-use super::{Config, First, HolderEvent, Place, failure_report};
+use super::{Config, HolderEvent, failure_report};
 use crate::clock;
 use crate::codec::length;
 
-/// How many words of one daemon are heard before the others are listened to again.
-const WORDS_AT_ONCE: usize = 64;
+/// How many messages of one daemon are handled before those of the others.
+const MESSAGES_AT_ONCE: usize = 64;
 
 /// The longest text about a daemon's end that is passed on. The rest of its packet is shorter.
 const MAX_TEXT: usize = 12 * 1024;
 
-#[expect(clippy::struct_field_names, reason = "`holder.lock` and `lock` are two locks")]
-pub(super) struct Holder<T> {
-    pub(super) config: Config,
-    pub(super) plan: Plan,
-    pub(super) lock: Rc<OwnedFd>,
-    pub(super) holder_lock: OwnedFd,
+#[expect(clippy::struct_field_names, reason = "there are two locks")]
+pub(super) struct Holder<'a> {
+    config: Config,
+    plan: Plan,
+    instance_lock: Rc<OwnedFd>,
+    holder_lock: OwnedFd,
     pub(super) listeners: Listeners,
     /// The connections of the daemon that serves, or of one that was killed while it served.
-    pub(super) stored: Option<ConnectionCopies>,
-    /// The connections that a daemon is to take over from another one, until it is ready. Those that it has stored itself
-    /// are also in `stored`.
-    pub(super) passed_on: Vec<(Unfinished, Rc<OwnedFd>)>,
+    stored: Option<ConnectionCopies>,
+    /// The connections that a daemon is to take over from another one, until it is ready. Those that it has stored
+    /// itself are also in `stored`.
+    passed_on: Vec<(Unfinished, Rc<OwnedFd>)>,
     pub(super) daemons: Vec<Daemon>,
-    pub(super) signals: Signals,
-    pub(super) notify: Notify,
-    pub(super) buffer: Buffer,
-    /// Whom to tell how the first start went, if that was not told yet.
-    pub(super) tell: Option<T>,
-    pub(super) outcome: Option<Outcome>,
+    signals: Signals,
+    notify: Notify,
+    buffer: Buffer,
+    /// Called when the first daemon is ready.
+    pub(super) ready: Option<Box<dyn FnOnce() + 'a>>,
+    outcome: Option<Outcome>,
 }
 
 /// What can become ready.
@@ -68,23 +68,46 @@ enum Source {
     Process(Id),
 }
 
-impl<T: FnOnce(First)> Holder<T> {
-    /// Lives until the plan is done. Then no listener and no daemon is left, and the lock is let go.
-    /// Also gives back whom to tell, if nobody was told.
-    pub(super) fn live(mut self) -> io::Result<(Outcome, Option<T>)> {
-        self.take_in(Event::Tick);
+impl Holder<'_> {
+    pub(super) fn new(
+        config: Config,
+        plan: Plan,
+        [instance_lock, holder_lock]: [File; 2],
+        signals: Signals,
+        notify: Notify,
+    ) -> Self {
+        Self {
+            config,
+            plan,
+            instance_lock: Rc::new(instance_lock.into()),
+            holder_lock: holder_lock.into(),
+            listeners: Listeners::default(),
+            stored: None,
+            passed_on: Vec::new(),
+            daemons: Vec::new(),
+            signals,
+            notify,
+            buffer: Buffer::new(),
+            ready: None,
+            outcome: None,
+        }
+    }
+
+    /// Returns when the plan is done. Then no listener and no daemon is left, and the lock is released.
+    pub(super) fn run(mut self) -> io::Result<Outcome> {
+        self.handle(Event::Tick);
         loop {
             if let Some(outcome) = self.outcome.take() {
-                return Ok((outcome, self.tell.take()));
+                return Ok(outcome);
             }
             for source in self.wait()? {
                 self.serve(source);
             }
-            self.take_in(Event::Tick);
+            self.handle(Event::Tick);
             if self.plan.watches_listeners()
                 && self.stored.as_ref().is_some_and(ConnectionCopies::client_waits)
             {
-                self.take_in(Event::ClientWaits);
+                self.handle(Event::ClientWaits);
             }
             if self.plan.is_resting() {
                 self.notify.pulse();
@@ -94,7 +117,7 @@ impl<T: FnOnce(First)> Holder<T> {
 
     fn wait(&self) -> io::Result<Vec<Source>> {
         let left = self.plan.deadline().map(|at| at.saturating_duration_since(clock::now()));
-        // No daemon pulses meanwhile, but the service manager must not take the holder for dead.
+        // No daemon pulses meanwhile, but the service manager must not consider the holder dead.
         let watchdog = self.notify.watchdog().filter(|_| self.plan.is_resting());
         let timeout = left.into_iter().chain(watchdog.map(|interval| interval / 3)).min();
         let timeout = timeout.map(|timeout| {
@@ -120,7 +143,7 @@ impl<T: FnOnce(First)> Holder<T> {
         for daemon in &self.daemons {
             if let Some(socket) = daemon.socket() {
                 let mut flags = PollFlags::IN;
-                flags.set(PollFlags::OUT, daemon.owes());
+                flags.set(PollFlags::OUT, daemon.has_unsent());
                 all.push((Source::Socket(daemon.id), socket, flags));
             }
             if let Some(stderr) = daemon.stderr() {
@@ -137,20 +160,20 @@ impl<T: FnOnce(First)> Holder<T> {
         match source {
             Source::Signals => {
                 for _ in 0..self.signals.count() {
-                    self.take_in(Event::Signal);
+                    self.handle(Event::Signal);
                 }
             }
-            Source::Listener => self.take_in(Event::ClientWaits),
+            Source::Listener => self.handle(Event::ClientWaits),
             Source::Stored => {
                 if self.stored.as_mut().is_some_and(ConnectionCopies::has_request) {
-                    self.take_in(Event::ClientWaits);
+                    self.handle(Event::ClientWaits);
                 }
             }
             Source::Socket(id) => {
                 if let Some(daemon) = self.daemon(id) {
                     daemon.flush();
                 }
-                let _more_is_heard_later = self.listen(id);
+                let _more_later = self.receive(id);
             }
             Source::Stderr(id) => {
                 if let Some(daemon) = self.daemon(id) {
@@ -158,15 +181,15 @@ impl<T: FnOnce(First)> Holder<T> {
                 }
             }
             Source::Process(id) => {
-                // A dead daemon says nothing more, so this ends.
-                while self.listen(id) == WORDS_AT_ONCE {}
+                // A dead daemon sends nothing more, so this ends.
+                while self.receive(id) == MESSAGES_AT_ONCE {}
                 let found = self.daemons.iter().position(|daemon| daemon.id == id);
                 if let Some(index) = found {
-                    let (id, end) = self.daemons.swap_remove(index).bury();
+                    let (id, end) = self.daemons.swap_remove(index).ended();
                     if let Some(stored) = self.stored_of(id) {
                         stored.close_others();
                     }
-                    self.take_in(Event::Gone(id, end));
+                    self.handle(Event::Gone(id, end));
                     if self.plan.suspects_requests()
                         && let Some(stored) = self.stored_of(id)
                     {
@@ -177,74 +200,76 @@ impl<T: FnOnce(First)> Holder<T> {
         }
     }
 
-    /// Hears some words of a daemon. Returns how many.
-    fn listen(&mut self, id: Id) -> usize {
-        for count in 0..WORDS_AT_ONCE {
+    /// Handles some messages of a daemon. Returns how many.
+    fn receive(&mut self, id: Id) -> usize {
+        for count in 0..MESSAGES_AT_ONCE {
             let found = self.daemons.iter_mut().find(|daemon| daemon.id == id);
-            match found.map(|daemon| daemon.hear(&mut self.buffer)) {
-                Some(Heard::Word(word, descriptors)) => self.obey(id, word, descriptors),
-                Some(Heard::Skipped) => {}
-                Some(Heard::Closed) => self.take_in(Event::Closed(id)),
-                Some(Heard::Nothing) | None => return count,
+            match found.map(|daemon| daemon.receive(&mut self.buffer)) {
+                Some(Received::Message(message, descriptors)) => {
+                    self.obey(id, message, descriptors);
+                }
+                Some(Received::Skipped) => {}
+                Some(Received::Closed) => self.handle(Event::Closed(id)),
+                Some(Received::Nothing) | None => return count,
             }
         }
-        WORDS_AT_ONCE
+        MESSAGES_AT_ONCE
     }
 
-    fn obey(&mut self, id: Id, word: ToHolder, descriptors: Vec<OwnedFd>) {
-        match word {
+    fn obey(&mut self, id: Id, message: ToHolder, descriptors: Vec<OwnedFd>) {
+        match message {
             ToHolder::Bind { request, place } => {
                 let bound = self.listeners.bind(place);
                 self.answer(id, request, bound.map(|listener| vec![listener]));
             }
             ToHolder::Release { request, place } => {
-                // A daemon that was replaced lets go of what is its successor's now.
+                // A daemon that was replaced releases what belongs to its successor now.
                 let serves = self.plan.serves(id);
                 let released = if serves { self.listeners.release(&place) } else { Ok(()) };
                 self.answer(id, request, released.map(|()| Vec::new()));
             }
             ToHolder::Ready { request, holder } => {
-                // If it has not taken over the connections of the daemon before it, nobody does.
+                // Connections of the daemon before it that it has not taken over are closed.
                 self.stored.take_if(|stored| stored.daemon != id);
                 self.passed_on.clear();
                 // Answer first: the event may re-execute the holder.
                 self.answer(id, request, Ok(Vec::new()));
-                self.take_in(Event::Said(id, Word::Ready { can_hold: holder >= VERSION }));
+                self.handle(Event::Message(id, Message::Ready { can_hold: holder >= VERSION }));
             }
             ToHolder::Ending { request } => {
                 self.close_stored(id);
-                self.take_in(Event::Said(id, Word::Ending));
+                self.handle(Event::Message(id, Message::Ending));
                 self.answer(id, request, Ok(Vec::new()));
             }
-            ToHolder::Prepared => self.take_in(Event::Said(id, Word::Prepared)),
-            ToHolder::Failed { word } => self.take_in(Event::Said(id, Word::Failed(word))),
+            ToHolder::Prepared => self.handle(Event::Message(id, Message::Prepared)),
+            ToHolder::Failed { error } => self.handle(Event::Message(id, Message::Failed(error))),
             ToHolder::Replace { exe, fallback } => {
-                self.take_in(Event::Said(id, Word::Replace { exe, fallback }));
+                self.handle(Event::Message(id, Message::Replace { exe, fallback }));
             }
-            ToHolder::Connections(places) => {
+            ToHolder::Connections { places } => {
                 let state = |place: &Place| Unfinished { place: place.clone(), state: vec![IDLE] };
                 let states = places.iter().map(state).collect();
-                self.pass_on(id, &ToDaemon::Connections(places), states, descriptors);
+                self.pass_on(id, &ToDaemon::Connections { places }, states, descriptors);
             }
-            ToHolder::Responses(responses) => {
+            ToHolder::Responses { responses } => {
                 let state = |Unfinished { place, state }: &Unfinished| {
                     let state = [&[RESPONSE], &state[..]].concat();
                     Unfinished { place: place.clone(), state }
                 };
                 let states = responses.iter().map(state).collect();
-                self.pass_on(id, &ToDaemon::Responses(responses), states, descriptors);
+                self.pass_on(id, &ToDaemon::Responses { responses }, states, descriptors);
             }
-            ToHolder::Yielded { request } => {
-                // It has passed on those that are open.
+            ToHolder::HandedOver { request } => {
+                // It has passed on those that are still open.
                 self.close_stored(id);
-                self.take_in(Event::Said(id, Word::Yielded));
+                self.handle(Event::Message(id, Message::HandedOver));
                 self.answer(id, request, Ok(Vec::new()));
             }
             ToHolder::Pulse => {
                 if self.plan.serves(id) {
                     self.notify.pulse();
                 }
-                self.take_in(Event::Said(id, Word::Pulse));
+                self.handle(Event::Message(id, Message::Pulse));
             }
             ToHolder::ShareMemory { format } => {
                 let memory = descriptors.into_iter().next().filter(|_| format == FORMAT);
@@ -263,8 +288,8 @@ impl<T: FnOnce(First)> Holder<T> {
                     stored.forget(slot);
                 }
             }
-            // Only a new holder is told that.
-            ToHolder::Handover { .. } | ToHolder::Resume { .. } | ToHolder::Listeners(_) => {}
+            // Only a new holder is sent these.
+            ToHolder::Handover { .. } | ToHolder::Resume { .. } | ToHolder::Listeners { .. } => {}
         }
     }
 
@@ -297,7 +322,7 @@ impl<T: FnOnce(First)> Holder<T> {
     fn pass_on(
         &mut self,
         id: Id,
-        word: &ToDaemon,
+        message: &ToDaemon,
         states: Vec<Unfinished>,
         connections: Vec<OwnedFd>,
     ) {
@@ -307,7 +332,7 @@ impl<T: FnOnce(First)> Holder<T> {
         let connections: Vec<_> = connections.into_iter().map(Rc::new).collect();
         let next = self.plan.successor_of(id).and_then(|next| self.daemon(next));
         if let Some(next) = next {
-            next.tell(word, connections.clone());
+            next.send(message, connections.clone());
         }
         self.passed_on.extend(states.into_iter().zip(connections));
     }
@@ -318,12 +343,12 @@ impl<T: FnOnce(First)> Holder<T> {
             Err(error) => (Err(error.into()), Vec::new()),
         };
         if let Some(daemon) = self.daemon(id) {
-            daemon.tell(&ToDaemon::Done { request, result }, descriptors);
+            daemon.send(&ToDaemon::Done { request, result }, descriptors);
         }
     }
 
-    /// Has the plan decide and does what it says, until nothing follows from that.
-    fn take_in(&mut self, event: Event) {
+    /// Passes an event to the plan and executes its actions, until nothing follows from them.
+    fn handle(&mut self, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             for action in self.plan.handle(clock::now(), event) {
@@ -335,7 +360,7 @@ impl<T: FnOnce(First)> Holder<T> {
     fn act(&mut self, action: Action) -> Option<Event> {
         match action {
             Action::Start(start) => return self.start(start),
-            Action::Tell(id, order) => self.order(id, order),
+            Action::Send(id, event) => self.send(id, event),
             Action::Term(id) => {
                 self.notify.stopping();
                 self.signal(id, Signal::TERM);
@@ -348,8 +373,8 @@ impl<T: FnOnce(First)> Holder<T> {
             Action::First => {
                 failure_report::remove(&self.config.run_dir);
                 self.notify.ready();
-                if let Some(tell) = self.tell.take() {
-                    tell(First::Ready);
+                if let Some(ready) = self.ready.take() {
+                    ready();
                 }
             }
             // A full disk must not end the holder.
@@ -375,50 +400,51 @@ impl<T: FnOnce(First)> Holder<T> {
         let Config { args, foreground, .. } = &self.config;
         let spawned = match process::spawn(&start.exe, args, *foreground) {
             Ok(spawned) => spawned,
-            Err(error) => return Some(Event::Gone(start.id, no_start(&error, &start.exe))),
+            Err(error) => return Some(Event::Gone(start.id, not_started(&error, &start.exe))),
         };
         let mut daemon = Daemon::new(start.id, spawned);
         // A standby gets them when it is to serve.
         let interrupted = if start.standby { Vec::new() } else { self.to_take_over() };
+        let watchdog = self.notify.watchdog().unwrap_or_default();
         let welcome = ToDaemon::Welcome {
             version: VERSION,
             holder_pid: std::process::id(),
             standby: start.standby,
             replacement_failed: start.replacement_failed.map(clip),
             last_output: start.last_output.map(clip),
-            watchdog: self.notify.watchdog(),
+            watchdog_micros: u64::try_from(watchdog.as_micros()).unwrap_or(u64::MAX),
             listeners: length(self.listeners.held().len()),
             interrupted: length(interrupted.len()),
         };
-        daemon.tell(&welcome, vec![Rc::clone(&self.lock)]);
+        daemon.send(&welcome, vec![Rc::clone(&self.instance_lock)]);
         for list in message::lists(self.listeners.held()) {
             let (places, listeners) = list.iter().cloned().unzip();
-            daemon.tell(&ToDaemon::Listeners(places), listeners);
+            daemon.send(&ToDaemon::Listeners { places }, listeners);
         }
-        tell_interrupted(&mut daemon, &interrupted);
+        send_interrupted(&mut daemon, &interrupted);
         self.daemons.push(daemon);
         None
     }
 
-    fn order(&mut self, id: Id, order: HolderEvent) {
-        if order == HolderEvent::Go {
-            let interrupted = self.interrupted();
-            if let Some(daemon) = self.daemon(id) {
-                tell_interrupted(daemon, &interrupted);
+    fn send(&mut self, id: Id, event: HolderEvent) {
+        let (message, descriptors) = match event {
+            HolderEvent::Serve => {
+                let interrupted = self.interrupted();
+                if let Some(daemon) = self.daemon(id) {
+                    send_interrupted(daemon, &interrupted);
+                }
+                (ToDaemon::Serve, Vec::new())
             }
-        }
-        let (message, descriptors) = match order {
-            HolderEvent::Go => (ToDaemon::Go, Vec::new()),
-            HolderEvent::GiveWay => (ToDaemon::GiveWay, self.successor_of(id)),
+            HolderEvent::HandOver => (ToDaemon::HandOver, self.successor_of(id)),
             HolderEvent::NotReplaced(why) => (ToDaemon::NotReplaced { why: clip(why) }, Vec::new()),
             HolderEvent::HolderGone
             | HolderEvent::Disconnected
             | HolderEvent::HolderReexecuted(_) => {
-                unreachable!("the daemon's own link says so")
+                unreachable!("these come from the daemon's own link")
             }
         };
         if let Some(daemon) = self.daemon(id) {
-            daemon.tell(&message, descriptors);
+            daemon.send(&message, descriptors);
         }
     }
 
@@ -426,12 +452,9 @@ impl<T: FnOnce(First)> Holder<T> {
     /// is notified and the holder continues. A pending signal makes it fail and is handled next.
     fn reexec(&mut self, exe: &Path) {
         let [daemon] = self.daemons.as_slice() else { return };
-        match self.try_reexec(daemon, exe) {
-            Ok(()) => {}
-            Err(error) => {
-                let why = clip(error.to_string());
-                self.daemons[0].tell(&ToDaemon::ReexecFailed { why }, Vec::new());
-            }
+        if let Err(error) = self.try_reexec(daemon, exe) {
+            let why = clip(error.to_string());
+            self.daemons[0].send(&ToDaemon::ReexecFailed { why }, Vec::new());
         }
     }
 
@@ -441,11 +464,11 @@ impl<T: FnOnce(First)> Holder<T> {
         if reexec::runs("self", Path::new(command.get_program()))? {
             return Ok(());
         }
-        if daemon.owes() {
+        if daemon.has_unsent() {
             return Err(io::Error::other("the daemon does not read its messages"));
         }
         let state = HandoverState {
-            lock: self.lock.as_fd(),
+            lock: self.instance_lock.as_fd(),
             holder_lock: self.holder_lock.as_fd(),
             listeners: &self.listeners,
             daemon,
@@ -453,7 +476,7 @@ impl<T: FnOnce(First)> Holder<T> {
         match reexec::reexec(command, &state, &self.signals)? {}
     }
 
-    /// The process that is to take the place of this daemon; none if we are out of descriptors.
+    /// The process of the daemon's successor; none if we are out of descriptors.
     fn successor_of(&mut self, id: Id) -> Vec<Rc<OwnedFd>> {
         let next = self.plan.successor_of(id).and_then(|next| self.daemon(next));
         let process = next.and_then(|next| next.process.as_fd().try_clone_to_owned().ok());
@@ -471,15 +494,15 @@ impl<T: FnOnce(First)> Holder<T> {
     }
 }
 
-/// Tells one socket from another.
+/// Identifies a socket.
 fn inode(socket: &OwnedFd) -> Option<u64> {
     rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino)
 }
 
-fn tell_interrupted(daemon: &mut Daemon, interrupted: &[(Unfinished, Rc<OwnedFd>)]) {
+fn send_interrupted(daemon: &mut Daemon, interrupted: &[(Unfinished, Rc<OwnedFd>)]) {
     for list in message::lists(interrupted) {
         let (states, sockets) = list.iter().cloned().unzip();
-        daemon.tell(&ToDaemon::Interrupted(states), sockets);
+        daemon.send(&ToDaemon::Interrupted { connections: states }, sockets);
     }
 }
 

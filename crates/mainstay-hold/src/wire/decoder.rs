@@ -1,6 +1,5 @@
 //! Frames out of a stream of bytes.
 
-use std::fmt;
 use std::marker::PhantomData;
 
 use super::MAX_FRAME;
@@ -84,40 +83,24 @@ pub struct Raw<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// Why the bytes of a peer make no sense. The connection is of no use after it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why the bytes of a peer cannot be decoded. The connection is of no use after it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// A frame announces more bytes than it may have.
+    #[error("a frame of {0} bytes is too long")]
     TooLong(usize),
     /// A frame has no type.
+    #[error("a frame is empty")]
     Empty,
     /// A frame has a type that this build does not know and may not skip.
+    #[error("frame type {0} is unknown")]
     UnknownType(u8),
     /// A payload is damaged.
+    #[error("a frame of type {kind} is damaged")]
     Payload {
         /// The type of the frame.
         kind: u8,
         /// What is wrong with it.
         source: DecodeError,
     },
-}
-
-impl fmt::Display for WireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLong(len) => write!(f, "a frame of {len} bytes is too long"),
-            Self::Empty => f.write_str("a frame is empty"),
-            Self::UnknownType(kind) => write!(f, "frame type {kind} is unknown"),
-            Self::Payload { kind, .. } => write!(f, "a frame of type {kind} is damaged"),
-        }
-    }
-}
-
-impl std::error::Error for WireError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Payload { source, .. } => Some(source),
-            Self::TooLong(_) | Self::Empty | Self::UnknownType(_) => None,
-        }
-    }
 }

@@ -1,6 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::codec::DecodeError;
+
+const CONSUMED: u8 = 5;
 
 fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), 0..200)
@@ -132,8 +135,8 @@ proptest! {
     #[test]
     fn fields_of_a_later_version_are_ignored(offset: u64, more in any_bytes()) {
         let mut stream = Vec::new();
-        framed(&mut stream, kind::CONSUMED, |out| {
-            out.put_u64(offset);
+        framed(&mut stream, CONSUMED, |out| {
+            offset.put(out);
             out.extend_from_slice(&more);
         });
         prop_assert_eq!(decoded(&stream, &[]), Ok(vec![ToShim::Consumed { offset }]));
@@ -141,7 +144,7 @@ proptest! {
 
     #[test]
     fn frames_of_a_later_version_are_skipped_if_they_may_be(
-        unknown in kind::RESTORE + 1.., payload in any_bytes(), cuts in prop::collection::vec(1..40usize, 1..20),
+        unknown in 129..=255_u8, payload in any_bytes(), cuts in prop::collection::vec(1..40usize, 1..20),
     ) {
         let (mut stream, mut answers) = (Vec::new(), Vec::new());
         for offset in [1, 2] {
@@ -163,8 +166,8 @@ fn what_makes_no_sense_is_named() {
     check(&[1, 0, 0, 0, 99], WireError::UnknownType(99));
     check(&[1, 0, 0, 0, 127], WireError::UnknownType(127));
     check(
-        &[2, 0, 0, 0, kind::CONSUMED, 7],
-        WireError::Payload { kind: kind::CONSUMED, source: DecodeError::Short },
+        &[2, 0, 0, 0, CONSUMED, 7],
+        WireError::Payload { kind: CONSUMED, source: DecodeError::Short },
     );
 }
 
@@ -192,4 +195,27 @@ fn output_in_two_pieces_is_one_frame() {
     let mut decoder = Decoder::<FromShim>::default();
     decoder.push(&stream);
     assert_eq!(decoder.next_raw().unwrap().unwrap().as_write(), None);
+}
+
+#[test]
+fn the_bytes_are_those_of_earlier_versions() {
+    let check = |encode: &dyn Fn(&mut Vec<u8>), expected: &[u8]| {
+        let mut bytes = Vec::new();
+        encode(&mut bytes);
+        assert_eq!(bytes, expected);
+    };
+    let write = ToShim::Write { id: 1, line: b"a\n".to_vec() };
+    check(&|out| write.encode(out), b"\x0b\0\0\0\x04\x01\0\0\0\0\0\0\0a\n");
+    check(&|out| ToShim::End { grace_ms: 5 }.encode(out), b"\x05\0\0\0\x07\x05\0\0\0");
+    check(&|out| ToShim::Restore.encode(out), b"\x01\0\0\0\x80");
+    let exited = FromShim::Exited {
+        code: Some(3),
+        signal: None,
+        oom: false,
+        at_unix_ms: 9,
+        stderr_tail: b"x".to_vec(),
+    };
+    let bytes = b"\x19\0\0\0\x44\x01\x03\0\0\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\x01\0\0\0x";
+    check(&|out| exited.encode(out), bytes);
+    check(&|out| FromShim::Refused { why: "no".into() }.encode(out), b"\x07\0\0\0\x47\x02\0\0\0no");
 }

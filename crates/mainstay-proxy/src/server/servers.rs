@@ -12,10 +12,6 @@ use super::{Reader, Server, Session};
 use crate::intake_gate::IntakeGate;
 use crate::store::Unreadable;
 
-/// How long requests may take to be answered or journaled before another daemon takes over. That is longer than any
-/// request takes to be journaled, also on a machine that is busy.
-const SETTLING: Duration = Duration::from_millis(600);
-
 /// How often to look whether they are.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -186,16 +182,16 @@ impl Servers {
         }
     }
 
-    /// Prepares for another daemon to take over: lets no more requests in, waits a moment until every one is answered
-    /// or journaled, then [freezes](Self::freeze). If it takes over right now, gives the calls that only this daemon
+    /// Prepares for another daemon to take over: lets no more requests in, waits for at most `settle` until every
+    /// one is answered or journaled, then [freezes](Self::freeze). If it takes over right now, gives the calls that only this daemon
     /// can finish, and stays for.
-    pub async fn hand_over(&self, stays: bool) -> Vec<RelayedCall> {
+    pub async fn hand_over(&self, stays: bool, settle: Duration) -> Vec<RelayedCall> {
         if stays {
             self.intake_gate.close_for_successor();
         } else {
             self.intake_gate.close();
         }
-        let until = Instant::now() + SETTLING;
+        let until = Instant::now() + settle;
         while Instant::now() < until && !self.is_settled() {
             sleep(LOOK).await;
         }

@@ -3,11 +3,11 @@
 mod hold;
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use clap::Subcommand;
 use jiff::Timestamp;
 use mainstay_api::{DaemonInfo, Request};
+use mainstay_hold::limits::STOP_COMMAND;
 use serde::de::IgnoredAny;
 
 use super::succession::succeed;
@@ -20,9 +20,6 @@ use crate::times::{Zone, ZoneArgs};
 use crate::ui::paint;
 
 pub(crate) use self::hold::{FOREGROUND, run_daemon, take_over};
-
-/// A daemon that ends its servers may take as long as the slowest of them; this is past all reason.
-const STOP_LIMIT: Duration = Duration::from_secs(120);
 
 /// Run, inspect, replace or stop the daemon
 ///
@@ -255,11 +252,11 @@ async fn end_holder(remote: &Remote) -> Result<(), CliError> {
     let Some(holder) = remote.holder() else { return Ok(()) };
     let Some(process) = Ending::of(holder) else { return Ok(()) };
     process.terminate();
-    if process.within(STOP_LIMIT).await {
+    if process.within(STOP_COMMAND).await {
         return Ok(());
     }
     let message =
-        format!("Mainstay (pid {holder}) has not ended within {} s", STOP_LIMIT.as_secs());
+        format!("Mainstay (pid {holder}) has not ended within {} s", STOP_COMMAND.as_secs());
     Err(CliError::failed(message, format!("`kill -9 {holder}` ends it")))
 }
 
@@ -273,11 +270,11 @@ pub(super) async fn shut_down(remote: &Remote, keep_servers: bool) -> Result<boo
     let request = Request::Shutdown { keep_servers };
     let _null: IgnoredAny = remote.finish(connection.call(&request).await)?;
     match ending {
-        Some(ending) if !ending.within(STOP_LIMIT).await => Err(CliError::failed(
+        Some(ending) if !ending.within(STOP_COMMAND).await => Err(CliError::failed(
             format!(
                 "the daemon (pid {}) has not ended within {} s",
                 daemon.pid,
-                STOP_LIMIT.as_secs()
+                STOP_COMMAND.as_secs()
             ),
             format!("see its log: {}", daemon.log.display()),
         )),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use mainstay_api::{DaemonInfo, Request};
 use mainstay_core::with_causes;
+use mainstay_hold::limits::{FAILURE_REPORT, SUCCESSION};
 use serde::de::IgnoredAny;
 use tokio::time::{Instant, sleep};
 
@@ -14,14 +15,8 @@ use crate::error::CliError;
 use crate::failure_report::FailureReport;
 use crate::remote::{Ending, Remote};
 
-/// How long a succession may take, the way back included: the holder has shorter limits.
-const LIMIT: Duration = Duration::from_secs(30);
-
 /// How often the next daemon is looked for meanwhile.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// How long a holder that has closed its listeners may take to write its report and end.
-const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why the daemon that was asked for does not serve.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +25,7 @@ pub(super) enum NotSucceeded {
     #[error("{}", .0.message)]
     Refused(FailureReport),
     /// The old one goes on, although it did not refuse.
-    #[error("the daemon goes on as it is: {0}")]
+    #[error("the old daemon keeps running: {0}")]
     Unmoved(String),
     /// It gave way, and the new one did not serve: another one like the old one does.
     #[error("the new daemon did not come up: {}", why.message)]
@@ -106,7 +101,7 @@ pub(super) async fn succeed(
     if let Found::Nobody = found
         && let Some(holder) = old.holder.and_then(Ending::of)
     {
-        holder.within(REPORT_TIMEOUT).await;
+        holder.within(FAILURE_REPORT).await;
     }
     successor(old.number, found, asked, || remote.failure_report())
 }
@@ -135,7 +130,7 @@ enum Found {
 /// a handshake that fails is tried again: there may be no daemon for a moment. But a holder that lives
 /// holds the socket all the time, so one that refuses twice is nobody's.
 async fn next(remote: &Remote, old: &DaemonInfo) -> Found {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + SUCCESSION;
     let mut refused = false;
     loop {
         let found = match remote.inspect().await {
@@ -166,7 +161,7 @@ fn successor(
     match found {
         Found::Daemon(found) if found.number <= old => {
             // It may still tell of an earlier update.
-            let late = || format!("no new one has come within {} s", LIMIT.as_secs());
+            let late = || format!("no new one has come within {} s", SUCCESSION.as_secs());
             Err(NotSucceeded::Unmoved(asked.unwrap_or_else(late)))
         }
         Found::Daemon(found) => match &found.replacement_failed {
@@ -231,10 +226,10 @@ mod tests {
 
     #[test]
     fn only_a_daemon_that_was_met_is_said_to_serve() {
-        let late = "the daemon goes on as it is: no new one has come within 30 s";
+        let late = "the old daemon keeps running: no new one has come within 30 s";
         check(met(7, None), None, Err(late));
         check(met(7, Some("another one fell, long ago")), None, Err(late));
-        check(met(7, None), Some("cut"), Err("the daemon goes on as it is: cut"));
+        check(met(7, None), Some("cut"), Err("the old daemon keeps running: cut"));
         check(Found::Nobody, None, Err("no daemon serves any more: it fell"));
         let silence = Found::Silence("no hello".to_owned());
         check(silence, None, Err("no daemon answers: no hello"));

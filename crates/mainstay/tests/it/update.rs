@@ -74,7 +74,7 @@ fn a_version_whose_daemon_dies_soon_is_undone_and_keeps_what_was_changed() {
     assert_eq!(scene.env.server("more")["status"], "stopped");
     assert_eq!(count(&session, 1), "1");
     assert_eq!(scene.env.server("fx")["pid"], server["pid"]);
-    scene.env.once_logged("another daemon was to take over, and could not", 1);
+    scene.env.once_logged("the last reload or update was rolled back", 1);
     let status = scene.ok(&["daemon", "status"]);
     assert!(status.contains("last update:  undone: it was killed by signal 9"), "{status}");
 }

@@ -1,4 +1,4 @@
-//! What a holder and a daemon tell each other first.
+//! The first messages between a holder and a daemon.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,15 +10,11 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
-use crate::codec::length;
+use crate::codec::{Field, length};
 use crate::holder::Place;
-use crate::holder::message::{
-    self, CHECKS_SENDER, Listed, ToDaemon, ToHolder, Unfinished, VERSION,
-};
+use crate::holder::message::{self, CHECKS_SENDER, ToDaemon, ToHolder, Unfinished, VERSION};
 use crate::holder::packet::{self, Buffer, Packet};
-
-/// How long a new holder may take to take over.
-const HANDOVER: Duration = Duration::from_secs(10);
+use crate::limits::TAKE_OVER;
 
 /// What a daemon starts with.
 #[derive(Debug)]
@@ -32,13 +28,14 @@ pub struct Welcome {
     pub lock: OwnedFd,
     /// The listeners that are open already.
     pub listeners: Vec<(Place, OwnedFd)>,
-    /// Whether another daemon still serves: this one prepares, says so and waits for [`HolderEvent::Go`](super::HolderEvent::Go).
+    /// Whether another daemon serves: this one prepares, reports that and waits for
+    /// [`HolderEvent::Serve`](super::HolderEvent::Serve).
     pub standby: bool,
     /// Why the daemon that should have replaced the former one did not.
     pub replacement_failed: Option<String>,
     /// How the daemon before this one died, and the end of what it wrote to standard error.
     pub last_output: Option<String>,
-    /// How often [`Link::pulse`](super::Link::pulse) is expected.
+    /// How often [`Link::pulse`](super::Link::pulse) is expected, if the service manager says so.
     pub watchdog: Option<Duration>,
 }
 
@@ -54,20 +51,15 @@ pub(super) fn read_welcome(
         standby,
         replacement_failed,
         last_output,
-        watchdog,
+        watchdog_micros,
         listeners,
         interrupted,
-    }) = ToDaemon::decode(bytes).map_err(unexpected)?
+    }) = message::decode(bytes).map_err(unexpected)?
     else {
-        return Err(unexpected("no welcome came"));
+        return Err(unexpected("the welcome is missing"));
     };
-    let lock = descriptors.into_iter().next().ok_or_else(|| unexpected("no lock came"))?;
-    let listeners = read_listeners(socket, buffer, listeners, |bytes| {
-        match ToDaemon::decode(bytes).map_err(unexpected)? {
-            Some(ToDaemon::Listeners(places)) => Ok(places),
-            _ => Err(unexpected("no listeners came")),
-        }
-    })?;
+    let lock = descriptors.into_iter().next().ok_or_else(|| unexpected("the lock is missing"))?;
+    let listeners = read_listeners(socket, buffer, listeners)?;
     let interrupted = read_interrupted(socket, buffer, interrupted)?;
     let welcome = Welcome {
         holder_pid,
@@ -77,7 +69,7 @@ pub(super) fn read_welcome(
         standby,
         replacement_failed,
         last_output,
-        watchdog,
+        watchdog: (watchdog_micros > 0).then(|| Duration::from_micros(watchdog_micros)),
     };
     Ok((welcome, interrupted))
 }
@@ -91,10 +83,10 @@ fn read_interrupted(
     let (mut all, mut read) = (Vec::new(), 0);
     while read < count as usize {
         let Packet { bytes, descriptors, .. } = next(socket, buffer)?;
-        let Some(ToDaemon::Interrupted(connections)) =
-            ToDaemon::decode(bytes).map_err(unexpected)?
+        let Some(ToDaemon::Interrupted { connections }) =
+            message::decode(bytes).map_err(unexpected)?
         else {
-            return Err(unexpected("no connections came"));
+            return Err(unexpected("connections are missing"));
         };
         read += connections.len().max(1);
         all.extend(connections.into_iter().zip(descriptors));
@@ -103,16 +95,16 @@ fn read_interrupted(
 }
 
 /// Sends descriptors with what belongs to them, in as many packets as it takes.
-pub(in crate::holder) fn send_list<T: Listed, D: AsFd>(
+pub(in crate::holder) fn send_list<T: Field + Clone, D: AsFd>(
     socket: BorrowedFd<'_>,
     all: &[(T, D)],
-    say: impl Fn(Vec<T>) -> ToHolder,
+    message: impl Fn(Vec<T>) -> ToHolder,
     flags: SendFlags,
 ) -> io::Result<()> {
     for list in message::lists(all) {
         let listed = list.iter().map(|(listed, _)| listed.clone()).collect();
         let descriptors: Vec<_> = list.iter().map(|(_, descriptor)| descriptor.as_fd()).collect();
-        packet::send(socket, &say(listed).encode(), &descriptors, flags)?;
+        packet::send(socket, &message::encode(&message(listed)), &descriptors, flags)?;
     }
     Ok(())
 }
@@ -122,12 +114,15 @@ pub(in crate::holder) fn read_listeners(
     socket: BorrowedFd<'_>,
     buffer: &mut Buffer,
     count: u32,
-    decode: impl Fn(&[u8]) -> io::Result<Vec<Place>>,
 ) -> io::Result<Vec<(Place, OwnedFd)>> {
     let mut listeners = Vec::new();
     while listeners.len() < count as usize {
         let Packet { bytes, descriptors, .. } = next(socket, buffer)?;
-        let places = decode(bytes)?;
+        // The message is the same in both directions.
+        let Some(ToHolder::Listeners { places }) = message::decode(bytes).map_err(unexpected)?
+        else {
+            return Err(unexpected("listeners are missing"));
+        };
         if places.is_empty() || places.len() != descriptors.len() {
             return Err(unexpected("places and listeners differ in number"));
         }
@@ -136,7 +131,7 @@ pub(in crate::holder) fn read_listeners(
     Ok(listeners)
 }
 
-/// The next packet, which must come.
+/// The next packet. The end of the connection is an error.
 pub(in crate::holder) fn next<'a>(
     socket: BorrowedFd<'_>,
     buffer: &'a mut Buffer,
@@ -144,15 +139,15 @@ pub(in crate::holder) fn next<'a>(
     buffer.receive(socket, RecvFlags::empty())?.ok_or_else(|| ErrorKind::UnexpectedEof.into())
 }
 
-/// Gives a new holder everything and waits for its answer: its pid.
+/// Passes everything to a new holder and waits for its answer: its pid.
 pub(super) fn hand_over(
     socket: BorrowedFd<'_>,
     buffer: &mut Buffer,
     lock: BorrowedFd<'_>,
     held: &[(Place, BorrowedFd<'_>)],
 ) -> io::Result<u32> {
-    set_socket_timeout(socket, Timeout::Send, Some(HANDOVER))?;
-    set_socket_timeout(socket, Timeout::Recv, Some(HANDOVER))?;
+    set_socket_timeout(socket, Timeout::Send, Some(TAKE_OVER))?;
+    set_socket_timeout(socket, Timeout::Recv, Some(TAKE_OVER))?;
     let process = pidfd_open(getpid(), PidfdFlags::empty())?;
     let stderr = renew_stderr()?;
     let handover = ToHolder::Handover {
@@ -162,9 +157,9 @@ pub(super) fn hand_over(
     };
     let mut descriptors = vec![lock, process.as_fd()];
     descriptors.extend(stderr.as_ref().map(AsFd::as_fd));
-    packet::send(socket, &handover.encode(), &descriptors, SendFlags::empty())?;
-    send_list(socket, held, ToHolder::Listeners, SendFlags::empty())?;
-    let answer = ToDaemon::decode(next(socket, buffer)?.bytes).map_err(unexpected)?;
+    packet::send(socket, &message::encode(&handover), &descriptors, SendFlags::empty())?;
+    send_list(socket, held, |places| ToHolder::Listeners { places }, SendFlags::empty())?;
+    let answer = message::decode(next(socket, buffer)?.bytes).map_err(unexpected)?;
     let holder_pid = match answer {
         Some(ToDaemon::TakenOver { version: 1.., holder_pid }) => holder_pid,
         Some(ToDaemon::NotReplaced { why }) => {
@@ -177,8 +172,8 @@ pub(super) fn hand_over(
     Ok(holder_pid)
 }
 
-/// If nobody reads our standard error any more, because that was the holder, it becomes a new pipe,
-/// whose other end is returned.
+/// If the reader of our standard error has closed it, because that was the dead holder, it becomes a new pipe. Returns
+/// the other end.
 fn renew_stderr() -> io::Result<Option<OwnedFd>> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let stderr = rustix::stdio::stderr();
@@ -192,7 +187,7 @@ fn renew_stderr() -> io::Result<Option<OwnedFd>> {
     Ok(Some(read))
 }
 
-/// What the other end said makes no sense.
+/// A message that does not belong here.
 pub(in crate::holder) fn unexpected(
     what: impl Into<Box<dyn std::error::Error + Send + Sync>>,
 ) -> io::Error {

@@ -15,7 +15,7 @@ fn a_word() -> impl Strategy<Value = ToHolder> {
         any::<(u32, bool, u32)>().prop_map(|(version, stderr, listeners)| {
             ToHolder::Handover { version, stderr, listeners }
         }),
-        prop::collection::vec(a_place(), 0..20).prop_map(ToHolder::Listeners),
+        prop::collection::vec(a_place(), 0..20).prop_map(|places| ToHolder::Listeners { places }),
         (any::<u64>(), a_place()).prop_map(|(request, place)| ToHolder::Bind { request, place }),
         (any::<u64>(), a_place()).prop_map(|(request, place)| ToHolder::Release { request, place }),
         any::<(u64, u32)>().prop_map(|(request, holder)| ToHolder::Ready { request, holder }),
@@ -23,16 +23,16 @@ fn a_word() -> impl Strategy<Value = ToHolder> {
             ToHolder::Resume { version, stderr, listeners, last_output }
         }),
         any::<u64>().prop_map(|request| ToHolder::Ending { request }),
-        any::<Vec<u8>>().prop_map(|word| ToHolder::Failed { word }),
+        any::<Vec<u8>>().prop_map(|error| ToHolder::Failed { error }),
         ("[a-z/]{1,30}", any::<bool>()).prop_map(|(exe, fallback)| ToHolder::Replace {
             fallback: fallback.then(|| format!("{exe}.old").into()),
             exe: exe.into(),
         }),
         Just(ToHolder::Prepared),
-        any::<u64>().prop_map(|request| ToHolder::Yielded { request }),
+        any::<u64>().prop_map(|request| ToHolder::HandedOver { request }),
         Just(ToHolder::Pulse),
-        prop::collection::vec(a_place(), 0..20).prop_map(ToHolder::Connections),
-        responses().prop_map(ToHolder::Responses),
+        prop::collection::vec(a_place(), 0..20).prop_map(|places| ToHolder::Connections { places }),
+        responses().prop_map(|responses| ToHolder::Responses { responses }),
         any::<u32>().prop_map(|format| ToHolder::ShareMemory { format }),
         (any::<u32>(), a_place()).prop_map(|(slot, place)| ToHolder::Store { slot, place }),
         any::<u32>().prop_map(|slot| ToHolder::Forget { slot }),
@@ -48,8 +48,8 @@ fn responses() -> impl Strategy<Value = Vec<Unfinished>> {
 fn an_order() -> impl Strategy<Value = ToDaemon> {
     let text = || prop::option::of(".{0,40}");
     prop_oneof![
-        (any::<(u32, u32, bool, u32, u32)>(), text(), text(), prop::option::of(1..1_000_000_u64))
-            .prop_map(|(numbers, failed, words, every)| {
+        (any::<(u32, u32, bool, u32, u32)>(), text(), text(), any::<u64>()).prop_map(
+            |(numbers, failed, words, every)| {
                 let (version, holder_pid, standby, listeners, interrupted) = numbers;
                 ToDaemon::Welcome {
                     version,
@@ -57,12 +57,13 @@ fn an_order() -> impl Strategy<Value = ToDaemon> {
                     standby,
                     replacement_failed: failed,
                     last_output: words,
-                    watchdog: every.map(Duration::from_micros),
+                    watchdog_micros: every,
                     listeners,
                     interrupted,
                 }
-            }),
-        prop::collection::vec(a_place(), 0..20).prop_map(ToDaemon::Listeners),
+            }
+        ),
+        prop::collection::vec(a_place(), 0..20).prop_map(|places| ToDaemon::Listeners { places }),
         any::<(u32, u32)>()
             .prop_map(|(version, holder_pid)| ToDaemon::TakenOver { version, holder_pid }),
         any::<u64>().prop_map(|request| ToDaemon::Done { request, result: Ok(()) }),
@@ -72,11 +73,11 @@ fn an_order() -> impl Strategy<Value = ToDaemon> {
         }),
         ".{0,40}".prop_map(|why| ToDaemon::NotReplaced { why }),
         ".{0,40}".prop_map(|why| ToDaemon::ReexecFailed { why }),
-        Just(ToDaemon::Go),
-        Just(ToDaemon::GiveWay),
-        prop::collection::vec(a_place(), 0..20).prop_map(ToDaemon::Connections),
-        responses().prop_map(ToDaemon::Responses),
-        responses().prop_map(ToDaemon::Interrupted),
+        Just(ToDaemon::Serve),
+        Just(ToDaemon::HandOver),
+        prop::collection::vec(a_place(), 0..20).prop_map(|places| ToDaemon::Connections { places }),
+        responses().prop_map(|responses| ToDaemon::Responses { responses }),
+        responses().prop_map(|connections| ToDaemon::Interrupted { connections }),
     ]
 }
 
@@ -86,13 +87,13 @@ proptest! {
     #[test]
     fn messages_are_read_as_they_were_written(word in a_word(), order in an_order()) {
         let longer = |mut bytes: Vec<u8>| { bytes.extend(b"from the future"); bytes };
-        prop_assert_eq!(ToHolder::decode(&longer(word.encode())), Ok(Some(word)));
-        prop_assert_eq!(ToDaemon::decode(&longer(order.encode())), Ok(Some(order)));
+        prop_assert_eq!(decode(&longer(encode(&word))), Ok(Some(word)));
+        prop_assert_eq!(decode(&longer(encode(&order))), Ok(Some(order)));
     }
 
     #[test]
     fn no_bytes_are_a_reason_to_panic(bytes: Vec<u8>) {
-        let (_word, _order) = (ToHolder::decode(&bytes), ToDaemon::decode(&bytes));
+        let (_word, _order) = (decode::<ToHolder>(&bytes), decode::<ToDaemon>(&bytes));
     }
 
     #[test]
@@ -104,23 +105,24 @@ proptest! {
         for list in lists {
             prop_assert!(list.len() <= MAX_DESCRIPTORS);
             let places = list.iter().map(|(place, _)| place.clone()).collect();
-            prop_assert!(ToDaemon::Listeners(places).encode().len() <= MAX_BYTES);
+            let message = ToDaemon::Listeners { places };
+            prop_assert!(encode(&message).len() <= MAX_BYTES);
         }
     }
 }
 
 #[test]
 fn what_may_be_missed_is_skipped() {
-    assert_eq!(ToHolder::decode(&[200, 1, 2]), Ok(None));
-    assert_eq!(ToDaemon::decode(&[131]), Ok(None));
-    assert_eq!(ToHolder::decode(&[127]), Err(DecodeError::Invalid("type")));
-    assert_eq!(ToDaemon::decode(&[]), Err(DecodeError::Short));
+    assert_eq!(decode::<ToHolder>(&[200, 1, 2]), Ok(None));
+    assert_eq!(decode::<ToDaemon>(&[131]), Ok(None));
+    assert_eq!(decode::<ToHolder>(&[127]), Err(DecodeError::Invalid("type")));
+    assert_eq!(decode::<ToDaemon>(&[]), Err(DecodeError::Short));
 }
 
 #[test]
 fn a_daemon_of_version_1_does_not_say_which_holder_it_can_be() {
     let old = [&[4][..], &7_u64.to_le_bytes()].concat();
-    assert_eq!(ToHolder::decode(&old), Ok(Some(ToHolder::Ready { request: 7, holder: 1 })));
+    assert_eq!(decode(&old), Ok(Some(ToHolder::Ready { request: 7, holder: 1 })));
 }
 
 #[test]
@@ -129,4 +131,36 @@ fn an_error_keeps_its_kind() {
     assert_eq!(io::Error::from(Refusal::from(taken)).kind(), io::ErrorKind::AddrInUse);
     let other = io::Error::from(Refusal::from(io::Error::other("no such place")));
     assert_eq!(other.to_string(), "no such place");
+}
+
+#[test]
+fn the_bytes_are_those_of_earlier_versions() {
+    let tcp = Place::Tcp(([127, 0, 0, 1], 80).into());
+    let unix = Place::Unix { dir: "/r".into(), name: "s".into() };
+    let check = |bytes: Vec<u8>, expected: &[u8]| assert_eq!(bytes, expected);
+    check(
+        encode(&ToHolder::Bind { request: 7, place: tcp }),
+        b"\x02\x07\0\0\0\0\0\0\0\0\x0c\0\0\x00127.0.0.1:80",
+    );
+    check(
+        encode(&ToHolder::Connections { places: vec![unix] }),
+        b"\x80\x01\0\0\0\x01\x02\0\0\0/r\x01\0\0\0s",
+    );
+    check(
+        encode(&ToHolder::Replace { exe: "/a".into(), fallback: Some("/b".into()) }),
+        b"\x08\x02\0\0\0/a\x01\x02\0\0\0/b",
+    );
+    check(encode(&ToHolder::Replace { exe: "/a".into(), fallback: None }), b"\x08\x02\0\0\0/a\0");
+    check(
+        encode(&ToHolder::Handover { version: 2, stderr: true, listeners: 3 }),
+        b"\x01\x02\0\0\0\x01\x03\0\0\0",
+    );
+    check(encode(&ToDaemon::Serve), &[68]);
+    check(encode(&ToDaemon::HandOver), &[69]);
+    check(encode(&ToHolder::HandedOver { request: 1 }), &[9, 1, 0, 0, 0, 0, 0, 0, 0]);
+    let refused = Err(Refusal { errno: 98, text: "no".into() });
+    check(
+        encode(&ToDaemon::Done { request: 1, result: refused }),
+        b"C\x01\0\0\0\0\0\0\0\0\x62\0\0\0\x02\0\0\0no",
+    );
 }

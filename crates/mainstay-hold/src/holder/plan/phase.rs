@@ -1,24 +1,24 @@
-//! What a holder is doing.
+//! The phases of a holder.
 
 use std::time::Instant;
 
 use super::Outcome;
 use super::daemon::Daemon;
-use super::replacing::{Trial, Undone};
+use super::replacement::{Rollback, Trial};
 
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// No daemon serves, until the next is started.
+    /// No daemon serves. The next one is started at `until`.
     Resting {
         until: Instant,
-        /// When listeners are watched for clients that wait, unless they are watched already.
+        /// When to start watching the listeners for clients that wait; `None` if they are watched.
         watch_from: Option<Instant>,
     },
-    /// No daemon serves, until a program is put back.
-    Restoring(Undone),
+    /// No daemon serves until a program is restored.
+    Restoring(Rollback),
     /// One daemon serves, or is about to.
     Serving(Serving),
-    /// The end was asked for or cannot be helped.
+    /// The holder ends.
     Ending {
         daemon: Option<Daemon>,
         outcome: Outcome,
@@ -30,14 +30,14 @@ pub(super) enum Phase {
 pub(super) struct Serving {
     pub(super) daemon: Daemon,
     pub(super) ready: Option<Instant>,
-    /// When its silence is taken for a hang, if it pulses.
+    /// When it counts as hung, if it pulses.
     pub(super) hung: Option<Instant>,
-    /// Of a successor that was told to go and has to prove itself.
+    /// Set if it has replaced another daemon and may be rolled back.
     pub(super) trial: Option<Trial>,
 }
 
 impl Phase {
-    /// No daemon serves; clients that wait change nothing.
+    /// Rests whether clients wait or not.
     pub(super) fn rest_until(until: Instant) -> Self {
         Self::Resting { until, watch_from: Some(until) }
     }
@@ -50,13 +50,12 @@ impl Serving {
         self.daemon.deadline().into_iter().chain(hung).chain(trial).min()
     }
 
-    /// When it has proven itself, if it is on trial and ready.
     pub(super) fn trial_passes_at(&self) -> Option<Instant> {
         self.trial.as_ref()?.ready.as_ref().map(|ready| ready.passes_at)
     }
 
-    pub(super) fn overdue(&self, now: Instant) -> Option<&'static str> {
-        let hung = self.hung.is_some_and(|at| now >= at).then_some("it hung");
+    pub(super) fn overdue(&self, now: Instant) -> Option<String> {
+        let hung = self.hung.filter(|at| now >= *at).map(|_| "it hung".to_owned());
         self.daemon.overdue(now).or(hung)
     }
 }

@@ -9,10 +9,10 @@ use crate::holder::HolderEvent;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A daemon of 0.1.0 is ready.
-const READY: Word = Word::Ready { can_hold: false };
+const READY: Message = Message::Ready { can_hold: false };
 
 /// A daemon is ready whose program can be the holder's.
-const CAN_HOLD: Word = Word::Ready { can_hold: true };
+const CAN_HOLD: Message = Message::Ready { can_hold: true };
 
 /// A plan and its clock.
 struct Story {
@@ -24,14 +24,14 @@ impl Story {
     /// Nothing was started yet.
     fn new() -> Self {
         let now = crate::clock::now();
-        Self { plan: Plan::begin(now, "old".into()), now }
+        Self { plan: Plan::new(now, "old".into()), now }
     }
 
     /// One daemon serves.
     fn serving() -> (Self, Id) {
         let mut story = Self::new();
         let id = story.starts(Event::Tick, "old", false).id;
-        assert_eq!(story.said(id, READY), [Action::First]);
+        assert_eq!(story.sends(id, READY), [Action::First]);
         (story, id)
     }
 
@@ -39,8 +39,8 @@ impl Story {
         self.plan.handle(self.now, event)
     }
 
-    fn said(&mut self, id: Id, word: Word) -> Vec<Action> {
-        self.take(Event::Said(id, word))
+    fn sends(&mut self, id: Id, word: Message) -> Vec<Action> {
+        self.take(Event::Message(id, word))
     }
 
     fn gone(&mut self, id: Id) -> Vec<Action> {
@@ -65,22 +65,22 @@ impl Story {
     }
 
     fn asks(&mut self, id: Id, fallback: Option<&str>) -> Id {
-        let word = Word::Replace { exe: "new".into(), fallback: fallback.map(Into::into) };
-        self.starts(Event::Said(id, word), "new", true).id
+        let word = Message::Replace { exe: "new".into(), fallback: fallback.map(Into::into) };
+        self.starts(Event::Message(id, word), "new", true).id
     }
 
     /// A successor that was told to go.
     fn gone_to(fallback: Option<&str>) -> (Self, Id, Id) {
         let (mut story, old) = Self::serving();
         let new = story.asks(old, fallback);
-        assert_eq!(story.said(new, Word::Prepared), [Action::Tell(old, HolderEvent::GiveWay)]);
-        assert_eq!(story.said(old, Word::Yielded), [Action::Tell(new, HolderEvent::Go)]);
+        assert_eq!(story.sends(new, Message::Prepared), [Action::Send(old, HolderEvent::HandOver)]);
+        assert_eq!(story.sends(old, Message::HandedOver), [Action::Send(new, HolderEvent::Serve)]);
         (story, old, new)
     }
 }
 
 fn gone(id: Id) -> Event {
-    Event::Gone(id, End { how: "it exited with 1".into(), words: "help!".into() })
+    Event::Gone(id, End { how: "it exited with 1".into(), last_output: "help!".into() })
 }
 
 const HOW: &str = "it exited with 1:\nhelp!";
@@ -103,10 +103,10 @@ fn not_replaced(why: &str) -> HolderEvent {
 fn one_that_pulsed_and_fell_silent_hangs() {
     let (mut story, id) = Story::serving();
     assert_eq!(story.plan.deadline(), None);
-    assert_eq!(story.said(id, Word::Pulse), []);
-    assert_eq!(story.after(SILENT.saturating_sub(SECOND)), []);
-    assert_eq!(story.said(id, Word::Pulse), []);
-    assert_eq!(story.in_time(), (SILENT, vec![Action::Kill(id)]));
+    assert_eq!(story.sends(id, Message::Pulse), []);
+    assert_eq!(story.after(HUNG.saturating_sub(SECOND)), []);
+    assert_eq!(story.sends(id, Message::Pulse), []);
+    assert_eq!(story.in_time(), (HUNG, vec![Action::Kill(id)]));
     let start = story.starts(gone(id), "old", false);
     assert_eq!(start.last_output.as_deref(), Some("it hung:\nhelp!"));
 }
@@ -114,9 +114,9 @@ fn one_that_pulsed_and_fell_silent_hangs() {
 #[test]
 fn one_that_ends_need_not_pulse() {
     let (mut story, id) = Story::serving();
-    story.said(id, Word::Pulse);
-    assert_eq!(story.said(id, Word::Ending), [Action::Release]);
-    assert_eq!(story.after(SILENT + SECOND), []);
+    story.sends(id, Message::Pulse);
+    assert_eq!(story.sends(id, Message::Ending), [Action::Release]);
+    assert_eq!(story.after(HUNG + SECOND), []);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_first_start_is_tried_once() {
 
     let mut story = Story::new();
     let id = story.starts(Event::Tick, "old", false).id;
-    assert_eq!(story.said(id, Word::Failed(b"no".into())), [Action::Kill(id)]);
+    assert_eq!(story.sends(id, Message::Failed(b"no".into())), [Action::Kill(id)]);
     assert_eq!(story.gone(id), [Action::End(Outcome::NotStarted(b"no".into()))]);
 }
 
@@ -145,7 +145,7 @@ fn one_that_says_it_cannot_start_is_tried_again_like_one_that_dies() {
     let mut id = story.starts(gone(id), "old", false).id;
     let why = "no:\nhelp!";
     for death in 1..6 {
-        assert_eq!(story.said(id, Word::Failed(b"no".into())), [Action::Kill(id)]);
+        assert_eq!(story.sends(id, Message::Failed(b"no".into())), [Action::Kill(id)]);
         let reported = story.gone(id) == [Action::Report(why.into())];
         assert_eq!(reported, death >= REPORTED);
         let start = only_start(story.in_time().1, "old", false);
@@ -158,7 +158,7 @@ fn one_that_says_it_cannot_start_is_tried_again_like_one_that_dies() {
 fn one_that_served_for_long_and_then_fails_is_started_again_at_once() {
     let (mut story, id) = Story::serving();
     story.now += SECOND;
-    assert_eq!(story.said(id, Word::Failed(b"no".into())), [Action::Kill(id)]);
+    assert_eq!(story.sends(id, Message::Failed(b"no".into())), [Action::Kill(id)]);
     story.starts(gone(id), "old", false);
 }
 
@@ -175,11 +175,11 @@ fn a_daemon_without_a_socket_is_killed_and_started_again() {
 #[test]
 fn an_end_on_purpose_releases_first_and_is_final() {
     let (mut story, id) = Story::serving();
-    assert_eq!(story.said(id, Word::Ending), [Action::Release]);
+    assert_eq!(story.sends(id, Message::Ending), [Action::Release]);
     assert_eq!(story.take(Event::Closed(id)), []);
-    let late = Word::Replace { exe: "new".into(), fallback: None };
-    let refused = Action::Tell(id, not_replaced("the daemon is ending"));
-    assert_eq!(story.said(id, late), [refused]);
+    let late = Message::Replace { exe: "new".into(), fallback: None };
+    let refused = Action::Send(id, not_replaced("the daemon is ending"));
+    assert_eq!(story.sends(id, late), [refused]);
     assert_eq!(story.in_time(), (130 * SECOND, vec![Action::Kill(id)]));
     assert_eq!(story.gone(id), [Action::End(Outcome::Done)]);
 }
@@ -188,7 +188,7 @@ fn an_end_on_purpose_releases_first_and_is_final() {
 fn a_signal_is_passed_on_and_a_second_one_kills() {
     let (mut story, id) = Story::serving();
     assert_eq!(story.take(Event::Signal), [Action::Term(id)]);
-    assert_eq!(story.said(id, Word::Ending), [Action::Release]);
+    assert_eq!(story.sends(id, Message::Ending), [Action::Release]);
     assert_eq!(story.take(Event::Signal), [Action::Kill(id)]);
     assert_eq!(story.take(Event::Signal), []);
     assert_eq!(story.gone(id), [Action::End(Outcome::Done)]);
@@ -214,7 +214,7 @@ fn one_that_does_not_heed_a_signal_is_killed() {
     let (mut story, id) = Story::serving();
     assert_eq!(story.take(Event::Signal), [Action::Term(id)]);
     assert_eq!(story.after(9 * SECOND), []);
-    assert_eq!(story.said(id, Word::Ending), [Action::Release]);
+    assert_eq!(story.sends(id, Message::Ending), [Action::Release]);
     assert_eq!(
         story.in_time(),
         (130 * SECOND, vec![Action::Kill(id)]),
@@ -227,7 +227,7 @@ fn a_good_successor_serves_and_its_program_stays() {
     let (mut story, old, new) = Story::gone_to(Some("kept"));
     assert!(story.plan.serves(new) && !story.plan.serves(old));
     story.now += SECOND;
-    assert_eq!(story.said(new, CAN_HOLD), []);
+    assert_eq!(story.sends(new, CAN_HOLD), []);
     assert_eq!(story.in_time(), (30 * SECOND, vec![]), "the old one may still finish calls");
     assert_eq!(story.in_time(), (599 * SECOND, vec![Action::Kill(old)]));
     assert_eq!(story.gone(old), [reexec("new")]);
@@ -236,9 +236,9 @@ fn a_good_successor_serves_and_its_program_stays() {
 }
 
 #[test]
-fn an_update_is_undone_until_its_daemon_has_been_ready_for_a_while() {
+fn an_update_is_rolled_back_until_its_daemon_has_been_ready_for_a_while() {
     let (mut story, old, new) = Story::gone_to(Some("kept"));
-    story.said(new, CAN_HOLD);
+    story.sends(new, CAN_HOLD);
     story.gone(old);
     assert_eq!(story.after(TRIAL.saturating_sub(SECOND)), []);
     assert_eq!(story.gone(new), [Action::Restore { from: "kept".into(), to: "new".into() }]);
@@ -249,37 +249,37 @@ fn an_update_is_undone_until_its_daemon_has_been_ready_for_a_while() {
 #[test]
 fn a_daemon_on_trial_that_is_asked_for_the_next_one_has_proven_itself() {
     let (mut story, old, new) = Story::gone_to(Some("kept"));
-    story.said(new, READY);
+    story.sends(new, READY);
     story.gone(old);
     let next = story.asks(new, None);
-    story.said(next, Word::Prepared);
-    assert_eq!(story.said(new, Word::Yielded), [Action::Tell(next, HolderEvent::Go)]);
+    story.sends(next, Message::Prepared);
+    assert_eq!(story.sends(new, Message::HandedOver), [Action::Send(next, HolderEvent::Serve)]);
 }
 
 #[test]
 fn the_end_of_the_old_one_is_as_good_as_its_yield() {
     let (mut story, old) = Story::serving();
     let new = story.asks(old, None);
-    story.said(new, Word::Prepared);
+    story.sends(new, Message::Prepared);
     assert_eq!(story.in_time(), (3 * SECOND, vec![Action::Kill(old)]));
     assert_eq!(story.plan.deadline(), None, "a kill is no end yet");
-    assert_eq!(story.gone(old), [Action::Tell(new, HolderEvent::Go)]);
+    assert_eq!(story.gone(old), [Action::Send(new, HolderEvent::Serve)]);
 }
 
 #[test]
 fn one_replacement_at_a_time() {
     let (mut story, old) = Story::serving();
     let new = story.asks(old, None);
-    let again = || Word::Replace { exe: "newer".into(), fallback: None };
-    let busy = |id| [Action::Tell(id, not_replaced("another reload or update is under way"))];
-    assert_eq!(story.said(old, again()), busy(old));
-    story.said(new, Word::Prepared);
-    assert_eq!(story.said(old, again()), busy(old));
-    story.said(old, Word::Yielded);
-    assert_eq!(story.said(old, again()), busy(old));
-    assert_eq!(story.said(new, again()), busy(new));
-    story.said(new, READY);
-    story.starts(Event::Said(new, again()), "newer", true);
+    let again = || Message::Replace { exe: "newer".into(), fallback: None };
+    let busy = |id| [Action::Send(id, not_replaced("another reload or update is in progress"))];
+    assert_eq!(story.sends(old, again()), busy(old));
+    story.sends(new, Message::Prepared);
+    assert_eq!(story.sends(old, again()), busy(old));
+    story.sends(old, Message::HandedOver);
+    assert_eq!(story.sends(old, again()), busy(old));
+    assert_eq!(story.sends(new, again()), busy(new));
+    story.sends(new, READY);
+    story.starts(Event::Message(new, again()), "newer", true);
 }
 
 /// A successor comes to nothing before it was told to go: the old one serves on and is told why.
@@ -287,14 +287,14 @@ fn check_withdrawn(prepared: bool, spoil: impl FnOnce(&mut Story, Id) -> Vec<Act
     let (mut story, old) = Story::serving();
     let new = story.asks(old, Some("kept"));
     if prepared {
-        story.said(new, Word::Prepared);
+        story.sends(new, Message::Prepared);
     }
     let mut actions = spoil(&mut story, new);
     if actions == [Action::Kill(new)] {
         actions = story.gone(new);
     }
     let why = format!("{why}:\nhelp!");
-    assert_eq!(actions, [Action::Tell(old, HolderEvent::NotReplaced(why))]);
+    assert_eq!(actions, [Action::Send(old, HolderEvent::NotReplaced(why))]);
     assert!(story.plan.serves(old));
     assert_eq!(story.plan.deadline(), None, "the old one need not give way any more");
     story.now += SECOND;
@@ -307,8 +307,12 @@ fn a_bad_successor_costs_nothing_before_it_is_told_to_go() {
     check_withdrawn(false, slow, "it was not prepared within 10 s");
     for prepared in [false, true] {
         check_withdrawn(prepared, Story::gone, "it exited with 1");
-        check_withdrawn(prepared, |story, new| story.said(new, Word::Failed(b"no".into())), "no");
-        check_withdrawn(prepared, |story, new| story.said(new, Word::Ending), "it ended");
+        check_withdrawn(
+            prepared,
+            |story, new| story.sends(new, Message::Failed(b"no".into())),
+            "no",
+        );
+        check_withdrawn(prepared, |story, new| story.sends(new, Message::Ending), "it ended");
         let hang_up = |story: &mut Story, new| {
             assert_eq!(story.take(Event::Closed(new)), []);
             story.after(SECOND)
@@ -322,9 +326,9 @@ fn one_that_yields_while_its_successor_dies_is_followed_by_another() {
     let (mut story, old) = Story::serving();
     story.now += SECOND;
     let new = story.asks(old, None);
-    story.said(new, Word::Prepared);
+    story.sends(new, Message::Prepared);
     assert_eq!(story.gone(new).len(), 1, "the old one is told, but has yielded already");
-    let start = story.starts(Event::Said(old, Word::Yielded), "old", false);
+    let start = story.starts(Event::Message(old, Message::HandedOver), "old", false);
     assert!(start.replacement_failed.is_some());
 }
 
@@ -340,8 +344,8 @@ fn one_that_dies_while_its_successor_prepares_is_started_again() {
     assert!(start.replacement_failed.is_some() && start.last_output.is_some());
 }
 
-/// A successor comes to nothing after it was told to go: it is killed and undone.
-fn check_undone(spoil: impl Fn(&mut Story, Id) -> Vec<Action>, why: &str) {
+/// A successor comes to nothing after it was told to go: it is killed and rollback.
+fn check_rolled_back(spoil: impl Fn(&mut Story, Id) -> Vec<Action>, why: &str) {
     for (fallback, restored, exe) in
         [(None, true, "old"), (Some("kept"), true, "new"), (Some("kept"), false, "kept")]
     {
@@ -349,7 +353,7 @@ fn check_undone(spoil: impl Fn(&mut Story, Id) -> Vec<Action>, why: &str) {
         assert_eq!(story.gone(old), []);
         let mut actions = spoil(&mut story, new);
         if actions == [Action::Kill(new)] {
-            assert_eq!(story.said(new, READY), [], "too late");
+            assert_eq!(story.sends(new, READY), [], "too late");
             actions = story.gone(new);
         }
         if let Some(fallback) = fallback {
@@ -358,7 +362,7 @@ fn check_undone(spoil: impl Fn(&mut Story, Id) -> Vec<Action>, why: &str) {
         }
         let start = only_start(actions, exe, false);
         assert_eq!(start.replacement_failed, Some(format!("{why}:\nhelp!")));
-        story.said(start.id, READY);
+        story.sends(start.id, READY);
         assert_eq!(story.plan.deadline(), None);
         story.now += SECOND;
         let next = story.starts(gone(start.id), exe, false);
@@ -367,24 +371,27 @@ fn check_undone(spoil: impl Fn(&mut Story, Id) -> Vec<Action>, why: &str) {
 }
 
 #[test]
-fn a_bad_successor_is_undone_after_it_was_told_to_go() {
-    check_undone(|story, _| story.after(10 * SECOND), "it was not ready within 10 s");
-    check_undone(Story::gone, "it exited with 1");
-    check_undone(|story, new| story.said(new, Word::Failed(b"no".into())), "no");
-    check_undone(|story, new| story.said(new, Word::Yielded), "it gave way before it was ready");
+fn a_bad_successor_is_rolled_back_after_it_was_told_to_go() {
+    check_rolled_back(|story, _| story.after(10 * SECOND), "it was not ready within 10 s");
+    check_rolled_back(Story::gone, "it exited with 1");
+    check_rolled_back(|story, new| story.sends(new, Message::Failed(b"no".into())), "no");
+    check_rolled_back(
+        |story, new| story.sends(new, Message::HandedOver),
+        "it handed over before it was ready",
+    );
     let hang_up = |story: &mut Story, new| {
         assert_eq!(story.take(Event::Closed(new)), []);
         story.after(SECOND)
     };
-    check_undone(hang_up, "it closed its socket");
+    check_rolled_back(hang_up, "it closed its socket");
 }
 
 #[test]
 fn an_end_takes_everybody_along() {
     let (mut story, old, new) = Story::gone_to(None);
-    story.said(new, READY);
+    story.sends(new, READY);
     let newer = story.asks(new, None);
-    assert_eq!(story.said(new, Word::Ending), [Action::Release, Action::Kill(newer)]);
+    assert_eq!(story.sends(new, Message::Ending), [Action::Release, Action::Kill(newer)]);
     assert_eq!(story.gone(new), [Action::Kill(old)]);
     assert_eq!(story.gone(newer), []);
     assert_eq!(story.gone(old), [Action::End(Outcome::Done)]);
@@ -407,31 +414,31 @@ fn reexec(exe: &str) -> Action {
 #[test]
 fn the_holder_executes_the_new_program_when_the_old_daemon_has_left() {
     let (mut story, old, new) = Story::gone_to(None);
-    assert_eq!(story.said(new, CAN_HOLD), [], "the old daemon is still there");
+    assert_eq!(story.sends(new, CAN_HOLD), [], "the old daemon is still there");
     assert_eq!(story.gone(old), [reexec("new")]);
     assert_eq!(story.after(SECOND), [], "once");
 
     let (mut story, old, new) = Story::gone_to(None);
     story.gone(old);
-    assert_eq!(story.said(new, CAN_HOLD), [reexec("new")]);
+    assert_eq!(story.sends(new, CAN_HOLD), [reexec("new")]);
 }
 
 #[test]
 fn the_holder_executes_no_program_that_cannot_be_a_holder() {
     let (mut story, old, new) = Story::gone_to(None);
-    assert_eq!(story.said(new, READY), []);
+    assert_eq!(story.sends(new, READY), []);
     assert_eq!(story.gone(old), []);
 }
 
 #[test]
 fn a_program_that_was_replaced_meanwhile_is_not_executed() {
     let (mut story, old, new) = Story::gone_to(None);
-    story.said(new, CAN_HOLD);
+    story.sends(new, CAN_HOLD);
     let next = story.asks(new, None);
     assert_eq!(story.gone(old), [], "a successor is under way");
-    story.said(next, Word::Prepared);
-    story.said(new, Word::Yielded);
-    assert_eq!(story.said(next, READY), []);
+    story.sends(next, Message::Prepared);
+    story.sends(new, Message::HandedOver);
+    assert_eq!(story.sends(next, READY), []);
     assert_eq!(story.gone(new), [], "0.1.0 is in its place now");
 }
 
@@ -439,8 +446,8 @@ fn a_program_that_was_replaced_meanwhile_is_not_executed() {
 fn a_daemon_that_is_started_again_may_be_another_program() {
     let mut story = Story::new();
     let id = story.starts(Event::Tick, "old", false).id;
-    assert_eq!(story.said(id, CAN_HOLD), [Action::First, reexec("old")]);
+    assert_eq!(story.sends(id, CAN_HOLD), [Action::First, reexec("old")]);
     story.after(STABLE);
     let next = story.starts(gone(id), "old", false).id;
-    assert_eq!(story.said(next, CAN_HOLD), [reexec("old")]);
+    assert_eq!(story.sends(next, CAN_HOLD), [reexec("old")]);
 }

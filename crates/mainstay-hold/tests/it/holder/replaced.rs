@@ -83,7 +83,7 @@ fn a_successor_that_is_never_prepared_is_killed_in_time() {
     let bench = ask("never prepared", false);
     assert_eq!(bench.tell(&format!("replace {}", bench.path("v1").display())), "asked");
     let busy = bench.logged("v1 not replaced");
-    assert!(busy.ends_with("another reload or update is under way"), "{busy}");
+    assert!(busy.ends_with("another reload or update is in progress"), "{busy}");
     let why = bench.logged_times("v1 not replaced", 2).remove(1);
     assert!(why.contains("it was not prepared within 10 s"), "{why}");
     assert_eq!(bench.who().0, "v1");

@@ -64,7 +64,7 @@ pub use self::store::{
 pub use self::unfinished::UnfinishedResponse;
 
 /// How long a request takes before it is worth a place in the journal, and its response begins.
-const DURABLE: Duration = Duration::from_millis(150);
+pub const DURABLE: Duration = Duration::from_millis(150);
 
 /// How to serve.
 #[derive(Debug, Clone)]
@@ -124,11 +124,18 @@ pub struct Limits {
     pub body: usize,
     /// How long requests may go on after the shutdown.
     pub drain: Duration,
+    /// How long connections may take to be handed over to another daemon.
+    pub hand_over: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { head: 64 << 10, body: 16 << 20, drain: Duration::from_secs(5) }
+        Self {
+            head: 64 << 10,
+            body: 16 << 20,
+            drain: Duration::from_secs(5),
+            hand_over: Duration::from_millis(900),
+        }
     }
 }
 

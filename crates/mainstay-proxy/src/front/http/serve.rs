@@ -38,10 +38,6 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// The same after connections were evicted.
 const ACCEPT_AGAIN_SOON: Duration = Duration::from_millis(5);
 
-/// How long connections may take to come to rest before another daemon takes over. That is longer than the
-/// core takes to settle and freeze.
-const COME_TO_REST: Duration = Duration::from_millis(900);
-
 /// A connection that is passed on to the next daemon, with the response that is not finished, if any.
 pub(super) type Left<T> = Option<(T, Option<Box<UnfinishedResponse>>)>;
 
@@ -241,7 +237,7 @@ impl Front {
         };
         let limit = match drain {
             Drain::Finish => self.config.limits.drain,
-            Drain::HandOver | Drain::Leave => COME_TO_REST,
+            Drain::HandOver | Drain::Leave => self.config.limits.hand_over,
         };
         if timeout(limit, drained).await.is_err() {
             warn!(connections = connections.len(), "requests cut at the end");

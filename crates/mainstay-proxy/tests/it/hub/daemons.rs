@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::client::text;
 use super::desk::Desk;
 use super::server::tool_result;
-use super::{Client, NAME, Server, World, settings};
+use super::{Client, NAME, SETTLE, Server, World, settings};
 use crate::soon;
 
 /// Longer than a call takes to be written down.
@@ -435,7 +435,7 @@ async fn lines_count_as_heard_when_nothing_of_them_can_be_lost() {
 async fn a_frozen_hub_does_nothing_any_more() {
     let mut scene = Scene::new("poke").await;
     let heard = *scene.server.heard.borrow();
-    soon(scene.world.hubs.hand_over(false)).await;
+    soon(scene.world.hubs.hand_over(false, SETTLE)).await;
     let noted = scene.world.notes.noted();
     let records = scene.world.notes.records();
     scene.server.returns(&scene.call, "done").await;
@@ -463,7 +463,7 @@ async fn a_hand_over_waits_for_requests_to_be_answered_or_written_down() {
     server.reads_call("slow").await;
     let heard = *server.heard.borrow();
     let hubs = std::sync::Arc::clone(&world.hubs);
-    let handing_over = tokio::spawn(async move { hubs.hand_over(false).await });
+    let handing_over = tokio::spawn(async move { hubs.hand_over(false, SETTLE).await });
     server.returns(&fast, "done").await;
     server.logs("error", "also heard").await;
     assert_eq!(text(&desk.reads().await), "done");

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use super::server::tool_result;
 use super::site::Site;
-use super::{Client, NAME, World};
+use super::{Client, NAME, SETTLE, World};
 use crate::soon;
 
 /// A listener of a daemon.
@@ -179,7 +179,7 @@ async fn a_call_that_was_committed_is_answered_by_the_next_daemon() {
 /// Stops a listener for a hand-over.
 async fn hands_over(intake_gate: Door, world: &World) -> Vec<PassedOn> {
     intake_gate.stop.send(Drain::HandOver).unwrap();
-    soon(world.hubs.hand_over(true)).await;
+    soon(world.hubs.hand_over(true, SETTLE)).await;
     soon(intake_gate.served).await.unwrap()
 }
 
@@ -200,7 +200,7 @@ async fn at_a_hand_over_no_request_is_lost_and_no_connection_is_closed() {
     intake_gate.stop.send(Drain::HandOver).unwrap();
     server.says(&answer(&young_call)).await;
     assert!(young.sees("done").await.contains(r#""id":8,"#));
-    soon(world.hubs.hand_over(true)).await;
+    soon(world.hubs.hand_over(true, SETTLE)).await;
     let passed_on = soon(intake_gate.served).await.unwrap();
     assert_eq!(passed_on.len(), 3, "{passed_on:?}");
     assert_eq!(passed_on.iter().filter(|it| matches!(it.pending, Pending::Response(_))).count(), 2);
@@ -318,7 +318,7 @@ async fn the_next_daemon_repeats_an_unanswered_initialize() {
 /// The next daemon, to which this one has given way, and what this one still tells it.
 async fn takes_over(world: &World, intake_gate: Door) -> (World, Vec<PassedOn>, Vec<RelayedCall>) {
     intake_gate.stop.send(Drain::HandOver).unwrap();
-    let relayed = soon(world.hubs.hand_over(true)).await;
+    let relayed = soon(world.hubs.hand_over(true, SETTLE)).await;
     let passed_on = soon(intake_gate.served).await.unwrap();
     (world.replaced(), passed_on, relayed)
 }

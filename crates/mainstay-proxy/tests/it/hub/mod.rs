@@ -45,6 +45,7 @@ use crate::soon;
 
 const NAME: &str = "time";
 const HOLD: Duration = Duration::from_secs(45);
+const SETTLE: Duration = Duration::from_millis(600);
 
 /// A hub and what it needs of the world.
 struct World {

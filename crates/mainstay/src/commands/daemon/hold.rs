@@ -7,7 +7,7 @@ use std::process::Command;
 
 use mainstay_api::{ApiError, ErrorKind, Instance};
 use mainstay_daemon::{AccessSettings, Config, HolderClient, HolderEvents, RunError, TAKE_OVER};
-use mainstay_hold::holder::{self, First, HoldError};
+use mainstay_hold::holder::{self, HoldError};
 
 use super::RunArgs;
 use crate::commands::update::clear_leftovers;
@@ -32,7 +32,7 @@ pub(crate) fn run_daemon(args: &RunArgs, ctx: &Context) -> Result<(), CliError> 
         let _leader = rustix::process::setsid();
         return hold_for_launcher(args, ctx);
     }
-    hold(args, ctx, |_| ()).map_err(failed)
+    hold(args, ctx, || ()).map_err(failed)
 }
 
 /// After [`TAKE_OVER`]: the daemon shares the standard output and error of the holder.
@@ -53,10 +53,8 @@ fn failed((Unheld::Taken(error) | Unheld::Failed(error)): Unheld) -> CliError {
 /// Holds for a launcher, who is told by one line how the start went. After that line, nobody reads what
 /// we write.
 fn hold_for_launcher(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
-    let announce = |first: &First| {
-        if let First::Ready = first {
-            let _launcher_gone = Word::Ready.say(&mut io::stdout()).and_then(|()| let_go());
-        }
+    let announce = || {
+        let _launcher_gone = Word::Ready.say(&mut io::stdout()).and_then(|()| let_go());
     };
     let word = match hold(args, ctx, announce) {
         Ok(()) => return Ok(()),
@@ -68,7 +66,7 @@ fn hold_for_launcher(args: &RunArgs, ctx: &Context) -> Result<(), CliError> {
     Err(CliError::Answered(Exit::Failed))
 }
 
-fn hold(args: &RunArgs, ctx: &Context, announce: impl FnOnce(&First)) -> Result<(), Unheld> {
+fn hold(args: &RunArgs, ctx: &Context, announce: impl FnOnce()) -> Result<(), Unheld> {
     let told = |error: &CliError| {
         Unheld::Failed(ApiError {
             kind: ErrorKind::Invalid,
@@ -81,24 +79,15 @@ fn hold(args: &RunArgs, ctx: &Context, announce: impl FnOnce(&First)) -> Result<
     let instance = config.instance;
     mainstay_daemon::prepare(&instance).map_err(|error| Unheld::Failed(word_of(&error)))?;
     clear_leftovers(&config.exe, &instance.state_dir);
-    let mut word = None;
-    let tell = |first| {
-        if let First::Ready = first {
-            mainstay_daemon::record(&instance, args.service);
-            // A mark that stays would only keep `connect` from starting a daemon later.
-            let _disk_is_full = instance.clear_stopped();
-        }
-        announce(&first);
-        if let First::Failed(text) = first {
-            word = Some(text);
-        }
+    let ready = || {
+        mainstay_daemon::record(&instance, args.service);
+        // A mark that stays would only keep `connect` from starting a daemon later.
+        let _disk_is_full = instance.clear_stopped();
+        announce();
     };
     let ours = holder_config(&instance, &config.exe, args.foreground());
     let ended =
-        if args.service { holder::run_when_free(ours, tell) } else { holder::run(ours, tell) };
-    if let Some(word) = word {
-        return Err(Unheld::Failed(read_word(&word)));
-    }
+        if args.service { holder::run_when_free(ours, ready) } else { holder::run(ours, ready) };
     ended.map_err(|error| unheld(error, &instance))
 }
 
@@ -118,7 +107,8 @@ fn unheld(error: HoldError, instance: &Instance) -> Unheld {
             let path = instance.state_dir.clone();
             Unheld::Failed(word_of(&RunError::Directory { path, source }))
         }
-        error @ (HoldError::NotStarted | HoldError::Io { .. }) => Unheld::Failed(
+        HoldError::NotStarted { error } => Unheld::Failed(read_word(&error)),
+        error @ HoldError::Io { .. } => Unheld::Failed(
             ApiError::new(ErrorKind::Internal, error.to_string())
                 .with_help(format!("see its log: {}", instance.daemon_log().display())),
         ),

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use mainstay_api::{ApiError, ErrorKind};
 use mainstay_core::with_causes;
+use mainstay_hold::limits::{PREFLIGHT, PRINT_VERSION};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
@@ -26,12 +27,6 @@ use crate::error::{CliError, Exit};
 pub(crate) const REHEARSE: &str = "__rehearse";
 
 const VERSION: &str = "--version";
-
-/// How long the new program may take to say its version.
-const VERSION_LIMIT: Duration = Duration::from_secs(5);
-
-/// How long it may take over a copy of the state.
-const REHEARSAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// How much of its answers is read.
 const MAX_ANSWER: u64 = 64 * 1024;
@@ -77,13 +72,13 @@ pub(super) async fn hold(
     state_dir: &Path,
 ) -> Result<Rehearsed, UpdateError> {
     let program = Asked { copy, told_as };
-    let said = program.ask(VERSION, None, VERSION_LIMIT).await?;
+    let said = program.ask(VERSION, None, PRINT_VERSION).await?;
     let Some(version) = version(&said.stdout) else {
         return Err(UpdateError::NoMainstay { path: told_as.to_owned(), answer: said.told() });
     };
     let version = version.to_owned();
     let stage = Stage::set_up(state_dir)?;
-    let said = program.ask(REHEARSE, Some(&stage.0), REHEARSAL_LIMIT).await?;
+    let said = program.ask(REHEARSE, Some(&stage.0), PREFLIGHT).await?;
     match serde_json::from_slice(&said.stdout) {
         Ok(Word::Well(rehearsed)) => Ok(rehearsed),
         Ok(Word::Ill { error }) => Err(UpdateError::Rehearsal { version, error }),

@@ -60,7 +60,7 @@ fn a_reload_that_cannot_be_is_told_once_with_what_to_do() {
     assert_snapshot!(env.run(["daemon", "reload"]), @"
     exit: 1
     --- stderr
-    error: the daemon goes on as it is: `[ROOT]/mainstay/config.toml` cannot be used: line 1, column 11: unknown variant `often`, expected one of `auto`, `always`, `never`
+    error: the old daemon keeps running: `[ROOT]/mainstay/config.toml` cannot be used: line 1, column 11: unknown variant `often`, expected one of `auto`, `always`, `never`
     help: correct it, or move it away
     ");
     assert_eq!(env.daemon(), daemon);

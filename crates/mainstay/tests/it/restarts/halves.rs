@@ -44,7 +44,7 @@ fn answered(part: fn(usize, usize) -> usize) {
     let mut reload = reload.stderr(Stdio::null()).spawn().unwrap();
     let log = scene.env.mainstay_home().join("state/daemon.log");
     until("the daemon gives way", || {
-        fs::read_to_string(&log).unwrap_or_default().contains("giving way").then_some(())
+        fs::read_to_string(&log).unwrap_or_default().contains("daemon ends").then_some(())
     });
     stream.write_all(rest.as_bytes()).expect("the connection is still there");
     let response = read(&stream);

@@ -75,7 +75,7 @@ fn a_taken_address_keeps_no_daemon_from_giving_way() {
     let server = env.run_server(NAME, &[], &[&fixture()]);
     Blow::Reload.strike(&env);
     // It went by itself.
-    env.once_logged("daemon ends how=GiveWay", 1);
+    env.once_logged("daemon ends ending=HandOver", 1);
     env.ok(["daemon", "stop", "--keep-servers"]);
     env.ok(["daemon", "start"]);
     assert_eq!(env.server(NAME)["pid"], server["pid"]);

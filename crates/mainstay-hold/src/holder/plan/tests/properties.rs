@@ -11,7 +11,7 @@ use crate::holder::HolderEvent;
 /// What may happen next. Daemons are named by their place among those that live.
 #[derive(Debug, Clone)]
 enum Step {
-    Said(usize, Word),
+    Said(usize, Message),
     Closed(usize),
     Gone(usize),
     Signal,
@@ -22,12 +22,12 @@ enum Step {
 
 fn a_step() -> impl Strategy<Value = Step> {
     let word = prop_oneof![
-        4 => any::<bool>().prop_map(|can_hold| Word::Ready { can_hold }),
-        4 => Just(Word::Prepared),
-        3 => Just(Word::Yielded),
-        1 => Just(Word::Failed(b"no".into())),
-        1 => Just(Word::Ending),
-        4 => any::<bool>().prop_map(|kept| Word::Replace {
+        4 => any::<bool>().prop_map(|can_hold| Message::Ready { can_hold }),
+        4 => Just(Message::Prepared),
+        3 => Just(Message::HandedOver),
+        1 => Just(Message::Failed(b"no".into())),
+        1 => Just(Message::Ending),
+        4 => any::<bool>().prop_map(|kept| Message::Replace {
             exe: "new".into(),
             fallback: kept.then(|| "kept".into()),
         }),
@@ -57,7 +57,7 @@ impl World {
     fn new() -> Self {
         let now = crate::clock::now();
         let (alive, serving) = (BTreeSet::new(), BTreeSet::new());
-        let plan = Plan::begin(now, "old".into());
+        let plan = Plan::new(now, "old".into());
         let mut world = Self { plan, now, alive, serving, released: false, over: false };
         world.take(Event::Tick);
         world
@@ -67,7 +67,7 @@ impl World {
         let alive: Vec<Id> = self.alive.iter().copied().collect();
         let one = |who: usize| alive.get(who).copied();
         let event = match step {
-            Step::Said(who, word) => one(who).map(|id| Event::Said(id, word)),
+            Step::Said(who, word) => one(who).map(|id| Event::Message(id, word)),
             Step::Closed(who) => one(who).map(Event::Closed),
             Step::Gone(who) => one(who).map(gone),
             Step::Signal => Some(Event::Signal),
@@ -92,8 +92,8 @@ impl World {
                 self.alive.remove(id);
                 self.serving.remove(id);
             }
-            Event::Said(id, Word::Yielded) => drop(self.serving.remove(id)),
-            Event::Said(..)
+            Event::Message(id, Message::HandedOver) => drop(self.serving.remove(id)),
+            Event::Message(..)
             | Event::Closed(_)
             | Event::Restored(_)
             | Event::ClientWaits
@@ -117,8 +117,8 @@ impl World {
                     self.serve(start.id);
                 }
             }
-            Action::Tell(id, HolderEvent::Go) => self.serve(id),
-            Action::Tell(id, _) | Action::Term(id) | Action::Kill(id) => {
+            Action::Send(id, HolderEvent::Serve) => self.serve(id),
+            Action::Send(id, _) | Action::Term(id) | Action::Kill(id) => {
                 assert!(self.alive.contains(&id), "{id:?} is gone");
             }
             Action::Restore { .. } => {

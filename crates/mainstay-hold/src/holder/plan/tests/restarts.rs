@@ -10,7 +10,7 @@ fn a_daemon_that_dies_after_a_while_is_started_again_at_once() {
         let start = story.starts(gone(id), "old", false);
         assert_eq!(start.last_output.as_deref(), Some(HOW));
         id = start.id;
-        assert_eq!(story.said(id, READY), []);
+        assert_eq!(story.sends(id, READY), []);
     }
 }
 
@@ -28,7 +28,7 @@ fn daemons_that_keep_dying_are_restarted_with_a_pause_forever() {
         waits.push(waited);
         let start = only_start(actions, "old", false);
         id = start.id;
-        assert_eq!(story.said(id, READY), []);
+        assert_eq!(story.sends(id, READY), []);
     }
     assert_eq!(
         waits[..MAX_IMMEDIATE],
@@ -36,11 +36,11 @@ fn daemons_that_keep_dying_are_restarted_with_a_pause_forever() {
         "the first restarts are immediate"
     );
     assert!(waits.is_sorted(), "{waits:?}");
-    assert_eq!(waits[99], RESTART_PAUSE);
+    assert_eq!(waits[99], SHORT_LIVED_PAUSE);
 
     story.now += LONG_LIVED;
     let id = story.starts(gone(id), "old", false).id;
-    assert_eq!(story.said(id, READY), []);
+    assert_eq!(story.sends(id, READY), []);
     story.now += SECOND;
     story.starts(gone(id), "old", false);
 }
@@ -65,8 +65,8 @@ fn daemons_that_do_not_last_are_started_ever_later_and_never_given_up() {
         id = start.id;
     }
     assert_eq!(waits[..4], [100, 200, 400, 800].map(Duration::from_millis));
-    assert!(waits.is_sorted() && waits[38] == MAX_WAIT, "{waits:?}");
-    assert_eq!(story.said(id, READY), [Action::ClearReport]);
+    assert!(waits.is_sorted() && waits[38] == MAX_PAUSE, "{waits:?}");
+    assert_eq!(story.sends(id, READY), [Action::ClearReport]);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_client_that_waits_shortens_a_long_wait() {
     story.gone(id);
     assert!(!story.plan.watches_listeners());
     assert_eq!(story.take(Event::ClientWaits), [], "not at once, or it would spin");
-    assert_eq!(story.in_time(), (MAX_WAIT_OF_CLIENT, vec![]));
+    assert_eq!(story.in_time(), (MAX_PAUSE_OF_CLIENT, vec![]));
     assert!(story.plan.watches_listeners());
     story.starts(Event::ClientWaits, "old", false);
     assert!(!story.plan.watches_listeners() && !story.plan.is_resting());
@@ -96,9 +96,9 @@ fn one_that_lasts_makes_up_for_those_that_did_not() {
     for _ in 0..20 {
         assert_eq!(story.gone(id), []);
         id = only_start(story.in_time().1, "old", false).id;
-        story.said(id, READY);
+        story.sends(id, READY);
         story.now += LONG_LIVED;
         id = story.starts(gone(id), "old", false).id;
-        story.said(id, READY);
+        story.sends(id, READY);
     }
 }

@@ -1,4 +1,4 @@
-//! What the plan is told, and what it answers.
+//! The events that the plan handles, and its actions.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ use crate::holder::HolderEvent;
 /// What has happened.
 #[derive(Debug, Clone)]
 pub(in crate::holder) enum Event {
-    /// A daemon has said something.
-    Said(Id, Word),
-    /// The socket of a daemon has ended. Nothing more will be said.
+    /// A daemon has sent a message.
+    Message(Id, Message),
+    /// A daemon has closed its socket.
     Closed(Id),
-    /// The process of a daemon has ended, or could not be started.
+    /// A daemon has exited, or could not be started.
     Gone(Id, End),
-    /// Whether [`Action::Restore`] could be done.
+    /// Whether [`Action::Restore`] has succeeded.
     Restored(bool),
-    /// Somebody wants the holder to end.
+    /// A signal asks the holder to end.
     Signal,
     /// A connection waits at a listener, see [`Plan::watches_listeners`](super::Plan::watches_listeners).
     ClientWaits,
@@ -24,9 +24,9 @@ pub(in crate::holder) enum Event {
     Tick,
 }
 
-/// What a daemon says about itself.
+/// What a daemon sends about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::holder) enum Word {
+pub(in crate::holder) enum Message {
     Prepared,
     Ready {
         /// Whether its program can also run as this holder.
@@ -34,32 +34,31 @@ pub(in crate::holder) enum Word {
     },
     Failed(Vec<u8>),
     Ending,
-    /// It lives.
     Pulse,
     Replace {
         exe: PathBuf,
         fallback: Option<PathBuf>,
     },
-    Yielded,
+    HandedOver,
 }
 
-/// How a process has ended.
+/// How a daemon has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::holder) struct End {
     /// Such as `it exited with 1`.
     pub(in crate::holder) how: String,
     /// The end of what it wrote to standard error.
-    pub(in crate::holder) words: String,
+    pub(in crate::holder) last_output: String,
 }
 
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::holder) enum Action {
     Start(Start),
-    Tell(Id, HolderEvent),
+    Send(Id, HolderEvent),
     Term(Id),
     Kill(Id),
-    /// Rename a program over the one that replaced it, and say whether that was possible.
+    /// Rename a program over the one that replaced it. [`Event::Restored`] follows.
     Restore {
         from: PathBuf,
         to: PathBuf,
@@ -68,9 +67,9 @@ pub(in crate::holder) enum Action {
     First,
     /// Report why daemons keep failing, for commands that cannot reach one.
     Report(String),
-    /// A daemon is ready: the report no longer holds.
+    /// A daemon is ready: the report is outdated.
     ClearReport,
-    /// Execute this program as the holder, with everything that is held. It is the daemon's program.
+    /// Execute this program, the daemon's, as the holder, with everything that is held.
     Reexec(PathBuf),
     /// Close all listeners.
     Release,
@@ -88,7 +87,7 @@ pub(in crate::holder) struct Start {
     pub(in crate::holder) last_output: Option<String>,
 }
 
-/// How it all ended.
+/// How the holder ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::holder) enum Outcome {
     Done,

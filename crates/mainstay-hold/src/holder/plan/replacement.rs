@@ -1,28 +1,29 @@
-//! One daemon after another, without a gap.
+//! The replacement of one daemon by another, without a gap.
 //!
-//! Asked, prepared, give way, yielded, go, ready: until `go` the old daemon can go on as if nothing
-//! had been; from `go` on there is only the way back to the program that was there before. With another program, that way
-//! stays open until the new daemon has been ready for 30 s, whether anybody still waits for the update or not.
+//! The messages, in order: `Replace` (the old daemon asks), `Prepared` (the new one), `HandOver` (to the old one),
+//! `HandedOver` (the old one), `Serve` (to the new one), `Ready` (the new one). Until `Serve` the old daemon can
+//! continue as if nothing had happened. After it there is only the way back to the program that was there before. With
+//! another program, that way stays open until the new daemon has been ready for [`TRIAL`](crate::limits::TRIAL), whether
+//! anyone still waits for the update or not.
 
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::daemon::{BE_READY, Daemon, LEAVE, PREPARE, YIELD};
+use super::daemon::{Daemon, HAND_OVER, LEAVE, PREPARE, SERVE};
 use super::{Action, End, Id, Phase, Plan, Serving, Start};
 use crate::holder::HolderEvent;
 
-/// What a successor is tried for.
+/// The program of a successor, until it has proven itself.
 #[derive(Debug)]
 pub(super) struct Trial {
-    /// The program that becomes the daemon's.
     pub(super) exe: PathBuf,
-    /// What is renamed over it if it is no good.
+    /// What is renamed over `exe` in a roll-back.
     pub(super) fallback: Option<PathBuf>,
     /// Set when its daemon is ready.
     pub(super) ready: Option<TrialReady>,
 }
 
-/// How a trial ends if nothing happens.
+/// When and how a trial ends if nothing happens.
 #[derive(Debug)]
 pub(super) struct TrialReady {
     pub(super) passes_at: Instant,
@@ -30,14 +31,14 @@ pub(super) struct TrialReady {
     pub(super) can_hold: bool,
 }
 
-/// A program, and the one in whose place it belongs.
+/// A program, and the one that it replaces in a roll-back.
 #[derive(Debug, Clone)]
-pub(super) struct Undone {
+pub(super) struct Rollback {
     pub(super) from: PathBuf,
     pub(super) to: PathBuf,
 }
 
-/// A daemon that was not told to go yet.
+/// A daemon that prepares or waits.
 #[derive(Debug)]
 pub(super) struct Successor {
     pub(super) daemon: Daemon,
@@ -45,13 +46,12 @@ pub(super) struct Successor {
     pub(super) stage: Stage,
 }
 
-/// How far a successor is.
 #[derive(Debug)]
 pub(super) enum Stage {
     Preparing,
-    /// It is prepared; the old one was told to give way.
+    /// It is prepared, and the old one was asked to hand over.
     Waiting,
-    /// It was killed and has not ended yet.
+    /// It was killed and has not exited yet.
     Withdrawn,
 }
 
@@ -64,7 +64,7 @@ impl Plan {
         fallback: Option<PathBuf>,
     ) {
         if self.serves(id) {
-            // A daemon that can be asked for this has proven itself.
+            // A daemon that can be asked for a successor has proven itself.
             self.pass_trial();
         }
         let refusal = match &self.phase {
@@ -75,11 +75,11 @@ impl Plan {
                 None
             }
             Phase::Serving(_) | Phase::Resting { .. } | Phase::Restoring(_) => {
-                Some("another reload or update is under way")
+                Some("another reload or update is in progress")
             }
         };
         if let Some(refusal) = refusal {
-            return self.actions.push(Action::Tell(id, HolderEvent::NotReplaced(refusal.into())));
+            return self.actions.push(Action::Send(id, HolderEvent::NotReplaced(refusal.into())));
         }
         let mut daemon = Daemon::new(self.next_id());
         daemon.limit(PREPARE, now);
@@ -101,45 +101,45 @@ impl Plan {
         if next.daemon.id == id && matches!(next.stage, Stage::Preparing) {
             next.stage = Stage::Waiting;
             next.daemon.unlimit();
-            serving.daemon.limit(YIELD, now);
-            self.actions.push(Action::Tell(serving.daemon.id, HolderEvent::GiveWay));
+            serving.daemon.limit(HAND_OVER, now);
+            self.actions.push(Action::Send(serving.daemon.id, HolderEvent::HandOver));
         }
     }
 
-    /// Whoever yields is out, asked or not: the order to go on may have crossed its word.
-    pub(super) fn yielded(&mut self, now: Instant) {
+    /// A daemon that hands over serves no longer, asked or not: `NotReplaced` may have crossed its message.
+    pub(super) fn handed_over(&mut self, now: Instant) {
         let Phase::Serving(serving) = &mut self.phase else { return };
         if serving.trial.is_some() {
-            let kill = serving.daemon.condemn("it gave way before it was ready");
+            let kill = serving.daemon.kill_because("it handed over before it was ready");
             return self.actions.extend(kill);
         }
         let ready = serving.ready;
         self.leave(now);
         match self.successor.take() {
             Some(Successor { daemon, trial, stage: Stage::Waiting }) => {
-                return self.go(now, daemon, trial);
+                return self.serve(now, daemon, trial);
             }
-            Some(next) => self.drop_successor(next, "the daemon gave way too early"),
-            None => self.replacement_failed = Some("the daemon gave way too late".into()),
+            Some(next) => self.discard_successor(next, "the daemon handed over too early"),
+            None => self.replacement_failed = Some("the daemon handed over too late".into()),
         }
-        self.start_again(now, ready, "it gave way".into());
+        self.start_again(now, ready, "it handed over".into());
     }
 
-    /// The successor has ended before it was told to go. The old daemon goes on, and whoever asked for
-    /// the successor puts its program back, unless there is nobody left to do so.
-    pub(super) fn bury_successor(&mut self, end: &End) {
+    /// The successor has exited before it served. The old daemon continues, and the command that asked for the successor
+    /// restores the program; if the old daemon was killed, the holder does.
+    pub(super) fn successor_exited(&mut self, end: &End) {
         let (Some(next), Phase::Serving(serving)) = (self.successor.take(), &mut self.phase) else {
             return;
         };
         let why = next.daemon.why(end);
         if serving.daemon.is_killed() {
-            return self.undo(next.trial, why);
+            return self.roll_back(next.trial, why);
         }
         serving.daemon.unlimit();
-        self.actions.push(Action::Tell(serving.daemon.id, HolderEvent::NotReplaced(why)));
+        self.actions.push(Action::Send(serving.daemon.id, HolderEvent::NotReplaced(why)));
     }
 
-    /// The program of the daemon that serves stays, if that is ready.
+    /// Keeps the program of the daemon that serves, if that is ready.
     pub(super) fn pass_trial(&mut self) {
         let Phase::Serving(serving) = &mut self.phase else { return };
         if let Some(Trial { exe, ready: Some(ready), .. }) =
@@ -150,27 +150,27 @@ impl Plan {
         }
     }
 
-    /// A successor was no good, and nobody serves any more: back to what was before it.
-    pub(super) fn undo(&mut self, trial: Trial, why: String) {
+    /// The successor has failed and no daemon serves: back to what was before it.
+    pub(super) fn roll_back(&mut self, trial: Trial, why: String) {
         self.replacement_failed = Some(why);
-        self.undone = trial.fallback.map(|from| Undone { from, to: trial.exe });
+        self.rollback = trial.fallback.map(|from| Rollback { from, to: trial.exe });
     }
 
     pub(super) fn restored(&mut self, now: Instant, done: bool) {
-        let Phase::Restoring(Undone { from, to }) = &mut self.phase else { return };
+        let Phase::Restoring(Rollback { from, to }) = &mut self.phase else { return };
         self.exe = std::mem::take(if done { to } else { from });
         self.phase = Phase::rest_until(now);
     }
 
-    /// Nobody serves any more: the successor may.
-    pub(super) fn go(&mut self, now: Instant, mut daemon: Daemon, trial: Trial) {
-        daemon.limit(BE_READY, now);
-        self.actions.push(Action::Tell(daemon.id, HolderEvent::Go));
+    /// No daemon serves any more: the successor does.
+    pub(super) fn serve(&mut self, now: Instant, mut daemon: Daemon, trial: Trial) {
+        daemon.limit(SERVE, now);
+        self.actions.push(Action::Send(daemon.id, HolderEvent::Serve));
         self.phase =
             Phase::Serving(Serving { daemon, ready: None, hung: None, trial: Some(trial) });
     }
 
-    /// The daemon that serves does so no more, and may finish what it has begun.
+    /// The daemon serves no longer, but may finish calls.
     fn leave(&mut self, now: Instant) {
         let resting = Phase::rest_until(now);
         if let Phase::Serving(serving) = std::mem::replace(&mut self.phase, resting) {
@@ -180,24 +180,23 @@ impl Plan {
         }
     }
 
-    /// A successor that is no good before it was told to go. What becomes of that is told when it has
-    /// ended, with its last lines.
+    /// Kills a successor that fails before it serves. The failure is reported when it has exited, with its last lines.
     pub(super) fn withdraw(&mut self, id: Id, reason: &str) {
         let Some(next) = self.successor.as_mut().filter(|next| next.daemon.id == id) else {
             return;
         };
         next.stage = Stage::Withdrawn;
-        self.actions.extend(next.daemon.condemn(reason));
+        self.actions.extend(next.daemon.kill_because(reason));
         if let Phase::Serving(serving) = &mut self.phase {
             serving.daemon.unlimit();
         }
     }
 
-    /// A successor that comes too late, because nobody is left whom it could follow.
-    pub(super) fn drop_successor(&mut self, mut next: Successor, reason: &str) {
+    /// Kills a successor that no longer has a daemon to replace.
+    pub(super) fn discard_successor(&mut self, mut next: Successor, reason: &str) {
         self.actions.extend(next.daemon.kill());
-        let why = next.daemon.why(&End { how: reason.into(), words: String::new() });
+        let why = next.daemon.why(&End { how: reason.into(), last_output: String::new() });
         self.leaving.push(next.daemon);
-        self.undo(next.trial, why);
+        self.roll_back(next.trial, why);
     }
 }

@@ -21,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use mainstay_hold::holder::{
-    self, Config, ConnectionStore, First, HoldError, HolderEvent, IDLE, Link, Place,
+    self, Config, ConnectionStore, HoldError, HolderEvent, IDLE, InheritedState, Link, Place,
     StoredConnection, Unfinished,
 };
 use rustix::event::{PollFd, PollFlags, poll};
@@ -37,12 +37,10 @@ fn main() -> ExitCode {
     let code = match words.as_slice() {
         [how @ ("run" | "foreground"), dir, exe] => {
             let config = Config { foreground: *how == "foreground", ..config(dir, exe) };
-            held(&holder::run(config, |first| told(dir, &first)))
+            held(dir, holder::run(config, || ready(dir)))
         }
-        ["wait", dir, exe] => {
-            held(&holder::run_when_free(config(dir, exe), |first| told(dir, &first)))
-        }
-        ["take-over", dir, exe] => held(&holder::take_over(config(dir, exe))),
+        ["wait", dir, exe] => held(dir, holder::run_when_free(config(dir, exe), || ready(dir))),
+        ["take-over", dir, exe] => held(dir, holder::take_over(config(dir, exe))),
         ["send", hex] => u8::from(send(hex).is_err()),
         ["daemon", dir, label, flaws @ ..] => {
             Daemon::serve(Path::new(dir), label, flaws).unwrap_or(1)
@@ -83,20 +81,20 @@ fn hex_bytes(hex: &str) -> io::Result<Vec<u8>> {
     (0..hex.len()).step_by(2).map(byte).collect()
 }
 
-fn told(dir: &str, first: &First) {
-    let text = match first {
-        First::Ready => "first ready".into(),
-        First::Failed(word) => format!("first failed: {}", String::from_utf8_lossy(word)),
-    };
-    drop(note(Path::new(dir), &text));
+fn ready(dir: &str) {
+    drop(note(Path::new(dir), "first ready"));
 }
 
 /// The exit code says how it ended.
-fn held(result: &Result<(), HoldError>) -> u8 {
+fn held(dir: &str, result: Result<(), HoldError>) -> u8 {
     match result {
         Ok(()) => 0,
         Err(HoldError::Taken { .. }) => 10,
-        Err(HoldError::NotStarted) => 11,
+        Err(HoldError::NotStarted { error }) => {
+            let text = format!("first failed: {}", String::from_utf8_lossy(&error));
+            drop(note(Path::new(dir), &text));
+            11
+        }
         Err(HoldError::Lock(_) | HoldError::Io { .. }) => 13,
     }
 }
@@ -135,7 +133,7 @@ impl<'a> Daemon<'a> {
         let ring = (sender, ringer);
         let socket = holder::take_stdin()?;
         let copy = socket.try_clone()?;
-        let (link, welcome) = Link::take_up(socket, obey(&ring)?)?;
+        let (link, welcome) = Link::connect(socket, obey(&ring)?)?;
         let pid = std::process::id();
         note(dir, &format!("{label} up {pid} standby={}", welcome.standby))?;
         for (what, text) in
@@ -189,7 +187,7 @@ impl<'a> Daemon<'a> {
             thread::sleep(Duration::MAX);
         }
         self.link.prepared()?;
-        Ok(self.next_order()? == HolderEvent::Go)
+        Ok(self.next_order()? == HolderEvent::Serve)
     }
 
     fn begin(&mut self) -> io::Result<()> {
@@ -207,13 +205,18 @@ impl<'a> Daemon<'a> {
         if self.has("never ready") {
             thread::sleep(Duration::MAX);
         }
-        for (interrupted, connection) in self.link.interrupted() {
-            let reply = format!("interrupted at {:?}\n", interrupted.state);
-            File::from(connection).write_all(reply.as_bytes())?;
+        let mut idle = Vec::new();
+        for connection in self.link.inherited() {
+            if let InheritedState::Interrupted(state) = connection.state {
+                let reply = format!("interrupted at {state:?}\n");
+                File::from(connection.socket).write_all(reply.as_bytes())?;
+            } else if connection.state == InheritedState::Idle {
+                idle.push((connection.place, connection.socket));
+            }
         }
         let store = self.store.insert(ConnectionStore::new(self.link.clone())?);
         if self.flaws.contains(&"dies late") {
-            for (place, connection) in self.link.connections() {
+            for (place, connection) in idle {
                 let stored = store.add_and_wait(&place, connection.as_fd());
                 stored.ok_or(io::ErrorKind::StorageFull)?.record(IDLE, 0, b"");
             }
@@ -266,8 +269,8 @@ impl<'a> Daemon<'a> {
 
     fn obey(&mut self, order: HolderEvent) -> io::Result<Option<u8>> {
         match order {
-            HolderEvent::GiveWay if self.has("deaf") => Ok(None),
-            HolderEvent::GiveWay => {
+            HolderEvent::HandOver if self.has("deaf") => Ok(None),
+            HolderEvent::HandOver => {
                 if self.has("fells its holder") {
                     self.fell_holder()?;
                 }
@@ -275,16 +278,16 @@ impl<'a> Daemon<'a> {
                 for (connection, state) in &self.passed_on {
                     let connection = connection.as_fd();
                     if state.is_empty() {
-                        self.link.pass_on(&[(place(), connection)])?;
+                        self.link.pass_connections(&[(place(), connection)])?;
                     } else {
                         let response = Unfinished { place: place(), state: state.clone() };
-                        self.link.pass_on_responses(&[(response, connection)])?;
+                        self.link.pass_responses(&[(response, connection)])?;
                     }
                 }
-                if self.link.yielded().is_ok() {
+                if self.link.handed_over().is_ok() {
                     self.note("yielded")?;
                 } else {
-                    self.link.end_successor()?;
+                    self.link.kill_successor()?;
                     self.replace_holder()?;
                 }
                 Ok(Some(0))
@@ -305,7 +308,7 @@ impl<'a> Daemon<'a> {
                 self.note(&format!("holder re-executed: {done:?}"))?;
                 Ok(None)
             }
-            HolderEvent::Go => Ok(None),
+            HolderEvent::Serve => Ok(None),
         }
     }
 

@@ -1,0 +1,160 @@
+//! Executes the steps of an ending.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mainstay_hold::limits::{FINISH_REQUESTS, FLUSH, LAST_HOLDER, REPORT, SETTLE};
+use mainstay_proxy::RelayedCall;
+use mainstay_proxy::front::http;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::relay;
+use super::{Ending, Step};
+use crate::holder_client::HolderClient;
+use crate::listen::HttpListeners;
+use crate::{Daemon, RunError};
+
+/// A daemon that ends.
+pub(crate) struct Drain {
+    daemon: Daemon,
+    ending: Ending,
+    /// When the ending was decided.
+    since: Instant,
+    /// Steps that go on while others begin.
+    background: JoinSet<()>,
+    /// The calls that only this daemon can finish.
+    relayed: Vec<RelayedCall>,
+}
+
+impl Daemon {
+    /// Ends, in the steps of this ending.
+    pub(crate) async fn drain(self, ending: Ending, since: Instant) -> Result<(), RunError> {
+        if ending == Ending::Superseded {
+            return Err(RunError::Superseded);
+        }
+        tracing::info!(?ending, "daemon ends");
+        let (background, relayed) = (JoinSet::new(), Vec::new());
+        let mut drain = Drain { daemon: self, ending, since, background, relayed };
+        drain.daemon.service.gateway.note_use();
+        for step in ending.steps() {
+            let begun = Instant::now();
+            drain.execute(*step).await?;
+            tracing::debug!(?step, took = ?begun.elapsed(), "step of the end done");
+        }
+        Ok(())
+    }
+}
+
+impl Drain {
+    async fn execute(&mut self, step: Step) -> Result<(), RunError> {
+        let service = Arc::clone(&self.daemon.service);
+        let holder = self.daemon.holder.clone();
+        let (hubs, registry) = (&service.gateway.hubs, &service.registry);
+        let is_hand_over = self.ending == Ending::HandOver;
+        match step {
+            Step::CloseIntake => {
+                let how = if is_hand_over { http::Drain::HandOver } else { http::Drain::Leave };
+                holder.close_intake(how);
+            }
+            Step::ReleaseListeners => {
+                let stops = self.ending == Ending::StopServers;
+                let front = if stops { self.daemon.front.take() } else { None };
+                // It accepts nothing more now. A slow holder must not delay the next steps.
+                let drained = front.map(HttpListeners::close);
+                self.background.spawn(async move {
+                    holder.ending().await;
+                    if let Some(drained) = drained {
+                        drained.await;
+                    }
+                });
+            }
+            Step::FinishRequests => {
+                let _late = timeout(FINISH_REQUESTS, hubs.answered()).await;
+                while self.background.join_next().await.is_some() {}
+            }
+            Step::SettleAndFreeze => self.relayed = hubs.hand_over(is_hand_over, SETTLE).await,
+            Step::PassConnections => {
+                if let Some(front) = self.daemon.front.take() {
+                    front.drained().await;
+                }
+            }
+            Step::RefuseChanges => registry.close().await,
+            Step::StopServers => registry.retire().await,
+            Step::FinishCommands => self.finish_commands().await,
+            Step::Flush => self.flush().await,
+            Step::Report => {
+                registry.abandon();
+                self.daemon.engines.abandon();
+                // The new daemon has to know of these calls before it serves.
+                let mark = relay::Mark::set(&service.instance.run_dir, !self.relayed.is_empty());
+                self.daemon.relay_mark = Some(mark);
+                report(&holder, &self.daemon.exe).await?;
+                holder.close_copies();
+            }
+            Step::Relay => {
+                let mut term =
+                    signal(SignalKind::terminate()).expect("the runtime handles signals");
+                let socket = service.instance.socket();
+                tokio::select! {
+                    () = relay::finish(&socket, std::mem::take(&mut self.relayed)) => {}
+                    _ = term.recv() => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// No command is accepted any more. In a hand-over, commands repeat their request with the next daemon.
+    async fn finish_commands(&mut self) {
+        self.daemon.messengers.abort_all();
+        self.daemon.requests.take();
+        let commands = &mut self.daemon.command_tasks;
+        if self.ending == Ending::HandOver {
+            self.daemon.service.limits.all_left().await;
+            commands.abort_all();
+        }
+        let ended = async { while commands.join_next().await.is_some() {} };
+        if timeout(FLUSH, ended).await.is_err() {
+            tracing::debug!("some commands have not ended");
+        }
+        while self.background.join_next().await.is_some() {}
+    }
+
+    /// A disk that does not respond must not delay the report.
+    async fn flush(&self) {
+        let limit = |limit| match self.ending {
+            Ending::HandOver => self.since + REPORT,
+            Ending::KeepServers | Ending::StopServers | Ending::Superseded => {
+                Instant::now() + limit
+            }
+        };
+        let context = &self.daemon.service.context;
+        context.clients.end().await;
+        let left = limit(FLUSH).saturating_duration_since(Instant::now());
+        if !context.memory.finish(left).await {
+            tracing::warn!("the disk does not respond; upstream sessions may be opened again");
+        }
+        let (event_log, sessions) = (context.event_log.clone(), self.daemon.sessions.clone());
+        let closed = tokio::task::spawn_blocking(move || {
+            event_log.close();
+            sessions.close();
+        });
+        if timeout_at(limit(FLUSH), closed).await.is_err() {
+            tracing::warn!("the disk does not respond; the last events may be lost");
+        }
+    }
+}
+
+/// Reports that everything is released, so that the new daemon serves. If the holder has died meanwhile, it is not known
+/// whether it had told the new daemon to serve. So that one is killed, long before it could serve and start a holder of
+/// its own. A new holder gets all listeners from this daemon, and starts a daemon when this one has exited. If the new
+/// daemon cannot be killed, it may serve, and no holder is started: there are never two.
+async fn report(holder: &HolderClient, exe: &Path) -> Result<(), RunError> {
+    let Err(error) = holder.handed_over().await else { return Ok(()) };
+    tracing::warn!(%error, "the holder has died during the hand-over");
+    holder.kill_successor().await.map_err(RunError::Holder)?;
+    let replaced = timeout(LAST_HOLDER, holder.replace_holder(exe)).await;
+    replaced.map_err(|elapsed| RunError::Holder(elapsed.into()))
+}
