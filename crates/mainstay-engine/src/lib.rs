@@ -202,10 +202,10 @@ pub struct Stdio {
     pub written: watch::Receiver<u64>,
     /// Takes in how many lines of `from_server` have been dealt with, all together. What was not is told
     /// again to the daemon that attaches next; an engine that keeps no more of them has the server wait.
-    pub heard: watch::Sender<u64>,
+    pub consumed: watch::Sender<u64>,
     /// What the server may have written while nobody was attached, for whoever waits for an answer; some
     /// of it may have been told before. None if all of it comes with `from_server`.
-    pub past: Option<Vec<Bytes>>,
+    pub earlier_output: Option<Vec<Bytes>>,
     /// Tells of every interruption of the connection, when it is over. None if there can be none while the
     /// server lives.
     pub interruptions: Option<watch::Receiver<Interruption>>,

@@ -4,30 +4,30 @@
 //! Its id is recorded, and only containers with a recorded id are stopped, removed or attached to. Labels
 //! and names prove nothing, because anyone can copy them: see [`ownership`].
 //!
-//! * [`host`] keeps watch over one engine, [`api`] is how it is spoken to;
-//! * [`watch`] decides what events and inspections mean, [`tell`] makes news of it;
+//! * [`host`] keeps watch over one engine, [`api`] is how it is output to;
+//! * [`watch`] decides what events and inspections mean, [`news`] makes news of it;
 //! * [`compare`] finds what no event reported, and removes containers that no server needs;
 //! * [`creations`] records what was created, [`ownership`] decides which containers are ours to remove;
 //! * [`start`] makes containers and starts them, [`body`] is what they are made from;
-//! * [`pump`] carries the lines of a run, across outages too, [`past`] finds those before.
+//! * [`pump`] carries the lines of a run, across outages too, [`earlier_output`] finds those before.
 
 mod api;
 mod body;
 mod compare;
 mod creations;
-mod gap;
 mod host;
 mod log_writer;
+mod news;
 mod ownership;
-mod past;
 mod pull;
 mod pump;
 mod records;
 mod refusal;
 mod server;
 mod shared;
+mod splice;
 mod start;
-mod tell;
+mod streams;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -44,7 +44,7 @@ use mainstay_core::{Cause, ContainerSpec, ServerName, ServerSpec, Transport, Wor
 use tokio::sync::{broadcast, mpsc};
 
 use self::api::Failure;
-use self::host::{Errand, Host, Reach, Up};
+use self::host::{Host, HostRequest, LiveEngine, Reachability};
 use self::server::Server;
 use self::shared::Shared;
 use crate::discover::Address;
@@ -87,7 +87,7 @@ impl DockerEngine {
         let shared = opened.unwrap_or_else(|error| {
             Err(EngineError::Io { what: "opening the records of containers", source: error.into() })
         })?;
-        shared.settle_in().await;
+        shared.wait_for_engines().await;
         Ok(Self { shared })
     }
 
@@ -96,8 +96,8 @@ impl DockerEngine {
         &self,
         container: &ContainerSpec,
     ) -> Result<mpsc::Receiver<Pulled>, StartError> {
-        let (_, up) = self.shared.choose(container).await?;
-        Ok(pull::pull(&self.shared.tasks, up.api, &container.image))
+        let (_, engine) = self.shared.choose_engine(container).await?;
+        Ok(pull::pull(&self.shared.tasks, engine.api, &container.image))
     }
 
     fn server(&self, key: &RunKey) -> Result<Arc<Server>, EngineError> {
@@ -107,20 +107,20 @@ impl DockerEngine {
     }
 
     /// The container of a run that is there, at an engine that answers.
-    async fn reach(&self, key: &RunKey) -> Result<(Arc<Server>, Up, String), EngineError> {
+    async fn reach(&self, key: &RunKey) -> Result<(Arc<Server>, LiveEngine, String), EngineError> {
         let server = self.server(key)?;
         let (host, container) = {
             let state = server.state();
             (Arc::clone(&state.host), state.container.clone())
         };
         let container = container.ok_or_else(|| EngineError::NoSuchRun(key.clone()))?;
-        let up = host.up().await.map_err(EngineError::Away)?;
-        Ok((server, up, container))
+        let engine = host.engine().await.map_err(EngineError::Away)?;
+        Ok((server, engine, container))
     }
 
     /// Ends a run, in a task of its own.
     async fn end(&self, key: &RunKey, grace: Option<Duration>) -> Result<(), EngineError> {
-        let (server, up, container) = match self.reach(key).await {
+        let (server, engine, container) = match self.reach(key).await {
             Ok(reached) => reached,
             Err(EngineError::NoSuchRun(_)) => return Ok(()),
             Err(error) => return Err(error),
@@ -129,21 +129,21 @@ impl DockerEngine {
         let host = Arc::clone(&server.state().host);
         self.shared.tasks.spawn(async move {
             let ended = match grace {
-                Some(grace) => up.api.stop(&container, grace).await,
-                None => up.api.kill(&container).await,
+                Some(grace) => engine.api.stop(&container, grace).await,
+                None => engine.api.kill(&container).await,
             };
             let ended = match ended {
                 // One that is paused can neither hear nor die.
                 Err(Failure::Conflict(_) | Failure::Refused(_) | Failure::Internal(_)) => {
-                    up.api.unpause(&container).await.ok();
-                    up.api.kill(&container).await
+                    engine.api.unpause(&container).await.ok();
+                    engine.api.kill(&container).await
                 }
                 other => other,
             };
             if let Err(error) = ended {
                 tracing::warn!(server = %server.name, %error, "cannot end a container");
             }
-            host.leave(Errand::Look(server.name.clone(), tokio::time::Instant::now()));
+            host.request(HostRequest::Inspect(server.name.clone(), tokio::time::Instant::now()));
         });
         Ok(())
     }
@@ -166,16 +166,16 @@ impl Engine for DockerEngine {
 
     async fn prepare(&self, spec: &ServerSpec) -> Result<ServerSpec, StartError> {
         let container = container_of(spec)?;
-        let (address, up) = self.shared.choose(container).await?;
+        let (address, engine) = self.shared.choose_engine(container).await?;
         check_reach(container, &address)?;
-        up.api.has_image(&container.image).await.map_err(|failure| match failure {
+        engine.api.has_image(&container.image).await.map_err(|failure| match failure {
             Failure::Missing(_) => StartError::NoImage { image: container.image.to_string() },
             failure => StartError::Refused(failure.to_string()),
         })?;
-        self.shared.try_out(&address, &up, spec, container).await?;
+        self.shared.check_by_trial(&address, &engine, spec, container).await?;
         let mut spec = spec.clone();
         if let Workload::Container(container) = &mut spec.workload {
-            container.engine = Some(up.who.kind);
+            container.engine = Some(engine.identity.kind);
             container.host = Some(address.to_string());
         }
         Ok(spec)
@@ -196,7 +196,7 @@ impl Engine for DockerEngine {
     async fn list(&self) -> Result<Vec<Found>, EngineError> {
         let hosts: Vec<Arc<Host>> = self.shared.hosts().values().cloned().collect();
         for host in hosts {
-            if let Reach::Up(_) = host.reach() {
+            if let Reachability::Up(_) = host.reachability() {
                 host.compare().await;
             }
         }
@@ -211,7 +211,7 @@ impl Engine for DockerEngine {
     }
 
     fn watch(&self) -> broadcast::Receiver<News> {
-        let early = mainstay_core::lock(&self.shared.early).take();
+        let early = mainstay_core::lock(&self.shared.early_news).take();
         early.unwrap_or_else(|| self.shared.news.subscribe())
     }
 
@@ -230,21 +230,21 @@ impl Engine for DockerEngine {
         if let Some(pump) = known {
             return pump.attach(key).await;
         }
-        let (_, up, _) = self.reach(key).await?;
-        let connected = self.shared.connect(&server, &up).await;
+        let (_, engine, _) = self.reach(key).await?;
+        let connected = self.shared.connect_streams(&server, &engine).await;
         connected.map_err(|failure| EngineError::Away(failure.to_string()))?;
         let pump = server.state().pump.clone();
         pump.ok_or_else(|| EngineError::NoSuchRun(key.clone()))?.attach(key).await
     }
 
     async fn endpoint(&self, key: &RunKey, port: u16) -> Result<Endpoint, EngineError> {
-        let (server, up, container) = self.reach(key).await?;
+        let (server, engine, container) = self.reach(key).await?;
         let known = server.state().ports.outside(port);
         let outside = if let Some(outside) = known {
             outside
         } else {
-            let inspected = up.api.inspect(&container).await.map_err(no_port)?;
-            server.state().begin(&inspected);
+            let inspected = engine.api.inspect(&container).await.map_err(no_port)?;
+            server.state().run_started(&inspected);
             let published = inspected.ports.get(&port).copied();
             published.ok_or_else(|| no_port(format!("port {port} is not published")))?
         };
@@ -252,10 +252,10 @@ impl Engine for DockerEngine {
     }
 
     async fn has_moved(&self, key: &RunKey, port: u16) -> bool {
-        let Ok((server, up, container)) = self.reach(key).await else { return false };
-        let Ok(inspected) = up.api.inspect(&container).await else { return false };
+        let Ok((server, engine, container)) = self.reach(key).await else { return false };
+        let Ok(inspected) = engine.api.inspect(&container).await else { return false };
         let mut state = server.state();
-        let same_run = inspected.seen.running && inspected.seen.started_at == state.started_at;
+        let same_run = inspected.state.running && inspected.state.started_at == state.started_at;
         same_run && state.ports.update(port, &inspected.ports)
     }
 
@@ -273,16 +273,16 @@ impl Engine for DockerEngine {
         let (host, record) = {
             let mut state = known.state();
             let record = state.record();
-            state.lose_container();
+            state.drop_container();
             (Arc::clone(&state.host), record)
         };
         self.shared.servers().remove(server);
         let dropped = self.shared.drop_record(server).await;
         dropped.map_err(EngineError::io("recording a container that is to be removed"))?;
         if let Some(record) = record
-            && let Reach::Up(up) = host.reach()
-            && up.who.id == record.engine
-            && let Err(error) = self.shared.remove(&up.api, &record.container).await
+            && let Reachability::Up(engine) = host.reachability()
+            && engine.identity.id == record.engine
+            && let Err(error) = self.shared.remove(&engine.api, &record.container).await
         {
             // It is removed when the engine is back, be it by the next daemon.
             tracing::debug!(%server, %error, "cannot remove a container yet");

@@ -79,7 +79,7 @@ impl Refusal {
                 Self::Passing
             }
             Failure::Internal(why) if is_any(why, &MISTAKES) => Self::Final,
-            Failure::Silent(_) | Failure::Conflict(_) | Failure::Internal(_) => Self::Passing,
+            Failure::NoAnswer(_) | Failure::Conflict(_) | Failure::Internal(_) => Self::Passing,
             Failure::Missing(_) | Failure::Refused(_) => Self::Final,
         }
     }
@@ -187,7 +187,7 @@ mod tests {
             "invalid mount config for type \"bind\": bind source path does not exist",
             Final,
         );
-        assert_eq!(Refusal::of(&Failure::Silent("no answer in time".to_owned())), Passing);
+        assert_eq!(Refusal::of(&Failure::NoAnswer("no answer in time".to_owned())), Passing);
     }
 
     #[test]

@@ -14,18 +14,18 @@ use tokio::time::timeout;
 
 use super::DockerConfig;
 use super::api::{Api, Failure};
-use super::creations::{Creations, blocking};
-use super::host::{Host, Reach, Up};
-use super::log_writer::{ContainerLog, LogWriter};
+use super::creations::Creations;
+use super::host::{Host, LiveEngine, Reachability};
+use super::log_writer::LogWriter;
 use super::ownership::Need;
-use super::records::{Record, Records};
+use super::records::{Record, Records, blocking};
 use super::server::Server;
 use crate::discover::{self, Address, AddressError, Disk, Env};
 use crate::tasks::Tasks;
 use crate::{EngineError, News, StartError};
 
 /// How long engines may take to be met when a daemon starts; whoever waits for that gives it 8 s.
-const ACQUAINTANCE: Duration = Duration::from_secs(4);
+const CONNECT_WITHIN: Duration = Duration::from_secs(4);
 
 /// News that a slow reader may fall behind.
 const NEWS: usize = 1024;
@@ -41,7 +41,7 @@ pub(super) struct Shared {
     pub(super) creations: Creations,
     pub(super) news: broadcast::Sender<News>,
     /// What is told before anybody listens.
-    pub(super) early: Mutex<Option<broadcast::Receiver<News>>>,
+    pub(super) early_news: Mutex<Option<broadcast::Receiver<News>>>,
     /// Whether what was found at the start has been told.
     pub(super) listed: AtomicBool,
     pub(super) hosts: Mutex<HashMap<Address, Arc<Host>>>,
@@ -56,12 +56,12 @@ impl Shared {
         let opened = Creations::open(config.records_dir.clone());
         let creations = opened.map_err(EngineError::io("reading the records of containers"))?;
         let opened = Records::open(config.records_dir.clone());
-        let records = opened.map_err(EngineError::io("opening the records of containers"))?;
-        let known = records.all().map_err(EngineError::io("reading the records of containers"))?;
+        let (records, known) =
+            opened.map_err(EngineError::io("reading the records of containers"))?;
         let DockerConfig { logs_dir, log_max_bytes, log_keep, .. } = &config;
         let started = LogWriter::start(logs_dir.clone(), *log_max_bytes, *log_keep);
         let log_writer = started.map_err(EngineError::io("starting a thread"))?;
-        let (news, early) = broadcast::channel(NEWS);
+        let (news, early_news) = broadcast::channel(NEWS);
         let shared = Arc::new(Shared {
             instance: config.instance,
             env: Env::new(config.env),
@@ -70,7 +70,7 @@ impl Shared {
             records,
             creations,
             news,
-            early: Mutex::new(Some(early)),
+            early_news: Mutex::new(Some(early_news)),
             listed: AtomicBool::new(false),
             hosts: Mutex::default(),
             servers: Mutex::default(),
@@ -114,11 +114,12 @@ impl Shared {
 
     /// Waits a moment for the engines that are known. What cannot be said by then of their servers is
     /// told like the end of an outage.
-    pub(super) async fn settle_in(&self) {
+    pub(super) async fn wait_for_engines(&self) {
         let hosts: Vec<Arc<Host>> = self.hosts().values().cloned().collect();
-        let all = join_all(hosts.iter().map(|host| host.up()));
-        timeout(ACQUAINTANCE, all).await.map(drop).ok();
-        for host in hosts.iter().filter(|host| matches!(host.reach(), Reach::Untried)) {
+        let all = join_all(hosts.iter().map(|host| host.engine()));
+        timeout(CONNECT_WITHIN, all).await.map(drop).ok();
+        for host in hosts.iter().filter(|host| matches!(host.reachability(), Reachability::Unknown))
+        {
             for server in self.servers_at(host) {
                 server.state().away = true;
             }
@@ -132,8 +133,10 @@ impl Shared {
     }
 
     /// Whether a server at that address waits for another engine than the one that answers.
-    pub(super) fn misses_another(&self, host: &Host, up: &Up) -> bool {
-        self.servers_at(host).iter().any(|server| server.state().is_elsewhere(&up.who.id))
+    pub(super) fn waits_for_other_engine(&self, host: &Host, engine: &LiveEngine) -> bool {
+        self.servers_at(host)
+            .iter()
+            .any(|server| server.state().is_at_other_engine(&engine.identity.id))
     }
 
     pub(super) fn is_listed(&self) -> bool {
@@ -141,7 +144,7 @@ impl Shared {
     }
 
     /// Whether a container is that of a server.
-    pub(super) fn knows(&self, container: &str) -> bool {
+    pub(super) fn is_used(&self, container: &str) -> bool {
         let servers = self.servers();
         servers.values().any(|server| server.state().container.as_deref() == Some(container))
     }
@@ -189,7 +192,7 @@ impl Shared {
     }
 
     /// The server of that name, at that address from now on.
-    pub(super) fn enter(self: &Arc<Self>, name: &ServerName, address: &Address) -> Arc<Server> {
+    pub(super) fn server_at(self: &Arc<Self>, name: &ServerName, address: &Address) -> Arc<Server> {
         let host = self.host(address);
         self.wanted().insert(name.clone());
         let mut servers = self.servers();
@@ -200,10 +203,10 @@ impl Shared {
     }
 
     /// The engine for a container: the one that it names, or the first one that answers.
-    pub(super) async fn choose(
+    pub(super) async fn choose_engine(
         self: &Arc<Self>,
         container: &ContainerSpec,
-    ) -> Result<(Address, Up), StartError> {
+    ) -> Result<(Address, LiveEngine), StartError> {
         let mut tried = Vec::new();
         let addresses = if container.host.is_some() {
             vec![address_of(container)?]
@@ -222,10 +225,10 @@ impl Shared {
                 continue;
             }
             match self.probe(&address).await {
-                Ok(up) if container.engine.is_none_or(|kind| kind == up.who.kind) => {
-                    return Ok((address, up));
+                Ok(engine) if container.engine.is_none_or(|kind| kind == engine.identity.kind) => {
+                    return Ok((address, engine));
                 }
-                Ok(up) => tried.push(format!("{address} is {}", up.who.kind)),
+                Ok(engine) => tried.push(format!("{address} is {}", engine.identity.kind)),
                 Err(why) => tried.push(why),
             }
         }
@@ -233,14 +236,15 @@ impl Shared {
     }
 
     /// Who answers at an address, without keeping watch over it from now on.
-    pub(super) async fn probe(&self, address: &Address) -> Result<Up, String> {
+    pub(super) async fn probe(&self, address: &Address) -> Result<LiveEngine, String> {
         let known = self.hosts().get(address).cloned();
         if let Some(host) = known {
-            return host.up().await;
+            return host.engine().await;
         }
-        let met = Api::meet(address).await;
-        let (api, who) = met.map_err(|failure| format!("{address} does not answer: {failure}"))?;
-        Ok(Up { api, who })
+        let met = Api::connect(address).await;
+        let (api, identity) =
+            met.map_err(|failure| format!("{address} does not answer: {failure}"))?;
+        Ok(LiveEngine { api, identity })
     }
 
     pub(super) fn server(&self, name: &ServerName) -> Option<Arc<Server>> {
@@ -250,17 +254,16 @@ impl Shared {
     /// The server whose container that is.
     pub(super) fn server_of(&self, host: &Host, container: &str) -> Option<Arc<Server>> {
         let servers = self.servers();
-        servers.values().find(|server| server.state().is_in(&host.address, container)).cloned()
+        servers
+            .values()
+            .find(|server| server.state().has_container(&host.address, container))
+            .cloned()
     }
 
     pub(super) fn servers_at(&self, host: &Host) -> Vec<Arc<Server>> {
         let mut all: Vec<Arc<Server>> = self.servers().values().cloned().collect();
         all.retain(|server| server.state().host.address == host.address);
         all
-    }
-
-    pub(super) fn log(&self, server: &ServerName) -> ContainerLog {
-        self.log_writer.log(server)
     }
 
     pub(super) fn send(&self, news: News) {

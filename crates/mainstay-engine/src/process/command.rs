@@ -12,7 +12,7 @@ use mainstay_core::ProcessSpec;
 
 use crate::{RunKey, StartError};
 
-/// The variable that marks every process of a run, so that strays can be found.
+/// The variable that marks every process of a run, so that orphans can be found.
 pub(crate) const MARK: &str = "MAINSTAY_RUN";
 
 /// The value of [`MARK`] for a run: `INSTANCE/SERVER/GENERATION`.

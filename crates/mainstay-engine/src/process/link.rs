@@ -1,7 +1,7 @@
 //! A connection to a shim.
 //!
 //! The shim speaks first; then we give our number, by which it knows which of several daemons to obey.
-//! Nothing here waits longer than [`PATIENCE`] for a shim that does not answer: it may be stopped.
+//! Nothing here waits longer than [`ANSWER_TIMEOUT`] for a shim that does not answer: it may be stopped.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::EngineError;
 
 /// A shim that does not answer within this time does not answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long, and how often, a shim is tried whose queue of connections is full.
 const CROWDED: Duration = Duration::from_secs(1);
@@ -85,7 +85,8 @@ impl ShimLink {
             writer: ShimWriter { socket: write, buffer: Vec::new() },
             heard: VecDeque::new(),
         };
-        let hello = timeout(PATIENCE, link.next()).await.map_err(|_| EngineError::Mute)??;
+        let hello =
+            timeout(ANSWER_TIMEOUT, link.next()).await.map_err(|_| EngineError::NoAnswer)??;
         let greeting = greeting(hello)?;
         // It goes out with whatever is said first.
         link.writer.put(&ToShim::Daemon { number: daemon });
@@ -109,7 +110,7 @@ impl ShimLink {
             }
             match self.send(&ToShim::Tail).await {
                 // A shim that refuses us does not wait for what we say, but has told why.
-                Err(error) if !error.is_absence() => return Err(error),
+                Err(error) if !error.is_gone() => return Err(error),
                 Ok(()) | Err(_) => {}
             }
             while let Some(frame) = self.reader.next().await? {
@@ -126,13 +127,14 @@ impl ShimLink {
             }
             Ok(None)
         };
-        timeout(PATIENCE, talk).await.map_err(|_| EngineError::Mute)?
+        timeout(ANSWER_TIMEOUT, talk).await.map_err(|_| EngineError::NoAnswer)?
     }
 
     /// Whether nothing is left of a run that has exited. The news of its end was asked for before; it
     /// stays to be heard.
     pub(crate) async fn is_over(&mut self) -> Result<bool, EngineError> {
-        let exited = timeout(PATIENCE, self.next()).await.map_err(|_| EngineError::Mute)??;
+        let exited =
+            timeout(ANSWER_TIMEOUT, self.next()).await.map_err(|_| EngineError::NoAnswer)??;
         if let Some(FromShim::Refused { why }) = exited {
             return Err(EngineError::Refused(why));
         }
@@ -162,7 +164,7 @@ async fn reach(dir: &Path) -> Result<UnixStream, EngineError> {
         match socket::connect(dir, socket::SHIM) {
             Ok(stream) => break stream,
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(failed()(error)),
-            Err(_) if Instant::now() >= give_up => return Err(EngineError::Mute),
+            Err(_) if Instant::now() >= give_up => return Err(EngineError::NoAnswer),
             Err(_) => sleep(TRY_AGAIN).await,
         }
     };

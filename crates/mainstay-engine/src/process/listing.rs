@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::process::link::ShimLink;
-use crate::process::{Active, ProcessEngine, strays};
+use crate::process::{Active, ProcessEngine, orphans};
 use crate::{EngineError, Found, FoundState, RunKey};
 
 /// How many shims are asked at a time: one that does not answer delays few others, and a machine full
@@ -51,7 +51,7 @@ pub async fn newest_daemon_of_shims(runs_dir: &Path) -> u64 {
 
 /// A run on disk that nobody watched.
 #[derive(Debug)]
-enum Taken {
+enum Adopted {
     /// It is under watch now, or its shim cannot be talked to.
     Alive { pid: Option<u32>, age: Duration },
     /// Nothing of it is left.
@@ -77,16 +77,16 @@ impl ProcessEngine {
                 && let Some(key) = keys.next()
             {
                 let engine = self.clone();
-                taking.spawn(async move { (engine.take_in(&key).await, key) });
+                taking.spawn(async move { (engine.adopt(&key).await, key) });
             }
             let Some(taken) = taking.join_next().await else { break };
             let (taken, key) = taken.unwrap_or_else(|error| resume_unwind(error.into_panic()));
             match taken {
-                Taken::Alive { pid, age } => {
+                Adopted::Alive { pid, age } => {
                     all.push(Found { key, state: FoundState::Alive { pid, container: None, age } });
                 }
-                Taken::Ended(exit) => all.push(Found { key, state: FoundState::Ended(exit) }),
-                Taken::Lost => lost.push(key),
+                Adopted::Ended(exit) => all.push(Found { key, state: FoundState::Ended(exit) }),
+                Adopted::Lost => lost.push(key),
             }
         }
         all.extend(self.clear_lost(lost).await);
@@ -97,24 +97,24 @@ impl ProcessEngine {
     /// A run that is being started or watched is alive. Of the others, one whose shim lives but cannot
     /// be talked to counts as alive too: its driver will find out and have it killed. So does one that
     /// cannot be asked for lack of something here, lest a shortage of ours cost a healthy server.
-    async fn take_in(&self, key: &RunKey) -> Taken {
+    async fn adopt(&self, key: &RunKey) -> Adopted {
         if let Some(Active { pid, since, .. }) = self.shared.active().get(key).cloned() {
-            return Taken::Alive { pid, age: since.elapsed() };
+            return Adopted::Alive { pid, age: since.elapsed() };
         }
         match self.begin_watch(key).await {
             Ok(taken) => taken,
-            Err(error) if error.is_passing() || self.shared.dirs.shim_alive(key) => {
+            Err(error) if error.is_temporary() || self.shared.dirs.shim_alive(key) => {
                 tracing::error!(server = %key.server, run = %key.run, %error, "a shim does not answer");
-                Taken::Alive { pid: None, age: Duration::ZERO }
+                Adopted::Alive { pid: None, age: Duration::ZERO }
             }
-            Err(_) => Taken::Lost,
+            Err(_) => Adopted::Lost,
         }
     }
 
-    async fn begin_watch(&self, key: &RunKey) -> Result<Taken, EngineError> {
+    async fn begin_watch(&self, key: &RunKey) -> Result<Adopted, EngineError> {
         let (mut link, greeting) = self.shared.connect(key).await?;
         let age = greeting.age();
-        let alive = Taken::Alive { pid: Some(greeting.server_pid), age };
+        let alive = Adopted::Alive { pid: Some(greeting.server_pid), age };
         let over = if greeting.exited {
             link.send(&ToShim::Watch).await?;
             link.is_over().await?
@@ -135,7 +135,7 @@ impl ProcessEngine {
         });
         if over {
             // It ended while nobody watched, and its shim has stayed to tell how.
-            return Ok(exit.await.ok().flatten().map_or(alive, Taken::Ended));
+            return Ok(exit.await.ok().flatten().map_or(alive, Adopted::Ended));
         }
         Ok(alive)
     }
@@ -148,7 +148,7 @@ impl ProcessEngine {
         if lost.is_empty() {
             return Vec::new();
         }
-        strays::end(lost.iter().map(|key| self.shared.orphaned(key)).collect(), Vec::new()).await;
+        orphans::end(lost.iter().map(|key| self.shared.orphaned(key)).collect(), Vec::new()).await;
         lost.into_iter()
             .map(|key| Found { state: FoundState::Ended(self.shared.dirs.clear_away(&key)), key })
             .collect()

@@ -15,10 +15,10 @@ mod link;
 mod listing;
 mod login;
 mod monitor;
+mod orphans;
 mod port;
 mod runs;
 mod spawn;
-mod strays;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -141,7 +141,7 @@ impl Shared {
         let given = process.path.as_deref().unwrap_or("");
         let path = command::join_paths(given.as_ref(), &login.path);
         match (command::find_program(program, &process.cwd, &path), login.doubt) {
-            (Err(StartError::NotFound { .. }), Some(source)) => Err(StartError::Short {
+            (Err(StartError::NotFound { .. }), Some(source)) => Err(StartError::Shortage {
                 what: format!("looking for `{program}` where a login shell would"),
                 source,
             }),
@@ -166,7 +166,7 @@ impl Shared {
                 self.active().insert(key.clone(), Active::new(Some(pid), Instant::now(), port));
                 // A caller that has gone finds the run when it lists.
                 told.send(Ok(pid)).ok();
-                self.watch_over(key, link, shim).await;
+                self.follow_and_reap(key, link, shim).await;
             }
             Err(error) => {
                 self.active().remove(&key);
@@ -186,9 +186,9 @@ impl Shared {
             let connected = ShimLink::connect(&dir, self.config.daemon).await;
             let restore = self.active().get(key).map(|active| active.restore.clone());
             match (connected, restore) {
-                (Err(error), Some(restore)) if error.is_absence() && !has_socket(&dir) => {
+                (Err(error), Some(restore)) if error.is_gone() && !has_socket(&dir) => {
                     if Instant::now() >= give_up {
-                        return Err(EngineError::Mute);
+                        return Err(EngineError::NoAnswer);
                     }
                     restore.notify_one();
                     sleep(RESTORE_EVERY).await;
@@ -227,14 +227,14 @@ impl Shared {
 
     /// Says one thing to a run's shim, and makes sure that it was heard. Returns whether it was: a run that is gone already
     /// needs no telling.
-    async fn tell(&self, key: &RunKey, message: &ToShim) -> Result<bool, EngineError> {
+    async fn send_confirmed(&self, key: &RunKey, message: &ToShim) -> Result<bool, EngineError> {
         let telling = async {
             let (mut link, _) = self.connect(key).await?;
             link.confirm(Some(message)).await
         };
         match telling.await {
             Ok(_) => Ok(true),
-            Err(error) if error.is_absence() => Ok(false),
+            Err(error) if error.is_gone() => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -286,11 +286,11 @@ impl Engine for ProcessEngine {
 
     async fn stop(&self, key: &RunKey, grace: Duration) -> Result<(), EngineError> {
         let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
-        self.shared.tell(key, &ToShim::End { grace_ms }).await.map(drop)
+        self.shared.send_confirmed(key, &ToShim::End { grace_ms }).await.map(drop)
     }
 
     async fn kill(&self, key: &RunKey) -> Result<(), EngineError> {
-        match self.shared.tell(key, &ToShim::Kill).await {
+        match self.shared.send_confirmed(key, &ToShim::Kill).await {
             // A shim may live and accept no connections.
             Ok(false) if self.shared.dirs.shim_alive(key) => {
                 tracing::warn!(server = %key.server, run = %key.run, "killing an unreachable shim");
@@ -299,7 +299,9 @@ impl Engine for ProcessEngine {
             }
             Ok(_) => Ok(()),
             // The shim obeys a newer daemon, or we lack what it takes to reach it.
-            Err(error) if error.is_passing() && !matches!(error, EngineError::Mute) => Err(error),
+            Err(error) if error.is_temporary() && !matches!(error, EngineError::NoAnswer) => {
+                Err(error)
+            }
             Err(error) => {
                 tracing::warn!(server = %key.server, run = %key.run, %error, "killing the shim too");
                 self.shared.kill_by_force(key).await;
@@ -361,7 +363,7 @@ fn has_socket(dir: &Path) -> bool {
 
 /// An error in talking to a run: that it is gone, when its shim is.
 fn gone_or(error: EngineError, key: &RunKey) -> EngineError {
-    if error.is_absence() { EngineError::NoSuchRun(key.clone()) } else { error }
+    if error.is_gone() { EngineError::NoSuchRun(key.clone()) } else { error }
 }
 
 /// What this engine runs.

@@ -9,7 +9,7 @@
 //!   A listener in the tree of another server is an error. One that belongs to no server, as with
 //!   `docker run -p` or `ssh -L`, is used, and its owner is shown.
 //!
-//! [`judge`] decides, from facts that are gathered on a thread for blocking work.
+//! [`decide`] decides, from facts that are gathered on a thread for blocking work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -103,7 +103,7 @@ enum Verdict {
 }
 
 /// Decides where a run is reached, from the sockets that listen on its port and who has each open, by inode.
-fn judge(port: u16, all: &[Listener], holders: &BTreeMap<u64, Holder>) -> Verdict {
+fn decide(port: u16, all: &[Listener], holders: &BTreeMap<u64, Holder>) -> Verdict {
     let hidden = |listener: &Listener| Holder::Other(PortOwner::Hidden { uid: Some(listener.uid) });
     let (mut own, mut outside) = (Vec::new(), Vec::new());
     let (mut server, mut stranger) = (None, None);
@@ -152,7 +152,7 @@ impl Shared {
         };
         let give_up = Instant::now() + CLOSING;
         loop {
-            match self.enter(key, port, starting.clone()).await {
+            match self.try_claim_port(key, port, starting.clone()).await {
                 Err(StartError::PortTaken { .. } | StartError::PortReserved { .. })
                     if Instant::now() < give_up => {}
                 entered => return entered,
@@ -163,14 +163,22 @@ impl Shared {
 
     /// Enters a run that is being started in the table, unless something listens on its port, or another server has
     /// reserved it.
-    async fn enter(&self, key: &RunKey, port: u16, starting: Active) -> Result<(), StartError> {
+    async fn try_claim_port(
+        &self,
+        key: &RunKey,
+        port: u16,
+        starting: Active,
+    ) -> Result<(), StartError> {
         let reserved = self.reserve(key, port, starting);
-        match self.look(key, port).await {
+        match self.inspect_port(key, port).await {
             Ok(Verdict::Taken(owner) | Verdict::Reachable { owner: Some(owner), .. }) => {
                 return Err(StartError::PortTaken { port, owner });
             }
             Err(source) if is_shortage(&source) => {
-                return Err(StartError::Short { what: format!("looking at port {port}"), source });
+                return Err(StartError::Shortage {
+                    what: format!("looking at port {port}"),
+                    source,
+                });
             }
             // A run that does not exist yet has no listener. Some sandboxes do not list sockets.
             Ok(Verdict::Nobody | Verdict::Reachable { owner: None, .. }) | Err(_) => {}
@@ -189,7 +197,7 @@ impl Shared {
         let mut seen = None;
         let mut looks = 0;
         loop {
-            let verdict = match self.look(key, port).await {
+            let verdict = match self.inspect_port(key, port).await {
                 Err(error) if is_shortage(&error) => {
                     return Err(EngineError::io("looking at its port")(error));
                 }
@@ -246,8 +254,8 @@ impl Shared {
     }
 
     /// Gathers the facts about a port, and judges them.
-    async fn look(&self, key: &RunKey, port: u16) -> io::Result<Verdict> {
-        let gathering = Gathering {
+    async fn inspect_port(&self, key: &RunKey, port: u16) -> io::Result<Verdict> {
+        let lookup = OwnerLookup {
             run_dir: self.dirs.path(key),
             server: key.server.clone(),
             instance: self.config.instance.clone(),
@@ -255,22 +263,22 @@ impl Shared {
         };
         let done = spawn_blocking(move || {
             let all = listeners::at_port(port)?;
-            let holders = gathering.holders(&all)?;
-            Ok(judge(port, &all, &holders))
+            let holders = lookup.holders(&all)?;
+            Ok(decide(port, &all, &holders))
         });
         done.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
     }
 }
 
 /// Finds out who has sockets open.
-struct Gathering {
+struct OwnerLookup {
     run_dir: std::path::PathBuf,
     server: ServerName,
     instance: String,
     runs: super::RunDirs,
 }
 
-impl Gathering {
+impl OwnerLookup {
     /// Who has each of these sockets open, as far as that can be seen.
     fn holders(&self, all: &[Listener]) -> io::Result<BTreeMap<u64, Holder>> {
         let accepts = |ip: IpAddr| Listener::accepting(all, ip).into_iter();
@@ -376,7 +384,7 @@ mod tests {
         let holders = bound.iter().enumerate();
         let holders =
             holders.filter_map(|(inode, (_, holder))| Some((inode as u64, holder.clone()?)));
-        let verdict = match judge(PORT, &all, &holders.collect()) {
+        let verdict = match decide(PORT, &all, &holders.collect()) {
             Verdict::Nobody => "nobody".to_owned(),
             Verdict::Taken(owner) => format!("taken by {owner}"),
             Verdict::Reachable { addrs, owner } => {

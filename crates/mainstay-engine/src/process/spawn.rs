@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::error::is_shortage;
 use crate::process::link::ShimLink;
-use crate::process::{ProcessConfig, Shared, command, strays};
+use crate::process::{ProcessConfig, Shared, command, orphans};
 use crate::{EngineError, RunKey, StartError};
 
 /// "No such file or directory".
@@ -119,7 +119,7 @@ async fn begin(
             if let Err(error) = shim.kill().await {
                 tracing::error!(server = %key.server, run = %key.run, %error, "cannot kill a shim");
             }
-            strays::end(vec![shared.orphaned(key)], below).await;
+            orphans::end(vec![shared.orphaned(key)], below).await;
             Err(error)
         }
     }
@@ -176,7 +176,7 @@ async fn bring_up(
     };
     let lost = |error: EngineError| match error {
         // It said a moment ago that it listens, so it has died.
-        error if error.is_absence() => {
+        error if error.is_gone() => {
             StartError::shim("watching it")(io::ErrorKind::UnexpectedEof.into())
         }
         error => StartError::shim("watching it")(error.into()),
@@ -190,7 +190,7 @@ async fn bring_up(
 fn refusal(launch: &Launch, what: Failure, errno: i32, message: String) -> StartError {
     let source = io::Error::from_raw_os_error(errno);
     if is_shortage(&source) {
-        return StartError::Short { what: message, source };
+        return StartError::Shortage { what: message, source };
     }
     let why = || source.to_string();
     match what {
@@ -232,7 +232,7 @@ mod tests {
         };
         let check = |what, errno: Errno, passing| {
             let error = refusal(&launch, what, errno.raw_os_error(), "told".to_owned());
-            assert_eq!(error.is_passing(), passing, "{error}");
+            assert_eq!(error.is_temporary(), passing, "{error}");
         };
         check(Failure::Spawn, Errno::AGAIN, true);
         check(Failure::Spawn, Errno::TXTBSY, true);
