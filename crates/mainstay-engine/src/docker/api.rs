@@ -396,9 +396,9 @@ fn connect(address: &Address) -> Result<Docker, Failure> {
         }
         Address::Tcp { host_port, tls: Some(files) } => Docker::connect_with_ssl(
             &format!("tcp://{host_port}"),
-            &files.key,
-            &files.cert,
-            &files.ca,
+            &files.key(),
+            &files.cert(),
+            &files.ca(),
             seconds,
             version,
         ),

@@ -1,8 +1,8 @@
-//! Comparing what is believed with what an engine lists: list and inspection are the truth.
+//! Compares the known state with an engine's list, which is authoritative.
 //!
 //! A container that is not in the list counts as removed only if a second complete list of the same
-//! engine lacks it too, and only if others are still there: when all are gone at once and nobody said so,
-//! it is the engine's data that is gone, and no server is forgotten for that.
+//! engine lacks it too, and only if others are still there: if all are gone at once without a removal event,
+//! the engine has lost its data, and no server is forgotten for that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use super::server::Server;
 use super::shared::Shared;
 use crate::News;
 
-/// How long after one list the next one is made, when something is missing.
+/// The delay before the second list, if a container is missing in the first.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What is said when the containers of several servers are gone at once.
-const ALL_GONE: &str = "its container is gone, and so are all others of this engine, but nobody is \
-                        known to have removed them; a restart makes a new one";
+/// The message if the containers of several servers are gone at once.
+const ALL_GONE: &str = "its container is gone, and so are all others of this engine, although no \
+                        removal was reported; a restart creates a new one";
 
 impl Shared {
-    /// Compares everything that is at one engine. With `returned`, it was away until now.
+    /// Compares the servers of one engine with its list. With `returned`, it was away until now.
     pub(super) async fn compare(
         self: &Arc<Self>,
         host: &Arc<Host>,
@@ -47,11 +47,11 @@ impl Shared {
             }
             match engine.api.inspect(container).await {
                 Ok(inspected) => self.handle_inspection(server, engine, &inspected, returned).await,
-                // The next comparison tells.
+                // The next comparison decides.
                 Err(Failure::Missing(_)) => {}
                 Err(failure @ Failure::NoAnswer(_)) => return Err(failure),
                 Err(error) => {
-                    tracing::warn!(server = %server.name, %error, "cannot look at a container");
+                    tracing::warn!(server = %server.name, %error, "cannot inspect a container");
                 }
             }
         }
@@ -66,7 +66,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Tells what a second list lacks too. With `all`, nothing else is left of what was there.
+    /// Reports containers that are missing in a second list too. With `all`, no container is left.
     async fn confirm_missing(
         &self,
         engine: &LiveEngine,
@@ -79,7 +79,7 @@ impl Shared {
             if again.iter().any(|listed| listed.id == container) {
                 continue;
             }
-            // Somebody may have made a new one, or be making it just now.
+            // A new one may have been created, or is being created.
             let Ok(_busy) = server.busy.try_lock() else { continue };
             if server.state().container.as_deref() != Some(&container) {
                 continue;
@@ -94,8 +94,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The container of a server is gone, together with all others, and nobody said so yet. If somebody
-    /// does, it was removed after all.
+    /// All containers are gone without a removal event. If an event arrives later, the container was removed.
     fn report_all_gone(&self, server: &Server, last: RunId) {
         {
             let mut state = server.state();

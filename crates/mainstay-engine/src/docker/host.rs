@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bollard::models::EventMessage;
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, stream};
 use mainstay_core::{RunId, ServerName};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -208,12 +208,12 @@ impl Watcher {
         let Some(shared) = self.shared.upgrade() else {
             return self.unreachable(&"this daemon is ending");
         };
-        let mut events = pin!(engine.api.events(&shared.instance));
+        let mut events = pin!(engine.api.events(&shared.instance).fuse());
         // Polling the stream subscribes to events. The engine does not confirm that; what happens between the
         // comparison and the subscription is found by the next comparison.
         let first = tokio::select! {
             biased;
-            event = events.next() => Some(event),
+            event = events.next() => event,
             () = sleep(SUBSCRIPTION) => None,
         };
         let returned = matches!(self.host.reachability(), Reachability::Away(_));
@@ -224,19 +224,16 @@ impl Watcher {
         shared.report_back(&self.host, &engine).await;
         drop(shared);
         *tries = 0;
-        let Err(unreachable) = self.process_events(&engine, first, events).await;
+        let events = stream::iter(first).chain(events);
+        let Err(unreachable) = self.process_events(&engine, events).await;
         unreachable
     }
 
     async fn process_events(
         &mut self,
         engine: &LiveEngine,
-        first: Option<Option<Event>>,
         mut events: impl Stream<Item = Event> + Unpin,
     ) -> Result<Infallible, Unreachable> {
-        if let Some(event) = first {
-            self.handle_event(engine, event).await?;
-        }
         loop {
             let due = self.due.iter().map(|(at, _)| *at).min();
             tokio::select! {

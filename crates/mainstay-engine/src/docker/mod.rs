@@ -1,15 +1,15 @@
-//! Containers: Docker, and what speaks its language, such as Podman.
+//! Containers in Docker, and in engines with the same API, such as Podman.
 //!
-//! A server has one container, which is made when it is first started and started again for every run.
+//! A server has one container, which is created for its first run and started again for every other run.
 //! Its id is recorded, and only containers with a recorded id are stopped, removed or attached to. Labels
 //! and names prove nothing, because anyone can copy them: see [`ownership`].
 //!
-//! * [`host`] keeps watch over one engine, [`api`] is how it is output to;
-//! * [`watch`] decides what events and inspections mean, [`news`] makes news of it;
+//! * [`host`] watches one engine, [`api`] sends requests to it;
+//! * [`watch`] decides what events and inspections mean, [`news`] reports it;
 //! * [`compare`] finds what no event reported, and removes containers that no server needs;
 //! * [`creations`] records what was created, [`ownership`] decides which containers are ours to remove;
-//! * [`start`] makes containers and starts them, [`body`] is what they are made from;
-//! * [`pump`] carries the lines of a run, across outages too, [`earlier_output`] finds those before.
+//! * [`start`] creates containers and starts them, [`body`] is the request that creates them;
+//! * [`pump`] carries the lines of a run, across outages too; [`streams`] connects it, [`splice`] joins log and stream.
 
 mod api;
 mod body;
@@ -55,18 +55,17 @@ use crate::{
 
 pub use self::pull::Pulled;
 
-/// What the engine of containers needs to know.
 #[derive(Debug)]
 pub struct DockerConfig {
-    /// Which instance of Mainstay this is: what its containers have as a label.
+    /// The instance of Mainstay, which is a label of its containers.
     pub instance: String,
-    /// The servers there are. Recorded containers of others are removed.
+    /// All servers. Recorded containers of others are removed.
     pub wanted: BTreeSet<ServerName>,
-    /// Where it is written down which run is which.
+    /// The directory of the records of containers.
     pub records_dir: PathBuf,
     /// Where servers' logs are written.
     pub logs_dir: PathBuf,
-    /// The environment in which engines are looked for.
+    /// The environment, which may name engines.
     pub env: Vec<(OsString, OsString)>,
     /// When a log is rotated.
     pub log_max_bytes: u64,
@@ -74,14 +73,14 @@ pub struct DockerConfig {
     pub log_keep: u32,
 }
 
-/// The engine of containers.
+/// The engine for containers.
 #[derive(Debug)]
 pub struct DockerEngine {
     shared: Arc<Shared>,
 }
 
 impl DockerEngine {
-    /// Opens the engine. That succeeds whether a container engine answers or not.
+    /// Opens the engine. That succeeds even if no container engine answers.
     pub async fn open(config: DockerConfig) -> Result<Self, EngineError> {
         let opened = tokio::task::spawn_blocking(|| Shared::open(config)).await;
         let shared = opened.unwrap_or_else(|error| {
@@ -106,7 +105,7 @@ impl DockerEngine {
         server.ok_or_else(|| EngineError::NoSuchRun(key.clone()))
     }
 
-    /// The container of a run that is there, at an engine that answers.
+    /// The container of a run, at an engine that answers.
     async fn reach(&self, key: &RunKey) -> Result<(Arc<Server>, LiveEngine, String), EngineError> {
         let server = self.server(key)?;
         let (host, container) = {
@@ -118,7 +117,7 @@ impl DockerEngine {
         Ok((server, engine, container))
     }
 
-    /// Ends a run, in a task of its own.
+    /// Stops or kills a run in the background.
     async fn end(&self, key: &RunKey, grace: Option<Duration>) -> Result<(), EngineError> {
         let (server, engine, container) = match self.reach(key).await {
             Ok(reached) => reached,
@@ -133,7 +132,7 @@ impl DockerEngine {
                 None => engine.api.kill(&container).await,
             };
             let ended = match ended {
-                // One that is paused can neither hear nor die.
+                // A paused container cannot be stopped or killed.
                 Err(Failure::Conflict(_) | Failure::Refused(_) | Failure::Internal(_)) => {
                     engine.api.unpause(&container).await.ok();
                     engine.api.kill(&container).await
@@ -203,7 +202,7 @@ impl Engine for DockerEngine {
         self.shared.listed.store(true, Ordering::Relaxed);
         let all: Vec<Arc<Server>> = self.shared.servers().values().cloned().collect();
         for server in all.iter().filter(|server| server.state().removed) {
-            // Whoever missed it hears it now.
+            // A receiver may have missed it.
             let key = server.key(server.state().watch.last());
             self.shared.send(News::Gone { key, cause: Cause::Removed });
         }
@@ -284,7 +283,7 @@ impl Engine for DockerEngine {
             && engine.identity.id == record.engine
             && let Err(error) = self.shared.remove(&engine.api, &record.container).await
         {
-            // It is removed when the engine is back, be it by the next daemon.
+            // It is removed when the engine is back, perhaps by the next daemon.
             tracing::debug!(%server, %error, "cannot remove a container yet");
         }
         Ok(())
@@ -300,7 +299,7 @@ fn no_port(why: impl fmt::Display) -> EngineError {
     EngineError::Engine { what: "looking up its port", why: why.to_string() }
 }
 
-/// A server that speaks HTTP is reached through this machine, where its engine must be.
+/// A server that speaks HTTP is reached through this machine, so its engine must be local.
 fn check_reach(container: &ContainerSpec, address: &Address) -> Result<(), StartError> {
     let here = match address {
         Address::Unix(_) => true,

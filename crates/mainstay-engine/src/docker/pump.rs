@@ -243,16 +243,14 @@ impl Reader {
                 },
                 () = or_pending(splice_until.map(sleep_until)) => self.end_splice(),
                 () = or_pending(self.consumer.as_ref().map(has_room)), if queued => self.deliver_queued(),
-                frame = or_pending(self.output.as_mut().map(StreamExt::next)), if reading => match frame {
-                    Some(frame) => self.receive_frame(frame),
-                    None => {
-                        self.output = None;
-                        self.lost_at = Some(Instant::now());
-                        self.end_splice();
-                        self.connected.store(false, Ordering::Relaxed);
+                frame = or_pending(self.output.as_mut().map(StreamExt::next)), if reading => {
+                    if let Some(frame) = frame {
+                        self.receive_frame(frame);
+                    } else {
+                        self.connection_lost();
                         lost();
                     }
-                },
+                }
                 Some(junk) = or_pending(self.junk.as_mut().map(mpsc::Receiver::recv)) => {
                     self.log.write_lines(&junk);
                 }
@@ -263,6 +261,13 @@ impl Reader {
                 return;
             }
         }
+    }
+
+    fn connection_lost(&mut self) {
+        self.output = None;
+        self.lost_at = Some(Instant::now());
+        self.end_splice();
+        self.connected.store(false, Ordering::Relaxed);
     }
 
     /// Delivers a line, if the consumer still exists.

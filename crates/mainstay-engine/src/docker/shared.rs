@@ -1,4 +1,4 @@
-//! What the parts of the engine of containers share.
+//! State that the parts of [`DockerEngine`](super::DockerEngine) share.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -24,13 +24,12 @@ use crate::discover::{self, Address, AddressError, Disk, Env};
 use crate::tasks::Tasks;
 use crate::{EngineError, News, StartError};
 
-/// How long engines may take to be met when a daemon starts; whoever waits for that gives it 8 s.
+/// How long the start of a daemon waits for engines to answer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(4);
 
-/// News that a slow reader may fall behind.
+/// News that is kept for a slow receiver.
 const NEWS: usize = 1024;
 
-/// What is known of engines and servers.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) instance: String,
@@ -40,9 +39,9 @@ pub(super) struct Shared {
     pub(super) records: Records,
     pub(super) creations: Creations,
     pub(super) news: broadcast::Sender<News>,
-    /// What is told before anybody listens.
+    /// Receives the news before the first subscriber.
     pub(super) early_news: Mutex<Option<broadcast::Receiver<News>>>,
-    /// Whether what was found at the start has been told.
+    /// Whether the runs that were found at the start have been listed.
     pub(super) listed: AtomicBool,
     pub(super) hosts: Mutex<HashMap<Address, Arc<Host>>>,
     pub(super) servers: Mutex<HashMap<ServerName, Arc<Server>>>,
@@ -51,7 +50,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Takes up what an earlier daemon wrote down.
+    /// Resumes with the records of an earlier daemon.
     pub(super) fn open(config: DockerConfig) -> Result<Arc<Self>, EngineError> {
         let opened = Creations::open(config.records_dir.clone());
         let creations = opened.map_err(EngineError::io("reading the records of containers"))?;
@@ -112,8 +111,7 @@ impl Shared {
         }
     }
 
-    /// Waits a moment for the engines that are known. What cannot be said by then of their servers is
-    /// told like the end of an outage.
+    /// Waits a moment for the known engines to answer. Those that do not count as away.
     pub(super) async fn wait_for_engines(&self) {
         let hosts: Vec<Arc<Host>> = self.hosts().values().cloned().collect();
         let all = join_all(hosts.iter().map(|host| host.engine()));
@@ -132,7 +130,7 @@ impl Shared {
         [format!("mainstay-{server}"), format!("mainstay-{server}-{instance}")]
     }
 
-    /// Whether a server at that address waits for another engine than the one that answers.
+    /// Whether the container of a server at that address is at another engine than the one that answers.
     pub(super) fn waits_for_other_engine(&self, host: &Host, engine: &LiveEngine) -> bool {
         self.servers_at(host)
             .iter()
@@ -143,17 +141,17 @@ impl Shared {
         self.listed.load(Ordering::Relaxed)
     }
 
-    /// Whether a container is that of a server.
+    /// Whether a container belongs to a server.
     pub(super) fn is_used(&self, container: &str) -> bool {
         let servers = self.servers();
         servers.values().any(|server| server.state().container.as_deref() == Some(container))
     }
 
-    /// What a server needs of the containers that were created for it.
+    /// Which of the containers that were created for a server are needed.
     pub(super) fn need(&self, name: &ServerName) -> Need {
         match self.server(name) {
             Some(server) => server.need(),
-            // It is started in a moment, or when its user wants it.
+            // It has not been started yet.
             None if self.wanted().contains(name) => Need::Unknown,
             None => Need::Nothing,
         }
@@ -173,7 +171,7 @@ impl Shared {
         self.note_removal(container, removed).await
     }
 
-    /// Records what came of the removal of a container: whether it is gone.
+    /// Forgets a container whose removal has succeeded.
     pub(super) async fn note_removal(
         &self,
         container: &str,
@@ -191,7 +189,7 @@ impl Shared {
         Arc::clone(hosts.entry(address.clone()).or_insert_with(new))
     }
 
-    /// The server of that name, at that address from now on.
+    /// The server of that name, which is moved to that address.
     pub(super) fn server_at(self: &Arc<Self>, name: &ServerName, address: &Address) -> Arc<Server> {
         let host = self.host(address);
         self.wanted().insert(name.clone());
@@ -235,15 +233,15 @@ impl Shared {
         Err(StartError::NoEngine { kind: container.engine, tried })
     }
 
-    /// Who answers at an address, without keeping watch over it from now on.
+    /// The engine at an address, without watching it from now on.
     pub(super) async fn probe(&self, address: &Address) -> Result<LiveEngine, String> {
         let known = self.hosts().get(address).cloned();
         if let Some(host) = known {
             return host.engine().await;
         }
-        let met = Api::connect(address).await;
+        let connected = Api::connect(address).await;
         let (api, identity) =
-            met.map_err(|failure| format!("{address} does not answer: {failure}"))?;
+            connected.map_err(|failure| format!("{address} does not answer: {failure}"))?;
         Ok(LiveEngine { api, identity })
     }
 
@@ -251,7 +249,7 @@ impl Shared {
         self.servers().get(name).cloned()
     }
 
-    /// The server whose container that is.
+    /// The server of a container.
     pub(super) fn server_of(&self, host: &Host, container: &str) -> Option<Arc<Server>> {
         let servers = self.servers();
         servers
@@ -267,7 +265,7 @@ impl Shared {
     }
 
     pub(super) fn send(&self, news: News) {
-        // Without a reader, the next list tells.
+        // Without a receiver, the next list shows it.
         self.news.send(news).ok();
     }
 
@@ -284,7 +282,7 @@ impl Shared {
     }
 }
 
-/// Where the engine of a container was found.
+/// The address in a container's spec.
 pub(super) fn address_of(container: &ContainerSpec) -> Result<Address, StartError> {
     let kind = container.engine;
     let none = || StartError::NoEngine { kind, tried: Vec::new() };

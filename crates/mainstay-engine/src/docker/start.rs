@@ -1,7 +1,7 @@
-//! Starting a run: in the container that the server has, or in a new one.
+//! Starts a run, in the server's container or in a new one.
 //!
-//! A container is made once and started again and again; only a changed spec needs a new one. Its
-//! creation is recorded before the engine is asked for it, so one that was made when a daemon died is
+//! A container is created once and started many times; only a changed spec needs a new one. Its
+//! creation is recorded before the engine is asked for it, so a container that was created when a daemon died is
 //! found and removed.
 
 use std::sync::Arc;
@@ -20,15 +20,14 @@ use super::shared::{Shared, address_of};
 use crate::discover::Address;
 use crate::{RunKey, StartError, Started};
 
-/// How long a container that is being removed is waited for, and how often it is looked at.
+/// How long the removal of a container may take, and how often the container is inspected.
 const REMOVAL: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(50);
+const INSPECT_EVERY: Duration = Duration::from_millis(50);
 
 /// How long an engine may take to clean up after a run.
 const CLEAN_UP: Duration = Duration::from_secs(5);
 
 impl Shared {
-    /// Starts a run of a server at the engine that was chosen for it.
     pub(super) async fn start(
         self: &Arc<Self>,
         key: &RunKey,
@@ -52,8 +51,7 @@ impl Shared {
         attempt.make().await
     }
 
-    /// Checks that the engine accepts the spec by creating and removing a trial container. What it says
-    /// only when one is started is a matter of the start.
+    /// Checks that the engine accepts the spec by creating and removing a trial container.
     pub(super) async fn check_by_trial(
         self: &Arc<Self>,
         address: &Address,
@@ -106,7 +104,7 @@ impl Shared {
         let created = engine.api.create(names, &body).await;
         match &created {
             Ok(id) => creation.bind(id).await.map_err(|cause| self.unrecorded(cause))?,
-            // It may have been created all the same: it is looked for by its nonce.
+            // It may have been created nevertheless: it is searched for by its nonce.
             Err(Failure::NoAnswer(_) | Failure::Internal(_)) => {}
             Err(Failure::Missing(_) | Failure::Conflict(_) | Failure::Refused(_)) => {
                 creation.cancel().await;
@@ -188,7 +186,7 @@ impl Attempt<'_> {
     async fn start_in(&self, id: &str) -> Result<(), Failure> {
         let Self { shared, server, engine, key, .. } = *self;
         let stdout = server.state().stdout;
-        // Before the start, so that no word is missed.
+        // Attached before the start, so that no output is missed.
         let streams = retry_while_cleaning_up(engine, id, || engine.api.attach(id, stdout)).await?;
         let pump = shared.start_pump(server, key.run, id);
         pump.connect(streams, None).await;
@@ -217,7 +215,10 @@ impl Attempt<'_> {
             Err(error) => {
                 tracing::warn!(server = %server.name, %error, "cannot look at a container");
                 let host = Arc::clone(&server.state().host);
-                host.request(HostRequest::Inspect(server.name.clone(), Instant::now() + LOOK));
+                host.request(HostRequest::Inspect(
+                    server.name.clone(),
+                    Instant::now() + INSPECT_EVERY,
+                ));
             }
         }
         Ok(())
@@ -248,7 +249,7 @@ impl Attempt<'_> {
         Ok(id)
     }
 
-    /// Gives up the container that the server has. What happens to it from here on is our doing.
+    /// Gives up the server's container.
     async fn discard_container(&self) -> Result<(), StartError> {
         self.drop_record().await?;
         self.server.state().drop_container();
@@ -262,11 +263,11 @@ impl Attempt<'_> {
         dropped.map_err(|cause| self.shared.unrecorded(cause))
     }
 
-    /// Removes what we created for the server before: the container that is to be replaced, and what was
-    /// neither used nor removed when a daemon died or the engine was away.
+    /// Removes the containers that were created for the server before: the one that is replaced, and those
+    /// left behind when a daemon died or the engine was away.
     async fn remove_leftovers(&self) -> Result<(), StartError> {
         let Self { shared, engine, key, .. } = *self;
-        let listed = self.ask(engine.api.list(&shared.instance)).await?;
+        let listed = self.check(engine.api.list(&shared.instance)).await?;
         let need = |server: &ServerName| {
             if *server == key.server { Need::Nothing } else { Need::Unknown }
         };
@@ -277,7 +278,7 @@ impl Attempt<'_> {
         self.drop_record().await?;
         for container in shared.claim(plan).await {
             tracing::info!(server = %key.server, container, "removing a container of the server");
-            self.ask(shared.remove(&engine.api, &container)).await?;
+            self.check(shared.remove(&engine.api, &container)).await?;
         }
         Ok(())
     }
@@ -300,9 +301,9 @@ impl Attempt<'_> {
         }
     }
 
-    /// What a start that failed means. Whatever the engine answers while it answers is no outage.
+    /// The error for a start that failed.
     async fn start_failed(&self, id: &str, failure: Failure) -> StartError {
-        // Podman has no word of its own for a container that went meanwhile.
+        // Podman does not report 404 for a container that was removed meanwhile.
         if !matches!(failure, Failure::NoAnswer(_)) && self.is_removed(id).await {
             self.server.state().removed = true;
             return StartError::Removed;
@@ -310,31 +311,33 @@ impl Attempt<'_> {
         self.classify(failure).await
     }
 
-    /// Whether a container is gone, or just being removed.
+    /// Whether a container is gone or being removed.
     async fn is_removed(&self, id: &str) -> bool {
         let until = Instant::now() + REMOVAL;
         loop {
             match self.engine.api.inspect(id).await {
                 Err(Failure::Missing(_)) => return true,
-                Ok(found) if found.state.removing && Instant::now() < until => sleep(LOOK).await,
+                Ok(found) if found.state.removing && Instant::now() < until => {
+                    sleep(INSPECT_EVERY).await;
+                }
                 Ok(found) => return found.state.removing,
                 Err(_) => return false,
             }
         }
     }
 
-    /// Asks something of the engine.
-    async fn ask<T>(
+    /// Awaits a request, and classifies its failure.
+    async fn check<T>(
         &self,
-        asked: impl Future<Output = Result<T, Failure>>,
+        request: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, StartError> {
-        match asked.await {
+        match request.await {
             Ok(answer) => Ok(answer),
             Err(failure) => Err(self.classify(failure).await),
         }
     }
 
-    /// What a failure means: an engine that does not answer any more is away, and most of its refusals pass.
+    /// Classifies a failure. An engine that does not answer a ping is away.
     async fn classify(&self, failure: Failure) -> StartError {
         if let Err(gone) = self.engine.api.ping().await {
             let host = Arc::clone(&self.server.state().host);
@@ -346,7 +349,7 @@ impl Attempt<'_> {
                 what: format!("the engine did not answer ({why})"),
                 source: std::io::ErrorKind::TimedOut.into(),
             },
-            (Refusal::Passing | Refusal::Unusable, failure) => {
+            (Refusal::Temporary | Refusal::Unusable, failure) => {
                 StartError::EngineBusy { why: failure.to_string() }
             }
             (Refusal::Final, failure) => StartError::Refused(failure.to_string()),
@@ -354,24 +357,22 @@ impl Attempt<'_> {
     }
 }
 
-/// A start fails because of what the engine answered, or because it did not.
 fn refused(failure: &Failure) -> StartError {
     StartError::Refused(failure.to_string())
 }
 
-/// Asks something about a container. Podman refuses for a moment after a death, until it has cleaned up;
-/// what is still refused after a while, or is about a container that is gone, is refused for good.
+/// Repeats a request that Podman refuses for a moment after the end of a run, until it has cleaned up.
 async fn retry_while_cleaning_up<T, F>(
     engine: &LiveEngine,
     id: &str,
-    ask: impl Fn() -> F,
+    request: impl Fn() -> F,
 ) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,
 {
     let until = Instant::now() + CLEAN_UP;
     loop {
-        let refused = match ask().await {
+        let refused = match request().await {
             Err(failure @ (Failure::Refused(_) | Failure::Internal(_) | Failure::Conflict(_))) => {
                 failure
             }
@@ -384,17 +385,17 @@ where
         if let Err(Failure::Missing(_)) = engine.api.inspect(id).await {
             return Err(refused);
         }
-        sleep(LOOK).await;
+        sleep(INSPECT_EVERY).await;
     }
 }
 
-/// A start fails because the engine is away. Its return will be told.
+/// The error for an engine that is away. Its return will be reported.
 fn away(server: &Server, why: String) -> StartError {
     server.state().away = true;
     StartError::Away { why }
 }
 
-/// Remembers which engine has a server's container.
+/// Stores which engine has a server's container.
 fn pin_engine(server: &Server, engine: &LiveEngine) -> Result<(), StartError> {
     let stranger = {
         let mut state = server.state();
