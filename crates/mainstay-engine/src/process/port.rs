@@ -358,17 +358,20 @@ mod tests {
 
     const PORT: u16 = 8066;
 
-    fn server(name: &str) -> Option<PortOwner> {
+    /// None for the run itself.
+    type Owner = Option<PortOwner>;
+
+    fn server(name: &str) -> PortOwner {
         let name = name.to_owned();
-        Some(PortOwner::Server { name, elsewhere: false, pid: Some(7) })
+        PortOwner::Server { name, elsewhere: false, pid: Some(7) }
     }
 
-    fn process() -> Option<PortOwner> {
-        Some(PortOwner::Process { pid: 9, program: Some("ssh".to_owned()) })
+    fn process() -> PortOwner {
+        PortOwner::Process { pid: 9, program: Some("ssh".to_owned()) }
     }
 
     /// Checks the verdict about sockets at these addresses, each with its owner.
-    fn check(bound: &[(&str, Option<Option<PortOwner>>)], expected: &str) {
+    fn check(bound: &[(&str, Option<Owner>)], expected: &str) {
         let listener = |(inode, (ip, _)): (usize, &(&str, _))| {
             let v6_only = ip.ends_with('!');
             let ip = ip.trim_end_matches('!').parse().unwrap();
@@ -392,8 +395,8 @@ mod tests {
     #[test]
     fn only_our_own_listener_or_one_of_no_server_is_reached() {
         let own = || Some(None);
-        let prod = || Some(server("prod"));
-        let ssh = || Some(process());
+        let prod = || Some(Some(server("prod")));
+        let ssh = || Some(Some(process()));
         check(&[], "not listening");
         check(&[("192.168.0.1", prod())], "not listening");
         check(&[("127.0.0.1", own())], "own at 127.0.0.1");
@@ -409,8 +412,8 @@ mod tests {
     #[test]
     fn an_address_that_others_share_is_not_used() {
         let own = || Some(None);
-        let prod = || Some(server("prod"));
-        let ssh = || Some(process());
+        let prod = || Some(Some(server("prod")));
+        let ssh = || Some(Some(process()));
         check(&[("127.0.0.1", prod()), ("::1", own())], "own at ::1");
         check(&[("127.0.0.1", ssh()), ("::1", own())], "own at ::1");
         check(&[("127.0.0.1", prod()), ("0.0.0.0", own())], "taken by the server `prod` (pid 7)");

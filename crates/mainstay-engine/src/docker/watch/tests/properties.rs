@@ -158,7 +158,7 @@ impl World {
             }
             Step::Hear(count) => self.handle_event(count),
             Step::Lose(count) => {
-                drop(self.pending_events.drain(..count.min(self.pending_events.len())))
+                drop(self.pending_events.drain(..count.min(self.pending_events.len())));
             }
             Step::Wait(seconds) => self.now += Duration::from_secs(seconds),
             Step::Inspect => self.inspect(false),
