@@ -15,7 +15,7 @@ use crate::clock;
 use crate::flood::Flood;
 use crate::registry::{Registry, WeakRegistry};
 use crate::state::event_log::EventLog;
-use crate::state::session_store::Kept;
+use crate::state::session_store::RecoveredState as Kept;
 
 /// All hubs, and what they are made with.
 #[derive(Clone)]

@@ -463,7 +463,7 @@ impl Driver {
                 "the server cannot be deleted; it will be when the daemon starts next");
         }
         self.context.access.callers.tokens.forget_server(name.as_str());
-        self.context.event_log.note(&name, None);
+        self.context.event_log.set_progress(&name, None);
     }
 
     fn publish(&mut self) {

@@ -135,7 +135,7 @@ impl Driver {
             return;
         }
         let progress = Progress::of(now.0, &now.1, Clocks::read(), &self.context.boot);
-        self.context.event_log.note(self.name(), Some(progress));
+        self.context.event_log.set_progress(self.name(), Some(progress));
         self.noted = now;
     }
 

@@ -8,7 +8,7 @@ use mainstay_core::{Cause, Exit, Past, RunId, ServerName};
 use mainstay_engine::{Found, FoundState, RunKey};
 
 use crate::engines::Home;
-use crate::state::event_log::{Clocks, Known, Progress};
+use crate::state::event_log::{Clocks, EarlierRuns, Progress};
 
 /// What is left of one server.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Inherited {
 /// Sorts out what was found, given what is on record. Of several living runs of one server
 /// only the newest survives; the others are named to be ended.
 pub(crate) fn sort_out(
-    known: Known,
+    known: EarlierRuns,
     mut found: Vec<(Home, Found)>,
 ) -> (HashMap<ServerName, Inherited>, Vec<(Home, RunKey)>) {
     found.sort_by(|(_, a), (_, b)| a.key.cmp(&b.key));
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn only_the_newest_living_run_survives() {
         let found = vec![alive("a", 10), alive("a", 9), alive("a", 2), alive("b", 1)];
-        let (all, surplus) = sort_out(Known::default(), found);
+        let (all, surplus) = sort_out(EarlierRuns::default(), found);
         let run = |name: &str| all[&name.parse().unwrap()].adopted.as_ref().unwrap().run;
         assert_eq!((run("a"), run("b")), (RunId::new(10), RunId::new(1)));
         assert_eq!(surplus, [2, 9].map(|run| (Home::Process, key("a", run))));
@@ -138,7 +138,7 @@ mod tests {
             Some(Progress::of(created_at, &past, clocks, boot))
         };
         let left = |boot, found: Vec<(Home, Found)>| {
-            let (mut all, _) = sort_out(Known::default(), found);
+            let (mut all, _) = sort_out(EarlierRuns::default(), found);
             let inherited = all.remove(&"a".parse().unwrap()).unwrap_or_default();
             Inherited { progress: noted(boot), ..inherited }
         };
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn a_run_that_nobody_can_ask_counts_as_alive() {
         let unknown = Found { key: key("a", 4), state: FoundState::Unknown };
-        let (all, surplus) = sort_out(Known::default(), vec![(Home::Container, unknown)]);
+        let (all, surplus) = sort_out(EarlierRuns::default(), vec![(Home::Container, unknown)]);
         let inherited = &all[&"a".parse().unwrap()];
         assert_eq!(inherited.adopted, Some(AdoptedRun::unknown(Home::Container, RunId::new(4))));
         assert_eq!((inherited.last, surplus), (RunId::new(4), Vec::new()));
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_run_of_another_engine_than_the_server_s_does_not_survive() {
-        let (mut all, _) = sort_out(Known::default(), vec![alive("a", 3)]);
+        let (mut all, _) = sort_out(EarlierRuns::default(), vec![alive("a", 3)]);
         let inherited = all.get_mut(&"a".parse().unwrap()).unwrap();
         assert_eq!(inherited.take_misplaced(Home::Process), None);
         assert_eq!(
@@ -191,7 +191,7 @@ mod tests {
             ("a".parse().unwrap(), RunId::new(7)),
             ("b".parse().unwrap(), RunId::new(7)),
         ]);
-        let known = Known { last_runs: on_record, ..Known::default() };
+        let known = EarlierRuns { last_runs: on_record, ..EarlierRuns::default() };
         let (all, _) = sort_out(known, vec![ended("a", 3), ended("b", 9)]);
         let last = |name: &str| all[&name.parse().unwrap()].last;
         assert_eq!((last("a"), last("b")), (RunId::new(7), RunId::new(9)));
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_newest_end_that_nobody_saw_is_told() {
-        let (all, _) = sort_out(Known::default(), vec![ended("a", 4), ended("a", 3)]);
+        let (all, _) = sort_out(EarlierRuns::default(), vec![ended("a", 4), ended("a", 3)]);
         assert_eq!(all[&"a".parse().unwrap()].ended, Some((RunId::new(4), Exit::code(1))));
     }
 }
