@@ -11,11 +11,13 @@
 //! because events are numbered, and two writers would use the same numbers.
 
 mod progress;
+mod rate_limit;
 #[cfg(test)]
 mod tests;
 mod writer;
 
 pub(crate) use progress::{Clocks, Progress};
+pub(crate) use rate_limit::RateLimit;
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -11,7 +11,7 @@ use super::entry::{Entry, HEADER};
 const CHUNK: usize = 256 * 1024;
 
 /// The file of one daemon, which bears its number. A daemon reads the file of the newest before it and
-/// replaces it by its own, so one that was replaced writes where nobody reads.
+/// replaces it by its own, so the writes of one that was replaced are never read.
 #[derive(Debug)]
 pub(super) struct JournalFile {
     path: PathBuf,
