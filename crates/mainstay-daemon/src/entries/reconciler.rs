@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use mainstay_api::{ClientDone, ClientReport};
 use mainstay_clients::Client;
-use mainstay_core::refresh::{Past, Refresh, Serving, Step, Why};
+use mainstay_core::refresh::{Refresh, RefreshHistory, RemovalReason, Serving, Step};
 use mainstay_core::{ClientSettings, ServerName, Status, Wanted};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -45,7 +45,7 @@ pub(crate) struct Entries {
 pub(crate) enum EntryRequest {
     /// Leave them.
     Keep,
-    /// A person requests for entries in these clients: they are set right.
+    /// Overwrite them in these clients, because the user asks for it.
     Overwrite(BTreeSet<String>),
 }
 
@@ -109,9 +109,9 @@ pub(super) fn start(
     };
     let reconcile = async move {
         let past = match clients.leftovers(server.clone()).await {
-            Leftovers::None => Past { out: None, run: former },
-            Leftovers::Some => Past::default(),
-            Leftovers::Away(scope) => Past { out: Some(scope), run: 0 },
+            Leftovers::None => RefreshHistory { out: None, run: former },
+            Leftovers::Some => RefreshHistory::default(),
+            Leftovers::Away(scope) => RefreshHistory { out: Some(scope), run: 0 },
         };
         EntryReconciler::new(clients, server, view, past).run(inbox, acted).await;
     };
@@ -127,8 +127,8 @@ struct EntryReconciler {
     refresh: Refresh,
     /// When to check the files again, and how many checks are left.
     check: Option<(Instant, u32)>,
-    /// Why entries are to be removed, if some could not be removed yet.
-    undone: Option<Why>,
+    /// RemovalReason entries are to be removed, if some could not be removed yet.
+    undone: Option<RemovalReason>,
     /// The last problem that was reported for each client.
     problems: BTreeMap<String, String>,
     left: bool,
@@ -139,7 +139,7 @@ impl EntryReconciler {
         clients: Clients,
         server: ServerName,
         view: watch::Receiver<Snapshot>,
-        past: Past,
+        past: RefreshHistory,
     ) -> Self {
         let (settings, hold) = {
             let shown = view.borrow();
@@ -188,7 +188,7 @@ impl EntryReconciler {
         }
         self.run = shown.unit.last_run().generation();
         self.refresh.set(self.clients.mode(&self.settings), shown.spec.proxy.hold);
-        self.refresh.look(clock::now(), serving(&shown), self.run);
+        self.refresh.observe(clock::now(), serving(&shown), self.run);
         shown.revision
     }
 
@@ -237,7 +237,7 @@ impl EntryReconciler {
         }
     }
 
-    async fn take_out(&mut self, why: Why) {
+    async fn take_out(&mut self, why: RemovalReason) {
         let desired = self.desired(&EntryRequest::Keep);
         let reports = self.clients.edit(move |worker| worker.take_out(&desired, why)).await;
         self.report(&reports);

@@ -9,7 +9,7 @@ use mainstay_clients::ledger::{Done, Record, State};
 use mainstay_clients::table::Presence;
 use mainstay_clients::{Change, Client, ClientError, Machine, Purpose, Registrar, Target};
 use mainstay_core::ServerName;
-use mainstay_core::refresh::{Scope, Why};
+use mainstay_core::refresh::{RemovalReason, Scope};
 
 use crate::clock;
 use crate::state::store::StoredClient;
@@ -175,7 +175,11 @@ impl Worker {
     }
 
     /// Temporarily removes the entries of a server from the clients that the reason concerns.
-    pub(super) fn take_out(&self, desired: &DesiredEntries, why: Why) -> Vec<ClientReport> {
+    pub(super) fn take_out(
+        &self,
+        desired: &DesiredEntries,
+        why: RemovalReason,
+    ) -> Vec<ClientReport> {
         let clients = desired.entries.iter().map(|entry| entry.client.as_str());
         let clients = clients.filter(|client| why.concerns(is_helped(client)));
         let mut reports = self.remove(&desired.server, clients, Purpose::Refresh);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_core::{Cause, Exit, Past, RunId, ServerName};
+use mainstay_core::{Cause, Exit, RunId, ServerName, UnitHistory};
 use mainstay_engine::{Found, FoundState, RunKey};
 
 use crate::engines::Home;
@@ -49,14 +49,14 @@ impl Inherited {
         created_at: Timestamp,
         clocks: Clocks,
         boot: &str,
-    ) -> (Past, Option<(RunId, Cause)>) {
+    ) -> (UnitHistory, Option<(RunId, Cause)>) {
         let noted = self.progress.as_ref();
         let own = noted.and_then(|noted| noted.past(created_at, clocks));
         let rebooted = own.is_some()
             && self.adopted.is_none()
             && noted.is_some_and(|noted| noted.is_of_earlier_boot(boot));
         let past = own.unwrap_or_default();
-        let past = Past { last: past.last.max(self.last), ..past };
+        let past = UnitHistory { last: past.last.max(self.last), ..past };
         match past.unfinished_run().filter(|_| rebooted) {
             Some(run) => (past.after_reboot(clocks.now), Some((run, Cause::MachineRestarted))),
             None => (past, self.ended.map(|(run, exit)| (run, Cause::Exited(exit)))),
@@ -134,7 +134,7 @@ mod tests {
         let clocks = Clocks::read();
         let (created_at, run) = (clocks.wall, RunId::new(4));
         let noted = |boot| {
-            let past = Past { last: run, ..Past::default() };
+            let past = UnitHistory { last: run, ..UnitHistory::default() };
             Some(Progress::of(created_at, &past, clocks, boot))
         };
         let left = |boot, found: Vec<(Home, Found)>| {

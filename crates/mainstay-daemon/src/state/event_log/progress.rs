@@ -1,12 +1,12 @@
 //! The stored progress of a server: its failures, and what they have led to.
 //!
-//! It is the [`Past`] of a unit in wall-clock time, because no other
+//! It is the [`UnitHistory`] of a unit in wall-clock time, because no other
 //! clock outlives a reboot.
 
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use mainstay_core::{Cause, Ended, Past, RunId, Standing};
+use mainstay_core::{Cause, Ended, RestartState, RunId, UnitHistory};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
@@ -72,7 +72,12 @@ impl Clocks {
 
 impl Progress {
     /// The progress of a server that was created at that time, in this boot.
-    pub(crate) fn of(created_at: Timestamp, past: &Past, clocks: Clocks, boot: &str) -> Self {
+    pub(crate) fn of(
+        created_at: Timestamp,
+        past: &UnitHistory,
+        clocks: Clocks,
+        boot: &str,
+    ) -> Self {
         Self {
             created_at,
             boot: Some(boot.to_owned()),
@@ -80,12 +85,12 @@ impl Progress {
             failures: past.failures,
             restarts_total: past.restarts_total,
             last_restart: past.last_restart.map(|at| clocks.to_wall(at)),
-            standing: match past.standing {
-                Standing::Free => StoredStanding::Free,
-                Standing::Due { attempt, at } => {
+            standing: match past.restart_state {
+                RestartState::Free => StoredStanding::Free,
+                RestartState::Due { attempt, at } => {
                     StoredStanding::Due { attempt, at: clocks.to_wall(at) }
                 }
-                Standing::GivenUp { since } => {
+                RestartState::GivenUp { since } => {
                     StoredStanding::GivenUp { since: clocks.to_wall(since) }
                 }
             },
@@ -107,19 +112,19 @@ impl Progress {
     }
 
     /// The history of the server that was created at that time; none if this is about another one.
-    pub(crate) fn past(&self, created_at: Timestamp, clocks: Clocks) -> Option<Past> {
-        (self.created_at == created_at).then(|| Past {
+    pub(crate) fn past(&self, created_at: Timestamp, clocks: Clocks) -> Option<UnitHistory> {
+        (self.created_at == created_at).then(|| UnitHistory {
             last: RunId::new(self.last),
             failures: self.failures,
             restarts_total: self.restarts_total,
             last_restart: self.last_restart.map(|at| clocks.to_instant(at)),
-            standing: match self.standing {
-                StoredStanding::Free => Standing::Free,
+            restart_state: match self.standing {
+                StoredStanding::Free => RestartState::Free,
                 StoredStanding::Due { attempt, at } => {
-                    Standing::Due { attempt, at: clocks.to_instant(at) }
+                    RestartState::Due { attempt, at: clocks.to_instant(at) }
                 }
                 StoredStanding::GivenUp { since } => {
-                    Standing::GivenUp { since: clocks.to_instant(since) }
+                    RestartState::GivenUp { since: clocks.to_instant(since) }
                 }
             },
             last_end: self.last_end.as_ref().map(|end| Ended {
@@ -144,10 +149,10 @@ mod tests {
         let wall = Timestamp::from_second(1_000_000).unwrap();
         let clocks = Clocks { now: clock::now(), wall };
         let (second, now) = (Duration::from_secs(1), clocks.now);
-        for standing in [
-            Standing::Free,
-            Standing::Due { attempt: 4, at: now + 20 * second },
-            Standing::GivenUp { since: now },
+        for restart_state in [
+            RestartState::Free,
+            RestartState::Due { attempt: 4, at: now + 20 * second },
+            RestartState::GivenUp { since: now },
         ] {
             let end = Ended {
                 run: RunId::new(7),
@@ -158,8 +163,14 @@ mod tests {
             };
             let (last, last_end) = (RunId::new(8), Some(end));
             let last_restart = Some(now);
-            let past =
-                Past { last, failures: 4, restarts_total: 9, last_restart, standing, last_end };
+            let past = UnitHistory {
+                last,
+                failures: 4,
+                restarts_total: 9,
+                last_restart,
+                restart_state,
+                last_end,
+            };
             let noted = Progress::of(wall, &past, clocks, "boot");
             let text = serde_json::to_string(&noted).unwrap();
             let noted: Progress = serde_json::from_str(&text).unwrap();

@@ -148,7 +148,7 @@ fn what_was_noted_last_of_a_server_is_known() {
     let event_log = EventLog::open(&path).unwrap();
     let name = |name: &str| name.parse::<ServerName>().unwrap();
     let progress = |failures| {
-        let past = mainstay_core::Past { failures, ..Default::default() };
+        let past = mainstay_core::UnitHistory { failures, ..Default::default() };
         Progress::of(Timestamp::UNIX_EPOCH, &past, Clocks::read(), "boot")
     };
     event_log.set_progress(&name("a"), Some(progress(1)));
