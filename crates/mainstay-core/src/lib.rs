@@ -33,4 +33,4 @@ pub use spec::{
 };
 pub use status::Status;
 pub use text::{human_bytes, human_duration, with_causes};
-pub use unit::{Action, Ended, Event, Found, Note, Past, Standing, Unit, View};
+pub use unit::{Action, Ended, Event, Found, LoggedEvent, RestartState, Unit, UnitHistory, View};

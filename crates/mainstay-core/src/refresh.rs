@@ -34,14 +34,14 @@ pub enum Serving {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Take them out, and tell why.
-    Remove(Why),
+    Remove(RemovalReason),
     /// Add them again.
     Add,
 }
 
-/// Why entries are taken out.
+/// RemovalReason entries are taken out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum RemovalReason {
     /// The server is down or was restarted, and its user wants clients to see that.
     Restart,
     /// It has been down for longer than requests are held.
@@ -52,7 +52,7 @@ pub enum Why {
     SessionsLost,
 }
 
-impl Why {
+impl RemovalReason {
     /// Whether the entry of a client is taken out for this reason. `is_helped`: a refresh makes that client
     /// connect again.
     pub fn concerns(self, is_helped: bool) -> bool {
@@ -63,7 +63,7 @@ impl Why {
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for RemovalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Restart => f.write_str("the server is restarted"),
@@ -89,7 +89,7 @@ pub enum Scope {
 
 /// What there was before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Past {
+pub struct RefreshHistory {
     /// The entries that were taken out, to be put back, if any were.
     pub out: Option<Scope>,
     /// The last run that says nothing about the entries: an earlier server of this name had it, so the
@@ -121,7 +121,7 @@ pub struct Refresh {
 
 impl Refresh {
     /// Decides over the entries of a server from now on.
-    pub fn new(now: Instant, mode: RefreshMode, hold: Duration, past: Past) -> Self {
+    pub fn new(now: Instant, mode: RefreshMode, hold: Duration, past: RefreshHistory) -> Self {
         Self {
             mode,
             hold,
@@ -144,7 +144,7 @@ impl Refresh {
     }
 
     /// Takes in how the server stands now, and the number of its present or last run.
-    pub fn look(&mut self, now: Instant, serving: Serving, run: u64) {
+    pub fn observe(&mut self, now: Instant, serving: Serving, run: u64) {
         self.down = match serving {
             Serving::Down => self.down.or(Some(now)),
             Serving::Ready | Serving::Failed | Serving::Off => None,
@@ -184,7 +184,9 @@ impl Refresh {
     pub fn due(&self, now: Instant) -> Option<Step> {
         match self.out {
             None => self.reason(now).map(Step::Remove),
-            Some((Scope::Helped, _)) if self.is_given_up() => Some(Step::Remove(Why::Failed)),
+            Some((Scope::Helped, _)) if self.is_given_up() => {
+                Some(Step::Remove(RemovalReason::Failed))
+            }
             Some((_, since)) => (self.may_return() && since + GAP <= now).then_some(Step::Add),
         }
     }
@@ -220,9 +222,9 @@ impl Refresh {
         }
     }
 
-    fn reason(&self, now: Instant) -> Option<Why> {
+    fn reason(&self, now: Instant) -> Option<RemovalReason> {
         if self.is_given_up() {
-            return Some(Why::Failed);
+            return Some(RemovalReason::Failed);
         }
         if now < self.quiet_until(now) {
             return None;
@@ -230,12 +232,16 @@ impl Refresh {
         let outlived = || self.down.is_some_and(|down| now >= down + self.hold);
         match (self.mode, self.serving) {
             (RefreshMode::Never, _) | (_, Serving::Off | Serving::Failed) => None,
-            (_, Serving::Ready) if self.sessions_lost => Some(Why::SessionsLost),
-            (RefreshMode::Always, Serving::Ready) => self.is_another_run().then_some(Why::Restart),
-            (RefreshMode::Always, Serving::Down) => {
-                (self.was_ready || self.is_another_run()).then_some(Why::Restart)
+            (_, Serving::Ready) if self.sessions_lost => Some(RemovalReason::SessionsLost),
+            (RefreshMode::Always, Serving::Ready) => {
+                self.is_another_run().then_some(RemovalReason::Restart)
             }
-            (RefreshMode::Auto, Serving::Down) => outlived().then_some(Why::Outlived(self.hold)),
+            (RefreshMode::Always, Serving::Down) => {
+                (self.was_ready || self.is_another_run()).then_some(RemovalReason::Restart)
+            }
+            (RefreshMode::Auto, Serving::Down) => {
+                outlived().then_some(RemovalReason::Outlived(self.hold))
+            }
             (RefreshMode::Auto, Serving::Ready) => None,
         }
     }

@@ -37,7 +37,7 @@ impl BlockingPool {
             drop(thread);
             done
         });
-        done.await.expect("a panic ends the daemon, and nobody cancels the work")
+        done.await.expect("a panic ends the daemon, and the work is never cancelled")
     }
 
     /// Runs work in the background. With one thread, in the order of the calls.

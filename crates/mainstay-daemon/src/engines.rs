@@ -1,4 +1,4 @@
-//! All engines, and which of them runs what.
+//! All engines, and which of them runs which workload.
 
 use std::sync::Arc;
 
@@ -20,7 +20,6 @@ pub(crate) enum Home {
 impl Home {
     const ALL: [Self; 3] = [Self::Process, Self::Container, Self::Remote];
 
-    /// Where such a workload is run.
     pub(crate) fn of(workload: &Workload) -> Self {
         match workload {
             Workload::Process(_) => Self::Process,
@@ -53,15 +52,14 @@ impl Engines {
         self.at(Home::of(workload))
     }
 
-    /// Ends all that the engines do by themselves, because another daemon has taken over.
+    /// Aborts the background tasks of all engines, because another daemon has taken over.
     pub(crate) fn abandon(&self) {
         for home in Home::ALL {
             self.at(home).abandon();
         }
     }
 
-    /// Every run of this instance. A list that lacks an engine would be none: what is not in it
-    /// counts as gone.
+    /// All runs of this instance. Fails if one engine cannot list, because missing runs count as gone.
     pub(crate) async fn list(&self) -> Result<Vec<(Home, Found)>, EngineError> {
         let mut all = Vec::new();
         for home in Home::ALL {
@@ -76,7 +74,7 @@ impl Engines {
         Home::ALL.map(|home| self.at(home).watch()).into()
     }
 
-    /// Removes what any engine keeps of a server, which may have been run by several in its time.
+    /// Removes a server from all engines: it may have moved from one to another.
     pub(crate) async fn forget(&self, server: &ServerName) -> Result<(), EngineError> {
         for home in Home::ALL {
             self.at(home).forget(server).await?;

@@ -1,9 +1,9 @@
-//! The entries that servers have in the files of AI clients.
+//! The entries of servers in the files of AI clients.
 //!
-//! Which clients a server is registered with is intent, and stored: those that the server names, or
-//! else those that the user chose for all. Every server has a [`reconciler`] that follows it and decides
-//! when its entries leave and come back; what is done to files is done at a [`worker`], on threads for
-//! blocking work. A client that holds its lock for long holds up its own entries and nothing else.
+//! The clients of a server are intent, and stored: those that its spec names, or
+//! else those that the user chose for all servers. Every server has a [`reconciler`] that follows it and decides
+//! when its entries are removed and added again. A [`worker`] edits files, on
+//! blocking threads. A client that holds its lock for long delays only its own entries.
 
 mod reconciler;
 mod show;
@@ -32,10 +32,9 @@ pub(crate) use reconciler::{Entries, EntryRequest};
 use worker::{Endpoint, Leftovers, Worker};
 
 /// How many files are edited, and how many are only read, at the same time. They are separate, so that a read
-/// does not wait for a client that holds its lock. A thread that is stuck in a file is abandoned and no
-/// longer counted.
-const SEATS: usize = 2;
-const LOOKERS: usize = 1;
+/// does not wait for a client that holds its lock. A thread that is stuck is not counted any more.
+const EDITORS: usize = 2;
+const READERS: usize = 1;
 
 /// Threads that work on files, including those that did not finish in time. When a disk that does not answer blocks
 /// all of them, files are left alone until it answers.
@@ -44,23 +43,22 @@ const THREADS: usize = 8;
 /// How long work on files may take, including waiting for locks of other programs.
 const WORK_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What is known about clients. Clones share it.
+/// The clients of this user. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Clients {
     shared: Arc<Shared>,
 }
 
-/// What [`Clients`] are made of.
 pub(crate) struct Surroundings {
     /// Where the ledger and the backups are.
     pub(crate) state_dir: PathBuf,
     /// This program.
     pub(crate) exe: PathBuf,
-    /// Where this instance is, if it is not the user's usual one.
+    /// The directory of this instance, if it is not the default.
     pub(crate) home: Option<PathBuf>,
     /// When entries are refreshed, if a server does not say.
     pub(crate) refresh: RefreshMode,
-    /// Where clients are looked for that were never chosen or named.
+    /// Where clients are searched for that were never chosen or named.
     pub(crate) around: Around,
 }
 
@@ -71,16 +69,16 @@ struct Shared {
     /// The clients that were chosen or named.
     known: Mutex<BTreeMap<String, StoredClient>>,
     listen: OnceLock<watch::Receiver<ListenerState>>,
-    seats: Semaphore,
-    lookers: Semaphore,
+    editors: Semaphore,
+    readers: Semaphore,
     threads: Arc<Semaphore>,
-    keepers: Mutex<JoinSet<Option<()>>>,
-    /// What the last sweep could not do, which is told once.
+    reconcilers: Mutex<JoinSet<Option<()>>>,
+    /// Failures of the last sweep, which are reported once.
     unswept: Mutex<BTreeSet<String>>,
 }
 
 impl Clients {
-    /// Takes up the clients that are stored.
+    /// Loads the stored clients.
     pub(crate) fn open(
         surroundings: Surroundings,
         store: Store,
@@ -93,34 +91,34 @@ impl Clients {
             event_log,
             known,
             listen: OnceLock::new(),
-            seats: Semaphore::new(SEATS),
-            lookers: Semaphore::new(LOOKERS),
+            editors: Semaphore::new(EDITORS),
+            readers: Semaphore::new(READERS),
             threads: Arc::new(Semaphore::new(THREADS)),
-            keepers: Mutex::default(),
+            reconcilers: Mutex::default(),
             unswept: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Clients reach servers there from now on.
+    /// Sets the address at which clients reach servers.
     pub(crate) fn listen_at(&self, listen: watch::Receiver<ListenerState>) {
         // It is called once.
         self.shared.listen.set(listen).ok();
     }
 
-    /// Follows a server and keeps its entries, until its driver ends.
+    /// Starts a reconciler for a server, which ends with its driver.
     pub(crate) fn keep(&self, server: ServerName, view: watch::Receiver<Snapshot>) -> Entries {
-        let (entries, keeping) = reconciler::keep(self.clone(), server, view);
-        let mut keepers = self.keepers();
-        keepers.spawn(CatchPanic::new(keeping));
-        while keepers.try_join_next().is_some() {}
+        let (entries, task) = reconciler::start(self.clone(), server, view);
+        let mut reconcilers = self.reconcilers();
+        reconcilers.spawn(CatchPanic::new(task));
+        while reconcilers.try_join_next().is_some() {}
         entries
     }
 
-    /// Ends all keepers. What one is about to do to a file is done, and the rest is the next daemon's.
+    /// Ends all reconcilers. A change that has begun is completed; the next daemon makes the others.
     pub(crate) async fn end(&self) {
-        let mut keepers = std::mem::take(&mut *self.keepers());
-        keepers.shutdown().await;
+        let mut reconcilers = std::mem::take(&mut *self.reconcilers());
+        reconcilers.shutdown().await;
     }
 
     /// When the entries of a server are refreshed.
@@ -128,14 +126,14 @@ impl Clients {
         settings.refresh.unwrap_or(self.shared.surroundings.refresh)
     }
 
-    /// Chooses clients, if all of them are there.
+    /// Chooses clients, if all of them are installed.
     pub(crate) async fn choose(&self, ids: &[String], around: Around) -> Result<(), ApiError> {
         self.need(ids, &around).await?;
         let chosen = StoredClient { chosen: true, around };
-        self.learn(ids.iter().map(|id| (id.clone(), chosen.clone())).collect()).await
+        self.store(ids.iter().map(|id| (id.clone(), chosen.clone())).collect()).await
     }
 
-    /// Chooses clients no longer.
+    /// Undoes the choice of clients.
     pub(crate) async fn unchoose(&self, ids: &[String]) -> Result<(), ApiError> {
         check(ids)?;
         let known = self.known().clone();
@@ -143,30 +141,30 @@ impl Clients {
             let client = known.get(id)?.clone();
             Some((id.clone(), StoredClient { chosen: false, ..client }))
         });
-        self.learn(dropped.collect()).await
+        self.store(dropped.collect()).await
     }
 
-    /// Whether all of these clients are there.
+    /// Fails if one of these clients is not installed.
     pub(crate) async fn need(&self, ids: &[String], around: &Around) -> Result<(), ApiError> {
         check(ids)?;
         let (ids, around) = (ids.to_vec(), around.clone());
-        let missing = self.look(around, move |worker| worker::missing(worker, &ids)).await;
+        let missing = self.read(around, move |worker| worker::missing(worker, &ids)).await;
         match missing {
             None => Ok(()),
             Some(message) => Err(ApiError::new(ErrorKind::Unavailable, message).with_help(
-                "nothing was changed; if it is installed, start it once, so that it makes its \
+                "nothing was changed; if it is installed, start it once, so that it creates its \
                  directory",
             )),
         }
     }
 
-    /// Takes in where clients are that servers name. Where those are that were chosen was said then.
+    /// Stores the location of clients that specs name. Chosen clients have been stored before.
     pub(crate) async fn meet(&self, specs: &[ServerSpec], around: &Around) -> Result<(), ApiError> {
         let named: BTreeSet<_> =
             specs.iter().filter_map(|spec| spec.clients.only.clone()).flatten().collect();
         let named = Vec::from_iter(named);
         check(&named)?;
-        let found = self.look(around.clone(), move |worker| worker::present(worker, named)).await;
+        let found = self.read(around.clone(), move |worker| worker::present(worker, named)).await;
         let met: BTreeMap<_, _> = {
             let known = self.known();
             let new =
@@ -174,11 +172,11 @@ impl Clients {
             let client = StoredClient { chosen: false, around: around.clone() };
             new.map(|id| (id, client.clone())).collect()
         };
-        self.learn(met).await
+        self.store(met).await
     }
 
     /// All clients, as `client ls` shows them.
-    /// `servers` are those there are, each with its settings.
+    /// `servers` are all servers, each with its settings.
     pub(crate) async fn list(
         &self,
         around: Around,
@@ -192,28 +190,27 @@ impl Clients {
                 wanted.entry(id).or_default().insert(server.to_string(), target);
             }
         }
-        self.look(around, move |worker| show::all(worker, &wanted)).await
+        self.read(around, move |worker| show::all(worker, &wanted)).await
     }
 
     /// The entries of a server, as `status` shows them.
     pub(crate) async fn of(&self, server: &ServerName) -> Vec<Registration> {
         let server = server.clone();
         let around = self.shared.surroundings.around.clone();
-        self.look(around, move |worker| show::of_server(worker, &server)).await
+        self.read(around, move |worker| show::of_server(worker, &server)).await
     }
 
-    /// What is left of the entries of a server.
     async fn leftovers(&self, server: ServerName) -> Leftovers {
         let around = self.shared.surroundings.around.clone();
-        self.look(around, move |worker| worker.leftovers(&server)).await
+        self.read(around, move |worker| worker.leftovers(&server)).await
     }
 
-    /// Takes out the entries of servers that nobody knows any more, and tells what was done.
+    /// Removes the entries of servers that do not exist any more.
     pub(crate) async fn sweep(
         &self,
         is_known: impl Fn(&ServerName) -> bool + Send + 'static,
     ) -> Vec<ClientReport> {
-        let reports = self.work(move |worker| worker.sweep(is_known)).await;
+        let reports = self.edit(move |worker| worker.sweep(is_known)).await;
         let mut failed = mainstay_core::lock(&self.shared.unswept);
         let before = std::mem::take(&mut *failed);
         for report in &reports {
@@ -228,7 +225,7 @@ impl Clients {
         reports
     }
 
-    async fn learn(&self, clients: BTreeMap<String, StoredClient>) -> Result<(), ApiError> {
+    async fn store(&self, clients: BTreeMap<String, StoredClient>) -> Result<(), ApiError> {
         if clients.is_empty() {
             return Ok(());
         }
@@ -238,7 +235,7 @@ impl Clients {
         Ok(())
     }
 
-    /// The clients that a server is to be registered with.
+    /// The clients that should have an entry of a server.
     pub(crate) fn wanted(&self, settings: &ClientSettings) -> BTreeSet<String> {
         match &settings.only {
             None => {
@@ -250,7 +247,7 @@ impl Clients {
         }
     }
 
-    /// Where a client finds a server.
+    /// The address of a server for a client.
     fn target(&self, client: &Client, server: &ServerName) -> Endpoint {
         let Surroundings { exe, home, .. } = &self.shared.surroundings;
         if client.speaks_only_stdio() {
@@ -272,28 +269,28 @@ impl Clients {
         }
     }
 
-    /// Has something done to files.
-    async fn work<T: Default + Send + 'static>(
+    /// Edits files.
+    async fn edit<T: Default + Send + 'static>(
         &self,
         work: impl FnOnce(&Worker) -> T + Send + 'static,
     ) -> T {
-        let _seat = self.shared.seats.acquire().await;
-        self.at_desk(self.shared.surroundings.around.clone(), work).await
+        let _permit = self.shared.editors.acquire().await;
+        self.run_blocking(self.shared.surroundings.around.clone(), work).await
     }
 
-    /// Has a look at files. Clients that nobody chose or named are looked for `around` there.
-    async fn look<T: Default + Send + 'static>(
+    /// Reads files. Clients that were not chosen or named are searched for `around` there.
+    async fn read<T: Default + Send + 'static>(
         &self,
         around: Around,
         look: impl FnOnce(&Worker) -> T + Send + 'static,
     ) -> T {
-        let _seat = self.shared.lookers.acquire().await;
-        self.at_desk(around, look).await
+        let _permit = self.shared.readers.acquire().await;
+        self.run_blocking(around, look).await
     }
 
     /// Runs work on a blocking thread. A file that causes a panic is quarantined (see [`mainstay_clients`]),
     /// and a disk that does not answer blocks nothing else.
-    async fn at_desk<T: Default + Send + 'static>(
+    async fn run_blocking<T: Default + Send + 'static>(
         &self,
         around: Around,
         work: impl FnOnce(&Worker) -> T + Send + 'static,
@@ -320,7 +317,7 @@ impl Clients {
         T::default()
     }
 
-    /// Writes to the event log what was done to a file, and why.
+    /// Records a change of a file in the event log.
     fn record(&self, report: &ClientReport, run: Option<u64>) {
         let (server, detail) = (&report.server, &report.text);
         if report.done == ClientDone::Failed {
@@ -331,8 +328,8 @@ impl Clients {
         self.shared.event_log.record(worker::event(report, run));
     }
 
-    fn keepers(&self) -> MutexGuard<'_, JoinSet<Option<()>>> {
-        mainstay_core::lock(&self.shared.keepers)
+    fn reconcilers(&self) -> MutexGuard<'_, JoinSet<Option<()>>> {
+        mainstay_core::lock(&self.shared.reconcilers)
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, StoredClient>> {
@@ -340,7 +337,7 @@ impl Clients {
     }
 }
 
-/// Refuses ids that are no client's.
+/// Fails if an id is unknown.
 fn check(ids: &[String]) -> Result<(), ApiError> {
     match ids.iter().find(|id| Client::by_id(id).is_none()) {
         None => Ok(()),
@@ -356,7 +353,7 @@ fn check(ids: &[String]) -> Result<(), ApiError> {
 impl Clients {
     /// Whether a file is being worked on.
     pub(crate) fn is_at_work(&self) -> bool {
-        self.shared.seats.available_permits() < SEATS
+        self.shared.editors.available_permits() < EDITORS
     }
 
     /// The clients of a user who has none, with a home in this directory.

@@ -12,10 +12,10 @@ use mainstay_proxy::{
 use tokio::sync::watch;
 
 use crate::clock;
-use crate::flood::Flood;
 use crate::registry::{Registry, WeakRegistry};
 use crate::state::event_log::EventLog;
-use crate::state::session_store::Kept;
+use crate::state::event_log::RateLimit as Flood;
+use crate::state::session_store::RecoveredState as Kept;
 
 /// All hubs, and what they are made with.
 #[derive(Clone)]

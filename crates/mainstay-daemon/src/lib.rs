@@ -11,7 +11,6 @@ mod control;
 mod driver;
 mod engines;
 mod entries;
-mod flood;
 mod gateway;
 mod handover;
 mod holder_client;

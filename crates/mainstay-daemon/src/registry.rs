@@ -425,7 +425,7 @@ fn unprepared(name: &ServerName, error: &StartError) -> ApiError {
         | StartError::OtherEngine { .. }
         | StartError::Removed
         | StartError::Shim { .. }
-        | StartError::Short { .. }
+        | StartError::Shortage { .. }
         | StartError::EngineBusy { .. }
         | StartError::Refused(_) => {
             (ErrorKind::Unavailable, "nothing was changed; correct the command and try again")

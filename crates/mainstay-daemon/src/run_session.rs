@@ -61,7 +61,7 @@ pub(crate) enum SessionError {
 impl SessionError {
     /// Whether this is trouble of our own, which has nothing to do with the server.
     pub(crate) fn is_ours(&self) -> bool {
-        matches!(self, Self::Engine(error) if error.is_passing())
+        matches!(self, Self::Engine(error) if error.is_temporary())
     }
 
     /// Whether this is what a run that is ending looks like.
@@ -239,8 +239,8 @@ pub(crate) async fn establish(
                 from_server: stdio.from_server,
                 junk: stdio.junk,
                 written: stdio.written,
-                heard: stdio.heard,
-                past: stdio.past,
+                heard: stdio.consumed,
+                past: stdio.earlier_output,
                 interruptions: stdio.interruptions,
             })
         }

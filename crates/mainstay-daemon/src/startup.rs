@@ -52,9 +52,9 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
     let [state, events, kept_sessions] =
         [STATE, store::EVENTS, SESSIONS].map(|name| instance.state_dir.join(name));
     if holder.circumstances().replacement_failed.is_some() {
-        Store::go_back(&state)?;
-        event_log::go_back(&events);
-        session_store::go_back(&kept_sessions);
+        Store::undo_migration(&state)?;
+        event_log::undo_migration(&events);
+        session_store::undo_migration(&kept_sessions);
     }
     store::loss::refuse(&instance)?;
     let store = Store::open(&state)?;
@@ -66,7 +66,7 @@ pub(crate) async fn build(config: Config, holder: HolderClient) -> Result<Daemon
     let access = Access::new(&config.access);
     access.admit(store.load_tokens()?);
     let event_log = EventLog::open_or_do_without(&events)?;
-    let known = event_log::known(&events);
+    let known = event_log::earlier_runs(&events);
     let memory = Memory::open(instance.sessions_dir())
         .map_err(|source| RunError::directory(&instance.run_dir, source))?;
     let clients =

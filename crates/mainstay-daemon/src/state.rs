@@ -1,7 +1,8 @@
-//! What is kept on disk: intent, sessions, events, and requests in flight.
+//! State on disk: intent, sessions, events, and requests in flight.
 
 pub(crate) mod event_log;
-pub(crate) mod quarantine;
+pub(crate) mod files;
+mod schemas;
 pub(crate) mod session_key;
 pub(crate) mod session_store;
 pub(crate) mod store;

@@ -1,12 +1,11 @@
-//! Where container engines may be reached on this machine. Files are read by way of [`Files`]; no
+//! Finds the addresses of container engines on this machine. Files are read through [`Files`]; no
 //! connection is made.
 //!
-//! Docker comes before Podman, and of each what the user says (`DOCKER_HOST`, the chosen context,
-//! `CONTAINER_HOST`) before the places where it listens by default. Whether one answers is not known
-//! here, and neither is which: a socket called Docker's may be Podman's.
+//! Docker comes before Podman, and the user's settings (`DOCKER_HOST`, the chosen context,
+//! `CONTAINER_HOST`) before the default addresses. Whether an engine answers is not known
+//! here, nor which kind it is: Podman may listen on Docker's socket.
 //!
-//! An [`Address`] is written with all that is needed to use it, so what one process finds in its
-//! environment another one can use without that environment.
+//! A written [`Address`] is complete, so one process can use what another has found in its environment.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,16 +16,16 @@ use std::str::FromStr;
 use mainstay_core::EngineKind;
 use serde_json::Value;
 
-/// The port of an engine that is reached by TCP, without and with TLS.
+/// The default ports for TCP, without and with TLS.
 const PORTS: (u16, u16) = (2375, 2376);
 
-/// Begins the part of a written address that says where the certificates are.
+/// Precedes the directory of the certificates in a written address.
 const CERTIFICATES: &str = "certs=";
 
-/// Docker's name for having chosen no context.
+/// Docker's name for the absence of a context.
 const NO_CONTEXT: &str = "default";
 
-/// Where an engine may be reached. It is written as `unix:///PATH`, `tcp://HOST:PORT` or
+/// The address of an engine. It is written as `unix:///PATH`, `tcp://HOST:PORT` or
 /// `tcp://HOST:PORT?certs=/DIR`, and read back the same.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
@@ -34,20 +33,16 @@ pub enum Address {
     Unix(PathBuf),
     /// A host and its port.
     Tcp {
-        /// Both, with a colon between them.
+        /// `HOST:PORT`.
         host_port: String,
-        /// By which files TLS is spoken, if it is.
+        /// Present if TLS is used.
         tls: Option<TlsFiles>,
     },
 }
 
-/// What proves who speaks on both sides: files of one directory.
+/// The directory of `ca.pem`, `cert.pem` and `key.pem`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct TlsFiles {
-    pub(crate) ca: PathBuf,
-    pub(crate) cert: PathBuf,
-    pub(crate) key: PathBuf,
-}
+pub struct TlsFiles(PathBuf);
 
 /// An address, and where it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,80 +53,49 @@ pub struct Candidate {
     pub from: String,
 }
 
-/// Why a text is no [`Address`].
+/// Why a text is not an [`Address`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// It is behind SSH.
     #[error(
         "an engine cannot be reached by SSH: forward its socket \
          (`ssh -L /tmp/engine.sock:/var/run/docker.sock HOST`) and give `unix:///tmp/engine.sock`"
     )]
     Ssh,
-    /// It is a named pipe.
     #[error("a named pipe exists on Windows only: give a `unix://` or `tcp://` address")]
     NamedPipe,
-    /// It is a descriptor.
     #[error(
-        "`fd://` is where an engine is told to listen, not where it is reached: \
+        "`fd://` makes an engine listen, but cannot be connected to: \
          give its socket, such as `unix:///var/run/docker.sock`"
     )]
     Descriptor,
-    /// It has no path of a socket.
-    #[error("`{0}` names no socket by an absolute path: write it as `unix:///PATH`")]
+    #[error("`{0}` has no absolute path of a socket: write it as `unix:///PATH`")]
     Socket(String),
-    /// It has no host, or one that makes no sense.
-    #[error("`{0}` names no host: write it as `tcp://HOST:PORT`")]
+    #[error("`{0}` has no valid host and port: write it as `tcp://HOST:PORT`")]
     Host(String),
-    /// The directory of the certificates is not known for sure.
-    #[error("`{0}`, where certificates are to be, is no absolute path")]
+    #[error("the directory of the certificates must be an absolute path, not `{0}`")]
     Certificates(String),
-    /// It is something else.
-    #[error("`{0}` is no address of an engine: write it as `unix:///PATH` or `tcp://HOST:PORT`")]
+    #[error(
+        "`{0}` is not the address of an engine: write it as `unix:///PATH` or `tcp://HOST:PORT`"
+    )]
     Scheme(String),
 }
 
-/// What the user named as the place of an engine, and cannot be used.
-#[derive(Debug, thiserror::Error)]
+/// An address in the user's settings that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{from}: {why}")]
 pub struct Unusable {
-    /// Where it was named.
+    /// The setting.
     pub from: String,
     /// Why it cannot be used.
-    #[source]
-    pub why: PlaceError,
+    pub why: String,
 }
 
-/// Why what the user named cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
-    /// It is no address of an engine.
-    #[error(transparent)]
-    Address(#[from] AddressError),
-    /// The file in which it is named cannot be read.
-    #[error("it cannot be read: {0}")]
-    Unreadable(io::Error),
-    /// The file in which it is named makes no sense.
-    #[error("it makes no sense: {0}")]
-    Unparsable(serde_json::Error),
-    /// There is no such Docker context.
-    #[error("there is no Docker context `{name}` in `{}`", dir.display())]
-    NoContext {
-        /// Which one.
-        name: String,
-        /// Where contexts are.
-        dir: PathBuf,
-    },
-    /// There is such a Docker context, but it leads nowhere.
-    #[error("it has no address of an engine")]
-    NoAddress,
-}
-
-/// The files in which engines may be named.
+/// Access to the files that may name engines.
 pub trait Files {
     /// The text of a file.
     fn read(&self, file: &Path) -> io::Result<String>;
 
-    /// What is in a directory, in a fixed order; nothing if there is none.
+    /// The entries of a directory in a fixed order; none if it does not exist.
     fn list(&self, dir: &Path) -> Vec<PathBuf>;
 }
 
@@ -152,8 +116,8 @@ impl Files for Disk {
     }
 }
 
-/// Candidate addresses for an engine of that kind (or any), in the order in which they are tried,
-/// without duplicates. What the user named and cannot be used is left out; [`unusable`] tells why.
+/// Addresses of engines of that kind (or any), in the order in which they are tried,
+/// without duplicates. For settings that cannot be used, see [`unusable`].
 pub fn candidates(kind: Option<EngineKind>, env: &Env, files: &dyn Files) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
     for candidate in places(kind, env, files).into_iter().flatten() {
@@ -164,12 +128,12 @@ pub fn candidates(kind: Option<EngineKind>, env: &Env, files: &dyn Files) -> Vec
     found
 }
 
-/// What the user named as the place of an engine of that kind, and cannot be used.
+/// The settings for engines of that kind that cannot be used.
 pub fn unusable(kind: Option<EngineKind>, env: &Env, files: &dyn Files) -> Vec<Unusable> {
     places(kind, env, files).into_iter().filter_map(Result::err).collect()
 }
 
-/// The one engine that the user means by naming it; none if they name none.
+/// The engine that the user's settings choose; none if they choose none.
 pub fn named(
     kind: Option<EngineKind>,
     env: &Env,
@@ -177,18 +141,18 @@ pub fn named(
 ) -> Result<Option<Candidate>, Unusable> {
     let place = match kind {
         Some(EngineKind::Podman) => container_host(env).or_else(|| docker_host(env)),
-        // Docker comes before Podman, so its variable does not say that Podman is meant.
+        // `CONTAINER_HOST` alone does not choose Podman, because Docker comes first.
         Some(EngineKind::Docker) | None => docker_host(env).or_else(|| context(env, files)),
     };
     place.transpose()
 }
 
-/// The environment in which engines are looked for.
+/// The environment variables of the user.
 #[derive(Debug, Clone, Default)]
 pub struct Env(Vec<(OsString, OsString)>);
 
 impl Env {
-    /// These variables; of two with the same name the last one counts.
+    /// Of two variables with the same name the last one counts.
     pub fn new(variables: Vec<(OsString, OsString)>) -> Self {
         Self(variables)
     }
@@ -204,14 +168,14 @@ impl Env {
         self.get(name).map(Path::new).filter(|path| path.is_absolute())
     }
 
-    /// The files by which TCP is spoken to, if that is to be by TLS.
+    /// The certificates for TCP, if TLS is enabled.
     fn tls(&self) -> Result<Option<TlsFiles>, AddressError> {
         let own = self.get("DOCKER_CERT_PATH").map(PathBuf::from);
         let usual = || self.get("DOCKER_TLS_VERIFY").and_then(|_| self.docker_config());
         own.or_else(usual).map(|dir| TlsFiles::in_dir(&dir)).transpose()
     }
 
-    /// Where Docker's own tools keep their settings.
+    /// The directory of Docker's settings.
     fn docker_config(&self) -> Option<PathBuf> {
         let own = self.dir("DOCKER_CONFIG").map(Path::to_path_buf);
         own.or_else(|| Some(self.dir("HOME")?.join(".docker")))
@@ -219,8 +183,7 @@ impl Env {
 }
 
 impl Address {
-    /// Reads an address as `DOCKER_HOST` carries it: one by TCP is spoken to by TLS if
-    /// `DOCKER_TLS_VERIFY` or `DOCKER_CERT_PATH` is set.
+    /// Parses the value of `DOCKER_HOST`. TCP uses TLS if `DOCKER_TLS_VERIFY` or `DOCKER_CERT_PATH` is set.
     fn given(text: &str, env: &Env) -> Result<Self, AddressError> {
         if text.starts_with("tcp://") && !text.contains('?') {
             return Self::tcp(text, &text["tcp://".len()..], env.tls()?);
@@ -248,11 +211,11 @@ impl Address {
 impl FromStr for Address {
     type Err = AddressError;
 
-    /// Reads what [`fmt::Display`] writes, and what else leads to an engine without an environment.
+    /// Parses what [`fmt::Display`] writes, and other forms that Docker accepts.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let (scheme, rest) = match text.split_once("://") {
             Some(parts) => parts,
-            // As Docker's own tools read it.
+            // As Docker does.
             None if text.starts_with('/') => ("unix", text),
             None => return Err(AddressError::Scheme(text.to_owned())),
         };
@@ -282,13 +245,13 @@ impl fmt::Display for Address {
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
             Self::Tcp { host_port, tls: None } => write!(f, "tcp://{host_port}"),
             Self::Tcp { host_port, tls: Some(files) } => {
-                write!(f, "tcp://{host_port}?{CERTIFICATES}{}", files.dir().display())
+                write!(f, "tcp://{host_port}?{CERTIFICATES}{}", files.0.display())
             }
         }
     }
 }
 
-/// Splits a port from a host; the colons of an IPv6 address, which stands in brackets, are no port's.
+/// Splits host and port. An IPv6 address is in brackets, so its colons do not count.
 fn split_port(authority: &str) -> Option<(&str, Option<&str>)> {
     let end_of_host = authority.rfind(']').map_or(0, |end| end + 1);
     let (host, port) = match authority[end_of_host..].find(':') {
@@ -304,22 +267,30 @@ impl TlsFiles {
         if !dir.is_absolute() {
             return Err(AddressError::Certificates(dir.display().to_string()));
         }
-        Ok(Self { ca: dir.join("ca.pem"), cert: dir.join("cert.pem"), key: dir.join("key.pem") })
+        Ok(Self(dir.to_owned()))
     }
 
-    fn dir(&self) -> &Path {
-        self.ca.parent().expect("it was joined to a directory")
+    pub(crate) fn ca(&self) -> PathBuf {
+        self.0.join("ca.pem")
+    }
+
+    pub(crate) fn cert(&self) -> PathBuf {
+        self.0.join("cert.pem")
+    }
+
+    pub(crate) fn key(&self) -> PathBuf {
+        self.0.join("key.pem")
     }
 }
 
-/// What is named somewhere.
+/// An address from one source.
 type Place = Result<Candidate, Unusable>;
 
-fn place(from: impl Into<String>, address: Result<Address, impl Into<PlaceError>>) -> Place {
+fn place(from: impl Into<String>, address: Result<Address, impl fmt::Display>) -> Place {
     let from = from.into();
     match address {
         Ok(address) => Ok(Candidate { address, from }),
-        Err(why) => Err(Unusable { from, why: why.into() }),
+        Err(why) => Err(Unusable { from, why: why.to_string() }),
     }
 }
 
@@ -328,17 +299,17 @@ fn places(kind: Option<EngineKind>, env: &Env, files: &dyn Files) -> Vec<Place> 
     if kind == Some(EngineKind::Podman) {
         places.extend(container_host(env));
     }
-    // Those who use Podman by Docker's tools set it too.
+    // Users of Podman with Docker's tools set it too.
     places.extend(docker_host(env));
-    if is_sought(kind, EngineKind::Docker) {
+    if kind != Some(EngineKind::Podman) {
         places.extend(context(env, files));
-        places.extend(usual_docker(env));
+        places.extend(default_docker(env));
     }
     if kind.is_none() {
         places.extend(container_host(env));
     }
-    if is_sought(kind, EngineKind::Podman) {
-        places.extend(usual_podman(env));
+    if kind != Some(EngineKind::Docker) {
+        places.extend(default_podman(env));
     }
     places
 }
@@ -350,76 +321,67 @@ fn docker_host(env: &Env) -> Option<Place> {
 
 fn container_host(env: &Env) -> Option<Place> {
     let name = "CONTAINER_HOST";
-    // The proofs that the environment names are meant for Docker.
+    // The certificates in the environment are meant for Docker.
     Some(place(name, env.get(name)?.parse::<Address>()))
 }
 
-/// The context that Docker's own tools would use; none if it is the default one.
+/// The context that Docker's tools use; none if it is the default one.
 fn context(env: &Env, files: &dyn Files) -> Option<Place> {
     let config = env.docker_config()?;
-    let (name, from) = match chosen_context(&config, env, files) {
-        Ok(chosen) => chosen?,
-        Err(unusable) => return Some(Err(unusable)),
+    let (name, from) = if let Some(name) = env.get("DOCKER_CONTEXT") {
+        (name.to_owned(), "DOCKER_CONTEXT".to_owned())
+    } else {
+        let file = config.join("config.json");
+        let from = format!("`{}`", file.display());
+        match current_context(&file, files) {
+            Ok(name) => (name?, from),
+            Err(why) => return Some(Err(Unusable { from, why })),
+        }
     };
+    if name.is_empty() || name == NO_CONTEXT {
+        return None;
+    }
     let dir = config.join("contexts/meta");
     let found = files.list(&dir).into_iter().find_map(|dir| {
         let meta: Value = serde_json::from_str(&files.read(&dir.join("meta.json")).ok()?).ok()?;
         (meta.get("Name")?.as_str()? == name).then_some((dir, meta))
     });
     let Some((meta_dir, meta)) = found else {
-        return Some(Err(Unusable { from, why: PlaceError::NoContext { name, dir } }));
+        let why = format!("there is no Docker context `{name}` in `{}`", dir.display());
+        return Some(Err(Unusable { from, why }));
     };
-    let proofs = config.join("contexts/tls").join(meta_dir.file_name().unwrap_or_default());
-    let address = context_address(&meta, &proofs.join("docker"), files);
+    let certs = config.join("contexts/tls").join(meta_dir.file_name().unwrap_or_default());
+    let address = context_address(&meta, &certs.join("docker"), files);
     Some(place(format!("the Docker context `{name}`"), address))
 }
 
-/// The name of that context, and where it is named.
-fn chosen_context(
-    config: &Path,
-    env: &Env,
-    files: &dyn Files,
-) -> Result<Option<(String, String)>, Unusable> {
-    let (name, from) = if let Some(name) = env.get("DOCKER_CONTEXT") {
-        (Some(name.to_owned()), "DOCKER_CONTEXT".to_owned())
-    } else {
-        let file = config.join("config.json");
-        let from = format!("`{}`", file.display());
-        match current_context(&file, files) {
-            Ok(name) => (name, from),
-            Err(why) => return Err(Unusable { from, why }),
-        }
-    };
-    Ok(name.filter(|name| !name.is_empty() && name != NO_CONTEXT).map(|name| (name, from)))
-}
-
-/// The context that Docker's own tools would use unless they are told otherwise.
-fn current_context(file: &Path, files: &dyn Files) -> Result<Option<String>, PlaceError> {
+fn current_context(file: &Path, files: &dyn Files) -> Result<Option<String>, String> {
     use io::ErrorKind::{NotADirectory, NotFound};
     let text = match files.read(file) {
         Ok(text) => text,
         Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(None),
-        Err(error) => return Err(PlaceError::Unreadable(error)),
+        Err(error) => return Err(format!("it cannot be read: {error}")),
     };
-    let config: Value = serde_json::from_str(&text).map_err(PlaceError::Unparsable)?;
+    let config = serde_json::from_str::<Value>(&text);
+    let config = config.map_err(|error| format!("it is not valid JSON: {error}"))?;
     Ok(config.get("currentContext").and_then(Value::as_str).map(str::to_owned))
 }
 
-/// Where a context leads. The environment's proofs are not meant for it; its own lie beside it.
-fn context_address(meta: &Value, proofs: &Path, files: &dyn Files) -> Result<Address, PlaceError> {
+/// The address of a context. Its certificates are in its own directory, not in the environment.
+fn context_address(meta: &Value, certs: &Path, files: &dyn Files) -> Result<Address, String> {
     let host = meta.pointer("/Endpoints/docker/Host").and_then(Value::as_str);
-    let host = host.filter(|host| !host.is_empty()).ok_or(PlaceError::NoAddress)?;
-    match host.parse()? {
+    let host = host.filter(|host| !host.is_empty()).ok_or("it has no address of an engine")?;
+    match host.parse::<Address>().map_err(|error| error.to_string())? {
         Address::Tcp { host_port, tls: None } => {
-            let own = TlsFiles::in_dir(proofs)?;
-            let tls = files.read(&own.ca).is_ok().then_some(own);
+            let own = TlsFiles::in_dir(certs).map_err(|error| error.to_string())?;
+            let tls = files.read(&own.ca()).is_ok().then_some(own);
             Ok(Address::Tcp { host_port, tls })
         }
         address @ (Address::Tcp { tls: Some(_), .. } | Address::Unix(_)) => Ok(address),
     }
 }
 
-fn usual_docker(env: &Env) -> impl Iterator<Item = Place> {
+fn default_docker(env: &Env) -> impl Iterator<Item = Place> {
     let home = env.dir("HOME");
     let places = [
         (Some(Path::new("/var/run")), "docker.sock", "Docker"),
@@ -435,7 +397,7 @@ fn usual_docker(env: &Env) -> impl Iterator<Item = Place> {
     places.into_iter().filter_map(socket)
 }
 
-fn usual_podman(env: &Env) -> impl Iterator<Item = Place> {
+fn default_podman(env: &Env) -> impl Iterator<Item = Place> {
     let machine = ".local/share/containers/podman/machine/podman.sock";
     let places = [
         (env.dir("XDG_RUNTIME_DIR"), "podman/podman.sock", "rootless Podman"),
@@ -450,10 +412,6 @@ fn socket((base, path, from): (Option<&Path>, &str, &str)) -> Option<Place> {
     Some(Ok(Candidate { address, from: from.to_owned() }))
 }
 
-fn is_sought(kind: Option<EngineKind>, of: EngineKind) -> bool {
-    kind.is_none_or(|kind| kind == of)
-}
-
 /// Whether two addresses lead to the same place.
 fn same_place(one: &Address, other: &Address) -> bool {
     match (one, other) {
@@ -465,7 +423,7 @@ fn same_place(one: &Address, other: &Address) -> bool {
     }
 }
 
-/// A path without the link that Linux has at `/var/run`.
+/// Resolves the symbolic link `/var/run`.
 fn short(path: &Path) -> PathBuf {
     path.strip_prefix("/var/run").map_or(path.to_owned(), |rest| Path::new("/run").join(rest))
 }

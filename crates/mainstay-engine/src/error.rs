@@ -1,8 +1,8 @@
 //! What can go wrong with a workload, and with an engine.
 //!
-//! Both errors tell whether the trouble is a passing one: a shortage on this machine, or a process of
-//! ours that was lost. Such trouble says nothing about the server and is worth another try; all other
-//! errors stay until somebody changes something.
+//! Both errors have `is_temporary`: a resource of this machine was exhausted, or a process of ours was lost.
+//! Such a failure is not the server's fault, and the same request is worth another try. All other errors stay
+//! until the spec or the machine changes.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,73 +15,33 @@ use crate::{PortOwner, RunKey};
 /// Why a run could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// There is no such program.
     #[error("program `{program}` was not found on the search path ({searched})")]
-    NotFound {
-        /// What was looked for.
-        program: String,
-        /// Where.
-        searched: String,
-    },
-    /// There is such a file, but it cannot be run.
+    NotFound { program: String, searched: String },
     #[error("`{}` cannot be executed: {why}", program.display())]
-    NotExecutable {
-        /// The file.
-        program: PathBuf,
-        /// Why.
-        why: String,
-    },
-    /// The working directory is missing or no directory.
+    NotExecutable { program: PathBuf, why: String },
     #[error("the working directory `{}` cannot be used: {why}", cwd.display())]
-    BadDirectory {
-        /// The directory.
-        cwd: PathBuf,
-        /// Why.
-        why: String,
-    },
-    /// Something else listens where the server should.
+    BadDirectory { cwd: PathBuf, why: String },
     #[error("port {port} is already in use by {owner}")]
-    PortTaken {
-        /// The port.
-        port: u16,
-        /// Who listens there.
-        owner: PortOwner,
-    },
-    /// Another server is running that should listen on the same port, but does not.
+    PortTaken { port: u16, owner: PortOwner },
+    /// Another server is running that should listen on the same port, but does not yet.
     #[error("port {port} is also the --target-port of the server `{server}`, which is running")]
-    PortReserved {
-        /// The port.
-        port: u16,
-        /// The other server.
-        server: ServerName,
-    },
-    /// Another engine runs such servers.
+    PortReserved { port: u16, server: ServerName },
+    /// The spec was given to the wrong engine.
     #[error("only the engine `{engine}` runs such a server")]
-    OtherEngine {
-        /// The engine that runs it.
-        engine: &'static str,
-    },
-    /// There is no container engine, or none of the wanted kind.
-    #[error("no {} answers{}", name(*.kind), places(.tried))]
+    OtherEngine { engine: &'static str },
+    #[error("no {} answers{}", engine_name(*.kind), places(.tried))]
     NoEngine {
-        /// The wanted kind, if there was one.
+        /// The kind that the spec asks for, if it asks for one.
         kind: Option<EngineKind>,
-        /// Where one was looked for, and what was wrong there.
+        /// The addresses that were tried, each with its error.
         tried: Vec<String>,
     },
     /// The image is not on the engine's machine.
     #[error("the image `{image}` is not there")]
-    NoImage {
-        /// Which image.
-        image: String,
-    },
-    /// The engine does not answer, so nothing can be said about the server.
+    NoImage { image: String },
+    /// The engine does not answer. The state of the server is not known.
     #[error("{why}")]
-    Away {
-        /// What is wrong, for people.
-        why: String,
-    },
-    /// Somebody has removed what the server runs in.
+    Away { why: String },
     #[error("its container was removed")]
     Removed,
     /// Every name that its container may have belongs to a container that we did not create.
@@ -90,62 +50,29 @@ pub enum StartError {
         /// The names, and the ids of the containers that have them.
         taken: Vec<(String, String)>,
     },
-    /// The records of containers cannot be written.
     #[error("its container cannot be recorded in `{}`: {cause}", dir.display())]
-    Unrecorded {
-        /// The directory of the records.
-        dir: PathBuf,
-        /// Why.
-        cause: io::Error,
-    },
-    /// The holder process could not be started or did not report.
+    Unrecorded { dir: PathBuf, cause: io::Error },
+    /// The shim could not be started or did not report.
     #[error("the process that holds the server could not be started: {what}")]
-    Shim {
-        /// What was attempted.
-        what: &'static str,
-        /// Why it failed.
-        #[source]
-        source: io::Error,
-    },
-    /// The machine lacks what the start needs at this moment.
+    Shim { what: &'static str, source: io::Error },
+    /// The machine is out of a resource that the start needs.
     #[error("the server could not be started now: {what}")]
-    Short {
-        /// What was attempted.
-        what: String,
-        /// What was lacking.
-        #[source]
-        source: io::Error,
-    },
-    /// The container engine answers, but cannot start the server now.
+    Shortage { what: String, source: io::Error },
     #[error("the container engine cannot start it now: {why}")]
-    EngineBusy {
-        /// What it says.
-        why: String,
-    },
-    /// The system refused to start the server.
+    EngineBusy { why: String },
+    /// The system or the container engine refused to start the server.
     #[error("{0}")]
     Refused(String),
 }
 
 impl StartError {
-    /// Whether the same start may well succeed a little later.
-    pub fn is_passing(&self) -> bool {
+    /// Whether the same start may succeed a little later.
+    pub fn is_temporary(&self) -> bool {
         match self {
-            Self::Short { .. } | Self::EngineBusy { .. } => true,
+            Self::Shortage { .. } | Self::EngineBusy { .. } => true,
             Self::Unrecorded { cause, .. } => is_shortage(cause),
-            Self::Shim { source, .. } => is_shortage(source) || is_hang_up(source),
-            Self::NotFound { .. }
-            | Self::NotExecutable { .. }
-            | Self::BadDirectory { .. }
-            | Self::PortTaken { .. }
-            | Self::PortReserved { .. }
-            | Self::OtherEngine { .. }
-            | Self::NoEngine { .. }
-            | Self::NoImage { .. }
-            | Self::Away { .. }
-            | Self::Removed
-            | Self::NamesTaken { .. }
-            | Self::Refused(_) => false,
+            Self::Shim { source, .. } => is_shortage(source) || is_disconnect(source),
+            _ => false,
         }
     }
 
@@ -155,7 +82,7 @@ impl StartError {
     }
 }
 
-fn name(kind: Option<EngineKind>) -> &'static str {
+fn engine_name(kind: Option<EngineKind>) -> &'static str {
     match kind {
         Some(EngineKind::Docker) => "Docker",
         Some(EngineKind::Podman) => "Podman",
@@ -176,62 +103,39 @@ fn places(tried: &[String]) -> String {
 /// Why an engine could not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// There is no such run, or there is none any more.
     #[error("run {} of `{}` does not exist", .0.run, .0.server)]
     NoSuchRun(RunKey),
-    /// It is there, but on no machine that this engine reaches into.
+    /// A remote server has no process, streams or port on this machine.
     #[error("run {} of `{}` is elsewhere: it is reached by its URL only", .0.run, .0.server)]
     Elsewhere(RunKey),
-    /// Something with a file or a socket.
     #[error("{what} failed")]
-    Io {
-        /// What was attempted.
-        what: &'static str,
-        /// Why it failed.
-        #[source]
-        source: io::Error,
-    },
-    /// Another server listens where the run should.
+    Io { what: &'static str, source: io::Error },
     #[error("port {port} is in use by {owner}, so this server cannot be reached")]
-    PortTaken {
-        /// The port.
-        port: u16,
-        /// Who listens there.
-        owner: PortOwner,
-    },
+    PortTaken { port: u16, owner: PortOwner },
     /// The engine does not answer now.
     #[error("{0}")]
     Away(String),
     /// The engine answered that it cannot.
     #[error("{what}: {why}")]
-    Engine {
-        /// What was attempted.
-        what: &'static str,
-        /// What it says.
-        why: String,
-    },
-    /// The process that holds the run lives but does not answer: it is stopped or starved.
+    Engine { what: &'static str, why: String },
+    /// The shim is alive but does not answer: it is stopped or starved.
     #[error("the process that holds the server does not answer")]
-    Mute,
-    /// The process that holds the run answers, but does not do what this daemon wants.
+    NoAnswer,
+    /// The shim obeys a newer daemon, or has too many connections.
     #[error("the process that holds the server refuses: {0}")]
     Refused(String),
-    /// The process that holds the run answered something unexpected.
+    /// The shim broke its protocol.
     #[error("the process that holds the server: {0}")]
     Shim(String),
 }
 
 impl EngineError {
-    /// Whether the run is there and the same request may well succeed a little later.
-    pub fn is_passing(&self) -> bool {
+    /// Whether the run exists and the same request may succeed a little later.
+    pub fn is_temporary(&self) -> bool {
         match self {
             Self::Io { source, .. } => is_shortage(source),
-            Self::Mute | Self::Refused(_) | Self::Away(_) => true,
-            Self::NoSuchRun(_)
-            | Self::Elsewhere(_)
-            | Self::PortTaken { .. }
-            | Self::Engine { .. }
-            | Self::Shim(_) => false,
+            Self::NoAnswer | Self::Refused(_) | Self::Away(_) => true,
+            _ => false,
         }
     }
 
@@ -240,75 +144,56 @@ impl EngineError {
         move |source| Self::Io { what, source }
     }
 
-    /// Whether the other end of a connection to a run is not, or no longer, there.
-    pub(crate) fn is_absence(&self) -> bool {
+    /// Whether the shim of a run does not exist, or no longer.
+    pub(crate) fn is_gone(&self) -> bool {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
         match self {
             Self::NoSuchRun(_) => true,
-            Self::Io { source, .. } => is_absent(source) || is_hang_up(source),
-            Self::Elsewhere(_)
-            | Self::PortTaken { .. }
-            | Self::Away(_)
-            | Self::Engine { .. }
-            | Self::Mute
-            | Self::Refused(_)
-            | Self::Shim(_) => false,
+            Self::Io { source, .. } => {
+                matches!(source.kind(), NotFound | ConnectionRefused) || is_disconnect(source)
+            }
+            _ => false,
         }
     }
 }
 
 impl From<EngineError> for io::Error {
-    /// Keeps the number of a system's error, so that a shortage is still known as one.
+    /// Keeps the number of the system's error, so that a shortage is still recognized.
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Io { source, .. } => source,
-            EngineError::Mute => io::ErrorKind::TimedOut.into(),
-            other @ (EngineError::NoSuchRun(_)
-            | EngineError::Elsewhere(_)
-            | EngineError::PortTaken { .. }
-            | EngineError::Away(_)
-            | EngineError::Engine { .. }
-            | EngineError::Refused(_)
-            | EngineError::Shim(_)) => Self::other(other),
+            EngineError::NoAnswer => io::ErrorKind::TimedOut.into(),
+            other => Self::other(other),
         }
     }
 }
 
-/// Whether the machine was short of something that may be there again in a moment: descriptors,
-/// processes, memory, disk, time. A program that is being written counts too.
+/// Whether the machine was out of a resource that may be free again in a moment: descriptors,
+/// processes, memory, disk space, time. A program file that is being written counts too.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
-    // A shim that refuses for a reason of its own has no number, which rustix does not forgive.
-    let number = error.raw_os_error().filter(|number| *number > 0);
-    match number.map(Errno::from_raw_os_error) {
-        Some(errno) => matches!(
-            errno,
-            Errno::MFILE
-                | Errno::NFILE
-                | Errno::AGAIN
-                | Errno::NOMEM
-                | Errno::NOBUFS
-                | Errno::NOSPC
-                | Errno::DQUOT
-                | Errno::TXTBSY
-                | Errno::TIMEDOUT
-        ),
-        None => matches!(
-            error.kind(),
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory
-        ),
+    use io::ErrorKind::{OutOfMemory, TimedOut, WouldBlock};
+    // A shim that refuses for a reason of its own reports the number 0, on which rustix panics.
+    match error.raw_os_error().filter(|number| *number > 0).map(Errno::from_raw_os_error) {
+        Some(errno) => [
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::AGAIN,
+            Errno::NOMEM,
+            Errno::NOBUFS,
+            Errno::NOSPC,
+            Errno::DQUOT,
+            Errno::TXTBSY,
+            Errno::TIMEDOUT,
+        ]
+        .contains(&errno),
+        None => matches!(error.kind(), TimedOut | WouldBlock | OutOfMemory),
     }
 }
 
-/// Whether a connection failed because nobody is there.
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
-}
-
 /// Whether a process of ours ended while we talked to it.
-fn is_hang_up(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof
-    )
+fn is_disconnect(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
 #[cfg(test)]
@@ -322,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shortage_passes_and_a_mistake_stays() {
+    fn a_shortage_is_temporary_and_a_mistake_is_not() {
         let shim = |source| StartError::Shim { what: "running it", source };
         let passing = [
             Errno::MFILE,
@@ -336,17 +221,17 @@ mod tests {
         let unrecorded = |cause| StartError::Unrecorded { dir: PathBuf::from("/x"), cause };
         let all = |errno: Errno| [shim(os(errno)), unrecorded(os(errno))];
         for errno in passing {
-            assert!(all(errno).iter().all(StartError::is_passing), "{errno}");
+            assert!(all(errno).iter().all(StartError::is_temporary), "{errno}");
         }
         for errno in [Errno::NOENT, Errno::ACCESS, Errno::NOTDIR, Errno::NOEXEC, Errno::ADDRINUSE] {
-            assert!(!all(errno).iter().any(StartError::is_passing), "{errno}");
+            assert!(!all(errno).iter().any(StartError::is_temporary), "{errno}");
         }
         let full = unrecorded(os(Errno::NOSPC)).to_string();
         let expected = "its container cannot be recorded in `/x`: No space left on device";
         assert!(full.starts_with(expected), "{full}");
-        assert!(shim(io::ErrorKind::TimedOut.into()).is_passing(), "no report in time");
-        assert!(shim(io::ErrorKind::UnexpectedEof.into()).is_passing(), "it died");
-        assert!(!shim(io::Error::other("junk")).is_passing());
+        assert!(shim(io::ErrorKind::TimedOut.into()).is_temporary(), "no report in time");
+        assert!(shim(io::ErrorKind::UnexpectedEof.into()).is_temporary(), "it died");
+        assert!(!shim(io::Error::other("junk")).is_temporary());
         let program = PathBuf::from("/x");
         let why = String::new();
         let stays = [
@@ -356,15 +241,15 @@ mod tests {
             StartError::PortTaken { port: 1, owner: PortOwner::Hidden { uid: None } },
             StartError::Refused(why),
         ];
-        assert!(stays.iter().all(|error| !error.is_passing()));
+        assert!(stays.iter().all(|error| !error.is_temporary()));
     }
 
     #[test]
-    fn a_run_that_is_gone_is_told_from_one_that_cannot_be_reached_now() {
+    fn a_run_that_is_gone_differs_from_one_that_cannot_be_reached_now() {
         let key = RunKey::new("time".parse().unwrap(), RunId::new(1));
         let io = |source| EngineError::Io { what: "connecting", source };
         let check = |error: EngineError, passing, absent| {
-            assert_eq!((error.is_passing(), error.is_absence()), (passing, absent), "{error:?}");
+            assert_eq!((error.is_temporary(), error.is_gone()), (passing, absent), "{error:?}");
         };
         check(EngineError::NoSuchRun(key), false, true);
         check(io(os(Errno::MFILE)), true, false);
@@ -372,7 +257,7 @@ mod tests {
         check(io(os(Errno::CONNREFUSED)), false, true);
         check(io(os(Errno::PIPE)), false, true);
         check(io(os(Errno::ACCESS)), false, false);
-        check(EngineError::Mute, true, false);
+        check(EngineError::NoAnswer, true, false);
         check(EngineError::Refused("there are too many connections".to_owned()), true, false);
         check(EngineError::Shim("junk".to_owned()), false, false);
     }

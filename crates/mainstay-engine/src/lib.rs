@@ -1,15 +1,15 @@
 //! The only code that starts and stops workloads.
 //!
-//! An [`Engine`] is where runs live. It decides nothing: it carries out what the supervisor asks for
-//! and reports what it sees. Guarantees every engine gives, and the conformance suite in
-//! `mainstay-testkit` checks:
+//! An [`Engine`] is where runs live. It makes no decisions: it executes the supervisor's actions
+//! and reports what it observes. Guarantees of every engine, checked by the conformance suite in
+//! `mainstay-testkit`:
 //!
-//! * Everything it starts carries the instance, the server and the run, so that a later daemon finds
-//!   it again with [`Engine::list`] and no other instance ever touches it.
+//! * Every run carries the instance, the server and its number, so that a later daemon finds
+//!   it with [`Engine::list`] and no other instance ever touches it.
 //! * `stop` and `kill` are idempotent, and end every descendant of a run.
-//! * The end of a run is told twice: [`News::Exited`] the moment it is noticed, [`News::Gone`] when
+//! * The end of a run is reported twice: [`News::Exited`] as soon as it is noticed, [`News::Gone`] when
 //!   nothing of the run is left. Only then may the next run of the same server be started.
-//! * News wakes a reconcile and may be lost; what [`Engine::list`] says is the truth.
+//! * News may be lost; [`Engine::list`] is authoritative.
 
 pub mod discover;
 pub mod docker;
@@ -45,7 +45,7 @@ pub struct RunKey {
 }
 
 impl RunKey {
-    /// The run `run` of `server`.
+    /// Both parts.
     pub fn new(server: ServerName, run: RunId) -> Self {
         Self { server, run }
     }
@@ -58,11 +58,11 @@ pub struct Started {
     pub pid: Option<u32>,
     /// The container it runs in, where it is one.
     pub container: Option<String>,
-    /// Why this is another container than that of the run before, if the engine could not start that one any more.
+    /// Why the container of the run before was replaced, if the engine could not start it any more.
     pub replaced: Option<String>,
 }
 
-/// A run of ours that the engine knows.
+/// A run of this instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// Which one.
@@ -71,28 +71,28 @@ pub struct Found {
     pub state: FoundState,
 }
 
-/// What has become of a run.
+/// The state of a run in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FoundState {
-    /// It lives.
+    /// It is alive.
     Alive {
         /// The server's own process, where it is one on this machine.
         pid: Option<u32>,
         /// The container it runs in, where it is one.
         container: Option<String>,
-        /// How long it has lived.
+        /// The time since its start.
         age: Duration,
     },
-    /// What it lives on does not answer. What has become of it is told before [`News::Back`].
+    /// Its engine does not answer. Its state is reported before [`News::Back`].
     Unknown,
-    /// It ended while nobody watched. It is told once, then forgotten.
+    /// It ended before this daemon watched it. This is reported once.
     Ended(Exit),
 }
 
-/// Something happened to a run.
+/// A change of a run or of its engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
-    /// The server itself has ended; what it left behind is being ended too.
+    /// The server has exited; its remaining processes are being killed.
     Exited {
         /// Which run.
         key: RunKey,
@@ -101,59 +101,59 @@ pub enum News {
         /// The last of what it wrote to standard error.
         stderr: Vec<u8>,
     },
-    /// Nothing of the run is left. With [`Cause::Removed`] nothing is left of what it ran in either;
-    /// that may also be told of a run that was over before.
+    /// Nothing of the run is left. With [`Cause::Removed`], its container is gone too;
+    /// that may also be reported for a run that was over before.
     Gone {
         /// Which run.
         key: RunKey,
         /// How it ended.
         cause: Cause,
     },
-    /// It has become known why a run ended that was reported gone a moment ago.
+    /// The cause of the end of a run that was reported gone a moment ago.
     Amended {
         /// Which run.
         key: RunKey,
-        /// How it ended after all.
+        /// How it ended.
         cause: Cause,
     },
-    /// Somebody else started again what the last run of a server ran in, whether that had been reported
-    /// gone or not. What runs there now is a run of its own.
+    /// Someone else started the container of the last run again, whether that run had been reported
+    /// gone or not. This is a new run.
     Restarted {
-        /// The last run that there was.
+        /// The last run.
         key: RunKey,
-        /// The run that is there now, one higher.
+        /// The new run, one higher.
         new: RunId,
-        /// What the new run is.
+        /// Details of the new run.
         started: Started,
     },
-    /// Somebody paused the run.
+    /// Someone paused the run.
     Paused {
         /// Which run.
         key: RunKey,
     },
-    /// The run goes on.
+    /// The run continues after a pause.
     Unpaused {
         /// Which run.
         key: RunKey,
     },
-    /// What the image says about the health of its servers is not met.
+    /// The health check of the image fails.
     Unhealthy {
         /// Which run.
         key: RunKey,
     },
-    /// It is met again.
+    /// The health check of the image passes again.
     Healthy {
         /// Which run.
         key: RunKey,
     },
-    /// What the server's runs live on does not answer.
+    /// The engine of the server does not answer.
     Away {
         /// Whose.
         server: ServerName,
         /// What is wrong, for people.
         why: String,
     },
-    /// It answers again, and everything that happened meanwhile has been told.
+    /// The engine answers again, and everything that happened meanwhile has been reported.
     Back {
         /// Whose.
         server: ServerName,
@@ -166,12 +166,12 @@ impl News {
         self.subject().unwrap_or_else(|key| &key.server)
     }
 
-    /// The run it is about; of a restart the one before.
+    /// The run it is about; of a restart, the old one.
     pub fn run(&self) -> Option<RunId> {
         self.subject().err().map(|key| key.run)
     }
 
-    /// The server, if it is about no run of it.
+    /// The server, or the run that it is about.
     fn subject(&self) -> Result<&ServerName, &RunKey> {
         match self {
             Self::Away { server, .. } | Self::Back { server } => Ok(server),
@@ -192,31 +192,31 @@ impl News {
 pub struct Stdio {
     /// Lines for the server's standard input.
     pub to_server: mpsc::Sender<Bytes>,
-    /// Lines from its standard output. Of one longer than 16 MiB only the two ends come, with a
-    /// newline between them, which no other line holds.
+    /// Lines from its standard output. Of one longer than 16 MiB only the two ends are delivered, with a
+    /// newline between them, which no other line contains.
     pub from_server: mpsc::Receiver<Bytes>,
-    /// Lines that turned out to be no protocol; they go to the server's log.
+    /// For lines that are not protocol messages; they go to the server's log.
     pub junk: mpsc::Sender<Bytes>,
-    /// How many lines have been written whole to the server, since its start; more than were handed
-    /// over if that cannot be known any more.
+    /// The number of lines that were completely written to the server since its start; more than were sent
+    /// if that is not known any more.
     pub written: watch::Receiver<u64>,
-    /// Takes in how many lines of `from_server` have been dealt with, all together. What was not is told
-    /// again to the daemon that attaches next; an engine that keeps no more of them has the server wait.
-    pub heard: watch::Sender<u64>,
-    /// What the server may have written while nobody was attached, for whoever waits for an answer; some
-    /// of it may have been told before. None if all of it comes with `from_server`.
-    pub past: Option<Vec<Bytes>>,
-    /// Tells of every interruption of the connection, when it is over. None if there can be none while the
-    /// server lives.
+    /// To be set to the number of lines of `from_server` that were processed. The others are delivered
+    /// again to the daemon that attaches next. If the engine cannot keep more of them, the server has to wait.
+    pub consumed: watch::Sender<u64>,
+    /// What the server may have written while no daemon was attached; some
+    /// of it may have been delivered before. None if all of it comes with `from_server`.
+    pub earlier_output: Option<Vec<Bytes>>,
+    /// Reports every interruption of the connection, when it is over. None if there can be none while the
+    /// server is alive.
     pub interruptions: Option<watch::Receiver<Interruption>>,
 }
 
 /// Where a run that speaks HTTP is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// To be tried in this order.
+    /// In the order in which they are tried.
     pub addrs: Vec<SocketAddr>,
-    /// Who listens there, if that is known not to be the run itself.
+    /// Which process listens there, if it is not the run itself.
     pub owner: Option<PortOwner>,
 }
 
@@ -226,12 +226,12 @@ impl From<Vec<SocketAddr>> for Endpoint {
     }
 }
 
-/// Which part of a log is wanted.
+/// Selects a part of a log.
 #[derive(Debug, Clone, Default)]
 pub struct LogRange {
-    /// Only that many of the last lines that are wanted.
+    /// Only the last lines.
     pub tail: Option<usize>,
-    /// Whether new lines follow as they come.
+    /// Whether to continue with new lines.
     pub follow: bool,
     /// Only lines that were written then or later.
     pub since: Option<Timestamp>,
@@ -251,28 +251,28 @@ pub struct LogLine {
 /// A place where runs live.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
-    /// The spec with everything decided that it left open, if such a server could be started now, as
-    /// far as that can be told without starting it.
+    /// Checks that such a server could be started now, as far as possible without starting it, and returns the spec
+    /// with all choices made that it left open.
     async fn prepare(&self, spec: &ServerSpec) -> Result<ServerSpec, StartError>;
 
-    /// Starts a run. It exists when this returns, and is gone again when this fails. A caller that
-    /// does not wait for the end of this may find the run in the next [`Engine::list`].
+    /// Starts a run. It exists when this returns, and is gone again when this fails. If the future is
+    /// dropped, the run may be in the next [`Engine::list`].
     async fn start(&self, key: &RunKey, spec: &ServerSpec) -> Result<Started, StartError>;
 
-    /// Begins to end a run: asks it, and kills what is left of it after `grace`. The end comes as news.
+    /// Begins to stop a run, and kills what is left of it after `grace`. The end is reported as news.
     async fn stop(&self, key: &RunKey, grace: Duration) -> Result<(), EngineError>;
 
-    /// Ends a run without asking. The end comes as news.
+    /// Kills a run. The end is reported as news.
     async fn kill(&self, key: &RunKey) -> Result<(), EngineError>;
 
-    /// Every run of this instance, and from now on news of each that lives. No run makes the others
-    /// wait for long: one that is ending counts as alive until nothing of it is left.
+    /// All runs of this instance. From now on there is news of each that is alive. A run that is ending counts as
+    /// alive until nothing of it is left.
     async fn list(&self) -> Result<Vec<Found>, EngineError>;
 
-    /// Ends all that it does by itself, because another daemon has taken over. Nothing must be asked of it any more.
+    /// Aborts all background tasks, because another daemon has taken over. The engine must not be used any more.
     fn abandon(&self) {}
 
-    /// News of all runs from now on. A reader that lags is told so and must [`Engine::list`].
+    /// News of all runs from now on. A receiver that lags must call [`Engine::list`].
     fn watch(&self) -> broadcast::Receiver<News>;
 
     /// A server's log, oldest line first. The channel closes at the end, or never if it follows.
@@ -282,15 +282,15 @@ pub trait Engine: Send + Sync + 'static {
         range: LogRange,
     ) -> Result<mpsc::Receiver<LogLine>, EngineError>;
 
-    /// Takes over a run's standard input and output from whoever has them. They are given up when
-    /// [`Stdio::from_server`] is dropped, or the engine is.
+    /// Attaches to a run's standard input and output, in place of the previous consumer, until
+    /// [`Stdio::from_server`] or the engine is dropped.
     async fn attach(&self, key: &RunKey) -> Result<Stdio, EngineError>;
 
-    /// Where a run is reached that speaks HTTP on `port`. May wait until something listens there, so the caller
+    /// The address of a run that speaks HTTP on `port`. Waits until something listens there, so the caller
     /// sets a time limit.
     async fn endpoint(&self, key: &RunKey, port: u16) -> Result<Endpoint, EngineError>;
 
-    /// Whether a run that speaks HTTP on `port` is reached elsewhere than [`Engine::endpoint`] said last.
+    /// Whether the address of a run has changed since the last [`Engine::endpoint`].
     async fn has_moved(&self, _key: &RunKey, _port: u16) -> bool {
         false
     }
@@ -298,12 +298,12 @@ pub trait Engine: Send + Sync + 'static {
     /// The last of what the run wrote to standard error.
     async fn stderr_tail(&self, key: &RunKey) -> Result<Vec<u8>, EngineError>;
 
-    /// Removes what the server's runs ran in; its log stays. To be called when it has no run here and
-    /// is to have none, as when another engine runs it from now on.
+    /// Removes the server's container or run directory; its log stays. To be called when it has no run here and
+    /// will have none, such as when it moves to another engine.
     async fn release(&self, _server: &ServerName) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// Removes all that is kept of a server beyond its runs: what [`Engine::release`] does, and its log.
+    /// Does what [`Engine::release`] does, and removes the log.
     async fn forget(&self, server: &ServerName) -> Result<(), EngineError>;
 }

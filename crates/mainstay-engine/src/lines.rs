@@ -1,19 +1,18 @@
-//! From a server's output, which comes in pieces, to whole lines.
+//! Splits a server's output into lines.
 
 use bytes::{Bytes, BytesMut};
 
-/// No line is longer; of a longer one only the ends are kept, so that one bad answer costs one call
-/// only.
+/// Of a longer line only the ends are kept, so that one bad answer fails one call only.
 pub(crate) const MAX_LINE: usize = 16 * 1024 * 1024;
 
-/// How much of each end of an over-long line is kept: enough to tell what it was.
+/// How much of each end of an over-long line is kept: enough to see what it was.
 const END: usize = 1024;
 
 /// Splits a stream of pieces into lines without copying those that lie within one piece.
 #[derive(Debug, Default)]
 pub(crate) struct LineSplitter {
     partial: BytesMut,
-    /// What is kept of an over-long line so far.
+    /// The over-long line so far.
     cut: Option<Cut>,
 }
 
@@ -24,7 +23,6 @@ struct Cut {
     length: usize,
 }
 
-/// What a piece completed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// A line without its end.
@@ -38,13 +36,26 @@ pub(crate) enum Line {
     },
 }
 
+impl Line {
+    /// The line, or the ends of one that is too long, which `note` reports.
+    pub(crate) fn or_ends(self, note: impl FnOnce(String)) -> Bytes {
+        match self {
+            Self::Whole(line) => line,
+            Self::TooLong { length, ends } => {
+                note(format!("[a line of {length} bytes was dropped: too long]"));
+                ends
+            }
+        }
+    }
+}
+
 impl LineSplitter {
-    /// Takes in a piece and hands out the lines it completes.
+    /// Adds a piece and returns the lines that it completes.
     pub(crate) fn push(&mut self, piece: Bytes) -> Vec<Line> {
         self.push_located(piece).into_iter().map(|(_, line)| line).collect()
     }
 
-    /// The same, each line with the place in the piece after its end.
+    /// Like [`Self::push`], each line with the offset in the piece after its end.
     pub(crate) fn push_located(&mut self, mut piece: Bytes) -> Vec<(usize, Line)> {
         let mut lines = Vec::new();
         let mut place = 0;
@@ -64,7 +75,7 @@ impl LineSplitter {
         lines
     }
 
-    /// How many bytes of an unfinished line are kept.
+    /// The number of bytes of an unfinished line.
     pub(crate) fn pending(&self) -> usize {
         self.partial.len()
     }

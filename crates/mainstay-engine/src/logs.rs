@@ -1,4 +1,4 @@
-//! Reading servers' logs, which are written and rotated elsewhere: by shims, or as containers speak.
+//! Reads servers' logs, which shims and [`LogWriter`](crate::docker) write and rotate.
 //!
 //! Memory is bounded whatever a server writes: lines are streamed, an over-long one is cut, and a tail
 //! holds no more than [`TAIL_BYTES`]. The files are opened at once, newest first, so that a rotation
@@ -27,20 +27,20 @@ use selection::Selection;
 /// Lines on their way to a reader.
 const QUEUE: usize = 256;
 
-/// How often a followed log is looked at.
-const LOOK: Duration = Duration::from_millis(200);
+/// How often a followed log is checked for new lines.
+const POLL: Duration = Duration::from_millis(200);
 
-/// No more rotated files than that are looked for.
+/// The maximum number of rotated files.
 const MAX_ROTATED: u32 = 100;
 
 /// How much is read at a time.
 const READ: usize = 64 * 1024;
 
-/// No tail is larger, with what it costs to keep its lines.
+/// The maximum size of a tail in memory.
 const TAIL_BYTES: usize = 8 * 1024 * 1024;
 
 /// Opens a server's log. A server that has not written anything has an empty one. The task that reads
-/// it ends with the log, or when nobody wants the lines any more.
+/// it ends with the log, or when the receiver is dropped.
 pub(crate) async fn open(
     tasks: &Tasks,
     dir: &Path,
@@ -50,8 +50,14 @@ pub(crate) async fn open(
     let current = current(dir, server);
     let files = open_files(dir, server).await.map_err(EngineError::io("opening the log"))?;
     let (lines, receiver) = mpsc::channel(QUEUE);
+    let reader = Reader {
+        splitter: LogLines::default(),
+        selection: Selection::of(&range),
+        tail: range.tail.map(|count| Tail::new(count, TAIL_BYTES)),
+        lines,
+    };
     tasks.spawn(async move {
-        match read(&current, files, range, &lines).await {
+        match reader.read(&current, files, range.follow).await {
             Ok(()) | Err(Stopped::Unwanted) => {}
             Err(Stopped::Broken(error)) => {
                 tracing::warn!(%error, path = %current.display(), "cannot read a log");
@@ -61,7 +67,7 @@ pub(crate) async fn open(
     Ok(receiver)
 }
 
-/// Removes a server's log and what was rotated from it.
+/// Removes a server's log, with its rotated files.
 pub(crate) fn remove(dir: &Path, server: &ServerName) -> Result<(), EngineError> {
     for path in rotated(dir, server).chain([current(dir, server)]) {
         match fs::remove_file(&path) {
@@ -76,7 +82,7 @@ pub(crate) fn remove(dir: &Path, server: &ServerName) -> Result<(), EngineError>
 
 /// Why reading ended early.
 enum Stopped {
-    /// Nobody wants the lines any more.
+    /// The receiver was dropped.
     Unwanted,
     Broken(io::Error),
 }
@@ -97,7 +103,7 @@ impl From<mpsc::error::SendError<LogLine>> for Stopped {
 struct LogFile {
     file: File,
     inode: u64,
-    /// How long it was when it was opened. What comes later is for followers only.
+    /// Its length when it was opened. Later lines are for followers only.
     length: u64,
 }
 
@@ -112,8 +118,8 @@ fn rotated(dir: &Path, server: &ServerName) -> impl Iterator<Item = PathBuf> {
         .take_while(|path| path.exists())
 }
 
-/// The files of a log, oldest first. Opened the other way round: a file that is renamed meanwhile is
-/// met twice, and never missed.
+/// The files of a log, oldest first. They are opened newest first: a file that is renamed meanwhile is
+/// opened twice instead of missed.
 async fn open_files(dir: &Path, server: &ServerName) -> io::Result<Vec<LogFile>> {
     let mut files: Vec<LogFile> = Vec::new();
     for path in [current(dir, server)].into_iter().chain(rotated(dir, server)) {
@@ -138,94 +144,86 @@ async fn open_file(path: &Path) -> io::Result<Option<LogFile>> {
     }
 }
 
-/// Hands on the wanted lines of these files, and then those that come.
-async fn read(
-    path: &Path,
-    files: Vec<LogFile>,
-    range: LogRange,
-    lines: &mpsc::Sender<LogLine>,
-) -> Result<(), Stopped> {
-    let mut splitter = LogLines::default();
-    let mut selection = Selection::of(&range);
-    let mut tail = range.tail.map(|count| Tail::new(count, TAIL_BYTES));
-    let mut last = None;
-    for mut file in files {
-        if last.is_some() {
-            // A line does not go on in another file.
-            pass_on(splitter.finish(), &mut selection, tail.as_mut(), lines).await?;
-        }
-        let length = file.length;
-        read_on(&mut file, length, &mut splitter, &mut selection, tail.as_mut(), lines).await?;
-        last = Some(file);
-    }
-    if !range.follow {
-        pass_on(splitter.finish(), &mut selection, tail.as_mut(), lines).await?;
-    }
-    for line in tail.into_iter().flatten() {
-        lines.send(line).await?;
-    }
-    if range.follow { follow(path, last, splitter, selection, lines).await } else { Ok(()) }
+/// Reads the files of a log and sends the selected lines.
+struct Reader {
+    splitter: LogLines,
+    selection: Selection,
+    /// Collects the last lines until all files are read.
+    tail: Option<Tail>,
+    lines: mpsc::Sender<LogLine>,
 }
 
-/// Hands on new lines until nobody wants them any more, over rotations.
-async fn follow(
-    path: &Path,
-    mut file: Option<LogFile>,
-    mut splitter: LogLines,
-    mut selection: Selection,
-    lines: &mpsc::Sender<LogLine>,
-) -> Result<(), Stopped> {
-    loop {
-        let now = tokio::fs::metadata(path).await.ok().map(|found| found.ino());
-        if let Some(open) = &mut file {
-            // A file that was rotated before this look will not grow any more, so this is all of it.
-            read_on(open, u64::MAX, &mut splitter, &mut selection, None, lines).await?;
+impl Reader {
+    /// Sends the selected lines of these files, and then new lines, if `follow`.
+    async fn read(mut self, path: &Path, files: Vec<LogFile>, follow: bool) -> Result<(), Stopped> {
+        let mut last = None;
+        for mut file in files {
+            if last.is_some() {
+                // A line does not continue in another file.
+                self.end_line().await?;
+            }
+            let length = file.length;
+            self.read_file(&mut file, length).await?;
+            last = Some(file);
         }
-        if now.is_some() && file.as_ref().map(|open| open.inode) != now {
-            pass_on(splitter.finish(), &mut selection, None, lines).await?;
-            file = open_file(path).await?;
-            continue;
+        if !follow {
+            self.end_line().await?;
         }
-        tokio::select! {
-            () = sleep(LOOK) => {}
-            () = lines.closed() => return Err(Stopped::Unwanted),
+        for line in self.tail.take().into_iter().flatten() {
+            self.lines.send(line).await?;
         }
+        if follow { self.follow(path, last).await } else { Ok(()) }
     }
-}
 
-/// Reads to the present end of a file, but no more than `limit` bytes.
-async fn read_on(
-    from: &mut LogFile,
-    limit: u64,
-    splitter: &mut LogLines,
-    selection: &mut Selection,
-    mut tail: Option<&mut Tail>,
-    lines: &mpsc::Sender<LogLine>,
-) -> Result<(), Stopped> {
-    let mut file = (&mut from.file).take(limit);
-    let mut chunk = Vec::with_capacity(READ);
-    while file.read_buf(&mut chunk).await? > 0 {
-        pass_on(splitter.push(&chunk), selection, tail.as_deref_mut(), lines).await?;
-        chunk.clear();
-    }
-    Ok(())
-}
-
-/// To the tail if one is wanted, else straight to the reader.
-async fn pass_on(
-    found: impl IntoIterator<Item = String>,
-    selection: &mut Selection,
-    mut tail: Option<&mut Tail>,
-    lines: &mpsc::Sender<LogLine>,
-) -> Result<(), Stopped> {
-    for line in found {
-        let Some(line) = selection.select(line) else { continue };
-        match &mut tail {
-            Some(tail) => tail.push(line),
-            None => lines.send(line).await?,
+    /// Sends new lines until the receiver is dropped, across rotations.
+    async fn follow(mut self, path: &Path, mut file: Option<LogFile>) -> Result<(), Stopped> {
+        loop {
+            let now = tokio::fs::metadata(path).await.ok().map(|found| found.ino());
+            if let Some(open) = &mut file {
+                // A file that was rotated before `now` was read does not grow any more, so this is all of it.
+                self.read_file(open, u64::MAX).await?;
+            }
+            if now.is_some() && file.as_ref().map(|open| open.inode) != now {
+                self.end_line().await?;
+                file = open_file(path).await?;
+                continue;
+            }
+            tokio::select! {
+                () = sleep(POLL) => {}
+                () = self.lines.closed() => return Err(Stopped::Unwanted),
+            }
         }
     }
-    Ok(())
+
+    /// Reads to the present end of a file, but no more than `limit` bytes.
+    async fn read_file(&mut self, from: &mut LogFile, limit: u64) -> Result<(), Stopped> {
+        let mut file = (&mut from.file).take(limit);
+        let mut chunk = Vec::with_capacity(READ);
+        while file.read_buf(&mut chunk).await? > 0 {
+            let lines: Vec<String> = self.splitter.push(&chunk).collect();
+            self.select(lines).await?;
+            chunk.clear();
+        }
+        Ok(())
+    }
+
+    /// The line so far is complete, although it has no line end.
+    async fn end_line(&mut self) -> Result<(), Stopped> {
+        let line = self.splitter.finish();
+        self.select(line).await
+    }
+
+    /// Adds lines to the tail, or sends them if there is none.
+    async fn select(&mut self, found: impl IntoIterator<Item = String>) -> Result<(), Stopped> {
+        for line in found {
+            let Some(line) = self.selection.select(line) else { continue };
+            match &mut self.tail {
+                Some(tail) => tail.push(line),
+                None => self.lines.send(line).await?,
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

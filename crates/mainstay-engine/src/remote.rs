@@ -1,8 +1,8 @@
-//! Servers that run elsewhere. Nothing is started or stopped: a run is the time during which a server
-//! is wanted, and this engine remembers which runs there are.
+//! Remote servers. Nothing is started or stopped: a run is the time during which a server
+//! is wanted, and this engine only keeps the list of runs.
 //!
-//! Nothing of a run is there that could outlive the engine: the next one is told which runs there were. A
-//! server elsewhere has no log that we could read, and is reached by its URL, not through the engine.
+//! No run outlives the engine: the next one is given the list. A
+//! remote server has no log here, and is reached by its URL, not through the engine.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -18,13 +18,13 @@ use crate::{
     Started, Stdio,
 };
 
-/// News that a slow reader may fall behind.
+/// News that is kept for a slow receiver.
 const NEWS: usize = 256;
 
-/// The engine of servers that run elsewhere.
+/// The engine of remote servers.
 #[derive(Debug)]
 pub struct RemoteEngine {
-    /// Since when each run has been there.
+    /// When each run began.
     runs: Mutex<HashMap<RunKey, Instant>>,
     news: broadcast::Sender<News>,
 }
@@ -36,7 +36,7 @@ impl Default for RemoteEngine {
 }
 
 impl RemoteEngine {
-    /// An engine with runs that an earlier one had, each that old.
+    /// An engine with the runs of an earlier daemon and their ages.
     pub fn resumed(runs: impl IntoIterator<Item = (RunKey, Duration)>) -> Self {
         let now = Instant::now();
         let since = |age| now.checked_sub(age).unwrap_or(now);
@@ -51,12 +51,12 @@ impl RemoteEngine {
         let exit = Exit::code(0);
         let exited = News::Exited { key: key.clone(), exit, stderr: Vec::new() };
         for news in [exited, News::Gone { key: key.clone(), cause: Cause::Exited(exit) }] {
-            // Without a reader, the next list tells.
+            // Without a receiver, the next list shows it.
             self.news.send(news).ok();
         }
     }
 
-    /// Why something cannot be had of a run.
+    /// The error for a request that needs a process on this machine.
     fn refuse(&self, key: &RunKey) -> EngineError {
         if self.runs().contains_key(key) {
             EngineError::Elsewhere(key.clone())
@@ -111,7 +111,7 @@ impl Engine for RemoteEngine {
         self.news.subscribe()
     }
 
-    /// An empty log that ends at once, also for one who follows it: no line will ever come.
+    /// An empty log that ends at once, also with `follow`.
     async fn logs(
         &self,
         _server: &ServerName,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use tokio::task::JoinSet;
 
 /// The spawned tasks of one engine. Clones share them. Each ends by itself when its run, its
-/// connection or its reader is gone; what is left ends when the last clone is dropped, so a task must
+/// connection or its reader is gone. Those that are left are aborted when the last clone is dropped, so a task must
 /// not hold one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tasks {
@@ -17,15 +17,22 @@ impl Tasks {
         let mut all = mainstay_core::lock(&self.all);
         while let Some(ended) = all.try_join_next() {
             if let Err(error) = ended {
-                tracing::error!(%error, "a task of the engine ended badly");
+                tracing::error!(%error, "a task of the engine failed");
             }
         }
         all.spawn(task);
     }
 
-    /// Ends all of them.
     pub(crate) fn abort_all(&self) {
         mainstay_core::lock(&self.all).abort_all();
+    }
+}
+
+/// Awaits the future; without one, never returns. For branches of `select!` that are optional.
+pub(crate) async fn or_pending<F: Future>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -224,8 +224,12 @@ async fn what_nobody_dealt_with_is_told_again(subject: &impl Subject) {
     run.news = run.engine.watch();
     run.engine.list().await.unwrap();
     let mut stdio = run.attach().await;
-    let mut told: Vec<Value> =
-        stdio.past.iter().flatten().map(|line| serde_json::from_slice(line).unwrap()).collect();
+    let mut told: Vec<Value> = stdio
+        .earlier_output
+        .iter()
+        .flatten()
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect();
     for id in [101, 102] {
         while !told.iter().any(|answer| answer["id"] == id) {
             told.push(hear(&mut stdio).await.expect("it is still there"));
@@ -417,7 +421,7 @@ impl Running {
 /// The next line of a server, which is dealt with; none when there will be no more.
 async fn hear(stdio: &mut Stdio) -> Option<Value> {
     let line = timeout(LIMIT, stdio.from_server.recv()).await.expect("it comes in time")?;
-    stdio.heard.send_modify(|heard| *heard += 1);
+    stdio.consumed.send_modify(|consumed| *consumed += 1);
     Some(serde_json::from_slice(&line).expect("the fixture speaks JSON"))
 }
 

@@ -420,8 +420,8 @@ impl Engine for FakeEngine {
             from_server,
             junk,
             written: watch::channel(0).1,
-            heard: watch::channel(0).0,
-            past: None,
+            consumed: watch::channel(0).0,
+            earlier_output: None,
             interruptions: None,
         })
     }

@@ -22,12 +22,12 @@ struct World {
 impl World {
     fn new(mode: RefreshMode) -> Self {
         let now = any_moment();
-        let refresh = Refresh::new(now, mode, HOLD, Past::default());
+        let refresh = Refresh::new(now, mode, HOLD, RefreshHistory::default());
         Self { now, refresh, done: Vec::new(), begun: now }
     }
 
     fn see(&mut self, serving: Serving, run: u64) -> &mut Self {
-        self.refresh.look(self.now, serving, run);
+        self.refresh.observe(self.now, serving, run);
         self.act();
         self
     }
@@ -102,7 +102,7 @@ fn always_refreshes_around_each_restart() {
     assert_eq!(world.story(), "10: out, the server is restarted; 16: in");
     // The second restart is quicker than any look at it.
     world.see(Ready, 3).pass(1);
-    assert_eq!(world.done.last().unwrap().1, Step::Remove(Why::Restart));
+    assert_eq!(world.done.last().unwrap().1, Step::Remove(RemovalReason::Restart));
     world.pass(1);
     assert_eq!(world.done.last().unwrap(), &(Duration::from_secs(118), Step::Add));
 }
@@ -110,7 +110,8 @@ fn always_refreshes_around_each_restart() {
 #[test]
 fn the_first_run_of_a_server_with_a_used_name_is_no_restart() {
     let mut world = World::new(RefreshMode::Always);
-    world.refresh = Refresh::new(world.now, RefreshMode::Always, HOLD, Past { out: None, run: 3 });
+    world.refresh =
+        Refresh::new(world.now, RefreshMode::Always, HOLD, RefreshHistory { out: None, run: 3 });
     world.see(Down, 3).see(Down, 4).pass(1).see(Ready, 4).pass(1);
     assert_eq!(world.story(), "");
     world.see(Ready, 5);
@@ -204,11 +205,15 @@ fn lost_sessions_are_a_reason_once_the_server_is_ready() {
 #[test]
 fn what_an_earlier_daemon_took_out_comes_back_when_the_server_is_ready() {
     let now = any_moment();
-    let mut refresh =
-        Refresh::new(now, RefreshMode::Auto, HOLD, Past { out: Some(Scope::All), run: 0 });
-    refresh.look(now, Down, 1);
+    let mut refresh = Refresh::new(
+        now,
+        RefreshMode::Auto,
+        HOLD,
+        RefreshHistory { out: Some(Scope::All), run: 0 },
+    );
+    refresh.observe(now, Down, 1);
     assert_eq!(refresh.deadline(), None);
-    refresh.look(now, Ready, 1);
+    refresh.observe(now, Ready, 1);
     assert_eq!((refresh.due(now), refresh.deadline()), (None, Some(now + GAP)));
     assert_eq!(refresh.due(now + GAP), Some(Step::Add));
 }
@@ -229,14 +234,14 @@ proptest! {
             run += restarts;
             world.see(serving, run).pass(seconds);
         }
-        let (mut removed, mut added): (Option<(Duration, Why)>, Option<Duration>) = (None, None);
+        let (mut removed, mut added): (Option<(Duration, RemovalReason)>, Option<Duration>) = (None, None);
         for (at, step) in &world.done {
             match step {
                 Step::Remove(why) => {
-                    let wider = removed.is_none_or(|(_, before)| before != Why::Failed && *why == Why::Failed);
+                    let wider = removed.is_none_or(|(_, before)| before != RemovalReason::Failed && *why == RemovalReason::Failed);
                     prop_assert!(wider, "out twice: {}", world.story());
                     let quiet = added.is_none_or(|added| at.saturating_sub(added) >= CYCLE);
-                    prop_assert!(quiet || *why == Why::Failed, "{}", world.story());
+                    prop_assert!(quiet || *why == RemovalReason::Failed, "{}", world.story());
                     removed = Some((*at, *why));
                 }
                 Step::Add => {

@@ -22,7 +22,7 @@ pub(super) struct Budget {
 
 impl Budget {
     /// Failures that an earlier daemon has seen. None of them is refunded any more.
-    pub(super) fn of_old(failures: u32) -> Self {
+    pub(super) fn restored(failures: u32) -> Self {
         Self { failures, recent: Vec::new() }
     }
 
@@ -45,7 +45,7 @@ impl Budget {
 
     /// Takes back the charge for the end of that run and says whether there was one. There is none any
     /// more once all failures were forgotten, or it was long ago.
-    pub(super) fn take_back(&mut self, run: RunId) -> bool {
+    pub(super) fn refund_run(&mut self, run: RunId) -> bool {
         let found = self.recent.iter().position(|&(charged, _)| charged == run);
         if let Some(which) = found {
             self.recent.swap_remove(which);

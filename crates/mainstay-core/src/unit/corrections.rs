@@ -7,8 +7,8 @@
 use std::time::{Duration, Instant};
 
 use super::budget::{PROVISIONAL, WAKING, is_recent};
-use super::phase::{Again, Ending, Failure, Phase, Rest, Run, after};
-use super::{Ended, Note, Outage, Unit, end};
+use super::phase::{Ending, Failure, Phase, Run, StartReason, Wait, after};
+use super::{Ended, LoggedEvent, Outage, Unit, end};
 use crate::{Cause, OnStop, RunId, Wanted};
 
 /// How long deaths are excused after the host woke up.
@@ -35,14 +35,14 @@ impl Unit {
         let run = end.run;
         end.cause.clone_from(&cause);
         let restarted = cause == Cause::RestartedBySomeone;
-        self.notes.push(Note::Amended { run, cause });
+        self.logged.push(LoggedEvent::Amended { run, cause });
         if !restarted {
             return self.respect();
         }
         if respected {
             self.wanted = Wanted::On;
         }
-        if self.budget.take_back(run) {
+        if self.budget.refund_run(run) {
             self.excuse(now);
         }
     }
@@ -53,35 +53,35 @@ impl Unit {
     /// had ended a moment ago, that is made up for, too. Any other intent stays.
     pub(super) fn adopt(&mut self, now: Instant, old: RunId, new: RunId) {
         let ending = match &self.phase {
-            Phase::Up(run) => run.doom.clone(),
+            Phase::Up(run) => run.pending_end.clone(),
             Phase::Stopping { ending, .. } => Some(ending.clone()),
-            Phase::Idle | Phase::Resting(_) | Phase::Failed(_) => None,
+            Phase::Idle | Phase::Waiting(_) | Phase::Failed(_) => None,
             Phase::Removed | Phase::Finished => return,
         };
         let respected = self.has_respected();
         match self.phase.run() {
             Some(run) => self.last_end = Some(end::ended(now, run, Cause::RestartedBySomeone)),
-            None => self.make_up(now, respected),
+            None => self.undo_last_end(now, respected),
         }
         if respected {
             self.wanted = Wanted::On;
         }
-        self.notes.push(Note::Adopted { old, new });
+        self.logged.push(LoggedEvent::Adopted { old, new });
         self.last = new;
-        let doom = ending.filter(|ending| *ending == Ending::Asked && !respected);
-        self.phase = Phase::Up(Run::adopted(now, new, doom));
+        let pending_end = ending.filter(|ending| *ending == Ending::Asked && !respected);
+        self.phase = Phase::Up(Run::adopted(now, new, pending_end));
     }
 
     /// Whoever started the workload again has made up for its last end, if that was a moment ago: its
     /// charge is taken back, and a stop that was respected turns out to be a restart.
-    fn make_up(&mut self, now: Instant, respected: bool) {
+    fn undo_last_end(&mut self, now: Instant, respected: bool) {
         let last_end = self.last_end.as_mut();
         let Some(end) = last_end.filter(|end| is_recent(end.at, now, PROVISIONAL)) else { return };
         if respected {
             end.cause = Cause::RestartedBySomeone;
         }
-        if self.budget.take_back(end.run) {
-            self.notes.push(Note::Refunded { count: 1 });
+        if self.budget.refund_run(end.run) {
+            self.logged.push(LoggedEvent::Refunded { count: 1 });
         }
     }
 
@@ -90,19 +90,19 @@ impl Unit {
             outage.why = why;
             return;
         }
-        self.notes.push(Note::EngineAway { why: why.clone() });
+        self.logged.push(LoggedEvent::EngineAway { why: why.clone() });
         self.away = Some(Outage { since: now, why });
-        self.refund(now, PROVISIONAL, Again::Outage);
+        self.refund(now, PROVISIONAL, StartReason::Outage);
     }
 
     pub(super) fn engine_back(&mut self, now: Instant) {
         let Some(Outage { since, .. }) = self.away.take() else { return };
-        self.notes.push(Note::EngineBack);
+        self.logged.push(LoggedEvent::EngineBack);
         let lasted = now.saturating_duration_since(since);
         let spread = self.spread(now);
         match &mut self.phase {
-            Phase::Resting(Rest { until, again: Again::Outage }) => *until = spread,
-            Phase::Resting(Rest { until, .. }) => *until += lasted,
+            Phase::Waiting(Wait { until, again: StartReason::Outage }) => *until = spread,
+            Phase::Waiting(Wait { until, .. }) => *until += lasted,
             Phase::Stopping { kill_at, .. } => *kill_at += lasted,
             Phase::Idle | Phase::Up(_) | Phase::Failed(_) | Phase::Removed | Phase::Finished => {}
         }
@@ -110,51 +110,51 @@ impl Unit {
 
     pub(super) fn host_resumed(&mut self, now: Instant) {
         self.excused_until = Some(after(now, RESUME_GRACE));
-        self.notes.push(Note::HostResumed);
-        self.refund(now, WAKING, Again::Excused);
+        self.logged.push(LoggedEvent::HostResumed);
+        self.refund(now, WAKING, StartReason::Excused);
     }
 
     /// Undoes what failures of the last moments led to, because they turn out to be nobody's fault;
     /// `again` says what they belong to.
-    fn refund(&mut self, now: Instant, within: Duration, again: Again) {
+    fn refund(&mut self, now: Instant, within: Duration, again: StartReason) {
         let count = self.budget.refund(now, within);
         if count > 0 {
-            self.notes.push(Note::Refunded { count });
+            self.logged.push(LoggedEvent::Refunded { count });
         }
         let undone = match &self.phase {
             // The charge that led here is the latest, so it is among those that were taken back.
-            Phase::Resting(Rest { again: Again::Charged { .. }, .. })
+            Phase::Waiting(Wait { again: StartReason::Charged { .. }, .. })
             | Phase::Failed(Failure::GivenUp { .. }) => count > 0,
             // Without its engine nothing can start; a host that sleeps does not make a spec wrong.
             Phase::Failed(Failure::CannotStart { since, .. }) => {
-                again == Again::Outage && is_recent(*since, now, within)
+                again == StartReason::Outage && is_recent(*since, now, within)
             }
             Phase::Idle
-            | Phase::Resting(_)
+            | Phase::Waiting(_)
             | Phase::Up(_)
             | Phase::Stopping { .. }
             | Phase::Removed
             | Phase::Finished => false,
         };
         if undone {
-            self.phase = self.rest(now, again);
+            self.phase = self.wait(now, again);
         }
     }
 
     /// The last end, whose charge was just taken back, is nobody's fault: nothing waits because of it.
     fn excuse(&mut self, now: Instant) {
         match &mut self.phase {
-            Phase::Resting(Rest { again: Again::Charged { .. }, .. })
+            Phase::Waiting(Wait { again: StartReason::Charged { .. }, .. })
             | Phase::Failed(Failure::GivenUp { .. }) => {
-                self.phase = self.rest(now, Again::Excused);
+                self.phase = self.wait(now, StartReason::Excused);
             }
             Phase::Up(run) | Phase::Stopping { run, .. } => {
-                if let Some(Again::Charged { .. }) = run.again {
-                    run.again = Some(Again::Excused);
+                if let Some(StartReason::Charged { .. }) = run.again {
+                    run.again = Some(StartReason::Excused);
                 }
             }
             Phase::Idle
-            | Phase::Resting(_)
+            | Phase::Waiting(_)
             | Phase::Failed(Failure::CannotStart { .. })
             | Phase::Removed
             | Phase::Finished => {}
@@ -173,16 +173,16 @@ impl Unit {
     /// run since.
     fn respect(&mut self) {
         let ours = match &self.phase {
-            Phase::Resting(_) | Phase::Failed(Failure::GivenUp { .. }) => true,
+            Phase::Waiting(_) | Phase::Failed(Failure::GivenUp { .. }) => true,
             Phase::Up(run) | Phase::Stopping { run, .. } => match run.again {
                 Some(
-                    Again::Charged { .. }
-                    | Again::Excused
-                    | Again::Postponed { .. }
-                    | Again::Outage
-                    | Again::HalfOpen,
+                    StartReason::Charged { .. }
+                    | StartReason::Excused
+                    | StartReason::Postponed { .. }
+                    | StartReason::Outage
+                    | StartReason::HalfOpen,
                 ) => true,
-                Some(Again::Adopted) | None => false,
+                Some(StartReason::Adopted) | None => false,
             },
             Phase::Idle
             | Phase::Failed(Failure::CannotStart { .. })
@@ -193,7 +193,7 @@ impl Unit {
             return;
         }
         self.wanted = Wanted::Off;
-        self.notes.push(Note::Respected);
+        self.logged.push(LoggedEvent::Respected);
         if let Phase::Stopping { ending, .. } = &mut self.phase {
             *ending = Ending::Asked;
         }

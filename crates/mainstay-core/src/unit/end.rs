@@ -7,8 +7,8 @@
 use std::mem;
 use std::time::{Duration, Instant};
 
-use super::phase::{Again, Ending, Failure, Phase, Rest, Run, after};
-use super::{Ended, Note, Unit};
+use super::phase::{Ending, Failure, Phase, Run, StartReason, Wait, after};
+use super::{Ended, LoggedEvent, Unit};
 use crate::{Cause, Exit, OnStop, Wanted, backoff};
 
 /// Runs that nobody is blamed for follow each other no faster than this.
@@ -53,7 +53,7 @@ impl Unit {
             after(self.away.as_ref().map_or(now, |outage| outage.since), LEFTOVERS_TIMEOUT);
         match &mut self.phase {
             Phase::Up(run) => {
-                let asked = self.wanted != Wanted::On || run.doom == Some(Ending::Asked);
+                let asked = self.wanted != Wanted::On || run.pending_end == Some(Ending::Asked);
                 let ending = if asked { Ending::Asked } else { Ending::Exited };
                 run.exited = Some(now);
                 self.phase = Phase::Stopping { run: run.clone(), ending, kill_at: patience };
@@ -63,7 +63,7 @@ impl Unit {
                 *kill_at = patience.min(*kill_at);
             }
             Phase::Idle
-            | Phase::Resting(_)
+            | Phase::Waiting(_)
             | Phase::Failed(_)
             | Phase::Removed
             | Phase::Finished => {}
@@ -82,21 +82,21 @@ impl Unit {
             Phase::Up(run) => (run, None),
             Phase::Stopping { run, ending, .. } => (run, Some(ending)),
             Phase::Idle
-            | Phase::Resting(_)
+            | Phase::Waiting(_)
             | Phase::Failed(_)
             | Phase::Removed
             | Phase::Finished => return self.end_without_run(now, reported),
         };
         let ended = ended(now, &run, self.cause(reported, ending.as_ref()));
         let verdict = self.verdict(ended.at, &ended.cause, &run, ending.as_ref());
-        self.phase = self.carry_out(now, ended, verdict);
+        self.phase = self.apply(now, ended, verdict);
     }
 
     /// The workload of the last run, which is over, is no more or of no more use.
     fn end_without_run(&mut self, now: Instant, reported: Cause) {
         match reported {
             Cause::CannotStart(why) if self.wanted == Wanted::On => {
-                self.notes.push(Note::CannotStart { run: self.last, why: why.clone() });
+                self.logged.push(LoggedEvent::CannotStart { run: self.last, why: why.clone() });
                 self.phase = Phase::Failed(Failure::CannotStart { since: now, why });
             }
             // Whoever wants it to run again will learn that it cannot.
@@ -136,7 +136,7 @@ impl Unit {
 
     fn verdict(&self, at: Instant, cause: &Cause, run: &Run, ending: Option<&Ending>) -> Verdict {
         // An engine that lost a container's standard input in an outage starts it with that closed, once.
-        let had_no_input = run.again == Some(Again::Outage)
+        let had_no_input = run.again == Some(StartReason::Outage)
             && run.ready.is_none()
             && *cause == Cause::Exited(Exit::code(0));
         let excused = had_no_input || self.excused_until.is_some_and(|until| at <= until);
@@ -150,7 +150,7 @@ impl Unit {
             Cause::Asked | Cause::RestartedBySomeone | Cause::MachineRestarted => Verdict::Excuse,
             Cause::NotStarted(_) => Verdict::Postpone {
                 attempt: match run.again {
-                    Some(Again::Postponed { attempt }) => attempt.saturating_add(1),
+                    Some(StartReason::Postponed { attempt }) => attempt.saturating_add(1),
                     _ => 1,
                 },
             },
@@ -168,8 +168,8 @@ impl Unit {
 
     fn record(&mut self, ended: Ended, verdict: &Verdict) {
         let run = ended.run;
-        self.notes.push(match verdict {
-            Verdict::CannotStart(why) => Note::CannotStart { run, why: why.clone() },
+        self.logged.push(match verdict {
+            Verdict::CannotStart(why) => LoggedEvent::CannotStart { run, why: why.clone() },
             Verdict::Forget
             | Verdict::Done
             | Verdict::Respect
@@ -177,7 +177,7 @@ impl Unit {
             | Verdict::Excuse
             | Verdict::Postpone { .. }
             | Verdict::Charge { .. }
-            | Verdict::GiveUp => Note::Ended {
+            | Verdict::GiveUp => LoggedEvent::Ended {
                 run,
                 cause: ended.cause.clone(),
                 ran_for: ended.ran_for,
@@ -187,7 +187,7 @@ impl Unit {
         self.last_end = Some(ended);
     }
 
-    fn carry_out(&mut self, now: Instant, ended: Ended, verdict: Verdict) -> Phase {
+    fn apply(&mut self, now: Instant, ended: Ended, verdict: Verdict) -> Phase {
         let (run, at) = (ended.run, ended.at);
         self.record(ended, &verdict);
         match verdict {
@@ -196,46 +196,46 @@ impl Unit {
             Verdict::CannotStart(why) => Phase::Failed(Failure::CannotStart { since: at, why }),
             Verdict::Respect => {
                 self.wanted = Wanted::Off;
-                self.notes.push(Note::Respected);
+                self.logged.push(LoggedEvent::Respected);
                 Phase::Idle
             }
-            Verdict::Outage => self.rest(now, Again::Outage),
-            Verdict::Excuse => self.rest(now, Again::Excused),
-            Verdict::Postpone { attempt } => self.rest(now, Again::Postponed { attempt }),
+            Verdict::Outage => self.wait(now, StartReason::Outage),
+            Verdict::Excuse => self.wait(now, StartReason::Excused),
+            Verdict::Postpone { attempt } => self.wait(now, StartReason::Postponed { attempt }),
             Verdict::Charge { attempt } => {
                 self.budget.charge(run, at);
-                self.rest(now, Again::Charged { attempt })
+                self.wait(now, StartReason::Charged { attempt })
             }
             Verdict::GiveUp => {
                 self.budget.charge(run, at);
-                self.notes.push(Note::GaveUp { restarts: self.policy.max });
+                self.logged.push(LoggedEvent::GaveUp { restarts: self.policy.max });
                 Phase::Failed(Failure::GivenUp { since: at })
             }
         }
     }
 
     /// Decides when the next run is due.
-    pub(super) fn rest(&mut self, now: Instant, again: Again) -> Phase {
+    pub(super) fn wait(&mut self, now: Instant, again: StartReason) -> Phase {
         // A restart that is put off or brought forward is still the same one.
-        if !matches!(self.phase, Phase::Resting(_)) {
+        if !matches!(self.phase, Phase::Waiting(_)) {
             self.restarts_total += 1;
             self.last_restart = Some(now);
         }
         let until = match again {
-            Again::Charged { attempt } => {
+            StartReason::Charged { attempt } => {
                 let delay = self.jitter.stretch(self.policy.delay(attempt));
-                self.notes.push(Note::Scheduled { attempt, of: self.policy.max, delay });
+                self.logged.push(LoggedEvent::Scheduled { attempt, of: self.policy.max, delay });
                 after(now, delay)
             }
-            Again::Outage => self.spread(now),
-            Again::Postponed { attempt } => {
+            StartReason::Outage => self.spread(now),
+            StartReason::Postponed { attempt } => {
                 let delay = backoff(POSTPONED, attempt - 1, POSTPONED_CAP);
                 after(now, self.jitter.stretch(delay))
             }
-            Again::Excused => self.paced(now),
-            Again::HalfOpen | Again::Adopted => now,
+            StartReason::Excused => self.paced(now),
+            StartReason::HalfOpen | StartReason::Adopted => now,
         };
-        Phase::Resting(Rest { until, again })
+        Phase::Waiting(Wait { until, again })
     }
 
     fn paced(&self, at: Instant) -> Instant {

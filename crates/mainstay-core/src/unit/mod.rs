@@ -14,14 +14,14 @@
 //!   stand still meanwhile;
 //! - what turns out later about the last end is made good: a charge that nobody deserved is taken
 //!   back, with all that it led to;
-//! - failures outlive the daemon: [`Unit::past`] says what the next one has to know.
+//! - failures outlive the daemon: [`Unit::history`] says what the next one has to know.
 
 mod budget;
 mod corrections;
 mod end;
 mod event;
-mod note;
-mod past;
+mod history;
+mod logged_event;
 mod phase;
 mod reason;
 #[cfg(test)]
@@ -31,11 +31,11 @@ mod view;
 use std::time::{Duration, Instant};
 
 use budget::Budget;
-use phase::{Again, Ending, Failure, Fault, Phase, Run, after};
+use phase::{Ending, Failure, Fault, Phase, Run, StartReason, after};
 
 pub use event::{Action, Event, Found};
-pub use note::Note;
-pub use past::{Past, Standing};
+pub use history::{RestartState, UnitHistory};
+pub use logged_event::LoggedEvent;
 pub use view::{Ended, View};
 
 use crate::{Cause, Jitter, RestartPolicy, RunId, Wanted};
@@ -62,8 +62,8 @@ pub struct Unit {
     away: Option<Outage>,
     excused_until: Option<Instant>,
     /// Set from [`Unit::resume`] to the first event: the unit has not been asked yet what to do.
-    unasked_since: Option<Instant>,
-    notes: Vec<Note>,
+    undecided_since: Option<Instant>,
+    logged: Vec<LoggedEvent>,
 }
 
 /// The engine does not answer.
@@ -89,8 +89,8 @@ impl Unit {
             jitter: Jitter::new(seed),
             away: None,
             excused_until: None,
-            unasked_since: None,
-            notes: Vec::new(),
+            undecided_since: None,
+            logged: Vec::new(),
         }
     }
 
@@ -99,7 +99,7 @@ impl Unit {
         if self.ignores(&event) {
             return None;
         }
-        self.unasked_since = None;
+        self.undecided_since = None;
         self.settle(now);
         self.learn(now, event);
         self.settle(now);
@@ -109,9 +109,9 @@ impl Unit {
     /// When [`Event::Tick`] is due next, if ever.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.phase {
-            _ if self.unasked_since.is_some() => self.unasked_since,
+            _ if self.undecided_since.is_some() => self.undecided_since,
             _ if self.away.is_some() => None,
-            Phase::Resting(rest) => Some(rest.until),
+            Phase::Waiting(rest) => Some(rest.until),
             Phase::Up(run) => run.deadline(&self.policy),
             Phase::Stopping { kill_at, .. } => Some(*kill_at),
             Phase::Idle | Phase::Failed(_) | Phase::Removed | Phase::Finished => None,
@@ -144,8 +144,8 @@ impl Unit {
     }
 
     /// What happened since this was last asked, in order.
-    pub fn take_notes(&mut self) -> Vec<Note> {
-        std::mem::take(&mut self.notes)
+    pub fn take_logged_events(&mut self) -> Vec<LoggedEvent> {
+        std::mem::take(&mut self.logged)
     }
 
     /// Whether this is news of another run, or comes after the end.
@@ -170,13 +170,13 @@ impl Unit {
         if run.stable_at(&self.policy).is_some_and(|at| now >= at) {
             run.stable = true;
             if self.budget.clear() {
-                self.notes.push(Note::BudgetReset { run: run.id });
+                self.logged.push(LoggedEvent::BudgetReset { run: run.id });
             }
         }
         if run.late_at(&self.policy).is_some_and(|at| now >= at) {
             let after = self.policy.start_timeout;
-            run.doom = Some(Ending::Faulty(Fault::Late(after)));
-            self.notes.push(Note::StartTimedOut { run: run.id, after });
+            run.pending_end = Some(Ending::Faulty(Fault::Late(after)));
+            self.logged.push(LoggedEvent::StartTimedOut { run: run.id, after });
         }
     }
 
@@ -192,13 +192,13 @@ impl Unit {
             Event::Gone { cause, .. } => self.end(now, cause),
             Event::Amended { cause, .. } => self.amend(now, cause),
             Event::Adopted { old, new } => self.adopt(now, old, new),
-            Event::Started { .. } => self.observe(|run| run.starts(now)),
-            Event::Ready { .. } => self.observe(|run| run.becomes_ready(now)),
-            Event::Paused { .. } => self.observe(|run| run.pauses(true)),
-            Event::Unpaused { .. } => self.observe(|run| run.pauses(false)),
+            Event::Started { .. } => self.observe(|run| run.set_started(now)),
+            Event::Ready { .. } => self.observe(|run| run.set_ready(now)),
+            Event::Paused { .. } => self.observe(|run| run.set_paused(true)),
+            Event::Unpaused { .. } => self.observe(|run| run.set_paused(false)),
             Event::Unhealthy { .. } => self.observe(|run| run.set_unhealthy(true)),
             Event::Healthy { .. } => self.observe(|run| run.set_unhealthy(false)),
-            Event::Hung { what, .. } => self.observe(|run| run.hangs(what)),
+            Event::Hung { what, .. } => self.observe(|run| run.set_hung(what)),
             Event::EngineAway { why } => self.engine_away(now, why),
             Event::EngineBack => self.engine_back(now),
             Event::HostResumed => self.host_resumed(now),
@@ -215,13 +215,13 @@ impl Unit {
             // An engine that is back ends by itself what nobody wants any more.
             (W::Gone, _) if self.away.is_some() => Some(self.forget()),
             _ if self.away.is_some() => None,
-            (W::Gone, P::Idle | P::Resting(_) | P::Failed(_)) => Some(self.forget()),
+            (W::Gone, P::Idle | P::Waiting(_) | P::Failed(_)) => Some(self.forget()),
             (W::On, P::Idle) => Some(self.start(now, None)),
-            (W::On, P::Resting(rest)) if now >= rest.until => {
+            (W::On, P::Waiting(rest)) if now >= rest.until => {
                 let again = rest.again;
                 Some(self.start(now, Some(again)))
             }
-            (W::On, P::Up(Run { doom: Some(ending), .. })) => {
+            (W::On, P::Up(Run { pending_end: Some(ending), .. })) => {
                 let ending = ending.clone();
                 self.stop(now, ending)
             }
@@ -230,8 +230,8 @@ impl Unit {
                 let run = run.id;
                 Some(self.kill(now, run))
             }
-            (W::On, P::Resting(_) | P::Up(_) | P::Failed(_))
-            | (W::Off, P::Idle | P::Resting(_) | P::Failed(_))
+            (W::On, P::Waiting(_) | P::Up(_) | P::Failed(_))
+            | (W::Off, P::Idle | P::Waiting(_) | P::Failed(_))
             | (_, P::Stopping { .. } | P::Finished) => None,
         }
     }
@@ -245,7 +245,7 @@ impl Unit {
             return;
         }
         self.wanted = wanted;
-        self.notes.push(Note::Wanted { wanted });
+        self.logged.push(LoggedEvent::Wanted { wanted });
         match wanted {
             Wanted::On => {
                 self.budget.clear();
@@ -264,13 +264,13 @@ impl Unit {
             return;
         }
         self.wanted = Wanted::On;
-        self.notes.push(Note::RestartAsked);
+        self.logged.push(LoggedEvent::RestartAsked);
         self.renew();
     }
 
     fn replace(&mut self, policy: RestartPolicy) {
         self.policy = policy;
-        self.notes.push(Note::Replaced);
+        self.logged.push(LoggedEvent::Replaced);
         self.renew();
     }
 
@@ -279,10 +279,10 @@ impl Unit {
         self.budget.clear();
         self.stop_waiting();
         match &mut self.phase {
-            Phase::Up(run) => run.doom = Some(Ending::Asked),
+            Phase::Up(run) => run.pending_end = Some(Ending::Asked),
             Phase::Stopping { ending, .. } => *ending = Ending::Asked,
             Phase::Idle
-            | Phase::Resting(_)
+            | Phase::Waiting(_)
             | Phase::Failed(_)
             | Phase::Removed
             | Phase::Finished => {}
@@ -291,15 +291,15 @@ impl Unit {
 
     /// Drops a delay or an error, so that the intent alone decides.
     fn stop_waiting(&mut self) {
-        if let Phase::Resting(_) | Phase::Failed(_) = self.phase {
+        if let Phase::Waiting(_) | Phase::Failed(_) = self.phase {
             self.phase = Phase::Idle;
         }
     }
 
     /// Takes in news of the run. One that is being ended has no more to tell than that it is gone.
-    fn observe(&mut self, news: impl FnOnce(&mut Run) -> Option<Note>) {
+    fn observe(&mut self, news: impl FnOnce(&mut Run) -> Option<LoggedEvent>) {
         if let Phase::Up(run) = &mut self.phase {
-            self.notes.extend(news(run));
+            self.logged.extend(news(run));
         }
     }
 
@@ -308,25 +308,30 @@ impl Unit {
             && self.away.is_none()
             && now >= after(since, HALF_OPEN_AFTER)
         {
-            self.phase = self.rest(now, Again::HalfOpen);
+            self.phase = self.wait(now, StartReason::HalfOpen);
         }
     }
 }
 
 /// What decisions do to the belief.
 impl Unit {
-    fn start(&mut self, now: Instant, again: Option<Again>) -> Action {
+    fn start(&mut self, now: Instant, again: Option<StartReason>) -> Action {
         let run = self.last.next();
         let attempt = match again {
-            Some(Again::Charged { attempt }) => attempt,
-            Some(Again::HalfOpen) => {
-                self.notes.push(Note::HalfOpen { run });
+            Some(StartReason::Charged { attempt }) => attempt,
+            Some(StartReason::HalfOpen) => {
+                self.logged.push(LoggedEvent::HalfOpen { run });
                 0
             }
-            Some(Again::Excused | Again::Postponed { .. } | Again::Outage | Again::Adopted)
+            Some(
+                StartReason::Excused
+                | StartReason::Postponed { .. }
+                | StartReason::Outage
+                | StartReason::Adopted,
+            )
             | None => 0,
         };
-        self.notes.push(Note::Starting { run, attempt });
+        self.logged.push(LoggedEvent::Starting { run, attempt });
         self.last = run;
         self.last_start = Some(now);
         self.phase = Phase::Up(Run::new(run, again, now));
@@ -343,7 +348,7 @@ impl Unit {
         if hung {
             return Some(self.kill(now, id));
         }
-        self.notes.push(Note::Stopping { run: id });
+        self.logged.push(LoggedEvent::Stopping { run: id });
         Some(Action::Stop(id))
     }
 
@@ -351,13 +356,13 @@ impl Unit {
         if let Phase::Stopping { kill_at, .. } = &mut self.phase {
             *kill_at = after(now, KILL_EVERY);
         }
-        self.notes.push(Note::Killing { run });
+        self.logged.push(LoggedEvent::Killing { run });
         Action::Kill(run)
     }
 
     fn forget(&mut self) -> Action {
         self.phase = Phase::Finished;
-        self.notes.push(Note::Removed);
+        self.logged.push(LoggedEvent::Removed);
         Action::Forget
     }
 }

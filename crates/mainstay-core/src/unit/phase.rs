@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Note;
+use super::LoggedEvent;
 use crate::policy::LONGEST;
 use crate::{Cause, RestartPolicy, RunId, StableFrom, human_duration};
 
@@ -14,13 +14,13 @@ pub(super) fn after(at: Instant, wait: Duration) -> Instant {
     at + wait.min(LONGEST)
 }
 
-/// Where a unit stands. `Resting` and `Failed` occur only while it is wanted on.
+/// Where a unit stands. `Waiting` and `Failed` occur only while it is wanted on.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Phase {
     /// No run, and nothing that speaks against starting one.
     Idle,
     /// No run before a certain moment.
-    Resting(Rest),
+    Waiting(Wait),
     /// A run that may live on.
     Up(Run),
     /// A run that is being ended.
@@ -37,7 +37,7 @@ impl Phase {
     pub(super) fn run(&self) -> Option<&Run> {
         match self {
             Self::Up(run) | Self::Stopping { run, .. } => Some(run),
-            Self::Idle | Self::Resting(_) | Self::Failed(_) | Self::Removed | Self::Finished => {
+            Self::Idle | Self::Waiting(_) | Self::Failed(_) | Self::Removed | Self::Finished => {
                 None
             }
         }
@@ -45,14 +45,14 @@ impl Phase {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Rest {
+pub(super) struct Wait {
     pub(super) until: Instant,
-    pub(super) again: Again,
+    pub(super) again: StartReason,
 }
 
 /// Why a run is there that nobody asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Again {
+pub(super) enum StartReason {
     /// It makes up for a charged failure: restart number `attempt`.
     Charged { attempt: u32 },
     /// It makes up for an end that nobody is blamed for.
@@ -126,7 +126,7 @@ impl Moment {
 pub(super) struct Run {
     pub(super) id: RunId,
     /// Why it was started; nothing if its user asked for it.
-    pub(super) again: Option<Again>,
+    pub(super) again: Option<StartReason>,
     pub(super) asked: Moment,
     pub(super) started: Option<Moment>,
     pub(super) ready: Option<Moment>,
@@ -135,7 +135,7 @@ pub(super) struct Run {
     /// Whether it was found to be stable.
     pub(super) stable: bool,
     /// Why it is to be ended as soon as that is possible.
-    pub(super) doom: Option<Ending>,
+    pub(super) pending_end: Option<Ending>,
     /// When its own process ended, if that was told before it was gone.
     pub(super) exited: Option<Instant>,
     /// Since when its clock stands still.
@@ -143,7 +143,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn new(id: RunId, again: Option<Again>, now: Instant) -> Self {
+    pub(super) fn new(id: RunId, again: Option<StartReason>, now: Instant) -> Self {
         Self {
             id,
             again,
@@ -153,7 +153,7 @@ impl Run {
             paused: false,
             unhealthy: false,
             stable: false,
-            doom: None,
+            pending_end: None,
             exited: None,
             frozen: None,
         }
@@ -172,46 +172,58 @@ impl Run {
     }
 
     /// A run that somebody else has just started.
-    pub(super) fn adopted(now: Instant, id: RunId, doom: Option<Ending>) -> Self {
-        Self { doom, started: Some(Moment::new(now)), ..Self::new(id, Some(Again::Adopted), now) }
+    pub(super) fn adopted(now: Instant, id: RunId, pending_end: Option<Ending>) -> Self {
+        Self {
+            pending_end,
+            started: Some(Moment::new(now)),
+            ..Self::new(id, Some(StartReason::Adopted), now)
+        }
     }
 
     /// It exists. Like all news of a run, this is noted only if it is new.
-    pub(super) fn starts(&mut self, now: Instant) -> Option<Note> {
+    pub(super) fn set_started(&mut self, now: Instant) -> Option<LoggedEvent> {
         let new = self.started.is_none();
         self.started = self.started.or(Some(self.moment(now)));
-        new.then_some(Note::Started { run: self.id })
+        new.then_some(LoggedEvent::Started { run: self.id })
     }
 
-    pub(super) fn becomes_ready(&mut self, now: Instant) -> Option<Note> {
+    pub(super) fn set_ready(&mut self, now: Instant) -> Option<LoggedEvent> {
         let new = self.ready.is_none();
         let moment = Some(self.moment(now));
         self.started = self.started.or(moment);
         self.ready = self.ready.or(moment);
         let took = now.saturating_duration_since(self.asked.at);
-        new.then_some(Note::Ready { run: self.id, took })
+        new.then_some(LoggedEvent::Ready { run: self.id, took })
     }
 
-    pub(super) fn pauses(&mut self, paused: bool) -> Option<Note> {
+    pub(super) fn set_paused(&mut self, paused: bool) -> Option<LoggedEvent> {
         let run = self.id;
         let new = std::mem::replace(&mut self.paused, paused) != paused;
-        new.then_some(if paused { Note::Paused { run } } else { Note::Unpaused { run } })
+        new.then_some(if paused {
+            LoggedEvent::Paused { run }
+        } else {
+            LoggedEvent::Unpaused { run }
+        })
     }
 
-    pub(super) fn set_unhealthy(&mut self, unhealthy: bool) -> Option<Note> {
+    pub(super) fn set_unhealthy(&mut self, unhealthy: bool) -> Option<LoggedEvent> {
         let run = self.id;
         let new = std::mem::replace(&mut self.unhealthy, unhealthy) != unhealthy;
-        new.then_some(if unhealthy { Note::Unhealthy { run } } else { Note::Healthy { run } })
+        new.then_some(if unhealthy {
+            LoggedEvent::Unhealthy { run }
+        } else {
+            LoggedEvent::Healthy { run }
+        })
     }
 
     /// It does not answer. While it is paused or its engine away it could not, so that is no fault.
-    pub(super) fn hangs(&mut self, what: String) -> Option<Note> {
-        if self.frozen.is_some() || self.doom.is_some() {
+    pub(super) fn set_hung(&mut self, what: String) -> Option<LoggedEvent> {
+        if self.frozen.is_some() || self.pending_end.is_some() {
             return None;
         }
         let fault = if self.ready.is_none() { Fault::Refused } else { Fault::Hung };
-        self.doom = Some(Ending::Faulty(fault(what.clone())));
-        Some(Note::Hung { run: self.id, what })
+        self.pending_end = Some(Ending::Faulty(fault(what.clone())));
+        Some(LoggedEvent::Hung { run: self.id, what })
     }
 
     /// This moment, on a clock that may stand still.
@@ -257,7 +269,7 @@ impl Run {
 
     /// When it is too late to become ready, if it is not yet.
     pub(super) fn late_at(&self, policy: &RestartPolicy) -> Option<Instant> {
-        let pending = self.ready.is_none() && self.doom.is_none() && self.frozen.is_none();
+        let pending = self.ready.is_none() && self.pending_end.is_none() && self.frozen.is_none();
         pending.then(|| after(self.asked.clock, policy.start_timeout.max(SHORTEST_START)))
     }
 }

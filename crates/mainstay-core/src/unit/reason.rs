@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::phase::{Again, Ending, Failure, Phase, Rest, Run};
+use super::phase::{Ending, Failure, Phase, Run, StartReason, Wait};
 use super::{Outage, Unit};
 use crate::{Status, Wanted, human_duration};
 
@@ -10,12 +10,12 @@ pub(super) fn status(unit: &Unit) -> Status {
     use {Phase as P, Wanted as W};
     match (unit.wanted, &unit.phase) {
         (_, P::Removed | P::Finished) | (W::Gone, _) => Status::Removing,
-        (W::Off, P::Idle | P::Resting(_) | P::Failed(_)) => Status::Stopped,
+        (W::Off, P::Idle | P::Waiting(_) | P::Failed(_)) => Status::Stopped,
         // The return of its engine would not help it.
         (W::On, P::Failed(_)) => Status::Error,
         _ if unit.away.is_some() => Status::Waiting,
         (W::On, P::Idle) => Status::Starting,
-        (W::On, P::Resting(_)) => Status::Restarting,
+        (W::On, P::Waiting(_)) => Status::Restarting,
         (W::On, P::Stopping { run, ending: Ending::Exited, .. }) if !unit.will_give_up(run) => {
             Status::Restarting
         }
@@ -34,12 +34,12 @@ pub(super) fn reason(unit: &Unit, now: Instant) -> String {
     use {Phase as P, Wanted as W};
     match (unit.wanted, &unit.phase) {
         (_, P::Removed | P::Finished) => "removed".to_owned(),
-        (W::Off, P::Idle | P::Resting(_) | P::Failed(_)) => stopped(unit),
+        (W::Off, P::Idle | P::Waiting(_) | P::Failed(_)) => stopped(unit),
         (W::On, P::Failed(failure)) => failed(unit, failure),
         (W::Gone, _) => "removing on request".to_owned(),
         (W::On | W::Off, _) if unit.away.is_some() => away(unit, now),
         (W::On, P::Idle) => "starting".to_owned(),
-        (W::On, P::Resting(rest)) => resting(unit, rest, now),
+        (W::On, P::Waiting(rest)) => resting(unit, rest, now),
         (W::On, P::Up(run)) if run.paused => "paused by someone else".to_owned(),
         (W::On, P::Up(run)) if run.ready.is_none() => starting(unit, run),
         (W::On, P::Up(run)) if run.unhealthy => "does not answer as it used to".to_owned(),
@@ -94,47 +94,52 @@ fn away(unit: &Unit, now: Instant) -> String {
     let lasted = human_duration(now.saturating_duration_since(*since));
     let then = match (unit.wanted, &unit.phase) {
         (Wanted::Off, _) => "; stopped when it is back",
-        (Wanted::On, Phase::Idle | Phase::Resting(_)) => "; started when it is back",
+        (Wanted::On, Phase::Idle | Phase::Waiting(_)) => "; started when it is back",
         // What is to be removed does not wait for its engine.
         (Wanted::On | Wanted::Gone, _) => "",
     };
     format!("{why}, for {lasted}{then}")
 }
 
-fn resting(unit: &Unit, rest: &Rest, now: Instant) -> String {
+fn resting(unit: &Unit, rest: &Wait, now: Instant) -> String {
     let left = rest.until.saturating_duration_since(now);
     match rest.again {
-        Again::Charged { attempt } if left > Duration::ZERO => format!(
+        StartReason::Charged { attempt } if left > Duration::ZERO => format!(
             "{}, restart {attempt} of {} in {}",
             last_end(unit),
             unit.policy.max,
             human_duration(whole_seconds(left))
         ),
-        Again::Postponed { .. } if left > Duration::ZERO => {
+        StartReason::Postponed { .. } if left > Duration::ZERO => {
             format!("{}, trying again in {}", last_end(unit), human_duration(whole_seconds(left)))
         }
-        Again::Charged { .. }
-        | Again::Excused
-        | Again::Postponed { .. }
-        | Again::Outage
-        | Again::HalfOpen
-        | Again::Adopted => format!("{}, restarting", last_end(unit)),
+        StartReason::Charged { .. }
+        | StartReason::Excused
+        | StartReason::Postponed { .. }
+        | StartReason::Outage
+        | StartReason::HalfOpen
+        | StartReason::Adopted => format!("{}, restarting", last_end(unit)),
     }
 }
 
 fn starting(unit: &Unit, run: &Run) -> String {
     match run.again {
         None => "it has not answered `initialize` yet".to_owned(),
-        Some(Again::Charged { attempt: attempt @ 2.. }) => {
+        Some(StartReason::Charged { attempt: attempt @ 2.. }) => {
             format!("{}, restart {attempt} of {}", last_end(unit), unit.policy.max)
         }
-        Some(Again::Charged { .. } | Again::Excused | Again::Postponed { .. } | Again::Outage) => {
+        Some(
+            StartReason::Charged { .. }
+            | StartReason::Excused
+            | StartReason::Postponed { .. }
+            | StartReason::Outage,
+        ) => {
             format!("{}, restarting", last_end(unit))
         }
-        Some(Again::HalfOpen) => {
+        Some(StartReason::HalfOpen) => {
             format!("gave up after {}, trying once more", times(unit.policy.max))
         }
-        Some(Again::Adopted) => "restarted by someone else, not ready yet".to_owned(),
+        Some(StartReason::Adopted) => "restarted by someone else, not ready yet".to_owned(),
     }
 }
 

@@ -66,8 +66,8 @@ impl Unit {
             started: run.and_then(|run| run.started).map(at),
             ready: run.and_then(|run| run.ready).map(at),
             next_restart: match &self.phase {
-                Phase::Resting(rest) if self.away.is_none() => Some(rest.until),
-                Phase::Resting(_)
+                Phase::Waiting(rest) if self.away.is_none() => Some(rest.until),
+                Phase::Waiting(_)
                 | Phase::Idle
                 | Phase::Up(_)
                 | Phase::Stopping { .. }

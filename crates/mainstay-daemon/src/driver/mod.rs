@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use mainstay_core::{
-    Action, ClientSettings, Event, Exit, Found, Note, Past, RunId, ServerName, ServerSpec, Unit,
-    Wanted,
+    Action, ClientSettings, Event, Exit, Found, LoggedEvent as Note, RunId, ServerName, ServerSpec,
+    Unit, UnitHistory as Past, Wanted,
 };
 use mainstay_engine::{FoundState, News, RunKey, Started};
 use mainstay_proxy::Hubs;
@@ -199,7 +199,7 @@ impl Driver {
         let (clocks, seed) = (Clocks::read(), random::seed());
         let (past, unseen_end) = inherited.past(stored.created_at, clocks, &context.boot);
         let unit = Unit::resume(clocks.now, policy, seed, stored.wanted, found, past);
-        let noted = (stored.created_at, unit.past());
+        let noted = (stored.created_at, unit.history());
         let known_alive = adopted.filter(|found| !found.unknown);
         let times = Times {
             started_at: known_alive.map(|found| clock::wall_before(found.age)),
@@ -402,7 +402,7 @@ impl Driver {
         if self.about.is_none() && self.starting.is_none() {
             self.move_home();
         }
-        let notes = self.unit.take_notes();
+        let notes = self.unit.take_logged_events();
         for note in &notes {
             self.tell(note);
         }
@@ -463,7 +463,7 @@ impl Driver {
                 "the server cannot be deleted; it will be when the daemon starts next");
         }
         self.context.access.callers.tokens.forget_server(name.as_str());
-        self.context.event_log.note(&name, None);
+        self.context.event_log.set_progress(&name, None);
     }
 
     fn publish(&mut self) {

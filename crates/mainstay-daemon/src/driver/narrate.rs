@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use mainstay_api::EventRecord;
-use mainstay_core::{Cause, Note, RunId, Wanted};
+use mainstay_core::{Cause, LoggedEvent as Note, RunId, Wanted};
 use mainstay_engine::RunKey;
 
 use super::{Driver, SessionRunEnd};
@@ -125,17 +125,17 @@ impl Driver {
 
     /// Notes for the next daemon how far the server has come, if that has changed.
     pub(super) fn note_past(&mut self) {
-        let mut now = (self.stored.created_at, self.unit.past());
+        let mut now = (self.stored.created_at, self.unit.history());
         if self.retiring {
             // The stop is the daemon's. What failures have led to still holds for the next daemon.
             now.1.failures = self.noted.1.failures;
-            now.1.standing = self.noted.1.standing;
+            now.1.restart_state = self.noted.1.restart_state;
         }
         if now == self.noted || self.audience.is_one_session() {
             return;
         }
         let progress = Progress::of(now.0, &now.1, Clocks::read(), &self.context.boot);
-        self.context.event_log.note(self.name(), Some(progress));
+        self.context.event_log.set_progress(self.name(), Some(progress));
         self.noted = now;
     }
 

@@ -380,7 +380,7 @@ async fn a_server_that_runs_as_described_is_left_alone() {
 /// What the log knows of the server, and no run of it is left.
 fn left(world: &World) -> Inherited {
     world.event_log.close();
-    let known = event_log::known(&world.dir.path().join("events.db"));
+    let known = event_log::earlier_runs(&world.dir.path().join("events.db"));
     let (mut inherited, _) = crate::startup::inherited::sort_out(known, Vec::new());
     inherited.remove(&"time".parse().unwrap()).unwrap()
 }

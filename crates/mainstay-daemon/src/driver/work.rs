@@ -100,7 +100,7 @@ impl Driver {
                 Event::EngineAway { why }
             }
             StartError::Removed => self.gone(run, Cause::Removed),
-            error if error.is_passing() => {
+            error if error.is_temporary() => {
                 Event::Gone { run, cause: Cause::NotStarted(with_causes(&error)) }
             }
             error => Event::StartFailed { run, why: with_causes(&error) },

@@ -1,123 +1,121 @@
-//! Keeps the entries of one server: a task that follows its driver.
+//! Reconciles the entries of one server: a task that follows its driver.
 //!
-//! The reconciler does one thing at a time, so an addition never overtakes the removal before it. What it
-//! is about to do to a file is in the ledger before it is done; the reconciler of the next daemon takes up
-//! what this one left.
+//! The reconciler does one thing at a time, so an addition never overtakes the removal before it. Each change of a
+//! file is in the ledger before it is made, so the reconciler of the next daemon continues
+//! what this one left unfinished.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use mainstay_api::{ClientDone, ClientReport};
 use mainstay_clients::Client;
-use mainstay_core::refresh::{Past, Refresh, Serving, Step, Why};
+use mainstay_core::refresh::{Refresh, RefreshHistory, RemovalReason, Serving, Step};
 use mainstay_core::{ClientSettings, ServerName, Status, Wanted};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::Clients;
-use super::worker::{Endpoint, Leftovers, Order, Place, is_helped};
+use super::worker::{DesiredEntries, DesiredEntry, Endpoint, Leftovers, is_helped};
 use crate::clock;
 use crate::snapshot::Snapshot;
 
-/// A client that had its settings in memory may write them over ours: so long after each change it is
-/// looked whether one did, and so often in a row.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-const LOOKS: u32 = 3;
+/// A client that has its settings in memory may overwrite a change. The files are checked this long after each
+/// change, and this many times in a row.
+const CHECK_AGAIN: Duration = Duration::from_secs(1);
+const CHECKS: u32 = 3;
 
-/// What could not be done is tried again after this time.
-const TRY_AGAIN: Duration = Duration::from_secs(30);
+/// The delay before a failed change is repeated.
+const RETRY: Duration = Duration::from_secs(30);
 
-/// So long a run's start waits for entries to be taken out before it.
+/// How long the start of a run waits for the removal of entries.
 const START_WAITS: Duration = Duration::from_secs(2);
 
-/// Asks on their way to a reconciler.
 const INBOX: usize = 8;
 
-/// How others reach the reconciler of a server's entries.
+/// A handle to the reconciler of a server's entries.
 #[derive(Debug, Clone)]
 pub(crate) struct Entries {
-    asks: mpsc::Sender<Ask>,
-    /// The revision of the server that the reconciler has acted on.
+    requests: mpsc::Sender<Request>,
+    /// The revision of the server's snapshot that the reconciler has processed.
     acted: watch::Receiver<u64>,
 }
 
-/// How much an entry is wanted.
+/// What to do about entries that the user has changed or removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EntryRequest {
-    /// What a person changed or took out stays so.
+    /// Leave them.
     Keep,
-    /// A person asks for entries in these clients: they are set right.
-    Anew(BTreeSet<String>),
+    /// Overwrite them in these clients, because the user asks for it.
+    Overwrite(BTreeSet<String>),
 }
 
 #[derive(Debug)]
-enum Ask {
-    /// Make the entries what they are to be.
+enum Request {
+    /// Make the files match.
     Ensure(EntryRequest, oneshot::Sender<Vec<ClientReport>>),
-    /// The server goes for good.
+    /// The server is removed.
     Leave(oneshot::Sender<Vec<ClientReport>>),
-    /// Clients have to connect anew.
+    /// Clients have to reconnect.
     SessionsLost,
 }
 
 impl Entries {
-    /// Asks for the entries to be made what they are to be. What was done is told once it is.
+    /// Asks to make the files match. The receiver gets the reports.
     pub(crate) async fn ensure(
         &self,
         request: EntryRequest,
     ) -> oneshot::Receiver<Vec<ClientReport>> {
         let (to, done) = oneshot::channel();
-        self.ask(Ask::Ensure(request, to)).await;
+        self.send(Request::Ensure(request, to)).await;
         done
     }
 
-    /// Asks for the entries to be taken out for good; none is added after that. What was done is told
-    /// once it is.
+    /// Asks to remove the entries; none is added after that. The receiver gets the reports.
     pub(crate) async fn leave(&self) -> oneshot::Receiver<Vec<ClientReport>> {
         let (to, done) = oneshot::channel();
-        self.ask(Ask::Leave(to)).await;
+        self.send(Request::Leave(to)).await;
         done
     }
 
     /// Sessions were lost, so clients have to connect again.
     pub(crate) async fn lose_sessions(&self) {
-        self.ask(Ask::SessionsLost).await;
+        self.send(Request::SessionsLost).await;
     }
 
     /// Waits, not for long, until the reconciler has acted on what the server's driver published.
     pub(crate) async fn follow_up(mut self, revision: u64) {
-        // If it takes longer, a client holds its file, and the server does not wait for that.
+        // If it takes longer, a client holds its lock, and the server does not wait for that.
         timeout(START_WAITS, self.acted.wait_for(|acted| *acted >= revision)).await.ok();
     }
 
-    async fn ask(&self, ask: Ask) {
+    async fn send(&self, request: Request) {
         // A reconciler ends with its server, which then has no entries.
-        self.asks.send(ask).await.ok();
+        self.requests.send(request).await.ok();
     }
 }
 
-/// A way to a reconciler, and what it does until its server's driver ends.
-pub(super) fn keep(
+/// The handle, and the task of the reconciler, which ends with the server's driver.
+pub(super) fn start(
     clients: Clients,
     server: ServerName,
     view: watch::Receiver<Snapshot>,
 ) -> (Entries, impl Future<Output = ()> + Send + 'static) {
-    let (asks, inbox) = mpsc::channel(INBOX);
+    let (requests, inbox) = mpsc::channel(INBOX);
     let (acted, watcher) = watch::channel(0);
-    // Its driver has not begun yet, so a run that is not up is past.
+    // The driver has not started yet, so a run that is not up is a former one.
     let former = {
         let unit = &view.borrow().unit;
         if unit.run().is_some() { 0 } else { unit.last_run().generation() }
     };
-    let keeping = async move {
+    let reconcile = async move {
         let past = match clients.leftovers(server.clone()).await {
-            Leftovers::None => Past { out: None, run: former },
-            Leftovers::Some => Past::default(),
-            Leftovers::Away(scope) => Past { out: Some(scope), run: 0 },
+            Leftovers::None => RefreshHistory { out: None, run: former },
+            Leftovers::Some => RefreshHistory::default(),
+            Leftovers::Away(scope) => RefreshHistory { out: Some(scope), run: 0 },
         };
         EntryReconciler::new(clients, server, view, past).run(inbox, acted).await;
     };
-    (Entries { asks, acted: watcher }, keeping)
+    (Entries { requests, acted: watcher }, reconcile)
 }
 
 struct EntryReconciler {
@@ -127,12 +125,12 @@ struct EntryReconciler {
     settings: ClientSettings,
     run: u64,
     refresh: Refresh,
-    /// When to look at the files again, and how often in a row that may still be.
-    look: Option<(Instant, u32)>,
-    /// Why entries are to be out, if some could not be taken out yet.
-    undone: Option<Why>,
-    /// What was last told about clients that did not get what they should.
-    troubles: BTreeMap<String, String>,
+    /// When to check the files again, and how many checks are left.
+    check: Option<(Instant, u32)>,
+    /// RemovalReason entries are to be removed, if some could not be removed yet.
+    undone: Option<RemovalReason>,
+    /// The last problem that was reported for each client.
+    problems: BTreeMap<String, String>,
     left: bool,
 }
 
@@ -141,7 +139,7 @@ impl EntryReconciler {
         clients: Clients,
         server: ServerName,
         view: watch::Receiver<Snapshot>,
-        past: Past,
+        past: RefreshHistory,
     ) -> Self {
         let (settings, hold) = {
             let shown = view.borrow();
@@ -155,23 +153,23 @@ impl EntryReconciler {
             settings,
             run: 0,
             refresh,
-            look: None,
+            check: None,
             undone: None,
-            troubles: BTreeMap::new(),
+            problems: BTreeMap::new(),
             left: false,
         }
     }
 
-    async fn run(mut self, mut inbox: mpsc::Receiver<Ask>, acted: watch::Sender<u64>) {
+    async fn run(mut self, mut inbox: mpsc::Receiver<Request>, acted: watch::Sender<u64>) {
         loop {
-            let revision = self.take_in();
+            let revision = self.update();
             self.act().await;
             acted.send_replace(revision);
             let deadline = self.deadline();
             tokio::select! {
                 biased;
-                ask = inbox.recv() => match ask {
-                    Some(ask) => self.answer(ask).await,
+                request = inbox.recv() => match request {
+                    Some(request) => self.handle(request).await,
                     None => return,
                 },
                 changed = self.view.changed() => if changed.is_err() {
@@ -182,15 +180,15 @@ impl EntryReconciler {
         }
     }
 
-    /// Takes in how the server stands.
-    fn take_in(&mut self) -> u64 {
+    /// Reads the server's snapshot.
+    fn update(&mut self) -> u64 {
         let shown = self.view.borrow_and_update();
         if self.settings != shown.spec.clients {
             self.settings.clone_from(&shown.spec.clients);
         }
         self.run = shown.unit.last_run().generation();
         self.refresh.set(self.clients.mode(&self.settings), shown.spec.proxy.hold);
-        self.refresh.look(clock::now(), serving(&shown), self.run);
+        self.refresh.observe(clock::now(), serving(&shown), self.run);
         shown.revision
     }
 
@@ -198,7 +196,7 @@ impl EntryReconciler {
     async fn act(&mut self) {
         while let Some(step) = self.refresh.due(clock::now()).filter(|_| !self.left) {
             match step {
-                // Clients see the entry go when it is written, so the time it stays out begins then.
+                // Clients notice the removal when it is written, so the minimum gap begins then.
                 Step::Remove(why) => {
                     self.take_out(why).await;
                     self.refresh.done(clock::now(), step);
@@ -209,7 +207,7 @@ impl EntryReconciler {
                 }
             }
         }
-        if self.look.is_some_and(|(at, _)| at <= clock::now()) {
+        if self.check.is_some_and(|(at, _)| at <= clock::now()) {
             match self.undone.filter(|_| !self.refresh.is_in()) {
                 Some(why) => {
                     self.take_out(why).await;
@@ -221,34 +219,31 @@ impl EntryReconciler {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let look = self.look.map(|(at, _)| at);
-        self.refresh.deadline().filter(|_| !self.left).into_iter().chain(look).min()
+        let check = self.check.map(|(at, _)| at);
+        self.refresh.deadline().filter(|_| !self.left).into_iter().chain(check).min()
     }
 
-    async fn answer(&mut self, ask: Ask) {
-        self.take_in();
-        // Whoever asked may have gone; what was asked for is done all the same.
-        match ask {
-            Ask::Ensure(request, to) => drop(to.send(self.obey(&request).await)),
-            Ask::Leave(to) => drop(to.send(self.leave().await)),
-            Ask::SessionsLost => self.refresh.lose_sessions(),
+    async fn handle(&mut self, request: Request) {
+        self.update();
+        // The request is executed even if the receiver was dropped.
+        match request {
+            Request::Ensure(request, to) => {
+                // First, so that no entry is added only to be removed.
+                self.act().await;
+                drop(to.send(self.ensure(&request).await));
+            }
+            Request::Leave(to) => drop(to.send(self.leave().await)),
+            Request::SessionsLost => self.refresh.lose_sessions(),
         }
     }
 
-    /// Does what a person or the daemon asks for. What is due comes first, so that no entry is added
-    /// only to be removed.
-    async fn obey(&mut self, request: &EntryRequest) -> Vec<ClientReport> {
-        self.act().await;
-        self.ensure(request).await
-    }
-
-    async fn take_out(&mut self, why: Why) {
-        let order = self.order(&EntryRequest::Keep);
-        let reports = self.clients.work(move |worker| worker.take_out(&order, why)).await;
-        self.tell(&reports);
+    async fn take_out(&mut self, why: RemovalReason) {
+        let desired = self.desired(&EntryRequest::Keep);
+        let reports = self.clients.edit(move |worker| worker.take_out(&desired, why)).await;
+        self.report(&reports);
         let failed = reports.iter().any(|report| report.done == ClientDone::Failed);
         self.undone = failed.then_some(why);
-        self.look = failed.then(|| (clock::now() + TRY_AGAIN, LOOKS));
+        self.check = failed.then(|| (clock::now() + RETRY, CHECKS));
     }
 
     async fn ensure(&mut self, request: &EntryRequest) -> Vec<ClientReport> {
@@ -256,10 +251,10 @@ impl EntryReconciler {
             return Vec::new();
         }
         self.undone = self.undone.filter(|_| !self.refresh.is_in());
-        let order = self.order(request);
-        let reports = self.clients.work(move |worker| worker.ensure(&order)).await;
-        self.tell(&reports);
-        self.look_again(&reports);
+        let desired = self.desired(request);
+        let reports = self.clients.edit(move |worker| worker.ensure(&desired)).await;
+        self.report(&reports);
+        self.schedule_check(&reports);
         reports
     }
 
@@ -267,59 +262,59 @@ impl EntryReconciler {
         if std::mem::replace(&mut self.left, true) {
             return Vec::new();
         }
-        self.look = None;
+        self.check = None;
         let server = self.server.clone();
         let reports =
-            self.clients.work(move |worker| worker.remove_but(&server, &BTreeSet::new())).await;
-        self.tell(&reports);
+            self.clients.edit(move |worker| worker.remove_but(&server, &BTreeSet::new())).await;
+        self.report(&reports);
         reports
     }
 
-    fn order(&self, request: &EntryRequest) -> Order {
-        let place = |id: String| {
+    fn desired(&self, request: &EntryRequest) -> DesiredEntries {
+        let entry = |id: String| {
             let client = Client::by_id(&id);
             let find = |client| self.clients.target(client, &self.server);
             let target = client.map_or(Endpoint::NotYet, find);
-            let anew = match request {
+            let overwrite = match request {
                 EntryRequest::Keep => false,
-                EntryRequest::Anew(ids) => ids.contains(&id),
+                EntryRequest::Overwrite(ids) => ids.contains(&id),
             };
             let present = self.refresh.is_in_for(is_helped(&id));
-            Place { client: id, target, present, anew }
+            DesiredEntry { client: id, target, present, overwrite }
         };
-        let places = self.clients.wanted(&self.settings).into_iter().map(place).collect();
-        Order { server: self.server.clone(), places }
+        let entries = self.clients.wanted(&self.settings).into_iter().map(entry).collect();
+        DesiredEntries { server: self.server.clone(), entries }
     }
 
-    /// Decides when to look at the files again after these reports.
-    fn look_again(&mut self, reports: &[ClientReport]) {
+    /// Decides when to check the files again.
+    fn schedule_check(&mut self, reports: &[ClientReport]) {
         let any = |done: &[ClientDone]| reports.iter().any(|report| done.contains(&report.done));
-        let left = self.look.map_or(LOOKS, |(_, left)| left.saturating_sub(1));
+        let left = self.check.map_or(CHECKS, |(_, left)| left.saturating_sub(1));
         let now = clock::now();
-        self.look =
+        self.check =
             if any(&[ClientDone::Added, ClientDone::Updated, ClientDone::Removed]) && left > 0 {
-                Some((now + LOOK_AGAIN, left))
+                Some((now + CHECK_AGAIN, left))
             } else if any(&[ClientDone::Failed]) || self.undone.is_some() {
-                Some((now + TRY_AGAIN, LOOKS))
+                Some((now + RETRY, CHECKS))
             } else {
                 None
             };
     }
 
-    /// Tells what was done. Trouble that lasts is told once.
-    fn tell(&mut self, reports: &[ClientReport]) {
+    /// Records what was done. A persistent problem is recorded once.
+    fn report(&mut self, reports: &[ClientReport]) {
         for report in reports {
             let news = match report.done {
                 ClientDone::Added | ClientDone::Updated | ClientDone::Removed => {
-                    self.troubles.remove(&report.client);
+                    self.problems.remove(&report.client);
                     true
                 }
                 ClientDone::Left | ClientDone::Failed => {
-                    let told = self.troubles.insert(report.client.clone(), report.text.clone());
-                    told.as_ref() != Some(&report.text)
+                    let before = self.problems.insert(report.client.clone(), report.text.clone());
+                    before.as_ref() != Some(&report.text)
                 }
                 ClientDone::Nothing | ClientDone::Waits => {
-                    self.troubles.remove(&report.client);
+                    self.problems.remove(&report.client);
                     false
                 }
             };
@@ -330,7 +325,6 @@ impl EntryReconciler {
     }
 }
 
-/// How a server stands toward its clients.
 fn serving(shown: &Snapshot) -> Serving {
     match shown.unit.view(clock::now()).status {
         Status::Running | Status::Unhealthy if shown.session.is_some() => Serving::Ready,

@@ -12,10 +12,10 @@ use mainstay_core::ServerName;
 
 use super::worker::Worker;
 
-/// The servers that are to be in a client, each with where the client finds it, if that is known.
+/// The servers that should be in a client, each with its address, if that is known.
 pub(super) type Wanted = BTreeMap<String, Option<Target>>;
 
-/// All clients, as `client ls` shows them. `wanted` are the servers that are to be in each.
+/// All clients, as `client ls` shows them. `wanted` are the servers that should be in each.
 pub(super) fn all(worker: &Worker, wanted: &BTreeMap<String, Wanted>) -> Vec<ClientInfo> {
     let none = Wanted::new();
     let info =
@@ -23,8 +23,7 @@ pub(super) fn all(worker: &Worker, wanted: &BTreeMap<String, Wanted>) -> Vec<Cli
     clients().iter().map(info).collect()
 }
 
-/// The entries of a server, as `status` shows them. A file that cannot be read is `client ls`'s to
-/// tell.
+/// The entries of a server, as `status` shows them. Files that cannot be read are skipped; `client ls` shows them.
 pub(super) fn of_server(worker: &Worker, server: &ServerName) -> Vec<Registration> {
     let records = worker.records(server.as_str()).unwrap_or_default();
     let ids: BTreeSet<_> = records.into_iter().map(|record| record.client).collect();
@@ -118,8 +117,7 @@ fn entry(client: &Client, found: EntryStatus, wanted: &Wanted) -> Option<ClientE
     })
 }
 
-/// How an entry stands, and which of its fields were changed; nothing if there is none, and none is
-/// meant to be there.
+/// The standing of an entry, and its changed fields; none if there is no entry and none is expected.
 fn standing(found: &Standing) -> Option<(EntryStanding, Vec<String>)> {
     let standing = match found {
         Standing::Ours => EntryStanding::Ours,

@@ -1,4 +1,4 @@
-//! Where clients' files are worked on. Everything here blocks.
+//! Reads and edits clients' files. Everything here blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -9,44 +9,43 @@ use mainstay_clients::ledger::{Done, Record, State};
 use mainstay_clients::table::Presence;
 use mainstay_clients::{Change, Client, ClientError, Machine, Purpose, Registrar, Target};
 use mainstay_core::ServerName;
-use mainstay_core::refresh::{Scope, Why};
+use mainstay_core::refresh::{RemovalReason, Scope};
 
 use crate::clock;
 use crate::state::store::StoredClient;
 
-/// A place to work on clients' files.
+/// A entry to work on clients' files.
 pub(super) struct Worker {
     state_dir: PathBuf,
-    /// The clients that were chosen or named, with where they are.
+    /// The clients that were chosen or named, with their locations.
     pub(super) known: BTreeMap<String, StoredClient>,
-    /// Where the others are.
+    /// Where the others are searched for.
     around: Around,
 }
 
-/// What a server's entries are to be like.
-pub(super) struct Order {
+pub(super) struct DesiredEntries {
     pub(super) server: ServerName,
     /// The clients it is to be registered with.
-    pub(super) places: Vec<Place>,
+    pub(super) entries: Vec<DesiredEntry>,
 }
 
 /// A client that a server is to be registered with.
-pub(super) struct Place {
+pub(super) struct DesiredEntry {
     pub(super) client: String,
     /// Where the client finds the server.
     pub(super) target: Endpoint,
-    /// Whether the entry is to be in the file now, or to wait for the server.
+    /// Whether the entry should be in the file now, or waits for the server.
     pub(super) present: bool,
-    /// Whether a person asks for it now, so that an entry that was changed or removed is set right.
-    pub(super) anew: bool,
+    /// Whether the user asks for it, so that an entry that was changed or removed is overwritten.
+    pub(super) overwrite: bool,
 }
 
-/// Where a client finds a server.
+/// The address of a server for a client.
 pub(super) enum Endpoint {
     At(Target),
     /// There is no listener yet.
     NotYet,
-    /// A process of another user has the address. An entry would lead there.
+    /// A process of another user has the address, so there must be no entry.
     Taken {
         addr: SocketAddr,
         uid: u32,
@@ -54,7 +53,6 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    /// Where it is, if clients may be sent there.
     pub(super) fn at(self) -> Option<Target> {
         match self {
             Self::At(target) => Some(target),
@@ -84,7 +82,6 @@ impl Worker {
         Self { state_dir, known, around }
     }
 
-    /// What works on the files of a client.
     pub(super) fn registrar(&self, client: &str) -> Registrar {
         let around = self.known.get(client).map_or(&self.around, |known| &known.around);
         #[cfg(debug_assertions)]
@@ -123,16 +120,16 @@ impl Worker {
         }
     }
 
-    /// Makes the entries of a server what they are to be.
-    pub(super) fn ensure(&self, order: &Order) -> Vec<ClientReport> {
-        let server = &order.server;
-        let wanted = order.places.iter().map(|place| place.client.as_str()).collect();
+    /// Adds, updates and removes entries to match.
+    pub(super) fn ensure(&self, desired: &DesiredEntries) -> Vec<ClientReport> {
+        let server = &desired.server;
+        let wanted = desired.entries.iter().map(|entry| entry.client.as_str()).collect();
         let mut reports = self.remove_but(server, &wanted);
-        for place in &order.places {
-            let client = place.client.as_str();
-            match &place.target {
-                Endpoint::At(target) if place.present => {
-                    reports.push(self.add(server, place, target));
+        for entry in &desired.entries {
+            let client = entry.client.as_str();
+            match &entry.target {
+                Endpoint::At(target) if entry.present => {
+                    reports.push(self.add(server, entry, target));
                 }
                 Endpoint::At(_) => reports.push(waits(client, server, "it is ready")),
                 Endpoint::NotYet => reports.push(waits(client, server, "Mainstay listens")),
@@ -164,31 +161,35 @@ impl Worker {
         reports
     }
 
-    fn add(&self, server: &ServerName, place: &Place, target: &Target) -> ClientReport {
-        let registrar = self.registrar(&place.client);
-        let added = if place.anew {
-            registrar.add_anew(&place.client, server, target)
+    fn add(&self, server: &ServerName, entry: &DesiredEntry, target: &Target) -> ClientReport {
+        let registrar = self.registrar(&entry.client);
+        let added = if entry.overwrite {
+            registrar.add_anew(&entry.client, server, target)
         } else {
-            registrar.add(&place.client, server, target)
+            registrar.add(&entry.client, server, target)
         };
         match added {
             Ok(change) => report(&change, server),
-            Err(error) => failed(&place.client, server, &error),
+            Err(error) => failed(&entry.client, server, &error),
         }
     }
 
-    /// Takes the entries of a server out of the clients that the reason concerns, to be put back.
-    pub(super) fn take_out(&self, order: &Order, why: Why) -> Vec<ClientReport> {
-        let clients = order.places.iter().map(|place| place.client.as_str());
+    /// Temporarily removes the entries of a server from the clients that the reason concerns.
+    pub(super) fn take_out(
+        &self,
+        desired: &DesiredEntries,
+        why: RemovalReason,
+    ) -> Vec<ClientReport> {
+        let clients = desired.entries.iter().map(|entry| entry.client.as_str());
         let clients = clients.filter(|client| why.concerns(is_helped(client)));
-        let mut reports = self.remove(&order.server, clients, Purpose::Refresh);
+        let mut reports = self.remove(&desired.server, clients, Purpose::Refresh);
         for report in reports.iter_mut().filter(|report| report.done == ClientDone::Removed) {
             report.text = format!("{}: {why}; added again when it is ready", report.text);
         }
         reports
     }
 
-    /// Takes the entries of a server out for good, but for those in the clients to `keep`.
+    /// Removes the entries of a server, except in the clients to `keep`.
     pub(super) fn remove_but(
         &self,
         server: &ServerName,
@@ -201,7 +202,7 @@ impl Worker {
         let clients: BTreeSet<_> = records.iter().map(|record| record.client.as_str()).collect();
         let unwanted = clients.into_iter().filter(|client| !keep.contains(client));
         let mut reports = self.remove(server, unwanted, Purpose::ForGood);
-        // That an entry which has left did not come back is no news.
+        // It is not reported that an entry that was removed before is still absent.
         let left = |client: &str| {
             records.iter().all(|record| record.client != client || record.state == State::Leaving)
         };
@@ -209,8 +210,8 @@ impl Worker {
         reports
     }
 
-    /// Takes out the entries of all servers that are not known. A server is known before it has
-    /// entries, so it is asked for after they were found.
+    /// Removes the entries of unknown servers. A server is known before it has
+    /// entries, so the check comes after reading the ledger.
     pub(super) fn sweep(&self, is_known: impl Fn(&ServerName) -> bool) -> Vec<ClientReport> {
         let records = match self.ledger() {
             Ok(records) => records,
@@ -220,7 +221,6 @@ impl Worker {
                 return Vec::new();
             }
         };
-        // Names come from the ledger, and every one in there was a server's.
         let named = records.iter().filter_map(|record| record.server.parse::<ServerName>().ok());
         let servers: BTreeSet<_> = named.collect();
         let unknown = servers.iter().filter(|server| !is_known(server));
@@ -261,7 +261,7 @@ pub(super) fn is_helped(client: &str) -> bool {
     Client::by_id(client).is_some_and(|client| client.refresh.helps())
 }
 
-/// Why the first of these clients that is not there is not.
+/// The message for the first of these clients that is not installed.
 pub(super) fn missing(worker: &Worker, ids: &[String]) -> Option<String> {
     if !ids.is_empty() && !worker.around.home.is_absolute() {
         return Some(
@@ -281,13 +281,12 @@ pub(super) fn missing(worker: &Worker, ids: &[String]) -> Option<String> {
     })
 }
 
-/// Those of these clients that are there.
+/// Those of these clients that are installed.
 pub(super) fn present(worker: &Worker, mut ids: Vec<String>) -> Vec<String> {
     ids.retain(|id| missing(worker, std::slice::from_ref(id)).is_none());
     ids
 }
 
-/// A user on this machine, by what the user's program told.
 pub(super) fn machine(around: &Around) -> Machine {
     Machine { home: around.home.clone(), env: around.env.clone() }
 }

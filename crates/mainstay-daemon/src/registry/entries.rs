@@ -25,7 +25,7 @@ impl Registry {
         let described = servers.iter().filter_map(|name| self.get(name).ok());
         let wish = |handle: Handle| {
             let named = handle.view.borrow().spec.clients.only.clone();
-            (handle, EntryRequest::Anew(named.unwrap_or_default()))
+            (handle, EntryRequest::Overwrite(named.unwrap_or_default()))
         };
         ensure(described.map(wish)).await
     }
@@ -55,7 +55,7 @@ impl Registry {
         self.shared.context.clients.choose(&ids, around).await?;
         drop(guard);
         let mut reports = self.sweep_entries().await;
-        reports.extend(self.register_all(EntryRequest::Anew(ids.into_iter().collect())).await);
+        reports.extend(self.register_all(EntryRequest::Overwrite(ids.into_iter().collect())).await);
         Ok(reports)
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use mainstay_api::{ApiError, ErrorKind, EventRecord};
-use mainstay_core::{Note, ServerName, Status, human_duration};
+use mainstay_core::{LoggedEvent, ServerName, Status, human_duration};
 
 use super::{Service, WHY_READ};
 use crate::clock;
@@ -40,14 +40,14 @@ pub(super) fn just_removed(name: &ServerName) -> ApiError {
 }
 
 fn is_removal(event: &EventRecord) -> bool {
-    event.event == Note::Removed.event()
+    event.event == LoggedEvent::Removed.event()
 }
 
 fn was_removed(name: &ServerName, removal: &EventRecord, now: Timestamp) -> ApiError {
     let ago = Duration::try_from(now.duration_since(removal.at)).unwrap_or_default();
     let mut message = format!("`{name}` was removed {} ago", human_duration(ago));
     // One that was removed on request needs no reason.
-    if !removal.detail.starts_with(&Note::Removed.to_string()) {
+    if !removal.detail.starts_with(&LoggedEvent::Removed.to_string()) {
         message.push_str(": ");
         message.push_str(&removal.detail);
     }

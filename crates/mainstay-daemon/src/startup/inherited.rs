@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use mainstay_core::{Cause, Exit, Past, RunId, ServerName};
+use mainstay_core::{Cause, Exit, RunId, ServerName, UnitHistory};
 use mainstay_engine::{Found, FoundState, RunKey};
 
 use crate::engines::Home;
-use crate::state::event_log::{Clocks, Known, Progress};
+use crate::state::event_log::{Clocks, EarlierRuns, Progress};
 
 /// What an earlier daemon left of one server.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -48,14 +48,14 @@ impl Inherited {
         created_at: Timestamp,
         clocks: Clocks,
         boot: &str,
-    ) -> (Past, Option<(RunId, Cause)>) {
+    ) -> (UnitHistory, Option<(RunId, Cause)>) {
         let noted = self.progress.as_ref();
         let own = noted.and_then(|noted| noted.past(created_at, clocks));
         let rebooted = own.is_some()
             && self.adopted.is_none()
             && noted.is_some_and(|noted| noted.is_of_earlier_boot(boot));
         let past = own.unwrap_or_default();
-        let past = Past { last: past.last.max(self.last), ..past };
+        let past = UnitHistory { last: past.last.max(self.last), ..past };
         match past.unfinished_run().filter(|_| rebooted) {
             Some(run) => (past.after_reboot(clocks.now), Some((run, Cause::MachineRestarted))),
             None => (past, self.ended.map(|(run, exit)| (run, Cause::Exited(exit)))),
@@ -71,7 +71,7 @@ impl Inherited {
 /// Assigns the runs that were found to servers. Of several runs of one server that are alive, only the newest is kept;
 /// the others are returned, to be ended.
 pub(crate) fn sort_out(
-    known: Known,
+    known: EarlierRuns,
     mut found: Vec<(Home, Found)>,
 ) -> (HashMap<ServerName, Inherited>, Vec<(Home, RunKey)>) {
     found.sort_by(|(_, a), (_, b)| a.key.cmp(&b.key));
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn only_the_newest_living_run_survives() {
         let found = vec![alive("a", 10), alive("a", 9), alive("a", 2), alive("b", 1)];
-        let (all, surplus) = sort_out(Known::default(), found);
+        let (all, surplus) = sort_out(EarlierRuns::default(), found);
         let run = |name: &str| all[&name.parse().unwrap()].adopted.as_ref().unwrap().run;
         assert_eq!((run("a"), run("b")), (RunId::new(10), RunId::new(1)));
         assert_eq!(surplus, [2, 9].map(|run| (Home::Process, key("a", run))));
@@ -133,11 +133,11 @@ mod tests {
         let clocks = Clocks::read();
         let (created_at, run) = (clocks.wall, RunId::new(4));
         let noted = |boot| {
-            let past = Past { last: run, ..Past::default() };
+            let past = UnitHistory { last: run, ..UnitHistory::default() };
             Some(Progress::of(created_at, &past, clocks, boot))
         };
         let left = |boot, found: Vec<(Home, Found)>| {
-            let (mut all, _) = sort_out(Known::default(), found);
+            let (mut all, _) = sort_out(EarlierRuns::default(), found);
             let inherited = all.remove(&"a".parse().unwrap()).unwrap_or_default();
             Inherited { progress: noted(boot), ..inherited }
         };
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_run_that_nobody_can_ask_counts_as_alive() {
         let unknown = Found { key: key("a", 4), state: FoundState::Unknown };
-        let (all, surplus) = sort_out(Known::default(), vec![(Home::Container, unknown)]);
+        let (all, surplus) = sort_out(EarlierRuns::default(), vec![(Home::Container, unknown)]);
         let inherited = &all[&"a".parse().unwrap()];
         assert_eq!(inherited.adopted, Some(AdoptedRun::unknown(Home::Container, RunId::new(4))));
         assert_eq!((inherited.last, surplus), (RunId::new(4), Vec::new()));
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_run_of_another_engine_than_the_server_s_is_not_kept() {
-        let (mut all, _) = sort_out(Known::default(), vec![alive("a", 3)]);
+        let (mut all, _) = sort_out(EarlierRuns::default(), vec![alive("a", 3)]);
         let inherited = all.get_mut(&"a".parse().unwrap()).unwrap();
         assert_eq!(inherited.take_misplaced(Home::Process), None);
         assert_eq!(
@@ -190,7 +190,7 @@ mod tests {
             ("a".parse().unwrap(), RunId::new(7)),
             ("b".parse().unwrap(), RunId::new(7)),
         ]);
-        let known = Known { last_runs: on_record, ..Known::default() };
+        let known = EarlierRuns { last_runs: on_record, ..EarlierRuns::default() };
         let (all, _) = sort_out(known, vec![ended("a", 3), ended("b", 9)]);
         let last = |name: &str| all[&name.parse().unwrap()].last;
         assert_eq!((last("a"), last("b")), (RunId::new(7), RunId::new(9)));
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_newest_end_without_a_daemon_is_reported() {
-        let (all, _) = sort_out(Known::default(), vec![ended("a", 4), ended("a", 3)]);
+        let (all, _) = sort_out(EarlierRuns::default(), vec![ended("a", 4), ended("a", 3)]);
         assert_eq!(all[&"a".parse().unwrap()].ended, Some((RunId::new(4), Exit::code(1))));
     }
 }

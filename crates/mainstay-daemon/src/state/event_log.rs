@@ -1,22 +1,23 @@
-//! The event log: what happened to which server, for `events` and `why`, and how far each server has
-//! come, for the next daemon.
+//! The event log: what happened to each server, for `events` and `why`, and the progress of each server, for the next
+//! daemon.
 //!
-//! It is an observation, not intent: losing the last moments of it to a power cut is acceptable,
-//! holding up a restart because a disk is slow is not. So one thread writes it (WAL,
-//! `synchronous=NORMAL`), and recording something never waits. When the disk is full the newest
-//! events are kept in memory and written later; a damaged file is moved aside; without a usable file, events live
+//! It has observations, not intent: losing the last moments to a power cut is acceptable,
+//! delaying a restart because the disk is slow is not. So one thread writes it (WAL,
+//! `synchronous=NORMAL`), and recording never waits. If the disk is full, the newest
+//! events are kept in memory and written later. A damaged file is moved aside. Without a usable file, events are
 //! in memory only.
 //!
-//! Whoever opens the log takes it over. What the one before still has to say is not written any more:
-//! events are numbered, and two writers would use the same numbers.
+//! Opening the log takes it over: later events of the previous writer are not written any more,
+//! because events are numbered, and two writers would use the same numbers.
 
-mod migrations;
 mod progress;
+mod rate_limit;
 #[cfg(test)]
 mod tests;
 mod writer;
 
 pub(crate) use progress::{Clocks, Progress};
+pub(crate) use rate_limit::RateLimit;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -32,10 +33,9 @@ use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
 use tokio::time::sleep;
 
-use crate::state::quarantine::set_aside;
+use crate::state::schemas::EVENTS;
 use crate::state::store::StoreError;
-use migrations::EVENTS;
-use writer::{Order, Writer};
+use writer::{Request, Writer};
 
 /// Events on their way to disk; more at once are counted and dropped.
 const QUEUE: usize = 4096;
@@ -46,7 +46,7 @@ const QUEUE_RETRY: Duration = Duration::from_millis(20);
 /// Events on their way to each follower.
 const FOLLOW: usize = 1024;
 
-/// An event and its place in the order of all events.
+/// An event and its number.
 pub(crate) type Numbered = (u64, EventRecord);
 
 /// Which events to read. No more than a page at a time is ever in memory.
@@ -58,7 +58,7 @@ pub(crate) enum Part {
     After(u64),
 }
 
-/// A handle on the event log; clones share it.
+/// A handle to the event log. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct EventLog {
     shared: Arc<Shared>,
@@ -67,23 +67,23 @@ pub(crate) struct EventLog {
 #[derive(Debug)]
 struct Shared {
     next: AtomicU64,
-    to_writer: SyncSender<Order>,
+    to_writer: SyncSender<Request>,
     followers: broadcast::Sender<Numbered>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl EventLog {
-    /// Opens the log, or begins a new one, and takes it over.
+    /// Opens or creates the log, and takes it over.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        Self::on(path, open_or_replace(path)?)
+        Self::on(path, EVENTS.or_quarantine(path, || EVENTS.open(path))?.0)
     }
 
-    /// The same; with a file that cannot be used, events live in memory only: a log must not stop a start. One that a
-    /// newer program wrote is still refused.
+    /// Like [`Self::open`], but if the file cannot be used, events are in memory only, because the log must not prevent a
+    /// start. A file of a newer program is still refused.
     pub(crate) fn open_or_do_without(path: &Path) -> Result<Self, StoreError> {
         match Self::open(path) {
             Err(error @ (StoreError::Sqlite { .. } | StoreError::Backup { .. })) => {
-                tracing::error!(%error, "there is no event log: events are lost with this daemon");
+                tracing::error!(%error, "there is no event log: events are in memory only");
                 Self::on(path, EVENTS.in_memory()?)
             }
             other => other,
@@ -93,11 +93,11 @@ impl EventLog {
     fn on(path: &Path, connection: Connection) -> Result<Self, StoreError> {
         let (writer, last) =
             Writer::take_over(connection).map_err(|error| StoreError::from_sqlite(path, error))?;
-        let (to_writer, orders) = sync_channel(QUEUE);
+        let (to_writer, requests) = sync_channel(QUEUE);
         let (followers, _) = broadcast::channel(FOLLOW);
         let writer = thread::Builder::new()
-            .name("journal".to_owned())
-            .spawn(move || writer.run(&orders))
+            .name("event log".to_owned())
+            .spawn(move || writer.run(&requests))
             .expect("the system can start a thread");
         let writer = Mutex::new(Some(writer));
         let shared = Shared { next: AtomicU64::new(last + 1), to_writer, followers, writer };
@@ -107,29 +107,29 @@ impl EventLog {
     /// Records an event.
     pub(crate) fn record(&self, event: EventRecord) {
         let numbered = (self.shared.next.fetch_add(1, Ordering::Relaxed), event);
-        if self.shared.to_writer.try_send(Order::Record(numbered.clone())).is_err() {
-            tracing::error!(event = ?numbered.1, "an event could not be kept: too many at once");
+        if self.shared.to_writer.try_send(Request::Record(numbered.clone())).is_err() {
+            tracing::error!(event = ?numbered.1, "an event was dropped: too many at once");
         }
-        // Nobody may be following.
+        // There may be no follower.
         self.shared.followers.send(numbered).ok();
     }
 
-    /// Notes how far a server has come; nothing of one that is forgotten.
-    pub(crate) fn note(&self, server: &ServerName, progress: Option<Progress>) {
-        let order = Order::Note { server: server.clone(), progress };
-        if self.shared.to_writer.try_send(order).is_err() {
-            tracing::error!(%server, "its failures could not be noted: too many events at once");
+    /// Stores the progress of a server; none if it was removed.
+    pub(crate) fn set_progress(&self, server: &ServerName, progress: Option<Progress>) {
+        let request = Request::SetProgress { server: server.clone(), progress };
+        if self.shared.to_writer.try_send(request).is_err() {
+            tracing::error!(%server, "its progress was not stored: too many events at once");
         }
     }
 
     /// Events, oldest first, of one server or of all.
     pub(crate) async fn read(&self, server: Option<ServerName>, part: Part) -> Vec<Numbered> {
         let (to, answer) = oneshot::channel();
-        let mut order = Order::Read { server, part, to };
-        while let Err(error) = self.shared.to_writer.try_send(order) {
+        let mut request = Request::Read { server, part, to };
+        while let Err(error) = self.shared.to_writer.try_send(request) {
             match error {
                 // The disk does not keep up.
-                TrySendError::Full(unsent) => order = unsent,
+                TrySendError::Full(unsent) => request = unsent,
                 TrySendError::Disconnected(_) => return Vec::new(),
             }
             sleep(QUEUE_RETRY).await;
@@ -146,39 +146,38 @@ impl EventLog {
     pub(crate) fn close(&self) {
         let writer = mainstay_core::lock(&self.shared.writer).take();
         if let Some(writer) = writer
-            && self.shared.to_writer.send(Order::Close).is_ok()
+            && self.shared.to_writer.send(Request::Close).is_ok()
             && writer.join().is_err()
         {
-            tracing::error!("the event log's writer had panicked");
+            tracing::error!("the writer of the event log panicked");
         }
     }
 }
 
-/// What the log knows of servers that earlier daemons drove.
+/// What the log has about servers of earlier daemons.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct EarlierRuns {
     /// The highest run of each.
     pub(crate) last_runs: HashMap<ServerName, RunId>,
-    /// How far each has come.
     pub(crate) progress: HashMap<ServerName, Progress>,
 }
 
-/// Reads what the log knows. What cannot be read is not known: the log is no truth.
-pub(crate) fn known(path: &Path) -> Known {
-    read_known(path).unwrap_or_else(|error| {
-        tracing::warn!(%error, "what the event log knows of earlier runs cannot be read");
-        Known::default()
+/// Reads what the log has about earlier runs; nothing if it cannot be read.
+pub(crate) fn earlier_runs(path: &Path) -> EarlierRuns {
+    read_earlier_runs(path).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the event log cannot be read for earlier runs");
+        EarlierRuns::default()
     })
 }
 
-fn read_known(path: &Path) -> rusqlite::Result<Known> {
+fn read_earlier_runs(path: &Path) -> rusqlite::Result<EarlierRuns> {
     let connection = Connection::open(path)?;
     let mut runs = connection.prepare(
         "SELECT server, max(run) FROM events
          WHERE server IS NOT NULL AND run IS NOT NULL GROUP BY server",
     )?;
     let runs = runs.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))?;
-    let mut known = Known::default();
+    let mut known = EarlierRuns::default();
     for row in runs {
         let (name, run) = row?;
         known.last_runs.extend(name.parse().ok().map(|name| (name, RunId::new(run))));
@@ -194,26 +193,14 @@ fn read_known(path: &Path) -> rusqlite::Result<Known> {
     Ok(known)
 }
 
-/// Undoes what a newer program did to the log before it failed. If it cannot be undone, the log stays as it is.
-pub(crate) fn go_back(path: &Path) {
-    if let Err(error) = EVENTS.go_back(path) {
-        tracing::error!(%error, "the event log of before the update cannot be put back");
+/// Undoes the migration of a newer program that failed afterwards. If that fails, the log stays as it is.
+pub(crate) fn undo_migration(path: &Path) {
+    if let Err(error) = EVENTS.undo_migration(path) {
+        tracing::error!(%error, "the event log from before the update cannot be restored");
     }
 }
 
-/// Copies the log, if there is one, and changes nothing of it. One that this program cannot take over is
-/// refused.
+/// Copies the log, if it exists, without changing it. Fails if this program cannot migrate it.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
     EVENTS.copy(from, to)
-}
-
-/// Opens the file; one that cannot be read is moved aside, because a log must not stop a start.
-fn open_or_replace(path: &Path) -> Result<Connection, StoreError> {
-    match EVENTS.open(path) {
-        Err(StoreError::Damaged { .. }) => {
-            set_aside(path, "event log");
-            EVENTS.open(path)
-        }
-        other => other,
-    }
 }

@@ -1,16 +1,14 @@
-//! The key of the ids of sessions: in a file of its own and in the store, so that the loss of one of the two costs
-//! nothing. It is made once.
+//! The key of session ids. It is created once and kept in a file and in the store, so that the loss of one of them
+//! does no harm.
 //!
-//! If the two differ, the store's counts, because all other state is there; the file may be from another machine or
-//! backup. Ids of the file's key are recognised too: the file has both keys from then on, one per line.
+//! If the two differ, the store's key is used, because all other state is there; the file may be from another machine or
+//! backup. Ids of the file's key are recognized too: the file has both keys from then on, one per line.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use crate::random;
-use crate::state::quarantine::beside;
+use crate::state::files::replace_private;
 use crate::state::store::Store;
 
 /// The file in the state directory.
@@ -22,7 +20,7 @@ pub(crate) type Key = [u8; 32];
 pub(crate) struct Keys {
     /// The key of this instance.
     pub(crate) key: Key,
-    /// Another one, whose ids are recognised.
+    /// Another key, whose ids are recognized.
     pub(crate) other: Option<Key>,
 }
 
@@ -42,20 +40,11 @@ pub(crate) fn load(state_dir: &Path, store: &Store) -> Keys {
     let keys: Vec<Key> = [Some(key), other].into_iter().flatten().collect();
     let lines: Vec<String> = keys.iter().map(encode).collect();
     if in_file != keys
-        && let Err(error) = write(&path, &lines.join("\n"))
+        && let Err(error) = replace_private(&path, &lines.join("\n"), true)
     {
         tracing::warn!(%error, "the key of sessions is only in the store");
     }
     Keys { key, other }
-}
-
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let new = beside(path, ".new");
-    let mut options = fs::File::options();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)
 }
 
 fn encode(key: &Key) -> String {

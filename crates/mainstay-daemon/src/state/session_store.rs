@@ -1,24 +1,23 @@
 //! Client sessions on disk, so that they outlive the daemon: the proxy's [`StateStore`].
 //!
-//! A database of its own (WAL, `synchronous=NORMAL`), which one thread writes. Callers only note
-//! what changed: per session and per server the newest change replaces the one before it, so what
-//! waits for the disk is bounded by the sessions there are, however slow the disk is. If it refuses,
-//! the changes stay and are tried again. Past a limit, which only sessions opened and ended by the
-//! ten thousand during that time can reach, further ones are not kept, and the log says so.
+//! A database (WAL, `synchronous=NORMAL`) with one writer thread. Callers only queue
+//! changes: per session and per server the newest change replaces the one before it, so the queue
+//! is bounded by the number of sessions, however slow the disk is. If a write fails,
+//! the changes stay queued and are retried. Beyond a limit, which only ten thousands of sessions that are opened and ended
+//! during that time can reach, further changes are dropped with an error in the log.
 //!
-//! What becomes of their streams is kept apart, by [`Calls`]: it has to be kept at once, and not for long.
+//! Streams are recorded separately, by [`StreamJournal`]: at once, and not for long.
 //!
 //! Sessions of absent clients may be only here, and are [found](StateStore::find) by id. The writer thread also
 //! reads, so an unknown id or a slow disk delays no other request. The file holds at most 200,000 sessions;
 //! see [`Database`] for which are removed.
 //!
-//! Sessions are worth keeping, but a daemon without them is better than none, so opening never
-//! fails: a damaged file is moved aside, and with one that cannot be used, or that a later program
-//! wrote, sessions live in memory only.
+//! A daemon without sessions is better than none, so opening never
+//! fails: a damaged file is moved aside. If the file cannot be used, or a newer program
+//! wrote it, sessions are in memory only.
 
 mod database;
 mod era;
-mod migrations;
 mod pending;
 
 use std::collections::HashMap;
@@ -35,82 +34,89 @@ use tokio::sync::oneshot;
 
 use self::database::Database;
 use self::era::{Era, Found};
-use self::migrations::SESSIONS;
 use self::pending::{Change, Full, Known, Pending};
 use crate::clock;
-use crate::state::quarantine::set_aside;
+use crate::state::schemas::SESSIONS;
 use crate::state::store::StoreError;
-use crate::state::stream_journal::Calls;
+use crate::state::stream_journal::StreamJournal;
 
-/// How long to wait with the next try after the disk has refused.
+/// The delay before a failed write is repeated.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// How many lookups may be pending.
 const MAX_LOOKUPS: usize = 4096;
 
-/// A handle on the sessions on disk; clones share them.
+/// A handle to the sessions on disk. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct SessionStore {
     shared: Arc<Shared>,
 }
 
-/// What an earlier daemon kept.
+/// What an earlier daemon has stored.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct RecoveredState {
     /// The sessions that were used last, and those with streams. Others are loaded on demand.
     pub(crate) sessions: Vec<SessionRecord>,
-    /// The copies, each with its server.
+    /// The list copies, each with its server.
     pub(crate) copies: Vec<(String, Vec<u8>)>,
     /// The streams of sessions, oldest first.
     pub(crate) streams: Vec<StreamRecord>,
-    /// Whether there was a file that could not be read, so that clients have sessions we do not know.
+    /// Whether the file could not be read, so that clients may have unknown sessions.
     pub(crate) lost: bool,
     /// The saved value of the session clock.
     pub(crate) clock: Duration,
 }
 
 impl SessionStore {
-    /// Opens the file, or begins a new one, and reads what is in it. Streams are kept in a directory, by
-    /// the daemon of this number.
-    pub(crate) fn open(path: &Path, streams_dir: &Path, daemon: u64) -> (Self, Kept) {
-        let (calls, streams) = Calls::open(streams_dir, daemon);
+    /// Opens or creates the file, and reads it. Streams are recorded in a directory, with
+    /// the number of this daemon.
+    pub(crate) fn open(path: &Path, streams_dir: &Path, daemon: u64) -> (Self, RecoveredState) {
+        let (journal, streams) = StreamJournal::open(streams_dir, daemon);
         let found = Found::at(path);
         let with_streams: Vec<&str> = streams.iter().map(|stream| &*stream.key.session).collect();
-        match open_or_replace(path, &with_streams) {
-            Ok((database, kept)) => {
-                let sessions = kept.sessions.iter();
+        let opened = SESSIONS.or_quarantine(path, || Database::open(path, &with_streams));
+        match opened {
+            Ok(((database, recovered), lost)) => {
+                let sessions = recovered.sessions.iter();
                 let servers = sessions.map(|session| (session.id.clone(), session.server.clone()));
-                let era = Era::begin(path, found, !kept.lost, true);
-                (Self::new(Some(database), calls, era, servers.collect()), Kept { streams, ..kept })
+                let era = Era::begin(path, found, !lost, true);
+                (
+                    Self::new(Some(database), journal, era, servers.collect()),
+                    RecoveredState { streams, lost, ..recovered },
+                )
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(
                     error,
-                    "sessions live in memory only: they will not outlive this daemon"
+                    "sessions are in memory only: they will not outlive this daemon"
                 );
-                let nobody = HashMap::new();
                 let database = Database::in_memory().ok();
                 (
-                    Self::new(database, calls, Era::begin(path, found, false, false), nobody),
-                    Kept { lost: true, streams, ..Kept::default() },
+                    Self::new(
+                        database,
+                        journal,
+                        Era::begin(path, found, false, false),
+                        HashMap::new(),
+                    ),
+                    RecoveredState { lost: true, streams, ..RecoveredState::default() },
                 )
             }
         }
     }
 
-    /// Writes what is left and closes the file. What is said afterwards is not kept.
+    /// Writes pending changes and closes the file. Later changes are dropped.
     pub(crate) fn close(&self) {
         let writer = {
             let mut state = self.shared.lock();
             state.closed = true;
             state.writer.take()
         };
-        self.shared.calls.close();
-        self.shared.news.notify_one();
+        self.shared.journal.close();
+        self.shared.changed.notify_one();
         let ended = writer.map(JoinHandle::join);
         if let Some(Err(_)) = &ended {
-            tracing::error!("the writer of sessions had panicked");
+            tracing::error!("the writer of sessions panicked");
         }
         let mut state = self.shared.lock();
         if let Some(Ok(())) = ended
@@ -125,15 +131,15 @@ impl SessionStore {
 
     fn new(
         database: Option<Database>,
-        calls: Calls,
+        journal: StreamJournal,
         era: Era,
         servers: HashMap<String, String>,
     ) -> Self {
         let shared = Arc::new(Shared {
             era,
             state: Mutex::new(State { closed: database.is_none(), servers, ..State::default() }),
-            news: Condvar::new(),
-            calls,
+            changed: Condvar::new(),
+            journal,
         });
         if let Some(mut database) = database {
             let of_writer = shared.clone();
@@ -151,9 +157,9 @@ impl SessionStore {
         self.shared.era.number
     }
 
-    /// Writes the journal of streams again if it was removed.
+    /// Restores the journal of streams if it was removed.
     pub(crate) fn restore_journal(&self) {
-        self.shared.calls.restore();
+        self.shared.journal.restore();
     }
 
     /// Queues a change. Returns whether it was accepted.
@@ -164,10 +170,10 @@ impl SessionStore {
         }
         let changed = change(&mut state);
         if let Err(Full) = changed {
-            tracing::error!("a change to a session could not be kept: too many wait for the disk");
+            tracing::error!("a change of a session was dropped: too many wait for the disk");
         }
         drop(state);
-        self.shared.news.notify_one();
+        self.shared.changed.notify_one();
         changed.is_ok()
     }
 }
@@ -189,13 +195,13 @@ impl StateStore for SessionStore {
             state.waiting.push(waiting);
         }
         drop(state);
-        self.shared.news.notify_one();
+        self.shared.changed.notify_one();
         // The sender is only dropped.
         Box::pin(async { drop(done.await) })
     }
 
     fn touched(&self, now: Duration, used: Vec<(String, Duration)>) {
-        self.shared.calls.catch_up();
+        self.shared.journal.catch_up();
         self.change(|State { pending, .. }| {
             pending.clock = Some(now);
             used.into_iter().try_for_each(|(id, at)| pending.change(id, Change::Touch(at)))
@@ -204,8 +210,8 @@ impl StateStore for SessionStore {
 
     fn move_to_disk(&self, record: SessionRecord) -> bool {
         let id = record.id.clone();
-        let is_kept = self.change(|state| {
-            // Without a file the session would be lost.
+        let is_queued = self.change(|state| {
+            // Without the database the session would be lost.
             if state.writer.is_none() {
                 return Err(Full);
             }
@@ -213,10 +219,10 @@ impl StateStore for SessionStore {
             state.servers.remove(&id);
             Ok(())
         });
-        if is_kept {
-            self.shared.calls.end(&id);
+        if is_queued {
+            self.shared.journal.end(&id);
         }
-        is_kept
+        is_queued
     }
 
     fn find(&self, id: &str) -> RecordLookup {
@@ -227,7 +233,7 @@ impl StateStore for SessionStore {
             state.lookups.push(Lookup { id: id.to_owned(), answer });
         }
         drop(state);
-        self.shared.news.notify_one();
+        self.shared.changed.notify_one();
         Box::pin(async { found.await.unwrap_or(Err(Unreadable)) })
     }
 
@@ -236,7 +242,7 @@ impl StateStore for SessionStore {
             state.servers.remove(id);
             state.pending.change(id.to_owned(), Change::Remove)
         });
-        self.shared.calls.end(id);
+        self.shared.journal.end(id);
     }
 
     fn save_copy(&self, server: &str, copy: Vec<u8>) {
@@ -254,12 +260,12 @@ impl StateStore for SessionStore {
             Ok(())
         });
         for id in ended {
-            self.shared.calls.end(&id);
+            self.shared.journal.end(&id);
         }
     }
 
     fn note(&self, stream: &StreamKey, news: StreamNews) -> bool {
-        self.shared.calls.note(stream, news)
+        self.shared.journal.note(stream, news)
     }
 }
 
@@ -267,8 +273,8 @@ impl StateStore for SessionStore {
 struct Shared {
     era: Era,
     state: Mutex<State>,
-    news: Condvar,
-    calls: Calls,
+    changed: Condvar,
+    journal: StreamJournal,
 }
 
 #[derive(Debug, Default)]
@@ -298,7 +304,7 @@ enum Work {
 }
 
 impl Shared {
-    /// The writer: everything that is waiting goes into one transaction.
+    /// The writer thread. All pending changes are written in one transaction.
     fn write_all(&self, database: &mut Database) {
         let mut retry = None;
         while let Some(work) = self.wait(retry) {
@@ -339,17 +345,17 @@ impl Shared {
                 let waiting = std::mem::take(&mut state.waiting);
                 return Some(Work::Write(std::mem::take(&mut state.pending), waiting));
             }
-            // Nothing is left to write, or the disk refuses.
+            // Nothing is left to write, or the last write failed.
             state.waiting.clear();
             if state.closed {
                 return None;
             }
             state = match early {
                 Some(early) => {
-                    let waited = self.news.wait_timeout(state, early);
+                    let waited = self.changed.wait_timeout(state, early);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
-                None => self.news.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }
     }
@@ -380,29 +386,16 @@ impl Shared {
     }
 }
 
-/// Undoes what a newer program did to the file before it failed. If it cannot be undone, the file stays as
-/// it is.
-pub(crate) fn go_back(path: &Path) {
-    if let Err(error) = SESSIONS.go_back(path) {
-        tracing::error!(%error, "the sessions of before the update cannot be put back");
+/// Undoes the migration of a newer program that failed afterwards. If that fails, the file stays as it is.
+pub(crate) fn undo_migration(path: &Path) {
+    if let Err(error) = SESSIONS.undo_migration(path) {
+        tracing::error!(%error, "the sessions from before the update cannot be restored");
     }
 }
 
-/// Copies the file, if there is one, and changes nothing of it. One that this program cannot take over is
-/// refused.
+/// Copies the file, if it exists, without changing it. Fails if this program cannot migrate it.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
     SESSIONS.copy(from, to)
-}
-
-fn open_or_replace(path: &Path, needed: &[&str]) -> Result<(Database, Kept), StoreError> {
-    match Database::open(path, needed) {
-        Err(StoreError::Damaged { .. }) => {
-            set_aside(path, "file of sessions");
-            let (database, kept) = Database::open(path, needed)?;
-            Ok((database, Kept { lost: true, ..kept }))
-        }
-        other => other,
-    }
 }
 
 #[cfg(test)]

@@ -1,19 +1,17 @@
-//! The store of intent: which servers there should be, and whether each should run.
+//! The store of intent: all servers, and whether each should run.
 //!
-//! Nothing observed is kept here. Every change is one transaction, on disk when it is acknowledged
+//! It has no observations. Every change is one transaction, on disk when it is acknowledged
 //! (WAL, `synchronous=FULL`). By then it is also in the file itself, which is complete without the
 //! write-ahead log, and in a copy beside it ([`backup`]). The schema has a number; see [`schema`] for how it
 //! changes.
 //!
-//! Daemons are numbered, and each takes its number here. Every change makes sure, in its own transaction,
-//! that no later daemon has taken one since, so a daemon that was replaced changes nothing any more, no
-//! matter what it still has in hand.
+//! Daemons are numbered, and each takes its number here. Every change checks, in its own transaction,
+//! that no later daemon has taken one since, so a daemon that was replaced cannot change anything.
 
 mod backup;
 mod clients;
 mod error;
 pub(crate) mod loss;
-mod migrations;
 mod restore;
 pub(crate) mod schema;
 #[cfg(test)]
@@ -32,12 +30,13 @@ use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use mainstay_core::{ServerName, ServerSpec, Wanted};
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::types::FromSql;
+use rusqlite::{Connection, OptionalExtension, ToSql, Transaction, TransactionBehavior, params};
 use serde::Serialize;
 
 use crate::blocking::BlockingPool;
 use crate::random;
-use migrations::INTENT;
+use crate::state::schemas::INTENT;
 
 /// The event log beside it.
 pub(crate) const EVENTS: &str = "events.db";
@@ -50,19 +49,19 @@ pub(crate) struct Stored {
     pub(crate) created_at: Timestamp,
 }
 
-/// A handle on the store; clones share one connection.
+/// A handle to the store. Clones share one connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     path: Arc<Path>,
     connection: Arc<Mutex<Connection>>,
     /// One thread, because there is one connection.
     pool: BlockingPool,
-    /// The daemon that had the store when it was opened, or the one that has taken it over since: us.
+    /// The number of the last daemon when the store was opened, or of this daemon once it has taken over.
     daemon: Arc<AtomicU64>,
 }
 
 impl Store {
-    /// Opens the store, or makes it.
+    /// Opens or creates the store.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let connection = INTENT.open(path)?;
         check_pages(path, &connection)?;
@@ -70,12 +69,12 @@ impl Store {
         Self::of(path, connection)
     }
 
-    /// Undoes what a newer program did to the store before it failed.
-    pub(crate) fn go_back(path: &Path) -> Result<(), StoreError> {
-        INTENT.go_back(path)
+    /// Undoes the migration of a newer program that failed afterwards.
+    pub(crate) fn undo_migration(path: &Path) -> Result<(), StoreError> {
+        INTENT.undo_migration(path)
     }
 
-    /// Whether the store could be opened and read, without making or changing one.
+    /// Checks that the store can be opened and read, without creating or changing it.
     pub(crate) fn inspect(path: &Path) -> Result<(), StoreError> {
         if !path.exists() {
             return Ok(());
@@ -86,8 +85,7 @@ impl Store {
         Self::of(path, connection)?.load().map(drop)
     }
 
-    /// Copies the store, if there is one, and changes nothing of it. One that this program cannot take over is
-    /// refused.
+    /// Copies the store, if it exists, without changing it. Fails if this program cannot migrate it.
     pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
         INTENT.copy(from, to)
     }
@@ -103,44 +101,31 @@ impl Store {
         })
     }
 
-    /// The random name of this instance, made once.
+    /// The random name of this instance, created once.
     pub(crate) fn instance(&self) -> Result<String, StoreError> {
         self.write(|tx| {
-            let known: Option<String> = tx
-                .query_row("SELECT value FROM meta WHERE key = 'instance'", [], |row| row.get(0))
-                .optional()?;
-            if let Some(instance) = known {
+            if let Some(instance) = get(tx, "instance")? {
                 return Ok(instance);
             }
             let instance = random::to_hex(&random::bytes::<8>());
-            tx.execute("INSERT INTO meta (key, value) VALUES ('instance', ?1)", [&instance])?;
+            set(tx, "instance", &instance)?;
             Ok(instance)
         })
     }
 
     /// The key of session ids, as text.
     pub(crate) fn session_key(&self) -> Result<Option<String>, StoreError> {
-        self.read(|tx| {
-            let select = "SELECT value FROM meta WHERE key = 'session key'";
-            tx.query_row(select, [], |row| row.get(0)).optional()
-        })
+        self.read(|tx| get(tx, "session key"))
     }
 
     /// Stores the key of session ids.
     pub(crate) fn set_session_key(&self, key: &str) -> Result<(), StoreError> {
-        self.write(|tx| {
-            let put = "INSERT OR REPLACE INTO meta (key, value) VALUES ('session key', ?1)";
-            tx.execute(put, [key])?;
-            Ok(())
-        })
+        self.write(|tx| set(tx, "session key", key))
     }
 
     /// The port of this instance, if one was chosen.
     pub(crate) fn port(&self) -> Result<Option<u16>, StoreError> {
-        self.read(|tx| {
-            let select = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'port'";
-            tx.query_row(select, [], |row| row.get(0)).optional()
-        })
+        self.read(|tx| get_number(tx, "port"))
     }
 
     /// The port in this file. Does not modify the file.
@@ -150,10 +135,7 @@ impl Store {
 
     /// Stores the port of this instance.
     pub(crate) fn choose_port(&self, port: u16) -> Result<(), StoreError> {
-        self.write(|tx| {
-            tx.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('port', ?1)", [port])?;
-            Ok(())
-        })
+        self.write(|tx| set(tx, "port", port))
     }
 
     /// The number of the daemon that had the store when it was opened, or of the one that has taken it over since.
@@ -161,9 +143,9 @@ impl Store {
         self.daemon.load(Ordering::SeqCst)
     }
 
-    /// Takes the store over. The number of this daemon is one more than the last one's, who can change
-    /// nothing from now on, and higher than those that were `seen` elsewhere: a store that was restored from an
-    /// older copy knows a lower one.
+    /// Takes over the store. The number of this daemon is higher than the last one's, which cannot change
+    /// anything from now on, and higher than those that were `seen` elsewhere: a store that was restored from an
+    /// older copy has a lower one.
     pub(crate) fn next_daemon(&self, seen: u64) -> Result<u64, StoreError> {
         // Clients wait for this daemon, and need not wait for a busy disk: a power cut may take the number
         // back, since no daemon outlives one.
@@ -199,7 +181,7 @@ impl Store {
                 Ok(Stored {
                     spec: serde_json::from_str(&spec).map_err(|e| damaged(e.to_string()))?,
                     wanted: parse_wanted(&wanted)
-                        .ok_or_else(|| damaged(format!("`{wanted}` is no intent")))?,
+                        .ok_or_else(|| damaged(format!("`{wanted}` is not an intent")))?,
                     created_at: created_at
                         .parse()
                         .map_err(|e: jiff::Error| damaged(e.to_string()))?,
@@ -229,7 +211,7 @@ impl Store {
         .await
     }
 
-    /// Describes servers anew that are still there: all of them or none. Intent stays.
+    /// Replaces the specs of servers that still exist: all of them or none. Intent stays.
     pub(crate) async fn describe(&self, specs: Vec<ServerSpec>) -> Result<(), StoreError> {
         self.change(move |tx| {
             let mut update = tx.prepare("UPDATE servers SET spec = ?2 WHERE name = ?1")?;
@@ -288,8 +270,8 @@ impl Store {
         self.pool.spawn(move || store.secure());
     }
 
-    /// Makes the file complete without its write-ahead log, and copies it. What fails is done by the next
-    /// change: nothing that was committed is lost meanwhile.
+    /// Makes the file complete without its write-ahead log, and copies it. If that fails, the next
+    /// change repeats it; committed changes are not lost.
     fn secure(&self) {
         let connection = mainstay_core::lock(&self.connection);
         match connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)) {
@@ -321,20 +303,20 @@ impl Store {
         })
     }
 
-    /// Whether no later daemon has taken over since.
+    /// Whether no later daemon has taken over.
     pub(crate) async fn is_current(&self) -> Result<bool, StoreError> {
         let (store, ours) = (self.clone(), self.daemon());
         self.pool.run(move || store.read(|tx| Ok(newest_daemon(tx)? <= ours))).await
     }
 
-    /// What commits wait for from now on.
+    /// Sets what commits wait for.
     fn synchronize(&self, with: &str) -> Result<(), StoreError> {
         let connection = mainstay_core::lock(&self.connection);
         let set = connection.pragma_update(None, "synchronous", with);
         set.map_err(|error| StoreError::from_sqlite(&self.path, error))
     }
 
-    /// Does something in a transaction; nothing comes of it if we were fenced off.
+    /// Runs a transaction. If `work` returns none, another daemon has taken over.
     fn transact<T>(
         &self,
         behavior: TransactionBehavior,
@@ -352,11 +334,25 @@ impl Store {
     }
 }
 
-/// The number of the daemon that has the store; 0 if there was none yet.
+/// The number of the daemon that has the store; 0 if there was none.
 fn newest_daemon(connection: &Connection) -> rusqlite::Result<u64> {
-    let select = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'daemon'";
-    let known = connection.query_row(select, [], |row| row.get(0)).optional()?;
-    Ok(known.unwrap_or_default())
+    Ok(get_number(connection, "daemon")?.unwrap_or_default())
+}
+
+/// A text of the instance as a whole.
+fn get(connection: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
+    let select = "SELECT value FROM meta WHERE key = ?1";
+    connection.query_row(select, [key], |row| row.get(0)).optional()
+}
+
+fn get_number<T: FromSql>(connection: &Connection, key: &str) -> rusqlite::Result<Option<T>> {
+    let select = "SELECT CAST(value AS INTEGER) FROM meta WHERE key = ?1";
+    connection.query_row(select, [key], |row| row.get(0)).optional()
+}
+
+fn set(tx: &Transaction<'_>, key: &str, value: impl ToSql) -> rusqlite::Result<()> {
+    let put = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";
+    tx.execute(put, params![key, value]).map(drop)
 }
 
 /// Refuses a database with damaged pages.
@@ -370,7 +366,6 @@ fn check_pages(path: &Path, connection: &Connection) -> Result<(), StoreError> {
     Err(StoreError::Damaged { path: path.to_owned(), what: verdict })
 }
 
-/// A value as it is stored.
 fn json(value: &impl Serialize) -> rusqlite::Result<String> {
     serde_json::to_string(value)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))

@@ -1,24 +1,24 @@
-//! Streams of requests in flight, so that they outlive the daemon.
+//! The journal of streams of requests in flight, so that they outlive the daemon.
 //!
-//! Every change of a stream is written to a file in the run directory, the journal, before it has an effect, so it
-//! outlives a daemon that is killed. It is not flushed to the disk, as the servers themselves do not outlive the
+//! Every change of a stream is written to a file in the run directory before it takes effect, so it
+//! outlives a daemon that is killed. It is not flushed to the disk, because servers do not outlive the
 //! machine either.
 //!
-//! Everything that is alive is also kept in memory ([`alive`]), so the file can be rewritten whenever
-//! most of it is about streams that are over. Each daemon has a file of its own, by its number; it begins
-//! with what the newest daemon before it wrote, and then the older files are removed.
+//! All live streams are also in memory ([`live_streams`]), so the file can be rewritten when
+//! most of it is about streams that are over. Each daemon has its own file, named by its number. It begins
+//! with the content of the newest older file; then older files are removed.
 //!
-//! A record that is out of date would be worse than none: a request might be sent twice. So when a change
-//! cannot be written, the file is emptied, and rewritten as soon as that is possible. Until then, streams do not
-//! outlive the daemon, and the log says so.
+//! An outdated record is worse than none: a request might be sent twice. So if a change
+//! cannot be written, the file is emptied, and rewritten as soon as possible. Until then, streams do not
+//! outlive the daemon, which is logged.
 //!
 //! A thread writes the file ([`writer`]), because a disk can stall. A change waits for it for [`WRITE_TIMEOUT`] at
-//! most. During a stall, changes take effect before they are written, and streams that began before it are out of
-//! date on disk. Their requests are therefore not sent before the stall is over; all others are.
+//! most. During a stall, changes take effect before they are written, and streams that began before it are outdated
+//! on disk. Their requests are therefore not sent before the stall is over; all others are.
 
-mod alive;
 mod entry;
 mod file;
+mod live_streams;
 mod writer;
 
 use std::collections::HashSet;
@@ -29,13 +29,13 @@ use std::time::{Duration, Instant};
 
 use mainstay_proxy::{StreamKey, StreamNews, StreamRecord};
 
-use self::alive::Alive;
 use self::entry::Entry;
 use self::file::JournalFile;
+use self::live_streams::LiveStreams;
 use self::writer::{Done, Job, Writer};
 use crate::clock;
 
-/// How long to wait with the next try after the disk has refused.
+/// The delay before a failed rewrite is repeated.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// How long a change waits until it is written. After that, the disk counts as stalled, and no change waits until
@@ -56,13 +56,13 @@ const MIN_REWRITE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The streams of all sessions.
 #[derive(Debug)]
-pub(crate) struct Calls {
+pub(crate) struct StreamJournal {
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    alive: Alive,
+    alive: LiveStreams,
     disk: Disk,
     writer: Writer,
     /// Encoded changes that are not written yet.
@@ -88,7 +88,7 @@ enum Disk {
         /// Why, if that was not logged yet.
         reason: Option<io::Error>,
     },
-    /// This daemon ends, or another has taken over.
+    /// This daemon is ending, or another one has taken over.
     Closed,
 }
 
@@ -97,16 +97,16 @@ pub(crate) fn newest_daemon(dir: &Path) -> Option<u64> {
     file::newest_number(dir)
 }
 
-impl Calls {
+impl StreamJournal {
     /// Recovers what the newest daemon before the one of this number has left in the directory.
     pub(crate) fn open(dir: &Path, number: u64) -> (Self, Vec<StreamRecord>) {
-        let mut alive = Alive::default();
-        if let Err(error) = file::make_dir(dir).and_then(|()| recall(dir, &mut alive)) {
+        let mut alive = LiveStreams::default();
+        if let Err(error) = file::make_dir(dir).and_then(|()| read_newest(dir, &mut alive)) {
             tracing::warn!(%error, "the streams of the last daemon cannot be read");
         }
         alive.forget_lost();
         let records = alive.records();
-        let first = JournalFile::write_anew(dir, number, alive.entries());
+        let first = JournalFile::create(dir, number, alive.entries());
         // Also if it failed: what is out of date must not be read, and may be what fills the disk.
         if let Err(error) = file::clear(dir, number) {
             tracing::error!(%error, "streams of an earlier daemon stay behind");
@@ -122,8 +122,8 @@ impl Calls {
         (Self { state: Mutex::new(state) }, records)
     }
 
-    /// Records a change of a stream. False if the disk is stalled and says of the request that it was not sent: then
-    /// it must not be sent now, and nothing is recorded.
+    /// Records a change of a stream. Returns false if the disk is stalled and its record of the request is that it was
+    /// not sent: then it must not be sent now, and nothing is recorded.
     pub(crate) fn note(&self, stream: &StreamKey, news: StreamNews) -> bool {
         let mut state = self.lock();
         match news {
@@ -161,7 +161,7 @@ impl Calls {
         state.flush();
     }
 
-    /// Writes what a stall has left unwritten, if it is over.
+    /// Writes the backlog of a stall, if it is over.
     pub(crate) fn catch_up(&self) {
         let mut state = self.lock();
         if state.stalled.is_some() {
@@ -169,7 +169,7 @@ impl Calls {
         }
     }
 
-    /// Writes what is left. Later changes are not recorded.
+    /// Writes the backlog. Later changes are not recorded.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.flush_within(CLOSE_TIMEOUT);
@@ -199,20 +199,20 @@ impl State {
                 return false;
             }
         }
-        let before = self.alive.turns(request);
+        let before = self.alive.changes(request);
         self.add(request, news);
         self.flush();
         if !self.must_wait(request) {
             return true;
         }
         // It is not sent, so what was just recorded is put back.
-        for turn in before {
-            self.add_entry(Entry::Stream(request.clone(), turn));
+        for change in before {
+            self.add_entry(Entry::Stream(request.clone(), change));
         }
         false
     }
 
-    /// Whether the disk is stalled, and may say of this request that it was not sent.
+    /// Whether the disk is stalled, and may have a record that this request was not sent.
     fn must_wait(&self, request: &StreamKey) -> bool {
         self.stalled.as_ref().is_some_and(|on_disk| on_disk.contains(request))
     }
@@ -227,7 +227,7 @@ impl State {
     fn add_entry(&mut self, entry: Entry) {
         if !matches!(self.disk, Disk::Closed) {
             entry.encode(&mut self.backlog);
-            self.alive.take(entry);
+            self.alive.apply(entry);
         }
     }
 
@@ -336,18 +336,18 @@ impl State {
 }
 
 /// Reads what the newest daemon has left.
-fn recall(dir: &Path, alive: &mut Alive) -> io::Result<()> {
+fn read_newest(dir: &Path, alive: &mut LiveStreams) -> io::Result<()> {
     let Some(file) = file::newest(dir)? else { return Ok(()) };
     let Some(mut entries) = entry::read(&file) else {
-        tracing::warn!("the streams of the last daemon are in a form that is not known here");
+        tracing::warn!("the journal of the last daemon has an unknown format");
         return Ok(());
     };
     for entry in entries.by_ref() {
-        alive.take(entry);
+        alive.apply(entry);
     }
     match entries.left() {
         0 => {}
-        left => tracing::debug!(left, "the last note of the last daemon was cut short"),
+        left => tracing::debug!(left, "the last entry of the last daemon is incomplete"),
     }
     Ok(())
 }

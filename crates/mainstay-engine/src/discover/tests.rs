@@ -152,7 +152,7 @@ fn a_context_that_is_not_there_names_no_place() {
 }
 
 #[test]
-fn a_context_brings_its_own_proofs() {
+fn a_context_has_its_own_certificates() {
     let files = Files::default()
         .context(&format!("{META}/aa"), "tls", "tcp://far:2376")
         .context(&format!("{META}/bb"), "plain", "tcp://near:2375")
@@ -170,7 +170,7 @@ fn a_context_brings_its_own_proofs() {
 }
 
 #[test]
-fn what_the_user_names_in_vain_is_told() {
+fn settings_that_cannot_be_used_are_reported() {
     let files = Files::default().context(&format!("{META}/aa"), "far", "ssh://u@far");
     let given = env(&[
         HOME,
@@ -224,7 +224,7 @@ fn what_the_environment_adds_is_written_too() {
 }
 
 #[test]
-fn whom_the_user_names_is_meant() {
+fn the_engine_in_the_settings_is_chosen() {
     let files = Files::default()
         .with("/home/u/.docker/config.json", r#"{"auths": {}, "currentContext": "far"}"#)
         .context(&format!("{META}/aa"), "far", "tcp://far:2376")
@@ -250,10 +250,11 @@ fn whom_the_user_names_is_meant() {
         check(kind, &[("DOCKER_CONTEXT", "none")], Err(none));
         let empty = "the Docker context `empty`: it has no address of an engine";
         check(kind, &[("DOCKER_CONTEXT", "empty")], Err(empty));
-        let scheme = "DOCKER_HOST: `engine` is no address of an engine: write it as `unix:///PATH` or \
+        let scheme = "DOCKER_HOST: `engine` is not the address of an engine: write it as `unix:///PATH` or \
                       `tcp://HOST:PORT`";
         check(kind, &[("DOCKER_HOST", "engine")], Err(scheme));
-        let relative = "DOCKER_HOST: `certs`, where certificates are to be, is no absolute path";
+        let relative =
+            "DOCKER_HOST: the directory of the certificates must be an absolute path, not `certs`";
         let certs = ("DOCKER_CERT_PATH", "certs");
         check(kind, &[("DOCKER_HOST", "tcp://far"), certs], Err(relative));
         check(kind, &[docker, certs], Ok(Some("unix:///d")));
@@ -265,14 +266,14 @@ fn whom_the_user_names_is_meant() {
 }
 
 #[test]
-fn a_file_that_makes_no_sense_is_named() {
+fn a_file_that_cannot_be_parsed_is_named() {
     let check = |text: &str, expected: &str| {
         let files = Files::default().with("/home/u/.docker/config.json", text);
-        let told = named(None, &env(&[HOME]), &files).unwrap_err().to_string();
-        assert_eq!(told, format!("`/home/u/.docker/config.json`: {expected}"));
+        let error = named(None, &env(&[HOME]), &files).unwrap_err().to_string();
+        assert_eq!(error, format!("`/home/u/.docker/config.json`: {expected}"));
     };
     check("", "it cannot be read: permission denied");
-    check("{", "it makes no sense: EOF while parsing an object at line 1 column 1");
+    check("{", "it is not valid JSON: EOF while parsing an object at line 1 column 1");
     let gone = "there is no Docker context `x` in `/home/u/.docker/contexts/meta`";
     check(r#"{"currentContext": "x"}"#, gone);
     let none = named(None, &env(&[HOME]), &Files::default());
@@ -280,7 +281,7 @@ fn a_file_that_makes_no_sense_is_named() {
 }
 
 #[test]
-fn what_is_no_address_is_refused_with_advice() {
+fn a_bad_address_is_refused_with_advice() {
     let check = |text: &str, expected: AddressError| {
         assert_eq!(text.parse::<Address>(), Err(expected), "{text}");
     };

@@ -1,7 +1,6 @@
-//! The API of one engine, in our words: what is asked, and what its refusals mean.
+//! The Docker API of one engine, reduced to what Mainstay needs.
 //!
-//! Every request goes over a connection of its own, so each also tells whether the engine still takes
-//! new ones.
+//! Every request uses a new connection, so each one also shows whether the engine still accepts connections.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -25,41 +24,41 @@ use mainstay_core::{EngineKind, ImageRef};
 use tokio::time::timeout;
 
 use super::body;
-use super::pump::{Missed, Stdout};
-use super::watch::Seen;
+use super::pump::{MissedOutput, Stdout};
+use super::watch::ContainerState;
 use crate::discover::Address;
 use crate::lines::{Line, LineSplitter};
 
-/// An engine that takes longer to answer the simplest question is away.
-pub(crate) const PING: Duration = Duration::from_secs(2);
+/// An engine that takes longer to answer a ping is away.
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long questions may take.
-pub(crate) const ASK: Duration = Duration::from_secs(10);
+/// Time limit of read-only requests.
+pub(crate) const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long changes may take, beyond the time that they give to others.
-const CHANGE: Duration = Duration::from_secs(60);
+/// Time limit of changes, without the grace period of a stop.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How much of an engine's log is kept at most, of each stream.
+/// How much of each stream of an engine's log is kept.
 const LOG_BYTES: usize = 64 * 1024 * 1024;
 
-/// Why a request came to nothing.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
-    /// There is no such thing.
+    /// 404.
     #[error("{0}")]
     Missing(String),
-    /// It cannot be in the present state of things.
+    /// 409.
     #[error("{0}")]
     Conflict(String),
-    /// The engine does not want to.
+    /// Another client error.
     #[error("{0}")]
     Refused(String),
-    /// The engine failed, before or after it executed the request.
+    /// 5xx. The request may have been executed.
     #[error("{0}")]
     Internal(String),
-    /// There was no answer, or none that makes sense.
+    /// There was no answer, or it could not be parsed.
     #[error("{0}")]
-    Silent(String),
+    NoAnswer(String),
 }
 
 impl From<Error> for Failure {
@@ -72,37 +71,37 @@ impl From<Error> for Failure {
                 _ => Self::Refused(in_one_line(&message)),
             },
             Error::DockerStreamError { error } => Self::Refused(in_one_line(&error)),
-            Error::RequestTimeoutError => Self::Silent("no answer in time".to_owned()),
-            Error::SocketNotFoundError(_) => Self::Silent("there is no such socket".to_owned()),
-            other => Self::Silent(innermost(&other)),
+            Error::RequestTimeoutError => Self::NoAnswer("no answer in time".to_owned()),
+            Error::SocketNotFoundError(_) => Self::NoAnswer("there is no such socket".to_owned()),
+            other => Self::NoAnswer(innermost(&other)),
         }
     }
 }
 
-/// Engines pass on what their runtimes print, line ends included.
+/// Engines pass on the output of their runtimes, with line ends.
 fn in_one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What went wrong, in one line: what the system says about it, if it does.
+/// The system error behind an error, if there is one.
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let system = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>()).last();
     system.map_or_else(|| error.to_string(), |system| system.kind().to_string())
 }
 
-/// Who answers at an address.
+/// Identifies an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) id: String,
     pub(crate) kind: EngineKind,
 }
 
-/// What an inspection says, with what only the beginning of a run needs to know.
+/// The result of an inspection.
 #[derive(Debug, Clone)]
 pub(crate) struct Inspected {
-    pub(crate) seen: Seen,
-    /// The ports of this machine behind which its ports are, by those.
+    pub(crate) state: ContainerState,
+    /// The published ports of this machine, by the port inside the container.
     pub(crate) ports: HashMap<u16, u16>,
 }
 
@@ -112,7 +111,7 @@ pub(crate) struct Inspected {
 pub(crate) struct Listed {
     pub(crate) id: String,
     pub(crate) name: String,
-    /// What its labels say.
+    /// From the labels.
     pub(crate) server: String,
     pub(crate) nonce: Option<String>,
     /// When it was created, in seconds of Unix time.
@@ -128,35 +127,34 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// Makes the acquaintance of whoever answers at an address.
-    pub(crate) async fn meet(address: &Address) -> Result<(Self, Identity), Failure> {
-        let docker = connect(address)?.with_timeout(CHANGE);
-        in_time(PING, docker.ping()).await?;
-        let docker = in_time(ASK, docker.negotiate_version()).await?;
+    /// Connects to the engine at an address.
+    pub(crate) async fn connect(address: &Address) -> Result<(Self, Identity), Failure> {
+        let docker = connect(address)?.with_timeout(CHANGE_TIMEOUT);
+        with_timeout(PING_TIMEOUT, docker.ping()).await?;
+        let docker = with_timeout(QUERY_TIMEOUT, docker.negotiate_version()).await?;
         let api = Self { docker };
-        let who = api.identity().await?;
-        Ok((api, who))
+        let identity = api.identity().await?;
+        Ok((api, identity))
     }
 
-    /// Who answers.
     pub(crate) async fn identity(&self) -> Result<Identity, Failure> {
-        let version = in_time(ASK, self.docker.version()).await?;
-        let info = in_time(ASK, self.docker.info()).await?;
+        let version = with_timeout(QUERY_TIMEOUT, self.docker.version()).await?;
+        let info = with_timeout(QUERY_TIMEOUT, self.docker.info()).await?;
         let mut components = version.components.iter().flatten();
         if components.any(|component| component.name.contains("Podman")) {
-            // It makes up an id for every answer; what it has is where its files are.
+            // Podman invents a new id for every answer. The directory of its files identifies it.
             let id = [info.name, info.docker_root_dir].map(Option::unwrap_or_default).join(":");
             return Ok(Identity { id, kind: EngineKind::Podman });
         }
         Ok(Identity { id: info.id.unwrap_or_default(), kind: EngineKind::Docker })
     }
 
-    /// Whether it takes a new connection and answers on it.
+    /// Whether the engine accepts a new connection and answers.
     pub(crate) async fn ping(&self) -> Result<(), Failure> {
-        in_time(PING, self.docker.ping()).await.map(drop).map_err(Failure::from)
+        with_timeout(PING_TIMEOUT, self.docker.ping()).await.map(drop).map_err(Failure::from)
     }
 
-    /// What happens to containers of this instance, from now on.
+    /// Events about containers of this instance, from now on.
     pub(crate) fn events(
         &self,
         instance: &str,
@@ -172,10 +170,10 @@ impl Api {
     pub(crate) async fn list(&self, instance: &str) -> Result<Vec<Listed>, Failure> {
         let filters = HashMap::from([("label", vec![format!("{}={instance}", body::INSTANCE)])]);
         let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
-        let found = in_time(ASK, self.docker.list_containers(Some(options))).await?;
+        let found = with_timeout(QUERY_TIMEOUT, self.docker.list_containers(Some(options))).await?;
         let listed = found.into_iter().filter_map(|found| {
             let mut labels = found.labels?;
-            // An engine that does not know the filter would list everybody's.
+            // An engine that does not know the filter lists all containers.
             labels.remove(body::INSTANCE).filter(|found| found == instance)?;
             let server = labels.remove(body::SERVER)?;
             let name = found.names?.into_iter().next()?;
@@ -209,18 +207,18 @@ impl Api {
 
     async fn find(&self, id_or_name: &str) -> Result<ContainerInspectResponse, Failure> {
         let asked = self.docker.inspect_container(id_or_name, None::<InspectContainerOptions>);
-        Ok(in_time(ASK, asked).await?)
+        Ok(with_timeout(QUERY_TIMEOUT, asked).await?)
     }
 
-    /// Whether an image is there.
     pub(crate) async fn has_image(&self, image: &ImageRef) -> Result<(), Failure> {
-        Ok(in_time(ASK, self.docker.inspect_image(image.as_str())).await.map(drop)?)
+        Ok(with_timeout(QUERY_TIMEOUT, self.docker.inspect_image(image.as_str()))
+            .await
+            .map(drop)?)
     }
 
-    /// Whether a network is there.
     pub(crate) async fn has_network(&self, name: &str) -> Result<(), Failure> {
         let asked = self.docker.inspect_network(name, None::<InspectNetworkOptions>);
-        Ok(in_time(ASK, asked).await.map(drop)?)
+        Ok(with_timeout(QUERY_TIMEOUT, asked).await.map(drop)?)
     }
 
     /// Creates a container under the first of these names that is free.
@@ -235,27 +233,26 @@ impl Api {
         }
     }
 
-    /// Creates a container of that name.
     async fn create_as(&self, name: &str, body: &ContainerCreateBody) -> Result<String, Failure> {
         let options = CreateContainerOptionsBuilder::default().name(name).build();
         Ok(self.docker.create_container(Some(options), body.clone()).await?.id)
     }
 
-    /// Starts a container; one that runs already is left as it is.
+    /// Starts a container, unless it is running.
     pub(crate) async fn start(&self, id: &str) -> Result<(), Failure> {
         Ok(self.docker.start_container(id, None::<StartContainerOptions>).await?)
     }
 
-    /// Asks a container to end, and kills it after that time. Returns when it has ended.
+    /// Stops a container, and kills it after the grace period. Returns when it has ended.
     pub(crate) async fn stop(&self, id: &str, grace: Duration) -> Result<(), Failure> {
         let seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
         let seconds = i32::try_from(seconds).unwrap_or(i32::MAX);
         let options = StopContainerOptionsBuilder::default().t(seconds).build();
-        let patient = self.docker.clone().with_timeout(CHANGE.saturating_add(grace));
+        let patient = self.docker.clone().with_timeout(CHANGE_TIMEOUT.saturating_add(grace));
         Ok(patient.stop_container(id, Some(options)).await?)
     }
 
-    /// Kills a container; one that does not run is no failure.
+    /// Kills a container, if it is running.
     pub(crate) async fn kill(&self, id: &str) -> Result<(), Failure> {
         let options = KillContainerOptionsBuilder::default().signal("SIGKILL").build();
         match self.docker.kill_container(id, Some(options)).await.map_err(Failure::from) {
@@ -294,11 +291,11 @@ impl Api {
             .stderr(true)
             .stream(true)
             .build();
-        Ok(in_time(ASK, self.docker.attach_container(id, Some(options))).await?)
+        Ok(with_timeout(QUERY_TIMEOUT, self.docker.attach_container(id, Some(options))).await?)
     }
 
-    /// What a container has written since a moment, in seconds of Unix time, as far as it is kept.
-    pub(crate) async fn written_since(&self, id: &str, since: i32) -> Result<Missed, Failure> {
+    /// The output of a container since that second of Unix time, as far as the engine still has it.
+    pub(crate) async fn output_since(&self, id: &str, since: i32) -> Result<MissedOutput, Failure> {
         let (mut stdout, mut stderr) = (LastLines::new(LOG_BYTES), LastLines::new(LOG_BYTES));
         let options = LogsOptionsBuilder::default().stdout(true).stderr(true);
         self.read_log(id, options, since, |frame| match frame {
@@ -307,17 +304,16 @@ impl Api {
             LogOutput::StdIn { .. } | LogOutput::Console { .. } => {}
         })
         .await?;
-        Ok(Missed { stdout: stdout.lines.into(), stderr: stderr.lines.into() })
+        Ok(MissedOutput { stdout: stdout.lines.into(), stderr: stderr.lines.into() })
     }
 
-    /// The last lines that a container has written to its standard output since a moment, not much more
-    /// than that many bytes.
-    pub(crate) async fn last_said(
+    /// The last lines of a container's standard output since that second of Unix time, about that many bytes at most.
+    pub(crate) async fn last_output(
         &self,
         id: &str,
         since: i32,
         bytes: usize,
-    ) -> Result<Spoken, Failure> {
+    ) -> Result<LastOutput, Failure> {
         let mut stdout = LastLines::new(bytes);
         let options = LogsOptionsBuilder::default().stdout(true);
         self.read_log(id, options, since, |frame| match frame {
@@ -325,7 +321,7 @@ impl Api {
             LogOutput::StdErr { .. } | LogOutput::StdIn { .. } | LogOutput::Console { .. } => {}
         })
         .await?;
-        Ok(Spoken { unfinished: stdout.splitter.pending() > 0, lines: stdout.lines.into() })
+        Ok(LastOutput { unfinished: stdout.splitter.pending() > 0, lines: stdout.lines.into() })
     }
 
     async fn read_log(
@@ -342,20 +338,19 @@ impl Api {
             }
             Ok(())
         };
-        Ok(in_time(ASK, read).await?)
+        Ok(with_timeout(QUERY_TIMEOUT, read).await?)
     }
 
-    /// The raw client, for what only one place needs.
     pub(crate) fn docker(&self) -> &Docker {
         &self.docker
     }
 }
 
-/// The end of what a container has said.
+/// The last lines of a container's output.
 #[derive(Debug)]
-pub(crate) struct Spoken {
+pub(crate) struct LastOutput {
     pub(crate) lines: Vec<Bytes>,
-    /// Whether the beginning of a line follows.
+    /// Whether the log ends in the middle of a line.
     pub(crate) unfinished: bool,
 }
 
@@ -390,10 +385,10 @@ impl LastLines {
 
 fn connect(address: &Address) -> Result<Docker, Failure> {
     let version = bollard::API_DEFAULT_VERSION;
-    let seconds = CHANGE.as_secs();
+    let seconds = CHANGE_TIMEOUT.as_secs();
     let docker = match address {
         Address::Unix(path) => {
-            // Its own check for the file would hide why it cannot be used.
+            // `connect_with_socket` would report every problem with the socket as a missing file.
             Docker::connect_with_unix(&path.to_string_lossy(), seconds, version)
         }
         Address::Tcp { host_port, tls: None } => {
@@ -401,9 +396,9 @@ fn connect(address: &Address) -> Result<Docker, Failure> {
         }
         Address::Tcp { host_port, tls: Some(files) } => Docker::connect_with_ssl(
             &format!("tcp://{host_port}"),
-            &files.key,
-            &files.cert,
-            &files.ca,
+            &files.key(),
+            &files.cert(),
+            &files.ca(),
             seconds,
             version,
         ),
@@ -411,7 +406,7 @@ fn connect(address: &Address) -> Result<Docker, Failure> {
     Ok(docker?)
 }
 
-async fn in_time<T>(
+async fn with_timeout<T>(
     limit: Duration,
     asked: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
@@ -419,19 +414,19 @@ async fn in_time<T>(
 }
 
 fn inspected(id: &str, found: ContainerInspectResponse) -> Inspected {
-    let state = found.state.unwrap_or_default();
-    let health = state.health.and_then(|health| health.status);
-    // Podman says that a container which is asked to stop does not run; how it ends is known later.
-    let stopping = state.status == Some(ContainerStateStatusEnum::STOPPING);
-    let seen = Seen {
+    let found_state = found.state.unwrap_or_default();
+    let health = found_state.health.and_then(|health| health.status);
+    // Podman reports a container that is stopping as not running, before its exit code is known.
+    let stopping = found_state.status == Some(ContainerStateStatusEnum::STOPPING);
+    let state = ContainerState {
         id: id.to_owned(),
-        running: stopping || state.running.unwrap_or(false),
-        paused: state.paused.unwrap_or(false),
+        running: stopping || found_state.running.unwrap_or(false),
+        paused: found_state.paused.unwrap_or(false),
         unhealthy: health == Some(HealthStatusEnum::UNHEALTHY),
-        started_at: state.started_at.unwrap_or_default(),
-        exit_code: state.exit_code.unwrap_or_default(),
-        oom: state.oom_killed.unwrap_or(false),
-        removing: state.status == Some(ContainerStateStatusEnum::REMOVING),
+        started_at: found_state.started_at.unwrap_or_default(),
+        exit_code: found_state.exit_code.unwrap_or_default(),
+        oom: found_state.oom_killed.unwrap_or(false),
+        removing: found_state.status == Some(ContainerStateStatusEnum::REMOVING),
     };
     let published = found.network_settings.and_then(|network| network.ports).unwrap_or_default();
     let ports = published.into_iter().filter_map(|(inside, outside)| {
@@ -439,5 +434,5 @@ fn inspected(id: &str, found: ContainerInspectResponse) -> Inspected {
         let outside = outside?.into_iter().find_map(|binding| binding.host_port?.parse().ok())?;
         Some((inside, outside))
     });
-    Inspected { seen, ports: ports.collect() }
+    Inspected { state, ports: ports.collect() }
 }

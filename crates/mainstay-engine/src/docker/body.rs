@@ -1,8 +1,8 @@
-//! What is created for a server in a container.
+//! The request that creates a server's container.
 //!
-//! A container is created once and started again and again. Strict unless its spec says otherwise: no
+//! A container is created once and started many times. It is strict unless its spec says otherwise: no
 //! capabilities, no new privileges, bounded memory and processes, reachable from this machine only.
-//! The engine never restarts it, because that is for the supervisor to decide.
+//! The engine never restarts it, because the supervisor decides that.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -27,7 +27,6 @@ pub(crate) const RUN: &str = "mainstay.run";
 /// The nonce of its [`Creation`](super::creations::Creation).
 pub(crate) const NONCE: &str = "mainstay.nonce";
 
-/// Whose container it is.
 #[derive(Debug)]
 pub(crate) struct Labels<'a> {
     pub(crate) instance: &'a str,
@@ -36,7 +35,6 @@ pub(crate) struct Labels<'a> {
     pub(crate) nonce: &'a str,
 }
 
-/// What is created for a server.
 pub(crate) fn create_body(
     spec: &ServerSpec,
     container: &ContainerSpec,
@@ -53,7 +51,7 @@ pub(crate) fn create_body(
         attach_stdout: Some(true),
         attach_stderr: Some(true),
         open_stdin: Some(stdio),
-        // A server outlives whoever is attached to it.
+        // A server outlives each connection to it.
         stdin_once: Some(false),
         tty: Some(false),
         exposed_ports: published_port(container).map(|port| vec![port]),
@@ -64,8 +62,8 @@ pub(crate) fn create_body(
     }
 }
 
-/// Names the spec as far as it decides what is created: a changed digest means that a new container is
-/// needed. It is the same in every version of Mainstay, as long as what is created is. It depends on secrets,
+/// Hashes the parts of the spec that determine the container: a changed digest means that a new container is
+/// needed. The digest is stable across versions of Mainstay. It depends on secrets,
 /// so it is kept in our records and not sent to the engine.
 pub(crate) fn digest(container: &ContainerSpec) -> String {
     let mut hash = Fnv::new();
@@ -132,8 +130,7 @@ fn host_config(container: &ContainerSpec) -> HostConfig {
     }
 }
 
-/// The port that is published on this machine, as engines write it. In the host's own network there is
-/// nothing to publish.
+/// The port that is published, in the notation of the API. None in the host's network.
 fn published_port(container: &ContainerSpec) -> Option<String> {
     match container.transport {
         Transport::Stdio => None,
@@ -142,19 +139,19 @@ fn published_port(container: &ContainerSpec) -> Option<String> {
     }
 }
 
-/// Any free port of the loopback address, chosen anew at each start.
+/// A free port of the loopback address, which the engine chooses at each start.
 fn loopback() -> PortBinding {
     PortBinding { host_ip: Some("127.0.0.1".to_owned()), host_port: Some(String::new()) }
 }
 
-/// What is left to write to where nothing else is; a volume in that place comes first.
+/// A writable `/tmp` for a read-only container, unless a volume is mounted there.
 fn tmpfs(container: &ContainerSpec) -> Option<HashMap<String, String>> {
     let taken = |volume: &Volume| volume.target.trim_end_matches('/') == "/tmp";
     let wanted = container.limits.read_only && !container.volumes.iter().any(taken);
     wanted.then(|| HashMap::from([("/tmp".to_owned(), String::new())]))
 }
 
-/// A mount rather than a bind by text: of that an engine would create an absent source, as root.
+/// A mount instead of a bind string: for the latter an engine creates a missing source, as root.
 fn mount(volume: &Volume) -> Mount {
     let typ = if volume.source.starts_with('/') { MountType::BIND } else { MountType::VOLUME };
     Mount {
@@ -166,7 +163,7 @@ fn mount(volume: &Volume) -> Mount {
     }
 }
 
-/// Logs that can be read back and do not fill the disk. Podman's own are like that, and it knows no
+/// A log that can be read back and does not fill the disk. Podman's default is like that, and it has no
 /// such settings.
 fn log_config(engine: Option<EngineKind>) -> Option<HostConfigLogConfig> {
     match engine {
@@ -181,18 +178,18 @@ fn log_config(engine: Option<EngineKind>) -> Option<HostConfigLogConfig> {
     }
 }
 
-/// Engines take no part of a second; rounded up, because 0 means to kill at once.
+/// Rounds up, because 0 means to kill at once.
 fn whole_seconds(duration: Duration) -> i64 {
     let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
-/// The list, unless it is empty: then the image decides.
+/// None for an empty list, so that the image decides.
 fn filled<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
-/// FNV-1a with 64 bits, over named fields whose values are told apart by their lengths.
+/// FNV-1a with 64 bits, over named fields whose values are delimited by their lengths.
 struct Fnv(u64);
 
 impl Fnv {
@@ -200,7 +197,7 @@ impl Fnv {
         Self(0xcbf2_9ce4_8422_2325)
     }
 
-    /// Takes in a field; without a value it counts as absent.
+    /// Adds a field. Without a value it counts as absent.
     fn field<'a>(&mut self, name: &str, values: impl IntoIterator<Item = &'a str>) {
         for value in values {
             self.text(name);

@@ -1,8 +1,8 @@
-//! Comparing what is believed with what an engine lists: list and inspection are the truth.
+//! Compares the known state with an engine's list, which is authoritative.
 //!
 //! A container that is not in the list counts as removed only if a second complete list of the same
-//! engine lacks it too, and only if others are still there: when all are gone at once and nobody said so,
-//! it is the engine's data that is gone, and no server is forgotten for that.
+//! engine lacks it too, and only if others are still there: if all are gone at once without a removal event,
+//! the engine has lost its data, and no server is forgotten for that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,47 +11,47 @@ use mainstay_core::{Cause, RunId};
 use tokio::time::{Instant, sleep};
 
 use super::api::{Failure, Listed};
-use super::host::{Host, Up};
+use super::host::{Host, LiveEngine};
 use super::ownership::{Plan, Source, plan};
 use super::server::Server;
 use super::shared::Shared;
 use crate::News;
 
-/// How long after one list the next one is made, when something is missing.
+/// The delay before the second list, if a container is missing in the first.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What is said when the containers of several servers are gone at once.
-const ALL_GONE: &str = "its container is gone, and so are all others of this engine, but nobody is \
-                        known to have removed them; a restart makes a new one";
+/// The message if the containers of several servers are gone at once.
+const ALL_GONE: &str = "its container is gone, and so are all others of this engine, although no \
+                        removal was reported; a restart creates a new one";
 
 impl Shared {
-    /// Compares everything that is at one engine. With `returned`, it was away until now.
+    /// Compares the servers of one engine with its list. With `returned`, it was away until now.
     pub(super) async fn compare(
         self: &Arc<Self>,
         host: &Arc<Host>,
-        up: &Up,
+        engine: &LiveEngine,
         returned: bool,
     ) -> Result<(), Failure> {
-        let listed = match up.api.list(&self.instance).await {
+        let listed = match engine.api.list(&self.instance).await {
             Ok(listed) => listed,
-            Err(failure @ Failure::Silent(_)) => return Err(failure),
+            Err(failure @ Failure::NoAnswer(_)) => return Err(failure),
             Err(error) => {
                 tracing::warn!(address = %host.address, %error, "cannot list containers");
                 return Ok(());
             }
         };
-        let ours = self.servers_with_container(host, up);
+        let ours = self.servers_with_container(host, engine);
         for (server, container) in &ours {
             if !listed.iter().any(|listed| listed.id == *container) {
                 continue;
             }
-            match up.api.inspect(container).await {
-                Ok(inspected) => self.see(server, up, &inspected, returned).await,
-                // The next comparison tells.
+            match engine.api.inspect(container).await {
+                Ok(inspected) => self.handle_inspection(server, engine, &inspected, returned).await,
+                // The next comparison decides.
                 Err(Failure::Missing(_)) => {}
-                Err(failure @ Failure::Silent(_)) => return Err(failure),
+                Err(failure @ Failure::NoAnswer(_)) => return Err(failure),
                 Err(error) => {
-                    tracing::warn!(server = %server.name, %error, "cannot look at a container");
+                    tracing::warn!(server = %server.name, %error, "cannot inspect a container");
                 }
             }
         }
@@ -60,48 +60,47 @@ impl Shared {
             .partition(|(_, container)| listed.iter().any(|listed| listed.id == *container));
         if !missing.is_empty() {
             let alone = missing.len() == 1 && !returned;
-            self.look_again(up, missing, there.is_empty() && !alone).await?;
+            self.confirm_missing(engine, missing, there.is_empty() && !alone).await?;
         }
-        self.sweep(host, up, &listed).await;
+        self.sweep(host, engine, &listed).await;
         Ok(())
     }
 
-    /// Tells what a second list lacks too. With `all`, nothing else is left of what was there.
-    async fn look_again(
+    /// Reports containers that are missing in a second list too. With `all`, no container is left.
+    async fn confirm_missing(
         &self,
-        up: &Up,
+        engine: &LiveEngine,
         missing: Vec<(Arc<Server>, String)>,
         all: bool,
     ) -> Result<(), Failure> {
         sleep(AGAIN).await;
-        let again = up.api.list(&self.instance).await?;
+        let again = engine.api.list(&self.instance).await?;
         for (server, container) in missing {
             if again.iter().any(|listed| listed.id == container) {
                 continue;
             }
-            // Somebody may have made a new one, or be making it just now.
+            // A new one may have been created, or is being created.
             let Ok(_busy) = server.busy.try_lock() else { continue };
             if server.state().container.as_deref() != Some(&container) {
                 continue;
             }
             let last = server.state().watch.last();
             if all {
-                self.tell_loss(&server, last);
+                self.report_all_gone(&server, last);
             } else {
-                self.tell_removal(&server, last).await;
+                self.report_removal(&server, last).await;
             }
         }
         Ok(())
     }
 
-    /// The container of a server is gone, together with all others, and nobody said so yet. If somebody
-    /// does, it was removed after all.
-    fn tell_loss(&self, server: &Server, last: RunId) {
+    /// All containers are gone without a removal event. If an event arrives later, the container was removed.
+    fn report_all_gone(&self, server: &Server, last: RunId) {
         {
             let mut state = server.state();
             let container = state.container.take();
-            state.lose_container();
-            state.lost = container;
+            state.drop_container();
+            state.missing_container = container;
         }
         let cause = Cause::CannotStart(ALL_GONE.to_owned());
         self.send(News::Gone { key: server.key(last), cause });
@@ -109,10 +108,10 @@ impl Shared {
 
     /// Removes, in the background, the containers that this instance created and that no server needs: those
     /// of servers that were forgotten, and those that were to be replaced when a daemon died.
-    async fn sweep(self: &Arc<Self>, host: &Arc<Host>, up: &Up, listed: &[Listed]) {
+    async fn sweep(self: &Arc<Self>, host: &Arc<Host>, engine: &LiveEngine, listed: &[Listed]) {
         let (entries, now) = (self.creations.all(), Instant::now());
         let address = host.address.to_string();
-        let source = Source { address: &address, engine: &up.who.id };
+        let source = Source { address: &address, engine: &engine.identity.id };
         let plan = plan(source, listed, &entries, |server| self.need(server), now);
         host.report_foreign(listed, &plan.foreign);
         for (nonce, missing) in &plan.unbound {
@@ -130,10 +129,10 @@ impl Shared {
         for Listed { id, name, .. } in listed.iter().filter(|found| unneeded.contains(&found.id)) {
             tracing::info!(id, name, "removing a container that no server needs");
         }
-        let (weak, api) = (Arc::downgrade(self), up.api.clone());
+        let (weak, api) = (Arc::downgrade(self), engine.api.clone());
         self.tasks.spawn(async move {
             for container in unneeded {
-                if weak.upgrade().is_none_or(|shared| shared.knows(&container)) {
+                if weak.upgrade().is_none_or(|shared| shared.is_used(&container)) {
                     continue;
                 }
                 let removed = api.remove(&container).await;
@@ -159,16 +158,20 @@ impl Shared {
                 }
             }
         }
-        unneeded.retain(|container| !self.knows(container));
+        unneeded.retain(|container| !self.is_used(container));
         unneeded
     }
 
     /// The servers whose containers this very engine has, with those.
-    fn servers_with_container(&self, host: &Arc<Host>, up: &Up) -> Vec<(Arc<Server>, String)> {
+    fn servers_with_container(
+        &self,
+        host: &Arc<Host>,
+        engine: &LiveEngine,
+    ) -> Vec<(Arc<Server>, String)> {
         let here = |server: Arc<Server>| {
             let container = {
                 let state = server.state();
-                state.container.clone().filter(|_| !state.is_elsewhere(&up.who.id))
+                state.container.clone().filter(|_| !state.is_at_other_engine(&engine.identity.id))
             };
             Some((server, container?))
         };

@@ -9,9 +9,8 @@
 //! only those records: the ids in them become creations when they are read.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
@@ -19,13 +18,9 @@ use mainstay_core::ServerName;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-/// File format version; other versions are skipped.
-const VERSION: u32 = 1;
+use super::records::{self, Durability, blocking, read_all};
 
 const SUFFIX: &str = "creation";
-
-/// What a file is called until it is complete.
-const UNFINISHED: &str = "creation-new";
 
 /// A container that an engine was asked to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,14 +52,6 @@ impl Entry {
     }
 }
 
-/// A creation as it is written.
-#[derive(Serialize, Deserialize)]
-struct Versioned {
-    version: u32,
-    #[serde(flatten)]
-    creation: Creation,
-}
-
 /// All creations whose containers may exist.
 #[derive(Debug)]
 pub(crate) struct Creations {
@@ -77,35 +64,16 @@ pub(crate) struct Creations {
 
 impl Creations {
     pub(crate) fn open(dir: PathBuf) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        let mut entries = BTreeMap::new();
-        for file in fs::read_dir(&dir)? {
-            let path = file?.path();
-            let read = match path.extension().and_then(|extension| extension.to_str()) {
-                Some(SUFFIX) => read(&path),
-                Some(UNFINISHED) => fs::remove_file(&path).map(|()| None),
-                Some(_) | None => continue,
-            };
-            match read {
-                Ok(Some(creation)) => {
-                    entries.insert(creation.nonce.clone(), Entry::from(creation));
-                }
-                Ok(None) => {}
-                // The others count all the same.
-                Err(error) => {
-                    tracing::warn!(%error, path = %path.display(), "skipping a bad record");
-                }
-            }
-        }
-        Ok(Self { dir, entries: Mutex::new(entries), writing: tokio::sync::Mutex::default() })
+        let all = read_all::<Creation>(&dir, SUFFIX)?.into_iter();
+        let entries = all.map(|(_, creation)| (creation.nonce.clone(), Entry::from(creation)));
+        let entries = Mutex::new(entries.collect());
+        Ok(Self { dir, entries, writing: tokio::sync::Mutex::default() })
     }
 
-    /// The directory of the files.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// All creations.
     pub(crate) fn all(&self) -> Vec<Entry> {
         self.entries().values().cloned().collect()
     }
@@ -287,50 +255,12 @@ fn new_nonce() -> io::Result<String> {
 }
 
 fn path(dir: &Path, nonce: &str) -> PathBuf {
-    dir.join(format!("{nonce}.{SUFFIX}"))
+    records::path(dir, nonce, SUFFIX)
 }
 
-/// Reads a creation; `None` if it has another version.
-fn read(path: &Path) -> io::Result<Option<Creation>> {
-    let found: Versioned = serde_json::from_slice(&fs::read(path)?)?;
-    if found.version == VERSION {
-        return Ok(Some(found.creation));
-    }
-    tracing::warn!(path = %path.display(), "skipping a record with an unknown version");
-    Ok(None)
-}
-
-/// Writes a file and its name to disk: what an engine is asked for must outlive a loss of power. A file
-/// that is complete stays as it is, so a full disk does not matter to it.
+/// What an engine is asked for must outlive a loss of power.
 fn write(dir: &Path, creation: &Creation) -> io::Result<()> {
-    let path = path(dir, &creation.nonce);
-    let versioned = Versioned { version: VERSION, creation: creation.clone() };
-    let bytes = serde_json::to_vec(&versioned)?;
-    if fs::read(&path).is_ok_and(|present| present == bytes) {
-        return Ok(());
-    }
-    let new = path.with_extension(UNFINISHED);
-    let written = write_new(&new, &bytes).and_then(|()| fs::rename(&new, path));
-    if written.is_err() {
-        // It takes up space on a disk that may be full.
-        fs::remove_file(&new).ok();
-    }
-    written?;
-    File::open(dir)?.sync_all()
-}
-
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut options = File::options();
-    let mut file = options.create(true).write(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-/// Runs file IO on the blocking pool.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+    records::write(&path(dir, &creation.nonce), creation, Durability::Power)
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-//! One engine at one address: who answers there, and what it says.
+//! One container engine at one address: whether it answers, and what its event stream reports.
 //!
-//! A task keeps watch over it for as long as the engine of containers lives. It listens to events, which
-//! only wake: what they mean is decided by [`Watch`](super::watch::Watch), and whatever matters is
-//! looked up. When the stream of events ends, or anything else makes the engine suspect, it is met
-//! anew; one that cannot be met within two seconds is away.
+//! A task per address runs as long as the [`DockerEngine`](super::DockerEngine). Events only trigger inspections;
+//! [`Watch`](super::watch::Watch) decides what they mean. When the event stream ends, or a request fails, the engine
+//! is connected to again. An engine that does not answer within two seconds is away.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -13,36 +12,36 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bollard::models::EventMessage;
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, stream};
 use mainstay_core::{RunId, ServerName};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::api::{ASK, Api, Identity, Listed, PING};
+use super::api::{Api, Identity, Listed, PING_TIMEOUT, QUERY_TIMEOUT};
 use super::shared::Shared;
-use super::watch::{Said, said};
+use super::watch::{ContainerEvent, parse_event};
 use crate::discover::Address;
+use crate::tasks::or_pending;
 
-/// How often an engine that is away is tried, at first and later.
-const TRY_FIRST: Duration = Duration::from_millis(100);
-const TRY_LATER: Duration = Duration::from_secs(1);
+/// Delays between attempts to reach an engine that is away.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_LATER: Duration = Duration::from_secs(1);
 
-/// What could not be looked at is looked at again after this time.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Delay before an inspection that failed is repeated.
+const INSPECT_AGAIN: Duration = Duration::from_millis(500);
 
-/// How long an engine may take to begin with its events.
+/// How long an engine may take to begin its event stream.
 const SUBSCRIPTION: Duration = Duration::from_millis(20);
 
-/// Errands on their way to the task of a host.
-const ERRANDS: usize = 1024;
+const REQUEST_QUEUE: usize = 1024;
 
-/// An engine at an address.
+/// A container engine at an address.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) address: Address,
-    reach: watch::Sender<Reach>,
-    errands: mpsc::Sender<Errand>,
-    /// Held by whoever sweeps there.
+    reachability: watch::Sender<Reachability>,
+    requests: mpsc::Sender<HostRequest>,
+    /// Held by the task that removes containers there.
     pub(super) sweeping: Arc<tokio::sync::Mutex<()>>,
     /// Number of lists in which each foreign container appeared, by id.
     foreign: Mutex<HashMap<String, u32>>,
@@ -50,72 +49,76 @@ pub(crate) struct Host {
 
 /// Whether an engine answers.
 #[derive(Debug, Clone)]
-pub(crate) enum Reach {
+pub(crate) enum Reachability {
     /// It has not been tried yet.
-    Untried,
-    /// It does.
-    Up(Up),
-    /// It does not, and this is why.
+    Unknown,
+    Up(LiveEngine),
+    /// It does not answer, for this reason.
     Away(String),
 }
 
 /// An engine that answers.
 #[derive(Debug, Clone)]
-pub(crate) struct Up {
+pub(crate) struct LiveEngine {
     pub(crate) api: Api,
-    pub(crate) who: Identity,
+    pub(crate) identity: Identity,
 }
 
-/// Something to be done by the task of a host.
+/// Work for the task of a host.
 #[derive(Debug)]
-pub(crate) enum Errand {
-    /// Look at a server's container at that time.
-    Look(ServerName, Instant),
-    /// By then it is known whether somebody stopped that run.
-    Settle(ServerName, RunId, Instant),
-    /// Find out whether the engine is still there.
-    Doubt,
-    /// Compare everything, and say when that is done.
+pub(crate) enum HostRequest {
+    /// Inspect a server's container at that time.
+    Inspect(ServerName, Instant),
+    /// Report the exit of a run at that time, unless its cause has become known by then.
+    ConfirmExit(ServerName, RunId, Instant),
+    /// Check that the engine still answers.
+    CheckAlive,
+    /// Compare everything with the engine's list. The sender is dropped when that is done.
     Compare(mpsc::Sender<()>),
 }
 
 impl Host {
-    /// Begins to keep watch over what answers at an address.
+    /// Starts the task that watches the engine at an address.
     pub(super) fn start(shared: &Arc<Shared>, address: Address) -> Arc<Self> {
-        let (errands, inbox) = mpsc::channel(ERRANDS);
-        let reach = watch::Sender::new(Reach::Untried);
-        let (sweeping, foreign) = (Arc::default(), Mutex::default());
-        let host = Arc::new(Self { address, reach, errands, sweeping, foreign });
+        let (requests, inbox) = mpsc::channel(REQUEST_QUEUE);
+        let host = Arc::new(Self {
+            address,
+            reachability: watch::Sender::new(Reachability::Unknown),
+            requests,
+            sweeping: Arc::default(),
+            foreign: Mutex::default(),
+        });
         let watcher = Watcher {
             shared: Arc::downgrade(shared),
             host: Arc::clone(&host),
-            errands: inbox,
+            requests: inbox,
             due: Vec::new(),
         };
         shared.tasks.spawn(watcher.run());
         host
     }
 
-    /// The engine, if it answers; or why it does not.
-    pub(crate) async fn up(&self) -> Result<Up, String> {
-        let mut reach = self.reach.subscribe();
-        let known = timeout(PING + ASK, reach.wait_for(|reach| !matches!(reach, Reach::Untried)));
-        match known.await.map(|known| known.map(|known| known.clone())) {
-            Ok(Ok(Reach::Up(up))) => Ok(up),
-            Ok(Ok(Reach::Away(why))) => Err(why),
-            Ok(Ok(Reach::Untried) | Err(_)) | Err(_) => {
+    /// The engine, or why it does not answer. Waits for the first attempt to connect.
+    pub(crate) async fn engine(&self) -> Result<LiveEngine, String> {
+        let mut reachability = self.reachability.subscribe();
+        let known = reachability.wait_for(|now| !matches!(now, Reachability::Unknown));
+        let known = timeout(PING_TIMEOUT + QUERY_TIMEOUT, known).await;
+        match known.ok().and_then(Result::ok).as_deref() {
+            Some(Reachability::Up(engine)) => Ok(engine.clone()),
+            Some(Reachability::Away(why)) => Err(why.clone()),
+            Some(Reachability::Unknown) | None => {
                 Err(format!("{} has not answered yet", self.address))
             }
         }
     }
 
     /// Whether it answers, as far as that is known without asking.
-    pub(crate) fn reach(&self) -> Reach {
-        self.reach.borrow().clone()
+    pub(crate) fn reachability(&self) -> Reachability {
+        self.reachability.borrow().clone()
     }
 
-    /// What is said when another engine answers than the one that has a server's container.
-    pub(crate) fn stranger(&self) -> String {
+    /// The message for when another engine answers than the one that has a server's container.
+    pub(crate) fn other_engine(&self) -> String {
         format!("another engine answers at {} than the one that has its container", self.address)
     }
 
@@ -139,200 +142,188 @@ impl Host {
         }
     }
 
-    /// Leaves something to be done. There is always more than one way to learn of anything, so nothing
-    /// is lost for good if there is no room.
-    pub(crate) fn leave(&self, errand: Errand) {
-        self.errands.try_send(errand).ok();
+    /// Queues work for the task. Work is dropped if the queue is full: the next comparison makes up for it.
+    pub(crate) fn request(&self, request: HostRequest) {
+        self.requests.try_send(request).ok();
     }
 
-    /// Has everything compared with what the engine lists.
+    /// Compares everything with what the engine lists.
     pub(crate) async fn compare(&self) {
         let (done, mut compared) = mpsc::channel(1);
-        if self.errands.send(Errand::Compare(done)).await.is_ok() {
+        if self.requests.send(HostRequest::Compare(done)).await.is_ok() {
             compared.recv().await;
         }
     }
 }
 
-/// What a stream of events has; nothing at its end.
 type Event = Result<EventMessage, bollard::errors::Error>;
-type Heard = Option<Event>;
 
-/// Who keeps watch over a host.
+/// The task of a host.
 struct Watcher {
     shared: Weak<Shared>,
     host: Arc<Host>,
-    errands: mpsc::Receiver<Errand>,
-    /// What is to be done later.
-    due: Vec<(Instant, Later)>,
+    requests: mpsc::Receiver<HostRequest>,
+    /// Requests that are due later.
+    due: Vec<(Instant, HostRequest)>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Later {
-    Look(ServerName),
-    Settle(ServerName, RunId),
-}
-
-/// Why an engine is to be met anew, for people.
+/// Why an engine has to be connected to again.
 #[derive(Debug)]
-struct Doubt(String);
+struct Unreachable(String);
 
 impl Watcher {
-    /// Goes on until nobody needs the engine any more.
     async fn run(mut self) {
         let mut tries: u32 = 0;
         loop {
-            let Doubt(why) = match Api::meet(&self.host.address).await {
-                Ok((api, who)) => self.attend(Up { api, who }, &mut tries).await,
-                Err(failure) => self.doubt(&failure),
+            let Unreachable(why) = match Api::connect(&self.host.address).await {
+                Ok((api, identity)) => self.serve(LiveEngine { api, identity }, &mut tries).await,
+                Err(failure) => self.unreachable(&failure),
             };
             let Some(shared) = self.shared.upgrade() else { return };
-            self.host.reach.send_replace(Reach::Away(why.clone()));
-            shared.tell_away(&self.host, &why);
+            self.host.reachability.send_replace(Reachability::Away(why.clone()));
+            shared.report_away(&self.host, &why);
             drop(shared);
             tries = tries.saturating_add(1);
             match tries {
                 1 => {}
-                2..20 => self.wait(TRY_FIRST).await,
-                _ => self.wait(TRY_LATER).await,
+                2..20 => self.wait(RETRY_FIRST).await,
+                _ => self.wait(RETRY_LATER).await,
             }
         }
     }
 
-    /// Waits while the engine is away. Nothing can be looked at meanwhile, and all is compared when it is
-    /// back: who waits for a comparison is told that nothing can be said.
+    /// Waits while the engine is away. Requests are dropped meanwhile: everything is compared when it is back.
     async fn wait(&mut self, pause: Duration) {
         let mut pause = pin!(sleep(pause));
         loop {
             tokio::select! {
                 () = &mut pause => return,
-                Some(_useless) = self.errands.recv() => {}
+                Some(_dropped) = self.requests.recv() => {}
             }
         }
     }
 
-    /// Listens to an engine until there is reason to doubt that it is there.
-    async fn attend(&mut self, up: Up, tries: &mut u32) -> Doubt {
-        let Some(shared) = self.shared.upgrade() else { return self.doubt(&"nobody asks") };
-        let mut events = pin!(up.api.events(&shared.instance));
-        // The engine is asked for its events with this. It does not say when it tells them from then on;
-        // what happens before that, and after the comparison, the next one finds.
+    /// Follows an engine until it no longer answers.
+    async fn serve(&mut self, engine: LiveEngine, tries: &mut u32) -> Unreachable {
+        let Some(shared) = self.shared.upgrade() else {
+            return self.unreachable(&"this daemon is ending");
+        };
+        let mut events = pin!(engine.api.events(&shared.instance).fuse());
+        // Polling the stream subscribes to events. The engine does not confirm that; what happens between the
+        // comparison and the subscription is found by the next comparison.
         let first = tokio::select! {
             biased;
-            event = events.next() => Some(event),
+            event = events.next() => event,
             () = sleep(SUBSCRIPTION) => None,
         };
-        let returned = matches!(self.host.reach(), Reach::Away(_));
-        if let Err(failure) = shared.compare(&self.host, &up, returned).await {
-            return self.doubt(&failure);
+        let returned = matches!(self.host.reachability(), Reachability::Away(_));
+        if let Err(failure) = shared.compare(&self.host, &engine, returned).await {
+            return self.unreachable(&failure);
         }
-        self.host.reach.send_replace(Reach::Up(up.clone()));
-        shared.tell_back(&self.host, &up).await;
+        self.host.reachability.send_replace(Reachability::Up(engine.clone()));
+        shared.report_back(&self.host, &engine).await;
         drop(shared);
         *tries = 0;
-        match self.listen(&up, first, events).await {
-            Ok(never) => match never {},
-            Err(doubt) => doubt,
-        }
+        let events = stream::iter(first).chain(events);
+        let Err(unreachable) = self.process_events(&engine, events).await;
+        unreachable
     }
 
-    async fn listen(
+    async fn process_events(
         &mut self,
-        up: &Up,
-        first: Option<Heard>,
+        engine: &LiveEngine,
         mut events: impl Stream<Item = Event> + Unpin,
-    ) -> Result<Infallible, Doubt> {
-        if let Some(event) = first {
-            self.hear(up, event).await?;
-        }
+    ) -> Result<Infallible, Unreachable> {
         loop {
             let due = self.due.iter().map(|(at, _)| *at).min();
             tokio::select! {
-                event = events.next() => self.hear(up, event).await?,
-                Some(errand) = self.errands.recv() => self.run_errand(up, errand).await?,
-                () = at(due) => self.do_what_is_due(up).await?,
+                event = events.next() => self.handle_event(engine, event).await?,
+                Some(request) = self.requests.recv() => self.handle_request(engine, request).await?,
+                () = or_pending(due.map(sleep_until)) => self.run_due(engine).await?,
             }
         }
     }
 
-    /// Takes in an event. The stream of events ends with its engine, even if the next one is there before
-    /// anybody could miss it.
-    async fn hear(&mut self, up: &Up, event: Heard) -> Result<(), Doubt> {
+    /// Handles an event. The stream ends with its engine, even if a new engine already answers at the address.
+    async fn handle_event(
+        &mut self,
+        engine: &LiveEngine,
+        event: Option<Event>,
+    ) -> Result<(), Unreachable> {
         let Some(Ok(event)) = event else {
-            return Err(Doubt(format!("{} broke off the stream of events", self.host.address)));
+            return Err(Unreachable(format!("{} closed its event stream", self.host.address)));
         };
         let Some(shared) = self.shared.upgrade() else { return Ok(()) };
         let Some(actor) = event.actor else { return Ok(()) };
         let attributes = actor.attributes.unwrap_or_default();
-        let said = said(event.action.as_deref().unwrap_or_default(), &attributes);
-        let (Some(said), Some(id)) = (said, actor.id) else { return Ok(()) };
+        let event = parse_event(event.action.as_deref().unwrap_or_default(), &attributes);
+        let (Some(event), Some(id)) = (event, actor.id) else { return Ok(()) };
         let Some(server) = shared.server_of(&self.host, &id) else { return Ok(()) };
-        // An engine that stops kills its containers and says so, when it no longer takes connections.
-        if matches!(said, Said::Die { .. }) {
-            self.ping(up).await?;
+        // An engine that stops kills its containers and reports that, but no longer accepts connections.
+        if matches!(event, ContainerEvent::Die { .. }) {
+            self.ping(engine).await?;
         }
-        shared.hear(&server, up, said).await;
+        shared.handle_event(&server, engine, event).await;
         Ok(())
     }
 
-    async fn run_errand(&mut self, up: &Up, errand: Errand) -> Result<(), Doubt> {
-        match errand {
-            Errand::Look(server, at) => self.due.push((at, Later::Look(server))),
-            Errand::Settle(server, run, at) => self.due.push((at, Later::Settle(server, run))),
-            Errand::Doubt => {
-                self.ping(up).await?;
-                let Some(shared) = self.shared.upgrade() else { return Ok(()) };
-                shared.tell_back(&self.host, up).await;
+    async fn handle_request(
+        &mut self,
+        engine: &LiveEngine,
+        request: HostRequest,
+    ) -> Result<(), Unreachable> {
+        match request {
+            HostRequest::Inspect(_, at) | HostRequest::ConfirmExit(_, _, at) => {
+                self.due.push((at, request));
             }
-            Errand::Compare(_done) => {
-                // One that hangs is found out sooner than by the answers that it owes.
-                self.ping(up).await?;
+            HostRequest::CheckAlive => {
+                self.ping(engine).await?;
                 let Some(shared) = self.shared.upgrade() else { return Ok(()) };
-                match shared.compare(&self.host, up, false).await {
-                    Ok(()) => shared.tell_back(&self.host, up).await,
-                    Err(_) => self.ping(up).await?,
+                shared.report_back(&self.host, engine).await;
+            }
+            HostRequest::Compare(_done) => {
+                // A ping fails sooner than a list if the engine hangs.
+                self.ping(engine).await?;
+                let Some(shared) = self.shared.upgrade() else { return Ok(()) };
+                match shared.compare(&self.host, engine, false).await {
+                    Ok(()) => shared.report_back(&self.host, engine).await,
+                    Err(_) => self.ping(engine).await?,
                 }
-                // The right one may be back without a word: no stream of its own has ended.
-                if shared.misses_another(&self.host, up)
-                    && up.api.identity().await.is_ok_and(|who| who != up.who)
+                // Another engine may have taken over the address without ending the event stream.
+                if shared.waits_for_other_engine(&self.host, engine)
+                    && engine.api.identity().await.is_ok_and(|now| now != engine.identity)
                 {
-                    return Err(Doubt(self.host.stranger()));
+                    return Err(Unreachable(self.host.other_engine()));
                 }
             }
         }
         Ok(())
     }
 
-    async fn do_what_is_due(&mut self, up: &Up) -> Result<(), Doubt> {
+    async fn run_due(&mut self, engine: &LiveEngine) -> Result<(), Unreachable> {
         let Some(shared) = self.shared.upgrade() else { return Ok(()) };
         let now = Instant::now();
         while let Some(index) = self.due.iter().position(|(at, _)| *at <= now) {
-            let (_, later) = self.due.swap_remove(index);
-            match later {
-                Later::Look(server) => {
-                    if shared.look(&self.host, up, &server).await.is_err() {
-                        self.due.push((now + LOOK_AGAIN, Later::Look(server)));
-                        self.ping(up).await?;
+            match self.due.swap_remove(index).1 {
+                HostRequest::Inspect(server, _) => {
+                    if shared.inspect(&self.host, engine, &server).await.is_err() {
+                        let again = now + INSPECT_AGAIN;
+                        self.due.push((again, HostRequest::Inspect(server, again)));
+                        self.ping(engine).await?;
                     }
                 }
-                Later::Settle(server, run) => shared.settle(&server, run),
+                HostRequest::ConfirmExit(server, run, _) => shared.confirm_exit(&server, run),
+                HostRequest::CheckAlive | HostRequest::Compare(_) => {}
             }
         }
         Ok(())
     }
 
-    async fn ping(&self, up: &Up) -> Result<(), Doubt> {
-        up.api.ping().await.map_err(|failure| self.doubt(&failure))
+    async fn ping(&self, engine: &LiveEngine) -> Result<(), Unreachable> {
+        engine.api.ping().await.map_err(|failure| self.unreachable(&failure))
     }
 
-    fn doubt(&self, why: &dyn fmt::Display) -> Doubt {
-        Doubt(format!("{} does not answer: {why}", self.host.address))
-    }
-}
-
-async fn at(when: Option<Instant>) {
-    match when {
-        Some(when) => sleep_until(when).await,
-        None => std::future::pending().await,
+    fn unreachable(&self, why: &dyn fmt::Display) -> Unreachable {
+        Unreachable(format!("{} does not answer: {why}", self.host.address))
     }
 }

@@ -1,33 +1,33 @@
-//! Containers: Docker, and what speaks its language, such as Podman.
+//! Containers in Docker, and in engines with the same API, such as Podman.
 //!
-//! A server has one container, which is made when it is first started and started again for every run.
+//! A server has one container, which is created for its first run and started again for every other run.
 //! Its id is recorded, and only containers with a recorded id are stopped, removed or attached to. Labels
 //! and names prove nothing, because anyone can copy them: see [`ownership`].
 //!
-//! * [`host`] keeps watch over one engine, [`api`] is how it is spoken to;
-//! * [`watch`] decides what events and inspections mean, [`tell`] makes news of it;
+//! * [`host`] watches one engine, [`api`] sends requests to it;
+//! * [`watch`] decides what events and inspections mean, [`news`] reports it;
 //! * [`compare`] finds what no event reported, and removes containers that no server needs;
 //! * [`creations`] records what was created, [`ownership`] decides which containers are ours to remove;
-//! * [`start`] makes containers and starts them, [`body`] is what they are made from;
-//! * [`pump`] carries the lines of a run, across outages too, [`past`] finds those before.
+//! * [`start`] creates containers and starts them, [`body`] is the request that creates them;
+//! * [`pump`] carries the lines of a run, across outages too; [`streams`] connects it, [`splice`] joins log and stream.
 
 mod api;
 mod body;
 mod compare;
 mod creations;
-mod gap;
 mod host;
 mod log_writer;
+mod news;
 mod ownership;
-mod past;
 mod pull;
 mod pump;
 mod records;
 mod refusal;
 mod server;
 mod shared;
+mod splice;
 mod start;
-mod tell;
+mod streams;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -44,7 +44,7 @@ use mainstay_core::{Cause, ContainerSpec, ServerName, ServerSpec, Transport, Wor
 use tokio::sync::{broadcast, mpsc};
 
 use self::api::Failure;
-use self::host::{Errand, Host, Reach, Up};
+use self::host::{Host, HostRequest, LiveEngine, Reachability};
 use self::server::Server;
 use self::shared::Shared;
 use crate::discover::Address;
@@ -55,18 +55,17 @@ use crate::{
 
 pub use self::pull::Pulled;
 
-/// What the engine of containers needs to know.
 #[derive(Debug)]
 pub struct DockerConfig {
-    /// Which instance of Mainstay this is: what its containers have as a label.
+    /// The instance of Mainstay, which is a label of its containers.
     pub instance: String,
-    /// The servers there are. Recorded containers of others are removed.
+    /// All servers. Recorded containers of others are removed.
     pub wanted: BTreeSet<ServerName>,
-    /// Where it is written down which run is which.
+    /// The directory of the records of containers.
     pub records_dir: PathBuf,
     /// Where servers' logs are written.
     pub logs_dir: PathBuf,
-    /// The environment in which engines are looked for.
+    /// The environment, which may name engines.
     pub env: Vec<(OsString, OsString)>,
     /// When a log is rotated.
     pub log_max_bytes: u64,
@@ -74,20 +73,20 @@ pub struct DockerConfig {
     pub log_keep: u32,
 }
 
-/// The engine of containers.
+/// The engine for containers.
 #[derive(Debug)]
 pub struct DockerEngine {
     shared: Arc<Shared>,
 }
 
 impl DockerEngine {
-    /// Opens the engine. That succeeds whether a container engine answers or not.
+    /// Opens the engine. That succeeds even if no container engine answers.
     pub async fn open(config: DockerConfig) -> Result<Self, EngineError> {
         let opened = tokio::task::spawn_blocking(|| Shared::open(config)).await;
         let shared = opened.unwrap_or_else(|error| {
             Err(EngineError::Io { what: "opening the records of containers", source: error.into() })
         })?;
-        shared.settle_in().await;
+        shared.wait_for_engines().await;
         Ok(Self { shared })
     }
 
@@ -96,8 +95,8 @@ impl DockerEngine {
         &self,
         container: &ContainerSpec,
     ) -> Result<mpsc::Receiver<Pulled>, StartError> {
-        let (_, up) = self.shared.choose(container).await?;
-        Ok(pull::pull(&self.shared.tasks, up.api, &container.image))
+        let (_, engine) = self.shared.choose_engine(container).await?;
+        Ok(pull::pull(&self.shared.tasks, engine.api, &container.image))
     }
 
     fn server(&self, key: &RunKey) -> Result<Arc<Server>, EngineError> {
@@ -106,21 +105,21 @@ impl DockerEngine {
         server.ok_or_else(|| EngineError::NoSuchRun(key.clone()))
     }
 
-    /// The container of a run that is there, at an engine that answers.
-    async fn reach(&self, key: &RunKey) -> Result<(Arc<Server>, Up, String), EngineError> {
+    /// The container of a run, at an engine that answers.
+    async fn reach(&self, key: &RunKey) -> Result<(Arc<Server>, LiveEngine, String), EngineError> {
         let server = self.server(key)?;
         let (host, container) = {
             let state = server.state();
             (Arc::clone(&state.host), state.container.clone())
         };
         let container = container.ok_or_else(|| EngineError::NoSuchRun(key.clone()))?;
-        let up = host.up().await.map_err(EngineError::Away)?;
-        Ok((server, up, container))
+        let engine = host.engine().await.map_err(EngineError::Away)?;
+        Ok((server, engine, container))
     }
 
-    /// Ends a run, in a task of its own.
+    /// Stops or kills a run in the background.
     async fn end(&self, key: &RunKey, grace: Option<Duration>) -> Result<(), EngineError> {
-        let (server, up, container) = match self.reach(key).await {
+        let (server, engine, container) = match self.reach(key).await {
             Ok(reached) => reached,
             Err(EngineError::NoSuchRun(_)) => return Ok(()),
             Err(error) => return Err(error),
@@ -129,21 +128,21 @@ impl DockerEngine {
         let host = Arc::clone(&server.state().host);
         self.shared.tasks.spawn(async move {
             let ended = match grace {
-                Some(grace) => up.api.stop(&container, grace).await,
-                None => up.api.kill(&container).await,
+                Some(grace) => engine.api.stop(&container, grace).await,
+                None => engine.api.kill(&container).await,
             };
             let ended = match ended {
-                // One that is paused can neither hear nor die.
+                // A paused container cannot be stopped or killed.
                 Err(Failure::Conflict(_) | Failure::Refused(_) | Failure::Internal(_)) => {
-                    up.api.unpause(&container).await.ok();
-                    up.api.kill(&container).await
+                    engine.api.unpause(&container).await.ok();
+                    engine.api.kill(&container).await
                 }
                 other => other,
             };
             if let Err(error) = ended {
                 tracing::warn!(server = %server.name, %error, "cannot end a container");
             }
-            host.leave(Errand::Look(server.name.clone(), tokio::time::Instant::now()));
+            host.request(HostRequest::Inspect(server.name.clone(), tokio::time::Instant::now()));
         });
         Ok(())
     }
@@ -166,16 +165,16 @@ impl Engine for DockerEngine {
 
     async fn prepare(&self, spec: &ServerSpec) -> Result<ServerSpec, StartError> {
         let container = container_of(spec)?;
-        let (address, up) = self.shared.choose(container).await?;
+        let (address, engine) = self.shared.choose_engine(container).await?;
         check_reach(container, &address)?;
-        up.api.has_image(&container.image).await.map_err(|failure| match failure {
+        engine.api.has_image(&container.image).await.map_err(|failure| match failure {
             Failure::Missing(_) => StartError::NoImage { image: container.image.to_string() },
             failure => StartError::Refused(failure.to_string()),
         })?;
-        self.shared.try_out(&address, &up, spec, container).await?;
+        self.shared.check_by_trial(&address, &engine, spec, container).await?;
         let mut spec = spec.clone();
         if let Workload::Container(container) = &mut spec.workload {
-            container.engine = Some(up.who.kind);
+            container.engine = Some(engine.identity.kind);
             container.host = Some(address.to_string());
         }
         Ok(spec)
@@ -196,14 +195,14 @@ impl Engine for DockerEngine {
     async fn list(&self) -> Result<Vec<Found>, EngineError> {
         let hosts: Vec<Arc<Host>> = self.shared.hosts().values().cloned().collect();
         for host in hosts {
-            if let Reach::Up(_) = host.reach() {
+            if let Reachability::Up(_) = host.reachability() {
                 host.compare().await;
             }
         }
         self.shared.listed.store(true, Ordering::Relaxed);
         let all: Vec<Arc<Server>> = self.shared.servers().values().cloned().collect();
         for server in all.iter().filter(|server| server.state().removed) {
-            // Whoever missed it hears it now.
+            // A receiver may have missed it.
             let key = server.key(server.state().watch.last());
             self.shared.send(News::Gone { key, cause: Cause::Removed });
         }
@@ -211,7 +210,7 @@ impl Engine for DockerEngine {
     }
 
     fn watch(&self) -> broadcast::Receiver<News> {
-        let early = mainstay_core::lock(&self.shared.early).take();
+        let early = mainstay_core::lock(&self.shared.early_news).take();
         early.unwrap_or_else(|| self.shared.news.subscribe())
     }
 
@@ -230,21 +229,21 @@ impl Engine for DockerEngine {
         if let Some(pump) = known {
             return pump.attach(key).await;
         }
-        let (_, up, _) = self.reach(key).await?;
-        let connected = self.shared.connect(&server, &up).await;
+        let (_, engine, _) = self.reach(key).await?;
+        let connected = self.shared.connect_streams(&server, &engine).await;
         connected.map_err(|failure| EngineError::Away(failure.to_string()))?;
         let pump = server.state().pump.clone();
         pump.ok_or_else(|| EngineError::NoSuchRun(key.clone()))?.attach(key).await
     }
 
     async fn endpoint(&self, key: &RunKey, port: u16) -> Result<Endpoint, EngineError> {
-        let (server, up, container) = self.reach(key).await?;
+        let (server, engine, container) = self.reach(key).await?;
         let known = server.state().ports.outside(port);
         let outside = if let Some(outside) = known {
             outside
         } else {
-            let inspected = up.api.inspect(&container).await.map_err(no_port)?;
-            server.state().begin(&inspected);
+            let inspected = engine.api.inspect(&container).await.map_err(no_port)?;
+            server.state().run_started(&inspected);
             let published = inspected.ports.get(&port).copied();
             published.ok_or_else(|| no_port(format!("port {port} is not published")))?
         };
@@ -252,10 +251,10 @@ impl Engine for DockerEngine {
     }
 
     async fn has_moved(&self, key: &RunKey, port: u16) -> bool {
-        let Ok((server, up, container)) = self.reach(key).await else { return false };
-        let Ok(inspected) = up.api.inspect(&container).await else { return false };
+        let Ok((server, engine, container)) = self.reach(key).await else { return false };
+        let Ok(inspected) = engine.api.inspect(&container).await else { return false };
         let mut state = server.state();
-        let same_run = inspected.seen.running && inspected.seen.started_at == state.started_at;
+        let same_run = inspected.state.running && inspected.state.started_at == state.started_at;
         same_run && state.ports.update(port, &inspected.ports)
     }
 
@@ -273,18 +272,18 @@ impl Engine for DockerEngine {
         let (host, record) = {
             let mut state = known.state();
             let record = state.record();
-            state.lose_container();
+            state.drop_container();
             (Arc::clone(&state.host), record)
         };
         self.shared.servers().remove(server);
         let dropped = self.shared.drop_record(server).await;
         dropped.map_err(EngineError::io("recording a container that is to be removed"))?;
         if let Some(record) = record
-            && let Reach::Up(up) = host.reach()
-            && up.who.id == record.engine
-            && let Err(error) = self.shared.remove(&up.api, &record.container).await
+            && let Reachability::Up(engine) = host.reachability()
+            && engine.identity.id == record.engine
+            && let Err(error) = self.shared.remove(&engine.api, &record.container).await
         {
-            // It is removed when the engine is back, be it by the next daemon.
+            // It is removed when the engine is back, perhaps by the next daemon.
             tracing::debug!(%server, %error, "cannot remove a container yet");
         }
         Ok(())
@@ -300,7 +299,7 @@ fn no_port(why: impl fmt::Display) -> EngineError {
     EngineError::Engine { what: "looking up its port", why: why.to_string() }
 }
 
-/// A server that speaks HTTP is reached through this machine, where its engine must be.
+/// A server that speaks HTTP is reached through this machine, so its engine must be local.
 fn check_reach(container: &ContainerSpec, address: &Address) -> Result<(), StartError> {
     let here = match address {
         Address::Unix(_) => true,

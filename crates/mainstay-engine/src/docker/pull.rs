@@ -12,28 +12,28 @@ use tokio::sync::mpsc;
 use super::api::{Api, Failure};
 use crate::tasks::Tasks;
 
-/// Steps on their way to whoever waits; more than that are not worth telling.
+/// Steps that are queued; more are dropped.
 const STEPS: usize = 16;
 
 /// A step of a pull, or its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pulled {
-    /// So much of what is known to be needed has arrived.
+    /// Progress.
     Bytes {
-        /// Bytes that are here.
+        /// Bytes that have arrived.
         done: u64,
         /// Bytes that are known to be needed, so far.
         total: u64,
     },
-    /// The image is here.
+    /// The image is complete.
     Done,
-    /// It cannot be had; the text says why.
+    /// The image cannot be pulled, for this reason.
     Failed(String),
 }
 
-/// Begins to pull an image. That goes on until its end is told or nobody listens any more.
+/// Pulls an image in the background, until the receiver is dropped.
 pub(super) fn pull(tasks: &Tasks, api: Api, image: &ImageRef) -> mpsc::Receiver<Pulled> {
-    let (steps, told) = mpsc::channel(STEPS);
+    let (steps, receiver) = mpsc::channel(STEPS);
     let (name, version) = image.parts();
     let options = CreateImageOptionsBuilder::default().from_image(name).tag(version).build();
     tasks.spawn(async move {
@@ -43,8 +43,7 @@ pub(super) fn pull(tasks: &Tasks, api: Api, image: &ImageRef) -> mpsc::Receiver<
             while let Some(answer) = answers.next().await {
                 match answer {
                     Ok(info) => {
-                        if let Some(step) = layers.learn(info) {
-                            // The next one says more.
+                        if let Some(step) = layers.update(info) {
                             steps.try_send(step).ok();
                         }
                     }
@@ -58,16 +57,15 @@ pub(super) fn pull(tasks: &Tasks, api: Api, image: &ImageRef) -> mpsc::Receiver<
             () = steps.closed() => {}
         }
     });
-    told
+    receiver
 }
 
-/// How far each layer has come.
+/// The progress of each layer: bytes that have arrived, and all bytes.
 #[derive(Debug, Default)]
 struct Layers(HashMap<String, (u64, u64)>);
 
 impl Layers {
-    /// Takes in what an engine says. What is unpacked has arrived.
-    fn learn(&mut self, info: CreateImageInfo) -> Option<Pulled> {
+    fn update(&mut self, info: CreateImageInfo) -> Option<Pulled> {
         let (id, status) = (info.id?, info.status?);
         let detail = info.progress_detail.unwrap_or_default();
         let layer = self.0.entry(id).or_default();
@@ -106,11 +104,11 @@ mod tests {
     fn the_progress_of_all_layers_is_added_up() {
         let mut layers = Layers::default();
         let bytes = |done, total| Some(Pulled::Bytes { done, total });
-        assert_eq!(layers.learn(says("latest", "Pulling from x", None)), None);
-        assert_eq!(layers.learn(says("a", "Downloading", Some((5, 10)))), bytes(5, 10));
-        assert_eq!(layers.learn(says("b", "Downloading", Some((1, 90)))), bytes(6, 100));
-        assert_eq!(layers.learn(says("a", "Extracting", Some((1, 10)))), None);
-        assert_eq!(layers.learn(says("a", "Pull complete", None)), bytes(11, 100));
-        assert_eq!(layers.learn(says("c", "Download complete", None)), bytes(11, 100));
+        assert_eq!(layers.update(says("latest", "Pulling from x", None)), None);
+        assert_eq!(layers.update(says("a", "Downloading", Some((5, 10)))), bytes(5, 10));
+        assert_eq!(layers.update(says("b", "Downloading", Some((1, 90)))), bytes(6, 100));
+        assert_eq!(layers.update(says("a", "Extracting", Some((1, 10)))), None);
+        assert_eq!(layers.update(says("a", "Pull complete", None)), bytes(11, 100));
+        assert_eq!(layers.update(says("c", "Download complete", None)), bytes(11, 100));
     }
 }

@@ -1,10 +1,10 @@
 //! The standard streams of a run in a container.
 //!
-//! One task reads what the engine sends and hands on whole lines, and writes the lines that come back.
-//! It outlives the connection: while there is none, lines to the server wait, and when a new one is
-//! handed to it, what the server wrote meanwhile is taken from the engine's log, without loss and, as
-//! far as lines differ, without repetition. It ends when it is told that the run is over and everything
-//! has been handed on, or with its owner.
+//! One task delivers the output of the engine as whole lines, and writes the lines for the server.
+//! It outlives the connection: while there is none, lines to the server wait. When it is given a new connection,
+//! what the server wrote meanwhile is taken from the engine's log, without loss and, as
+//! far as lines differ, without repetition. It ends when the run is over and everything
+//! has been delivered, or with its owner.
 
 mod queue;
 mod writer;
@@ -12,35 +12,34 @@ mod writer;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bollard::container::{AttachContainerResults, LogOutput};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use mainstay_core::Interruption;
+use mainstay_core::{Interruption, lock};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::queue::Queue;
 use self::writer::{Input, ToWriter};
-use super::gap::{self, Splice, Tail};
 use super::log_writer::ContainerLog;
-use crate::lines::{Line, LineSplitter};
-use crate::tasks::Tasks;
+use super::splice::{self, Splice, Tail};
+use crate::lines::LineSplitter;
+use crate::tasks::{Tasks, or_pending};
 use crate::{EngineError, RunKey, Stdio};
 
-/// Lines of junk on the way to the log; more than that is dropped.
+/// Lines of junk on the way to the log; more are dropped.
 const JUNK: usize = 64;
 
 /// How much of standard error is kept.
 const STDERR: usize = 16 * 1024;
 
-/// A line of a new connection that may be part of the log is held back for so long, unless others follow.
-const SEAM: Duration = Duration::from_millis(100);
+/// How long a line of a new connection that may be part of the log is held back, unless others follow.
+const SPLICE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What is said by a connection.
 type Frame = Result<LogOutput, bollard::errors::Error>;
 type Output = Pin<Box<dyn Stream<Item = Frame> + Send>>;
 
@@ -63,43 +62,42 @@ impl Stdout {
 /// The streams of one run.
 #[derive(Debug)]
 pub(crate) struct Pump {
-    orders: mpsc::Sender<Order>,
-    heard: Arc<Mutex<Heard>>,
+    commands: mpsc::Sender<Command>,
+    received: Arc<Mutex<Received>>,
     connected: Arc<AtomicBool>,
-    quiet: watch::Receiver<bool>,
+    /// Whether the run is over and all its output has been read.
+    drained: watch::Receiver<bool>,
     written: watch::Receiver<u64>,
     interruptions: watch::Receiver<Interruption>,
-    /// What was written before there was a pump, until somebody takes the lines.
-    earlier: Mutex<Vec<Bytes>>,
+    /// What was written before this pump was started, for the first consumer.
+    earlier_output: Mutex<Vec<Bytes>>,
 }
 
-/// What is remembered of what was heard.
+/// The last output that was received.
 #[derive(Debug, Default)]
-struct Heard {
+struct Received {
     stderr: VecDeque<u8>,
-    /// The last lines of each stream that were handed on.
-    lines: Tail,
-    words: Tail,
+    tails: StreamTails,
 }
 
-/// What was written while there was no connection, as far as the engine's log has it: all lines of each
-/// stream that it still has, oldest first.
+/// The output that the engine's log still has: all lines of each stream, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Missed {
+pub(crate) struct MissedOutput {
     pub(crate) stdout: Vec<Bytes>,
     pub(crate) stderr: Vec<Bytes>,
 }
 
-/// What a server that was restarted by somebody else had said until then: the engine's log goes on.
+/// The last lines of each stream that were delivered. If someone restarts the container, its next run continues the
+/// same log.
 #[derive(Debug, Default)]
-pub(crate) struct Past {
-    lines: Tail,
-    words: Tail,
+pub(crate) struct StreamTails {
+    stdout: Tail,
+    stderr: Tail,
 }
 
-enum Order {
+enum Command {
     Consume(Consumer),
-    Connect { output: Output, input: Input, missed: Option<Missed> },
+    Connect { output: Output, input: Input, missed: Option<MissedOutput> },
     Finish,
 }
 
@@ -110,193 +108,170 @@ struct Consumer {
 }
 
 impl Pump {
-    /// Begins. `lost` is called whenever a connection has ended.
+    /// Starts the task. `lost` is called whenever a connection has ended.
     pub(crate) fn start(
         tasks: &Tasks,
         stdout: Stdout,
         log: ContainerLog,
-        past: Past,
+        tails: StreamTails,
         lost: impl Fn() + Send + 'static,
     ) -> Self {
-        let (orders, inbox) = mpsc::channel(8);
-        let heard = Heard { lines: past.lines, words: past.words, ..Heard::default() };
-        let heard = Arc::new(Mutex::new(heard));
+        let (commands, inbox) = mpsc::channel(8);
+        let received = Arc::new(Mutex::new(Received { tails, ..Received::default() }));
         let connected = Arc::new(AtomicBool::new(false));
-        let (told_quiet, quiet) = watch::channel(false);
-        let (told_written, written) = watch::channel(0);
+        let (drained_tx, drained) = watch::channel(false);
+        let (written_tx, written) = watch::channel(0);
         let none_yet = Interruption { written: 0, at: Instant::now().into_std() };
-        let (told_interruptions, interruptions) = watch::channel(none_yet);
-        let (hand_on, to_writer) = mpsc::channel(8);
+        let (interruptions_tx, interruptions) = watch::channel(none_yet);
+        let (writer, to_writer) = mpsc::channel(8);
         let reader = Reader {
             stdout,
             log,
-            heard: Arc::clone(&heard),
-            orders: inbox,
+            received: Arc::clone(&received),
+            commands: inbox,
             output: None,
             splitter: LineSplitter::default(),
             queue: Queue::default(),
             consumer: None,
             junk: None,
-            seam: None,
-            lost: None,
+            splice: None,
+            lost_at: None,
             finishing: false,
             connected: Arc::clone(&connected),
-            quiet: told_quiet,
-            writer: hand_on,
+            drained: drained_tx,
+            writer,
         };
         tasks.spawn(async move {
             tokio::select! {
                 () = reader.run(lost) => {}
-                () = writer::write(to_writer, told_written, told_interruptions) => {}
+                () = writer::write(to_writer, written_tx, interruptions_tx) => {}
             }
         });
-        let earlier = Mutex::default();
-        Self { orders, heard, connected, quiet, written, interruptions, earlier }
+        let earlier_output = Mutex::default();
+        Self { commands, received, connected, drained, written, interruptions, earlier_output }
     }
 
-    /// Whoever takes the lines first is told that these were written before, perhaps to somebody else.
-    /// They may come again, if they were written after the connection was made.
-    pub(crate) fn recall(&self, earlier: Vec<Bytes>) {
-        *lock(&self.earlier) = earlier;
+    /// Sets the lines that were written before this pump was started. Those written after its
+    /// connection was made also arrive on the connection.
+    pub(crate) fn set_earlier_output(&self, earlier: Vec<Bytes>) {
+        *lock(&self.earlier_output) = earlier;
     }
 
-    /// Gives it a connection. What the log has of the time without one is read before.
-    pub(crate) async fn connect(&self, to: AttachContainerResults, missed: Option<Missed>) {
+    /// Hands over a connection, and what the log has of the time without one.
+    pub(crate) async fn connect(&self, to: AttachContainerResults, missed: Option<MissedOutput>) {
         let AttachContainerResults { output, input } = to;
         self.connected.store(true, Ordering::Relaxed);
-        // One that has ended needs no connection.
-        self.orders.send(Order::Connect { output, input, missed }).await.ok();
+        // The task may have ended with its run.
+        self.commands.send(Command::Connect { output, input, missed }).await.ok();
     }
 
-    /// Whether it has a connection.
     pub(crate) fn is_connected(&self) -> bool {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Takes over the lines from whoever has them.
+    /// Becomes the consumer of the lines, in place of the previous one.
     pub(crate) async fn attach(&self, key: &RunKey) -> Result<Stdio, EngineError> {
         let (to_server, outgoing) = mpsc::channel(queue::LINES);
         let (lines, from_server) = mpsc::channel(queue::LINES);
         let (junk, to_log) = mpsc::channel(JUNK);
         let consumer = Consumer { lines, outgoing, junk: to_log };
-        let taken = self.orders.send(Order::Consume(consumer)).await;
-        taken.map_err(|_| EngineError::NoSuchRun(key.clone()))?;
-        // The engine keeps its log whether anybody hears the lines or not.
-        let (written, heard) = (self.written.clone(), watch::channel(0).0);
-        let past = std::mem::take(&mut *lock(&self.earlier));
-        let (past, interruptions) = (Some(past), Some(self.interruptions.clone()));
-        Ok(Stdio { to_server, from_server, junk, written, heard, past, interruptions })
+        let sent = self.commands.send(Command::Consume(consumer)).await;
+        sent.map_err(|_| EngineError::NoSuchRun(key.clone()))?;
+        Ok(Stdio {
+            to_server,
+            from_server,
+            junk,
+            written: self.written.clone(),
+            // The engine keeps its log whether lines are consumed or not.
+            consumed: watch::channel(0).0,
+            earlier_output: Some(std::mem::take(&mut *lock(&self.earlier_output))),
+            interruptions: Some(self.interruptions.clone()),
+        })
     }
 
-    /// The run is over: waits, not longer than that, until all it said has been read. What nobody has
-    /// taken yet is still handed on.
+    /// The run is over: waits until all its output has been read, for at most `limit`. Lines that are
+    /// queued are still delivered.
     pub(crate) async fn finish(&self, limit: Duration) {
-        if self.orders.send(Order::Finish).await.is_ok() {
-            let mut quiet = self.quiet.clone();
-            // One that has ended is as quiet as can be.
-            timeout(limit, quiet.wait_for(|quiet| *quiet)).await.map(drop).ok();
+        if self.commands.send(Command::Finish).await.is_ok() {
+            let mut drained = self.drained.clone();
+            // An error means that the task has ended.
+            timeout(limit, drained.wait_for(|drained| *drained)).await.map(drop).ok();
         }
     }
 
     /// The last of what was written to standard error.
     pub(crate) fn stderr(&self) -> Vec<u8> {
-        self.heard().stderr.iter().copied().collect()
+        lock(&self.received).stderr.iter().copied().collect()
     }
 
-    /// What was handed on last, for the pump of a run whose words follow in the same log.
-    pub(crate) fn past(&self) -> Past {
-        let mut heard = self.heard();
-        Past { lines: std::mem::take(&mut heard.lines), words: std::mem::take(&mut heard.words) }
+    pub(crate) fn take_tails(&self) -> StreamTails {
+        std::mem::take(&mut lock(&self.received).tails)
     }
-
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        lock(&self.heard)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mainstay_core::lock(mutex)
 }
 
 struct Reader {
     stdout: Stdout,
     log: ContainerLog,
-    heard: Arc<Mutex<Heard>>,
-    orders: mpsc::Receiver<Order>,
+    received: Arc<Mutex<Received>>,
+    commands: mpsc::Receiver<Command>,
     output: Option<Output>,
     splitter: LineSplitter,
     queue: Queue,
     consumer: Option<mpsc::Sender<Bytes>>,
     junk: Option<mpsc::Receiver<Bytes>>,
-    seam: Option<Seam>,
+    /// Joins the log and the stream, until the given time.
+    splice: Option<(Splice, Instant)>,
     /// When the last connection was lost.
-    lost: Option<Instant>,
+    lost_at: Option<Instant>,
     finishing: bool,
     connected: Arc<AtomicBool>,
-    quiet: watch::Sender<bool>,
+    drained: watch::Sender<bool>,
     writer: mpsc::Sender<ToWriter>,
 }
 
-/// What a reader has to do next.
-enum Step {
-    Order(Order),
-    Seam,
-    Room,
-    Frame(Frame),
-    /// The connection has ended.
-    Silence,
-    Junk(Bytes),
-}
-
-/// Where the log meets the stream.
-struct Seam {
-    splice: Splice,
-    until: Instant,
-}
-
 impl Reader {
+    /// Ends when the run is over and everything is delivered, or when the pump is dropped.
     async fn run(mut self, lost: impl Fn() + Send) {
-        while let Some(step) = self.next().await {
-            match step {
-                Step::Order(order) => self.obey(order).await,
-                Step::Seam => self.close_seam(),
-                Step::Room => self.serve(),
-                Step::Frame(frame) => self.take(frame),
-                Step::Silence => {
-                    self.output = None;
-                    self.lost = Some(Instant::now());
-                    self.close_seam();
-                    self.connected.store(false, Ordering::Relaxed);
-                    lost();
+        loop {
+            let splice_until = self.splice.as_ref().map(|(_, until)| *until);
+            let (queued, reading) = (!self.queue.is_empty(), self.queue.has_room());
+            tokio::select! {
+                biased;
+                command = self.commands.recv() => match command {
+                    Some(command) => self.execute(command).await,
+                    None => return,
+                },
+                () = or_pending(splice_until.map(sleep_until)) => self.end_splice(),
+                () = or_pending(self.consumer.as_ref().map(has_room)), if queued => self.deliver_queued(),
+                frame = or_pending(self.output.as_mut().map(StreamExt::next)), if reading => {
+                    if let Some(frame) = frame {
+                        self.receive_frame(frame);
+                    } else {
+                        self.connection_lost();
+                        lost();
+                    }
                 }
-                Step::Junk(junk) => self.log.write_lines(&junk),
+                Some(junk) = or_pending(self.junk.as_mut().map(mpsc::Receiver::recv)) => {
+                    self.log.write_lines(&junk);
+                }
             }
-            let read = self.finishing && self.output.is_none() && self.seam.is_none();
-            self.quiet.send_replace(read);
-            if read && (self.queue.is_empty() || self.consumer.is_none()) {
+            let drained = self.finishing && self.output.is_none() && self.splice.is_none();
+            self.drained.send_replace(drained);
+            if drained && (self.queue.is_empty() || self.consumer.is_none()) {
                 return;
             }
         }
     }
 
-    /// What there is to do next; nothing if nobody needs this any more.
-    async fn next(&mut self) -> Option<Step> {
-        let seam = self.seam.as_ref().map(|seam| seam.until);
-        let idle = self.queue.is_empty();
-        tokio::select! {
-            biased;
-            order = self.orders.recv() => order.map(Step::Order),
-            () = at(seam) => Some(Step::Seam),
-            () = room(self.consumer.as_ref()), if !idle => Some(Step::Room),
-            frame = next(self.output.as_mut()), if self.queue.has_room() => {
-                Some(frame.map_or(Step::Silence, Step::Frame))
-            }
-            Some(junk) = junk(self.junk.as_mut()) => Some(Step::Junk(junk)),
-        }
+    fn connection_lost(&mut self) {
+        self.output = None;
+        self.lost_at = Some(Instant::now());
+        self.end_splice();
+        self.connected.store(false, Ordering::Relaxed);
     }
 
-    /// Hands a line to whoever takes them, if they are still there.
-    fn serve(&mut self) {
+    /// Delivers a line, if the consumer still exists.
+    fn deliver_queued(&mut self) {
         let Some(consumer) = &self.consumer else { return };
         match consumer.try_reserve().map(|permit| self.queue.pop().map(|line| permit.send(line))) {
             Ok(_) | Err(TrySendError::Full(())) => {}
@@ -304,72 +279,62 @@ impl Reader {
         }
     }
 
-    async fn obey(&mut self, order: Order) {
-        match order {
-            Order::Consume(Consumer { lines, outgoing, junk }) => {
+    async fn execute(&mut self, command: Command) {
+        match command {
+            Command::Consume(Consumer { lines, outgoing, junk }) => {
                 self.consumer = Some(lines);
                 self.junk = Some(junk);
                 self.writer.send(ToWriter::Lines(outgoing)).await.ok();
             }
-            Order::Connect { output, input, missed } => {
+            Command::Connect { output, input, missed } => {
                 self.output = Some(output);
                 self.splitter = LineSplitter::default();
                 if let Some(missed) = missed {
                     self.catch_up(missed);
                 }
-                self.writer.send(ToWriter::Input(input, self.lost)).await.ok();
+                self.writer.send(ToWriter::Input(input, self.lost_at)).await.ok();
             }
-            Order::Finish => self.finishing = true,
+            Command::Finish => self.finishing = true,
         }
     }
 
-    /// Takes in what the log has and nobody has heard.
-    fn catch_up(&mut self, missed: Missed) {
+    /// Delivers the lines of the log that were not delivered before.
+    fn catch_up(&mut self, missed: MissedOutput) {
         let (stdout, stderr) = {
-            let heard = lock(&self.heard);
-            let stdout = gap::first_new(&heard.lines, &missed.stdout);
-            (stdout, gap::first_new(&heard.words, &missed.stderr))
+            let tails = &lock(&self.received).tails;
+            let stdout = splice::first_new(&tails.stdout, &missed.stdout);
+            (stdout, splice::first_new(&tails.stderr, &missed.stderr))
         };
         for line in &missed.stderr[stderr..] {
-            self.words(&[line, &b"\n"[..]].concat());
-            lock(&self.heard).words.push(line);
+            self.log_output(&[line, &b"\n"[..]].concat());
+            lock(&self.received).tails.stderr.push(line);
         }
         for line in &missed.stdout[stdout..] {
-            self.hand_on(line.clone());
+            self.deliver(line.clone());
         }
-        let splice = Splice::new(missed.stdout);
-        self.seam = Some(Seam { splice, until: Instant::now() + SEAM });
+        self.splice = Some((Splice::new(missed.stdout), Instant::now() + SPLICE_TIMEOUT));
     }
 
-    /// Goes on with the stream where the log ends.
-    fn close_seam(&mut self) {
-        if let Some(mut seam) = self.seam.take() {
-            for line in seam.splice.rest() {
-                self.hand_on(line);
-            }
+    /// Continues with the stream where the log ends.
+    fn end_splice(&mut self) {
+        if let Some((mut splice, _)) = self.splice.take() {
+            self.deliver_all(splice.rest());
         }
     }
 
-    fn take(&mut self, frame: Frame) {
+    fn receive_frame(&mut self, frame: Frame) {
         match frame {
             Ok(LogOutput::StdOut { message }) => {
                 for line in self.splitter.push(message) {
-                    let line = match line {
-                        Line::Whole(line) => line,
-                        Line::TooLong { length, ends } => {
-                            let note = format!("[a line of {length} bytes was dropped: too long]");
-                            self.log.write_lines(note.as_bytes());
-                            ends
-                        }
-                    };
-                    self.pass(line);
+                    let line = line.or_ends(|note| self.log.write_lines(note.as_bytes()));
+                    self.receive_line(line);
                 }
             }
             Ok(LogOutput::StdErr { message }) => {
-                self.words(&message);
-                let mut heard = lock(&self.heard);
+                self.log_output(&message);
+                let tail = &mut lock(&self.received).tails.stderr;
                 for line in message.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-                    heard.words.push(line);
+                    tail.push(line);
                 }
             }
             // Half a frame, of which the rest will never come: the log has it.
@@ -381,61 +346,44 @@ impl Reader {
         }
     }
 
-    /// Takes in a line of the stream, which may have been in the log.
-    fn pass(&mut self, line: Bytes) {
-        let beyond = match &mut self.seam {
-            Some(seam) => {
-                seam.until = Instant::now() + SEAM;
-                seam.splice.pass(line)
+    /// Delivers a line of the stream, unless it was in the log.
+    fn receive_line(&mut self, line: Bytes) {
+        match &mut self.splice {
+            Some((splice, until)) => {
+                *until = Instant::now() + SPLICE_TIMEOUT;
+                let beyond = splice.pass(line);
+                self.deliver_all(beyond);
             }
-            None => return self.hand_on(line),
-        };
-        for line in beyond {
-            self.hand_on(line);
+            None => self.deliver(line),
         }
     }
 
-    fn hand_on(&mut self, line: Bytes) {
-        lock(&self.heard).lines.push(&line);
+    fn deliver_all(&mut self, lines: Vec<Bytes>) {
+        for line in lines {
+            self.deliver(line);
+        }
+    }
+
+    fn deliver(&mut self, line: Bytes) {
+        lock(&self.received).tails.stdout.push(&line);
         match self.stdout {
             Stdout::Protocol => self.queue.push(line),
-            Stdout::Log => self.words(&[&line, &b"\n"[..]].concat()),
+            Stdout::Log => self.log_output(&[&line, &b"\n"[..]].concat()),
         }
     }
 
-    fn words(&mut self, words: &[u8]) {
-        self.log.write(words);
-        let mut heard = lock(&self.heard);
-        heard.stderr.extend(words);
-        let excess = heard.stderr.len().saturating_sub(STDERR);
-        heard.stderr.drain(..excess);
+    fn log_output(&mut self, output: &[u8]) {
+        self.log.write(output);
+        let stderr = &mut lock(&self.received).stderr;
+        stderr.extend(output);
+        let excess = stderr.len().saturating_sub(STDERR);
+        stderr.drain(..excess);
     }
 }
 
-async fn at(when: Option<Instant>) {
-    match when {
-        Some(when) => sleep_until(when).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits until whoever takes lines has room for one, or is gone.
-async fn room(consumer: Option<&mpsc::Sender<Bytes>>) {
-    match consumer {
-        Some(consumer) => drop(consumer.reserve().await),
-        None => std::future::pending().await,
-    }
-}
-
-async fn next(output: Option<&mut Output>) -> Option<Frame> {
-    match output {
-        Some(output) => output.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn junk(junk: Option<&mut mpsc::Receiver<Bytes>>) -> Option<Bytes> {
-    junk?.recv().await
+/// Waits until the consumer has room for a line, or is gone.
+async fn has_room(consumer: &mpsc::Sender<Bytes>) {
+    drop(consumer.reserve().await);
 }
 
 #[cfg(test)]

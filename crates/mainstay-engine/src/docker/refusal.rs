@@ -1,16 +1,15 @@
-//! What it means that an engine answers, but does not start a container.
+//! Classifies the errors of an engine that answers, but does not start a container.
 
 use super::api::Failure;
 
-/// What a refusal calls for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The engine lacks something now, or is busy with the container. The same start may succeed later.
-    Passing,
+    /// The engine is out of a resource, or busy with the container. The same start may succeed later.
+    Temporary,
     /// The engine still has something of the container's last run, or has lost a part of the container. A new
     /// container can be started.
     Unusable,
-    /// The start fails until somebody changes the description, the image or the machine.
+    /// The start fails until the spec, the image or the machine changes.
     Final,
 }
 
@@ -37,7 +36,7 @@ const UNUSABLE: [&str; 7] = [
     "layer does not exist",
 ];
 
-/// Mistakes in the description or the image that some engines report as failures of their own.
+/// Mistakes in the spec or the image that some engines report as internal errors.
 const MISTAKES: [&str; 13] = [
     "executable file",
     "exec format error",
@@ -67,7 +66,7 @@ impl Refusal {
         }
     }
 
-    /// Classifies any other answer. Conflicts (409) and failures of the engine (5xx) pass unless they name a mistake.
+    /// Classifies any other answer. Conflicts (409) and failures of the engine (5xx) are temporary unless they name a mistake.
     pub(super) fn of(failure: &Failure) -> Self {
         match failure {
             Failure::Missing(why)
@@ -76,10 +75,10 @@ impl Refusal {
             | Failure::Internal(why)
                 if is_any(why, &SHORTAGES) =>
             {
-                Self::Passing
+                Self::Temporary
             }
             Failure::Internal(why) if is_any(why, &MISTAKES) => Self::Final,
-            Failure::Silent(_) | Failure::Conflict(_) | Failure::Internal(_) => Self::Passing,
+            Failure::NoAnswer(_) | Failure::Conflict(_) | Failure::Internal(_) => Self::Temporary,
             Failure::Missing(_) | Failure::Refused(_) => Self::Final,
         }
     }
@@ -92,7 +91,7 @@ fn is_any(why: &str, signs: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Refusal::{Final, Passing, Unusable};
+    use super::Refusal::{Final, Temporary, Unusable};
     use super::*;
 
     fn answer(status: u16, why: &str) -> Failure {
@@ -138,29 +137,29 @@ mod tests {
         check(409, "container is marked for removal and cannot be started", Unusable);
         check(500, "RWLayer of container 3f2a is unexpectedly nil", Unusable);
 
-        check(409, "Container 3f2a is restarting, wait until the container is running", Passing);
-        check(409, "removal of container 3f2a is already in progress", Passing);
+        check(409, "Container 3f2a is restarting, wait until the container is running", Temporary);
+        check(409, "removal of container 3f2a is already in progress", Temporary);
         check(
             500,
             "failed to start shim: mkdir /run/containerd/3f2a: no space left on device",
-            Passing,
+            Temporary,
         );
-        check(500, "write /var/lib/docker/tmp/x: disk quota exceeded", Passing);
-        check(400, "mkdir /var/lib/docker/overlay2/x: no space left on device", Passing);
+        check(500, "write /var/lib/docker/tmp/x: disk quota exceeded", Temporary);
+        check(400, "mkdir /var/lib/docker/overlay2/x: no space left on device", Temporary);
         check(
             500,
             "connection error: desc = \"transport: error while dialing: dial unix \
                     /run/containerd/containerd.sock: connect: connection refused\": unavailable",
-            Passing,
+            Temporary,
         );
-        check(500, "failed to create task for container: context deadline exceeded", Passing);
-        check(503, "the daemon is shutting down", Passing);
-        check(504, "gateway timeout", Passing);
+        check(500, "failed to create task for container: context deadline exceeded", Temporary);
+        check(503, "the daemon is shutting down", Temporary);
+        check(504, "gateway timeout", Temporary);
         check(
             500,
             "driver failed programming external connectivity on endpoint x: Bind for \
              127.0.0.1:49153 failed: port is already allocated",
-            Passing,
+            Temporary,
         );
 
         check(
@@ -187,12 +186,12 @@ mod tests {
             "invalid mount config for type \"bind\": bind source path does not exist",
             Final,
         );
-        assert_eq!(Refusal::of(&Failure::Silent("no answer in time".to_owned())), Passing);
+        assert_eq!(Refusal::of(&Failure::NoAnswer("no answer in time".to_owned())), Temporary);
     }
 
     #[test]
     fn a_name_in_use_does_not_make_a_container_unusable() {
         let why = "Conflict. The container name \"/a\" is already in use by container \"3f2a\".";
-        assert_eq!(Refusal::of(&answer(409, why)), Passing);
+        assert_eq!(Refusal::of(&answer(409, why)), Temporary);
     }
 }

@@ -1,4 +1,4 @@
-//! What the parts of the engine of containers share.
+//! State that the parts of [`DockerEngine`](super::DockerEngine) share.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -14,23 +14,22 @@ use tokio::time::timeout;
 
 use super::DockerConfig;
 use super::api::{Api, Failure};
-use super::creations::{Creations, blocking};
-use super::host::{Host, Reach, Up};
-use super::log_writer::{ContainerLog, LogWriter};
+use super::creations::Creations;
+use super::host::{Host, LiveEngine, Reachability};
+use super::log_writer::LogWriter;
 use super::ownership::Need;
-use super::records::{Record, Records};
+use super::records::{Record, Records, blocking};
 use super::server::Server;
 use crate::discover::{self, Address, AddressError, Disk, Env};
 use crate::tasks::Tasks;
 use crate::{EngineError, News, StartError};
 
-/// How long engines may take to be met when a daemon starts; whoever waits for that gives it 8 s.
-const ACQUAINTANCE: Duration = Duration::from_secs(4);
+/// How long the start of a daemon waits for engines to answer.
+const CONNECT_WITHIN: Duration = Duration::from_secs(4);
 
-/// News that a slow reader may fall behind.
+/// News that is kept for a slow receiver.
 const NEWS: usize = 1024;
 
-/// What is known of engines and servers.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) instance: String,
@@ -40,9 +39,9 @@ pub(super) struct Shared {
     pub(super) records: Records,
     pub(super) creations: Creations,
     pub(super) news: broadcast::Sender<News>,
-    /// What is told before anybody listens.
-    pub(super) early: Mutex<Option<broadcast::Receiver<News>>>,
-    /// Whether what was found at the start has been told.
+    /// Receives the news before the first subscriber.
+    pub(super) early_news: Mutex<Option<broadcast::Receiver<News>>>,
+    /// Whether the runs that were found at the start have been listed.
     pub(super) listed: AtomicBool,
     pub(super) hosts: Mutex<HashMap<Address, Arc<Host>>>,
     pub(super) servers: Mutex<HashMap<ServerName, Arc<Server>>>,
@@ -51,17 +50,17 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Takes up what an earlier daemon wrote down.
+    /// Resumes with the records of an earlier daemon.
     pub(super) fn open(config: DockerConfig) -> Result<Arc<Self>, EngineError> {
         let opened = Creations::open(config.records_dir.clone());
         let creations = opened.map_err(EngineError::io("reading the records of containers"))?;
         let opened = Records::open(config.records_dir.clone());
-        let records = opened.map_err(EngineError::io("opening the records of containers"))?;
-        let known = records.all().map_err(EngineError::io("reading the records of containers"))?;
+        let (records, known) =
+            opened.map_err(EngineError::io("reading the records of containers"))?;
         let DockerConfig { logs_dir, log_max_bytes, log_keep, .. } = &config;
         let started = LogWriter::start(logs_dir.clone(), *log_max_bytes, *log_keep);
         let log_writer = started.map_err(EngineError::io("starting a thread"))?;
-        let (news, early) = broadcast::channel(NEWS);
+        let (news, early_news) = broadcast::channel(NEWS);
         let shared = Arc::new(Shared {
             instance: config.instance,
             env: Env::new(config.env),
@@ -70,7 +69,7 @@ impl Shared {
             records,
             creations,
             news,
-            early: Mutex::new(Some(early)),
+            early_news: Mutex::new(Some(early_news)),
             listed: AtomicBool::new(false),
             hosts: Mutex::default(),
             servers: Mutex::default(),
@@ -112,13 +111,13 @@ impl Shared {
         }
     }
 
-    /// Waits a moment for the engines that are known. What cannot be said by then of their servers is
-    /// told like the end of an outage.
-    pub(super) async fn settle_in(&self) {
+    /// Waits a moment for the known engines to answer. Those that do not count as away.
+    pub(super) async fn wait_for_engines(&self) {
         let hosts: Vec<Arc<Host>> = self.hosts().values().cloned().collect();
-        let all = join_all(hosts.iter().map(|host| host.up()));
-        timeout(ACQUAINTANCE, all).await.map(drop).ok();
-        for host in hosts.iter().filter(|host| matches!(host.reach(), Reach::Untried)) {
+        let all = join_all(hosts.iter().map(|host| host.engine()));
+        timeout(CONNECT_WITHIN, all).await.map(drop).ok();
+        for host in hosts.iter().filter(|host| matches!(host.reachability(), Reachability::Unknown))
+        {
             for server in self.servers_at(host) {
                 server.state().away = true;
             }
@@ -131,26 +130,28 @@ impl Shared {
         [format!("mainstay-{server}"), format!("mainstay-{server}-{instance}")]
     }
 
-    /// Whether a server at that address waits for another engine than the one that answers.
-    pub(super) fn misses_another(&self, host: &Host, up: &Up) -> bool {
-        self.servers_at(host).iter().any(|server| server.state().is_elsewhere(&up.who.id))
+    /// Whether the container of a server at that address is at another engine than the one that answers.
+    pub(super) fn waits_for_other_engine(&self, host: &Host, engine: &LiveEngine) -> bool {
+        self.servers_at(host)
+            .iter()
+            .any(|server| server.state().is_at_other_engine(&engine.identity.id))
     }
 
     pub(super) fn is_listed(&self) -> bool {
         self.listed.load(Ordering::Relaxed)
     }
 
-    /// Whether a container is that of a server.
-    pub(super) fn knows(&self, container: &str) -> bool {
+    /// Whether a container belongs to a server.
+    pub(super) fn is_used(&self, container: &str) -> bool {
         let servers = self.servers();
         servers.values().any(|server| server.state().container.as_deref() == Some(container))
     }
 
-    /// What a server needs of the containers that were created for it.
+    /// Which of the containers that were created for a server are needed.
     pub(super) fn need(&self, name: &ServerName) -> Need {
         match self.server(name) {
             Some(server) => server.need(),
-            // It is started in a moment, or when its user wants it.
+            // It has not been started yet.
             None if self.wanted().contains(name) => Need::Unknown,
             None => Need::Nothing,
         }
@@ -170,7 +171,7 @@ impl Shared {
         self.note_removal(container, removed).await
     }
 
-    /// Records what came of the removal of a container: whether it is gone.
+    /// Forgets a container whose removal has succeeded.
     pub(super) async fn note_removal(
         &self,
         container: &str,
@@ -188,8 +189,8 @@ impl Shared {
         Arc::clone(hosts.entry(address.clone()).or_insert_with(new))
     }
 
-    /// The server of that name, at that address from now on.
-    pub(super) fn enter(self: &Arc<Self>, name: &ServerName, address: &Address) -> Arc<Server> {
+    /// The server of that name, which is moved to that address.
+    pub(super) fn server_at(self: &Arc<Self>, name: &ServerName, address: &Address) -> Arc<Server> {
         let host = self.host(address);
         self.wanted().insert(name.clone());
         let mut servers = self.servers();
@@ -200,10 +201,10 @@ impl Shared {
     }
 
     /// The engine for a container: the one that it names, or the first one that answers.
-    pub(super) async fn choose(
+    pub(super) async fn choose_engine(
         self: &Arc<Self>,
         container: &ContainerSpec,
-    ) -> Result<(Address, Up), StartError> {
+    ) -> Result<(Address, LiveEngine), StartError> {
         let mut tried = Vec::new();
         let addresses = if container.host.is_some() {
             vec![address_of(container)?]
@@ -222,35 +223,39 @@ impl Shared {
                 continue;
             }
             match self.probe(&address).await {
-                Ok(up) if container.engine.is_none_or(|kind| kind == up.who.kind) => {
-                    return Ok((address, up));
+                Ok(engine) if container.engine.is_none_or(|kind| kind == engine.identity.kind) => {
+                    return Ok((address, engine));
                 }
-                Ok(up) => tried.push(format!("{address} is {}", up.who.kind)),
+                Ok(engine) => tried.push(format!("{address} is {}", engine.identity.kind)),
                 Err(why) => tried.push(why),
             }
         }
         Err(StartError::NoEngine { kind: container.engine, tried })
     }
 
-    /// Who answers at an address, without keeping watch over it from now on.
-    pub(super) async fn probe(&self, address: &Address) -> Result<Up, String> {
+    /// The engine at an address, without watching it from now on.
+    pub(super) async fn probe(&self, address: &Address) -> Result<LiveEngine, String> {
         let known = self.hosts().get(address).cloned();
         if let Some(host) = known {
-            return host.up().await;
+            return host.engine().await;
         }
-        let met = Api::meet(address).await;
-        let (api, who) = met.map_err(|failure| format!("{address} does not answer: {failure}"))?;
-        Ok(Up { api, who })
+        let connected = Api::connect(address).await;
+        let (api, identity) =
+            connected.map_err(|failure| format!("{address} does not answer: {failure}"))?;
+        Ok(LiveEngine { api, identity })
     }
 
     pub(super) fn server(&self, name: &ServerName) -> Option<Arc<Server>> {
         self.servers().get(name).cloned()
     }
 
-    /// The server whose container that is.
+    /// The server of a container.
     pub(super) fn server_of(&self, host: &Host, container: &str) -> Option<Arc<Server>> {
         let servers = self.servers();
-        servers.values().find(|server| server.state().is_in(&host.address, container)).cloned()
+        servers
+            .values()
+            .find(|server| server.state().has_container(&host.address, container))
+            .cloned()
     }
 
     pub(super) fn servers_at(&self, host: &Host) -> Vec<Arc<Server>> {
@@ -259,12 +264,8 @@ impl Shared {
         all
     }
 
-    pub(super) fn log(&self, server: &ServerName) -> ContainerLog {
-        self.log_writer.log(server)
-    }
-
     pub(super) fn send(&self, news: News) {
-        // Without a reader, the next list tells.
+        // Without a receiver, the next list shows it.
         self.news.send(news).ok();
     }
 
@@ -281,7 +282,7 @@ impl Shared {
     }
 }
 
-/// Where the engine of a container was found.
+/// The address in a container's spec.
 pub(super) fn address_of(container: &ContainerSpec) -> Result<Address, StartError> {
     let kind = container.engine;
     let none = || StartError::NoEngine { kind, tried: Vec::new() };

@@ -1,7 +1,7 @@
-//! Starting a run: in the container that the server has, or in a new one.
+//! Starts a run, in the server's container or in a new one.
 //!
-//! A container is made once and started again and again; only a changed spec needs a new one. Its
-//! creation is recorded before the engine is asked for it, so one that was made when a daemon died is
+//! A container is created once and started many times; only a changed spec needs a new one. Its
+//! creation is recorded before the engine is asked for it, so a container that was created when a daemon died is
 //! found and removed.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::api::Failure;
 use super::body::{self, Labels};
-use super::host::{Errand, Up};
+use super::host::{HostRequest, LiveEngine};
 use super::ownership::{Need, Source, plan};
 use super::refusal::Refusal;
 use super::server::Server;
@@ -20,43 +20,42 @@ use super::shared::{Shared, address_of};
 use crate::discover::Address;
 use crate::{RunKey, StartError, Started};
 
-/// How long a container that is being removed is waited for, and how often it is looked at.
+/// How long the removal of a container may take, and how often the container is inspected.
 const REMOVAL: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(50);
+const INSPECT_EVERY: Duration = Duration::from_millis(50);
 
 /// How long an engine may take to clean up after a run.
 const CLEAN_UP: Duration = Duration::from_secs(5);
 
 impl Shared {
-    /// Starts a run of a server at the engine that was chosen for it.
     pub(super) async fn start(
         self: &Arc<Self>,
         key: &RunKey,
         spec: &ServerSpec,
         container: &ContainerSpec,
     ) -> Result<Started, StartError> {
-        let server = self.enter(&key.server, &address_of(container)?);
+        let server = self.server_at(&key.server, &address_of(container)?);
         let _busy = server.busy.lock().await;
         let host = {
             let mut state = server.state();
-            state.describe(spec, container);
+            state.apply_spec(spec, container);
             Arc::clone(&state.host)
         };
-        let up = match host.up().await {
-            Ok(up) => up,
+        let engine = match host.engine().await {
+            Ok(engine) => engine,
             Err(why) => return Err(away(&server, why)),
         };
-        pin(&server, &up)?;
-        let attempt = Attempt { shared: self, server: &server, up: &up, key, spec, container };
+        pin_engine(&server, &engine)?;
+        let attempt =
+            Attempt { shared: self, server: &server, engine: &engine, key, spec, container };
         attempt.make().await
     }
 
-    /// Checks that the engine accepts the spec by creating and removing a trial container. What it says
-    /// only when one is started is a matter of the start.
-    pub(super) async fn try_out(
+    /// Checks that the engine accepts the spec by creating and removing a trial container.
+    pub(super) async fn check_by_trial(
         self: &Arc<Self>,
         address: &Address,
-        up: &Up,
+        engine: &LiveEngine,
         spec: &ServerSpec,
         container: &ContainerSpec,
     ) -> Result<(), StartError> {
@@ -64,18 +63,19 @@ impl Shared {
         if let Some(network) = &container.network
             && !built_in(network)
             && !network.starts_with("container:")
-            && let Err(Failure::Missing(_)) = up.api.has_network(network).await
+            && let Err(Failure::Missing(_)) = engine.api.has_network(network).await
         {
             return Err(StartError::Refused(format!("there is no network `{network}`")));
         }
         let mut names = self.names(&spec.name);
         names.reverse();
         let key = RunKey::new(spec.name.clone(), RunId::default());
-        let created =
-            self.create(address, up, &CreateRequest { key: &key, spec, container }, &names).await;
+        let created = self
+            .create(address, engine, &CreateRequest { key: &key, spec, container }, &names)
+            .await;
         let tried = match created {
-            Ok(Ok(id)) => self.remove(&up.api, &id).await.map_err(|failure| refused(&failure)),
-            Ok(Err(Failure::Conflict(_))) => self.check_names(up, &spec.name, &names).await,
+            Ok(Ok(id)) => self.remove(&engine.api, &id).await.map_err(|failure| refused(&failure)),
+            Ok(Err(Failure::Conflict(_))) => self.check_names(engine, &spec.name, &names).await,
             Ok(Err(failure)) => Err(refused(&failure)),
             Err(error) => Err(error),
         };
@@ -91,21 +91,21 @@ impl Shared {
     async fn create(
         &self,
         address: &Address,
-        up: &Up,
+        engine: &LiveEngine,
         request: &CreateRequest<'_>,
         names: &[String; 2],
     ) -> Result<Result<String, Failure>, StartError> {
         let &CreateRequest { key: RunKey { server, run }, spec, container } = request;
-        let begun = self.creations.begin(server, &address.to_string(), &up.who.id).await;
+        let begun = self.creations.begin(server, &address.to_string(), &engine.identity.id).await;
         let creation = begun.map_err(|cause| self.unrecorded(cause))?;
         let labels =
             Labels { instance: &self.instance, server, run: *run, nonce: creation.nonce() };
         let body = body::create_body(spec, container, &labels);
-        let created = up.api.create(names, &body).await;
+        let created = engine.api.create(names, &body).await;
         match &created {
             Ok(id) => creation.bind(id).await.map_err(|cause| self.unrecorded(cause))?,
-            // It may have been created all the same: it is looked for by its nonce.
-            Err(Failure::Silent(_) | Failure::Internal(_)) => {}
+            // It may have been created nevertheless: it is searched for by its nonce.
+            Err(Failure::NoAnswer(_) | Failure::Internal(_)) => {}
             Err(Failure::Missing(_) | Failure::Conflict(_) | Failure::Refused(_)) => {
                 creation.cancel().await;
             }
@@ -117,13 +117,13 @@ impl Shared {
     /// created for this server.
     async fn check_names(
         &self,
-        up: &Up,
+        engine: &LiveEngine,
         server: &ServerName,
         names: &[String; 2],
     ) -> Result<(), StartError> {
         let mut taken = Vec::new();
         for name in names {
-            match up.api.id_of(name).await.map_err(|failure| refused(&failure))? {
+            match engine.api.id_of(name).await.map_err(|failure| refused(&failure))? {
                 Some(id) if !self.creations.is_of(server, &id) => taken.push((name.clone(), id)),
                 Some(_) | None => return Ok(()),
             }
@@ -148,7 +148,7 @@ struct CreateRequest<'a> {
 struct Attempt<'a> {
     shared: &'a Arc<Shared>,
     server: &'a Arc<Server>,
-    up: &'a Up,
+    engine: &'a LiveEngine,
     key: &'a RunKey,
     spec: &'a ServerSpec,
     container: &'a ContainerSpec,
@@ -162,7 +162,7 @@ impl Attempt<'_> {
         };
         let is_unusable = Refusal::of_start(&failure) == Refusal::Unusable;
         if !is_unusable || self.is_removed(&id).await {
-            return Err(self.explain(&id, failure).await);
+            return Err(self.start_failed(&id, failure).await);
         }
         tracing::warn!(server = %self.key.server, container = id, why = %failure,
             "replacing a container that the engine cannot start any more");
@@ -173,22 +173,22 @@ impl Attempt<'_> {
                 let replaced = Some(failure.to_string());
                 Ok(Started { container: Some(id), replaced, ..Started::default() })
             }
-            Err(failure) => Err(self.explain(&id, failure).await),
+            Err(failure) => Err(self.start_failed(&id, failure).await),
         }
     }
 
     async fn start_and_record(&self, id: &str) -> Result<(), Failure> {
         let outcome = self.start_in(id).await;
-        self.shared.keep_record(self.server).await;
+        self.shared.save_record(self.server).await;
         outcome
     }
 
     async fn start_in(&self, id: &str) -> Result<(), Failure> {
-        let Self { shared, server, up, key, .. } = *self;
+        let Self { shared, server, engine, key, .. } = *self;
         let stdout = server.state().stdout;
-        // Before the start, so that no word is missed.
-        let streams = patiently(up, id, || up.api.attach(id, stdout)).await?;
-        let pump = shared.pump(server, key.run, id);
+        // Attached before the start, so that no output is missed.
+        let streams = retry_while_cleaning_up(engine, id, || engine.api.attach(id, stdout)).await?;
+        let pump = shared.start_pump(server, key.run, id);
         pump.connect(streams, None).await;
         {
             let mut state = server.state();
@@ -196,26 +196,29 @@ impl Attempt<'_> {
             state.started_at.clear();
             state.watch.starting(key.run);
         }
-        if let Err(failure) = patiently(up, id, || up.api.start(id)).await {
+        if let Err(failure) = retry_while_cleaning_up(engine, id, || engine.api.start(id)).await {
             let mut state = server.state();
             state.watch.not_started();
             state.pump = None;
             return Err(failure);
         }
-        match up.api.inspect(id).await {
+        match engine.api.inspect(id).await {
             Ok(inspected) => {
                 let facts = {
                     let mut state = server.state();
-                    state.begin(&inspected);
-                    state.watch.started(&inspected.seen);
-                    state.watch.see(&inspected.seen, false)
+                    state.run_started(&inspected);
+                    state.watch.started(&inspected.state);
+                    state.watch.handle_inspection(&inspected.state, false)
                 };
-                shared.tell(server, up, facts).await;
+                shared.apply_facts(server, engine, facts).await;
             }
             Err(error) => {
                 tracing::warn!(server = %server.name, %error, "cannot look at a container");
                 let host = Arc::clone(&server.state().host);
-                host.leave(Errand::Look(server.name.clone(), Instant::now() + LOOK));
+                host.request(HostRequest::Inspect(
+                    server.name.clone(),
+                    Instant::now() + INSPECT_EVERY,
+                ));
             }
         }
         Ok(())
@@ -238,18 +241,18 @@ impl Attempt<'_> {
         let id = self.create().await?;
         {
             let mut state = self.server.state();
-            state.lose_container();
+            state.drop_container();
             state.container = Some(id.clone());
             state.digest = digest;
         }
-        self.shared.keep_record(self.server).await;
+        self.shared.save_record(self.server).await;
         Ok(id)
     }
 
-    /// Gives up the container that the server has. What happens to it from here on is our doing.
+    /// Gives up the server's container.
     async fn discard_container(&self) -> Result<(), StartError> {
         self.drop_record().await?;
-        self.server.state().lose_container();
+        self.server.state().drop_container();
         Ok(())
     }
 
@@ -260,91 +263,93 @@ impl Attempt<'_> {
         dropped.map_err(|cause| self.shared.unrecorded(cause))
     }
 
-    /// Removes what we created for the server before: the container that is to be replaced, and what was
-    /// neither used nor removed when a daemon died or the engine was away.
+    /// Removes the containers that were created for the server before: the one that is replaced, and those
+    /// left behind when a daemon died or the engine was away.
     async fn remove_leftovers(&self) -> Result<(), StartError> {
-        let Self { shared, up, key, .. } = *self;
-        let listed = self.ask(up.api.list(&shared.instance)).await?;
+        let Self { shared, engine, key, .. } = *self;
+        let listed = self.check(engine.api.list(&shared.instance)).await?;
         let need = |server: &ServerName| {
             if *server == key.server { Need::Nothing } else { Need::Unknown }
         };
         let address = self.server.state().host.address.to_string();
-        let source = Source { address: &address, engine: &up.who.id };
+        let source = Source { address: &address, engine: &engine.identity.id };
         let plan = plan(source, &listed, &shared.creations.all(), need, Instant::now());
         // The record may name one of them, and may have been written again in the meantime.
         self.drop_record().await?;
         for container in shared.claim(plan).await {
             tracing::info!(server = %key.server, container, "removing a container of the server");
-            self.ask(shared.remove(&up.api, &container)).await?;
+            self.check(shared.remove(&engine.api, &container)).await?;
         }
         Ok(())
     }
 
     async fn create(&self) -> Result<String, StartError> {
-        let Self { shared, server, up, key, spec, container } = *self;
+        let Self { shared, server, engine, key, spec, container } = *self;
         let address = server.state().host.address.clone();
         let names = shared.names(&key.server);
         let request = CreateRequest { key, spec, container };
-        match shared.create(&address, up, &request, &names).await? {
+        match shared.create(&address, engine, &request, &names).await? {
             Ok(id) => Ok(id),
             Err(Failure::Missing(_)) => {
                 Err(StartError::NoImage { image: container.image.to_string() })
             }
             Err(failure @ Failure::Conflict(_)) => {
-                shared.check_names(up, &key.server, &names).await?;
-                Err(self.blame(failure).await)
+                shared.check_names(engine, &key.server, &names).await?;
+                Err(self.classify(failure).await)
             }
-            Err(failure) => Err(self.blame(failure).await),
+            Err(failure) => Err(self.classify(failure).await),
         }
     }
 
-    /// What a start that failed means. Whatever the engine answers while it answers is no outage.
-    async fn explain(&self, id: &str, failure: Failure) -> StartError {
-        // Podman has no word of its own for a container that went meanwhile.
-        if !matches!(failure, Failure::Silent(_)) && self.is_removed(id).await {
+    /// The error for a start that failed.
+    async fn start_failed(&self, id: &str, failure: Failure) -> StartError {
+        // Podman does not report 404 for a container that was removed meanwhile.
+        if !matches!(failure, Failure::NoAnswer(_)) && self.is_removed(id).await {
             self.server.state().removed = true;
             return StartError::Removed;
         }
-        self.blame(failure).await
+        self.classify(failure).await
     }
 
-    /// Whether a container is gone, or just being removed.
+    /// Whether a container is gone or being removed.
     async fn is_removed(&self, id: &str) -> bool {
         let until = Instant::now() + REMOVAL;
         loop {
-            match self.up.api.inspect(id).await {
+            match self.engine.api.inspect(id).await {
                 Err(Failure::Missing(_)) => return true,
-                Ok(found) if found.seen.removing && Instant::now() < until => sleep(LOOK).await,
-                Ok(found) => return found.seen.removing,
+                Ok(found) if found.state.removing && Instant::now() < until => {
+                    sleep(INSPECT_EVERY).await;
+                }
+                Ok(found) => return found.state.removing,
                 Err(_) => return false,
             }
         }
     }
 
-    /// Asks something of the engine.
-    async fn ask<T>(
+    /// Awaits a request, and classifies its failure.
+    async fn check<T>(
         &self,
-        asked: impl Future<Output = Result<T, Failure>>,
+        request: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, StartError> {
-        match asked.await {
+        match request.await {
             Ok(answer) => Ok(answer),
-            Err(failure) => Err(self.blame(failure).await),
+            Err(failure) => Err(self.classify(failure).await),
         }
     }
 
-    /// What a failure means: an engine that does not answer any more is away, and most of its refusals pass.
-    async fn blame(&self, failure: Failure) -> StartError {
-        if let Err(gone) = self.up.api.ping().await {
+    /// Classifies a failure. An engine that does not answer a ping is away.
+    async fn classify(&self, failure: Failure) -> StartError {
+        if let Err(gone) = self.engine.api.ping().await {
             let host = Arc::clone(&self.server.state().host);
-            host.leave(Errand::Doubt);
+            host.request(HostRequest::CheckAlive);
             return away(self.server, format!("{} does not answer: {gone}", host.address));
         }
         match (Refusal::of(&failure), failure) {
-            (_, Failure::Silent(why)) => StartError::Short {
+            (_, Failure::NoAnswer(why)) => StartError::Shortage {
                 what: format!("the engine did not answer ({why})"),
                 source: std::io::ErrorKind::TimedOut.into(),
             },
-            (Refusal::Passing | Refusal::Unusable, failure) => {
+            (Refusal::Temporary | Refusal::Unusable, failure) => {
                 StartError::EngineBusy { why: failure.to_string() }
             }
             (Refusal::Final, failure) => StartError::Refused(failure.to_string()),
@@ -352,51 +357,53 @@ impl Attempt<'_> {
     }
 }
 
-/// A start fails because of what the engine answered, or because it did not.
 fn refused(failure: &Failure) -> StartError {
     StartError::Refused(failure.to_string())
 }
 
-/// Asks something about a container. Podman refuses for a moment after a death, until it has cleaned up;
-/// what is still refused after a while, or is about a container that is gone, is refused for good.
-async fn patiently<T, F>(up: &Up, id: &str, ask: impl Fn() -> F) -> Result<T, Failure>
+/// Repeats a request that Podman refuses for a moment after the end of a run, until it has cleaned up.
+async fn retry_while_cleaning_up<T, F>(
+    engine: &LiveEngine,
+    id: &str,
+    request: impl Fn() -> F,
+) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,
 {
     let until = Instant::now() + CLEAN_UP;
     loop {
-        let refused = match ask().await {
+        let refused = match request().await {
             Err(failure @ (Failure::Refused(_) | Failure::Internal(_) | Failure::Conflict(_))) => {
                 failure
             }
             other => return other,
         };
-        let podman = up.who.kind == EngineKind::Podman;
+        let podman = engine.identity.kind == EngineKind::Podman;
         if !podman || Instant::now() >= until {
             return Err(refused);
         }
-        if let Err(Failure::Missing(_)) = up.api.inspect(id).await {
+        if let Err(Failure::Missing(_)) = engine.api.inspect(id).await {
             return Err(refused);
         }
-        sleep(LOOK).await;
+        sleep(INSPECT_EVERY).await;
     }
 }
 
-/// A start fails because the engine is away. Its return will be told.
+/// The error for an engine that is away. Its return will be reported.
 fn away(server: &Server, why: String) -> StartError {
     server.state().away = true;
     StartError::Away { why }
 }
 
-/// Remembers which engine has a server's container.
-fn pin(server: &Server, up: &Up) -> Result<(), StartError> {
+/// Stores which engine has a server's container.
+fn pin_engine(server: &Server, engine: &LiveEngine) -> Result<(), StartError> {
     let stranger = {
         let mut state = server.state();
-        let stranger = state.container.is_some() && state.is_elsewhere(&up.who.id);
+        let stranger = state.container.is_some() && state.is_at_other_engine(&engine.identity.id);
         if !stranger {
-            state.engine = Some(up.who.id.clone());
+            state.engine_id = Some(engine.identity.id.clone());
         }
-        stranger.then(|| state.host.stranger())
+        stranger.then(|| state.host.other_engine())
     };
     stranger.map_or(Ok(()), |why| Err(away(server, why)))
 }

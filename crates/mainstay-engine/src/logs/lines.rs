@@ -4,16 +4,16 @@ use std::collections::{VecDeque, vec_deque};
 
 use crate::LogLine;
 
-/// Of a line only that many bytes are shown.
+/// The rest of a longer line is cut.
 pub(super) const MAX_LINE: usize = 64 * 1024;
 
-/// What stands for the rest of a line that was cut.
+/// Marks a line that was cut.
 const CUT: &str = "… [cut]";
 
-/// What it costs to keep a line, besides its bytes: its own size, and about as much as a text for the allocator.
+/// The memory of a line besides its bytes: its own size, and about the size of a `String` for the allocator.
 const OVERHEAD: usize = size_of::<LogLine>() + size_of::<String>();
 
-/// Splits what is read into lines, over-long ones cut.
+/// Splits a file into lines, and cuts long ones.
 #[derive(Debug, Default)]
 pub(super) struct LogLines {
     line: Vec<u8>,
@@ -21,7 +21,7 @@ pub(super) struct LogLines {
 }
 
 impl LogLines {
-    /// Takes in a piece and hands out the lines it completes.
+    /// Adds a piece and returns the lines that it completes.
     pub(super) fn push(&mut self, piece: &[u8]) -> impl Iterator<Item = String> {
         piece.split_inclusive(|&byte| byte == b'\n').filter_map(|part| {
             let (text, ended) = match part.strip_suffix(b"\n") {
@@ -51,7 +51,7 @@ impl LogLines {
     }
 }
 
-/// The last so many lines, as far as they fit.
+/// The last `count` lines, as far as they fit.
 #[derive(Debug)]
 pub(super) struct Tail {
     lines: VecDeque<LogLine>,

@@ -1,4 +1,4 @@
-//! Which lines of a log are wanted.
+//! Selects lines of a log by time and pattern.
 
 use jiff::Timestamp;
 use regex_lite::Regex;
@@ -8,7 +8,6 @@ use crate::{LogLine, LogRange};
 /// The length of a time at the beginning of a line.
 const TIME: usize = "2026-05-01T14:03:59.045Z".len();
 
-/// Selects lines in their order.
 #[derive(Debug)]
 pub(super) struct Selection {
     since: Option<Timestamp>,
@@ -22,7 +21,7 @@ impl Selection {
         Self { since: range.since, grep: range.grep.clone(), last: None }
     }
 
-    /// The line in its parts, if it is wanted.
+    /// The parsed line, if it is selected.
     pub(super) fn select(&mut self, line: String) -> Option<LogLine> {
         let line = parse(line);
         self.last = line.at.or(self.last);

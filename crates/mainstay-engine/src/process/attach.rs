@@ -1,13 +1,11 @@
 //! Standard input and output of a run, through its shim.
 //!
-//! Output is confirmed to the shim only when whoever reads it says that it was dealt with, so a daemon
-//! that dies in between loses none: the next one gets it again. What was dealt with is confirmed to the
-//! line, so none comes twice, but for what was dealt with in the instant before a death.
+//! Output is acknowledged to the shim only after the consumer has processed it, so a daemon
+//! that dies in between loses none: the next one gets it again. Acknowledgements are exact to the
+//! line, so none is delivered twice, except what was processed in the instant before a death.
 //!
-//! Two tasks carry the lines. The receiver ends when the shim hangs up or [`Stdio::from_server`] is
-//! dropped, the sender ends with the receiver, after the last confirmation.
-
-mod unheard;
+//! Two tasks carry the lines. The receiver ends when the shim closes the connection or [`Stdio::from_server`] is
+//! dropped. The sender ends with the receiver, after the last acknowledgement.
 
 use std::collections::VecDeque;
 
@@ -15,13 +13,12 @@ use bytes::Bytes;
 use mainstay_hold::wire::{FromShim, ToShim};
 use tokio::sync::{mpsc, watch};
 
-use self::unheard::Unheard;
-use crate::lines::{Line, LineSplitter};
+use crate::lines::LineSplitter;
 use crate::process::link::{Greeting, ShimLink, ShimReader, ShimWriter};
-use crate::tasks::Tasks;
+use crate::tasks::{Tasks, or_pending};
 use crate::{EngineError, Stdio};
 
-/// Lines on the way in one direction; more than that waits in the pipe.
+/// Lines on the way in one direction; more wait in the pipe.
 const QUEUE: usize = 256;
 
 /// Lines sent to the shim at a time.
@@ -32,10 +29,13 @@ const BATCH: usize = 64;
 /// would hang.
 const WINDOW: usize = 1024 * 1024;
 
-/// Lines of junk on the way to the log; more than that is dropped.
+/// Lines of junk on the way to the log; more are dropped.
 const JUNK: usize = 64;
 
-/// Takes over a run's standard input and output.
+/// An unfinished line is kept in the shim too, up to this size.
+const KEEP_PARTIAL: usize = 256 * 1024;
+
+/// Becomes the consumer of a run's output.
 pub(crate) async fn attach(
     tasks: &Tasks,
     mut link: ShimLink,
@@ -46,130 +46,151 @@ pub(crate) async fn attach(
     let (to_server, outgoing) = mpsc::channel(QUEUE);
     let (incoming, from_server) = mpsc::channel(QUEUE);
     let (junk, to_log) = mpsc::channel(JUNK);
-    let (consumed, confirm) = watch::channel(from);
-    let (acknowledged, written) = watch::channel(greeting.written);
-    let (heard, told) = watch::channel(0);
+    let (acknowledge, acknowledged) = watch::channel(from);
+    let (written_tx, written) = watch::channel(greeting.written);
+    let (consumed, consumed_rx) = watch::channel(0);
     let receiver = Receiver {
         junk: junk.clone(),
-        heard: told,
+        consumed: consumed_rx,
         splitter: LineSplitter::default(),
-        unheard: Unheard::since(from),
-        consumed,
-        acknowledged,
+        unconsumed: Unconsumed::since(from),
+        acknowledge,
+        written: written_tx,
     };
     tasks.spawn(receiver.run(link.reader, incoming));
-    tasks.spawn(send(link.writer, greeting.written, outgoing, to_log, confirm, written.clone()));
-    Ok(Stdio { to_server, from_server, junk, written, heard, past: None, interruptions: None })
+    tasks.spawn(send(
+        link.writer,
+        greeting.written,
+        outgoing,
+        to_log,
+        acknowledged,
+        written.clone(),
+    ));
+    let (earlier_output, interruptions) = (None, None);
+    Ok(Stdio { to_server, from_server, junk, written, consumed, earlier_output, interruptions })
 }
 
-/// Takes in what the shim says.
+/// Processes messages of the shim.
 struct Receiver {
     junk: mpsc::Sender<Bytes>,
-    heard: watch::Receiver<u64>,
+    consumed: watch::Receiver<u64>,
     splitter: LineSplitter,
-    unheard: Unheard,
-    consumed: watch::Sender<u64>,
-    acknowledged: watch::Sender<u64>,
-}
-
-/// What the receiver has to do next.
-enum Step {
-    Frame(Option<FromShim>),
-    Broken(EngineError),
-    /// Lines were dealt with.
-    Heard,
-    /// Nobody wants the lines any more.
-    Unwanted,
+    unconsumed: Unconsumed,
+    acknowledge: watch::Sender<u64>,
+    written: watch::Sender<u64>,
 }
 
 impl Receiver {
-    /// Ends when the shim hangs up or nobody wants the lines any more; the sender ends with it.
+    /// Ends when the shim closes the connection or the consumer is gone; the sender ends with it.
     async fn run(mut self, mut shim: ShimReader, lines: mpsc::Sender<Bytes>) {
-        // None when there will be no more: junk may still be on its way to the log.
+        // None after the end of the output: junk may still be on its way to the log.
         let mut lines = Some(lines);
         loop {
-            match self.next(&mut shim, lines.as_ref()).await {
-                Step::Heard => self.confirm(),
-                Step::Unwanted => return self.confirm(),
-                Step::Frame(Some(FromShim::Output { offset, bytes })) => {
+            let frame = tokio::select! {
+                // If the sender was dropped, no more lines will be consumed.
+                Ok(()) = self.consumed.changed() => {
+                    self.acknowledge();
+                    continue;
+                }
+                frame = shim.next() => frame,
+                () = or_pending(lines.as_ref().map(mpsc::Sender::closed)) => return self.acknowledge(),
+            };
+            match frame {
+                Ok(Some(FromShim::Output { offset, bytes })) => {
                     if let Some(lines) = &lines {
-                        self.take(offset, bytes.into(), lines).await;
+                        self.receive(offset, bytes.into(), lines).await;
                     }
                 }
-                Step::Frame(Some(FromShim::Closed)) => lines = None,
-                Step::Frame(Some(FromShim::Written { through })) => {
-                    self.acknowledged.send_replace(through);
+                Ok(Some(FromShim::Closed)) => lines = None,
+                Ok(Some(FromShim::Written { through })) => {
+                    self.written.send_replace(through);
                 }
-                Step::Frame(Some(FromShim::Refused { why })) => {
+                Ok(Some(FromShim::Refused { why })) => {
                     tracing::warn!(why, "the shim refused this daemon");
                     return;
                 }
-                Step::Frame(Some(
+                Ok(Some(
                     FromShim::Hello { .. } | FromShim::Exited { .. } | FromShim::Tail { .. },
                 )) => {}
-                Step::Frame(Some(FromShim::Gone { .. })) => return,
-                // It was killed. What it had written and not told yet cannot be known, so everything
-                // that was handed over counts as written.
-                Step::Frame(None) => {
-                    self.acknowledged.send_replace(u64::MAX);
+                Ok(Some(FromShim::Gone { .. })) => return,
+                // The shim was killed. What it had written without reporting it is not known, so everything
+                // that was sent counts as written.
+                Ok(None) => {
+                    self.written.send_replace(u64::MAX);
                     return;
                 }
-                Step::Broken(error) => {
+                Err(error) => {
                     tracing::warn!(%error, "the connection to a shim broke");
-                    self.acknowledged.send_replace(u64::MAX);
+                    self.written.send_replace(u64::MAX);
                     return;
                 }
             }
         }
     }
 
-    async fn next(&mut self, shim: &mut ShimReader, lines: Option<&mpsc::Sender<Bytes>>) -> Step {
-        tokio::select! {
-            // Whoever has let go of this deals with no more lines.
-            Ok(()) = self.heard.changed() => Step::Heard,
-            frame = shim.next() => frame.map_or_else(Step::Broken, Step::Frame),
-            () = unwanted(lines) => Step::Unwanted,
-        }
-    }
-
-    /// Hands on the lines that a piece of output completes. Whether they are wanted is seen later.
-    async fn take(&mut self, offset: u64, piece: Bytes, lines: &mpsc::Sender<Bytes>) {
+    /// Delivers the lines that a piece of output completes.
+    async fn receive(&mut self, offset: u64, piece: Bytes, lines: &mpsc::Sender<Bytes>) {
         let end = offset + piece.len() as u64;
         for (place, line) in self.splitter.push_located(piece) {
-            let line = match line {
-                Line::Whole(line) => line,
-                Line::TooLong { length, ends } => {
-                    let note = format!("[a line of {length} bytes was dropped: too long]");
-                    // The log of a flooding server may be full; the note is only a help.
-                    self.junk.try_send(note.into()).ok();
-                    ends
-                }
-            };
-            self.unheard.hand_on(offset + place as u64);
+            // The log of a flooding server may be full; the note is only a help.
+            let line = line.or_ends(|note| drop(self.junk.try_send(note.into())));
+            self.unconsumed.delivered(offset + place as u64);
             if lines.send(line).await.is_err() {
                 return;
             }
         }
-        self.unheard.take_in(end, self.splitter.pending());
-        self.confirm();
+        self.unconsumed.received(end, self.splitter.pending());
+        self.acknowledge();
     }
 
-    /// Has the shim told what it need not keep any more, if that is more than before.
-    fn confirm(&mut self) {
-        let offset = self.unheard.heard(*self.heard.borrow_and_update());
-        self.consumed.send_if_modified(|consumed| {
-            let more = offset > *consumed;
-            *consumed = offset.max(*consumed);
+    /// Acknowledges the output that the shim need not keep any more.
+    fn acknowledge(&mut self) {
+        let offset = self.unconsumed.consumed(*self.consumed.borrow_and_update());
+        self.acknowledge.send_if_modified(|acknowledged| {
+            let more = offset > *acknowledged;
+            *acknowledged = offset.max(*acknowledged);
             more
         });
     }
 }
 
-/// Waits until nobody wants the lines any more; for ever if there will be none.
-async fn unwanted(lines: Option<&mpsc::Sender<Bytes>>) {
-    match lines {
-        Some(lines) => lines.closed().await,
-        None => std::future::pending().await,
+/// Lines that were delivered and not consumed yet. What the shim keeps bounds them.
+#[derive(Debug)]
+struct Unconsumed {
+    /// The number of lines that were consumed.
+    count: u64,
+    /// Where each line ends that was delivered since.
+    ends: VecDeque<u64>,
+    /// Where the last consumed line ends.
+    offset: u64,
+    /// Once all lines are consumed, nothing before this offset is needed.
+    rest: u64,
+}
+
+impl Unconsumed {
+    fn since(offset: u64) -> Self {
+        Self { count: 0, ends: VecDeque::new(), offset, rest: offset }
+    }
+
+    fn delivered(&mut self, end: u64) {
+        self.ends.push_back(end);
+    }
+
+    /// All output before `end` was received, of which `partial` bytes are an unfinished line.
+    fn received(&mut self, end: u64, partial: usize) {
+        let kept = if partial > KEEP_PARTIAL { 0 } else { partial };
+        self.rest = end - kept as u64;
+    }
+
+    /// `count` lines have been consumed in all. Returns the offset before which nothing is needed.
+    fn consumed(&mut self, count: u64) -> u64 {
+        while self.count < count
+            && let Some(end) = self.ends.pop_front()
+        {
+            self.count += 1;
+            self.offset = end;
+        }
+        if self.ends.is_empty() { self.offset.max(self.rest) } else { self.offset }
     }
 }
 
@@ -200,14 +221,14 @@ impl Window {
     }
 }
 
-/// Ends when the receiver has ended, or the shim cannot be written to. What has been consumed is
-/// told first: a shim whose ring is full waits for that, and reads nothing else meanwhile.
+/// Ends when the receiver has ended, or the shim cannot be written to. Acknowledgements go
+/// first: a shim whose ring is full waits for them, and reads nothing else meanwhile.
 async fn send(
     mut shim: ShimWriter,
     mut id: u64,
     mut lines: mpsc::Receiver<Bytes>,
     mut junk: mpsc::Receiver<Bytes>,
-    mut consumed: watch::Receiver<u64>,
+    mut acknowledged: watch::Receiver<u64>,
     mut written: watch::Receiver<u64>,
 ) {
     let mut window = Window::default();
@@ -229,11 +250,11 @@ async fn send(
         }
         tokio::select! {
             biased;
-            changed = consumed.changed() => {
+            changed = acknowledged.changed() => {
                 if changed.is_err() {
                     return;
                 }
-                let offset = *consumed.borrow_and_update();
+                let offset = *acknowledged.borrow_and_update();
                 shim.put(&ToShim::Consumed { offset });
             }
             Ok(()) = written.changed() => {
@@ -263,5 +284,32 @@ mod tests {
         assert!(window.is_open());
         window.acknowledge(9);
         assert_eq!(window.bytes, 0);
+    }
+
+    #[test]
+    fn only_what_was_dealt_with_is_confirmed() {
+        let mut unconsumed = Unconsumed::since(100);
+        unconsumed.delivered(110);
+        unconsumed.delivered(125);
+        unconsumed.received(130, 5);
+        assert_eq!(unconsumed.consumed(0), 100);
+        assert_eq!(unconsumed.consumed(1), 110);
+        assert_eq!(unconsumed.consumed(1), 110);
+        assert_eq!(unconsumed.consumed(2), 125);
+        assert_eq!(unconsumed.consumed(9), 125, "more was never handed on");
+        unconsumed.delivered(140);
+        assert_eq!(unconsumed.consumed(9), 140);
+    }
+
+    #[test]
+    fn what_is_no_line_waits_for_the_lines_before_it() {
+        let mut unconsumed = Unconsumed::since(0);
+        unconsumed.delivered(10);
+        // Blank lines, and an unfinished one.
+        unconsumed.received(30, 12);
+        assert_eq!(unconsumed.consumed(0), 0);
+        assert_eq!(unconsumed.consumed(1), 18);
+        unconsumed.received(18 + 2 * KEEP_PARTIAL as u64, 2 * KEEP_PARTIAL);
+        assert_eq!(unconsumed.consumed(1), 18 + 2 * KEEP_PARTIAL as u64, "too much to keep");
     }
 }

@@ -1,4 +1,4 @@
-//! Finding a server's program and composing its environment. Pure but for looking at files.
+//! Finds a server's program and composes its environment.
 
 use std::collections::{BTreeMap, HashSet};
 use std::env;
@@ -12,7 +12,7 @@ use mainstay_core::ProcessSpec;
 
 use crate::{RunKey, StartError};
 
-/// The variable that marks every process of a run, so that strays can be found.
+/// The variable that marks every process of a run, so that orphans can be found.
 pub(crate) const MARK: &str = "MAINSTAY_RUN";
 
 /// The value of [`MARK`] for a run: `INSTANCE/SERVER/GENERATION`.
@@ -79,7 +79,7 @@ pub(crate) fn join_paths(first: &OsStr, second: &OsStr) -> OsString {
 pub(crate) fn check_directory(cwd: &Path) -> Result<(), StartError> {
     let why = match fs::metadata(cwd) {
         Ok(found) if found.is_dir() => return Ok(()),
-        Ok(_) => "it is no directory".to_owned(),
+        Ok(_) => "it is not a directory".to_owned(),
         Err(error) => plain(&error),
     };
     Err(StartError::BadDirectory { cwd: cwd.to_owned(), why })

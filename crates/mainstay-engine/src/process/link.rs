@@ -1,7 +1,7 @@
 //! A connection to a shim.
 //!
-//! The shim speaks first; then we give our number, by which it knows which of several daemons to obey.
-//! Nothing here waits longer than [`PATIENCE`] for a shim that does not answer: it may be stopped.
+//! The shim sends the first message; then this daemon sends its number, by which the shim knows which of several
+//! daemons to obey. Nothing here waits longer than [`ANSWER_TIMEOUT`] for a shim that does not answer: it may be stopped.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,28 +17,27 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::EngineError;
 
-/// A shim that does not answer within this time does not answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long, and how often, a shim is tried whose queue of connections is full.
+/// How long, and how often, a connection is retried if the shim's queue of connections is full.
 const CROWDED: Duration = Duration::from_secs(1);
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 
 /// How much is read at a time.
 const READ: usize = 64 * 1024;
 
-/// What a shim says first.
+/// The first message of a shim.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Greeting {
     pub(crate) server_pid: u32,
     pub(crate) started_unix_ms: u64,
-    /// The oldest output it still has.
+    /// The offset of the oldest output it still has.
     pub(crate) out_start: u64,
     /// The last line that was written whole to the server.
     pub(crate) written: u64,
     /// Whether the server has exited already.
     pub(crate) exited: bool,
-    /// The highest number of a daemon that it has seen.
+    /// The highest daemon number that it has seen.
     pub(crate) newest_daemon: u64,
 }
 
@@ -51,16 +50,15 @@ impl Greeting {
     }
 }
 
-/// A connection on which the shim has greeted, and knows us.
+/// A connection after the exchange of greetings.
 #[derive(Debug)]
 pub(crate) struct ShimLink {
     pub(crate) reader: ShimReader,
     pub(crate) writer: ShimWriter,
-    /// What was heard while something else was waited for.
-    heard: VecDeque<FromShim>,
+    /// Messages that arrived during [`Self::confirm`].
+    pending: VecDeque<FromShim>,
 }
 
-/// The half that hears the shim.
 #[derive(Debug)]
 pub(crate) struct ShimReader {
     socket: OwnedReadHalf,
@@ -68,7 +66,6 @@ pub(crate) struct ShimReader {
     buffer: Vec<u8>,
 }
 
-/// The half that speaks to the shim.
 #[derive(Debug)]
 pub(crate) struct ShimWriter {
     socket: OwnedWriteHalf,
@@ -83,11 +80,12 @@ impl ShimLink {
         let mut link = Self {
             reader: ShimReader { socket: read, decoder: Decoder::default(), buffer: Vec::new() },
             writer: ShimWriter { socket: write, buffer: Vec::new() },
-            heard: VecDeque::new(),
+            pending: VecDeque::new(),
         };
-        let hello = timeout(PATIENCE, link.next()).await.map_err(|_| EngineError::Mute)??;
+        let hello =
+            timeout(ANSWER_TIMEOUT, link.next()).await.map_err(|_| EngineError::NoAnswer)??;
         let greeting = greeting(hello)?;
-        // It goes out with whatever is said first.
+        // It is sent with the first message.
         link.writer.put(&ToShim::Daemon { number: daemon });
         Ok((link, greeting))
     }
@@ -97,8 +95,8 @@ impl ShimLink {
         self.writer.flush().await
     }
 
-    /// Says this, if anything, and waits until the shim has taken in all that was said. Answers with
-    /// the last words of the server; none when the shim has gone meanwhile.
+    /// Sends a message, if any, and waits until the shim has processed it. Returns
+    /// the last standard error of the server; none if the shim has ended meanwhile.
     pub(crate) async fn confirm(
         &mut self,
         message: Option<&ToShim>,
@@ -108,8 +106,8 @@ impl ShimLink {
                 self.writer.put(message);
             }
             match self.send(&ToShim::Tail).await {
-                // A shim that refuses us does not wait for what we say, but has told why.
-                Err(error) if !error.is_absence() => return Err(error),
+                // A shim that refuses this daemon closes the connection after sending why.
+                Err(error) if !error.is_gone() => return Err(error),
                 Ok(()) | Err(_) => {}
             }
             while let Some(frame) = self.reader.next().await? {
@@ -121,40 +119,40 @@ impl ShimLink {
                     | FromShim::Closed
                     | FromShim::Written { .. }
                     | FromShim::Exited { .. }
-                    | FromShim::Gone { .. }) => self.heard.push_back(news),
+                    | FromShim::Gone { .. }) => self.pending.push_back(news),
                 }
             }
             Ok(None)
         };
-        timeout(PATIENCE, talk).await.map_err(|_| EngineError::Mute)?
+        timeout(ANSWER_TIMEOUT, talk).await.map_err(|_| EngineError::NoAnswer)?
     }
 
-    /// Whether nothing is left of a run that has exited. The news of its end was asked for before; it
-    /// stays to be heard.
+    /// Whether nothing is left of a run that has exited. `Watch` must have been sent before; the messages about the
+    /// end stay pending.
     pub(crate) async fn is_over(&mut self) -> Result<bool, EngineError> {
-        let exited = timeout(PATIENCE, self.next()).await.map_err(|_| EngineError::Mute)??;
+        let exited =
+            timeout(ANSWER_TIMEOUT, self.next()).await.map_err(|_| EngineError::NoAnswer)??;
         if let Some(FromShim::Refused { why }) = exited {
             return Err(EngineError::Refused(why));
         }
-        self.heard.extend(exited);
-        // The shim tells all that it can tell at once: what it has not told when it answers the next
-        // question had not happened.
+        self.pending.extend(exited);
+        // The shim sends all it knows before it answers: if `Gone` has not arrived, the run was not gone.
         let answered = self.confirm(None).await?.is_some();
-        let gone = self.heard.iter().any(|frame| matches!(frame, FromShim::Gone { .. }));
+        let gone = self.pending.iter().any(|frame| matches!(frame, FromShim::Gone { .. }));
         Ok(gone || !answered)
     }
 
-    /// The next thing the shim says; none when it has hung up.
+    /// The next message; none if the shim has closed the connection.
     pub(crate) async fn next(&mut self) -> Result<Option<FromShim>, EngineError> {
-        match self.heard.pop_front() {
+        match self.pending.pop_front() {
             Some(frame) => Ok(Some(frame)),
             None => self.reader.next().await,
         }
     }
 }
 
-/// A shim that is being overrun has no room for another connection for a moment, a stopped one has
-/// none when enough have been tried.
+/// A busy shim has no room for another connection for a moment. A stopped one has
+/// none after many attempts.
 async fn reach(dir: &Path) -> Result<UnixStream, EngineError> {
     let failed = || EngineError::io("connecting to the shim");
     let give_up = Instant::now() + CROWDED;
@@ -162,7 +160,7 @@ async fn reach(dir: &Path) -> Result<UnixStream, EngineError> {
         match socket::connect(dir, socket::SHIM) {
             Ok(stream) => break stream,
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(failed()(error)),
-            Err(_) if Instant::now() >= give_up => return Err(EngineError::Mute),
+            Err(_) if Instant::now() >= give_up => return Err(EngineError::NoAnswer),
             Err(_) => sleep(TRY_AGAIN).await,
         }
     };
@@ -204,10 +202,11 @@ fn greeting(hello: Option<FromShim>) -> Result<Greeting, EngineError> {
 }
 
 impl ShimReader {
-    /// The next thing the shim says; none when it has hung up.
+    /// The next message; none if the shim has closed the connection.
     pub(crate) async fn next(&mut self) -> Result<Option<FromShim>, EngineError> {
         loop {
-            let garbled = |error| EngineError::Shim(format!("it cannot be understood: {error}"));
+            let garbled =
+                |error| EngineError::Shim(format!("its message cannot be decoded: {error}"));
             if let Some(frame) = self.decoder.next().map_err(garbled)? {
                 return Ok(Some(frame));
             }

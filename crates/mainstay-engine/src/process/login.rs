@@ -1,4 +1,4 @@
-//! The user's login PATH: where a program is looked for that the describer's own PATH does not have.
+//! The PATH of the user's login shell, which is searched after the PATH in the spec.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,20 +13,20 @@ use tokio::time::{Instant, timeout};
 
 use crate::error::is_shortage;
 
-/// A login shell may run a long profile, but not for ever.
+/// The time limit for the login shell.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// After a failure the shell is not asked again for this long.
+/// The shell is not started again for this long after a failure.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Used when no shell can be asked.
+/// Used if the shell fails.
 const FALLBACK: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Between these the shell prints its PATH, so that what a profile prints does no harm.
+/// Delimits the PATH in the output, which may also contain output of the profile.
 const FENCE: &str = "__mainstay_path__";
 
-/// Asks the login shell for its PATH when it is first needed, and remembers the answer. Whoever comes
-/// while it is being asked waits for the same answer.
+/// Runs the login shell when its PATH is first needed, and caches the result. Concurrent callers
+/// wait for the same result.
 #[derive(Debug, Default)]
 pub(crate) struct LoginPath {
     known: Mutex<Known>,
@@ -40,17 +40,16 @@ enum Known {
     Failed {
         at: Instant,
         kind: io::ErrorKind,
-        passing: bool,
+        temporary: bool,
     },
 }
 
-/// What is known of the login PATH.
 #[derive(Debug)]
 pub(crate) struct Login {
-    /// The path, or what stands in for it.
+    /// The path, or the fallback.
     pub(crate) path: OsString,
-    /// Why the shell could not be asked, if that may be different soon.
-    pub(crate) doubt: Option<io::Error>,
+    /// Why the shell failed, if that is temporary.
+    pub(crate) failure: Option<io::Error>,
 }
 
 impl LoginPath {
@@ -73,18 +72,18 @@ impl LoginPath {
             *known = match ask().await {
                 Ok(path) => Known::Path(path),
                 Err(error) => {
-                    tracing::warn!(%error, "the login shell does not tell its PATH");
-                    let passing = is_shortage(&error);
-                    Known::Failed { at: Instant::now(), kind: error.kind(), passing }
+                    tracing::warn!(%error, "cannot read the PATH of the login shell");
+                    let temporary = is_shortage(&error);
+                    Known::Failed { at: Instant::now(), kind: error.kind(), temporary }
                 }
             };
         }
         match &*known {
-            Known::Path(path) => Login { path: path.clone(), doubt: None },
-            Known::Failed { kind, passing, .. } => {
-                Login { path: FALLBACK.into(), doubt: passing.then(|| (*kind).into()) }
+            Known::Path(path) => Login { path: path.clone(), failure: None },
+            Known::Failed { kind, temporary, .. } => {
+                Login { path: FALLBACK.into(), failure: temporary.then(|| (*kind).into()) }
             }
-            Known::Nothing => unreachable!("it has just been asked for"),
+            Known::Nothing => unreachable!("it was set above"),
         }
     }
 }
@@ -105,7 +104,7 @@ async fn ask_shell(env: &[(OsString, OsString)]) -> io::Result<OsString> {
     let output = timeout(LIMIT, output).await.map_err(|_| io::ErrorKind::TimedOut)??;
     between_fences(&output.stdout)
         .map(|path| OsString::from_vec(path.to_vec()))
-        .ok_or_else(|| io::Error::other("its answer makes no sense"))
+        .ok_or_else(|| io::Error::other("its output has no PATH"))
 }
 
 fn between_fences(printed: &[u8]) -> Option<&[u8]> {
@@ -159,7 +158,7 @@ mod tests {
         let env = [("SHELL".into(), "/no/such/shell".into())];
         let login = LoginPath::default().get(&env).await;
         assert_eq!(login.path, FALLBACK);
-        assert!(login.doubt.is_none());
+        assert!(login.failure.is_none());
     }
 
     #[tokio::test(start_paused = true)]
@@ -170,7 +169,7 @@ mod tests {
         let unasked = || async { panic!("it must not be asked") };
         let failed = login.get_from(slow).await;
         assert_eq!(failed.path, FALLBACK);
-        assert_eq!(failed.doubt.unwrap().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(failed.failure.unwrap().kind(), io::ErrorKind::TimedOut);
         assert_eq!(login.get_from(unasked).await.path, FALLBACK);
         tokio::time::advance(ASK_AGAIN).await;
         assert_eq!(login.get_from(good).await.path, "/good");

@@ -1,13 +1,13 @@
 //! Servers as local processes.
 //!
-//! Each run lives under a shim (`mainstay-hold`), a small process that outlives this daemon. A run is a
-//! directory `RUNS/SERVER/GENERATION` with the shim's socket in it; what is in that directory, and who
-//! answers on the socket, is all there is to know, so a new daemon finds every run again. If a shim is
+//! Each run is under a shim (`mainstay-hold`), a small process that outlives this daemon. A run is a
+//! directory `RUNS/SERVER/GENERATION` with the shim's socket in it. The directories and the sockets are the
+//! only state, so a new daemon finds every run again. If a shim is
 //! killed, its processes are killed by the records that it kept (pids and start times, and the run's cgroup if it
 //! has one), before the next run starts.
 //!
-//! Every run that lives is followed by one task, from its start or its first listing until it is gone.
-//! The engine owns its tasks; they end with its last clone, and the runs go on.
+//! One task follows each run, from its start or its first listing until it is gone.
+//! The engine owns its tasks; they end with its last clone, and the runs continue.
 
 mod attach;
 mod command;
@@ -15,10 +15,10 @@ mod link;
 mod listing;
 mod login;
 mod monitor;
+mod orphans;
 mod port;
 mod runs;
 mod spawn;
-mod strays;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -48,17 +48,16 @@ pub use port::PortOwner;
 use runs::RunDirs;
 use spawn::Spawned;
 
-/// News kept for a reader that is slow; one that falls further behind is told to list.
+/// News that is kept for a slow receiver. One that falls further behind has to list.
 const NEWS: usize = 1024;
 
-/// How long, and how often, a shim is asked to make its run directory again.
+/// How long, and how often, a shim is asked to restore its run directory.
 const RESTORED_WITHIN: Duration = Duration::from_secs(3);
 const RESTORE_EVERY: Duration = Duration::from_millis(20);
 
 /// Where servers listen, in the order in which they are tried.
 const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
-/// What the process engine needs to know.
 #[derive(Debug, Clone)]
 pub struct ProcessConfig {
     /// The program that becomes a shim when called with `__shim DIR`.
@@ -69,9 +68,9 @@ pub struct ProcessConfig {
     pub logs_dir: PathBuf,
     /// The label of everything this instance owns.
     pub instance: String,
-    /// The number of this daemon; a shim obeys the highest it has seen.
+    /// The number of this daemon. A shim obeys the highest number that it has seen.
     pub daemon: u64,
-    /// The daemon's environment, of which servers get an allow-listed part.
+    /// The daemon's environment. Servers get an allow-listed part of it.
     pub env: Vec<(OsString, OsString)>,
     /// When a log is rotated.
     pub log_max_bytes: u64,
@@ -92,20 +91,20 @@ struct Shared {
     dirs: RunDirs,
     login: LoginPath,
     news: broadcast::Sender<News>,
-    /// Runs whose shims lived when this daemon began. Taken by the first listing.
+    /// Runs whose shims were alive when this daemon started. Taken by the first listing.
     found: Mutex<Vec<RunKey>>,
     /// The runs that are being started or watched.
     active: Mutex<HashMap<RunKey, Active>>,
 }
 
-/// A run under watch. The process is known once the start has succeeded.
+/// A run that is being started or watched. The pid is known once the start has succeeded.
 #[derive(Debug, Clone)]
 struct Active {
     pid: Option<u32>,
     since: Instant,
-    /// The port that belongs to it, as far as it is known.
+    /// Its port, if it is known.
     port: Option<u16>,
-    /// Makes the task that follows the run ask its shim to restore the run directory.
+    /// Wakes the task that follows the run, which asks its shim to restore the run directory.
     restore: Arc<Notify>,
 }
 
@@ -140,8 +139,8 @@ impl Shared {
         let login = self.login.get(&self.config.env).await;
         let given = process.path.as_deref().unwrap_or("");
         let path = command::join_paths(given.as_ref(), &login.path);
-        match (command::find_program(program, &process.cwd, &path), login.doubt) {
-            (Err(StartError::NotFound { .. }), Some(source)) => Err(StartError::Short {
+        match (command::find_program(program, &process.cwd, &path), login.failure) {
+            (Err(StartError::NotFound { .. }), Some(source)) => Err(StartError::Shortage {
                 what: format!("looking for `{program}` where a login shell would"),
                 source,
             }),
@@ -149,13 +148,13 @@ impl Shared {
         }
     }
 
-    /// Starts a run, and follows it until it is gone once the caller knows.
+    /// Starts a run, reports that, and follows the run until it is gone.
     async fn run(
         self: Arc<Self>,
         key: RunKey,
         launch: Launch,
         port: Option<u16>,
-        told: oneshot::Sender<Result<u32, StartError>>,
+        started: oneshot::Sender<Result<u32, StartError>>,
     ) {
         let spawned = match self.claim_port(&key, port).await {
             Ok(()) => spawn::spawn(&self, &key, &launch).await,
@@ -164,21 +163,21 @@ impl Shared {
         match spawned {
             Ok(Spawned { pid, link, shim }) => {
                 self.active().insert(key.clone(), Active::new(Some(pid), Instant::now(), port));
-                // A caller that has gone finds the run when it lists.
-                told.send(Ok(pid)).ok();
-                self.watch_over(key, link, shim).await;
+                // If the caller is gone, the next list shows the run.
+                started.send(Ok(pid)).ok();
+                self.follow_and_reap(key, link, shim).await;
             }
             Err(error) => {
                 self.active().remove(&key);
-                if let Err(Err(error)) = told.send(Err(error)) {
+                if let Err(Err(error)) = started.send(Err(error)) {
                     tracing::warn!(server = %key.server, run = %key.run, %error, "a start failed");
                 }
             }
         }
     }
 
-    /// Connects to a run's shim, which may still refuse to do anything. The shim of a run that is being followed lives: if
-    /// its socket is missing, the run directory was removed, and the shim makes it again.
+    /// Connects to a run's shim, which may still refuse this daemon. The shim of a run that is being followed is alive: if
+    /// its socket is missing, the run directory was removed, and the shim restores it.
     async fn connect(&self, key: &RunKey) -> Result<(ShimLink, Greeting), EngineError> {
         let dir = self.dirs.path(key);
         let give_up = Instant::now() + RESTORED_WITHIN;
@@ -186,9 +185,9 @@ impl Shared {
             let connected = ShimLink::connect(&dir, self.config.daemon).await;
             let restore = self.active().get(key).map(|active| active.restore.clone());
             match (connected, restore) {
-                (Err(error), Some(restore)) if error.is_absence() && !has_socket(&dir) => {
+                (Err(error), Some(restore)) if error.is_gone() && !has_socket(&dir) => {
                     if Instant::now() >= give_up {
-                        return Err(EngineError::Mute);
+                        return Err(EngineError::NoAnswer);
                     }
                     restore.notify_one();
                     sleep(RESTORE_EVERY).await;
@@ -198,8 +197,8 @@ impl Shared {
         }
     }
 
-    /// Waits until the shims that lived when this daemon began can be reached: each restores its directory if that was
-    /// removed.
+    /// Waits until the shims that were alive when this daemon started can be reached. Each restores its directory if
+    /// that was removed.
     async fn await_shims(&self) {
         let mut found = std::mem::take(&mut *mainstay_core::lock(&self.found));
         let give_up = Instant::now() + RESTORED_WITHIN;
@@ -215,7 +214,7 @@ impl Shared {
         }
     }
 
-    /// Has the shims make the directories of runs again that were removed under them.
+    /// Asks shims to restore run directories that were removed.
     fn restore_directories(&self) {
         for (key, active) in self.active().iter().filter(|(_, active)| active.pid.is_some()) {
             if !has_socket(&self.dirs.path(key)) {
@@ -225,21 +224,20 @@ impl Shared {
         }
     }
 
-    /// Says one thing to a run's shim, and makes sure that it was heard. Returns whether it was: a run that is gone already
-    /// needs no telling.
-    async fn tell(&self, key: &RunKey, message: &ToShim) -> Result<bool, EngineError> {
-        let telling = async {
+    /// Sends a message to a run's shim and waits for its confirmation. Returns false if the run is already gone.
+    async fn send_confirmed(&self, key: &RunKey, message: &ToShim) -> Result<bool, EngineError> {
+        let sending = async {
             let (mut link, _) = self.connect(key).await?;
             link.confirm(Some(message)).await
         };
-        match telling.await {
+        match sending.await {
             Ok(_) => Ok(true),
-            Err(error) if error.is_absence() => Ok(false),
+            Err(error) if error.is_gone() => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Takes a run into the table of watched ones, unless it is there.
+    /// Adds a run to the watched ones, unless it is there.
     fn claim(&self, key: &RunKey, active: Active) -> bool {
         match self.active().entry(key.clone()) {
             Entry::Vacant(place) => {
@@ -277,29 +275,31 @@ impl Engine for ProcessEngine {
             Transport::StreamableHttp { port, .. } => Some(port),
         };
         let launch = spawn::launch(&self.shared.config, key, process, program, &path);
-        let (told, started) = oneshot::channel();
-        // A task of its own, so that a caller who goes away does not leave half a start behind.
-        self.tasks.spawn(self.shared.clone().run(key.clone(), launch, port, told));
-        let pid = started.await.expect("a start tells how it went, and we hold its owner")?;
+        let (started_tx, started) = oneshot::channel();
+        // A separate task, so that a start is completed even if the caller is dropped.
+        self.tasks.spawn(self.shared.clone().run(key.clone(), launch, port, started_tx));
+        let pid = started.await.expect("a start reports its result, and the task set is alive")?;
         Ok(Started { pid: Some(pid), ..Started::default() })
     }
 
     async fn stop(&self, key: &RunKey, grace: Duration) -> Result<(), EngineError> {
         let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
-        self.shared.tell(key, &ToShim::End { grace_ms }).await.map(drop)
+        self.shared.send_confirmed(key, &ToShim::End { grace_ms }).await.map(drop)
     }
 
     async fn kill(&self, key: &RunKey) -> Result<(), EngineError> {
-        match self.shared.tell(key, &ToShim::Kill).await {
-            // A shim may live and accept no connections.
+        match self.shared.send_confirmed(key, &ToShim::Kill).await {
+            // A shim may be alive and accept no connections.
             Ok(false) if self.shared.dirs.shim_alive(key) => {
                 tracing::warn!(server = %key.server, run = %key.run, "killing an unreachable shim");
                 self.shared.kill_by_force(key).await;
                 Ok(())
             }
             Ok(_) => Ok(()),
-            // The shim obeys a newer daemon, or we lack what it takes to reach it.
-            Err(error) if error.is_passing() && !matches!(error, EngineError::Mute) => Err(error),
+            // The shim obeys a newer daemon, or this process is out of a resource.
+            Err(error) if error.is_temporary() && !matches!(error, EngineError::NoAnswer) => {
+                Err(error)
+            }
             Err(error) => {
                 tracing::warn!(server = %key.server, run = %key.run, %error, "killing the shim too");
                 self.shared.kill_by_force(key).await;
@@ -326,7 +326,7 @@ impl Engine for ProcessEngine {
 
     async fn attach(&self, key: &RunKey) -> Result<Stdio, EngineError> {
         let (mut link, greeting) = self.shared.connect(key).await?;
-        // A shim that would refuse does so here, where the reason can be told.
+        // A shim that refuses this daemon does so here, where the reason can be returned.
         let attached = async {
             link.confirm(None).await?.ok_or_else(|| EngineError::NoSuchRun(key.clone()))?;
             attach::attach(&self.tasks, link, &greeting).await
@@ -354,17 +354,15 @@ impl Engine for ProcessEngine {
     }
 }
 
-/// Whether there is a shim's socket in a run directory.
 fn has_socket(dir: &Path) -> bool {
     dir.join(socket::SHIM).exists()
 }
 
-/// An error in talking to a run: that it is gone, when its shim is.
+/// Maps the absence of a shim to [`EngineError::NoSuchRun`].
 fn gone_or(error: EngineError, key: &RunKey) -> EngineError {
-    if error.is_absence() { EngineError::NoSuchRun(key.clone()) } else { error }
+    if error.is_gone() { EngineError::NoSuchRun(key.clone()) } else { error }
 }
 
-/// What this engine runs.
 fn process_of(spec: &ServerSpec) -> Result<&ProcessSpec, StartError> {
     match &spec.workload {
         Workload::Process(process) => Ok(process),

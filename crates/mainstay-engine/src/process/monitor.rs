@@ -1,60 +1,65 @@
-//! Following a run to its end.
+//! Follows a run to its end.
 
 use mainstay_core::{Cause, Exit};
 use mainstay_hold::wire::{FromShim, ToShim};
 use tokio::process::Child;
 
 use crate::process::link::ShimLink;
-use crate::process::strays::{self, OrphanedRun};
+use crate::process::orphans::{self, OrphanedRun};
 use crate::process::{Shared, command};
 use crate::{News, RunKey};
 
-/// How a connection that heard of a run's end came to its own.
+/// Why the connection to a shim ended.
 #[derive(Debug)]
 enum Ending {
     /// Nothing of the run is left.
     Gone,
-    /// The shim has ended before its run, or cannot be talked to.
+    /// The shim has ended before its run, or broke the protocol.
     Lost,
-    /// The shim obeys another daemon now.
+    /// The shim obeys another daemon.
     NotOurs(String),
 }
 
 impl Shared {
-    /// Follows a run and then collects its shim: whoever started a process must, or it stays a zombie.
-    pub(crate) async fn watch_over(&self, key: RunKey, link: ShimLink, mut shim: Child) {
+    /// Follows a run and then reaps its shim, which would stay a zombie otherwise.
+    pub(crate) async fn follow_and_reap(&self, key: RunKey, link: ShimLink, mut shim: Child) {
         self.follow(&key, link).await;
         if let Err(error) = shim.wait().await {
-            tracing::warn!(server = %key.server, run = %key.run, %error, "cannot collect a shim");
+            tracing::warn!(server = %key.server, run = %key.run, %error, "cannot reap a shim");
         }
     }
 
-    /// Reports a run's end as the shim tells it, or works it out when the shim itself is gone. None
-    /// if the run goes on under another daemon.
+    /// Reports a run's end, as the shim or, if the shim is gone, its exit record states it. None
+    /// if the run continues under another daemon.
     pub(crate) async fn follow(&self, key: &RunKey, mut link: ShimLink) -> Option<Exit> {
-        let mut told = None;
-        match self.hear_out(key, &mut link, &mut told).await {
-            // A shim that does not hear this goes by itself after a while.
+        let mut reported = None;
+        match self.watch_until_end(key, &mut link, &mut reported).await {
+            // A shim that does not receive this exits by itself after a while.
             Ending::Gone => drop(link.send(&ToShim::Dismiss).await),
             Ending::Lost => self.kill_by_force(key).await,
             Ending::NotOurs(why) => {
-                tracing::warn!(server = %key.server, run = %key.run, why, "a run is not ours any more");
+                tracing::warn!(server = %key.server, run = %key.run, why, "a run belongs to another daemon now");
                 self.active().remove(key);
                 return None;
             }
         }
         let known = self.dirs.clear_away(key);
         self.active().remove(key);
-        let exit = told.unwrap_or_else(|| {
-            self.tell_exit(key, known, Vec::new());
+        let exit = reported.unwrap_or_else(|| {
+            self.report_exit(key, known, Vec::new());
             known
         });
-        self.tell_all(News::Gone { key: key.clone(), cause: Cause::Exited(exit) });
+        self.publish(News::Gone { key: key.clone(), cause: Cause::Exited(exit) });
         Some(exit)
     }
 
-    /// Passes on the news of the exit, and leaves it in `told`.
-    async fn hear_out(&self, key: &RunKey, link: &mut ShimLink, told: &mut Option<Exit>) -> Ending {
+    /// Reports the exit, and stores it in `reported`.
+    async fn watch_until_end(
+        &self,
+        key: &RunKey,
+        link: &mut ShimLink,
+        reported: &mut Option<Exit>,
+    ) -> Ending {
         let restore = self.active().get(key).map(|active| active.restore.clone());
         let restore = restore.unwrap_or_default();
         loop {
@@ -68,8 +73,8 @@ impl Shared {
             match next {
                 Ok(Some(FromShim::Exited { code, signal, oom, stderr_tail, .. })) => {
                     let exit = Exit { code, signal, oom };
-                    *told = Some(exit);
-                    self.tell_exit(key, exit, stderr_tail);
+                    *reported = Some(exit);
+                    self.report_exit(key, exit, stderr_tail);
                 }
                 Ok(Some(FromShim::Gone { survivors })) => {
                     if survivors > 0 {
@@ -102,7 +107,7 @@ impl Shared {
             tracing::error!(server = %key.server, run = %key.run, %error, "cannot kill a shim");
             Vec::new()
         });
-        strays::end(vec![self.orphaned(key)], seen).await;
+        orphans::end(vec![self.orphaned(key)], seen).await;
     }
 
     /// A run without a shim.
@@ -110,12 +115,12 @@ impl Shared {
         OrphanedRun { dir: self.dirs.path(key), mark: command::mark(&self.config.instance, key) }
     }
 
-    fn tell_exit(&self, key: &RunKey, exit: Exit, stderr: Vec<u8>) {
-        self.tell_all(News::Exited { key: key.clone(), exit, stderr });
+    fn report_exit(&self, key: &RunKey, exit: Exit, stderr: Vec<u8>) {
+        self.publish(News::Exited { key: key.clone(), exit, stderr });
     }
 
-    /// Tells everybody who watches. Nobody may, which is no concern of the engine's.
-    fn tell_all(&self, news: News) {
+    fn publish(&self, news: News) {
+        // Without a receiver, the next list shows it.
         self.news.send(news).ok();
     }
 }

@@ -1,4 +1,4 @@
-//! Whose listener answers at the port of a server that speaks HTTP.
+//! Finds out which process listens on the port of a server that speaks HTTP.
 //!
 //! All processes of a machine share its ports, so a server that listens where another one should would get
 //! its calls. Three rules prevent that:
@@ -9,7 +9,7 @@
 //!   A listener in the tree of another server is an error. One that belongs to no server, as with
 //!   `docker run -p` or `ssh -L`, is used, and its owner is shown.
 //!
-//! [`judge`] decides, from facts that are gathered on a thread for blocking work.
+//! [`decide`] is pure; the facts are gathered on a blocking thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -29,16 +29,16 @@ use super::{Active, LOOPBACK, Shared};
 use crate::error::is_shortage;
 use crate::{Endpoint, EngineError, RunKey, StartError};
 
-/// How long a listener may take to close before a start is refused for it.
+/// How long a start waits for a listener on its port to close.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// Between two looks at a port.
-const LOOK: Duration = Duration::from_millis(20);
+/// The interval between two inspections of a port.
+const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Each such look also tries to connect, because a firewall rule may lead to a server that has no listener here.
+/// Every 25th inspection also tries to connect, because a firewall rule may forward to a server without a listener here.
 const CONNECT_EVERY: u32 = 25;
 
-/// How long a connection may take.
+/// The time limit of that connection.
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// Who listens on a port.
@@ -83,57 +83,52 @@ impl fmt::Display for PortOwner {
     }
 }
 
-/// Who has a listening socket open.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Holder {
-    /// The run itself.
-    Own,
-    Other(PortOwner),
-}
-
 /// Whether a run can be reached.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Nothing listens.
-    Nobody,
-    /// At these addresses. The owner is named if it is not the run itself.
-    Reachable { addrs: Vec<SocketAddr>, owner: Option<PortOwner> },
+    NotListening,
+    /// The owner is present if it is not the run itself.
+    Reachable {
+        addrs: Vec<SocketAddr>,
+        owner: Option<PortOwner>,
+    },
     /// Another server listens.
     Taken(PortOwner),
 }
 
-/// Decides where a run is reached, from the sockets that listen on its port and who has each open, by inode.
-fn judge(port: u16, all: &[Listener], holders: &BTreeMap<u64, Holder>) -> Verdict {
-    let hidden = |listener: &Listener| Holder::Other(PortOwner::Hidden { uid: Some(listener.uid) });
+/// Who has each listening socket open, by inode. None stands for the run itself.
+type Owners = BTreeMap<u64, Option<PortOwner>>;
+
+/// Decides where a run is reached, from the sockets that listen on its port.
+fn decide(port: u16, all: &[Listener], owners: &Owners) -> Verdict {
     let (mut own, mut outside) = (Vec::new(), Vec::new());
-    let (mut server, mut stranger) = (None, None);
+    let (mut server, mut other) = (None, None);
     for ip in LOOPBACK {
-        let accepting = Listener::accepting(all, ip).into_iter();
-        let accepting: Vec<Holder> = accepting
-            .map(|listener| holders.get(&listener.inode).cloned().unwrap_or(hidden(listener)))
+        let accepting = Listener::accepting(all, ip);
+        let others: Vec<PortOwner> = accepting
+            .iter()
+            .filter_map(|listener| match owners.get(&listener.inode) {
+                Some(owner) => owner.clone(),
+                None => Some(PortOwner::Hidden { uid: Some(listener.uid) }),
+            })
             .collect();
-        let others = accepting.iter().filter_map(|holder| match holder {
-            Holder::Own => None,
-            Holder::Other(owner) => Some(owner),
-        });
-        let others: Vec<&PortOwner> = others.collect();
         let of_server = others.iter().find(|owner| matches!(owner, PortOwner::Server { .. }));
         let addr = SocketAddr::new(ip, port);
         match (of_server, others.first()) {
             _ if accepting.is_empty() => {}
-            (Some(owner), _) => server = server.or_else(|| Some(PortOwner::clone(owner))),
+            (Some(owner), _) => server = server.or_else(|| Some(owner.clone())),
             (None, Some(owner)) => {
                 outside.push(addr);
-                stranger = stranger.or_else(|| Some(PortOwner::clone(owner)));
+                other = other.or_else(|| Some(owner.clone()));
             }
             (None, None) => own.push(addr),
         }
     }
-    match (own.is_empty(), server, stranger) {
+    match (own.is_empty(), server, other) {
         (false, _, _) => Verdict::Reachable { addrs: own, owner: None },
         (true, Some(owner), _) => Verdict::Taken(owner),
         (true, None, owner @ Some(_)) => Verdict::Reachable { addrs: outside, owner },
-        (true, None, None) => Verdict::Nobody,
+        (true, None, None) => Verdict::NotListening,
     }
 }
 
@@ -152,28 +147,36 @@ impl Shared {
         };
         let give_up = Instant::now() + CLOSING;
         loop {
-            match self.enter(key, port, starting.clone()).await {
+            match self.try_claim_port(key, port, starting.clone()).await {
                 Err(StartError::PortTaken { .. } | StartError::PortReserved { .. })
                     if Instant::now() < give_up => {}
                 entered => return entered,
             }
-            sleep(LOOK).await;
+            sleep(INTERVAL).await;
         }
     }
 
     /// Enters a run that is being started in the table, unless something listens on its port, or another server has
     /// reserved it.
-    async fn enter(&self, key: &RunKey, port: u16, starting: Active) -> Result<(), StartError> {
+    async fn try_claim_port(
+        &self,
+        key: &RunKey,
+        port: u16,
+        starting: Active,
+    ) -> Result<(), StartError> {
         let reserved = self.reserve(key, port, starting);
-        match self.look(key, port).await {
+        match self.inspect_port(key, port).await {
             Ok(Verdict::Taken(owner) | Verdict::Reachable { owner: Some(owner), .. }) => {
                 return Err(StartError::PortTaken { port, owner });
             }
             Err(source) if is_shortage(&source) => {
-                return Err(StartError::Short { what: format!("looking at port {port}"), source });
+                return Err(StartError::Shortage {
+                    what: format!("looking at port {port}"),
+                    source,
+                });
             }
             // A run that does not exist yet has no listener. Some sandboxes do not list sockets.
-            Ok(Verdict::Nobody | Verdict::Reachable { owner: None, .. }) | Err(_) => {}
+            Ok(Verdict::NotListening | Verdict::Reachable { owner: None, .. }) | Err(_) => {}
         }
         match reserved {
             Some(server) => Err(StartError::PortReserved { port, server }),
@@ -187,23 +190,23 @@ impl Shared {
             active.port = Some(port);
         }
         let mut seen = None;
-        let mut looks = 0;
+        let mut attempts = 0;
         loop {
-            let verdict = match self.look(key, port).await {
+            let verdict = match self.inspect_port(key, port).await {
                 Err(error) if is_shortage(&error) => {
                     return Err(EngineError::io("looking at its port")(error));
                 }
                 Err(error) => {
-                    tracing::debug!(server = %key.server, %error, "cannot tell who listens");
+                    tracing::debug!(server = %key.server, %error, "cannot find out which process listens");
                     return Ok(LOOPBACK.map(|ip| SocketAddr::new(ip, port)).to_vec().into());
                 }
-                Ok(Verdict::Nobody) if looks % CONNECT_EVERY == CONNECT_EVERY - 1 => {
+                Ok(Verdict::NotListening) if attempts % CONNECT_EVERY == CONNECT_EVERY - 1 => {
                     match connect(port).await {
                         Some(addr) => {
                             let owner = Some(PortOwner::Hidden { uid: None });
                             Verdict::Reachable { addrs: vec![addr], owner }
                         }
-                        None => Verdict::Nobody,
+                        None => Verdict::NotListening,
                     }
                 }
                 Ok(verdict) => verdict,
@@ -212,24 +215,24 @@ impl Shared {
                 Verdict::Taken(owner) => {
                     return Err(EngineError::PortTaken { port, owner: owner.clone() });
                 }
-                // A process that has just forked or ended may not have been seen, so strangers are looked at twice.
+                // A process that has just forked or ended may be missing in the list, so another owner must be found twice.
                 Verdict::Reachable { addrs, owner }
                     if owner.is_none() || seen.as_ref() == Some(&verdict) =>
                 {
                     return Ok(Endpoint { addrs: addrs.clone(), owner: owner.clone() });
                 }
-                Verdict::Reachable { .. } | Verdict::Nobody => {}
+                Verdict::Reachable { .. } | Verdict::NotListening => {}
             }
-            looks += 1;
-            // What was connected to has no listener to be seen, so the next look connects again.
+            attempts += 1;
+            // It has no listener here, so the next inspection connects again.
             if matches!(
                 &verdict,
                 Verdict::Reachable { owner: Some(PortOwner::Hidden { uid: None }), .. }
             ) {
-                looks = CONNECT_EVERY - 1;
+                attempts = CONNECT_EVERY - 1;
             }
             seen = Some(verdict);
-            sleep(LOOK).await;
+            sleep(INTERVAL).await;
         }
     }
 
@@ -245,9 +248,8 @@ impl Shared {
         server
     }
 
-    /// Gathers the facts about a port, and judges them.
-    async fn look(&self, key: &RunKey, port: u16) -> io::Result<Verdict> {
-        let gathering = Gathering {
+    async fn inspect_port(&self, key: &RunKey, port: u16) -> io::Result<Verdict> {
+        let lookup = OwnerLookup {
             run_dir: self.dirs.path(key),
             server: key.server.clone(),
             instance: self.config.instance.clone(),
@@ -255,54 +257,54 @@ impl Shared {
         };
         let done = spawn_blocking(move || {
             let all = listeners::at_port(port)?;
-            let holders = gathering.holders(&all)?;
-            Ok(judge(port, &all, &holders))
+            let owners = lookup.owners(&all)?;
+            Ok(decide(port, &all, &owners))
         });
         done.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
     }
 }
 
-/// Finds out who has sockets open.
-struct Gathering {
+/// Finds the processes that have sockets open.
+struct OwnerLookup {
     run_dir: std::path::PathBuf,
     server: ServerName,
     instance: String,
     runs: super::RunDirs,
 }
 
-impl Gathering {
-    /// Who has each of these sockets open, as far as that can be seen.
-    fn holders(&self, all: &[Listener]) -> io::Result<BTreeMap<u64, Holder>> {
+impl OwnerLookup {
+    /// The owners of these sockets, as far as this user can see them.
+    fn owners(&self, all: &[Listener]) -> io::Result<Owners> {
         let accepts = |ip: IpAddr| Listener::accepting(all, ip).into_iter();
         let mut open: BTreeSet<u64> =
             LOOPBACK.into_iter().flat_map(accepts).map(|listener| listener.inode).collect();
-        let mut holders = BTreeMap::new();
+        let mut owners = BTreeMap::new();
         if open.is_empty() {
-            return Ok(holders);
+            return Ok(owners);
         }
         if let Some(shim) = record::shim_alive(&self.run_dir)? {
             for process in tree::living_descendants(shim.pid)? {
                 // One that has ended meanwhile, or that another user runs, cannot be read.
                 let sockets = listeners::sockets_of(process.pid).unwrap_or_default();
-                holders.extend(open.intersection(&sockets).map(|inode| (*inode, Holder::Own)));
+                owners.extend(open.intersection(&sockets).map(|inode| (*inode, None)));
             }
-            open.retain(|inode| !holders.contains_key(inode));
+            open.retain(|inode| !owners.contains_key(inode));
         }
         if open.is_empty() {
-            return Ok(holders);
+            return Ok(owners);
         }
         let shims = self.shims();
         for pid in listeners::owners(&open)? {
             let sockets = listeners::sockets_of(pid).unwrap_or_default();
             let owner = self.owner(pid, &shims);
             for inode in open.intersection(&sockets) {
-                let holder = holders.entry(*inode).or_insert_with(|| Holder::Other(owner.clone()));
+                let known = owners.entry(*inode).or_insert_with(|| Some(owner.clone()));
                 if matches!(owner, PortOwner::Server { .. }) {
-                    *holder = Holder::Other(owner.clone());
+                    *known = Some(owner.clone());
                 }
             }
         }
-        Ok(holders)
+        Ok(owners)
     }
 
     /// The server that a process belongs to, or the process itself.
@@ -356,28 +358,30 @@ mod tests {
 
     const PORT: u16 = 8066;
 
-    fn server(name: &str) -> Holder {
+    /// None for the run itself.
+    type Owner = Option<PortOwner>;
+
+    fn server(name: &str) -> PortOwner {
         let name = name.to_owned();
-        Holder::Other(PortOwner::Server { name, elsewhere: false, pid: Some(7) })
+        PortOwner::Server { name, elsewhere: false, pid: Some(7) }
     }
 
-    fn process() -> Holder {
-        Holder::Other(PortOwner::Process { pid: 9, program: Some("ssh".to_owned()) })
+    fn process() -> PortOwner {
+        PortOwner::Process { pid: 9, program: Some("ssh".to_owned()) }
     }
 
-    /// Checks the verdict about sockets at these addresses, each with its holder.
-    fn check(bound: &[(&str, Option<Holder>)], expected: &str) {
+    /// Checks the verdict about sockets at these addresses, each with its owner.
+    fn check(bound: &[(&str, Option<Owner>)], expected: &str) {
         let listener = |(inode, (ip, _)): (usize, &(&str, _))| {
             let v6_only = ip.ends_with('!');
             let ip = ip.trim_end_matches('!').parse().unwrap();
             Listener { ip, v6_only, inode: inode as u64, uid: 0 }
         };
         let all: Vec<Listener> = bound.iter().enumerate().map(listener).collect();
-        let holders = bound.iter().enumerate();
-        let holders =
-            holders.filter_map(|(inode, (_, holder))| Some((inode as u64, holder.clone()?)));
-        let verdict = match judge(PORT, &all, &holders.collect()) {
-            Verdict::Nobody => "nobody".to_owned(),
+        let owners = bound.iter().enumerate();
+        let owners = owners.filter_map(|(inode, (_, owner))| Some((inode as u64, owner.clone()?)));
+        let verdict = match decide(PORT, &all, &owners.collect()) {
+            Verdict::NotListening => "not listening".to_owned(),
             Verdict::Taken(owner) => format!("taken by {owner}"),
             Verdict::Reachable { addrs, owner } => {
                 let owner = owner.map_or("own".to_owned(), |owner| owner.to_string());
@@ -390,11 +394,11 @@ mod tests {
 
     #[test]
     fn only_our_own_listener_or_one_of_no_server_is_reached() {
-        let own = || Some(Holder::Own);
-        let prod = || Some(server("prod"));
-        let ssh = || Some(process());
-        check(&[], "nobody");
-        check(&[("192.168.0.1", prod())], "nobody");
+        let own = || Some(None);
+        let prod = || Some(Some(server("prod")));
+        let ssh = || Some(Some(process()));
+        check(&[], "not listening");
+        check(&[("192.168.0.1", prod())], "not listening");
         check(&[("127.0.0.1", own())], "own at 127.0.0.1");
         check(&[("::", own())], "own at 127.0.0.1 ::1");
         check(&[("0.0.0.0", own()), ("::!", own())], "own at 127.0.0.1 ::1");
@@ -407,9 +411,9 @@ mod tests {
 
     #[test]
     fn an_address_that_others_share_is_not_used() {
-        let own = || Some(Holder::Own);
-        let prod = || Some(server("prod"));
-        let ssh = || Some(process());
+        let own = || Some(None);
+        let prod = || Some(Some(server("prod")));
+        let ssh = || Some(Some(process()));
         check(&[("127.0.0.1", prod()), ("::1", own())], "own at ::1");
         check(&[("127.0.0.1", ssh()), ("::1", own())], "own at ::1");
         check(&[("127.0.0.1", prod()), ("0.0.0.0", own())], "taken by the server `prod` (pid 7)");

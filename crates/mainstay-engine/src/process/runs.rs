@@ -11,7 +11,6 @@ use mainstay_hold::{cgroup, record, shim_search};
 
 use crate::{EngineError, RunKey};
 
-/// Where runs are, and what they left there.
 #[derive(Debug, Clone)]
 pub(crate) struct RunDirs {
     root: PathBuf,
@@ -33,7 +32,7 @@ impl RunDirs {
         Ok(path)
     }
 
-    /// The runs on disk. Names that are not ours are passed over.
+    /// The runs on disk. Other names are ignored.
     pub(crate) fn list(&self) -> Result<Vec<RunKey>, EngineError> {
         let failed = || EngineError::io("listing the runs");
         let mut keys = Vec::new();
@@ -49,7 +48,7 @@ impl RunDirs {
         Ok(keys)
     }
 
-    /// The runs of shims that live, also those whose directory was removed.
+    /// The runs of living shims, also those whose directory was removed.
     pub(crate) fn of_living_shims(&self) -> Vec<RunKey> {
         let key = |dir: PathBuf| {
             let mut names = dir
@@ -67,12 +66,11 @@ impl RunDirs {
         dirs.into_iter().filter_map(key).collect()
     }
 
-    /// Whether the directory of a run is there.
     pub(crate) fn exists(&self, key: &RunKey) -> bool {
         self.path(key).exists()
     }
 
-    /// Whether the very process that is the shim of a run lives. It does as long as nobody can tell.
+    /// Whether the shim of a run is alive. True if that cannot be determined.
     pub(crate) fn shim_alive(&self, key: &RunKey) -> bool {
         record::shim_alive(&self.path(key)).map_or(true, |shim| shim.is_some())
     }
@@ -85,13 +83,13 @@ impl RunDirs {
         Ok(below)
     }
 
-    /// How a run whose shim is no more ended, as far as it was written down.
+    /// The exit record of a run.
     fn exit(&self, key: &RunKey) -> Option<Exit> {
         let record = record::read(&self.path(key)).ok().flatten()?;
         Some(Exit { code: record.code, signal: record.signal, oom: record.oom })
     }
 
-    /// Removes what a run left, and tells how it ended. A directory with the record of a cgroup stays until a
+    /// Removes the directory of a run, and returns how the run ended. A directory with the record of a cgroup stays until a
     /// later listing has ended the cgroup.
     pub(crate) fn clear_away(&self, key: &RunKey) -> Exit {
         let exit = self.exit(key).unwrap_or(Exit::UNKNOWN);

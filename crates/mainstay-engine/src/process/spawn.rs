@@ -1,4 +1,4 @@
-//! Starting a run: a shim, and under it the server.
+//! Starts a run: a shim, and under it the server.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -21,20 +21,19 @@ use tokio::time::{sleep, timeout};
 
 use crate::error::is_shortage;
 use crate::process::link::ShimLink;
-use crate::process::{ProcessConfig, Shared, command, strays};
+use crate::process::{ProcessConfig, Shared, command, orphans};
 use crate::{EngineError, RunKey, StartError};
 
 /// "No such file or directory".
 const ENOENT: i32 = rustix::io::Errno::NOENT.raw_os_error();
 
-/// A shim that has not reported by then is broken.
+/// The time limit for the report of a shim.
 const REPORT: Duration = Duration::from_secs(10);
 
-/// How often, and after which time, the processes of a shim are listed again if that failed.
+/// Attempts to list the processes of a shim, and the delay between them.
 const LIST_TRIES: u32 = 100;
 const LIST_AGAIN: Duration = Duration::from_millis(50);
 
-/// What the shim is to start, and how.
 pub(crate) fn launch(
     config: &ProcessConfig,
     key: &RunKey,
@@ -63,14 +62,13 @@ pub(crate) fn launch(
     }
 }
 
-/// A run that has just begun.
 #[derive(Debug)]
 pub(crate) struct Spawned {
-    /// The server's own process.
+    /// The pid of the server.
     pub(crate) pid: u32,
-    /// A connection that hears of the run's end.
+    /// A connection that receives the run's end.
     pub(crate) link: ShimLink,
-    /// The shim, to be collected when it ends.
+    /// The shim, to be reaped when it ends.
     pub(crate) shim: Child,
 }
 
@@ -119,7 +117,7 @@ async fn begin(
             if let Err(error) = shim.kill().await {
                 tracing::error!(server = %key.server, run = %key.run, %error, "cannot kill a shim");
             }
-            strays::end(vec![shared.orphaned(key)], below).await;
+            orphans::end(vec![shared.orphaned(key)], below).await;
             Err(error)
         }
     }
@@ -138,7 +136,7 @@ async fn list_below(pid: u32) -> Vec<Process> {
     Vec::new()
 }
 
-/// Hands over the launch, hears the report and watches the run.
+/// Sends the launch, reads the report and watches the run.
 async fn bring_up(
     shim: &mut Child,
     launch: &Launch,
@@ -153,11 +151,11 @@ async fn bring_up(
     }
     let mut stdin = shim.stdin.take().expect("stdin is piped");
     let mut stdout = shim.stdout.take().expect("stdout is piped");
-    let mut told = Vec::new();
+    let mut report = Vec::new();
     let talk = async {
         stdin.write_all(&launch.encode()).await?;
         drop(stdin);
-        match stdout.read_to_end(&mut told).await? {
+        match stdout.read_to_end(&mut report).await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         }
@@ -166,7 +164,7 @@ async fn bring_up(
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         .map_err(StartError::shim("waiting for its report"))?;
-    let report = Report::decode(&told)
+    let report = Report::decode(&report)
         .map_err(|error| StartError::shim("reading its report")(io::Error::other(error)))?;
     let pid = match report {
         Report::Started { server_pid } => server_pid,
@@ -175,8 +173,8 @@ async fn bring_up(
         }
     };
     let lost = |error: EngineError| match error {
-        // It said a moment ago that it listens, so it has died.
-        error if error.is_absence() => {
+        // It listened a moment ago, so it has died.
+        error if error.is_gone() => {
             StartError::shim("watching it")(io::ErrorKind::UnexpectedEof.into())
         }
         error => StartError::shim("watching it")(error.into()),
@@ -186,11 +184,11 @@ async fn bring_up(
     Ok((pid, link))
 }
 
-/// What a shim's failure means to a user.
+/// The error for a failure that a shim reports.
 fn refusal(launch: &Launch, what: Failure, errno: i32, message: String) -> StartError {
     let source = io::Error::from_raw_os_error(errno);
     if is_shortage(&source) {
-        return StartError::Short { what: message, source };
+        return StartError::Shortage { what: message, source };
     }
     let why = || source.to_string();
     match what {
@@ -202,7 +200,7 @@ fn refusal(launch: &Launch, what: Failure, errno: i32, message: String) -> Start
         Failure::NotExecutable => StartError::NotExecutable {
             program: launch.program.clone(),
             why: match errno {
-                // The file was found before; what the system misses then is its interpreter.
+                // The file was found before, so its interpreter is missing.
                 ENOENT => "the interpreter that its first line names does not exist".to_owned(),
                 _ => why(),
             },
@@ -232,7 +230,7 @@ mod tests {
         };
         let check = |what, errno: Errno, passing| {
             let error = refusal(&launch, what, errno.raw_os_error(), "told".to_owned());
-            assert_eq!(error.is_passing(), passing, "{error}");
+            assert_eq!(error.is_temporary(), passing, "{error}");
         };
         check(Failure::Spawn, Errno::AGAIN, true);
         check(Failure::Spawn, Errno::TXTBSY, true);

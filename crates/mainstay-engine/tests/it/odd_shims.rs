@@ -83,12 +83,12 @@ async fn a_run_that_cannot_be_reached_is_told_from_one_that_is_gone() {
     let processes = Processes::new();
     let engine = processes.open();
     let absent = engine.attach(&key("absent", 1)).await.unwrap_err();
-    assert!(matches!(&absent, EngineError::NoSuchRun(_)) && !absent.is_passing());
+    assert!(matches!(&absent, EngineError::NoSuchRun(_)) && !absent.is_temporary());
 
     let mute = key("mute", 1);
     let _listener = plant(&processes, &mute);
     let error = engine.attach(&mute).await.unwrap_err();
-    assert!(matches!(&error, EngineError::Mute) && error.is_passing());
+    assert!(matches!(&error, EngineError::NoAnswer) && error.is_temporary());
 
     // Nobody accepts, so its queue is full at some point.
     let dir = processes.file("runs/mute/1");
@@ -97,7 +97,7 @@ async fn a_run_that_cannot_be_reached_is_told_from_one_that_is_gone() {
         queue.push(waiting);
     }
     let error = engine.attach(&mute).await.unwrap_err();
-    assert!(matches!(&error, EngineError::Mute) && error.is_passing());
+    assert!(matches!(&error, EngineError::NoAnswer) && error.is_temporary());
 }
 
 #[tokio::test]
@@ -117,7 +117,7 @@ async fn a_crowded_shim_refuses_and_that_passes() {
     };
     let (attached, ()) = tokio::join!(engine.attach(&crowded), refuse);
     let error = attached.unwrap_err();
-    assert!(matches!(&error, EngineError::Refused(_)) && error.is_passing(), "{error}");
+    assert!(matches!(&error, EngineError::Refused(_)) && error.is_temporary(), "{error}");
 }
 
 /// A program that is called as a shim, leaves a marked process, says this and goes on.
@@ -139,7 +139,7 @@ async fn check_failed_start(says: &[u8], passing: bool) {
     let engine = processes.open();
     let spec = processes.shell("broken", "exec sleep 600");
     let error = engine.start(&first_run(&spec), &spec).await.unwrap_err();
-    assert_eq!(error.is_passing(), passing, "{error:?}");
+    assert_eq!(error.is_temporary(), passing, "{error:?}");
     for file in ["shim.txt", "child.txt"] {
         let pid = written(&processes.file(file)).await;
         assert!(!is_alive(&pid), "{file} names a process that outlived a failed start");

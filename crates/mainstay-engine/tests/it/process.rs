@@ -72,7 +72,7 @@ async fn a_server_that_runs_elsewhere_is_not_for_this_engine() {
     assert_eq!(engine.prepare(&spec).await.unwrap_err().to_string(), refused);
     let error = engine.start(&first_run(&spec), &spec).await.unwrap_err();
     assert_eq!(error.to_string(), refused);
-    assert!(!error.is_passing());
+    assert!(!error.is_temporary());
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn what_was_dealt_with_is_not_told_again_and_the_rest_is() {
     for line in ["1", "2", "3"] {
         assert_eq!(timeout(LIMIT, stdio.from_server.recv()).await.unwrap().unwrap(), line);
     }
-    stdio.heard.send_replace(2);
+    stdio.consumed.send_replace(2);
     // Nobody tells when the shim has heard of it.
     let confirmed = async {
         loop {
@@ -185,7 +185,7 @@ async fn a_server_waits_for_a_reader_that_does_not_hear() {
         if number == 1000 {
             assert!(!processes.file("done.txt").exists(), "the shim keeps no more than a MiB");
         }
-        stdio.heard.send_replace(number + 1);
+        stdio.consumed.send_replace(number + 1);
     }
     written(&processes.file("done.txt")).await;
     engine.kill(&key).await.unwrap();

@@ -73,7 +73,7 @@ fn a_script_without_its_interpreter_is_down_at_once_and_comes_up_after_the_fix()
 fn a_working_directory_must_be_one() {
     let env = TestEnv::new();
     env.write("file", "");
-    for (cwd, why) in [("file", "it is no directory"), ("no/such", "it does not exist")] {
+    for (cwd, why) in [("file", "it is not a directory"), ("no/such", "it does not exist")] {
         let run = env.run(["run", "time", "--cwd", cwd, "--", "true"]);
         let table = format!("command = ['true']\ncwd = '{}'", env.work().join(cwd).display());
         env.write("servers.toml", &format!("version = 1\n[servers.time]\n{table}\n"));

@@ -1,7 +1,7 @@
 //! Stories of what somebody else does to a server, and of what turns out only later.
 
 use super::world::*;
-use crate::{Action, Cause, Event, Exit, Note, OnStop, RunId, Status, Wanted};
+use crate::{Action, Cause, Event, Exit, LoggedEvent, OnStop, RunId, Status, Wanted};
 
 /// The run of that number turns out to have ended like this.
 fn amend(w: &mut World, run: u64, cause: Cause) -> Option<Action> {
@@ -23,13 +23,13 @@ fn an_exit_that_was_a_restart_does_not_count() {
     let mut w = world();
     assert_eq!(w.crashes_after(secs(3)), start(2));
     assert_eq!(w.restarts(), 1);
-    w.notes();
+    w.logged();
     assert_eq!(amend(&mut w, 1, Cause::RestartedBySomeone), None);
     assert_eq!(w.restarts(), 0);
     assert_eq!(last_cause(&w), Cause::RestartedBySomeone);
     w.shows(Status::Restarting, "restarted by someone else after 3 s, restarting");
-    let notes: Vec<String> = w.notes().iter().map(ToString::to_string).collect();
-    assert_eq!(notes, ["it was restarted by someone else, so this does not count"]);
+    let logged: Vec<String> = w.logged().iter().map(ToString::to_string).collect();
+    assert_eq!(logged, ["it was restarted by someone else, so this does not count"]);
     assert_eq!(w.crashes(), start(3), "this is the first failure");
 }
 
@@ -54,13 +54,13 @@ fn an_exit_that_was_a_stop_counts_and_says_so() {
     let mut w = world();
     w.crashes();
     assert_eq!(w.crashes_after(secs(3)), None);
-    w.notes();
+    w.logged();
     assert_eq!(amend(&mut w, 2, Cause::StoppedBySomeone), None);
     assert_eq!(w.restarts(), 2);
     assert!(w.reason().starts_with("stopped by someone else after 3 s, restart 2 of 10 in"));
-    let notes = w.notes();
-    assert_eq!(notes[0].to_string(), "it was stopped by someone else");
-    assert_eq!((notes[0].event(), notes[0].cause()), ("amended", Some("stopped")));
+    let logged = w.logged();
+    assert_eq!(logged[0].to_string(), "it was stopped by someone else");
+    assert_eq!((logged[0].event(), logged[0].cause()), ("amended", Some("stopped")));
     // A restart announces itself as a stop first.
     assert_eq!(amend(&mut w, 2, Cause::RestartedBySomeone), start(3));
     assert_eq!(w.restarts(), 1);
@@ -216,10 +216,10 @@ fn what_somebody_starts_during_a_delay_is_adopted_and_the_charge_taken_back() {
     w.crashes();
     w.crashes();
     w.passes(secs(2));
-    w.notes();
+    w.logged();
     assert_eq!(adopt(&mut w, 2), None);
     let (old, new) = (RunId::new(2), RunId::new(3));
-    assert_eq!(w.notes(), [Note::Refunded { count: 1 }, Note::Adopted { old, new }]);
+    assert_eq!(w.logged(), [LoggedEvent::Refunded { count: 1 }, LoggedEvent::Adopted { old, new }]);
     assert_eq!((w.unit.run(), w.unit.last_run(), w.restarts()), (Some(new), new, 1));
     w.shows(Status::Restarting, "restarted by someone else, not ready yet");
     // That it was a restart is known a little later.

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::{Action, Event, Found, Note, Past, Unit};
+use super::super::{Action, Event, Found, LoggedEvent, Unit, UnitHistory};
 use super::world::{origin, secs};
 use crate::{Cause, Exit, Jitter, RestartPolicy, RunId, Status, Wanted};
 
@@ -49,7 +49,7 @@ pub(super) enum Step {
     /// The daemon dies, and the next one takes up what is left.
     NewDaemon,
     /// Old news once more.
-    Again(usize),
+    StartReason(usize),
 }
 
 pub(super) struct Engine {
@@ -94,7 +94,7 @@ impl Engine {
         found: Option<Found>,
     ) -> Self {
         let engine = Self::new(policy.clone(), seed);
-        let past = Past { last: RunId::new(4), ..Past::default() };
+        let past = UnitHistory { last: RunId::new(4), ..UnitHistory::default() };
         let unit = Unit::resume(engine.now, policy, seed, wanted, found, past);
         assert_eq!(unit.deadline(), Some(engine.now));
         Self { unit, alive: found.map(|found| found.run), ..engine }
@@ -126,7 +126,7 @@ impl Engine {
             }
             Step::RestartedBySomeone => self.restarted_by_someone(),
             Step::NewDaemon => self.new_daemon(),
-            Step::Again(which) => {
+            Step::StartReason(which) => {
                 if !self.delivered.is_empty() {
                     let event = self.delivered[which % self.delivered.len()].clone();
                     self.tell(event);
@@ -152,10 +152,10 @@ impl Engine {
             return;
         }
         let found = self.alive.map(|run| Found { run, age: Duration::ZERO, ready_for: None });
-        let (policy, past) = (self.policy.clone(), self.unit.past());
+        let (policy, past) = (self.policy.clone(), self.unit.history());
         let failures = past.failures;
         self.unit = Unit::resume(self.now, policy, 1, self.unit.wanted(), found, past);
-        assert_eq!(self.unit.past().failures, failures);
+        assert_eq!(self.unit.history().failures, failures);
         self.exited = None;
         self.tell(if self.away {
             Event::EngineAway { why: "its engine does not answer".to_owned() }
@@ -272,14 +272,14 @@ impl Engine {
     }
 
     fn check_notes(&mut self) {
-        for note in self.unit.take_notes() {
+        for note in self.unit.take_logged_events() {
             match note {
-                Note::Scheduled { attempt, delay, .. } => {
+                LoggedEvent::Scheduled { attempt, delay, .. } => {
                     let nominal = self.policy.delay(attempt);
                     assert!((nominal..=nominal + nominal / 10).contains(&delay), "{delay:?}");
                     self.scheduled = Some((self.now, delay));
                 }
-                Note::Starting { attempt: 1.., .. } => {
+                LoggedEvent::Starting { attempt: 1.., .. } => {
                     let (at, delay) = self.scheduled.take().expect("it was scheduled");
                     assert!(self.now - at >= delay, "{:?} is early for {delay:?}", self.now - at);
                 }

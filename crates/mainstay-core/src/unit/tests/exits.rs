@@ -1,7 +1,7 @@
 //! Stories of runs that exited and left something behind.
 
 use super::world::*;
-use crate::{Action, Cause, Event, Exit, Note, RunId, Status, Wanted};
+use crate::{Action, Cause, Event, Exit, LoggedEvent, RunId, Status, Wanted};
 
 const LEFTOVERS: &str = "exited; ending what it left behind";
 
@@ -18,7 +18,7 @@ fn exited() -> World {
     assert_eq!(w.crashes(), start(2));
     w.comes_up();
     assert_eq!(w.passes(secs(25)), None);
-    w.notes();
+    w.logged();
     assert_eq!(w.exits(), None);
     w
 }
@@ -33,7 +33,7 @@ fn a_run_is_judged_as_of_its_exit() {
     assert_eq!(w.restarts(), 2);
     let end = w.unit.view(w.now).last_end.expect("it ended");
     assert_eq!((end.ran_for, end.ready_for, end.at), (secs(25), Some(secs(25)), at));
-    assert_eq!(w.notes()[0].to_string(), "exited 1 after 25 s (uses up a restart)");
+    assert_eq!(w.logged()[0].to_string(), "exited 1 after 25 s (uses up a restart)");
     w.acts_after(secs(5), start(3));
 }
 
@@ -68,7 +68,7 @@ fn what_has_exited_is_no_longer_running_and_nothing_is_awaited_of_it() {
         assert_eq!(w.news(event), None);
     }
     assert_eq!(w.unit, before);
-    assert_eq!(w.notes(), []);
+    assert_eq!(w.logged(), []);
 }
 
 #[test]
@@ -180,5 +180,5 @@ fn an_exit_within_the_grace_of_a_resume_is_excused_however_late_it_is_gone() {
     w.passes(secs(10));
     assert_eq!(w.crashes(), start(2));
     assert_eq!(w.restarts(), 0);
-    assert!(!w.notes().iter().any(|note| matches!(note, Note::Scheduled { .. })));
+    assert!(!w.logged().iter().any(|note| matches!(note, LoggedEvent::Scheduled { .. })));
 }

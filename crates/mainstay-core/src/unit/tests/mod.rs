@@ -3,9 +3,9 @@
 mod corrections;
 mod engine;
 mod exits;
-mod notes;
+mod history;
+mod logged_events;
 mod outages;
-mod past;
 mod properties;
 mod requests;
 mod runs;

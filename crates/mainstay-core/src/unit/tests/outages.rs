@@ -1,7 +1,7 @@
 //! Stories of engines that go away and hosts that sleep.
 
 use super::world::*;
-use crate::{Cause, Event, Exit, Note, RunId, Status, Wanted};
+use crate::{Cause, Event, Exit, LoggedEvent, RunId, Status, Wanted};
 
 #[test]
 fn an_outage_of_an_hour_charges_nothing() {
@@ -22,20 +22,20 @@ fn an_outage_of_an_hour_charges_nothing() {
 }
 
 /// What an outage is told as.
-fn away() -> Note {
-    Note::EngineAway { why: "no engine answers".to_owned() }
+fn away() -> LoggedEvent {
+    LoggedEvent::EngineAway { why: "no engine answers".to_owned() }
 }
 
 #[test]
 fn the_reason_of_an_outage_may_change_but_is_told_once() {
     let mut w = world();
     w.comes_up();
-    w.notes();
+    w.logged();
     w.loses_engine();
     w.passes(secs(12));
     w.tell(Event::EngineAway { why: "another engine answers".to_owned() });
     assert_eq!(w.reason(), "another engine answers, for 12 s");
-    assert_eq!(w.notes(), [away()]);
+    assert_eq!(w.logged(), [away()]);
 }
 
 #[test]
@@ -107,9 +107,9 @@ fn a_death_that_turns_out_to_belong_to_an_outage_is_refunded() {
     let mut w = world();
     assert_eq!(w.crashes_after(secs(3)), start(2));
     assert_eq!(w.crashes_after(secs(3)), None);
-    w.notes();
+    w.logged();
     w.loses_engine();
-    assert_eq!(w.notes(), [away(), Note::Refunded { count: 2 }]);
+    assert_eq!(w.logged(), [away(), LoggedEvent::Refunded { count: 2 }]);
     assert_eq!(w.restarts(), 0);
     w.passes(secs(60));
     w.tell(Event::EngineBack).or_else(|| w.passes(secs(2))).expect("a start within 2 s");
@@ -271,7 +271,7 @@ fn deaths_after_a_resume_are_excused_but_never_in_a_hot_loop() {
     assert_eq!(w.restarts(), 0);
     assert_eq!(w.crashes(), start(33));
     assert_eq!(w.restarts(), 1);
-    assert!(w.notes().contains(&Note::HostResumed));
+    assert!(w.logged().contains(&LoggedEvent::HostResumed));
 }
 
 #[test]
@@ -282,11 +282,11 @@ fn deaths_just_before_a_resume_was_noticed_are_refunded() {
     w.passes(secs(10));
     assert_eq!(w.crashes(), None);
     w.passes(secs(5));
-    w.notes();
+    w.logged();
     assert_eq!(w.restarts(), 2);
     // The first charge was made 15 s ago, so it stays, but an outage would still refund it.
     assert_eq!(w.tell(Event::HostResumed), start(3));
-    assert_eq!(w.notes()[..2], [Note::HostResumed, Note::Refunded { count: 1 }]);
+    assert_eq!(w.logged()[..2], [LoggedEvent::HostResumed, LoggedEvent::Refunded { count: 1 }]);
     assert_eq!((w.restarts(), w.unit.view(w.now).restarts_total), (1, 2));
     w.shows(Status::Restarting, "exited 1 after 10 s, restarting");
     w.loses_engine();
@@ -333,7 +333,7 @@ fn an_outage_does_not_hide_a_stop_on_request() {
 }
 
 #[test]
-fn a_run_that_becomes_ready_during_an_outage_is_stable_from_its_end_on() {
+fn a_run_that_set_ready_during_an_outage_is_stable_from_its_end_on() {
     let mut w = world();
     w.crashes();
     w.passes(secs(40));

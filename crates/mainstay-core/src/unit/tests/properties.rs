@@ -58,7 +58,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::RestartedBySomeone),
         2 => Just(Step::NewDaemon),
         2 => amended().prop_map(Step::Amended),
-        3 => any::<usize>().prop_map(Step::Again),
+        3 => any::<usize>().prop_map(Step::StartReason),
     ]
 }
 

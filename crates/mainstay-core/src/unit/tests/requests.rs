@@ -1,7 +1,7 @@
 //! Stories of what users ask for.
 
 use super::world::*;
-use crate::{Action, Cause, Event, Exit, Note, RestartPolicy, RunId, Status, Unit, Wanted};
+use crate::{Action, Cause, Event, Exit, LoggedEvent, RestartPolicy, RunId, Status, Unit, Wanted};
 
 /// A world in the middle of a delay before its second restart.
 fn resting() -> World {
@@ -41,12 +41,13 @@ fn start_during_a_delay_leaves_the_schedule_alone() {
 fn a_stop_is_no_failure_however_it_ends() {
     let mut w = world();
     w.comes_up();
-    w.notes();
+    w.logged();
     assert_eq!(w.want(Wanted::Off), stop(1));
     assert_eq!(w.ends(Cause::Exited(Exit::code(143))), None);
-    let ended =
-        |note: &Note| matches!(note, Note::Ended { cause: Cause::Asked, charged: false, .. });
-    assert!(w.notes().iter().any(ended));
+    let ended = |note: &LoggedEvent| {
+        matches!(note, LoggedEvent::Ended { cause: Cause::Asked, charged: false, .. })
+    };
+    assert!(w.logged().iter().any(ended));
     assert_eq!(w.passes(FOREVER), None);
     assert_eq!(w.want(Wanted::On), start(2));
     assert_eq!(w.restarts(), 0);
@@ -113,7 +114,7 @@ fn a_removal_stops_first_and_forgets_then() {
     w.shows(Status::Removing, "removing on request");
     assert_eq!(w.waits(), (secs(15), kill(1)));
     assert_eq!(w.crashes(), Some(Action::Forget));
-    assert_eq!(w.notes().last(), Some(&Note::Removed));
+    assert_eq!(w.logged().last(), Some(&LoggedEvent::Removed));
 }
 
 #[test]
@@ -143,12 +144,12 @@ fn what_is_described_anew_is_ended_and_started_as_soon_as_it_is_gone() {
     let mut w = world();
     assert_eq!(w.crashes(), start(2));
     w.comes_up();
-    w.notes();
+    w.logged();
     assert_eq!(w.tell(replaced()), stop(2));
     w.shows(Status::Stopping, "stopping, then starting");
     assert_eq!(w.tell(replaced()), None);
     assert_eq!(w.crashes(), start(3));
-    let events: Vec<_> = w.notes().iter().map(Note::event).collect();
+    let events: Vec<_> = w.logged().iter().map(LoggedEvent::event).collect();
     assert_eq!(events, ["replaced", "stopping", "replaced", "ended", "starting"]);
     assert_eq!(w.unit.view(w.now).last_end.expect("it ended").cause, Cause::Asked);
     let view = w.unit.view(w.now);

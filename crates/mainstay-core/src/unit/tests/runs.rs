@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::world::*;
-use crate::{Action, Cause, Event, Exit, Found, Note, OnStop, RunId, Status, Wanted};
+use crate::{Action, Cause, Event, Exit, Found, LoggedEvent, OnStop, RunId, Status, Wanted};
 
 fn sigkill() -> Cause {
     Cause::Exited(Exit::signal(9))
@@ -57,7 +57,7 @@ fn what_hangs_is_killed_and_keeps_that_cause() {
     let mut w = world();
     w.comes_up();
     w.passes(secs(10));
-    w.notes();
+    w.logged();
     let what = "3 pings unanswered".to_owned();
     assert_eq!(w.news(|run| Event::Hung { run, what: what.clone() }), kill(1));
     w.shows(Status::Stopping, "unusable: 3 pings unanswered, ending it");
@@ -66,7 +66,7 @@ fn what_hangs_is_killed_and_keeps_that_cause() {
     w.now += secs(4);
     assert_eq!(w.ends(sigkill()), start(2));
     w.shows(Status::Restarting, "unusable after 19 s: 3 pings unanswered, restarting");
-    assert!(w.notes().contains(&Note::Ended {
+    assert!(w.logged().contains(&LoggedEvent::Ended {
         run: RunId::new(1),
         cause: Cause::Hung(what),
         ran_for: secs(19),
@@ -93,7 +93,7 @@ fn unless_it_is_to_be_respected() {
     assert_eq!(w.ends(Cause::StoppedBySomeone), None);
     assert_eq!(w.unit.wanted(), Wanted::Off);
     w.shows(Status::Stopped, "stopped by someone else; start it to bring it back");
-    assert!(w.notes().contains(&Note::Respected));
+    assert!(w.logged().contains(&LoggedEvent::Respected));
     assert_eq!(w.passes(FOREVER), None);
     assert_eq!(w.want(Wanted::On), start(2));
     assert_eq!(w.crashes(), start(3));
@@ -207,7 +207,7 @@ fn a_removal_is_final_in_every_state() {
 
     for mut w in [starting, resting, given_up, stopping, away] {
         w.shows(Status::Removing, "removed");
-        w.notes();
+        w.logged();
         let before = w.unit.clone();
         for event in [Event::Restart, Event::Want(Wanted::On), Event::Tick, Event::EngineBack] {
             assert_eq!(w.tell(event), None);

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::world::*;
-use crate::{Action, Cause, Event, Exit, Note, RestartPolicy, RunId, StableFrom, Status, Wanted};
+use crate::{
+    Action, Cause, Event, Exit, LoggedEvent, RestartPolicy, RunId, StableFrom, Status, Wanted,
+};
 
 const NOMINAL: [u64; 10] = [0, 5, 10, 20, 40, 60, 60, 60, 60, 60];
 
@@ -52,7 +54,7 @@ fn a_stable_run_in_the_middle_resets_the_budget() {
     w.shows(Status::Running, "ready, restarted 4 times");
     assert_eq!(w.passes(secs(30)), None);
     w.shows(Status::Running, "ready");
-    assert!(w.notes().contains(&Note::BudgetReset { run: RunId::new(5) }));
+    assert!(w.logged().contains(&LoggedEvent::BudgetReset { run: RunId::new(5) }));
     assert_eq!(w.crashes(), start(6));
     w.shows(Status::Restarting, "exited 1 after 30 s, restarting");
     assert_eq!((w.restarts(), w.unit.view(w.now).restarts_total), (1, 5));
@@ -154,13 +156,13 @@ fn an_error_that_is_no_exit_is_final_at_once() {
 fn a_start_that_the_machine_had_no_room_for_is_postponed_and_never_charged() {
     let full = || Cause::NotStarted("no space left".to_owned());
     let mut w = world();
-    w.notes();
+    w.logged();
     assert_eq!(w.crashes(), start(2));
     for attempt in 0..20_u32 {
-        w.notes();
+        w.logged();
         assert_eq!(w.ends(full()), None);
         assert!(w.reason().starts_with("could not be started: no space left, trying again in "));
-        let log: Vec<String> = w.notes().iter().map(ToString::to_string).collect();
+        let log: Vec<String> = w.logged().iter().map(ToString::to_string).collect();
         assert_eq!(log, ["could not be started: no space left"]);
         let delay = Duration::from_millis(500 << attempt.min(6)).min(secs(30));
         w.acts_after(delay, start(u64::from(attempt) + 3));
@@ -232,7 +234,7 @@ fn a_given_up_unit_comes_back_on_demand_once_in_five_minutes() {
     w.passes(secs(1));
     assert_eq!(w.tell(Event::Demand), start(12));
     assert_eq!(w.reason(), "gave up after 10 restarts, trying once more");
-    assert!(w.notes().contains(&Note::HalfOpen { run: RunId::new(12) }));
+    assert!(w.logged().contains(&LoggedEvent::HalfOpen { run: RunId::new(12) }));
     assert_eq!(w.crashes_after(secs(29)), None);
     assert_eq!(w.status(), Status::Error);
     assert_eq!(w.tell(Event::Demand), None);

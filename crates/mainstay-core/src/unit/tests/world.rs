@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::{Action, Event, Found, Note, Past, Unit};
+use super::super::{Action, Event, Found, LoggedEvent, Unit, UnitHistory};
 use crate::{Cause, Exit, RestartPolicy, RunId, Status, Wanted};
 
 pub(super) const FOREVER: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -53,7 +53,7 @@ pub(super) fn world_with(change: impl FnOnce(&mut RestartPolicy)) -> World {
 pub(super) fn resumed(wanted: Wanted, found: Option<Found>) -> (World, Option<Action>) {
     let now = origin();
     let policy = RestartPolicy::default();
-    let past = Past { last: RunId::new(4), ..Past::default() };
+    let past = UnitHistory { last: RunId::new(4), ..UnitHistory::default() };
     first_tick(now, Unit::resume(now, policy, 7, wanted, found, past))
 }
 
@@ -64,7 +64,7 @@ pub(super) fn taken_up(
     found: Option<Found>,
 ) -> (World, Option<Action>) {
     let World { now, unit } = left;
-    first_tick(now, Unit::resume(now, policy, 8, unit.wanted(), found, unit.past()))
+    first_tick(now, Unit::resume(now, policy, 8, unit.wanted(), found, unit.history()))
 }
 
 fn first_tick(now: Instant, unit: Unit) -> (World, Option<Action>) {
@@ -154,7 +154,7 @@ impl World {
             }
             self.crashes();
         }
-        self.notes();
+        self.logged();
     }
 
     pub(super) fn status(&self) -> Status {
@@ -169,8 +169,8 @@ impl World {
         self.unit.view(self.now).restarts
     }
 
-    pub(super) fn notes(&mut self) -> Vec<Note> {
-        self.unit.take_notes()
+    pub(super) fn logged(&mut self) -> Vec<LoggedEvent> {
+        self.unit.take_logged_events()
     }
 
     #[track_caller]

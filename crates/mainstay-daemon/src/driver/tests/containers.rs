@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::state::event_log::Known;
+use crate::state::event_log::EarlierRuns as Known;
 
 const WHY: &str = "docker does not answer at unix:///nowhere: connection refused";
 

@@ -1,22 +1,22 @@
-//! How far a server has come: its failures, and what they have led to.
+//! The stored progress of a server: its failures, and what they have led to.
 //!
-//! It is what a unit knows of its own [`Past`], with times as the wall clock shows them, because no other
+//! It is the [`UnitHistory`] of a unit in wall-clock time, because no other
 //! clock outlives a reboot.
 
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use mainstay_core::{Cause, Ended, Past, RunId, Standing};
+use mainstay_core::{Cause, Ended, RestartState, RunId, UnitHistory};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
 
-/// How far a server has come.
+/// The progress of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Progress {
-    /// When the server was described, which tells it from another one of the same name.
+    /// When the server was created, which distinguishes it from others of the same name.
     created_at: Timestamp,
-    /// The boot of the machine in which this was noted; the first version did not note it.
+    /// The boot of the machine in which this was stored; the first version did not store it.
     #[serde(default)]
     boot: Option<String>,
     last: u64,
@@ -24,13 +24,13 @@ pub(crate) struct Progress {
     restarts_total: u64,
     #[serde(default)]
     last_restart: Option<Timestamp>,
-    standing: Noted,
+    standing: StoredStanding,
     last_end: Option<End>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Noted {
+enum StoredStanding {
     Free,
     Due { attempt: u32, at: Timestamp },
     GivenUp { since: Timestamp },
@@ -53,7 +53,6 @@ pub(crate) struct Clocks {
 }
 
 impl Clocks {
-    /// This moment.
     pub(crate) fn read() -> Self {
         Self { now: clock::now(), wall: clock::wall() }
     }
@@ -72,8 +71,13 @@ impl Clocks {
 }
 
 impl Progress {
-    /// What is to be noted in this boot of a server that was described at that time.
-    pub(crate) fn of(created_at: Timestamp, past: &Past, clocks: Clocks, boot: &str) -> Self {
+    /// The progress of a server that was created at that time, in this boot.
+    pub(crate) fn of(
+        created_at: Timestamp,
+        past: &UnitHistory,
+        clocks: Clocks,
+        boot: &str,
+    ) -> Self {
         Self {
             created_at,
             boot: Some(boot.to_owned()),
@@ -81,10 +85,14 @@ impl Progress {
             failures: past.failures,
             restarts_total: past.restarts_total,
             last_restart: past.last_restart.map(|at| clocks.to_wall(at)),
-            standing: match past.standing {
-                Standing::Free => Noted::Free,
-                Standing::Due { attempt, at } => Noted::Due { attempt, at: clocks.to_wall(at) },
-                Standing::GivenUp { since } => Noted::GivenUp { since: clocks.to_wall(since) },
+            standing: match past.restart_state {
+                RestartState::Free => StoredStanding::Free,
+                RestartState::Due { attempt, at } => {
+                    StoredStanding::Due { attempt, at: clocks.to_wall(at) }
+                }
+                RestartState::GivenUp { since } => {
+                    StoredStanding::GivenUp { since: clocks.to_wall(since) }
+                }
             },
             last_end: past.last_end.as_ref().map(|end| End {
                 run: end.run.generation(),
@@ -96,23 +104,28 @@ impl Progress {
         }
     }
 
-    /// Whether the machine was restarted after this was noted, if that is known.
+    /// Whether the machine was restarted after this was stored, if that is known.
     pub(crate) fn is_of_earlier_boot(&self, boot: &str) -> bool {
         let is_known = |boot: &str| !boot.is_empty();
-        is_known(boot) && self.boot.as_deref().is_some_and(|noted| is_known(noted) && noted != boot)
+        is_known(boot)
+            && self.boot.as_deref().is_some_and(|stored| is_known(stored) && stored != boot)
     }
 
-    /// The past of the server that was described at that time; none if this is about another one.
-    pub(crate) fn past(&self, created_at: Timestamp, clocks: Clocks) -> Option<Past> {
-        (self.created_at == created_at).then(|| Past {
+    /// The history of the server that was created at that time; none if this is about another one.
+    pub(crate) fn past(&self, created_at: Timestamp, clocks: Clocks) -> Option<UnitHistory> {
+        (self.created_at == created_at).then(|| UnitHistory {
             last: RunId::new(self.last),
             failures: self.failures,
             restarts_total: self.restarts_total,
             last_restart: self.last_restart.map(|at| clocks.to_instant(at)),
-            standing: match self.standing {
-                Noted::Free => Standing::Free,
-                Noted::Due { attempt, at } => Standing::Due { attempt, at: clocks.to_instant(at) },
-                Noted::GivenUp { since } => Standing::GivenUp { since: clocks.to_instant(since) },
+            restart_state: match self.standing {
+                StoredStanding::Free => RestartState::Free,
+                StoredStanding::Due { attempt, at } => {
+                    RestartState::Due { attempt, at: clocks.to_instant(at) }
+                }
+                StoredStanding::GivenUp { since } => {
+                    RestartState::GivenUp { since: clocks.to_instant(since) }
+                }
             },
             last_end: self.last_end.as_ref().map(|end| Ended {
                 run: RunId::new(end.run),
@@ -136,10 +149,10 @@ mod tests {
         let wall = Timestamp::from_second(1_000_000).unwrap();
         let clocks = Clocks { now: clock::now(), wall };
         let (second, now) = (Duration::from_secs(1), clocks.now);
-        for standing in [
-            Standing::Free,
-            Standing::Due { attempt: 4, at: now + 20 * second },
-            Standing::GivenUp { since: now },
+        for restart_state in [
+            RestartState::Free,
+            RestartState::Due { attempt: 4, at: now + 20 * second },
+            RestartState::GivenUp { since: now },
         ] {
             let end = Ended {
                 run: RunId::new(7),
@@ -150,8 +163,14 @@ mod tests {
             };
             let (last, last_end) = (RunId::new(8), Some(end));
             let last_restart = Some(now);
-            let past =
-                Past { last, failures: 4, restarts_total: 9, last_restart, standing, last_end };
+            let past = UnitHistory {
+                last,
+                failures: 4,
+                restarts_total: 9,
+                last_restart,
+                restart_state,
+                last_end,
+            };
             let noted = Progress::of(wall, &past, clocks, "boot");
             let text = serde_json::to_string(&noted).unwrap();
             let noted: Progress = serde_json::from_str(&text).unwrap();

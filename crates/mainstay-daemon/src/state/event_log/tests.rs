@@ -36,7 +36,7 @@ async fn events_are_read_back_in_order_and_survive_reopening() {
     );
     assert_eq!(runs(event_log.read(None, Part::Last(3)).await), [40, 5, 50]);
     event_log.close();
-    assert_eq!(known(&path).last_runs[&"b".parse().unwrap()], RunId::new(50));
+    assert_eq!(earlier_runs(&path).last_runs[&"b".parse().unwrap()], RunId::new(50));
     let event_log = EventLog::open(&path).unwrap();
     event_log.record(event("a", 6));
     assert_eq!(runs(event_log.read(None, Part::Last(2)).await), [50, 6]);
@@ -51,7 +51,7 @@ async fn a_damaged_log_is_moved_aside() {
     let event_log = EventLog::open(&path).unwrap();
     assert_eq!(event_log.read(None, Part::After(0)).await, []);
     event_log.close();
-    assert!(crate::state::quarantine::place(&path).exists());
+    assert!(crate::state::files::quarantined(&path).exists());
 }
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn without_a_usable_file_events_live_in_memory() {
     event_log.record(event("a", 1));
     assert_eq!(event_log.read(None, Part::After(0)).await, [(1, event("a", 1))]);
     event_log.close();
-    assert_eq!(known(&path), Known::default());
+    assert_eq!(earlier_runs(&path), EarlierRuns::default());
 }
 
 const FIRST: &str = include_str!("../../../tests/fixtures/events-v1.sql");
@@ -86,7 +86,7 @@ async fn a_log_of_every_schema_is_brought_forward() {
         let path = dir.path().join("events.db");
         load(dump, &path);
         let event_log = EventLog::open(&path).unwrap();
-        let known = known(&path);
+        let known = earlier_runs(&path);
         let last = |name: &str| known.last_runs[&name.parse().unwrap()];
         assert_eq!((last("files"), last("off")), (RunId::new(4), RunId::new(1)));
         let names: Vec<_> = known.progress.keys().map(ServerName::as_str).collect();
@@ -108,7 +108,7 @@ fn a_log_of_a_version_that_died_while_it_made_the_tables_is_taken_over() {
     let path = dir.path().join("events.db");
     load("PRAGMA user_version=1", &path);
     EventLog::open(&path).unwrap().close();
-    assert_eq!(known(&path), Known::default());
+    assert_eq!(earlier_runs(&path), EarlierRuns::default());
 }
 
 #[test]
@@ -148,13 +148,13 @@ fn what_was_noted_last_of_a_server_is_known() {
     let event_log = EventLog::open(&path).unwrap();
     let name = |name: &str| name.parse::<ServerName>().unwrap();
     let progress = |failures| {
-        let past = mainstay_core::Past { failures, ..Default::default() };
+        let past = mainstay_core::UnitHistory { failures, ..Default::default() };
         Progress::of(Timestamp::UNIX_EPOCH, &past, Clocks::read(), "boot")
     };
-    event_log.note(&name("a"), Some(progress(1)));
-    event_log.note(&name("b"), Some(progress(2)));
-    event_log.note(&name("a"), Some(progress(3)));
-    event_log.note(&name("b"), None);
+    event_log.set_progress(&name("a"), Some(progress(1)));
+    event_log.set_progress(&name("b"), Some(progress(2)));
+    event_log.set_progress(&name("a"), Some(progress(3)));
+    event_log.set_progress(&name("b"), None);
     event_log.close();
-    assert_eq!(known(&path).progress, HashMap::from([(name("a"), progress(3))]));
+    assert_eq!(earlier_runs(&path).progress, HashMap::from([(name("a"), progress(3))]));
 }

@@ -1,4 +1,4 @@
-//! The one owner of the connection.
+//! The writer thread of the event log.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::Receiver;
@@ -11,10 +11,10 @@ use tokio::sync::oneshot;
 
 use super::{Numbered, Part, Progress};
 
-/// How many events are kept in all.
+/// How many events are kept.
 const KEEP: u64 = 50_000;
 
-/// How many are kept in memory while the disk refuses them.
+/// How many are kept in memory while they cannot be written.
 const PENDING: usize = 1000;
 
 /// How many events are read at a time.
@@ -23,38 +23,34 @@ const PAGE: usize = 1000;
 /// Events are pruned after this many new ones.
 const PRUNE_EVERY: u64 = 1000;
 
-/// What the writer is told.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(super) enum Request {
     Record(Numbered),
-    Note { server: ServerName, progress: Option<Progress> },
+    SetProgress { server: ServerName, progress: Option<Progress> },
     Read { server: Option<ServerName>, part: Part, to: oneshot::Sender<Vec<Numbered>> },
     Close,
 }
 
-/// The one owner of the connection.
 pub(super) struct Writer {
     connection: Connection,
     /// Writers are numbered, and only the newest writes.
     number: u64,
     pending: VecDeque<Numbered>,
-    /// What was noted last of each server.
-    notes: BTreeMap<ServerName, Option<Progress>>,
+    progress: BTreeMap<ServerName, Option<Progress>>,
     since_prune: u64,
     state: State,
 }
 
-/// How writing goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    Well,
+    Ok,
     Failing,
     /// Another writer has taken over.
     Fenced,
 }
 
 impl Writer {
-    /// Becomes the one who writes, and answers with the number of the last event.
+    /// Takes over the log, and returns the number of the last event.
     pub(super) fn take_over(mut connection: Connection) -> rusqlite::Result<(Self, u64)> {
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         tx.execute(
@@ -70,32 +66,32 @@ impl Writer {
             connection,
             number,
             pending: VecDeque::new(),
-            notes: BTreeMap::new(),
+            progress: BTreeMap::new(),
             since_prune: 0,
-            state: State::Well,
+            state: State::Ok,
         };
         Ok((writer, last))
     }
 
-    pub(super) fn run(mut self, orders: &Receiver<Order>) {
-        while let Ok(order) = orders.recv() {
-            let mut next = Some(order);
+    pub(super) fn run(mut self, requests: &Receiver<Request>) {
+        while let Ok(request) = requests.recv() {
+            let mut next = Some(request);
             let mut closing = false;
             // Everything that is waiting goes into one transaction.
-            while let Some(order) = next {
-                match order {
-                    Order::Record(event) => self.pending.push_back(event),
-                    Order::Note { server, progress } => {
-                        self.notes.insert(server, progress);
+            while let Some(request) = next {
+                match request {
+                    Request::Record(event) => self.pending.push_back(event),
+                    Request::SetProgress { server, progress } => {
+                        self.progress.insert(server, progress);
                     }
-                    Order::Read { server, part, to } => {
+                    Request::Read { server, part, to } => {
                         self.write();
                         // The reader may have gone away.
                         to.send(self.read(server.as_ref(), part)).ok();
                     }
-                    Order::Close => closing = true,
+                    Request::Close => closing = true,
                 }
-                next = orders.try_recv().ok();
+                next = requests.try_recv().ok();
             }
             self.write();
             if closing {
@@ -105,13 +101,13 @@ impl Writer {
     }
 
     fn write(&mut self) {
-        if self.pending.is_empty() && self.notes.is_empty() {
+        if self.pending.is_empty() && self.progress.is_empty() {
             return;
         }
         match self.write_pending() {
             Ok(true) => {
                 self.since_prune += self.pending.len() as u64;
-                self.written(State::Well);
+                self.written(State::Ok);
             }
             Ok(false) => {
                 if self.state != State::Fenced {
@@ -131,10 +127,9 @@ impl Writer {
         self.prune();
     }
 
-    /// Nothing waits any more.
     fn written(&mut self, state: State) {
         self.pending.clear();
-        self.notes.clear();
+        self.progress.clear();
         self.state = state;
     }
 
@@ -154,14 +149,14 @@ impl Writer {
         }
     }
 
-    /// Writes all that waits, or nothing. False if it is no longer ours to write.
+    /// Writes everything that is pending, or nothing. Returns false if another writer has taken over.
     fn write_pending(&mut self) -> rusqlite::Result<bool> {
         let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if newest_writer(&tx)? != self.number {
             return Ok(false);
         }
         write_events(&tx, &self.pending)?;
-        write_notes(&tx, &self.notes)?;
+        write_progress(&tx, &self.progress)?;
         tx.commit()?;
         Ok(true)
     }
@@ -221,11 +216,11 @@ fn write_events(tx: &Transaction<'_>, events: &VecDeque<Numbered>) -> rusqlite::
     Ok(())
 }
 
-fn write_notes(
+fn write_progress(
     tx: &Transaction<'_>,
-    notes: &BTreeMap<ServerName, Option<Progress>>,
+    all: &BTreeMap<ServerName, Option<Progress>>,
 ) -> rusqlite::Result<()> {
-    for (server, progress) in notes {
+    for (server, progress) in all {
         let server = server.as_str();
         match progress {
             Some(progress) => {

@@ -1,4 +1,4 @@
-//! The file. Times are milliseconds of the session clock; subscriptions and sessions of servers are JSON.
+//! The database of sessions. Times are milliseconds of the session clock; subscriptions and sessions of servers are JSON.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use rusqlite::{Connection, Error, OptionalExtension, Row, Transaction, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::Kept;
-use super::migrations::SESSIONS;
+use super::RecoveredState;
 use super::pending::{Change, Pending};
+use crate::state::schemas::SESSIONS;
 use crate::state::store::StoreError;
 
 /// How many sessions per server are loaded at startup: those that were used last. The others are loaded on
@@ -42,13 +42,13 @@ pub(super) struct Database {
 
 impl Database {
     /// Opens or creates the file, and reads what is needed at startup: the sessions used last, and `needed`.
-    pub(super) fn open(path: &Path, needed: &[&str]) -> Result<(Self, Kept), StoreError> {
+    pub(super) fn open(path: &Path, needed: &[&str]) -> Result<(Self, RecoveredState), StoreError> {
         let connection = SESSIONS.open(path)?;
         let failed = |error| StoreError::from_sqlite(path, error);
         let count = count(&connection).map_err(failed)?;
         let database = Self { connection, count };
-        let kept = database.read(needed).map_err(failed)?;
-        Ok((database, kept))
+        let recovered = database.read(needed).map_err(failed)?;
+        Ok((database, recovered))
     }
 
     /// An empty database in memory.
@@ -56,7 +56,7 @@ impl Database {
         Ok(Self { connection: SESSIONS.in_memory()?, count: 0 })
     }
 
-    /// Makes all changes, or none. If there are too many sessions then, some go that are not in memory.
+    /// Writes all changes or none. If there are too many sessions afterwards, some that are not in memory are removed.
     pub(super) fn write(
         &mut self,
         pending: &Pending,
@@ -124,7 +124,7 @@ impl Database {
         Ok(())
     }
 
-    fn read(&self, needed: &[&str]) -> rusqlite::Result<Kept> {
+    fn read(&self, needed: &[&str]) -> rusqlite::Result<RecoveredState> {
         let clock = "SELECT milliseconds FROM clock";
         let clock = self.connection.query_row(clock, [], |row| Ok(time(row.get(0)?)))?;
         let mut select = self.connection.prepare(&format!(
@@ -145,7 +145,7 @@ impl Database {
             self.connection.prepare("SELECT server, content FROM copies ORDER BY server")?;
         let copies = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let copies = copies.collect::<Result<_, _>>()?;
-        Ok(Kept { sessions, copies, clock, ..Kept::default() })
+        Ok(RecoveredState { sessions, copies, clock, ..RecoveredState::default() })
     }
 }
 

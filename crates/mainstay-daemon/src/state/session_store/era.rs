@@ -6,46 +6,45 @@
 //! ended session may be created again, but none is lost.
 
 use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::random;
-use crate::state::quarantine::beside;
+use crate::state::files::{beside, replace_private};
 
-/// What is on disk before the database is opened.
+/// The files before the database is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
-    noted: Option<Noted>,
+    recorded: Option<EraFile>,
     has_database: bool,
     has_log: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Noted {
+struct EraFile {
     era: u32,
     is_closed: bool,
 }
 
 impl Found {
-    /// Looks at the files of a database.
     pub(super) fn at(database: &Path) -> Self {
         Self {
-            noted: fs::read_to_string(place(database)).ok().and_then(|text| Noted::parse(&text)),
+            recorded: fs::read_to_string(place(database))
+                .ok()
+                .and_then(|text| EraFile::parse(&text)),
             has_database: database.exists(),
             has_log: beside(database, "-wal").exists(),
         }
     }
 
-    /// The era that goes on, if the records are complete. `is_readable` is whether the database could be opened.
-    fn goes_on(self, is_readable: bool) -> Option<u32> {
-        let noted = self.noted?;
-        let is_complete = self.has_database && is_readable && (noted.is_closed || self.has_log);
-        is_complete.then_some(noted.era)
+    /// The era that continues, if the records are complete. `is_readable` is whether the database could be opened.
+    fn continued(self, is_readable: bool) -> Option<u32> {
+        let recorded = self.recorded?;
+        let is_complete = self.has_database && is_readable && (recorded.is_closed || self.has_log);
+        is_complete.then_some(recorded.era)
     }
 }
 
-impl Noted {
+impl EraFile {
     fn parse(text: &str) -> Option<Self> {
         let (era, word) = text.trim().split_once(' ')?;
         let is_closed = match word {
@@ -59,15 +58,9 @@ impl Noted {
     fn write(self, database: &Path) {
         let word = if self.is_closed { "closed" } else { "open" };
         let (path, text) = (place(database), format!("{:08x} {word}\n", self.era));
-        let new = beside(&path, ".new");
-        let mut options = fs::File::options();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let written = options
-            .open(&new)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .and_then(|()| fs::rename(&new, &path));
+        let written = replace_private(&path, &text, false);
         if let Err(error) = written {
-            tracing::warn!(%error, "the era of the sessions cannot be noted");
+            tracing::warn!(%error, "the era of the sessions cannot be recorded");
         }
     }
 }
@@ -82,12 +75,12 @@ pub(super) struct Era {
 }
 
 impl Era {
-    /// Begins the next era, or goes on with the last one. Without a usable database, `is_kept` is false and the era ends
+    /// Begins the next era, or continues the last one. Without a usable database, `is_kept` is false and the era ends
     /// with the daemon.
     pub(super) fn begin(database: &Path, found: Found, is_readable: bool, is_kept: bool) -> Self {
         let next = || u32::from_be_bytes(random::bytes());
-        let number = found.goes_on(is_readable).unwrap_or_else(next);
-        Noted { era: number, is_closed: false }.write(database);
+        let number = found.continued(is_readable).unwrap_or_else(next);
+        EraFile { era: number, is_closed: false }.write(database);
         Self { database: database.to_owned(), number, is_kept }
     }
 
@@ -96,7 +89,7 @@ impl Era {
         if !self.is_kept {
             return;
         }
-        Noted { era: self.number, is_closed: true }.write(&self.database);
+        EraFile { era: self.number, is_closed: true }.write(&self.database);
     }
 }
 
@@ -110,18 +103,18 @@ mod tests {
 
     #[test]
     fn an_era_ends_when_records_may_be_missing() {
-        let noted = |is_closed| Some(Noted { era: 7, is_closed });
-        let found = |noted, has_database, has_log| Found { noted, has_database, has_log };
+        let recorded = |is_closed| Some(EraFile { era: 7, is_closed });
+        let found = |recorded, has_database, has_log| Found { recorded, has_database, has_log };
         for (found, is_readable, expected) in [
-            (found(noted(true), true, false), true, Some(7)),
-            (found(noted(true), true, true), true, Some(7)),
-            (found(noted(false), true, true), true, Some(7)),
-            (found(noted(false), true, false), true, None),
-            (found(noted(true), false, false), true, None),
-            (found(noted(true), true, true), false, None),
+            (found(recorded(true), true, false), true, Some(7)),
+            (found(recorded(true), true, true), true, Some(7)),
+            (found(recorded(false), true, true), true, Some(7)),
+            (found(recorded(false), true, false), true, None),
+            (found(recorded(true), false, false), true, None),
+            (found(recorded(true), true, true), false, None),
             (found(None, true, true), true, None),
         ] {
-            assert_eq!(found.goes_on(is_readable), expected, "{found:?} {is_readable}");
+            assert_eq!(found.continued(is_readable), expected, "{found:?} {is_readable}");
         }
     }
 
@@ -137,6 +130,6 @@ mod tests {
         let next = Era::begin(&database, Found::at(&database), true, true);
         assert_eq!(next.number, killed.number);
         fs::write(place(&database), "garbage").unwrap();
-        assert_eq!(Found::at(&database).noted, None);
+        assert_eq!(Found::at(&database).recorded, None);
     }
 }

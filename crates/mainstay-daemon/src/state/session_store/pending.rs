@@ -1,16 +1,16 @@
-//! What has changed and is not on disk yet. Pure.
+//! Changes that are not on disk yet. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use mainstay_proxy::SessionRecord;
 
-/// How many changed sessions may wait for the disk.
+/// The limit of changed sessions.
 const LIMIT: usize = 100_000;
 
 /// The newest change to each session and server.
 ///
-/// The order in which they are to be made: servers removed, then sessions, then copies.
+/// They are written in this order: removed servers, sessions, copies.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     pub(super) removed_servers: HashSet<String>,
@@ -31,14 +31,11 @@ pub(super) enum Known {
     Nothing,
 }
 
-/// What became of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
-    /// It is like this now.
     Save(Box<SessionRecord>),
-    /// It was used.
+    /// It was used at this time.
     Touch(Duration),
-    /// It ended.
     Remove,
 }
 
@@ -84,7 +81,7 @@ impl Pending {
         self.removed_servers.insert(server);
     }
 
-    /// Takes back older changes that could not be made; what has been said since goes on top.
+    /// Puts back older changes that could not be written. Newer changes take precedence.
     pub(super) fn put_back(&mut self, older: Self) {
         let newer = std::mem::replace(self, older);
         for server in newer.removed_servers {

@@ -7,7 +7,7 @@ use mainstay_proxy::UpstreamRecord;
 use rusqlite::Connection;
 
 use super::*;
-use crate::state::quarantine::beside;
+use crate::state::files::beside;
 
 struct Place {
     _dir: tempfile::TempDir,
@@ -20,7 +20,7 @@ fn place() -> Place {
 }
 
 /// As a daemon opens them.
-fn open(path: &Path) -> (SessionStore, Kept) {
+fn open(path: &Path) -> (SessionStore, RecoveredState) {
     SessionStore::open(path, &path.with_file_name("streams"), 1)
 }
 
@@ -60,7 +60,7 @@ fn bare() -> SessionRecord {
 }
 
 /// What a later daemon finds.
-fn reopened(sessions: &SessionStore, path: &Path) -> (SessionStore, Kept) {
+fn reopened(sessions: &SessionStore, path: &Path) -> (SessionStore, RecoveredState) {
     sessions.close();
     open(path)
 }
@@ -68,27 +68,27 @@ fn reopened(sessions: &SessionStore, path: &Path) -> (SessionStore, Kept) {
 #[test]
 fn sessions_and_copies_are_found_again() {
     let place = place();
-    let (sessions, kept) = open(&place.path);
-    assert_eq!(kept, Kept::default());
+    let (sessions, recovered) = open(&place.path);
+    assert_eq!(recovered, RecoveredState::default());
     let bare = bare();
     sessions.save(record("a", "s"));
     sessions.save(bare.clone());
     sessions.save_copy("s", b"old".to_vec());
     sessions.save_copy("s", b"\xff\0".to_vec());
-    let (sessions, kept) = reopened(&sessions, &place.path);
+    let (sessions, recovered) = reopened(&sessions, &place.path);
     let copies = vec![("s".to_owned(), b"\xff\0".to_vec())];
     let both = vec![record("a", "s"), bare];
-    assert_eq!(kept, Kept { sessions: both, copies, ..Kept::default() });
+    assert_eq!(recovered, RecoveredState { sessions: both, copies, ..RecoveredState::default() });
 
     sessions.touched(at(10), vec![("a".to_owned(), at(9)), ("unknown".to_owned(), at(9))]);
     sessions.remove("b");
-    let (sessions, kept) = reopened(&sessions, &place.path);
-    assert_eq!(kept.clock, at(10));
-    assert_eq!(kept.sessions, [SessionRecord { used_at: at(9), ..record("a", "s") }]);
+    let (sessions, recovered) = reopened(&sessions, &place.path);
+    assert_eq!(recovered.clock, at(10));
+    assert_eq!(recovered.sessions, [SessionRecord { used_at: at(9), ..record("a", "s") }]);
 
     sessions.remove_server("s");
-    let (sessions, kept) = reopened(&sessions, &place.path);
-    assert_eq!(kept, Kept { clock: at(10), ..Kept::default() });
+    let (sessions, recovered) = reopened(&sessions, &place.path);
+    assert_eq!(recovered, RecoveredState { clock: at(10), ..RecoveredState::default() });
     sessions.close();
 }
 
@@ -105,12 +105,12 @@ fn only_the_user_can_read_the_file() {
 fn a_damaged_file_is_moved_aside() {
     let place = place();
     fs::write(&place.path, "no database at all".repeat(100)).unwrap();
-    let (sessions, kept) = open(&place.path);
-    assert_eq!(kept, Kept { lost: true, ..Kept::default() });
-    assert!(crate::state::quarantine::place(&place.path).exists());
+    let (sessions, recovered) = open(&place.path);
+    assert_eq!(recovered, RecoveredState { lost: true, ..RecoveredState::default() });
+    assert!(crate::state::files::quarantined(&place.path).exists());
     sessions.save(record("a", "s"));
-    let (sessions, kept) = reopened(&sessions, &place.path);
-    assert_eq!(kept.sessions.len(), 1);
+    let (sessions, recovered) = reopened(&sessions, &place.path);
+    assert_eq!(recovered.sessions.len(), 1);
     sessions.close();
 }
 
@@ -123,9 +123,9 @@ fn senseless_content_counts_as_damage() {
     let connection = Connection::open(&place.path).unwrap();
     connection.execute("UPDATE sessions SET subscriptions = 'x'", []).unwrap();
     drop(connection);
-    let (sessions, kept) = open(&place.path);
-    assert_eq!(kept, Kept { lost: true, ..Kept::default() });
-    assert!(crate::state::quarantine::place(&place.path).exists());
+    let (sessions, recovered) = open(&place.path);
+    assert_eq!(recovered, RecoveredState { lost: true, ..RecoveredState::default() });
+    assert!(crate::state::files::quarantined(&place.path).exists());
     sessions.close();
 }
 
@@ -136,8 +136,8 @@ fn a_file_of_a_later_program_is_left_alone() {
     connection.pragma_update(None, "user_version", 9).unwrap();
     drop(connection);
     let before = fs::read(&place.path).unwrap();
-    let (sessions, kept) = open(&place.path);
-    assert_eq!(kept, Kept { lost: true, ..Kept::default() });
+    let (sessions, recovered) = open(&place.path);
+    assert_eq!(recovered, RecoveredState { lost: true, ..RecoveredState::default() });
     sessions.save(record("a", "s"));
     sessions.close();
     assert_eq!(fs::read(&place.path).unwrap(), before);
@@ -162,7 +162,7 @@ fn a_file_of_every_schema_is_brought_forward() {
     for (dump, schema) in fixtures.into_iter().zip(1..) {
         let place = place();
         load(dump, &place.path);
-        let (sessions, kept) = open(&place.path);
+        let (sessions, recovered) = open(&place.path);
         let all = record("a", "s");
         let run = all.run.filter(|_| schema >= 2);
         let upstream = all.upstream.clone().filter(|_| schema >= 3);
@@ -171,10 +171,18 @@ fn a_file_of_every_schema_is_brought_forward() {
         let old = SessionRecord { run, upstream, used_at, ..all };
         let copies = vec![("s".to_owned(), b"\xff\0".to_vec())];
         let sessions_of_old = vec![old, SessionRecord { used_at, ..bare() }];
-        assert_eq!(kept, Kept { sessions: sessions_of_old, copies, clock, ..Kept::default() });
+        assert_eq!(
+            recovered,
+            RecoveredState {
+                sessions: sessions_of_old,
+                copies,
+                clock,
+                ..RecoveredState::default()
+            }
+        );
         sessions.save(record("a", "s"));
-        let (sessions, kept) = reopened(&sessions, &place.path);
-        assert!(kept.sessions.contains(&record("a", "s")));
+        let (sessions, recovered) = reopened(&sessions, &place.path);
+        assert!(recovered.sessions.contains(&record("a", "s")));
         sessions.close();
         let backup = beside(&place.path, &format!(".schema-{schema}.bak"));
         assert_eq!(backup.exists(), schema < SESSIONS.newest());
@@ -186,8 +194,8 @@ fn a_file_of_a_version_that_died_before_it_numbered_it_is_taken_over() {
     let place = place();
     load(FIRST, &place.path);
     load("PRAGMA user_version = 0", &place.path);
-    let (sessions, kept) = open(&place.path);
-    assert_eq!((kept.sessions.len(), kept.lost), (2, false));
+    let (sessions, recovered) = open(&place.path);
+    assert_eq!((recovered.sessions.len(), recovered.lost), (2, false));
     sessions.close();
 }
 
@@ -197,9 +205,9 @@ fn what_a_newer_program_changed_before_it_failed_is_undone() {
     load(FOURTH, &place.path);
     fs::copy(&place.path, beside(&place.path, ".schema-4.bak")).unwrap();
     load("DELETE FROM sessions; PRAGMA user_version = 5", &place.path);
-    go_back(&place.path);
-    let (sessions, kept) = open(&place.path);
-    assert_eq!((kept.sessions.len(), kept.lost), (2, false));
+    undo_migration(&place.path);
+    let (sessions, recovered) = open(&place.path);
+    assert_eq!((recovered.sessions.len(), recovered.lost), (2, false));
     sessions.close();
 }
 
@@ -210,7 +218,7 @@ fn what_cannot_be_undone_stays_and_the_daemon_goes_on() {
     load("PRAGMA user_version = 5", &place.path);
     fs::write(beside(&place.path, ".schema-4.bak"), "no database at all".repeat(100)).unwrap();
     let before = fs::read(&place.path).unwrap();
-    go_back(&place.path);
+    undo_migration(&place.path);
     assert!(fs::read(&place.path).unwrap() == before, "the file was touched");
     assert!(open(&place.path).1.lost);
 }
@@ -230,12 +238,12 @@ fn streams_go_with_their_sessions_and_these_with_their_servers() {
     say("unknown");
     sessions.remove("c");
     sessions.remove_server("s");
-    let (sessions, kept) = reopened(&sessions, &place.path);
-    let left: Vec<&str> = kept.streams.iter().map(|stream| &*stream.key.session).collect();
+    let (sessions, recovered) = reopened(&sessions, &place.path);
+    let left: Vec<&str> = recovered.streams.iter().map(|stream| &*stream.key.session).collect();
     assert_eq!(left, ["d", "unknown"]);
     sessions.remove_server("t");
-    let (sessions, kept) = reopened(&sessions, &place.path);
-    let left: Vec<&str> = kept.streams.iter().map(|stream| &*stream.key.session).collect();
+    let (sessions, recovered) = reopened(&sessions, &place.path);
+    let left: Vec<&str> = recovered.streams.iter().map(|stream| &*stream.key.session).collect();
     assert_eq!(left, ["unknown"], "of sessions that an earlier daemon knew, too");
     sessions.close();
 }
@@ -257,9 +265,9 @@ fn what_the_disk_refused_is_written_later() {
     connection.execute("ALTER TABLE hidden RENAME TO copies", []).unwrap();
     database.write(&pending, |_| false).unwrap();
     drop(database);
-    let (_, kept) = Database::open(&place.path, &[]).unwrap();
-    assert_eq!(kept.sessions, [record("a", "s")]);
-    assert_eq!(kept.copies, [("s".to_owned(), b"new".to_vec())]);
+    let (_, recovered) = Database::open(&place.path, &[]).unwrap();
+    assert_eq!(recovered.sessions, [record("a", "s")]);
+    assert_eq!(recovered.copies, [("s".to_owned(), b"new".to_vec())]);
 }
 
 #[test]
@@ -272,13 +280,13 @@ fn the_next_era_begins_when_records_may_have_been_lost() {
     sessions.save(record("a", "s"));
     sessions.close();
     fs::write(&place.path, "no database at all".repeat(100)).unwrap();
-    let (sessions, kept) = open(&place.path);
-    assert!(kept.lost && sessions.era() != era);
+    let (sessions, recovered) = open(&place.path);
+    assert!(recovered.lost && sessions.era() != era);
     let era = sessions.era();
     sessions.close();
     fs::remove_file(&place.path).unwrap();
-    let (sessions, kept) = open(&place.path);
-    assert!(!kept.lost && sessions.era() != era);
+    let (sessions, recovered) = open(&place.path);
+    assert!(!recovered.lost && sessions.era() != era);
     sessions.close();
 }
 
@@ -292,7 +300,7 @@ fn nothing_is_kept_after_the_end() {
     sessions.note(&key, StreamNews::Said(1, Bytes::from_static(b"{}")));
     sessions.close();
     assert!(sessions.shared.lock().pending.is_empty());
-    assert_eq!(open(&place.path).1, Kept::default());
+    assert_eq!(open(&place.path).1, RecoveredState::default());
 }
 
 /// The changes that wait for one session.
@@ -423,8 +431,8 @@ fn unused_sessions_expire() {
         sessions.save(session);
     }
     sessions.touched(at(day + 1), vec![]);
-    let (sessions, kept) = reopened(&sessions, &place.path);
-    let left: Vec<_> = kept.sessions.iter().map(|session| &*session.id).collect();
+    let (sessions, recovered) = reopened(&sessions, &place.path);
+    let left: Vec<_> = recovered.sessions.iter().map(|session| &*session.id).collect();
     assert_eq!(left, ["b", "c"]);
     sessions.close();
 }
@@ -445,8 +453,8 @@ fn too_many_sessions_are_forgotten_first_those_never_used() {
     database.prune(200, is_in_memory).unwrap();
     database.prune(96, is_in_memory).unwrap();
     drop(database);
-    let (_, kept) = Database::open(&place.path, &[]).unwrap();
-    let left: Vec<_> = kept.sessions.iter().map(|session| session.id.clone()).collect();
+    let (_, recovered) = Database::open(&place.path, &[]).unwrap();
+    let left: Vec<_> = recovered.sessions.iter().map(|session| session.id.clone()).collect();
     let used = (22..200).step_by(2).map(|number| format!("{number:03}"));
     let expected: Vec<_> = std::iter::once("001".to_owned()).chain(used).collect();
     assert_eq!(left, expected);
@@ -463,9 +471,9 @@ fn only_the_sessions_used_last_are_read_at_first_and_those_with_streams() {
     sessions.save(SessionRecord { used_at: at(0), ..record("other", "t") });
     let key = StreamKey { session: "0000".into(), number: 1 };
     sessions.note(&key, StreamNews::Said(1, Bytes::from_static(b"{}")));
-    let (sessions, kept) = reopened(&sessions, &place.path);
-    let has = |id: &str| kept.sessions.iter().any(|session| session.id == id);
-    assert_eq!(kept.sessions.len(), 3_584 + 2);
+    let (sessions, recovered) = reopened(&sessions, &place.path);
+    let has = |id: &str| recovered.sessions.iter().any(|session| session.id == id);
+    assert_eq!(recovered.sessions.len(), 3_584 + 2);
     assert!(has("3599") && has("0016") && !has("0015") && has("0000") && has("other"));
     sessions.close();
 }

@@ -1,8 +1,8 @@
-//! What is kept of a database: before its schema is changed, and of the store after every change.
+//! Copies of databases: before a migration, and of the store after every change.
 //!
-//! A backup is a whole database in one file, `NAME.schema-N.bak` beside the original, only its user can
-//! read it, and it is on disk before anything is changed. There is one per schema, the newest replaces an
-//! older one, and no more than three are kept. The store's copy is `state.db.backup`.
+//! A backup is a complete database in one private file, `NAME.schema-N.bak` beside the original, and it is
+//! on disk before anything is changed. There is one per schema, the newest replaces an
+//! older one, and at most three are kept. The store's copy is `state.db.backup`.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,43 +15,41 @@ use rusqlite::Connection;
 
 use super::StoreError;
 use crate::clock;
-use crate::state::quarantine::{beside, remove};
+use crate::state::files::{beside, remove};
 
 /// How many backups of a file are kept.
 const KEEP: usize = 3;
 
-/// An unfinished copy is left behind if it has not changed for this long: no copy takes that long.
-const LEFT_AFTER: Duration = Duration::from_secs(60);
+/// An unfinished copy that has not changed for this long is abandoned.
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
-/// Keeps a database as it is.
+/// Makes a backup of a database.
 pub(super) fn keep(connection: &Connection, path: &Path, schema: i64) -> Result<(), StoreError> {
     let kept = place(path, schema);
     write_out(connection, &kept)?;
     prune(path, &kept);
-    tracing::info!(path = %path.display(), backup = %kept.display(), "database kept as it was");
+    tracing::info!(path = %path.display(), backup = %kept.display(), "backup made");
     Ok(())
 }
 
-/// Writes all that a database has into a new file, in place of one that may be there. It is whole and on
-/// disk, or not there.
+/// Copies a database to a file, which is replaced if it exists. The file is complete and on disk afterwards.
 pub(super) fn write_out(connection: &Connection, to: &Path) -> Result<(), StoreError> {
     let unfinished = beside(to, ".new");
     let written = write(connection, &unfinished, to);
     if written.is_err() {
-        // It may not have been made at all.
         fs::remove_file(&unfinished).ok();
     }
     written
 }
 
-/// Removes unfinished copies that were left by daemons that were killed. One that stays does no harm.
+/// Removes unfinished copies of daemons that were killed. One that stays does no harm.
 pub(super) fn remove_unfinished(path: &Path) {
-    let is_left = |file: &Path| {
+    let is_abandoned = |file: &Path| {
         let changed = fs::metadata(file).and_then(|found| found.modified()).ok();
         let changed = changed.and_then(|at| Timestamp::try_from(at).ok());
-        changed.is_some_and(|at| clock::since(at) >= LEFT_AFTER)
+        changed.is_some_and(|at| clock::since(at) >= ABANDONED_AFTER)
     };
-    for file in siblings(path).filter(|(rest, file)| is_unfinished(rest) && is_left(file)) {
+    for file in siblings(path).filter(|(rest, file)| is_unfinished(rest) && is_abandoned(file)) {
         if let Err(error) = remove(&file.1) {
             tracing::warn!(file = %file.1.display(), %error, "an unfinished copy stays behind");
         }
@@ -71,12 +69,12 @@ pub(super) fn newest(path: &Path, schema: i64) -> Option<PathBuf> {
     (1..=schema).rev().map(|schema| place(path, schema)).find(|backup| backup.exists())
 }
 
-/// Where the copy of a database is kept that is made after every change.
+/// The copy that is made after every change.
 pub(super) fn copy_of(path: &Path) -> PathBuf {
     beside(path, ".backup")
 }
 
-/// Where a backup is kept.
+/// The file of a backup.
 pub(super) fn place(path: &Path, schema: i64) -> PathBuf {
     beside(path, &format!(".schema-{schema}.bak"))
 }
@@ -107,7 +105,7 @@ pub(super) fn copies(path: &Path) -> Vec<PathBuf> {
     [copy_of(path)].into_iter().filter(|copy| copy.exists()).chain(backups).collect()
 }
 
-/// Has the names of a file and of all beside it on disk.
+/// Syncs the directory of a file.
 pub(super) fn sync_names(path: &Path) -> io::Result<()> {
     File::open(path.parent().unwrap_or(path))?.sync_all()
 }

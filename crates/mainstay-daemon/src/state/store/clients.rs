@@ -1,4 +1,4 @@
-//! The clients that a user chose or named, and where they are.
+//! The clients that a user chose or named, and their location.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,6 @@ use super::{Store, StoreError, json};
 pub(crate) struct StoredClient {
     /// Whether it gets entries for all servers that name no clients of their own.
     pub(crate) chosen: bool,
-    /// Where it was found.
     pub(crate) around: Around,
 }
 

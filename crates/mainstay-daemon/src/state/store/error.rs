@@ -1,4 +1,4 @@
-//! Why a database cannot be read or written.
+//! Errors of databases.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,77 +8,37 @@ use rustix::fs::statvfs;
 
 use super::restore::usable_copy;
 
-/// A disk with less room than this passes for one that fails: what is kept beside a database that is open
-/// takes as much.
-const ROOM: u64 = 64 * 1024;
+/// An IO error on a disk with less free space is reported as a full disk: the files beside an open database need
+/// as much.
+const LOW_SPACE: u64 = 64 * 1024;
 
-/// Why the store cannot be read or written.
+/// Why a database cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A later version of this program wrote it.
+    /// `backup` is a copy of the file with a schema that this program knows.
     #[error("the database `{}` has schema {found}, this version of Mainstay knows {known}", path.display())]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// Its schema.
-        found: i64,
-        /// The newest schema that this program knows.
-        known: i64,
-        /// What was kept of the file when it still had a schema that this program knows.
-        backup: Option<PathBuf>,
-    },
-    /// It is no database, or not ours, or its content makes no sense.
+    Newer { path: PathBuf, found: i64, known: i64, backup: Option<PathBuf> },
+    /// It is not a database, belongs to another program, or has invalid content.
     #[error("the database `{}` is damaged: {what}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What was found.
-        what: String,
-    },
-    /// It is not there, although there was one.
+    Damaged { path: PathBuf, what: String },
+    /// It does not exist, although there was one.
     #[error("the database `{}` {what}", path.display())]
-    Lost {
-        /// The file.
-        path: PathBuf,
-        /// What was found.
-        what: String,
-    },
-    /// There is no room left for it.
+    Lost { path: PathBuf, what: String },
     #[error("the disk is full: `{}` could not be written", path.display())]
-    Full {
-        /// The file.
-        path: PathBuf,
-    },
-    /// It cannot be kept as it is, so its schema is not changed.
+    Full { path: PathBuf },
+    /// Without a backup, the schema is not changed.
     #[error("the backup `{}` could not be made: {source}", path.display())]
-    Backup {
-        /// The backup.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Another daemon has it now.
+    Backup { path: PathBuf, source: io::Error },
     #[error("another daemon has taken over `{}`", path.display())]
-    Fenced {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Anything else.
+    Fenced { path: PathBuf },
     #[error("the database `{}` cannot be used: {source}", path.display())]
-    Sqlite {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: rusqlite::Error,
-    },
+    Sqlite { path: PathBuf, source: rusqlite::Error },
 }
 
 impl StoreError {
     pub(crate) fn from_sqlite(path: &Path, source: rusqlite::Error) -> Self {
         let path = path.to_owned();
-        // A value where none of its kind can be, or that makes no sense, was not written by us.
+        // A value of the wrong type was not written by Mainstay.
         if let rusqlite::Error::InvalidColumnType(..)
         | rusqlite::Error::FromSqlConversionFailure(..) = source
         {
@@ -104,7 +64,7 @@ impl StoreError {
         }
     }
 
-    /// What the user can do about it.
+    /// Advice for the user.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Newer { backup: None, .. } => {
@@ -138,5 +98,5 @@ impl StoreError {
 
 fn is_full(path: &Path) -> bool {
     let beside = path.parent().unwrap_or(path);
-    statvfs(beside).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < ROOM)
+    statvfs(beside).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < LOW_SPACE)
 }

@@ -1,7 +1,7 @@
-//! Whether the store was lost: there is none, but other files show that there was one.
+//! Detects the loss of the store: it does not exist, but other files show that there was one.
 //!
-//! A daemon that went on without its store would forget every server, while their processes, sessions and
-//! entries in clients' files are still there.
+//! A daemon that continued without its store would forget every server, while their processes, sessions and
+//! entries in clients' files still exist.
 
 use std::fs;
 use std::path::Path;
@@ -13,75 +13,37 @@ use super::schema::open_to_read;
 use super::{EVENTS, StoreError, backup};
 use crate::{CLIENTS_DIR, CONTAINERS, SESSIONS, STATE};
 
-/// What is in the place of the store.
+/// What exists in the place of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// A store, or something that only the attempt to open it can judge.
+    /// A file, perhaps a damaged one.
     File,
     Nothing,
     /// A file without tables.
     Empty,
 }
 
-/// Something that is there only if there was a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trace {
-    RunningServers,
-    Runs,
-    Copy,
-    Events,
-    SessionStore,
-    Containers,
-    Clients,
-}
+/// Files that exist only if there was a store, each with a description.
+const TRACES: [(&str, fn(&Instance) -> bool); 7] = [
+    ("running servers", |instance| !running(instance).is_empty()),
+    ("records of runs", |instance| has_entries(&instance.runs_dir())),
+    ("a copy of it", |instance| !backup::copies(&instance.state_dir.join(STATE)).is_empty()),
+    ("an event log", |instance| instance.state_dir.join(EVENTS).exists()),
+    ("sessions of clients", |instance| instance.state_dir.join(SESSIONS).exists()),
+    ("records of containers", |instance| has_entries(&instance.state_dir.join(CONTAINERS))),
+    ("records of clients' files", |instance| has_entries(&instance.state_dir.join(CLIENTS_DIR))),
+];
 
-impl Trace {
-    const ALL: [Self; 7] = [
-        Self::RunningServers,
-        Self::Runs,
-        Self::Copy,
-        Self::Events,
-        Self::SessionStore,
-        Self::Containers,
-        Self::Clients,
-    ];
-
-    fn is_in(self, instance: &Instance) -> bool {
-        let state = |name: &str| instance.state_dir.join(name);
-        match self {
-            Self::RunningServers => !running(instance).is_empty(),
-            Self::Runs => has_entries(&instance.runs_dir()),
-            Self::Copy => !backup::copies(&state(STATE)).is_empty(),
-            Self::Events => state(EVENTS).exists(),
-            Self::SessionStore => state(SESSIONS).exists(),
-            Self::Containers => has_entries(&state(CONTAINERS)),
-            Self::Clients => has_entries(&state(CLIENTS_DIR)),
-        }
-    }
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::RunningServers => "running servers",
-            Self::Runs => "records of runs",
-            Self::Copy => "a copy of it",
-            Self::Events => "an event log",
-            Self::SessionStore => "sessions of clients",
-            Self::Containers => "records of containers",
-            Self::Clients => "records of clients' files",
-        }
-    }
-}
-
-/// Refuses to go on if the store of an instance was lost.
+/// Fails if the store of an instance was lost.
 pub(crate) fn refuse(instance: &Instance) -> Result<(), StoreError> {
     let path = instance.state_dir.join(STATE);
-    let found = look(&path);
+    let found = find(&path);
     if found == Found::File {
         return Ok(());
     }
-    let leftovers: Vec<Trace> =
-        Trace::ALL.into_iter().filter(|trace| trace.is_in(instance)).collect();
-    match judge(found, &leftovers) {
+    let traces = TRACES.iter().filter(|(_, exists)| exists(instance));
+    let leftovers: Vec<&str> = traces.map(|(what, _)| *what).collect();
+    match problem(found, &leftovers) {
         Some(what) => Err(StoreError::Lost { path, what }),
         None => Ok(()),
     }
@@ -96,8 +58,8 @@ pub(super) fn running(instance: &Instance) -> Vec<String> {
     names
 }
 
-/// What is wrong with the store, if it was lost.
-fn judge(found: Found, leftovers: &[Trace]) -> Option<String> {
+/// The problem, if the store was lost.
+fn problem(found: Found, leftovers: &[&str]) -> Option<String> {
     let what = match found {
         Found::File => return None,
         Found::Nothing => "is missing",
@@ -106,11 +68,10 @@ fn judge(found: Found, leftovers: &[Trace]) -> Option<String> {
     if leftovers.is_empty() {
         return None;
     }
-    let leftovers: Vec<&str> = leftovers.iter().map(|trace| trace.text()).collect();
     Some(format!("{what}, although Mainstay was used here (found: {})", leftovers.join(", ")))
 }
 
-fn look(path: &Path) -> Found {
+fn find(path: &Path) -> Found {
     match fs::metadata(path) {
         Err(_) => return Found::Nothing,
         Ok(found) if found.len() == 0 => return Found::Empty,
@@ -135,17 +96,17 @@ mod tests {
 
     #[test]
     fn only_a_store_that_was_there_can_be_lost() {
-        assert_eq!(judge(Found::Nothing, &[]), None);
-        assert_eq!(judge(Found::Empty, &[]), None);
-        for trace in Trace::ALL {
-            assert_eq!(judge(Found::File, &[trace]), None);
-            let what = judge(Found::Empty, &[trace]).unwrap();
+        assert_eq!(problem(Found::Nothing, &[]), None);
+        assert_eq!(problem(Found::Empty, &[]), None);
+        for (trace, _) in TRACES {
+            assert_eq!(problem(Found::File, &[trace]), None);
+            let what = problem(Found::Empty, &[trace]).unwrap();
             assert_eq!(
                 what,
-                format!("is empty, although Mainstay was used here (found: {})", trace.text())
+                format!("is empty, although Mainstay was used here (found: {})", trace)
             );
         }
-        let what = judge(Found::Nothing, &[Trace::RunningServers, Trace::Copy]).unwrap();
+        let what = problem(Found::Nothing, &["running servers", "a copy of it"]).unwrap();
         assert!(what.starts_with("is missing"), "{what}");
         assert!(what.ends_with("(found: running servers, a copy of it)"), "{what}");
     }

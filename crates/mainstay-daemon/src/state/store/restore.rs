@@ -1,4 +1,4 @@
-//! Puts a copy in the place of a store that was lost or is damaged (`mainstay doctor --restore`).
+//! Restores a store that was lost or is damaged from a copy (`mainstay doctor --restore`).
 
 use std::fs;
 use std::io;
@@ -8,13 +8,13 @@ use jiff::Timestamp;
 use mainstay_api::Instance;
 
 use super::backup::{copies, sync_names, write_out};
-use super::migrations::INTENT;
 use super::schema::open_to_read;
 use super::{Store, StoreError, loss};
-use crate::state::quarantine::{self, beside, remove};
+use crate::state::files::{beside, quarantined, remove};
+use crate::state::schemas::INTENT;
 use crate::{CONTAINERS, STATE, clock};
 
-/// What became of the store.
+/// The result of [`restore`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Restored {
     /// It is intact, and nothing was changed.
@@ -34,7 +34,7 @@ pub enum Restored {
         running: Vec<String>,
         /// The servers that had containers, which may be running.
         containers: Vec<String>,
-        /// Where the copies are now from which it could have been restored.
+        /// The copies from which it could have been restored, after they were renamed.
         copies: Vec<PathBuf>,
     },
 }
@@ -90,10 +90,10 @@ fn move_copies(path: &Path, now: Timestamp) -> io::Result<Vec<PathBuf>> {
     moved.collect()
 }
 
-/// Moves what is left of the old store aside, and puts the new one in its place. In between there is none, which
+/// Moves the old store aside, and the new one in its place. In between there is none, which
 /// daemons refuse.
 fn exchange(path: &Path, new: &Path) -> io::Result<()> {
-    let aside = quarantine::place(path);
+    let aside = quarantined(path);
     for part in ["-wal", "-shm", ""] {
         let (from, to) = (beside(path, part), beside(&aside, part));
         remove(&to)?;

@@ -1,49 +1,41 @@
-//! Schemas have numbers, and files go forward only.
+//! Opens databases, and migrates them to the newest schema.
 //!
-//! A file of an older schema is brought forward when it is opened: first it is kept as it is
-//! ([`backup`]), then all steps that it lacks are made in one transaction. So whatever fails or dies
-//! meanwhile, the file has its old schema and content, or the newest schema. A newer one is refused and not
-//! touched.
+//! A file of an older schema is migrated when it is opened: first it is copied
+//! ([`backup`]), then all missing steps are executed in one transaction. Whatever fails or dies
+//! meanwhile, the file has its old schema and content, or the newest schema. A newer schema is refused and not
+//! changed.
 //!
-//! What old and new programs do with each other's files: a new program takes over every schema there ever
-//! was, and an old one refuses a newer file and says what to do.
+//! Compatibility: a new program migrates every earlier schema, and an old one refuses a newer file and says what to do.
 
 use std::path::Path;
 
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::undo::Undo;
 use super::{StoreError, backup};
 use crate::startup::dirs::make_private_database;
+use crate::state::files::quarantine;
 
 /// Marks a file as ours: "main".
 pub(super) const APPLICATION: i64 = 0x6d61_696e;
 
-/// The schema of one kind of file, as the steps that lead to it from nothing. The first makes schema 1 of
-/// an empty file, each other one the next schema of the one before it.
+/// The schema of one kind of file.
 pub(crate) struct Schema {
-    /// The steps. Released ones never change.
-    pub(crate) steps: &'static [Step],
-    /// What a commit waits for: `full` is on disk when it is acknowledged, `normal` may lose the last ones
-    /// to a power cut.
-    pub(crate) synchronous: &'static str,
-}
-
-/// One step from a schema to the next.
-pub(crate) struct Step {
-    /// What it brings, for the log.
+    /// The kind of file, for messages.
     pub(crate) what: &'static str,
-    /// Makes it.
-    pub(crate) make: fn(&Transaction<'_>) -> rusqlite::Result<()>,
+    /// `full`: a commit is on disk when it is acknowledged. `normal`: a power cut may lose the last commits.
+    pub(crate) synchronous: &'static str,
+    /// The SQL of each step. The first creates schema 1 in an empty file, each other one the next schema.
+    pub(crate) steps: &'static [&'static str],
 }
 
 impl Schema {
-    /// The newest schema, which this program writes.
+    /// The number of the newest schema.
     pub(crate) fn newest(&self) -> i64 {
-        number(self.steps.len())
+        i64::try_from(self.steps.len()).expect("there are few steps")
     }
 
-    /// Opens a file, or makes it, and brings it to the newest schema.
+    /// Opens or creates a file, and migrates it to the newest schema.
     pub(crate) fn open(&self, path: &Path) -> Result<Connection, StoreError> {
         let failed = |error| StoreError::from_sqlite(path, error);
         make_private_database(path);
@@ -53,8 +45,24 @@ impl Schema {
             backup::keep(&connection, path, found)?;
         }
         self.set_up(&connection).map_err(failed)?;
-        self.bring_forward(&mut connection, path).map_err(failed)?;
+        self.migrate(&mut connection, path).map_err(failed)?;
         Ok(connection)
+    }
+
+    /// Opens a file with `open`. If it is damaged, it is moved aside, and a new one is opened. Also returns whether
+    /// that was necessary.
+    pub(crate) fn or_quarantine<T>(
+        &self,
+        path: &Path,
+        open: impl Fn() -> Result<T, StoreError>,
+    ) -> Result<(T, bool), StoreError> {
+        match open() {
+            Err(StoreError::Damaged { .. }) => {
+                quarantine(path, self.what);
+                Ok((open()?, true))
+            }
+            opened => Ok((opened?, false)),
+        }
     }
 
     /// An empty database of the newest schema, in memory.
@@ -62,14 +70,14 @@ impl Schema {
         let path = Path::new(":memory:");
         let failed = |error| StoreError::from_sqlite(path, error);
         let mut connection = Connection::open_in_memory().map_err(failed)?;
-        self.bring_forward(&mut connection, path).map_err(failed)?;
+        self.migrate(&mut connection, path).map_err(failed)?;
         Ok(connection)
     }
 
-    /// Undoes what a newer program did to a file before it failed: the backup that it made of the newest
+    /// Undoes the migration of a newer program that failed afterwards: its backup of the newest
     /// schema that this program knows is put back, and the newer file is kept beside it. Does nothing if
     /// this program can use the file, or if there is no such backup.
-    pub(crate) fn go_back(&self, path: &Path) -> Result<(), StoreError> {
+    pub(crate) fn undo_migration(&self, path: &Path) -> Result<(), StoreError> {
         if !path.exists() {
             return Ok(());
         }
@@ -81,8 +89,7 @@ impl Schema {
         Undo::new(path, self.newest(), found).make()
     }
 
-    /// Copies a file, if there is one, and changes nothing of it. One that this program cannot take over is
-    /// refused.
+    /// Copies a file, if it exists, without changing it. Fails if this program cannot migrate it.
     pub(crate) fn copy(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
         if !from.exists() {
             return Ok(());
@@ -92,7 +99,7 @@ impl Schema {
         backup::write_out(&connection, to)
     }
 
-    /// The schema of a file, if it is one that this program can take over.
+    /// The schema of a file, if this program can migrate it.
     pub(super) fn check(&self, path: &Path, connection: &Connection) -> Result<i64, StoreError> {
         let read =
             |name| pragma(connection, name).map_err(|error| StoreError::from_sqlite(path, error));
@@ -117,29 +124,28 @@ impl Schema {
         connection.pragma_update(None, "cache_size", -512)
     }
 
-    fn bring_forward(&self, connection: &mut Connection, path: &Path) -> rusqlite::Result<()> {
+    fn migrate(&self, connection: &mut Connection, path: &Path) -> rusqlite::Result<()> {
         if pragma(connection, "user_version")? >= self.newest() {
             return Ok(());
         }
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // Somebody else may have done so meanwhile.
+        // Another process may have migrated it meanwhile.
         let found = pragma(&tx, "user_version")?;
-        for (step, to) in self.steps.iter().zip(1..).filter(|(_, to)| *to > found) {
-            (step.make)(&tx)?;
-            tracing::debug!(path = %path.display(), schema = to, what = step.what, "schema changed");
+        for step in self.steps.iter().skip(usize::try_from(found).unwrap_or(0)) {
+            tx.execute_batch(step)?;
         }
         tx.pragma_update(None, "application_id", APPLICATION)?;
         tx.pragma_update(None, "user_version", self.newest().max(found))?;
         tx.commit()?;
         if found > 0 {
             let to = self.newest();
-            tracing::info!(path = %path.display(), from = found, to, "database brought forward");
+            tracing::info!(path = %path.display(), from = found, to, "database migrated");
         }
         Ok(())
     }
 }
 
-/// Opens a file that is there, and changes nothing of it.
+/// Opens an existing file without changing it.
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
     Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
         .map_err(|error| StoreError::from_sqlite(path, error))
@@ -147,8 +153,4 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
 
 pub(super) fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, name, |row| row.get(0))
-}
-
-fn number(steps: usize) -> i64 {
-    i64::try_from(steps).expect("nobody writes so many steps")
 }

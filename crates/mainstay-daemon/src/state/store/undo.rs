@@ -1,7 +1,7 @@
-//! Going back to the backup of a file that a newer program has changed.
+//! Restores the backup of a file that a newer program has migrated.
 //!
-//! Whatever dies meanwhile, there is a whole database under the file's name: the newer one before the last
-//! step, the backup after it. What was not finished is begun again, with the first step.
+//! Whatever dies meanwhile, there is a complete database under the file's name: the newer one before the last
+//! step, the backup after it. An unfinished restoration is repeated from the first step.
 
 use std::fs;
 use std::io;
@@ -12,9 +12,8 @@ use rusqlite::Connection;
 use super::StoreError;
 use super::backup::{place, sync_names, write_out};
 use super::schema::open_to_read;
-use crate::state::quarantine::{beside, remove};
+use crate::state::files::{beside, remove};
 
-/// A file, the backup that is put in its place, and where the two are kept.
 pub(super) struct Undo {
     path: PathBuf,
     backup: PathBuf,
@@ -24,7 +23,6 @@ pub(super) struct Undo {
     undone: PathBuf,
 }
 
-/// One step on the way back.
 type Step = fn(&Undo) -> Result<(), StoreError>;
 
 impl Undo {
@@ -46,7 +44,7 @@ impl Undo {
     pub(super) fn make(&self) -> Result<(), StoreError> {
         Self::STEPS.iter().try_for_each(|step| step(self))?;
         let (path, backup) = (self.path.display(), self.backup.display());
-        tracing::warn!(%path, %backup, "database put back as it was");
+        tracing::warn!(%path, %backup, "database restored from its backup");
         Ok(())
     }
 
@@ -54,8 +52,8 @@ impl Undo {
         write_out(&open_to_read(&self.backup)?, &self.copy)
     }
 
-    /// Brings all that is in the files beside it into the newer one, and removes them: they would pass for
-    /// parts of the one that comes in its place.
+    /// Merges the write-ahead log into the newer file and removes it: it would be taken for
+    /// a part of the restored file.
     fn close_newer(&self) -> Result<(), StoreError> {
         let close = || -> rusqlite::Result<String> {
             let newer = Connection::open(&self.path)?;

@@ -1,46 +1,41 @@
-//! How streams are written down. Pure.
+//! The format of the journal. Pure.
 //!
 //! A file is [`HEADER`] and entries. An entry is a frame: the length of its body and the body's checksum
-//! (`u32` each, little-endian), then the body. What is behind a frame that is cut short or garbled is not
-//! read, so the beginning of a file, wherever it was cut, tells the beginning of the story.
+//! (`u32` each, little-endian), then the body. Reading stops at the first frame that is incomplete or garbled.
 //!
-//! A file with another header was written by another version of this program. It is not read: what it
-//! could tell is about requests that are in flight this minute, and a guess would be worse than nothing.
+//! A file with another header was written by another version of this program. It is not read, because a wrong guess about
+//! requests in flight is worse than nothing.
 
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes};
 use mainstay_proxy::{Sent, StreamKey};
 
-/// How a file begins.
 pub(super) const HEADER: &[u8] = b"mainstay streams 1\n";
 
 /// The length and the checksum before each body.
 const PREFIX: usize = 8;
 
-/// One thing that is written down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// Something became of a stream.
-    Stream(StreamKey, Turn),
+    Stream(StreamKey, Change),
     /// A session has ended, with all its streams.
     Ended(Arc<str>),
 }
 
-/// What became of a stream.
+/// A change of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum Change {
     /// It is the stream of this request.
     Begun(Bytes),
-    /// The request was sent, so many times by now.
+    /// The request was sent; the number of attempts so far.
     Sent(Sent, u32),
     /// A message was added.
-    Said(u64, Bytes),
+    Message(u64, Bytes),
     /// The answer was added.
     Answered(u64, Bytes),
-    /// Nobody needs it any more.
     Over,
-    /// It is still there, but was too much to keep.
+    /// It was discarded, but is not over.
     Lost,
 }
 
@@ -49,7 +44,7 @@ mod kind {
     pub(super) const BEGUN: u8 = 1;
     pub(super) const SENT: u8 = 2;
     pub(super) const SENT_LINE: u8 = 3;
-    pub(super) const SAID: u8 = 4;
+    pub(super) const MESSAGE: u8 = 4;
     pub(super) const ANSWERED: u8 = 5;
     pub(super) const OVER: u8 = 6;
     pub(super) const LOST: u8 = 7;
@@ -62,10 +57,10 @@ impl Entry {
         into.put_bytes(0, PREFIX);
         match self {
             Self::Ended(session) => put_session(into, kind::ENDED, session),
-            Self::Stream(StreamKey { session, number }, turn) => {
-                put_session(into, turn.kind(), session);
+            Self::Stream(StreamKey { session, number }, change) => {
+                put_session(into, change.kind(), session);
                 into.put_u64_le(*number);
-                turn.encode(into);
+                change.encode(into);
             }
         }
         let (prefix, body) = into[start..].split_at_mut(PREFIX);
@@ -82,17 +77,17 @@ impl Entry {
             return body.is_empty().then_some(Self::Ended(session));
         }
         let number = body.try_get_u64_le().ok()?;
-        Some(Self::Stream(StreamKey { session, number }, Turn::decode(kind, body)?))
+        Some(Self::Stream(StreamKey { session, number }, Change::decode(kind, body)?))
     }
 }
 
-impl Turn {
+impl Change {
     fn kind(&self) -> u8 {
         match self {
             Self::Begun(_) => kind::BEGUN,
             Self::Sent(Sent { line: None, .. }, _) => kind::SENT,
             Self::Sent(Sent { line: Some(_), .. }, _) => kind::SENT_LINE,
-            Self::Said(..) => kind::SAID,
+            Self::Message(..) => kind::MESSAGE,
             Self::Answered(..) => kind::ANSWERED,
             Self::Over => kind::OVER,
             Self::Lost => kind::LOST,
@@ -109,7 +104,7 @@ impl Turn {
                     into.put_u64_le(*line);
                 }
             }
-            Self::Said(number, text) | Self::Answered(number, text) => {
+            Self::Message(number, text) | Self::Answered(number, text) => {
                 into.put_u64_le(*number);
                 into.put_slice(text);
             }
@@ -118,7 +113,7 @@ impl Turn {
     }
 
     fn decode(kind: u8, mut body: &[u8]) -> Option<Self> {
-        let turn = match kind {
+        let change = match kind {
             kind::BEGUN => Self::Begun(take_rest(&mut body)),
             kind::SENT | kind::SENT_LINE => {
                 let generation = body.try_get_u64_le().ok()?;
@@ -129,13 +124,13 @@ impl Turn {
                 };
                 Self::Sent(Sent { generation, line }, attempts)
             }
-            kind::SAID => Self::Said(body.try_get_u64_le().ok()?, take_rest(&mut body)),
+            kind::MESSAGE => Self::Message(body.try_get_u64_le().ok()?, take_rest(&mut body)),
             kind::ANSWERED => Self::Answered(body.try_get_u64_le().ok()?, take_rest(&mut body)),
             kind::OVER => Self::Over,
             kind::LOST => Self::Lost,
             _ => return None,
         };
-        body.is_empty().then_some(turn)
+        body.is_empty().then_some(change)
     }
 }
 
@@ -182,7 +177,7 @@ fn put_session(into: &mut Vec<u8>, kind: u8, session: &str) {
     into.put_slice(session.as_bytes());
 }
 
-/// A copy: what is kept of a file must not keep all of it.
+/// A copy, so that a part of a file does not keep all of it in memory.
 fn take_rest(body: &mut &[u8]) -> Bytes {
     Bytes::copy_from_slice(std::mem::take(body))
 }

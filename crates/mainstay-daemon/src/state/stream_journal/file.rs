@@ -1,4 +1,4 @@
-//! The file that streams are written to.
+//! The file of the journal.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use super::entry::{Entry, HEADER};
 
-/// How much is handed to the system at a time, when everything is written anew.
+/// The size of each write when the file is created.
 const CHUNK: usize = 256 * 1024;
 
 /// The file of one daemon, which bears its number. A daemon reads the file of the newest before it and
-/// replaces it by its own, so one that was replaced writes where nobody reads.
+/// replaces it by its own, so the writes of one that was replaced are never read.
 #[derive(Debug)]
 pub(super) struct JournalFile {
     path: PathBuf,
@@ -19,8 +19,8 @@ pub(super) struct JournalFile {
 }
 
 impl JournalFile {
-    /// Writes these entries to the file of this number, instead of what is in it. Also returns its length.
-    pub(super) fn write_anew(
+    /// Creates the file of this number with these entries. Also returns its length.
+    pub(super) fn create(
         dir: &Path,
         number: u64,
         entries: impl IntoIterator<Item = Entry>,
@@ -39,7 +39,7 @@ impl JournalFile {
         }
     }
 
-    /// Adds whole entries, with one call to the system: they are in the file when this returns. Fails if the file was
+    /// Appends entries with one system call. Fails if the file was
     /// removed, because no daemon would find it.
     pub(super) fn append(&mut self, entries: &[u8]) -> io::Result<()> {
         if self.file.metadata()?.nlink() == 0 {
@@ -57,21 +57,21 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Makes it say nothing. The file itself stays if it can: it says that older ones are out of date.
+    /// Empties the file. It stays if possible, because its existence marks older files as outdated.
     pub(super) fn wipe(&self) {
         if let Err(error) = self.file.set_len(0).or_else(|_| fs::remove_file(&self.path)) {
-            tracing::error!(%error, "a file of streams that is out of date stays behind");
+            tracing::error!(%error, "an outdated journal of streams stays behind");
         }
     }
 
-    /// From now on, all room on its disk is taken.
+    /// Simulates a full disk.
     #[cfg(test)]
     pub(super) fn fill_disk(&mut self) {
         self.file = File::options().write(true).open("/dev/full").expect("every system has it");
     }
 }
 
-/// What the newest file says; nothing if there is none.
+/// The content of the newest file, if there is one.
 pub(super) fn newest(dir: &Path) -> io::Result<Option<Vec<u8>>> {
     let newest = numbers(dir)?.into_iter().max();
     newest.map(|number| fs::read(dir.join(number.to_string()))).transpose()
@@ -87,7 +87,7 @@ pub(super) fn is_replaced(dir: &Path, number: u64) -> bool {
     numbers(dir).is_ok_and(|numbers| numbers.into_iter().any(|other| other > number))
 }
 
-/// Makes the directory, one that only its user can look into.
+/// Creates the private directory.
 pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }

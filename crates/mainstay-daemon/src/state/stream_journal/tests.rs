@@ -7,8 +7,8 @@ use bytes::Bytes;
 use mainstay_proxy::Sent;
 use proptest::prelude::*;
 
-use super::alive::{ALL_BYTES, SAID, SAID_BYTES};
-use super::entry::{HEADER, Turn};
+use super::entry::{Change, HEADER};
+use super::live_streams::{ALL_BYTES, MAX_MESSAGE_BYTES, MAX_MESSAGES};
 use super::*;
 
 fn key(session: &str, number: u64) -> StreamKey {
@@ -28,11 +28,11 @@ fn sent(generation: u64) -> Sent {
 }
 
 /// What is left of this news.
-fn fold(news: &[(StreamKey, StreamNews)]) -> Alive {
-    let mut alive = Alive::default();
+fn fold(news: &[(StreamKey, StreamNews)]) -> LiveStreams {
+    let mut alive = LiveStreams::default();
     for (key, news) in news {
         if let Some(entry) = alive.entry(key, news.clone()) {
-            alive.take(entry);
+            alive.apply(entry);
         }
     }
     alive
@@ -49,18 +49,18 @@ fn files(dir: &Path) -> Vec<String> {
 #[test]
 fn the_next_daemon_finds_what_is_alive() {
     let dir = tempfile::tempdir().unwrap();
-    let (calls, found) = Calls::open(dir.path(), 7);
+    let (journal, found) = StreamJournal::open(dir.path(), 7);
     assert_eq!(found, []);
     let (call, general, over) = (key("a", 5), key("a", 1), key("b", 2));
-    calls.note(&call, StreamNews::Begun(text("call")));
-    calls.note(&over, StreamNews::Begun(text("over")));
-    calls.note(&call, StreamNews::Sent(sent(1)));
-    calls.note(&call, StreamNews::Said(1, text("progress")));
-    calls.note(&general, StreamNews::Said(9, text("news")));
-    calls.note(&call, StreamNews::Sent(Sent { generation: 2, line: None }));
-    calls.note(&over, StreamNews::Over);
+    journal.note(&call, StreamNews::Begun(text("call")));
+    journal.note(&over, StreamNews::Begun(text("over")));
+    journal.note(&call, StreamNews::Sent(sent(1)));
+    journal.note(&call, StreamNews::Said(1, text("progress")));
+    journal.note(&general, StreamNews::Said(9, text("news")));
+    journal.note(&call, StreamNews::Sent(Sent { generation: 2, line: None }));
+    journal.note(&over, StreamNews::Over);
     // Nobody closes anything when a daemon is killed.
-    let (next, found) = Calls::open(dir.path(), 8);
+    let (next, found) = StreamJournal::open(dir.path(), 8);
     let call = StreamRecord {
         key: call,
         request: Some(text("call")),
@@ -82,14 +82,14 @@ fn the_next_daemon_finds_what_is_alive() {
     let mode = fs::metadata(dir.path().join("8")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
-    calls.note(&call.key, StreamNews::Answered(2, text("late")));
+    journal.note(&call.key, StreamNews::Answered(2, text("late")));
     next.note(&call.key, StreamNews::Sent(sent(3)));
     next.end("nobody");
-    let (next, found) = Calls::open(dir.path(), 9);
+    let (next, found) = StreamJournal::open(dir.path(), 9);
     let call = StreamRecord { sent: Some(sent(3)), attempts: 3, ..call };
     assert_eq!(found, [call, general], "a daemon that was replaced is not heard");
     next.end("a");
-    assert_eq!(Calls::open(dir.path(), 10).1, []);
+    assert_eq!(StreamJournal::open(dir.path(), 10).1, []);
 }
 
 #[test]
@@ -97,48 +97,48 @@ fn a_file_that_was_removed_is_written_again() {
     for with_directory in [false, true] {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("streams");
-        let (calls, _) = Calls::open(&dir, 1);
+        let (journal, _) = StreamJournal::open(&dir, 1);
         let remove = || {
             if with_directory { fs::remove_dir_all(&dir) } else { fs::remove_file(dir.join("1")) }
         };
-        calls.note(&key("a", 1), StreamNews::Begun(text("first")));
+        journal.note(&key("a", 1), StreamNews::Begun(text("first")));
         remove().unwrap();
-        calls.note(&key("a", 2), StreamNews::Begun(text("second")));
-        assert_eq!(Calls::open(&dir, 2).1.len(), 2, "a change brings back everything");
+        journal.note(&key("a", 2), StreamNews::Begun(text("second")));
+        assert_eq!(StreamJournal::open(&dir, 2).1.len(), 2, "a change brings back everything");
 
-        let (calls, _) = Calls::open(&dir, 1);
+        let (journal, _) = StreamJournal::open(&dir, 1);
         fs::remove_file(dir.join("2")).ok();
-        calls.restore();
+        journal.restore();
         remove().unwrap();
-        calls.restore();
-        assert_eq!(Calls::open(&dir, 2).1.len(), 2, "so does a check");
+        journal.restore();
+        assert_eq!(StreamJournal::open(&dir, 2).1.len(), 2, "so does a check");
     }
 }
 
 #[test]
 fn a_closed_journal_takes_nothing_in() {
     let dir = tempfile::tempdir().unwrap();
-    let (calls, _) = Calls::open(dir.path(), 1);
-    calls.note(&key("a", 1), StreamNews::Said(1, text("kept")));
-    calls.close();
-    calls.note(&key("a", 1), StreamNews::Said(2, text("not kept")));
-    let (_, found) = Calls::open(dir.path(), 2);
-    assert_eq!(found[0].said, [(1, text("kept"))]);
+    let (journal, _) = StreamJournal::open(dir.path(), 1);
+    journal.note(&key("a", 1), StreamNews::Said(1, text("state")));
+    journal.close();
+    journal.note(&key("a", 1), StreamNews::Said(2, text("not state")));
+    let (_, found) = StreamJournal::open(dir.path(), 2);
+    assert_eq!(found[0].said, [(1, text("state"))]);
 }
 
 #[test]
 fn a_torn_file_is_used_up_to_where_it_was_torn() {
     let dir = tempfile::tempdir().unwrap();
-    let (calls, _) = Calls::open(dir.path(), 1);
-    calls.note(&key("a", 1), StreamNews::Said(1, text("whole")));
-    calls.note(&key("a", 1), StreamNews::Said(2, text("torn")));
+    let (journal, _) = StreamJournal::open(dir.path(), 1);
+    journal.note(&key("a", 1), StreamNews::Said(1, text("whole")));
+    journal.note(&key("a", 1), StreamNews::Said(2, text("torn")));
     let path = dir.path().join("1");
     let length = fs::metadata(&path).unwrap().len();
     File::options().write(true).open(&path).unwrap().set_len(length - 1).unwrap();
-    let (calls, found) = Calls::open(dir.path(), 2);
+    let (journal, found) = StreamJournal::open(dir.path(), 2);
     assert_eq!(found[0].said, [(1, text("whole"))]);
-    calls.note(&key("a", 1), StreamNews::Said(2, text("again")));
-    let (_, found) = Calls::open(dir.path(), 3);
+    journal.note(&key("a", 1), StreamNews::Said(2, text("again")));
+    let (_, found) = StreamJournal::open(dir.path(), 3);
     assert_eq!(found[0].said, [(1, text("whole")), (2, text("again"))]);
 }
 
@@ -147,27 +147,27 @@ fn files_of_other_programs_and_leftovers_are_cleared_away() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("3"), "mainstay streams 2\nwho knows").unwrap();
     fs::write(dir.path().join("2.new"), "half").unwrap();
-    let (calls, found) = Calls::open(dir.path(), 4);
+    let (journal, found) = StreamJournal::open(dir.path(), 4);
     assert_eq!(found, []);
     assert_eq!(files(dir.path()), ["4"]);
-    calls.note(&key("a", 1), StreamNews::Said(1, text("x")));
-    assert_eq!(Calls::open(dir.path(), 5).1.len(), 1);
+    journal.note(&key("a", 1), StreamNews::Said(1, text("x")));
+    assert_eq!(StreamJournal::open(dir.path(), 5).1.len(), 1);
 }
 
 #[test]
 fn a_file_full_of_the_past_is_written_anew() {
     let dir = tempfile::tempdir().unwrap();
-    let (calls, _) = Calls::open(dir.path(), 1);
-    calls.note(&key("a", 1), StreamNews::Begun(text("stays")));
+    let (journal, _) = StreamJournal::open(dir.path(), 1);
+    journal.note(&key("a", 1), StreamNews::Begun(text("stays")));
     let size = || fs::metadata(dir.path().join("1")).unwrap().len();
     let mut largest = 0;
     for number in 2..12 {
-        calls.note(&key("a", number), StreamNews::Begun(of_size(1024 * 1024)));
-        calls.note(&key("a", number), StreamNews::Over);
+        journal.note(&key("a", number), StreamNews::Begun(of_size(1024 * 1024)));
+        journal.note(&key("a", number), StreamNews::Over);
         largest = largest.max(size());
     }
     assert!(largest < 6 * 1024 * 1024 && size() < largest, "{largest}, {}", size());
-    let (_, found) = Calls::open(dir.path(), 2);
+    let (_, found) = StreamJournal::open(dir.path(), 2);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].request, Some(text("stays")));
 }
@@ -175,8 +175,8 @@ fn a_file_full_of_the_past_is_written_anew() {
 #[test]
 fn a_daemon_that_was_replaced_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
-    let (old, _) = Calls::open(dir.path(), 1);
-    let (_new, _) = Calls::open(dir.path(), 2);
+    let (old, _) = StreamJournal::open(dir.path(), 1);
+    let (_new, _) = StreamJournal::open(dir.path(), 2);
     for number in 2..12 {
         old.note(&key("a", number), StreamNews::Begun(of_size(1024 * 1024)));
         old.note(&key("a", number), StreamNews::Over);
@@ -185,52 +185,52 @@ fn a_daemon_that_was_replaced_leaves_no_file() {
 }
 
 /// From now on, nothing can be added to the file.
-fn fill_disk(calls: &Calls) {
-    let mut state = calls.lock();
+fn fill_disk(journal: &StreamJournal) {
+    let mut state = journal.lock();
     state.writer.execute(Job::FillDisk);
     state.flush();
 }
 
 /// The disk does not respond until the result is dropped.
-fn stall(calls: &Calls) -> mpsc::Sender<()> {
+fn stall(journal: &StreamJournal) -> mpsc::Sender<()> {
     let (release, released) = mpsc::channel();
-    calls.lock().writer.execute(Job::Stall(released));
+    journal.lock().writer.execute(Job::Stall(released));
     release
 }
 
 /// Waits until the disk responds again.
-fn recover(calls: &Calls) {
-    calls.lock().flush_within(Duration::from_secs(10));
+fn recover(journal: &StreamJournal) {
+    journal.lock().flush_within(Duration::from_secs(10));
 }
 
 #[test]
 fn a_stalled_disk_delays_only_requests_that_it_says_were_not_sent() {
     let dir = tempfile::tempdir().unwrap();
-    let (calls, _) = Calls::open(dir.path(), 1);
+    let (journal, _) = StreamJournal::open(dir.path(), 1);
     let (holder, later) = (key("a", 1), key("a", 2));
-    assert!(calls.note(&holder, StreamNews::Begun(text("held"))));
-    let disk = stall(&calls);
-    assert!(!calls.note(&holder, StreamNews::Sent(sent(1))), "on disk it is not sent");
-    assert!(!calls.note(&holder, StreamNews::Sent(sent(1))), "and still is not");
-    assert!(calls.note(&later, StreamNews::Begun(text("later"))));
-    assert!(calls.note(&later, StreamNews::Sent(sent(1))), "the disk knows nothing of it");
-    let kept = calls.lock().alive.records();
-    assert_eq!((kept[0].sent, kept[1].sent, kept.len()), (None, Some(sent(1)), 2));
-    assert!(calls.note(&later, StreamNews::Said(1, text("progress"))));
-    let mut next = Alive::default();
-    recall(dir.path(), &mut next).unwrap();
+    assert!(journal.note(&holder, StreamNews::Begun(text("held"))));
+    let disk = stall(&journal);
+    assert!(!journal.note(&holder, StreamNews::Sent(sent(1))), "on disk it is not sent");
+    assert!(!journal.note(&holder, StreamNews::Sent(sent(1))), "and still is not");
+    assert!(journal.note(&later, StreamNews::Begun(text("later"))));
+    assert!(journal.note(&later, StreamNews::Sent(sent(1))), "the disk knows nothing of it");
+    let state = journal.lock().alive.records();
+    assert_eq!((state[0].sent, state[1].sent, state.len()), (None, Some(sent(1)), 2));
+    assert!(journal.note(&later, StreamNews::Said(1, text("progress"))));
+    let mut next = LiveStreams::default();
+    read_newest(dir.path(), &mut next).unwrap();
     assert_eq!(next.records().len(), 1);
     assert_eq!(next.records()[0].sent, None, "so it must not be sent yet");
 
     drop(disk);
     // A change does not wait for a stalled disk, but finds out that it is not stalled any more.
-    let is_sent = || calls.note(&holder, StreamNews::Sent(sent(2)));
+    let is_sent = || journal.note(&holder, StreamNews::Sent(sent(2)));
     assert!((0..1000).any(|_| is_sent() || {
         thread::sleep(WRITE_TIMEOUT / 100);
         false
     }));
-    assert_eq!(calls.lock().stalled, None);
-    let (_, found) = Calls::open(dir.path(), 2);
+    assert_eq!(journal.lock().stalled, None);
+    let (_, found) = StreamJournal::open(dir.path(), 2);
     assert_eq!(found.len(), 2);
     assert_eq!((found[0].sent, found[1].sent), (Some(sent(2)), Some(sent(1))));
     assert_eq!(found[1].said, [(1, text("progress"))]);
@@ -240,12 +240,12 @@ fn a_stalled_disk_delays_only_requests_that_it_says_were_not_sent() {
 #[test]
 fn a_request_that_was_sent_is_recorded_as_such_also_when_its_record_stalls() {
     let dir = tempfile::tempdir().unwrap();
-    let (calls, _) = Calls::open(dir.path(), 1);
-    let disk = stall(&calls);
-    assert!(calls.note(&key("a", 1), StreamNews::BegunSent(text("call"), sent(1))));
+    let (journal, _) = StreamJournal::open(dir.path(), 1);
+    let disk = stall(&journal);
+    assert!(journal.note(&key("a", 1), StreamNews::BegunSent(text("call"), sent(1))));
     drop(disk);
-    recover(&calls);
-    let found = Calls::open(dir.path(), 2).1;
+    recover(&journal);
+    let found = StreamJournal::open(dir.path(), 2).1;
     assert_eq!((found[0].sent, found[0].attempts), (Some(sent(1)), 1));
 }
 
@@ -253,38 +253,38 @@ fn a_request_that_was_sent_is_recorded_as_such_also_when_its_record_stalls() {
 #[test]
 fn a_request_that_is_refused_was_not_attempted() {
     let dir = tempfile::tempdir().unwrap();
-    let (calls, _) = Calls::open(dir.path(), 1);
+    let (journal, _) = StreamJournal::open(dir.path(), 1);
     let holder = key("a", 1);
     let in_run = |generation| Sent { generation, line: None };
-    assert!(calls.note(&holder, StreamNews::Begun(text("held"))));
-    let disk = stall(&calls);
-    assert!(!calls.note(&holder, StreamNews::Sent(in_run(1))));
+    assert!(journal.note(&holder, StreamNews::Begun(text("held"))));
+    let disk = stall(&journal);
+    assert!(!journal.note(&holder, StreamNews::Sent(in_run(1))));
     drop(disk);
-    recover(&calls);
-    assert_eq!(calls.lock().alive.records()[0].sent, None);
-    assert!(calls.note(&holder, StreamNews::Sent(in_run(2))));
-    assert!(calls.note(&holder, StreamNews::Sent(sent(2))));
-    let found = Calls::open(dir.path(), 2).1;
+    recover(&journal);
+    assert_eq!(journal.lock().alive.records()[0].sent, None);
+    assert!(journal.note(&holder, StreamNews::Sent(in_run(2))));
+    assert!(journal.note(&holder, StreamNews::Sent(sent(2))));
+    let found = StreamJournal::open(dir.path(), 2).1;
     assert_eq!((found[0].sent, found[0].attempts), (Some(sent(2)), 1));
 }
 
 #[test]
 fn after_a_long_stall_the_file_is_rewritten() {
     let dir = tempfile::tempdir().unwrap();
-    let (calls, _) = Calls::open(dir.path(), 1);
-    assert!(calls.note(&key("a", 1), StreamNews::Begun(text("first"))));
-    let disk = stall(&calls);
-    let large = of_size(SAID_BYTES - 1);
+    let (journal, _) = StreamJournal::open(dir.path(), 1);
+    assert!(journal.note(&key("a", 1), StreamNews::Begun(text("first"))));
+    let disk = stall(&journal);
+    let large = of_size(MAX_MESSAGE_BYTES - 1);
     for number in 2..12 {
-        assert!(calls.note(&key("a", number), StreamNews::Begun(large.clone())));
-        assert!(calls.lock().backlog.len() <= MAX_BACKLOG);
+        assert!(journal.note(&key("a", number), StreamNews::Begun(large.clone())));
+        assert!(journal.lock().backlog.len() <= MAX_BACKLOG);
     }
     for number in 2..11 {
-        assert!(calls.note(&key("a", number), StreamNews::Over));
+        assert!(journal.note(&key("a", number), StreamNews::Over));
     }
     drop(disk);
-    recover(&calls);
-    let (_, found) = Calls::open(dir.path(), 2);
+    recover(&journal);
+    let (_, found) = StreamJournal::open(dir.path(), 2);
     let numbers: Vec<u64> = found.iter().map(|record| record.key.number).collect();
     assert_eq!(numbers, [1, 11]);
 }
@@ -292,36 +292,36 @@ fn after_a_long_stall_the_file_is_rewritten() {
 #[test]
 fn a_stalled_disk_is_waited_for_at_the_end() {
     let dir = tempfile::tempdir().unwrap();
-    let (calls, _) = Calls::open(dir.path(), 1);
-    let disk = stall(&calls);
-    assert!(calls.note(&key("a", 1), StreamNews::Said(1, text("kept"))));
+    let (journal, _) = StreamJournal::open(dir.path(), 1);
+    let disk = stall(&journal);
+    assert!(journal.note(&key("a", 1), StreamNews::Said(1, text("state"))));
     let release = thread::spawn(move || {
         thread::sleep(WRITE_TIMEOUT);
         drop(disk);
     });
-    calls.close();
+    journal.close();
     release.join().unwrap();
-    assert_eq!(Calls::open(dir.path(), 2).1[0].said, [(1, text("kept"))]);
+    assert_eq!(StreamJournal::open(dir.path(), 2).1[0].said, [(1, text("state"))]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_full_disk_leaves_no_wrong_record() {
     let dir = tempfile::tempdir().unwrap();
-    let (calls, _) = Calls::open(dir.path(), 1);
-    calls.note(&key("a", 1), StreamNews::Begun(text("call")));
-    fill_disk(&calls);
+    let (journal, _) = StreamJournal::open(dir.path(), 1);
+    journal.note(&key("a", 1), StreamNews::Begun(text("call")));
+    fill_disk(&journal);
     // Nor can another file be made.
     let in_the_way = dir.path().join("1.new");
     fs::create_dir(&in_the_way).unwrap();
-    calls.note(&key("a", 1), StreamNews::Sent(sent(1)));
+    journal.note(&key("a", 1), StreamNews::Sent(sent(1)));
     assert_eq!(files(dir.path()), ["1.new"], "nothing says that it was not sent");
-    calls.note(&key("a", 1), StreamNews::Said(1, text("more")));
+    journal.note(&key("a", 1), StreamNews::Said(1, text("more")));
     fs::remove_dir(&in_the_way).unwrap();
-    calls.note(&key("a", 1), StreamNews::Said(2, text("still")));
+    journal.note(&key("a", 1), StreamNews::Said(2, text("still")));
     assert_eq!(files(dir.path()), [""; 0], "it is not tried at every note");
     tokio::time::advance(RETRY).await;
-    calls.note(&key("a", 1), StreamNews::Said(3, text("again")));
-    let (_, found) = Calls::open(dir.path(), 2);
+    journal.note(&key("a", 1), StreamNews::Said(3, text("again")));
+    let (_, found) = StreamJournal::open(dir.path(), 2);
     assert_eq!(found[0].sent, Some(sent(1)));
     assert_eq!(found[0].said, [(1, text("more")), (2, text("still")), (3, text("again"))]);
 }
@@ -329,11 +329,11 @@ async fn a_full_disk_leaves_no_wrong_record() {
 #[test]
 fn a_full_disk_that_has_room_again_is_used_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let (calls, _) = Calls::open(dir.path(), 1);
-    calls.note(&key("a", 1), StreamNews::Begun(text("call")));
-    fill_disk(&calls);
-    calls.note(&key("a", 1), StreamNews::Sent(sent(1)));
-    assert_eq!(Calls::open(dir.path(), 2).1[0].sent, Some(sent(1)));
+    let (journal, _) = StreamJournal::open(dir.path(), 1);
+    journal.note(&key("a", 1), StreamNews::Begun(text("call")));
+    fill_disk(&journal);
+    journal.note(&key("a", 1), StreamNews::Sent(sent(1)));
+    assert_eq!(StreamJournal::open(dir.path(), 2).1[0].sent, Some(sent(1)));
 }
 
 #[test]
@@ -361,11 +361,12 @@ fn news_of_what_is_not_kept_changes_nothing() {
 
 #[test]
 fn of_each_stream_the_newest_messages_are_kept() {
-    let mut news: Vec<_> =
-        (0..2 * SAID as u64).map(|n| (key("a", 1), StreamNews::Said(n, text("x")))).collect();
+    let mut news: Vec<_> = (0..2 * MAX_MESSAGES as u64)
+        .map(|n| (key("a", 1), StreamNews::Said(n, text("x"))))
+        .collect();
     let said = &fold(&news).records()[0].said;
-    assert_eq!((said.len(), said[0].0), (SAID, SAID as u64));
-    news.push((key("a", 1), StreamNews::Said(999, of_size(SAID_BYTES - 1))));
+    assert_eq!((said.len(), said[0].0), (MAX_MESSAGES, MAX_MESSAGES as u64));
+    news.push((key("a", 1), StreamNews::Said(999, of_size(MAX_MESSAGE_BYTES - 1))));
     assert_eq!(fold(&news).records()[0].said.len(), 2);
 }
 
@@ -373,7 +374,7 @@ fn of_each_stream_the_newest_messages_are_kept() {
 fn of_all_streams_those_are_kept_that_are_missed_most() {
     const PART: usize = ALL_BYTES / 4;
     let begun = |number| (key("a", number), StreamNews::Begun(of_size(PART)));
-    let general = |number| (key("a", number), StreamNews::Said(1, of_size(SAID_BYTES)));
+    let general = |number| (key("a", number), StreamNews::Said(1, of_size(MAX_MESSAGE_BYTES)));
     let answered = |number| (key("a", number), StreamNews::Answered(1, text("answer")));
     let left = |news: &[(StreamKey, StreamNews)]| -> Vec<u64> {
         let alive = fold(news);
@@ -386,15 +387,15 @@ fn of_all_streams_those_are_kept_that_are_missed_most() {
     assert_eq!(left(&news), [4, 5, 6], "then the general one, then the oldest");
     // What is said of those that went is not taken for a general stream, also not later.
     let mut alive = fold(&news);
-    alive = alive.entries().fold(Alive::default(), |mut again, entry| {
-        again.take(entry);
+    alive = alive.entries().fold(LiveStreams::default(), |mut again, entry| {
+        again.apply(entry);
         again
     });
     for number in [2, 3] {
         assert_eq!(alive.entry(&key("a", number), StreamNews::Said(7, text("x"))), None);
     }
     assert!(alive.entry(&key("a", 1), StreamNews::Said(7, text("x"))).is_some());
-    alive.take(Entry::Stream(key("a", 2), Turn::Over));
+    alive.apply(Entry::Stream(key("a", 2), Change::Over));
     alive.forget_lost();
     assert_eq!(alive.entry(&key("a", 3), StreamNews::Over), None);
 }
@@ -415,13 +416,13 @@ fn any_news() -> impl Strategy<Value = (StreamKey, StreamNews)> {
 
 /// All that was written down of this news, in a file.
 fn written(news: &[(StreamKey, StreamNews)]) -> (Vec<Entry>, Vec<u8>) {
-    let mut alive = Alive::default();
+    let mut alive = LiveStreams::default();
     let (mut entries, mut file) = (Vec::new(), HEADER.to_vec());
     for (key, news) in news {
         if let Some(entry) = alive.entry(key, news.clone()) {
             entry.encode(&mut file);
             entries.push(entry.clone());
-            alive.take(entry);
+            alive.apply(entry);
         }
     }
     let ended = Entry::Ended(Arc::from("b"));
@@ -460,8 +461,8 @@ proptest! {
         news in prop::collection::vec(any_news(), 0..60),
     ) {
         let alive = fold(&news);
-        let mut again = Alive::default();
-        alive.entries().for_each(|entry| again.take(entry));
+        let mut again = LiveStreams::default();
+        alive.entries().for_each(|entry| again.apply(entry));
         prop_assert_eq!(again.records(), alive.records());
         prop_assert_eq!(again.bytes(), alive.bytes());
     }

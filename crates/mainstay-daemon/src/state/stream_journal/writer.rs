@@ -1,6 +1,6 @@
 //! The thread that writes the journal.
 //!
-//! A write to a file takes microseconds, unless the disk stalls. It is therefore never made on the runtime's
+//! A write takes microseconds, unless the disk stalls. It is therefore never made on the runtime's
 //! thread, which only waits for its end, and not for long.
 
 use std::io;
@@ -12,7 +12,6 @@ use std::time::Duration;
 use super::entry::Entry;
 use super::file::{self, JournalFile};
 
-/// What the thread is asked to do.
 #[derive(Debug)]
 pub(super) enum Job {
     /// Adds encoded entries to the file. If that fails, the file is emptied.
@@ -23,10 +22,10 @@ pub(super) enum Job {
         /// Whether the old one is out of date, and is emptied if there can be no new one.
         or_wipe: bool,
     },
-    /// From now on, all room on the disk is taken.
+    /// Simulates a full disk.
     #[cfg(test)]
     FillDisk,
-    /// Does nothing until the sender is dropped, like a disk that does not respond.
+    /// Simulates a stalled disk until the sender is dropped.
     #[cfg(test)]
     Stall(Receiver<()>),
 }
@@ -34,7 +33,7 @@ pub(super) enum Job {
 /// How a job ended.
 #[derive(Debug)]
 pub(super) enum Done {
-    /// So many bytes were added.
+    /// The number of bytes that were added.
     Appended(io::Result<u64>),
     /// The length of the new file.
     Rewritten(io::Result<u64>),
@@ -82,14 +81,13 @@ impl Writer {
     }
 
     /// Waits for the end of the job. `None` if it takes longer.
-    pub(super) fn wait(&mut self, patience: Duration) -> Option<Done> {
-        let done = self.done.recv_timeout(patience).ok()?;
+    pub(super) fn wait(&mut self, timeout: Duration) -> Option<Done> {
+        let done = self.done.recv_timeout(timeout).ok()?;
         self.is_busy = false;
         Some(done)
     }
 }
 
-/// What the thread works with.
 struct Thread {
     dir: PathBuf,
     number: u64,
@@ -127,7 +125,7 @@ impl Thread {
     }
 
     fn rewrite(&mut self, entries: Vec<Entry>, or_wipe: bool) -> io::Result<u64> {
-        match JournalFile::write_anew(&self.dir, self.number, entries) {
+        match JournalFile::create(&self.dir, self.number, entries) {
             Ok((journal, length)) => {
                 self.journal = Some(journal);
                 Ok(length)

@@ -1,13 +1,13 @@
-//! Lines that wait for whoever takes them.
+//! Lines that wait for the consumer.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// How many lines may wait.
+/// The limit of lines.
 pub(super) const LINES: usize = 256;
 
-/// Bytes of lines that nobody has taken; with more than that the server has to wait.
+/// The limit of bytes. Beyond it, the server has to wait.
 const BYTES: usize = 32 * 1024 * 1024;
 
 #[derive(Debug, Default)]

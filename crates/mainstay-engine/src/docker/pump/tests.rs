@@ -29,12 +29,12 @@ impl Scene {
         let log = logs.log(&"time".parse().unwrap());
         let (count, losses) = watch::channel(0);
         let lost = move || count.send_modify(|count| *count += 1);
-        let pump = Pump::start(&tasks, stdout, log, Past::default(), lost);
+        let pump = Pump::start(&tasks, stdout, log, StreamTails::default(), lost);
         Self { dir, logs, _tasks: tasks, pump, losses }
     }
 
     /// Connects it, to a server that reads so many bytes before it is asked to.
-    async fn connect(&self, room: usize, missed: Option<Missed>) -> Line {
+    async fn connect(&self, room: usize, missed: Option<MissedOutput>) -> Line {
         let (output, frames) = mpsc::channel(64);
         let (input, theirs) = duplex(room);
         let output_end = futures_util::stream::unfold(frames, async |mut frames| {
@@ -74,9 +74,9 @@ impl Line {
     }
 
     async fn hears(&mut self, expected: &str) {
-        let mut heard = vec![0; expected.len()];
-        timeout(LIMIT, self.input.read_exact(&mut heard)).await.unwrap().unwrap();
-        assert_eq!(String::from_utf8(heard).unwrap(), expected);
+        let mut read = vec![0; expected.len()];
+        timeout(LIMIT, self.input.read_exact(&mut read)).await.unwrap().unwrap();
+        assert_eq!(String::from_utf8(read).unwrap(), expected);
     }
 }
 
@@ -91,13 +91,13 @@ async fn expect_lines(stdio: &mut Stdio, expected: &[&str]) {
     }
 }
 
-fn log_of(lines: &[&'static str]) -> Missed {
+fn log_of(lines: &[&'static str]) -> MissedOutput {
     let lines = lines.iter().map(|line| Bytes::from_static(line.as_bytes()));
-    Missed { stdout: lines.collect(), stderr: Vec::new() }
+    MissedOutput { stdout: lines.collect(), stderr: Vec::new() }
 }
 
 #[tokio::test]
-async fn lines_go_both_ways_and_words_go_to_the_log() {
+async fn lines_go_both_ways_and_stderr_goes_to_the_log() {
     let scene = Scene::new(Stdout::Protocol);
     let mut line = scene.connect(1024, None).await;
     line.says("early\nha").await;
@@ -121,13 +121,13 @@ async fn lines_go_both_ways_and_words_go_to_the_log() {
 #[tokio::test]
 async fn what_was_written_before_is_told_once_and_apart() {
     let scene = Scene::new(Stdout::Protocol);
-    scene.pump.recall(log_of(&["old", "both"]).stdout);
+    scene.pump.set_earlier_output(log_of(&["old", "both"]).stdout);
     let line = scene.connect(1024, None).await;
     line.says("both\nnew\n").await;
     let mut stdio = scene.attach().await;
-    assert_eq!(stdio.past.clone().unwrap(), ["old", "both"]);
+    assert_eq!(stdio.earlier_output.clone().unwrap(), ["old", "both"]);
     expect_lines(&mut stdio, &["both", "new"]).await;
-    assert_eq!(scene.attach().await.past.unwrap(), [""; 0]);
+    assert_eq!(scene.attach().await.earlier_output.unwrap(), [""; 0]);
 }
 
 #[tokio::test]

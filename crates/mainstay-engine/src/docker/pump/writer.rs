@@ -1,8 +1,8 @@
-//! Writing lines to a run, across connections.
+//! Writes lines to a run, across connections.
 //!
-//! A line that was cut off when the connection broke was not complete, so no server has acted on it: it
-//! is written again, whole. A line that went out whole may have been lost on its way, if the engine died: whoever
-//! wrote it is told of the interruption.
+//! A line that was cut off when the connection broke was not complete, so the server has not acted on it: it
+//! is written again, whole. A line that was written whole may have been lost if the engine died: the
+//! interruption is reported to the consumer.
 
 use std::pin::Pin;
 
@@ -12,20 +12,19 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-/// The way to the standard input of a run.
+/// The standard input of a run.
 pub(super) type Input = Pin<Box<dyn AsyncWrite + Send>>;
 
-/// What a writer is given.
 pub(super) enum ToWriter {
-    /// Lines to write, in place of those that it had.
+    /// Replaces the source of the lines.
     Lines(mpsc::Receiver<Bytes>),
-    /// A connection to write them to, and when the one before was lost, if there was one.
+    /// Replaces the connection. The time is when the one before was lost, if there was one.
     Input(Input, Option<Instant>),
 }
 
-/// Writes lines, one after the other, until nobody can give it any more.
+/// Writes lines until the reader of the same pump ends.
 pub(super) async fn write(
-    mut orders: mpsc::Receiver<ToWriter>,
+    mut commands: mpsc::Receiver<ToWriter>,
     written: watch::Sender<u64>,
     interruptions: watch::Sender<Interruption>,
 ) {
@@ -44,7 +43,7 @@ pub(super) async fn write(
         let free = input.is_some() && pending.is_none();
         tokio::select! {
             biased;
-            order = orders.recv() => match order {
+            command = commands.recv() => match command {
                 Some(ToWriter::Lines(new)) => lines = Some(new),
                 Some(ToWriter::Input(new, lost)) => {
                     input = Some(new);
@@ -59,7 +58,7 @@ pub(super) async fn write(
     }
 }
 
-/// The next line of whoever has them; never if there is none.
+/// The next line of the consumer; waits for ever without one.
 async fn outgoing(lines: &mut Option<mpsc::Receiver<Bytes>>) -> Bytes {
     if let Some(open) = lines {
         if let Some(line) = open.recv().await {
@@ -78,11 +77,11 @@ struct Pending {
 }
 
 impl Pending {
-    /// Writes it whole. False if the connection broke.
+    /// Writes the whole line. Returns false if the connection broke.
     async fn write(&mut self, input: &mut Input) -> bool {
         let mut text = Vec::with_capacity(self.line.len() + 2);
         if self.cut {
-            // What there is of it becomes a line of its own, which means nothing.
+            // The part that was written becomes a line of its own, which is not valid JSON.
             text.push(b'\n');
         }
         text.extend_from_slice(&self.line);

@@ -1,13 +1,13 @@
-//! The words of engines' events, and what the codes of exits stand for.
+//! Parsing of engines' events and exit codes.
 
 use std::collections::HashMap;
 
 use mainstay_core::Exit;
 
-/// What an event says.
+/// A container event that [`Watch`](super::Watch) handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Said {
-    /// The container's process is over; below zero if it was not said how.
+pub(crate) enum ContainerEvent {
+    /// The container's process has ended; the code is negative if it is not known.
     Die {
         code: i64,
     },
@@ -22,9 +22,11 @@ pub(crate) enum Said {
     Destroy,
 }
 
-/// Parses the action and the attributes of an engine's event about a container; none if it changes
-/// nothing that is watched.
-pub(crate) fn said(action: &str, attributes: &HashMap<String, String>) -> Option<Said> {
+/// Parses the action and the attributes of an engine's event about a container. None if the event does not matter.
+pub(crate) fn parse_event(
+    action: &str,
+    attributes: &HashMap<String, String>,
+) -> Option<ContainerEvent> {
     let attribute = |names: &[&str]| names.iter().find_map(|&name| attributes.get(name));
     // Docker puts the status into the action.
     let (action, detail) = match action.split_once(':') {
@@ -34,22 +36,22 @@ pub(crate) fn said(action: &str, attributes: &HashMap<String, String>) -> Option
     Some(match action {
         "die" | "died" => {
             let code = attribute(&["exitCode", "containerExitCode"]);
-            Said::Die { code: code.and_then(|code| code.parse().ok()).unwrap_or(-1) }
+            ContainerEvent::Die { code: code.and_then(|code| code.parse().ok()).unwrap_or(-1) }
         }
-        "oom" => Said::Oom,
-        "stop" => Said::Stop,
-        "restart" => Said::Restart,
-        "start" => Said::Start,
-        "pause" => Said::Pause,
-        "unpause" => Said::Unpause,
-        "destroy" | "remove" => Said::Destroy,
+        "oom" => ContainerEvent::Oom,
+        "stop" => ContainerEvent::Stop,
+        "restart" => ContainerEvent::Restart,
+        "start" => ContainerEvent::Start,
+        "pause" => ContainerEvent::Pause,
+        "unpause" => ContainerEvent::Unpause,
+        "destroy" | "remove" => ContainerEvent::Destroy,
         "health_status" => {
             let status = detail.or_else(|| {
                 attribute(&["health_status", "healthStatus", "HealthStatus"]).map(String::as_str)
             });
             match status? {
-                "unhealthy" => Said::Unhealthy,
-                "healthy" => Said::Healthy,
+                "unhealthy" => ContainerEvent::Unhealthy,
+                "healthy" => ContainerEvent::Healthy,
                 _ => return None,
             }
         }
@@ -57,7 +59,7 @@ pub(crate) fn said(action: &str, attributes: &HashMap<String, String>) -> Option
     })
 }
 
-/// The exit that a code stands for: 128+n means the signal n, and both are kept.
+/// Decodes an exit code: 128+n also means signal n.
 pub(crate) fn exit(code: i64, oom: bool) -> Exit {
     let code = i32::try_from(code).ok().filter(|code| *code >= 0);
     let signal = code.map(|code| code - 128).filter(|signal| (1..=31).contains(signal));
@@ -68,38 +70,46 @@ pub(crate) fn exit(code: i64, oom: bool) -> Exit {
 mod tests {
     use super::*;
 
-    fn check(action: &str, attributes: &[(&str, &str)], expected: Option<Said>) {
+    fn check(action: &str, attributes: &[(&str, &str)], expected: Option<ContainerEvent>) {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        assert_eq!(said(action, &attributes.iter().map(own).collect()), expected, "{action}");
+        assert_eq!(
+            parse_event(action, &attributes.iter().map(own).collect()),
+            expected,
+            "{action}"
+        );
     }
 
     #[test]
     fn the_words_of_docker() {
-        check("die", &[("exitCode", "137"), ("image", "x")], Some(Said::Die { code: 137 }));
-        check("oom", &[], Some(Said::Oom));
-        check("stop", &[], Some(Said::Stop));
-        check("restart", &[], Some(Said::Restart));
-        check("start", &[], Some(Said::Start));
-        check("pause", &[], Some(Said::Pause));
-        check("unpause", &[], Some(Said::Unpause));
-        check("destroy", &[], Some(Said::Destroy));
-        check("health_status: unhealthy", &[], Some(Said::Unhealthy));
-        check("health_status: healthy", &[], Some(Said::Healthy));
+        check(
+            "die",
+            &[("exitCode", "137"), ("image", "x")],
+            Some(ContainerEvent::Die { code: 137 }),
+        );
+        check("oom", &[], Some(ContainerEvent::Oom));
+        check("stop", &[], Some(ContainerEvent::Stop));
+        check("restart", &[], Some(ContainerEvent::Restart));
+        check("start", &[], Some(ContainerEvent::Start));
+        check("pause", &[], Some(ContainerEvent::Pause));
+        check("unpause", &[], Some(ContainerEvent::Unpause));
+        check("destroy", &[], Some(ContainerEvent::Destroy));
+        check("health_status: unhealthy", &[], Some(ContainerEvent::Unhealthy));
+        check("health_status: healthy", &[], Some(ContainerEvent::Healthy));
     }
 
     #[test]
     fn the_words_of_podman() {
-        check("remove", &[], Some(Said::Destroy));
-        check("die", &[("containerExitCode", "1")], Some(Said::Die { code: 1 }));
-        check("died", &[("containerExitCode", "1")], Some(Said::Die { code: 1 }));
-        check("health_status", &[("health_status", "unhealthy")], Some(Said::Unhealthy));
-        check("health_status", &[("HealthStatus", "healthy")], Some(Said::Healthy));
+        check("remove", &[], Some(ContainerEvent::Destroy));
+        check("die", &[("containerExitCode", "1")], Some(ContainerEvent::Die { code: 1 }));
+        check("died", &[("containerExitCode", "1")], Some(ContainerEvent::Die { code: 1 }));
+        check("health_status", &[("health_status", "unhealthy")], Some(ContainerEvent::Unhealthy));
+        check("health_status", &[("HealthStatus", "healthy")], Some(ContainerEvent::Healthy));
     }
 
     #[test]
     fn what_is_missing_is_unknown() {
-        check("die", &[], Some(Said::Die { code: -1 }));
-        check("die", &[("exitCode", "?")], Some(Said::Die { code: -1 }));
+        check("die", &[], Some(ContainerEvent::Die { code: -1 }));
+        check("die", &[("exitCode", "?")], Some(ContainerEvent::Die { code: -1 }));
         check("health_status", &[], None);
         check("health_status: starting", &[], None);
     }

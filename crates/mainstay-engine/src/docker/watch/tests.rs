@@ -12,8 +12,8 @@ fn run(generation: u64) -> RunId {
 }
 
 /// The container, alive since its start number `start`.
-fn alive(start: u64) -> Seen {
-    Seen {
+fn alive(start: u64) -> ContainerState {
+    ContainerState {
         id: "c0ffee".to_owned(),
         running: true,
         paused: false,
@@ -26,8 +26,8 @@ fn alive(start: u64) -> Seen {
 }
 
 /// The container, dead since it was started for the time `start`.
-fn dead(start: u64, exit_code: i64) -> Seen {
-    Seen { running: false, exit_code, ..alive(start) }
+fn dead(start: u64, exit_code: i64) -> ContainerState {
+    ContainerState { running: false, exit_code, ..alive(start) }
 }
 
 /// Nanoseconds are written without trailing zeros, so stamps are of different lengths.
@@ -39,9 +39,9 @@ fn stamp(start: u64) -> String {
 fn up() -> Watch {
     let mut watch = Watch::idle(run(0));
     watch.starting(run(1));
-    assert_eq!(watch.hear(at(0), Said::Start), []);
+    assert_eq!(watch.handle_event(at(0), ContainerEvent::Start), []);
     watch.started(&alive(1));
-    assert_eq!(watch.see(&alive(1), false), []);
+    assert_eq!(watch.handle_inspection(&alive(1), false), []);
     watch
 }
 
@@ -57,54 +57,55 @@ fn restarted(old: u64) -> Fact {
     Fact::Restarted { old: run(old), new: run(old + 1) }
 }
 
-/// Hears what is said at that second, and expects these facts.
+/// Handles events of that second, and expects these facts.
 #[track_caller]
-fn hears(watch: &mut Watch, second: Instant, said: &[Said], expected: &[Fact]) {
-    let facts: Vec<Fact> = said.iter().flat_map(|said| watch.hear(second, *said)).collect();
+fn handles(watch: &mut Watch, second: Instant, event: &[ContainerEvent], expected: &[Fact]) {
+    let facts: Vec<Fact> =
+        event.iter().flat_map(|event| watch.handle_event(second, *event)).collect();
     assert_eq!(facts, expected);
 }
 
 #[track_caller]
-fn sees(watch: &mut Watch, seen: &Seen, expected: &[Fact]) {
-    assert_eq!(watch.see(seen, false), expected);
+fn sees(watch: &mut Watch, seen: &ContainerState, expected: &[Fact]) {
+    assert_eq!(watch.handle_inspection(seen, false), expected);
 }
 
-const DIE: Said = Said::Die { code: 137 };
+const DIE: ContainerEvent = ContainerEvent::Die { code: 137 };
 
 #[test]
-fn an_end_is_told_when_it_is_heard_and_not_again() {
+fn an_end_is_reported_on_its_event_and_not_again() {
     let mut watch = up();
-    hears(&mut watch, at(1), &[DIE], &[died(1, 137)]);
+    handles(&mut watch, at(1), &[DIE], &[died(1, 137)]);
     assert_eq!((watch.run(), watch.last()), (None, run(1)));
     sees(&mut watch, &dead(1, 137), &[]);
-    hears(&mut watch, at(1), &[DIE], &[]);
+    handles(&mut watch, at(1), &[DIE], &[]);
 }
 
 #[test]
-fn an_end_is_told_when_it_is_seen_and_not_again() {
+fn an_end_is_reported_on_inspection_and_not_again() {
     let mut watch = up();
     sees(&mut watch, &dead(1, 1), &[died(1, 1)]);
     sees(&mut watch, &dead(1, 1), &[]);
-    hears(&mut watch, at(1), &[DIE], &[]);
+    handles(&mut watch, at(1), &[DIE], &[]);
 }
 
 #[test]
-fn memory_that_ran_out_is_told_with_the_end() {
+fn memory_that_ran_out_is_reported_with_the_end() {
     let oom = Fact::Died { run: run(1), exit: exit(137, true) };
     let mut watch = up();
-    hears(&mut watch, at(1), &[Said::Oom, DIE], std::slice::from_ref(&oom));
+    handles(&mut watch, at(1), &[ContainerEvent::Oom, DIE], std::slice::from_ref(&oom));
     let mut watch = up();
-    sees(&mut watch, &Seen { oom: true, ..dead(1, 137) }, &[oom]);
+    sees(&mut watch, &ContainerState { oom: true, ..dead(1, 137) }, &[oom]);
 }
 
 #[test]
-fn a_stop_amends_the_end_that_was_told_even_while_the_next_run_starts() {
+fn a_stop_amends_the_reported_end_even_while_the_next_run_starts() {
     let mut watch = up();
-    hears(&mut watch, at(1), &[DIE], &[died(1, 137)]);
+    handles(&mut watch, at(1), &[DIE], &[died(1, 137)]);
     watch.starting(run(2));
     let stopped = amended(1, Cause::StoppedBySomeone);
-    hears(&mut watch, at(2), &[Said::Stop], &[stopped]);
-    hears(&mut watch, at(2), &[Said::Stop, Said::Start], &[]);
+    handles(&mut watch, at(2), &[ContainerEvent::Stop], &[stopped]);
+    handles(&mut watch, at(2), &[ContainerEvent::Stop, ContainerEvent::Start], &[]);
     watch.started(&alive(2));
     sees(&mut watch, &alive(2), &[]);
     assert_eq!(watch.run(), Some(run(2)));
@@ -114,17 +115,22 @@ fn a_stop_amends_the_end_that_was_told_even_while_the_next_run_starts() {
 fn a_stop_amends_an_end_that_was_seen() {
     let mut watch = up();
     sees(&mut watch, &dead(1, 143), &[died(1, 143)]);
-    hears(&mut watch, at(900), &[DIE, Said::Stop], &[amended(1, Cause::StoppedBySomeone)]);
+    handles(
+        &mut watch,
+        at(900),
+        &[DIE, ContainerEvent::Stop],
+        &[amended(1, Cause::StoppedBySomeone)],
+    );
 }
 
 #[test]
 fn a_stop_long_after_an_end_is_news_of_another() {
     let mut watch = up();
     let start = at(0);
-    hears(&mut watch, start, &[DIE], &[died(1, 137)]);
+    handles(&mut watch, start, &[DIE], &[died(1, 137)]);
     watch.starting(run(2));
     watch.started(&alive(2));
-    hears(&mut watch, start + Duration::from_secs(16), &[Said::Stop], &[Fact::Look]);
+    handles(&mut watch, start + Duration::from_secs(16), &[ContainerEvent::Stop], &[Fact::Inspect]);
     sees(&mut watch, &dead(2, 0), &[died(2, 0)]);
 }
 
@@ -132,74 +138,89 @@ fn a_stop_long_after_an_end_is_news_of_another() {
 fn what_we_end_ourselves_has_no_other_cause() {
     let mut watch = up();
     watch.ending();
-    hears(&mut watch, at(1), &[DIE, Said::Stop], &[died(1, 137)]);
+    handles(&mut watch, at(1), &[DIE, ContainerEvent::Stop], &[died(1, 137)]);
     watch.starting(run(2));
-    hears(&mut watch, at(2), &[Said::Start, Said::Restart], &[]);
+    handles(&mut watch, at(2), &[ContainerEvent::Start, ContainerEvent::Restart], &[]);
 }
 
 #[test]
 fn a_restart_that_is_faster_than_we_are_is_adopted() {
     let mut watch = up();
-    hears(&mut watch, at(1), &[DIE], &[died(1, 137)]);
-    hears(&mut watch, at(1), &[Said::Stop], &[amended(1, Cause::StoppedBySomeone)]);
-    hears(&mut watch, at(2), &[Said::Start], &[Fact::Look]);
+    handles(&mut watch, at(1), &[DIE], &[died(1, 137)]);
+    handles(&mut watch, at(1), &[ContainerEvent::Stop], &[amended(1, Cause::StoppedBySomeone)]);
+    handles(&mut watch, at(2), &[ContainerEvent::Start], &[Fact::Inspect]);
     sees(&mut watch, &alive(2), &[restarted(1)]);
-    hears(&mut watch, at(2), &[Said::Restart], &[amended(1, Cause::RestartedBySomeone)]);
+    handles(
+        &mut watch,
+        at(2),
+        &[ContainerEvent::Restart],
+        &[amended(1, Cause::RestartedBySomeone)],
+    );
     assert_eq!((watch.run(), watch.last()), (Some(run(2)), run(2)));
 }
 
 #[test]
 fn a_restart_that_we_join_is_ours_and_excuses_the_end() {
     let mut watch = up();
-    hears(&mut watch, at(1), &[DIE], &[died(1, 137)]);
+    handles(&mut watch, at(1), &[DIE], &[died(1, 137)]);
     watch.starting(run(2));
-    hears(&mut watch, at(1), &[Said::Stop], &[amended(1, Cause::StoppedBySomeone)]);
+    handles(&mut watch, at(1), &[ContainerEvent::Stop], &[amended(1, Cause::StoppedBySomeone)]);
     sees(&mut watch, &alive(2), &[]);
     watch.started(&alive(2));
-    hears(&mut watch, at(2), &[Said::Start], &[Fact::Look]);
+    handles(&mut watch, at(2), &[ContainerEvent::Start], &[Fact::Inspect]);
     sees(&mut watch, &alive(2), &[]);
-    hears(&mut watch, at(2), &[Said::Restart], &[amended(1, Cause::RestartedBySomeone)]);
+    handles(
+        &mut watch,
+        at(2),
+        &[ContainerEvent::Restart],
+        &[amended(1, Cause::RestartedBySomeone)],
+    );
 }
 
 #[test]
-fn a_restart_that_is_seen_before_it_is_heard_is_told_once() {
+fn a_restart_that_is_inspected_before_its_event_is_reported_once() {
     let mut watch = up();
     sees(&mut watch, &alive(2), &[restarted(1)]);
-    hears(&mut watch, at(1), &[DIE], &[Fact::Look]);
-    sees(&mut watch, &alive(2), &[Fact::Look]);
+    handles(&mut watch, at(1), &[DIE], &[Fact::Inspect]);
+    sees(&mut watch, &alive(2), &[Fact::Inspect]);
     sees(&mut watch, &alive(2), &[]);
-    hears(&mut watch, at(1), &[Said::Stop, Said::Start, Said::Restart], &[Fact::Look]);
+    handles(
+        &mut watch,
+        at(1),
+        &[ContainerEvent::Stop, ContainerEvent::Start, ContainerEvent::Restart],
+        &[Fact::Inspect],
+    );
     sees(&mut watch, &alive(2), &[]);
-    hears(&mut watch, at(9), &[DIE], &[died(2, 137)]);
+    handles(&mut watch, at(9), &[DIE], &[died(2, 137)]);
 }
 
 #[test]
-fn an_end_that_was_seen_and_never_heard_delays_the_next_by_an_inspection_only() {
+fn an_end_without_an_event_delays_the_next_by_an_inspection_only() {
     let mut watch = up();
     sees(&mut watch, &alive(2), &[restarted(1)]);
-    hears(&mut watch, at(1), &[DIE], &[Fact::Look]);
+    handles(&mut watch, at(1), &[DIE], &[Fact::Inspect]);
     sees(&mut watch, &dead(2, 137), &[died(2, 137)]);
     watch.starting(run(3));
     watch.started(&alive(3));
-    hears(&mut watch, at(2), &[DIE], &[died(3, 137)]);
+    handles(&mut watch, at(2), &[DIE], &[died(3, 137)]);
 }
 
 #[test]
 fn podman_announces_a_restart() {
     let mut watch = up();
-    hears(&mut watch, at(1), &[Said::Restart], &[Fact::Look]);
+    handles(&mut watch, at(1), &[ContainerEvent::Restart], &[Fact::Inspect]);
     sees(&mut watch, &alive(1), &[]);
-    let excused = [died(1, 137), amended(1, Cause::RestartedBySomeone), Fact::Look];
-    hears(&mut watch, at(5), &[DIE, Said::Start], &excused);
+    let excused = [died(1, 137), amended(1, Cause::RestartedBySomeone), Fact::Inspect];
+    handles(&mut watch, at(5), &[DIE, ContainerEvent::Start], &excused);
     sees(&mut watch, &alive(2), &[restarted(1)]);
 }
 
 #[test]
 fn podman_restarts_what_is_dead() {
     let mut watch = up();
-    hears(&mut watch, at(1), &[DIE], &[died(1, 137)]);
-    let excused = [amended(1, Cause::RestartedBySomeone), Fact::Look];
-    hears(&mut watch, at(3), &[Said::Restart, Said::Start], &excused);
+    handles(&mut watch, at(1), &[DIE], &[died(1, 137)]);
+    let excused = [amended(1, Cause::RestartedBySomeone), Fact::Inspect];
+    handles(&mut watch, at(3), &[ContainerEvent::Restart, ContainerEvent::Start], &excused);
     sees(&mut watch, &alive(2), &[restarted(1)]);
 }
 
@@ -207,8 +228,8 @@ fn podman_restarts_what_is_dead() {
 fn somebody_may_start_what_has_no_run() {
     let mut watch = Watch::idle(run(4));
     sees(&mut watch, &dead(1, 0), &[]);
-    hears(&mut watch, at(1), &[Said::Start], &[Fact::Look]);
-    let paused = Seen { paused: true, ..alive(2) };
+    handles(&mut watch, at(1), &[ContainerEvent::Start], &[Fact::Inspect]);
+    let paused = ContainerState { paused: true, ..alive(2) };
     sees(&mut watch, &paused, &[restarted(4), Fact::Paused(run(5))]);
 }
 
@@ -216,7 +237,7 @@ fn somebody_may_start_what_has_no_run() {
 fn a_start_that_failed_leaves_no_run() {
     let mut watch = Watch::idle(run(1));
     watch.starting(run(2));
-    hears(&mut watch, at(1), &[DIE], &[]);
+    handles(&mut watch, at(1), &[DIE], &[]);
     watch.not_started();
     assert_eq!((watch.run(), watch.last()), (None, run(2)));
     sees(&mut watch, &dead(1, 127), &[]);
@@ -228,27 +249,27 @@ fn a_start_that_failed_leaves_no_run() {
 fn a_run_may_be_over_before_it_counts_as_started() {
     let mut watch = Watch::idle(run(0));
     watch.starting(run(1));
-    hears(&mut watch, at(1), &[Said::Start, DIE], &[]);
+    handles(&mut watch, at(1), &[ContainerEvent::Start, DIE], &[]);
     watch.started(&dead(1, 137));
     sees(&mut watch, &dead(1, 137), &[died(1, 137)]);
 
     let mut watch = Watch::idle(run(0));
     watch.starting(run(1));
-    hears(&mut watch, at(1), &[Said::Start, DIE], &[]);
+    handles(&mut watch, at(1), &[ContainerEvent::Start, DIE], &[]);
     watch.started(&alive(1));
-    sees(&mut watch, &alive(1), &[Fact::Look]);
+    sees(&mut watch, &alive(1), &[Fact::Inspect]);
     sees(&mut watch, &dead(1, 137), &[died(1, 137)]);
 }
 
 #[test]
-fn an_end_that_is_heard_after_the_next_start_is_not_taken_for_its_own() {
+fn an_end_event_after_the_next_start_is_not_taken_for_its_own() {
     let mut watch = up();
     sees(&mut watch, &dead(1, 137), &[died(1, 137)]);
     watch.starting(run(2));
     watch.started(&alive(2));
     sees(&mut watch, &alive(2), &[]);
-    hears(&mut watch, at(1), &[DIE], &[Fact::Look]);
-    sees(&mut watch, &alive(2), &[Fact::Look]);
+    handles(&mut watch, at(1), &[DIE], &[Fact::Inspect]);
+    sees(&mut watch, &alive(2), &[Fact::Inspect]);
     sees(&mut watch, &alive(2), &[]);
     assert_eq!(watch.run(), Some(run(2)));
 }
@@ -256,15 +277,15 @@ fn an_end_that_is_heard_after_the_next_start_is_not_taken_for_its_own() {
 #[test]
 fn an_inspection_that_was_overtaken_is_not_believed_unless_it_stays_so() {
     let mut watch = up();
-    hears(&mut watch, at(1), &[DIE], &[died(1, 137)]);
-    sees(&mut watch, &alive(1), &[Fact::Look]);
+    handles(&mut watch, at(1), &[DIE], &[died(1, 137)]);
+    sees(&mut watch, &alive(1), &[Fact::Inspect]);
     sees(&mut watch, &dead(1, 137), &[]);
     watch.starting(run(2));
     watch.started(&alive(2));
-    sees(&mut watch, &dead(1, 137), &[Fact::Look]);
+    sees(&mut watch, &dead(1, 137), &[Fact::Inspect]);
     sees(&mut watch, &alive(2), &[]);
     // A clock that was set back.
-    sees(&mut watch, &alive(1), &[Fact::Look]);
+    sees(&mut watch, &alive(1), &[Fact::Inspect]);
     sees(&mut watch, &alive(1), &[restarted(2)]);
 }
 
@@ -277,12 +298,12 @@ fn a_container_that_was_started_and_died_unseen_ends_the_run() {
 
 #[test]
 fn an_outage_takes_what_is_dead_after_it_and_nothing_else() {
-    let took = Fact::EngineTook { run: run(1) };
-    assert_eq!(up().see(&alive(1), true), []);
+    let took = Fact::LostInOutage { run: run(1) };
+    assert_eq!(up().handle_inspection(&alive(1), true), []);
     let mut watch = up();
-    assert_eq!(watch.see(&dead(1, 137), true), [took]);
-    assert_eq!(watch.see(&dead(1, 137), true), []);
-    assert_eq!(up().see(&alive(2), true), [restarted(1)]);
+    assert_eq!(watch.handle_inspection(&dead(1, 137), true), [took]);
+    assert_eq!(watch.handle_inspection(&dead(1, 137), true), []);
+    assert_eq!(up().handle_inspection(&alive(2), true), [restarted(1)]);
 }
 
 #[test]
@@ -293,35 +314,40 @@ fn what_an_earlier_daemon_left_is_taken_over() {
     sees(&mut recorded(false), &alive(2), &[restarted(7)]);
     sees(&mut recorded(true), &dead(1, 2), &[]);
     sees(&mut recorded(true), &alive(2), &[restarted(7)]);
-    hears(&mut recorded(false), at(1), &[DIE], &[died(7, 137)]);
+    handles(&mut recorded(false), at(1), &[DIE], &[died(7, 137)]);
 }
 
 #[test]
-fn pauses_and_health_are_told_when_they_change() {
+fn pauses_and_health_are_reported_when_they_change() {
     let mut watch = up();
-    hears(&mut watch, at(1), &[Said::Pause, Said::Pause], &[Fact::Paused(run(1))]);
+    handles(
+        &mut watch,
+        at(1),
+        &[ContainerEvent::Pause, ContainerEvent::Pause],
+        &[Fact::Paused(run(1))],
+    );
     // As Podman sees it.
-    let mut seen = Seen { running: false, paused: true, ..alive(1) };
+    let mut seen = ContainerState { running: false, paused: true, ..alive(1) };
     sees(&mut watch, &seen, &[]);
     seen.unhealthy = true;
     sees(&mut watch, &seen, &[Fact::Unhealthy(run(1))]);
     sees(&mut watch, &alive(1), &[Fact::Unpaused(run(1)), Fact::Healthy(run(1))]);
-    hears(&mut watch, at(2), &[Said::Unpause, Said::Healthy], &[]);
+    handles(&mut watch, at(2), &[ContainerEvent::Unpause, ContainerEvent::Healthy], &[]);
 }
 
 #[test]
 fn a_removal_is_the_last_word() {
     let mut watch = up();
     let removed = Fact::Removed(run(1));
-    hears(&mut watch, at(1), &[DIE, Said::Destroy], &[died(1, 137), removed.clone()]);
-    hears(&mut watch, at(1), &[Said::Destroy, Said::Start], &[]);
+    handles(&mut watch, at(1), &[DIE, ContainerEvent::Destroy], &[died(1, 137), removed.clone()]);
+    handles(&mut watch, at(1), &[ContainerEvent::Destroy, ContainerEvent::Start], &[]);
     sees(&mut watch, &alive(1), &[]);
     assert_eq!((watch.run(), watch.last()), (None, run(1)));
 
     let mut watch = up();
-    hears(&mut watch, at(1), &[DIE], &[died(1, 137)]);
+    handles(&mut watch, at(1), &[DIE], &[died(1, 137)]);
     watch.starting(run(2));
-    hears(&mut watch, at(1), &[Said::Destroy], &[Fact::Removed(run(2))]);
+    handles(&mut watch, at(1), &[ContainerEvent::Destroy], &[Fact::Removed(run(2))]);
     watch.not_started();
-    hears(&mut watch, at(1), &[Said::Destroy], &[]);
+    handles(&mut watch, at(1), &[ContainerEvent::Destroy], &[]);
 }

@@ -13,7 +13,7 @@ use mainstay_core::{EnvVar, Workload};
 use tempfile::TempDir;
 
 use super::super::backup::place;
-use super::super::schema::{Schema, Step, pragma};
+use super::super::schema::{Schema, pragma};
 use super::super::undo::Undo;
 use super::*;
 
@@ -170,11 +170,11 @@ fn is_undone(path: &Path) {
 #[test]
 fn what_a_newer_program_changed_before_it_failed_is_undone() {
     let (_dir, path) = loaded(SECOND);
-    Store::go_back(&path).unwrap();
+    Store::undo_migration(&path).unwrap();
     assert!(!place(&path, 2).exists(), "nothing was changed, so nothing is undone");
 
     let (_dir, path) = left_by_a_newer_program();
-    Store::go_back(&path).unwrap();
+    Store::undo_migration(&path).unwrap();
     is_undone(&path);
 }
 
@@ -190,7 +190,7 @@ fn a_way_back_that_is_cut_short_loses_nothing() {
         let expected = if is_back { (2, 4) } else { (3, 0) };
         assert_eq!((version(&seen), servers(&seen)), expected, "after {cut} steps");
 
-        Store::go_back(&path).unwrap();
+        Store::undo_migration(&path).unwrap();
         is_undone(&path);
     }
 }
@@ -206,15 +206,19 @@ fn a_newer_program_that_still_has_the_file_is_not_undone() {
     assert_eq!((version(&path), servers(&path)), (3, 0));
 }
 
-const FAILING: Step = Step { what: "nothing", make: |tx| tx.execute_batch("SELECT no_such_thing") };
-const TABLE: Step = Step { what: "a table", make: |tx| tx.execute_batch("CREATE TABLE more (a)") };
-const NOTHING: Step = Step { what: "nothing", make: |_| Ok(()) };
+const FAILING: &str = "SELECT no_such_thing";
+const TABLE: &str = "CREATE TABLE more (a)";
+const NOTHING: &str = "";
+
+fn schema(steps: &'static [&'static str]) -> Schema {
+    Schema { what: "store", synchronous: "full", steps }
+}
 
 #[test]
 fn a_change_that_fails_leaves_the_file_as_it_was() {
     let (_dir, path) = loaded(FIRST);
     let before = fs::read(&path).unwrap();
-    let schema = Schema { steps: &[NOTHING, TABLE, FAILING], synchronous: "full" };
+    let schema = schema(&[NOTHING, TABLE, FAILING]);
     let error = schema.open(&path).unwrap_err();
     assert!(matches!(error, StoreError::Sqlite { .. }), "{error}");
     assert!(fs::read(&path).unwrap() == before, "the file was touched");
@@ -238,15 +242,15 @@ fn a_backup_that_cannot_be_made_leaves_the_file_as_it_was() {
 #[test]
 fn only_the_newest_backups_are_kept() {
     let (_dir, path) = loaded(FIRST);
-    let schemas: [&'static [Step]; 5] =
+    let schemas: [&'static [&'static str]; 5] =
         [&[NOTHING; 2], &[NOTHING; 3], &[NOTHING; 4], &[NOTHING; 5], &[NOTHING; 6]];
     for steps in schemas {
-        drop(Schema { steps, synchronous: "full" }.open(&path).unwrap());
+        drop(schema(steps).open(&path).unwrap());
     }
     let kept = (1..=6).filter(|schema| place(&path, *schema).exists());
     assert_eq!(kept.collect::<Vec<_>>(), [3, 4, 5]);
     // A file that was put back is kept again, in place of what was kept of its schema before.
     fs::copy(place(&path, 3), &path).unwrap();
-    drop(Schema { steps: schemas[4], synchronous: "full" }.open(&path).unwrap());
+    drop(schema(schemas[4]).open(&path).unwrap());
     assert!(place(&path, 3).exists() && place(&path, 5).exists());
 }

@@ -1,4 +1,4 @@
-//! What holds for every story of a container, however late or incomplete it is told.
+//! Properties of every history of a container, however late or incomplete its events arrive.
 
 use std::collections::VecDeque;
 
@@ -12,25 +12,25 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_story_is_told_in_order_and_ends_with_the_truth(
+    fn every_history_is_reported_in_order_and_ends_with_the_truth(
         steps in vec(step(), 0..60),
-        rest_is_heard: bool,
+        rest_arrives: bool,
     ) {
         let mut world = World::new();
         for step in steps {
             world.play(step);
         }
-        world.converges(rest_is_heard);
+        world.converges(rest_arrives);
     }
 
     #[test]
-    fn of_what_is_heard_at_once_every_end_is_told_and_no_other(deeds in vec(deed(), 0..40)) {
+    fn if_events_arrive_at_once_every_end_is_reported_and_no_other(deeds in vec(deed(), 0..40)) {
         let mut world = World::new();
         for deed in deeds {
             world.play(Step::Somebody(deed));
             world.play(Step::Hear(usize::MAX));
             world.agrees();
-            prop_assert_eq!(world.told, world.ends);
+            prop_assert_eq!(world.reported, world.ends);
         }
     }
 }
@@ -52,11 +52,11 @@ enum Deed {
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Somebody(Deed),
-    /// We start the container, and so many events are heard meanwhile.
+    /// We start the container, and so many events arrive meanwhile.
     WeStart(usize),
     WeEnd,
     Remove,
-    /// The engine goes away with all that it has not told, and comes back.
+    /// The engine goes away with all events that it has not sent, and comes back.
     Outage {
         survives: bool,
     },
@@ -106,15 +106,15 @@ struct World {
     watch: Watch,
     now: Instant,
     /// None once it is removed.
-    container: Option<Seen>,
+    container: Option<ContainerState>,
     starts: u64,
-    unsaid: VecDeque<Said>,
-    asked: Option<Seen>,
-    /// The run that was told alive last, and whether it was told over.
+    pending_events: VecDeque<ContainerEvent>,
+    asked: Option<ContainerState>,
+    /// The run that was reported alive last, and whether it was reported over.
     believed: (RunId, bool),
-    /// How many ends there were, and how many were told.
+    /// How many ends there were, and how many were reported.
     ends: u32,
-    told: u32,
+    reported: u32,
 }
 
 impl World {
@@ -124,11 +124,11 @@ impl World {
             now: at(0),
             container: Some(alive(1)),
             starts: 1,
-            unsaid: VecDeque::new(),
+            pending_events: VecDeque::new(),
             asked: None,
             believed: (run(1), false),
             ends: 0,
-            told: 0,
+            reported: 0,
         }
     }
 
@@ -145,25 +145,27 @@ impl World {
             Step::Remove => {
                 self.end(&[], 137);
                 if self.container.take().is_some() {
-                    self.unsaid.push_back(Said::Destroy);
+                    self.pending_events.push_back(ContainerEvent::Destroy);
                 }
             }
             Step::Outage { survives } => {
-                self.unsaid.clear();
+                self.pending_events.clear();
                 if !survives {
                     self.end(&[], 137);
-                    self.unsaid.clear();
+                    self.pending_events.clear();
                 }
                 self.inspect(true);
             }
-            Step::Hear(count) => self.hear(count),
-            Step::Lose(count) => drop(self.unsaid.drain(..count.min(self.unsaid.len()))),
+            Step::Hear(count) => self.handle_event(count),
+            Step::Lose(count) => {
+                drop(self.pending_events.drain(..count.min(self.pending_events.len())));
+            }
             Step::Wait(seconds) => self.now += Duration::from_secs(seconds),
             Step::Inspect => self.inspect(false),
             Step::AskInspection => self.asked = self.container.clone(),
             Step::AnswerInspection => {
                 if let Some(seen) = self.asked.take() {
-                    let facts = self.watch.see(&seen, false);
+                    let facts = self.watch.handle_inspection(&seen, false);
                     self.learn(facts);
                 }
             }
@@ -174,53 +176,58 @@ impl World {
     fn somebody(&mut self, deed: Deed) -> bool {
         match deed {
             Deed::Exit(code) => self.end(&[], code),
-            Deed::Oom => self.end(&[Said::Oom], 137),
+            Deed::Oom => self.end(&[ContainerEvent::Oom], 137),
             Deed::Stop => {
                 let stopped = self.end(&[], 143);
-                self.unsaid.extend(stopped.then_some(Said::Stop));
+                self.pending_events.extend(stopped.then_some(ContainerEvent::Stop));
                 stopped
             }
             Deed::Restart => {
                 self.somebody(Deed::Stop);
                 let started = self.start();
-                self.unsaid.extend(started.then_some(Said::Restart));
+                self.pending_events.extend(started.then_some(ContainerEvent::Restart));
                 started
             }
             Deed::PodmanRestart => {
-                self.unsaid.extend(self.container.is_some().then_some(Said::Restart));
+                self.pending_events
+                    .extend(self.container.is_some().then_some(ContainerEvent::Restart));
                 self.end(&[], 143);
                 self.start()
             }
             Deed::Start => self.start(),
-            Deed::Pause => self.change(Said::Pause, |seen| mem::replace(&mut seen.paused, true)),
+            Deed::Pause => {
+                self.change(ContainerEvent::Pause, |seen| mem::replace(&mut seen.paused, true))
+            }
             Deed::Unpause => {
-                self.change(Said::Unpause, |seen| !mem::replace(&mut seen.paused, false))
+                self.change(ContainerEvent::Unpause, |seen| !mem::replace(&mut seen.paused, false))
             }
-            Deed::Health(true) => {
-                self.change(Said::Healthy, |seen| !mem::replace(&mut seen.unhealthy, false))
-            }
-            Deed::Health(false) => {
-                self.change(Said::Unhealthy, |seen| mem::replace(&mut seen.unhealthy, true))
-            }
+            Deed::Health(true) => self
+                .change(ContainerEvent::Healthy, |seen| !mem::replace(&mut seen.unhealthy, false)),
+            Deed::Health(false) => self
+                .change(ContainerEvent::Unhealthy, |seen| mem::replace(&mut seen.unhealthy, true)),
         }
     }
 
     /// Changes a container that lives, and says so unless it was like that before.
-    fn change(&mut self, said: Said, was: impl FnOnce(&mut Seen) -> bool) -> bool {
+    fn change(
+        &mut self,
+        event: ContainerEvent,
+        was: impl FnOnce(&mut ContainerState) -> bool,
+    ) -> bool {
         let Some(seen) = self.container.as_mut().filter(|seen| seen.running) else { return false };
         let changed = !was(seen);
         if changed {
-            self.unsaid.push_back(said);
+            self.pending_events.push_back(event);
         }
         changed
     }
 
-    fn end(&mut self, before: &[Said], code: i64) -> bool {
+    fn end(&mut self, before: &[ContainerEvent], code: i64) -> bool {
         let Some(seen) = self.container.as_mut().filter(|seen| seen.running) else { return false };
         *seen = dead(self.starts, code);
-        seen.oom = before.contains(&Said::Oom);
-        self.unsaid.extend(before);
-        self.unsaid.push_back(Said::Die { code });
+        seen.oom = before.contains(&ContainerEvent::Oom);
+        self.pending_events.extend(before);
+        self.pending_events.push_back(ContainerEvent::Die { code });
         self.ends += 1;
         true
     }
@@ -229,7 +236,7 @@ impl World {
         let Some(seen) = self.container.as_mut().filter(|seen| !seen.running) else { return false };
         self.starts += 1;
         *seen = alive(self.starts);
-        self.unsaid.push_back(Said::Start);
+        self.pending_events.push_back(ContainerEvent::Start);
         true
     }
 
@@ -241,28 +248,28 @@ impl World {
         self.watch.starting(next);
         self.start();
         let seen = self.container.clone();
-        self.hear(heard);
+        self.handle_event(heard);
         let Some(seen) = seen else { return self.watch.not_started() };
         if self.watch.phase == Phase::Removed {
             return self.watch.not_started();
         }
         self.watch.started(&seen);
         self.believed = (next, false);
-        let facts = self.watch.see(&seen, false);
+        let facts = self.watch.handle_inspection(&seen, false);
         self.learn(facts);
     }
 
-    fn hear(&mut self, count: usize) {
+    fn handle_event(&mut self, count: usize) {
         for _ in 0..count {
-            let Some(said) = self.unsaid.pop_front() else { break };
-            let facts = self.watch.hear(self.now, said);
+            let Some(event) = self.pending_events.pop_front() else { break };
+            let facts = self.watch.handle_event(self.now, event);
             self.learn(facts);
         }
     }
 
     fn inspect(&mut self, away: bool) {
         if let Some(seen) = self.container.clone() {
-            let facts = self.watch.see(&seen, away);
+            let facts = self.watch.handle_inspection(&seen, away);
             self.learn(facts);
         }
     }
@@ -272,14 +279,14 @@ impl World {
         let (believed, over) = self.believed;
         for fact in facts {
             match fact {
-                Fact::Died { run, .. } | Fact::EngineTook { run } => {
+                Fact::Died { run, .. } | Fact::LostInOutage { run } => {
                     assert_eq!(self.believed, (run, false), "an end of no present run");
                     self.believed.1 = true;
-                    self.told += 1;
+                    self.reported += 1;
                 }
                 Fact::Restarted { old, new } => {
                     assert!(old >= believed && new == old.next(), "{old} became {new}");
-                    self.told += u32::from(!self.believed.1);
+                    self.reported += u32::from(!self.believed.1);
                     self.believed = (new, false);
                 }
                 Fact::Amended { run, .. } => assert!(run <= self.believed.0),
@@ -288,7 +295,7 @@ impl World {
                 | Fact::Unhealthy(run)
                 | Fact::Healthy(run) => assert_eq!(self.believed, (run, false)),
                 Fact::Removed(run) => assert_eq!(run, self.watch.last()),
-                Fact::Look => self.inspect(false),
+                Fact::Inspect => self.inspect(false),
             }
         }
         assert!(self.believed.0 > believed || self.believed.1 >= over, "nothing comes back");
@@ -309,11 +316,11 @@ impl World {
         }
     }
 
-    fn converges(&mut self, rest_is_heard: bool) {
-        if rest_is_heard {
-            self.hear(usize::MAX);
+    fn converges(&mut self, rest_arrives: bool) {
+        if rest_arrives {
+            self.handle_event(usize::MAX);
         }
-        self.unsaid.clear();
+        self.pending_events.clear();
         self.inspect(false);
         self.agrees();
         let before = self.watch.clone();

@@ -1,17 +1,17 @@
-//! What a stdio container wrote while nobody was attached.
+//! Joins an engine's log and its stream, to recover what a stdio container wrote while no connection was open.
 //!
 //! An engine does not repeat to a new stream what was written before it was opened, but its log has it.
-//! So the stream is opened first, then the log is read, and the two are joined: what the log has after
-//! the lines that were handed on ([`first_new`]), then what the stream has after the log ([`Splice`]).
-//! Lines are found again by what they say, as neither source numbers them.
+//! So the stream is opened first, then the log is read, and the two are joined: the lines of the log after
+//! those that were delivered ([`first_new`]), then the lines of the stream after the log ([`Splice`]).
+//! Lines are compared by content, because neither source numbers them.
 //!
-//! What holds, as long as the log reaches at least as far as what was handed on:
+//! Guarantees, as long as the log reaches back at least to the last line that was delivered:
 //!
-//! * If no two lines are equal, nothing that is left of the log is lost and nothing comes twice.
+//! * If no two lines are equal, no line of the log is lost and none is delivered twice.
 //! * If lines repeat, the log was not rotated and every line of the run was pushed to the [`Tail`],
-//!   [`first_new`] is still exact. If the log was rotated, nothing comes twice; lines are lost only if
+//!   [`first_new`] is still exact. If the log was rotated, none is delivered twice; lines are lost only if
 //!   they end with a repetition of all that the tail and the rotated log have in common (of the last
-//!   line that was handed on, if that is nothing).
+//!   line that was delivered, if that is nothing).
 //! * Between log and stream, lines are lost only if they repeat the end of the log.
 
 use std::collections::VecDeque;
@@ -19,35 +19,35 @@ use std::hash::{DefaultHasher, Hasher};
 
 use bytes::Bytes;
 
-/// How many lines are enough to know a place in a log again.
-const KEPT: usize = 512;
+/// Number of lines that identify a place in a log.
+const TAIL_LINES: usize = 512;
 
-/// The last lines that were handed on, by hash, newest last; bounded.
+/// Hashes of the last lines that were delivered, newest last.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     hashes: VecDeque<u64>,
-    /// How many there were, those no longer kept included.
+    /// The number of all delivered lines.
     count: usize,
 }
 
 impl Tail {
     pub(crate) fn push(&mut self, line: &[u8]) {
-        if self.hashes.len() == KEPT {
+        if self.hashes.len() == TAIL_LINES {
             self.hashes.pop_front();
         }
         self.hashes.push_back(hash(line));
         self.count += 1;
     }
 
-    /// How many of its last lines are the last ones of this log.
+    /// The number of last lines that the tail and this log have in common.
     fn common(&self, log: &[u64]) -> usize {
         let pairs = self.hashes.iter().rev().zip(log.iter().rev());
         pairs.take_while(|(one, other)| one == other).count()
     }
 }
 
-/// Which lines of the log of this run (oldest first; may be rotated, so begin anywhere) come after those
-/// that were handed on: the index of the first new one. It is 0 if none of those is there.
+/// The index of the first line of this run's log (oldest first, perhaps rotated) that was not delivered yet. 0 if
+/// the log has none of the delivered lines.
 pub(crate) fn first_new(tail: &Tail, log: &[Bytes]) -> usize {
     let log: Vec<u64> = log.iter().map(|line| hash(line)).collect();
     let lengths: Vec<usize> = (0..=log.len()).map(|end| tail.common(&log[..end])).collect();
@@ -57,18 +57,18 @@ pub(crate) fn first_new(tail: &Tail, log: &[Bytes]) -> usize {
     }
     let mut ends = (0..=log.len()).filter(|end| lengths[*end] == longest);
     let first = ends.next().unwrap_or(0);
-    // A rotated log begins later than the run, so what was handed on cannot end beyond its count.
+    // A rotated log begins later than the run, so the delivered lines cannot end beyond their count.
     ends.take_while(|end| *end <= tail.count).last().unwrap_or(first)
 }
 
-/// Lets pass what a stream brings beyond a log that was read after the stream was opened, line by line.
-/// What may still turn out to be part of the log is held back.
+/// Filters out the lines of a stream that are also in a log that was read after the stream was opened.
+/// Lines that may still turn out to be part of the log are held back.
 #[derive(Debug)]
 pub(crate) struct Splice {
     log: Vec<Bytes>,
-    /// Where in the log the stream may have begun, without the places that have been ruled out.
+    /// Where in the log the stream may have begun.
     begins: Vec<usize>,
-    /// The stream so far, until it is known what is beyond the log.
+    /// The lines of the stream that are held back.
     held: Vec<Bytes>,
     /// How many of those are known to be part of the log.
     known: usize,
@@ -79,7 +79,7 @@ impl Splice {
         Self { begins: (0..log.len()).collect(), log, held: Vec::new(), known: 0 }
     }
 
-    /// Takes in the next line of the stream, and answers with those that are beyond the log.
+    /// Adds the next line of the stream, and returns the lines that are known to be beyond the log.
     pub(crate) fn pass(&mut self, line: Bytes) -> Vec<Bytes> {
         let at = self.held.len();
         self.begins.retain(|begin| self.log[begin + at] == line);
@@ -96,7 +96,7 @@ impl Splice {
         self.rest()
     }
 
-    /// What is held back, when the stream has been silent for so long that it is not part of the log.
+    /// Returns the lines that are held back, after the stream has been silent for some time.
     pub(crate) fn rest(&mut self) -> Vec<Bytes> {
         self.begins.clear();
         let beyond = self.held.split_off(self.known);

@@ -9,7 +9,7 @@ use crate::{Cause, RunId, Wanted, human_duration};
 /// One thing that happened. Its `Display` is a short fragment for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "fields that repeat a type: which run, what cause, how long")]
-pub enum Note {
+pub enum LoggedEvent {
     /// The intent was given by the user.
     Wanted { wanted: Wanted },
     /// The user asked for a restart.
@@ -68,7 +68,7 @@ pub enum Note {
     Removed,
 }
 
-impl Note {
+impl LoggedEvent {
     /// The event as the one word that JSON carries.
     pub fn event(&self) -> &'static str {
         match self {
@@ -171,7 +171,7 @@ impl Note {
     }
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for LoggedEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Wanted { wanted: Wanted::On } => f.write_str("asked to start"),

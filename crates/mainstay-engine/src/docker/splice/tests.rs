@@ -141,7 +141,7 @@ proptest! {
         let due = handed.saturating_sub(begin);
         prop_assert!(new >= due, "{new} before {due}");
         if new > due {
-            let common = due.clamp(1, KEPT);
+            let common = due.clamp(1, TAIL_LINES);
             prop_assert!(log[..new].ends_with(&lines[handed - common..handed]));
         }
     }

@@ -9,6 +9,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use mainstay_core::backoff;
 use mainstay_hold::tree::{self, Process};
 use mainstay_hold::{cgroup, process_record, record};
 use tokio::task::spawn_blocking;
@@ -16,13 +17,13 @@ use tokio::time::{Instant, sleep};
 
 use crate::process::command::MARK;
 
-/// Between the first two looks; then twice as long each time.
+/// The delay between the first two scans. It doubles each time.
 const FIRST: Duration = Duration::from_millis(10);
 
-/// The longest time between two looks.
+/// The longest delay between two scans.
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// A process that a KILL does not end by then hangs in the kernel.
+/// A process that survives KILL for longer hangs in the kernel.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A run that has lost its shim.
@@ -57,33 +58,33 @@ async fn kill_recorded(runs: &[OrphanedRun], seen: Vec<Process>) {
             }
         }
     }
-    let mut told = BTreeSet::new();
-    let mut pause = FIRST;
+    let mut logged = BTreeSet::new();
+    let mut scans = 0;
     loop {
-        let (known_now, look) = blocking(move || {
-            let look = process_record::kill(&mut known);
-            (known, look)
+        let (known_now, killed) = blocking(move || {
+            let killed = process_record::kill(&mut known);
+            (known, killed)
         })
         .await;
         known = known_now;
-        match look {
+        match killed {
             Ok(killed) if killed.is_empty() => return,
             Ok(killed) => {
                 for process in killed {
-                    if told.insert(process) {
+                    if logged.insert(process) {
                         tracing::warn!(pid = process.pid, "killed a process whose shim is gone");
                     }
                 }
             }
-            // Out of descriptors, most likely. Not seeing any process does not mean that there is none.
-            Err(error) => tracing::warn!(%error, "cannot look for processes without a shim"),
+            // Most likely out of descriptors. There may be processes that the scan did not see.
+            Err(error) => tracing::warn!(%error, "cannot scan for processes without a shim"),
         }
         if Instant::now() >= give_up {
             tracing::error!(?runs, "processes could not be killed");
             return;
         }
-        sleep(pause).await;
-        pause = LONGEST.min(pause * 2);
+        sleep(backoff(FIRST, scans, LONGEST)).await;
+        scans += 1;
     }
 }
 

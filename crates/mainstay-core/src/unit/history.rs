@@ -7,13 +7,13 @@
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
-use super::phase::{Again, Failure, Phase, Rest, Run, after};
+use super::phase::{Failure, Phase, Run, StartReason, Wait, after};
 use super::{Ended, Found, Unit};
 use crate::{Cause, RestartPolicy, RunId, Wanted};
 
 /// What is known of the earlier life of a unit. That of a server that never ran is the default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Past {
+pub struct UnitHistory {
     /// The newest run there ever was.
     pub last: RunId,
     /// The charged failures since the last reset.
@@ -23,12 +23,12 @@ pub struct Past {
     /// When the last of them was decided on.
     pub last_restart: Option<Instant>,
     /// What the failures have led to.
-    pub standing: Standing,
+    pub restart_state: RestartState,
     /// How the last run ended.
     pub last_end: Option<Ended>,
 }
 
-impl Past {
+impl UnitHistory {
     /// The newest run, if its end is not known.
     pub fn unfinished_run(&self) -> Option<RunId> {
         let ended = self.last_end.as_ref().map_or(RunId::default(), |end| end.run);
@@ -46,7 +46,7 @@ impl Past {
 
 /// What failures have led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Standing {
+pub enum RestartState {
     /// Nothing that would keep a run from being started.
     #[default]
     Free,
@@ -75,13 +75,13 @@ impl Unit {
         seed: u64,
         wanted: Wanted,
         found: Option<Found>,
-        past: Past,
+        past: UnitHistory,
     ) -> Self {
         let run = found.map(|found| Run::found(now, found.run, found.age, found.ready_for));
         let last = run.as_ref().map_or(past.last, |run| past.last.max(run.id));
         let phase = match run {
             Some(run) => Phase::Up(run),
-            None if wanted == Wanted::On => waiting(now, &policy, past.standing),
+            None if wanted == Wanted::On => waiting(now, &policy, past.restart_state),
             None => Phase::Idle,
         };
         Self {
@@ -89,54 +89,56 @@ impl Unit {
             phase,
             last,
             last_end: past.last_end,
-            budget: Budget::of_old(past.failures),
+            budget: Budget::restored(past.failures),
             restarts_total: past.restarts_total,
             last_restart: past.last_restart,
-            unasked_since: Some(now),
+            undecided_since: Some(now),
             ..Self::new(policy, seed)
         }
     }
 
     /// What the next daemon has to know. It changes only when something happens, not with time.
-    pub fn past(&self) -> Past {
-        Past {
+    pub fn history(&self) -> UnitHistory {
+        UnitHistory {
             last: self.last,
             failures: self.budget.failures(),
             restarts_total: self.restarts_total,
             last_restart: self.last_restart,
-            standing: standing(&self.phase),
+            restart_state: restart_state(&self.phase),
             last_end: self.last_end.clone(),
         }
     }
 }
 
-fn standing(phase: &Phase) -> Standing {
+fn restart_state(phase: &Phase) -> RestartState {
     match phase {
-        Phase::Resting(Rest { until, again: Again::Charged { attempt } }) => {
-            Standing::Due { attempt: *attempt, at: *until }
+        Phase::Waiting(Wait { until, again: StartReason::Charged { attempt } }) => {
+            RestartState::Due { attempt: *attempt, at: *until }
         }
-        Phase::Failed(Failure::GivenUp { since }) => Standing::GivenUp { since: *since },
+        Phase::Failed(Failure::GivenUp { since }) => RestartState::GivenUp { since: *since },
         // Whoever comes next may find that the reason is gone.
         Phase::Failed(Failure::CannotStart { .. })
-        | Phase::Resting(_)
+        | Phase::Waiting(_)
         | Phase::Idle
         | Phase::Up(_)
         | Phase::Stopping { .. }
         | Phase::Removed
-        | Phase::Finished => Standing::Free,
+        | Phase::Finished => RestartState::Free,
     }
 }
 
 /// The phase of a unit without a run. A clock that was set meanwhile makes no delay longer than it
 /// can be.
-fn waiting(now: Instant, policy: &RestartPolicy, standing: Standing) -> Phase {
-    match standing {
-        Standing::Free => Phase::Idle,
-        Standing::Due { attempt, at } => {
+fn waiting(now: Instant, policy: &RestartPolicy, restart_state: RestartState) -> Phase {
+    match restart_state {
+        RestartState::Free => Phase::Idle,
+        RestartState::Due { attempt, at } => {
             let nominal = policy.delay(attempt);
             let latest = after(now, nominal.saturating_add(nominal / 10));
-            Phase::Resting(Rest { until: at.min(latest), again: Again::Charged { attempt } })
+            Phase::Waiting(Wait { until: at.min(latest), again: StartReason::Charged { attempt } })
         }
-        Standing::GivenUp { since } => Phase::Failed(Failure::GivenUp { since: since.min(now) }),
+        RestartState::GivenUp { since } => {
+            Phase::Failed(Failure::GivenUp { since: since.min(now) })
+        }
     }
 }

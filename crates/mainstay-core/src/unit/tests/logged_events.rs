@@ -21,7 +21,7 @@ fn a_life_reads_like_a_story() {
     w.want(Wanted::Gone);
     w.crashes();
     let log: Vec<String> = w
-        .notes()
+        .logged()
         .iter()
         .map(|note| {
             let run = note.run().map_or("-".to_owned(), |run| run.to_string());
@@ -64,8 +64,8 @@ fn a_life_reads_like_a_story() {
 fn giving_up_is_told_after_the_last_end() {
     let mut w = world_with(|policy| policy.max = 1);
     w.crashes();
-    w.notes();
+    w.logged();
     w.crashes();
-    let log: Vec<String> = w.notes().iter().map(ToString::to_string).collect();
+    let log: Vec<String> = w.logged().iter().map(ToString::to_string).collect();
     assert_eq!(log, ["exited 1 after 0 ms", "gave up after 1 restart"]);
 }

@@ -1,8 +1,8 @@
 //! Stories of daemons that die: what the next one makes of what is left.
 
-use super::super::{Found, Standing, Unit};
+use super::super::{Found, RestartState, Unit};
 use super::world::*;
-use crate::{Cause, Event, Note, OnStop, RestartPolicy, RunId, Status, Wanted};
+use crate::{Cause, Event, LoggedEvent, OnStop, RestartPolicy, RunId, Status, Wanted};
 
 /// Another daemon takes up the unit; no run is left.
 fn next(left: World) -> (World, Option<crate::Action>) {
@@ -53,7 +53,7 @@ fn a_restart_is_due_when_it_was() {
     assert_eq!((action, w.unit.view(w.now).next_restart), (None, Some(due)));
     let left = due - w.now;
     assert_eq!(w.waits(), (left, start(6)));
-    assert_eq!(w.notes(), [Note::Starting { run: RunId::new(6), attempt: 5 }]);
+    assert_eq!(w.logged(), [LoggedEvent::Starting { run: RunId::new(6), attempt: 5 }]);
     w.crashes();
     assert_eq!(w.restarts(), 6);
 }
@@ -75,8 +75,8 @@ fn a_clock_that_was_set_back_makes_no_delay_longer() {
     let mut w = world();
     w.crashes();
     w.crashes();
-    let mut past = w.unit.past();
-    past.standing = Standing::Due { attempt: 2, at: w.now + FOREVER };
+    let mut past = w.unit.history();
+    past.restart_state = RestartState::Due { attempt: 2, at: w.now + FOREVER };
     let policy = RestartPolicy::default();
     w.unit = Unit::resume(w.now, policy, 7, Wanted::On, None, past);
     w.tell(Event::Tick);
@@ -113,7 +113,7 @@ fn a_run_that_becomes_stable_under_the_next_daemon_resets_the_budget() {
     assert_eq!(w.restarts(), 1);
     w.passes(secs(1));
     assert_eq!(w.restarts(), 0);
-    assert_eq!(w.notes(), [Note::BudgetReset { run: RunId::new(2) }]);
+    assert_eq!(w.logged(), [LoggedEvent::BudgetReset { run: RunId::new(2) }]);
 }
 
 #[test]
@@ -135,10 +135,10 @@ fn a_stop_that_was_respected_is_respected_by_the_next_daemon() {
 #[test]
 fn a_restart_of_the_machine_ends_the_run_whose_end_nobody_saw() {
     let mut w = world();
-    assert_eq!(Unit::new(RestartPolicy::default(), 7).past().unfinished_run(), None);
+    assert_eq!(Unit::new(RestartPolicy::default(), 7).history().unfinished_run(), None);
     w.crashes();
     w.comes_up();
-    let past = w.unit.past();
+    let past = w.unit.history();
     assert_eq!(past.last_end.as_ref().map(|end| end.run), Some(RunId::new(1)));
     assert_eq!(past.unfinished_run(), Some(RunId::new(2)));
     let (failures, past) = (past.failures, past.after_reboot(w.now));
@@ -152,7 +152,7 @@ fn a_restart_of_the_machine_ends_the_run_whose_end_nobody_saw() {
     assert_eq!(w.tell(Event::Tick), start(3), "it is neither charged nor waited for");
 
     w.crashes();
-    let past = w.unit.past();
+    let past = w.unit.history();
     assert_eq!(past.clone().after_reboot(w.now), past, "that end was seen");
 }
 
