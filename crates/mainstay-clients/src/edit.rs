@@ -16,10 +16,9 @@
 mod braces;
 mod error;
 mod json;
-mod layout;
 mod removed;
-mod splice;
-pub(crate) mod toml;
+mod text;
+mod toml;
 mod trivia;
 mod value;
 
@@ -226,7 +225,7 @@ impl<'t> Reading<'t> {
     /// All entries by their names, in the order of the file.
     pub fn entries(&self) -> Result<Fields, EditError> {
         match &self.body {
-            Body::Json(body) => body.entries(),
+            Body::Json(body) => Ok(body.entries()),
             Body::Toml(body) => body.entries(),
         }
     }
@@ -234,7 +233,7 @@ impl<'t> Reading<'t> {
     /// What has to be created around a new entry: nothing, containers, or the whole document.
     pub fn outline(&self) -> Result<Created, EditError> {
         match &self.body {
-            Body::Json(body) => body.outline(),
+            Body::Json(body) => Ok(body.outline()),
             Body::Toml(body) => body.outline(),
         }
     }

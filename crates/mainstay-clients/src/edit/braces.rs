@@ -1,55 +1,175 @@
 //! Members between braces: a JSON object, or an inline table of TOML.
 //!
-//! [`Members::append`] and [`Members::remove`] are each other's inverse. What makes them so:
+//! [`Members::append`] and [`Members::remove`] are inverse operations, by these rules:
 //!
-//! - a new member goes behind the last one and the comments on that one's line, so that no comment that was there
-//!   before looks as if it belonged to the new member;
-//! - a member that has a line of its own is taken out from the line break before it; otherwise from the end of whatever
-//!   stands before it, so that a comment there stays;
-//! - the comma between the last two members comes and goes with the last one, unless the list has a trailing comma.
+//! - A new member follows the last one and the comments on its line, so that no existing comment appears to belong to
+//!   the new member.
+//! - A member on a line of its own is removed from the line break before it; any other from the end of whatever
+//!   precedes it, so that a comment there stays.
+//! - The comma between the last two members is added and removed with the last one, unless there is a trailing comma.
+//!
+//! The edit functions of `jsonc-parser`'s CST and of `toml_edit` are not used, because they change foreign bytes.
+//! Appending to `{"mcpServers": {"a": 1}}` in the CST moves `"a": 1` to a line of its own, and removing the new member
+//! does not move it back. `toml_edit` writes `\r\n` as `\n`, drops a byte order mark, ends the last line, and moves keys:
+//! `a.b = 1`, `z = 1`, `a.c = 2` is written with `z` last.
 
 use std::ops::Range;
 
-use super::layout::{self, Layout, Style};
 use super::removed::{Gap, Removed, neighbours};
-use super::splice::Splice;
-use super::trivia::{Comments, Kind, Piece, pieces};
+use super::text::{self, Splice, apply};
+use super::trivia::{Kind, Piece, pieces};
+use super::value::Value;
+use super::{Created, EditError, Position, json, toml};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Syntax {
+    Json,
+    Toml,
+}
+
+impl Syntax {
+    fn member(self, key: &str, value: &Value, style: &Style) -> String {
+        match self {
+            Self::Json => json::write::member(key, value, style),
+            Self::Toml => toml::write::field(key, value),
+        }
+    }
+
+    fn value(self, value: &Value, style: &Style) -> String {
+        match self {
+            Self::Json => json::write::value(value, style),
+            Self::Toml => toml::write::value(value),
+        }
+    }
+}
+
+/// How a file is formatted.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    pub(super) newline: &'static str,
+    /// One step of indentation.
+    pub(super) unit: String,
+    /// Whether new members of empty braces stay on one line.
+    pub(super) flat: bool,
+    /// Whether a space follows colons and commas within a line.
+    pub(super) spaced: bool,
+}
+
+/// How one value is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Style {
+    /// On one line.
+    Line { spaced: bool },
+    /// On several lines; `indent` is that of the line in which the value begins.
+    Lines { newline: &'static str, indent: String, unit: String },
+}
 
 /// The members between two braces, as byte ranges of a text.
 #[derive(Debug)]
 pub(super) struct Members<'t> {
     pub(super) text: &'t str,
-    pub(super) comments: Comments,
+    pub(super) syntax: Syntax,
     /// What is between the braces.
     pub(super) inner: Range<usize>,
-    /// From key to end of value, in the order of the text.
-    pub(super) items: Vec<Range<usize>>,
+    /// In the order of the text.
+    pub(super) items: Vec<Member>,
     /// The indentation of the line with the opening brace.
-    pub(super) margin: String,
+    pub(super) margin: &'t str,
 }
 
-/// What belongs to a member behind its value.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) key: String,
+    /// From the key to the end of the value.
+    pub(super) range: Range<usize>,
+    pub(super) value: Range<usize>,
+    /// Whether `key` is the first segment of a dotted key. Other members may then begin with the same one.
+    pub(super) is_dotted: bool,
+}
+
+/// The comma and the comments that follow the value of a member.
 struct Tail {
     comma: Option<usize>,
     end: usize,
 }
 
+/// Applies changes of fields to the entry that `read` finds in a text.
+pub(super) fn update(
+    text: &str,
+    layout: &Layout,
+    changes: &[(&str, Option<&Value>)],
+    read: impl Fn(&str) -> Result<Members<'_>, EditError>,
+) -> Result<String, EditError> {
+    let mut edited = text.to_owned();
+    for (field, value) in changes {
+        let members = read(&edited)?;
+        let splices = match (members.position(field)?, value) {
+            (Some(index), Some(value)) => {
+                let written = members.syntax.value(value, &members.style_of(index, layout));
+                vec![Splice::replace(members.items[index].value.clone(), written)]
+            }
+            (Some(index), None) => members.remove(index),
+            (None, Some(value)) => members.append(layout, field, value),
+            (None, None) => Vec::new(),
+        };
+        edited = apply(&edited, splices);
+    }
+    Ok(edited)
+}
+
+/// Removes the member `name` of the last of `levels`, which are nested in each other. Braces that were created for it and
+/// contain nothing else are removed too. `keys` is the path to the last level.
+pub(super) fn remove_nested(
+    levels: &[Members],
+    keys: &[&str],
+    name: &str,
+    created: &Created,
+) -> Result<Vec<Splice>, EditError> {
+    let mut level = levels.len() - 1;
+    let outermost = level.saturating_sub(created.containers);
+    let mut key = name;
+    loop {
+        let members = &levels[level];
+        let index = members.position(key)?.expect("the path leads through this member");
+        if !members.holds_only(index) {
+            return Ok(members.remove(index));
+        }
+        if level == outermost {
+            let gap = created.gap.as_deref().unwrap_or("");
+            return Ok(vec![Splice::replace(members.inner.clone(), gap)]);
+        }
+        key = keys[keys.len() + level - levels.len()];
+        level -= 1;
+    }
+}
+
 impl Members<'_> {
-    /// Adds a member. `write` gets the style of the member and returns its text, key included.
-    pub(super) fn append(
-        &self,
-        layout: &Layout,
-        write: impl FnOnce(&Style) -> String,
-    ) -> Vec<Splice> {
+    /// The index of the member with this key, which must be unique.
+    pub(super) fn position(&self, key: &str) -> Result<Option<usize>, EditError> {
+        let at = |member: &Member| Position::of(self.text, member.range.start);
+        let mut found = self.items.iter().enumerate().filter(|(_, member)| member.key == key);
+        match (found.next(), found.next()) {
+            (Some((_, dotted)), _) if dotted.is_dotted => {
+                Err(EditError::DottedInBraces { key: key.to_owned(), at: at(dotted) })
+            }
+            (Some((_, first)), Some((_, second))) => Err(EditError::Duplicate {
+                key: key.to_owned(),
+                first: at(first).line,
+                second: at(second).line,
+            }),
+            (first, _) => Ok(first.map(|(index, _)| index)),
+        }
+    }
+
+    pub(super) fn append(&self, layout: &Layout, key: &str, value: &Value) -> Vec<Splice> {
         let style = self.style_of_new(layout);
-        let member = write(&style);
+        let member = self.syntax.member(key, value, &style);
         match self.items.len().checked_sub(1) {
             Some(last) => self.append_after(last, &style, &member),
             None => vec![self.fill(&style, &member)],
         }
     }
 
-    /// Takes out the member at `index`.
     pub(super) fn remove(&self, index: usize) -> Vec<Splice> {
         let tail = self.tail(index);
         let is_last = index + 1 == self.items.len();
@@ -64,16 +184,13 @@ impl Members<'_> {
         splices
     }
 
-    /// What there is to know of the member at `index` for it to be put back. `names` are those of all members, `left` is
-    /// the text without it.
-    pub(super) fn removed(
-        &self,
-        index: usize,
-        names: &[&str],
-        left: &str,
-        out: &[&Removed],
-    ) -> Option<Removed> {
-        let (item, tail) = (&self.items[index], self.tail(index));
+    pub(super) fn keys(&self) -> Vec<&str> {
+        self.items.iter().map(|member| member.key.as_str()).collect()
+    }
+
+    /// What [`Members::restore`] needs to put the member at `index` back; `left` is the text without it.
+    pub(super) fn removed(&self, index: usize, left: &str, out: &[&Removed]) -> Option<Removed> {
+        let (item, tail) = (&self.items[index].range, self.tail(index));
         let extent = self.extent(index, &tail);
         let behind = |range: Range<usize>| match tail.comma {
             Some(comma) if range.contains(&comma) => {
@@ -82,11 +199,11 @@ impl Members<'_> {
             Some(_) | None => self.text[range].to_owned(),
         };
         let (is_first, is_last) = (index == 0, index + 1 == self.items.len());
-        let start = if is_first { self.inner.start } else { self.items[index - 1].end };
+        let start = if is_first { self.inner.start } else { self.items[index - 1].range.end };
         let end = self.limit(index);
-        let (before, after) = neighbours(names, index, out);
+        let (before, after) = neighbours(&self.keys(), index, out);
         Some(Removed {
-            name: names[index].to_owned(),
+            name: self.items[index].key.clone(),
             text: self.text[item.clone()].to_owned(),
             lead: self.text[extent.start..item.start].to_owned(),
             tail: behind(item.end..extent.end),
@@ -106,20 +223,20 @@ impl Members<'_> {
         })
     }
 
-    /// Puts a member back behind the first `slot` ones.
+    /// Puts a member back after the first `slot` ones.
     pub(super) fn restore(&self, slot: usize, removed: &Removed, out: &[&Removed]) -> Vec<Splice> {
         let last = slot.checked_sub(1);
         let is_last = slot == self.items.len();
-        let start = last.map_or(self.inner.start, |last| self.items[last].end);
-        let end = self.items.get(slot).map_or(self.inner.end, |next| next.start);
+        let start = last.map_or(self.inner.start, |last| self.items[last].range.end);
+        let end = self.items.get(slot).map_or(self.inner.end, |next| next.range.start);
         if let Some(gap) = removed.exact(&self.text[start..end], slot == 0, is_last) {
             return vec![Splice::replace(start..end, gap)];
         }
         let Removed { lead, text, tail, .. } = removed;
-        let newline = layout::newline_of(self.text).unwrap_or("\n");
-        let breaks = |text: &str| layout::newline_of(text).is_some();
+        let newline = text::newline_of(self.text);
+        let breaks = |text: &str| text::first_newline(text).is_some();
         let mut splices = Vec::new();
-        let (at, has_comma) = match last.map(|last| (&self.items[last], self.tail(last))) {
+        let (at, has_comma) = match last.map(|last| (&self.items[last].range, self.tail(last))) {
             Some((_, Tail { comma: Some(_), end })) => (end, true),
             Some((last, Tail { comma: None, end })) => {
                 splices.push(Splice::insert(last.end, ","));
@@ -153,7 +270,7 @@ impl Members<'_> {
             _ => String::new(),
         };
         member.push_str(&closing);
-        let own = pieces(tail, 0..tail.len(), self.comments);
+        let own = pieces(tail, 0..tail.len(), self.syntax);
         let ends_in_comment = own.last().is_some_and(|piece| piece.kind == Kind::LineComment);
         if ends_in_comment
             && !breaks(&closing)
@@ -189,7 +306,7 @@ impl Members<'_> {
 
     /// Whether the braces hold this member and otherwise at most commas and white space.
     pub(super) fn holds_only(&self, index: usize) -> bool {
-        let item = &self.items[index];
+        let item = &self.items[index].range;
         self.items.len() == 1
             && !self.has_comment(self.inner.start..item.start)
             && !self.has_comment(item.end..self.inner.end)
@@ -203,7 +320,7 @@ impl Members<'_> {
 
     /// How the member at `index` is laid out.
     pub(super) fn style_of(&self, index: usize, layout: &Layout) -> Style {
-        match layout::own_line_indent(self.text, self.items[index].start) {
+        match text::own_line_indent(self.text, self.items[index].range.start) {
             Some(indent) => self.lines(indent.to_owned(), layout),
             None => Style::Line { spaced: layout.spaced },
         }
@@ -222,7 +339,7 @@ impl Members<'_> {
 
     fn lines(&self, indent: String, layout: &Layout) -> Style {
         Style::Lines {
-            newline: layout::newline_of(&self.text[self.inner.clone()]).unwrap_or(layout.newline),
+            newline: text::first_newline(&self.text[self.inner.clone()]).unwrap_or(layout.newline),
             indent,
             unit: self.unit(layout).to_owned(),
         }
@@ -237,8 +354,8 @@ impl Members<'_> {
         };
         match self.items.len().checked_sub(1) {
             Some(last) => {
-                breaks(self.lead(last)..self.items[last].start)
-                    || breaks(self.items[last].end..self.inner.end)
+                breaks(self.lead(last)..self.items[last].range.start)
+                    || breaks(self.items[last].range.end..self.inner.end)
             }
             None if self.gap().is_some() => !layout.flat,
             None => breaks(self.inner.clone()),
@@ -247,12 +364,12 @@ impl Members<'_> {
 
     /// The indentation of the last member that begins a line.
     fn indent(&self) -> Option<&str> {
-        self.items.iter().rev().find_map(|item| layout::own_line_indent(self.text, item.start))
+        self.items.iter().rev().find_map(|item| text::own_line_indent(self.text, item.range.start))
     }
 
     fn unit<'l>(&'l self, layout: &'l Layout) -> &'l str {
         self.indent()
-            .and_then(|indent| indent.strip_prefix(self.margin.as_str()))
+            .and_then(|indent| indent.strip_prefix(self.margin))
             .filter(|unit| !unit.is_empty())
             .unwrap_or(&layout.unit)
     }
@@ -261,7 +378,7 @@ impl Members<'_> {
         let tail = self.tail(last);
         match (style, tail.comma) {
             (Style::Lines { newline, indent, .. }, None) => vec![
-                Splice::insert(self.items[last].end, ","),
+                Splice::insert(self.items[last].range.end, ","),
                 Splice::insert(tail.end, format!("{newline}{indent}{member}")),
             ],
             (Style::Lines { newline, indent, .. }, Some(_)) => {
@@ -300,7 +417,7 @@ impl Members<'_> {
     /// What goes with a member: its line if it has one, else the space before it or, if others follow it in a line
     /// that it begins, the space behind it.
     fn extent(&self, index: usize, tail: &Tail) -> Range<usize> {
-        let item = &self.items[index];
+        let item = &self.items[index].range;
         let is_last = index + 1 == self.items.len();
         let before = self.pieces(self.lead(index)..item.start);
         let behind = self.pieces(tail.end..self.limit(index));
@@ -325,7 +442,7 @@ impl Members<'_> {
     /// The comma of a member, and the end of the comments that are its own: those before the comma, and those behind it
     /// if the line ends with them. Without a comma: those up to the end of the line.
     fn tail(&self, index: usize) -> Tail {
-        let item_end = self.items[index].end;
+        let item_end = self.items[index].range.end;
         let pieces = self.pieces(item_end..self.limit(index));
         let comma = pieces.iter().position(|piece| piece.kind == Kind::Comma);
         let (from, rest) = match comma {
@@ -348,7 +465,7 @@ impl Members<'_> {
     fn lead(&self, index: usize) -> usize {
         match index.checked_sub(1) {
             Some(before) => {
-                self.tail(before).comma.map_or(self.items[before].end, |comma| comma + 1)
+                self.tail(before).comma.map_or(self.items[before].range.end, |comma| comma + 1)
             }
             None => self.inner.start,
         }
@@ -356,7 +473,7 @@ impl Members<'_> {
 
     /// Where the space behind a member ends.
     fn limit(&self, index: usize) -> usize {
-        self.items.get(index + 1).map_or(self.inner.end, |next| next.start)
+        self.items.get(index + 1).map_or(self.inner.end, |next| next.range.start)
     }
 
     fn has_comment(&self, range: Range<usize>) -> bool {
@@ -364,7 +481,7 @@ impl Members<'_> {
     }
 
     fn pieces(&self, range: Range<usize>) -> Vec<Piece> {
-        pieces(self.text, range, self.comments)
+        pieces(self.text, range, self.syntax)
     }
 }
 

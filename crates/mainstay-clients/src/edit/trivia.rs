@@ -1,17 +1,10 @@
-//! What stands between values: white space, line ends, comments and commas.
+//! White space, line ends, comments and commas between values.
 //!
-//! The parsers say where values are. Which comma or comment belongs to which of them is told by the pieces between.
+//! `jsonc-parser` and `toml_edit` report where values are, but not to which value a comma or a comment belongs.
 
 use std::ops::Range;
 
-/// How a format writes its comments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Comments {
-    /// `// to the end of the line` and `/* up to here */`.
-    Slashes,
-    /// `# to the end of the line`.
-    Hash,
-}
+use super::braces::Syntax;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -24,10 +17,7 @@ pub(super) enum Kind {
 
 impl Kind {
     pub(super) fn is_comment(self) -> bool {
-        match self {
-            Self::LineComment | Self::BlockComment => true,
-            Self::Space | Self::Newline | Self::Comma => false,
-        }
+        matches!(self, Self::LineComment | Self::BlockComment)
     }
 }
 
@@ -38,12 +28,12 @@ pub(super) struct Piece {
     pub(super) end: usize,
 }
 
-/// The pieces of a range that holds no value. A line break inside of a block comment is part of that comment.
-pub(super) fn pieces(text: &str, range: Range<usize>, comments: Comments) -> Vec<Piece> {
+/// Splits a range without values into pieces. A line break inside a block comment is part of that comment.
+pub(super) fn pieces(text: &str, range: Range<usize>, syntax: Syntax) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut start = range.start;
     while start < range.end {
-        let (kind, len) = first(&text[start..range.end], comments);
+        let (kind, len) = first(&text[start..range.end], syntax);
         let end = start + len;
         pieces.push(Piece { kind, start, end });
         start = end;
@@ -51,45 +41,38 @@ pub(super) fn pieces(text: &str, range: Range<usize>, comments: Comments) -> Vec
     pieces
 }
 
-/// The kind and length of the first piece of a text that is not empty.
-fn first(rest: &str, comments: Comments) -> (Kind, usize) {
+/// The kind and length of the first piece of a non-empty text.
+fn first(rest: &str, syntax: Syntax) -> (Kind, usize) {
     let line = || rest.find(['\n', '\r']).unwrap_or(rest.len());
-    match (rest.as_bytes()[0], comments) {
+    match (rest.as_bytes()[0], syntax) {
         (b'\r', _) if rest.starts_with("\r\n") => (Kind::Newline, 2),
         (b'\n' | b'\r', _) => (Kind::Newline, 1),
         (b',', _) => (Kind::Comma, 1),
-        (b'#', Comments::Hash) => (Kind::LineComment, line()),
-        (b'/', Comments::Slashes) if rest.starts_with("//") => (Kind::LineComment, line()),
-        (b'/', Comments::Slashes) => {
-            // The star that opens a comment does not close it: `/*/` goes on.
+        (b'#', Syntax::Toml) => (Kind::LineComment, line()),
+        (b'/', Syntax::Json) if rest.starts_with("//") => (Kind::LineComment, line()),
+        (b'/', Syntax::Json) => {
+            // The star that opens a comment does not close it: `/*/` continues.
             let end = rest.get(2..).and_then(|inner| inner.find("*/"));
             (Kind::BlockComment, end.map_or(rest.len(), |at| at + 4))
         }
-        (_, Comments::Hash | Comments::Slashes) => {
-            let special = |c| matches!(c, '\n' | '\r' | ',' | '#' | '/');
-            let len = rest
-                .char_indices()
-                .skip(1)
-                .find(|(_, c)| special(*c))
-                .map_or(rest.len(), |(at, _)| at);
-            (Kind::Space, len)
+        (_, Syntax::Json | Syntax::Toml) => {
+            let is_space = |c| !matches!(c, '\n' | '\r' | ',' | '#' | '/');
+            let mut rest_of_piece = rest.char_indices().skip(1);
+            let end = rest_of_piece.find(|(_, c)| !is_space(*c)).map(|(at, _)| at);
+            (Kind::Space, end.unwrap_or(rest.len()))
         }
     }
 }
 
-/// Where the first value at or behind `from` begins.
-pub(super) fn skip(text: &str, from: usize, comments: Comments) -> usize {
+/// The start of the first value at or after `from`.
+pub(super) fn skip(text: &str, from: usize, syntax: Syntax) -> usize {
     let mut at = from;
     while let Some(next) = text[at..].chars().next() {
-        let is_trivia = next.is_whitespace()
-            || matches!(
-                (next, comments),
-                (',', _) | ('#', Comments::Hash) | ('/', Comments::Slashes)
-            );
-        if !is_trivia {
-            break;
-        }
-        at += if next.is_whitespace() { next.len_utf8() } else { first(&text[at..], comments).1 };
+        at += match (next, syntax) {
+            (space, _) if space.is_whitespace() => space.len_utf8(),
+            (',', _) | ('#', Syntax::Toml) | ('/', Syntax::Json) => first(&text[at..], syntax).1,
+            _ => break,
+        };
     }
     at
 }

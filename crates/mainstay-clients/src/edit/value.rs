@@ -36,6 +36,18 @@ impl Value {
         }
     }
 
+    /// The type, for error messages.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "a text",
+            Self::Flag(_) => "a flag",
+            Self::List(_) => "a list",
+            Self::Map(_) => "an object",
+            Self::Other(written) if written == "null" => "null",
+            Self::Number(_) | Self::Other(_) => "a number",
+        }
+    }
+
     /// Whether both mean the same: the order of a map's keys does not count.
     pub(super) fn means(&self, other: &Self) -> bool {
         match (self, other) {
@@ -60,30 +72,34 @@ impl Value {
         }
     }
 
-    /// The value inside of one map per key, the first key outermost.
-    pub(super) fn within(self, keys: &[&str]) -> Self {
-        keys.iter().rev().fold(self, |inner, key| Self::Map(vec![((*key).to_owned(), inner)]))
+    /// An object with the entry `name`, inside one object per key, the first key outermost.
+    pub(super) fn object_at(keys: &[&str], name: &str, fields: &Fields) -> Self {
+        let entry = Self::Map(vec![(name.to_owned(), Self::Map(fields.clone()))]);
+        keys.iter().rev().fold(entry, |inner, key| Self::Map(vec![((*key).to_owned(), inner)]))
     }
 }
 
-/// What to do with the owned fields of an existing entry: those to set, in order, and those to take out.
-pub(super) struct Changes<'a> {
-    pub(super) set: Vec<(&'a str, &'a Value)>,
-    pub(super) unset: Vec<&'a str>,
-}
-
-impl<'a> Changes<'a> {
-    pub(super) fn of(fields: &'a Fields, owned: &[&'a str]) -> Self {
-        let set: Vec<_> = fields
-            .iter()
-            .filter(|(name, _)| owned.contains(&name.as_str()))
-            .map(|(name, value)| (name.as_str(), value))
-            .collect();
-        let unset = owned
-            .iter()
-            .copied()
-            .filter(|name| set.iter().all(|(field, _)| field != name))
-            .collect();
-        Self { set, unset }
-    }
+/// How the owned fields of an entry that contains `found` have to change, so that they are as in `fields`: the new value
+/// of each, or nothing for a field to remove.
+pub(super) fn changes<'a>(
+    found: &Fields,
+    fields: &'a Fields,
+    owned: &[&'a str],
+) -> Vec<(&'a str, Option<&'a Value>)> {
+    let is_owned = |name: &str| owned.contains(&name);
+    let set = fields.iter().filter(|(name, _)| is_owned(name));
+    let unset = owned.iter().filter(|name| fields.iter().all(|(field, _)| field != *name));
+    let mut changes: Vec<(&str, Option<&Value>)> =
+        set.map(|(name, value)| (name.as_str(), Some(value))).collect();
+    changes.extend(unset.map(|name| (*name, None)));
+    changes.retain(|(name, new)| {
+        let mut old = found.iter().filter(|(field, _)| field == name).map(|(_, value)| value);
+        // A field that exists twice is left to the edit, which refuses it.
+        match (old.next(), old.next(), new) {
+            (None, None, None) => false,
+            (Some(old), None, Some(new)) => !old.means(new),
+            _ => true,
+        }
+    });
+    changes
 }

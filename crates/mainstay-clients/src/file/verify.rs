@@ -3,12 +3,12 @@
 //! Texts are not turned into values but compared member by member as they are written, which is stricter
 //! (`1.0` is not `1`) and quick.
 
-mod toml;
-
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use crate::edit::{EditError, Format, Place};
 
@@ -52,7 +52,7 @@ pub fn only_entry_differs(
     let same = match place.format {
         Format::Json => same_json(skip_mark(before), skip_mark(after), &path)?,
         Format::Jsonc => same_json(&plain(skip_mark(before)), &plain(skip_mark(after)), &path)?,
-        Format::Toml => toml::same(skip_mark(before), skip_mark(after), &path)?,
+        Format::Toml => same_toml(skip_mark(before), skip_mark(after), &path)?,
     };
     if same { Ok(()) } else { Err(Harm::Beyond) }
 }
@@ -122,6 +122,56 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
         }
 
         deserializer.deserialize_map(Collect)
+    }
+}
+
+/// Compares values as they are written. Order and comments are left to the tests of the editor.
+fn same_toml(before: &str, after: &str, path: &[&str]) -> Result<bool, Harm> {
+    let (mut before, mut after) = (parse_toml(before, "old")?, parse_toml(after, "new")?);
+    remove_toml(&mut before, path);
+    remove_toml(&mut after, path);
+    Ok(same_tables(&before, &after))
+}
+
+fn parse_toml<'t>(text: &'t str, which: &'static str) -> Result<DeTable<'t>, Harm> {
+    let problem = |error: toml::de::Error| error.message().to_owned();
+    let parsed = DeTable::parse(text).map(Spanned::into_inner);
+    parsed.map_err(|error| Harm::Toml { which, problem: problem(error) })
+}
+
+/// Removes what is at a path, and the tables on the way if they are empty then.
+fn remove_toml(table: &mut DeTable, path: &[&str]) {
+    let [key, rest @ ..] = path else { return };
+    if !rest.is_empty() {
+        let Some(DeValue::Table(inner)) = table.get_mut(*key).map(Spanned::get_mut) else { return };
+        remove_toml(inner, rest);
+        if !inner.is_empty() {
+            return;
+        }
+    }
+    table.remove(*key);
+}
+
+fn same_tables(one: &DeTable, other: &DeTable) -> bool {
+    let mut pairs = one.iter().zip(other);
+    one.len() == other.len()
+        && pairs.all(|((key, value), (other_key, other))| key == other_key && same(value, other))
+}
+
+fn same(one: &Spanned<DeValue>, other: &Spanned<DeValue>) -> bool {
+    match (one.get_ref(), other.get_ref()) {
+        (DeValue::Table(one), DeValue::Table(other)) => same_tables(one, other),
+        (DeValue::Array(one), DeValue::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other.iter()).all(|(a, b)| same(a, b))
+        }
+        (DeValue::String(one), DeValue::String(other)) => one == other,
+        (DeValue::Integer(one), DeValue::Integer(other)) => {
+            (one.as_str(), one.radix()) == (other.as_str(), other.radix())
+        }
+        (DeValue::Float(one), DeValue::Float(other)) => one.as_str() == other.as_str(),
+        (DeValue::Boolean(one), DeValue::Boolean(other)) => one == other,
+        (DeValue::Datetime(one), DeValue::Datetime(other)) => one == other,
+        _ => false,
     }
 }
 
