@@ -48,16 +48,6 @@ pub struct Place<'a> {
     pub format: Format,
     /// The way from the root to the container, one literal key per segment.
     pub keys: &'a [&'a str],
-    pub shape: Shape,
-}
-
-/// How a container holds its entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
-    /// One key per entry.
-    Map,
-    /// A list of entries, told apart by the field `id`. No function here edits one yet: each refuses it.
-    List { id: &'static str },
 }
 
 /// What an upsert has to create around its entry, and what was there instead, so that a removal can take it back.
@@ -130,10 +120,6 @@ enum Body<'t> {
 impl<'t> Reading<'t> {
     /// Reads a text, unless it cannot be read without doubt.
     pub fn of(text: &'t str, place: &Place<'t>) -> Result<Self, EditError> {
-        match place.shape {
-            Shape::Map => {}
-            Shape::List { .. } => return Err(EditError::List),
-        }
         let body = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mark = &text[..text.len() - body.len()];
         let body = match place.format {

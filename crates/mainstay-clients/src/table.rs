@@ -13,7 +13,7 @@ mod rows;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::edit::{Format, Shape};
+use crate::edit::Format;
 
 pub use entry::{Entry, OnlyStdio, Target};
 pub use locate::{Located, Presence, Surroundings};
@@ -47,8 +47,6 @@ pub struct Client {
     pub format: Format,
     /// Where in the file its servers are.
     pub keys: Keys,
-    /// Whether servers are a map or a list.
-    pub shape: Shape,
     /// What an entry for an HTTP endpoint looks like; nothing if the client speaks stdio only.
     pub http: Option<Template>,
     /// What an entry for a command looks like.

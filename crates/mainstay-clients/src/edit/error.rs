@@ -42,6 +42,4 @@ pub enum EditError {
     WrongType { what: String, found: &'static str, at: Position },
     #[error("{at}: `{key}` is written with dots inside of braces; write it as a table of its own")]
     DottedInBraces { key: String, at: Position },
-    #[error("entries in a list are not edited")]
-    List,
 }

@@ -10,14 +10,14 @@ mod toml_documents;
 mod toml_examples;
 mod updates;
 
-use super::{Created, EditError, Fields, Format, Place, Reading, Shape, Value};
+use super::{Created, EditError, Fields, Format, Place, Reading, Value};
 
 const JSON: Place = place(Format::Json, &["mcpServers"]);
 const JSONC: Place = place(Format::Jsonc, &["mcpServers"]);
 const TOML: Place = place(Format::Toml, &["mcp_servers"]);
 
 const fn place<'a>(format: Format, keys: &'a [&'a str]) -> Place<'a> {
-    Place { format, keys, shape: Shape::Map }
+    Place { format, keys }
 }
 
 /// The fields of most tests; both are owned.

@@ -230,10 +230,9 @@ fn blank_block(bytes: &mut [u8], start: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::edit::Shape;
 
     fn is_sound(format: Format, before: &str, after: &str) -> bool {
-        let place = Place { format, keys: &["mcpServers"], shape: Shape::Map };
+        let place = Place { format, keys: &["mcpServers"] };
         match only_entry_differs(before, after, &place, "time") {
             Ok(()) => true,
             Err(Harm::Beyond) => false,
@@ -290,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_text_that_is_no_map_is_no_sound_result() {
-        let place = Place { format: Format::Json, keys: &["mcpServers"], shape: Shape::Map };
+        let place = Place { format: Format::Json, keys: &["mcpServers"] };
         for after in ["[]", "{", r#"{"mcpServers": []}"#, r#"{"mcpServers": {}}, 1"#] {
             let result = only_entry_differs("{}", after, &place, "time");
             assert!(matches!(result, Err(Harm::Json { which: "new", .. })), "{after}");
@@ -301,7 +300,7 @@ mod tests {
     fn toml_is_compared_by_statement() {
         let before = "model = \"x\"\n[mcp_servers.other]\nurl = \"o\"\n";
         let ours = "[mcp_servers.time]\nurl = \"t\"\n";
-        let place = Place { format: Format::Toml, keys: &["mcp_servers"], shape: Shape::Map };
+        let place = Place { format: Format::Toml, keys: &["mcp_servers"] };
         let check =
             |before: &str, after: &str| only_entry_differs(before, after, &place, "time").is_ok();
         assert!(check(before, &format!("{before}{ours}")));
@@ -330,7 +329,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_without_what_is_in_the_file() {
-        let place = Place { format: Format::Toml, keys: &["mcp_servers"], shape: Shape::Map };
+        let place = Place { format: Format::Toml, keys: &["mcp_servers"] };
         for after in [
             "[mcp_servers.time]\nkey = \"s3cret\" oops\n",
             "[mcp_servers.time]\nkey = \"s3cret\"\nkey = \"s3cret\"\n",

@@ -28,7 +28,7 @@ impl Client {
     }
 
     fn place_at(&self, keys: &'static [&'static str]) -> Place<'static> {
-        Place { format: self.format, keys, shape: self.shape }
+        Place { format: self.format, keys }
     }
 }
 

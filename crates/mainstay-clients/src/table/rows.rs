@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Candidate, Client, Keys, Mark, Os, Protocol, Refresh, Root, Slot, Spot, Template};
-use crate::edit::{Format, Shape};
+use crate::edit::Format;
 
 const EVERYWHERE: &[Os] = &[Os::Linux, Os::MacOs, Os::Windows];
 const MCP_SERVERS: Keys = Keys::At(&["mcpServers"]);
@@ -25,7 +25,6 @@ const USUAL: Client = Client {
     files: &[],
     format: Format::Json,
     keys: MCP_SERVERS,
-    shape: Shape::Map,
     http: Some(PLAIN_HTTP),
     stdio: PLAIN_STDIO,
     owned: PLAIN_OWNED,

@@ -1,7 +1,7 @@
 //! Texts that are refused, and what is said about them.
 
 use super::{JSON, JSONC, OWNED, Place, TOML, fields, find, names, outline, place, remove, upsert};
-use crate::edit::{Created, Format, Shape};
+use crate::edit::{Created, Format};
 
 /// Asserts that every function refuses a text with the same words.
 #[track_caller]
@@ -221,12 +221,6 @@ fn nesting_has_a_limit_that_no_stack_reaches() {
             }
         }
     }
-}
-
-#[test]
-fn lists_of_entries() {
-    let list = Place { shape: Shape::List { id: "name" }, ..place(Format::Toml, &["mcp_servers"]) };
-    check(&list, "", "entries in a list are not edited");
 }
 
 #[test]
