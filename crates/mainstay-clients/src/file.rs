@@ -18,7 +18,6 @@
 //! fsync, read again and compare, rename, fsync of the directory. If somebody wrote meanwhile, it begins
 //! again with their lock.
 
-mod attributes;
 mod backup;
 mod error;
 mod in_place;
@@ -26,7 +25,6 @@ mod lock;
 mod look;
 mod own;
 mod replace;
-mod resolve;
 mod snapshot;
 mod step;
 mod temporary;
@@ -45,7 +43,7 @@ use crate::clock;
 use crate::table::Client;
 
 pub use error::FileError;
-use look::Spot;
+use look::{Spot, resolve};
 use own::Held;
 pub(crate) use own::{hold, put as put_own};
 use replace::Outcome;
@@ -122,7 +120,7 @@ impl Writer {
         path: &Path,
         installed: bool,
     ) -> Result<OpenFile, FileError> {
-        let target = resolve::resolve(path)?;
+        let target = resolve(path)?;
         let key = key(&target);
         let missing = target.ancestors().skip(1).take_while(|dir| !dir.exists()).last();
         let missing = missing.map(Path::to_owned);
@@ -150,7 +148,7 @@ impl Writer {
         path: &Path,
         understand: impl Fn(Option<&str>) -> Result<T, E>,
     ) -> Result<T, E> {
-        let target = resolve::resolve(path)?;
+        let target = resolve(path)?;
         Spot { writer: self, path, target: &target }.read(understand)
     }
 
@@ -314,7 +312,7 @@ pub(crate) fn why_unwritable(path: &Path) -> Option<String> {
 
 /// Whether two paths lead to one file.
 pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
-    matches!((resolve::resolve(one), resolve::resolve(other)), (Ok(one), Ok(other)) if one == other)
+    matches!((resolve(one), resolve(other)), (Ok(one), Ok(other)) if one == other)
 }
 
 /// A short name for a path, for use in our own file names.

@@ -68,14 +68,17 @@ pub struct EntryStatus {
 impl Registrar {
     /// A registrar that keeps its ledger, locks and backups in `state`.
     pub fn new(state: PathBuf, machine: Machine) -> Self {
-        let ledger_file = LedgerFile::new(&state);
-        Self { ledger_file, writer: Writer::new(state), machine, quarantine: None }
+        Self::with_writer(Writer::new(state), machine)
     }
 
     /// A registrar whose writer tells an observer what it is about to do, and heeds it.
     pub fn observed(state: PathBuf, machine: Machine, observer: Arc<dyn Observer>) -> Self {
-        let ledger_file = LedgerFile::new(&state);
-        Self { ledger_file, writer: Writer::observed(state, observer), machine, quarantine: None }
+        Self::with_writer(Writer::observed(state, observer), machine)
+    }
+
+    fn with_writer(writer: Writer, machine: Machine) -> Self {
+        let ledger_file = LedgerFile::new(writer.state());
+        Self { writer, ledger_file, machine, quarantine: None }
     }
 
     /// Catches panics that a file causes, and quarantines the file.

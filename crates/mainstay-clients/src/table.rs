@@ -6,8 +6,6 @@
 
 mod entry;
 mod locate;
-mod machine;
-mod place;
 mod rows;
 
 use std::collections::BTreeSet;
@@ -16,8 +14,7 @@ use std::time::Duration;
 use crate::edit::Format;
 
 pub use entry::{Entry, OnlyStdio, Target};
-pub use locate::{Located, Presence, Surroundings};
-pub use machine::Machine;
+pub use locate::{Located, Machine, Presence, Surroundings};
 
 /// Every client we know.
 pub fn clients() -> &'static [Client] {

@@ -16,8 +16,7 @@
 use std::ops::Range;
 
 use super::removed::{Gap, Removed, neighbours};
-use super::text::{self, Splice, apply};
-use super::trivia::{Kind, Piece, pieces};
+use super::text::{self, Kind, Piece, Splice, apply, pieces};
 use super::value::Value;
 use super::{Created, EditError, Position, json, toml};
 

@@ -1,17 +1,15 @@
 //! Entries in JSON, strict or with comments.
 
 mod parse;
-mod surrogates;
 pub(super) mod write;
 
 use jsonc_parser::ast::{Object, ObjectProp};
 use jsonc_parser::common::Ranged;
 
-use self::parse::{fields_of, parse, value_of};
+use self::parse::{fields_of, parse, replace_lone_surrogates, value_of};
 use super::braces::{self, Layout, Member, Members, Style, Syntax};
 use super::removed::Removed;
-use super::text::{self, Splice, apply, first_newline, newline_of};
-use super::trivia::{Kind, pieces};
+use super::text::{self, Kind, Splice, apply, first_newline, newline_of, pieces};
 use super::value::{Fields, Value, changes};
 use super::{Created, EditError, Format, Position};
 
@@ -161,7 +159,7 @@ fn levels<'t>(
     format: Format,
     keys: &[&str],
 ) -> Result<(Vec<Members<'t>>, Fields), EditError> {
-    let readable = surrogates::replace_lone(text);
+    let readable = replace_lone_surrogates(text);
     let root = parse(&readable, format)?;
     let (mut levels, mut entries) = (Vec::new(), Fields::new());
     let (mut value, mut name, mut rest) = (root.as_ref(), "the document", keys.iter());

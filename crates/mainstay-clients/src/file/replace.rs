@@ -4,16 +4,17 @@
 //! not: a file with other names (hard links), a mount of its own, a directory we may not write, an owner
 //! we may not give.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
 
+use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr};
 use rustix::io::Errno;
 
 use super::snapshot::Snapshot;
 use super::temporary::Temporary;
-use super::{FileError, OpenFile, Step, attributes, in_place, own};
+use super::{FileError, OpenFile, Step, in_place, own};
 
 /// How replacing a file ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +80,7 @@ fn prepare(
     temporary.write_all(new.as_bytes()).map_err(failed(Step::Fill))?;
     if let Some(old) = old {
         step(Step::Dress)?;
-        attributes::copy(&old.file, &old.metadata, &temporary).map_err(failed(Step::Dress))?;
+        copy_attributes(&old.file, &old.metadata, &temporary).map_err(failed(Step::Dress))?;
     }
     step(Step::Sync)?;
     temporary.sync_all().map_err(failed(Step::Sync))
@@ -129,4 +130,32 @@ pub(super) fn open_for_overwrite(path: &Path) -> Result<File, FileError> {
         }
         _ => FileError::write(Step::Overwrite, path, error),
     })
+}
+
+/// Gives a new file what the old one has. An owner that cannot be given is an error; an attribute that
+/// the system keeps to itself is not, because it gives the new file its own.
+fn copy_attributes(old: &File, metadata: &Metadata, new: &File) -> io::Result<()> {
+    let present = new.metadata()?;
+    if (present.uid(), present.gid()) != (metadata.uid(), metadata.gid()) {
+        fchown(new, Some(metadata.uid()), Some(metadata.gid()))?;
+    }
+    // After the owner, because a change of owner takes bits away.
+    new.set_permissions(Permissions::from_mode(metadata.mode() & 0o7777))?;
+    copy_extended(old, new);
+    Ok(())
+}
+
+fn copy_extended(old: &File, new: &File) {
+    // One that the new file has from its directory would let others in whom the old one kept out.
+    fremovexattr(new, "system.posix_acl_access").ok();
+    let mut names = Vec::with_capacity(64 * 1024);
+    if flistxattr(old, rustix::buffer::spare_capacity(&mut names)).is_err() {
+        return;
+    }
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let mut value = Vec::with_capacity(64 * 1024);
+        if fgetxattr(old, name, rustix::buffer::spare_capacity(&mut value)).is_ok() {
+            fsetxattr(new, name, &value, XattrFlags::empty()).ok();
+        }
+    }
 }

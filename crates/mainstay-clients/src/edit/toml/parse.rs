@@ -5,8 +5,7 @@ use std::ops::Range;
 use toml_edit::{Document, InlineTable, Item, Key, Table, TomlError, Value as TomlValue};
 
 use super::super::braces::{Member, Members, Syntax};
-use super::super::text::{self, line_start};
-use super::super::trivia::skip;
+use super::super::text::{self, line_start, skip};
 use super::super::value::{Fields, Value};
 use super::super::{EditError, Position};
 use super::lines::{last_header, statements};
