@@ -30,9 +30,8 @@ mod step;
 mod temporary;
 mod verify;
 
-use std::fs::{self, DirBuilder};
-use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,8 +44,9 @@ use crate::table::Client;
 pub use error::FileError;
 use look::{Spot, resolve};
 use own::Held;
-pub(crate) use own::{hold, put as put_own};
+pub(crate) use own::{hold, if_exists, put as put_own};
 use replace::Outcome;
+use snapshot::Snapshot;
 pub use step::{Observer, Step};
 pub use verify::{Harm, only_entry_differs};
 
@@ -157,9 +157,15 @@ impl Writer {
         &self.state
     }
 
-    fn before(&self, step: Step, path: &Path) -> Result<(), FileError> {
-        let refused = |source| FileError::write(step, path, source);
-        self.observer.before(step).map_err(refused)
+    /// Reports a step to the observer, and performs it.
+    fn perform<T>(
+        &self,
+        step: Step,
+        path: &Path,
+        action: impl FnOnce() -> io::Result<T>,
+    ) -> Result<T, FileError> {
+        let result = self.observer.before(step).and_then(|()| action());
+        result.map_err(|source| FileError::Write { path: path.to_owned(), step, source })
     }
 }
 
@@ -234,11 +240,17 @@ impl OpenFile {
         }
         match replace::replace(self, old.as_ref(), after.as_deref())? {
             Outcome::Done => {
-                self.writer.before(Step::Release, &self.path)?;
+                self.writer.perform(Step::Release, &self.path, || Ok(()))?;
                 Ok(Some(Written { before: old.map(|old| old.text), after }))
             }
             Outcome::Overtaken => Ok(None),
         }
+    }
+
+    /// Whether the file is another one than it was.
+    fn is_overtaken(&self, old: Option<&Snapshot>) -> Result<bool, FileError> {
+        self.writer.perform(Step::Compare, &self.target, || Ok(()))?;
+        self.spot().is_overtaken(old)
     }
 
     fn spot(&self) -> Spot<'_> {
@@ -294,11 +306,9 @@ impl OpenFile {
             return Err(FileError::LinkToNowhere { path: self.path.clone(), dir: dir.to_owned() });
         }
         if !self.installed {
-            return Err(FileError::NoDirectory { dir: dir.to_owned() });
+            return Err(FileError::NoDirectory(dir.to_owned()));
         }
-        self.writer.before(Step::MakeDirectory, dir)?;
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-        made.map_err(|source| FileError::write(Step::MakeDirectory, dir, source))
+        self.writer.perform(Step::MakeDirectory, dir, || own::make_directory(dir))
     }
 }
 

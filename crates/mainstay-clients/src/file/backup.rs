@@ -20,9 +20,8 @@ const KIND: &str = "bak";
 /// Keeps what a file says, at `backups/<client>/<unix ms>-<key of the file>.bak`.
 pub(super) fn keep(file: &OpenFile, text: &str) -> Result<(), FileError> {
     let dir = file.writer.state.join("backups").join(file.client.id);
-    file.writer.before(Step::BackUp, &dir)?;
-    let kept = add(&dir, clock::now().as_millisecond(), &file.key, text);
-    kept.map_err(|error| FileError::write(Step::BackUp, &dir, error))
+    let add = || add(&dir, clock::now().as_millisecond(), &file.key, text);
+    file.writer.perform(Step::BackUp, &dir, add)
 }
 
 fn add(dir: &Path, now: i64, key: &str, text: &str) -> io::Result<()> {
@@ -62,18 +61,14 @@ fn time_of(path: &Path) -> i64 {
 
 /// The backups of a file, oldest first.
 fn list(dir: &Path, key: &str, kind: &str) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
     let ending = format!("-{key}.{kind}");
-    let mut paths = entries
-        .map(|entry| Ok(entry?.path()))
-        .filter(|path: &io::Result<PathBuf>| {
-            path.as_ref().map_or(true, |path| path.to_string_lossy().ends_with(&ending))
-        })
-        .collect::<io::Result<Vec<_>>>()?;
+    let mut paths = Vec::new();
+    for entry in own::if_exists(fs::read_dir(dir))?.into_iter().flatten() {
+        let path = entry?.path();
+        if path.to_string_lossy().ends_with(&ending) {
+            paths.push(path);
+        }
+    }
     paths.sort();
     Ok(paths)
 }

@@ -10,11 +10,8 @@ use super::{Harm, Step};
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// Links that lead in a circle.
-    #[error("{path}: the links lead in a circle", path = path.display())]
-    Circle {
-        /// Where it begins.
-        path: PathBuf,
-    },
+    #[error("{path}: the links lead in a circle", path = .0.display())]
+    Circle(PathBuf),
     /// It could not be read.
     #[error("{path} could not be read", path = path.display())]
     Read {
@@ -25,11 +22,8 @@ pub enum FileError {
         source: io::Error,
     },
     /// It is a directory, a device or the like.
-    #[error("{path} is no regular file", path = path.display())]
-    NotAFile {
-        /// What was found.
-        path: PathBuf,
-    },
+    #[error("{path} is no regular file", path = .0.display())]
+    NotAFile(PathBuf),
     /// It is not UTF-8.
     #[error("{path} is not UTF-8 text (first at byte {at})", path = path.display())]
     NotText {
@@ -41,21 +35,15 @@ pub enum FileError {
     /// It is too large to be a client's settings.
     #[error(
         "{path} is larger than 16 MiB, so it was not read; move other data out of it",
-        path = path.display()
+        path = .0.display()
     )]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
+    TooLarge(PathBuf),
     /// Every user may write it.
     #[error(
         "every user of this machine can write {path}, so it was not changed; run `chmod o-w {path}`",
-        path = path.display()
+        path = .0.display()
     )]
-    WorldWritable {
-        /// The file, or its directory.
-        path: PathBuf,
-    },
+    WorldWritable(PathBuf),
     /// It belongs to another user.
     #[error(
         "{path} belongs to another user (uid {owner}), so it was not changed; make it yours with `chown`",
@@ -68,17 +56,11 @@ pub enum FileError {
         owner: u32,
     },
     /// It, or the file system it is on, is read-only.
-    #[error("{path} is read-only; it was left as it is", path = path.display())]
-    ReadOnly {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{path} is read-only; it was left as it is", path = .0.display())]
+    ReadOnly(PathBuf),
     /// The directory is missing, and its client is not installed.
-    #[error("{dir} does not exist, and its client is not installed", dir = dir.display())]
-    NoDirectory {
-        /// The directory.
-        dir: PathBuf,
-    },
+    #[error("{path} does not exist, and its client is not installed", path = .0.display())]
+    NoDirectory(PathBuf),
     /// A link leads to a directory that is missing, as if a disk were not there.
     #[error("{path} leads into {dir}, which does not exist; make it, or remove the link", path = path.display(), dir = dir.display())]
     LinkToNowhere {
@@ -131,11 +113,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    pub(super) fn write(step: Step, path: &Path, source: impl Into<io::Error>) -> Self {
-        Self::Write { path: path.to_owned(), step, source: source.into() }
-    }
-
-    pub(super) fn read(path: &Path, source: impl Into<io::Error>) -> Self {
-        Self::Read { path: path.to_owned(), source: source.into() }
+    pub(super) fn read(path: &Path, source: io::Error) -> Self {
+        Self::Read { path: path.to_owned(), source }
     }
 }

@@ -31,8 +31,7 @@ pub(super) fn write(file: &OpenFile, old: &Snapshot, new: &str) -> Result<Outcom
     let writable = open_for_overwrite(&file.target)?;
     let note = Note { version: VERSION, old: old.text.clone(), new: new.to_owned() };
     leave_note(file, &note)?;
-    file.writer.before(Step::Compare, &file.target)?;
-    if file.spot().is_overtaken(Some(old))? {
+    if file.is_overtaken(Some(old))? {
         take_note_away(file)?;
         return Ok(Outcome::Overtaken);
     }
@@ -94,13 +93,10 @@ fn is_torn(old: &[u8], new: &[u8], now: &[u8]) -> bool {
 }
 
 fn overwrite(file: &OpenFile, target: &File, new: &str) -> Result<(), FileError> {
-    let failed = |step| move |error| FileError::write(step, &file.target, error);
-    file.writer.before(Step::Overwrite, &file.target)?;
-    target.write_all_at(new.as_bytes(), 0).map_err(failed(Step::Overwrite))?;
-    file.writer.before(Step::Truncate, &file.target)?;
-    target.set_len(new.len() as u64).map_err(failed(Step::Truncate))?;
-    file.writer.before(Step::Sync, &file.target)?;
-    target.sync_all().map_err(failed(Step::Sync))
+    let (writer, path) = (&file.writer, &file.target);
+    writer.perform(Step::Overwrite, path, || target.write_all_at(new.as_bytes(), 0))?;
+    writer.perform(Step::Truncate, path, || target.set_len(new.len() as u64))?;
+    writer.perform(Step::Sync, path, || target.sync_all())
 }
 
 fn put_back(target: &File, old: &str) -> io::Result<()> {
@@ -111,27 +107,21 @@ fn put_back(target: &File, old: &str) -> io::Result<()> {
 
 fn leave_note(file: &OpenFile, note: &Note) -> Result<(), FileError> {
     let path = note_path(file);
-    file.writer.before(Step::Note, &path)?;
     let bytes = serde_json::to_vec(note).expect("texts can be written as JSON");
-    own::put(&path, &bytes).map_err(|error| FileError::write(Step::Note, &path, error))
+    file.writer.perform(Step::Note, &path, || own::put(&path, &bytes))
 }
 
 /// The note, if there is one. One of a build that we cannot follow is left to it, with the file.
 fn read_note(file: &OpenFile) -> Result<Option<Note>, FileError> {
     let path = note_path(file);
-    match fs::read(&path) {
-        Ok(bytes) => {
-            let note = serde_json::from_slice::<Note>(&bytes).ok();
-            Ok(note.filter(|note| note.version == VERSION))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(FileError::read(&path, error)),
-    }
+    let bytes = own::if_exists(fs::read(&path)).map_err(|error| FileError::read(&path, error))?;
+    let note = bytes.and_then(|bytes| serde_json::from_slice::<Note>(&bytes).ok());
+    Ok(note.filter(|note| note.version == VERSION))
 }
 
 fn take_note_away(file: &OpenFile) -> Result<(), FileError> {
     let path = note_path(file);
-    own::drop_if_there(&path).map_err(|error| FileError::write(Step::Note, &path, error))
+    own::drop_if_there(&path).map_err(|source| FileError::Write { path, step: Step::Note, source })
 }
 
 fn note_path(file: &OpenFile) -> PathBuf {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::own::{Held, POLL, rename_unless_there};
+use super::own::{Held, POLL, if_exists, rename_unless_there};
 use super::{FileError, OpenFile, Step};
 use crate::clock;
 use crate::table::Protocol;
@@ -33,10 +33,9 @@ pub(super) fn take(file: &OpenFile) -> Result<Option<Theirs<'_>>, FileError> {
         Protocol::OwnedDirectory { stale } => (Kind::Owned, stale),
     };
     // The clients put it beside the name they use, not beside what that leads to.
-    let dir = lock_path(&file.path);
-    file.writer.before(Step::Lock, &dir)?;
-    let failed = |error| FileError::write(Step::Lock, &dir, error);
-    sweep(&dir, &file.lock).map_err(failed)?;
+    let dir = with_ending(&file.path, ".lock");
+    file.writer.perform(Step::Lock, &dir, || sweep(&dir, &file.lock))?;
+    let failed = |source| FileError::Write { path: dir.clone(), step: Step::Lock, source };
     // A holder that died a moment ago keeps nobody out for longer than its client would wait.
     let patience = file.writer.patience.max(time_to_stale(&dir, stale).map_err(failed)?);
     let mut waited = Duration::ZERO;
@@ -60,7 +59,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(12);
 
 /// How long until a lock that nobody touches any more has been left behind.
 fn time_to_stale(dir: &Path, stale: Duration) -> io::Result<Duration> {
-    let Some(found) = look(dir)? else { return Ok(Duration::ZERO) };
+    let Some(found) = if_exists(fs::symlink_metadata(dir))? else { return Ok(Duration::ZERO) };
     let left = stale_at(&found, stale).duration_since(clock::now());
     let left = Duration::try_from(left).unwrap_or_default() + POLL * 4;
     Ok(if left <= LONGEST_WAIT { left } else { Duration::ZERO })
@@ -117,22 +116,13 @@ impl Note {
     }
 }
 
-fn lock_path(file: &Path) -> PathBuf {
-    let mut path = file.as_os_str().to_owned();
-    path.push(".lock");
-    path.into()
-}
-
 /// Removes what one of us who died had made aside and not moved into place.
 fn sweep(dir: &Path, ours: &Held) -> io::Result<()> {
     let note = Note::find(ours)?;
     if note.token.is_empty() {
         return Ok(());
     }
-    match fs::remove_dir_all(staged(dir, &note.token)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
+    if_exists(fs::remove_dir_all(staged(dir, &note.token))).map(drop)
 }
 
 /// Takes the lock unless somebody else has it. It is made aside and moved into place whole, so that
@@ -169,12 +159,12 @@ fn try_take<'a>(dir: &Path, kind: Kind, ours: &'a Held) -> io::Result<Option<The
 }
 
 fn staged(dir: &Path, token: &str) -> PathBuf {
-    beside(dir, &format!("tmp.{token}"))
+    with_ending(dir, &format!(".tmp.{token}"))
 }
 
 /// Frees a lock whose holder is dead, and tells what is there now.
 fn free_if_left_behind(dir: &Path, stale: Duration, ours: &Held) -> io::Result<Found> {
-    let Some(found) = look(dir)? else { return Ok(Found::Nothing) };
+    let Some(found) = if_exists(fs::symlink_metadata(dir))? else { return Ok(Found::Nothing) };
     let noted = Note::find(ours)?;
     let is_our_own = identity(&found) == noted.identity;
     if !is_our_own && clock::now() <= stale_at(&found, stale) {
@@ -185,18 +175,7 @@ fn free_if_left_behind(dir: &Path, stale: Duration, ours: &Held) -> io::Result<F
     }
     let mut note = Note { token: token(), ..noted };
     note.leave(ours)?;
-    match note.put_away(dir, ours) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(Found::Nothing),
-    }
-}
-
-fn look(dir: &Path) -> io::Result<Option<Metadata>> {
-    match fs::symlink_metadata(dir) {
-        Ok(found) => Ok(Some(found)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    if_exists(note.put_away(dir, ours)).map(|_| Found::Nothing)
 }
 
 /// Whether this is a directory with nothing in it but markers. Anything else was not made as a lock.
@@ -233,9 +212,8 @@ fn token() -> String {
     format!("{pid}.{now}.{time}-{}-4{}-a{}-{}", &rest[..4], &rest[5..8], &rest[9..12], &rest[12..])
 }
 
-fn beside(dir: &Path, ending: &str) -> PathBuf {
-    let mut path = dir.as_os_str().to_owned();
-    path.push(".");
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
     path.push(ending);
     path.into()
 }

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::own::if_exists;
 use super::snapshot::Snapshot;
 use super::{FileError, Step, TRIES, Writer};
 use crate::clock;
@@ -42,7 +43,7 @@ impl Spot<'_> {
 
     /// The file as it is, once it is known not to be one that is about to be filled.
     pub(super) fn look(self) -> Result<Option<Snapshot>, FileError> {
-        self.writer.before(Step::Read, self.target)?;
+        self.writer.perform(Step::Read, self.target, || Ok(()))?;
         let snapshot = Snapshot::take(self.target)?;
         if snapshot.as_ref().is_some_and(|snapshot| snapshot.text.is_empty()) {
             clock::pause(SETTLES, SETTLES);
@@ -84,18 +85,15 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, FileError> {
             },
         }
     }
-    Err(FileError::Circle { path: path.to_owned() })
+    Err(FileError::Circle(path.to_owned()))
 }
 
 fn canonical_directory(path: &Path) -> Result<PathBuf, FileError> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(FileError::NotAFile { path: path.to_owned() });
+        return Err(FileError::NotAFile(path.to_owned()));
     };
-    match fs::canonicalize(dir) {
-        Ok(dir) => Ok(dir.join(name)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(path.to_owned()),
-        Err(error) => Err(FileError::read(path, error)),
-    }
+    let dir = if_exists(fs::canonicalize(dir)).map_err(|error| FileError::read(path, error))?;
+    Ok(dir.map_or_else(|| path.to_owned(), |dir| dir.join(name)))
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub(crate) struct Held {
 /// Takes a lock of ours, which is a file of this name. It is never removed, because whoever waits for
 /// it would then wait for a file that nobody else knows.
 pub(crate) fn hold(path: &Path, patience: Duration) -> Result<Held, FileError> {
-    let fail = |source| FileError::write(Step::Lock, path, source);
+    let fail = |source| FileError::Write { path: path.to_owned(), step: Step::Lock, source };
     make_parent(path).map_err(fail)?;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -102,18 +102,21 @@ fn fill(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Removes a file of ours, if it is there.
 pub(super) fn drop_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
+    if_exists(fs::remove_file(path)).map(drop)
+}
+
+/// Turns the error that something does not exist into `None`.
+pub(crate) fn if_exists<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
 /// Brings what happened to a directory to disk.
 pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(dir) => File::open(dir)?.sync_all(),
-        None => Ok(()),
-    }
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
 /// Moves a file or directory to a name that nobody has.
@@ -140,10 +143,12 @@ fn rename_in_two_steps(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 fn make_parent(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(dir) => DirBuilder::new().recursive(true).mode(0o700).create(dir),
-        None => Ok(()),
-    }
+    path.parent().map_or(Ok(()), make_directory)
+}
+
+/// Makes a directory, and those above it, for this user alone.
+pub(super) fn make_directory(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 #[cfg(test)]

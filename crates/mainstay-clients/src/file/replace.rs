@@ -45,20 +45,17 @@ pub(super) fn replace(
 fn by_rename(file: &OpenFile, old: Option<&Snapshot>, new: &str) -> Result<Outcome, FileError> {
     let temporary = Temporary::beside(&file.target);
     prepare(file, &temporary.path, old, new)?;
-    let writer = &file.writer;
-    writer.before(Step::Compare, &file.target)?;
-    if file.spot().is_overtaken(old)? {
+    if file.is_overtaken(old)? {
         return Ok(Outcome::Overtaken);
     }
-    writer.before(Step::Rename, &file.target)?;
-    let moved = match old {
+    let moved = file.writer.perform(Step::Rename, &file.target, || match old {
         Some(_) => fs::rename(&temporary.path, &file.target),
         None => own::rename_unless_there(&temporary.path, &file.target),
-    };
+    });
     match moved {
         Ok(()) => temporary.has_moved(),
         Err(error) if is_interference(&error) => return Ok(Outcome::Overtaken),
-        Err(error) => return Err(FileError::write(Step::Rename, &file.target, error)),
+        Err(error) => return Err(error),
     }
     sync_directory(file)?;
     Ok(Outcome::Done)
@@ -71,37 +68,29 @@ fn prepare(
     old: Option<&Snapshot>,
     new: &str,
 ) -> Result<(), FileError> {
-    let step = |step| file.writer.before(step, &file.target);
-    let failed = |step| move |error: io::Error| FileError::write(step, &file.target, error);
-    step(Step::Create)?;
-    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut temporary = created.map_err(failed(Step::Create))?;
-    step(Step::Fill)?;
-    temporary.write_all(new.as_bytes()).map_err(failed(Step::Fill))?;
+    let (writer, target) = (&file.writer, &file.target);
+    let mut temporary = writer.perform(Step::Create, target, || {
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+    })?;
+    writer.perform(Step::Fill, target, || temporary.write_all(new.as_bytes()))?;
     if let Some(old) = old {
-        step(Step::Dress)?;
-        copy_attributes(&old.file, &old.metadata, &temporary).map_err(failed(Step::Dress))?;
+        let copy = || copy_attributes(&old.file, &old.metadata, &temporary);
+        writer.perform(Step::Dress, target, copy)?;
     }
-    step(Step::Sync)?;
-    temporary.sync_all().map_err(failed(Step::Sync))
+    writer.perform(Step::Sync, target, || temporary.sync_all())
 }
 
 fn remove(file: &OpenFile, old: &Snapshot) -> Result<Outcome, FileError> {
-    file.writer.before(Step::Compare, &file.target)?;
-    if file.spot().is_overtaken(Some(old))? {
+    if file.is_overtaken(Some(old))? {
         return Ok(Outcome::Overtaken);
     }
-    file.writer.before(Step::Remove, &file.target)?;
-    fs::remove_file(&file.target)
-        .map_err(|error| FileError::write(Step::Remove, &file.target, error))?;
+    file.writer.perform(Step::Remove, &file.target, || fs::remove_file(&file.target))?;
     sync_directory(file)?;
     Ok(Outcome::Done)
 }
 
 fn sync_directory(file: &OpenFile) -> Result<(), FileError> {
-    file.writer.before(Step::SyncDirectory, &file.target)?;
-    own::sync_parent(&file.target)
-        .map_err(|error| FileError::write(Step::SyncDirectory, &file.target, error))
+    file.writer.perform(Step::SyncDirectory, &file.target, || own::sync_parent(&file.target))
 }
 
 /// Whether this error means that the file can be written, if at all, only in place.
@@ -118,17 +107,18 @@ fn forbids_rename(error: &FileError) -> bool {
 
 /// Whether a move failed because somebody else was there first: with the file itself, or, as another
 /// machine does that shares the directory, with a sweep that took ours for a dead writer's.
-fn is_interference(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound)
+fn is_interference(error: &FileError) -> bool {
+    let FileError::Write { source, .. } = error else { return false };
+    matches!(source.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound)
 }
 
 /// Opens a file for writing in place.
 pub(super) fn open_for_overwrite(path: &Path) -> Result<File, FileError> {
     OpenOptions::new().read(true).write(true).open(path).map_err(|error| match error.kind() {
         io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
-            FileError::ReadOnly { path: path.to_owned() }
+            FileError::ReadOnly(path.to_owned())
         }
-        _ => FileError::write(Step::Overwrite, path, error),
+        _ => FileError::Write { path: path.to_owned(), step: Step::Overwrite, source: error },
     })
 }
 

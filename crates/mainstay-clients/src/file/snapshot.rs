@@ -1,7 +1,7 @@
 //! A file as it was at one moment.
 
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -9,6 +9,7 @@ use rustix::fs::{Access, OFlags, access};
 use rustix::process::geteuid;
 
 use super::FileError;
+use super::own::if_exists;
 
 /// The largest file that is read. Settings are smaller, and a file that grows without end must not fill the
 /// memory.
@@ -26,23 +27,21 @@ impl Snapshot {
     pub(super) fn take(path: &Path) -> Result<Option<Self>, FileError> {
         // A pipe in the file's place must not make us wait for a writer.
         let flags = OFlags::NONBLOCK.bits().cast_signed();
-        let mut file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(FileError::read(path, error)),
-        };
-        let metadata = file.metadata().map_err(|error| FileError::read(path, error))?;
+        let failed = |error| FileError::read(path, error);
+        let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+        let Some(mut file) = if_exists(opened).map_err(failed)? else { return Ok(None) };
+        let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
-            return Err(FileError::NotAFile { path: path.to_owned() });
+            return Err(FileError::NotAFile(path.to_owned()));
         }
-        let too_large = || FileError::TooLarge { path: path.to_owned() };
+        let too_large = || FileError::TooLarge(path.to_owned());
         if metadata.len() > MAX_BYTES {
             return Err(too_large());
         }
         let mut bytes = Vec::new();
         // It may grow while it is read.
         let read = (&mut file).take(MAX_BYTES + 1).read_to_end(&mut bytes);
-        if read.map_err(|error| FileError::read(path, error))? as u64 > MAX_BYTES {
+        if read.map_err(failed)? as u64 > MAX_BYTES {
             return Err(too_large());
         }
         let text = String::from_utf8(bytes).map_err(|error| FileError::NotText {
@@ -73,7 +72,7 @@ fn exposure(metadata: &Metadata, path: &Path) -> Option<FileError> {
     // In a sticky directory, such as /tmp, others cannot replace what is ours.
     let is_sticky = metadata.is_dir() && metadata.mode() & 0o1000 != 0;
     if metadata.mode() & 0o002 != 0 && !is_sticky {
-        return Some(FileError::WorldWritable { path: path.to_owned() });
+        return Some(FileError::WorldWritable(path.to_owned()));
     }
     let (owner, us) = (metadata.uid(), geteuid().as_raw());
     let is_foreign = owner != us && owner != 0 && us != 0;
@@ -102,7 +101,7 @@ fn why_read_only(
     if owner != us && us != 0 && !may_write {
         return Some(FileError::Foreign { path, owner });
     }
-    (mode & 0o222 == 0).then_some(FileError::ReadOnly { path })
+    (mode & 0o222 == 0).then_some(FileError::ReadOnly(path))
 }
 
 #[cfg(test)]

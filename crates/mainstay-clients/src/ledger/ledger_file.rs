@@ -83,11 +83,9 @@ impl LedgerFile {
 
     /// All records.
     pub(crate) fn records(&self) -> Result<Vec<Record>, LedgerError> {
-        let bytes = match fs::read(&self.path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(LedgerError::Read { path: self.path.clone(), source }),
-        };
+        let unreadable = |source| LedgerError::Read { path: self.path.clone(), source };
+        let bytes = file::if_exists(fs::read(&self.path)).map_err(unreadable)?;
+        let Some(bytes) = bytes else { return Ok(Vec::new()) };
         let damaged = |source| LedgerError::Damaged { path: self.path.clone(), source };
         let FileVersion { version } = serde_json::from_slice(&bytes).map_err(damaged)?;
         if version > VERSION {

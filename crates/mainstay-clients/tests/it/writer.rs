@@ -343,7 +343,7 @@ fn half_a_file_that_is_being_written_is_no_reason_to_fail() {
         entries.map(|entries| entries.len()).map_err(|_| {
             // The client goes on as soon as we have seen the half.
             fs::write(&file, BEFORE).unwrap();
-            FileError::NotAFile { path: file.clone() }
+            FileError::NotAFile(file.clone())
         })
     };
     assert_eq!(opened.read(count).unwrap(), 1);

@@ -51,6 +51,11 @@ impl View<'_> {
     fn owned(&self) -> Option<String> {
         self.file.map(str::to_owned)
     }
+
+    fn draft(&self, text: Option<String>, record: Option<Record>, done: Done) -> Draft {
+        let (from, found) = (self.owned(), self.found.is_some());
+        Draft { from, found, text, record, done, own_fields: Vec::new() }
+    }
 }
 
 impl Job<'_> {
@@ -66,9 +71,7 @@ impl Job<'_> {
         };
         match (verdict, errand) {
             (Verdict::Keep(done), _) => {
-                let record = self.kept(&view.standing, errand);
-                let (from, found, text) = (view.owned(), view.found.is_some(), view.owned());
-                Ok(Draft { from, found, text, record, done, own_fields: Vec::new() })
+                Ok(view.draft(view.owned(), self.kept(&view.standing, errand), done))
             }
             (Verdict::Write, Errand::Add { fields, brought, .. }) => {
                 self.with(&view, fields, brought)
@@ -157,9 +160,7 @@ impl Job<'_> {
             (None, Standing::Away) => Done::PutBack,
             (None, _) => Done::Added,
         };
-        let (text, record) = (Some(text), Some(self.present(view, fields, created)));
-        let (from, found) = (view.owned(), view.found.is_some());
-        Ok(Draft { from, found, text, record, done, own_fields: Vec::new() })
+        Ok(view.draft(Some(text), Some(self.present(view, fields, created)), done))
     }
 
     /// The text without the entry.
@@ -187,8 +188,7 @@ impl Job<'_> {
         };
         let record = self.record.clone().map(|record| Record { state, at: self.now, ..record });
         let done = if view.file == text.as_deref() { Done::NotThere } else { Done::Removed };
-        let (from, found) = (view.owned(), view.found.is_some());
-        Ok(Draft { from, found, text, record, done, own_fields })
+        Ok(Draft { own_fields, ..view.draft(text, record, done) })
     }
 
     /// The text without the entry and what was created around it. That is still there if the entry is away.
