@@ -4,14 +4,14 @@
 //! ranges, so what lies outside of them is kept because it is never written anew. Guarantees, each with a property test:
 //!
 //! - what is not ours survives byte for byte: comments, order, white space, line ends, a byte order mark;
-//! - [`upsert`](Reading::upsert) twice equals once;
-//! - [`outline`](Reading::outline), [`upsert`](Reading::upsert), [`remove`](Reading::remove) in this order give back the
+//! - [`upsert`](ParsedText::upsert) twice equals once;
+//! - [`to_create`](ParsedText::to_create), [`upsert`](ParsedText::upsert), [`remove`](ParsedText::remove) in this order give back the
 //!   text that was there before;
 //! - a text that cannot be read without doubt is refused with its place, and nothing is made up.
 //!
-//! The order of use: a text is read once ([`Reading::of`]); when an entry is added, the outline and the upsert come from
-//! the same reading, and the removal later gets what the outline said. An entry is found by the literal segments of
-//! [`Place::keys`]; a dot in one is part of its name.
+//! Usage: parse a text once ([`ParsedText::parse`]). To add an entry, call [`ParsedText::to_create`] and
+//! [`ParsedText::upsert`] on the same text, and pass what the former returned to [`ParsedText::remove`] later. Entries are
+//! found by the literal segments of [`Place::keys`]; a dot in a segment is part of the key.
 
 mod braces;
 mod json;
@@ -105,29 +105,29 @@ fn is_zero(count: &usize) -> bool {
 }
 
 /// A text that has been read, once for all questions and edits.
-pub struct Reading<'t> {
+pub struct ParsedText<'t> {
     /// The byte order mark, if there is one, which no parser here needs to see.
-    mark: &'t str,
+    bom: &'t str,
     body: Body<'t>,
 }
 
 enum Body<'t> {
-    Json(json::Reading<'t>),
-    Toml(Box<toml::Reading<'t>>),
+    Json(json::ParsedText<'t>),
+    Toml(Box<toml::ParsedText<'t>>),
 }
 
-impl<'t> Reading<'t> {
+impl<'t> ParsedText<'t> {
     /// Reads a text, unless it cannot be read without doubt.
-    pub fn of(text: &'t str, place: &Place<'t>) -> Result<Self, EditError> {
+    pub fn parse(text: &'t str, place: &Place<'t>) -> Result<Self, EditError> {
         let body = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mark = &text[..text.len() - body.len()];
+        let bom = &text[..text.len() - body.len()];
         let body = match place.format {
             format @ (Format::Json | Format::Jsonc) => {
-                Body::Json(json::Reading::of(body, format, place.keys)?)
+                Body::Json(json::ParsedText::parse(body, format, place.keys)?)
             }
-            Format::Toml => Body::Toml(Box::new(toml::Reading::of(body, place.keys)?)),
+            Format::Toml => Body::Toml(Box::new(toml::ParsedText::parse(body, place.keys)?)),
         };
-        Ok(Self { mark, body })
+        Ok(Self { bom, body })
     }
 
     /// The text with an entry in place.
@@ -139,57 +139,57 @@ impl<'t> Reading<'t> {
             Body::Json(body) => body.upsert(name, fields, owned),
             Body::Toml(body) => body.upsert(name, fields, owned),
         };
-        edited.map(|edited| self.marked(edited))
+        edited.map(|edited| self.with_bom(edited))
     }
 
     /// The text without an entry and what belongs to it: its comma, its lines, the comments on and between them.
     ///
-    /// `created` is what [`Reading::outline`] said before the entry was added; it goes too if it is empty now.
+    /// `created` is what [`ParsedText::to_create`] said before the entry was added; it goes too if it is empty now.
     pub fn remove(&self, name: &str, created: &Created) -> Result<String, EditError> {
         let edited = match &self.body {
             Body::Json(body) => body.remove(name, created),
             Body::Toml(body) => body.remove(name, created),
         };
-        edited.map(|edited| self.marked(edited))
+        edited.map(|edited| self.with_bom(edited))
     }
 
-    /// As [`Reading::remove`], and with what it takes to put the entry back, if that is possible. `out` are entries of the
+    /// As [`ParsedText::remove`], and with what it takes to put the entry back, if that is possible. `absent` are entries of the
     /// same container that have been taken out and not put back, so that the order of all of them is known.
-    pub fn take_out(
+    pub fn extract(
         &self,
         name: &str,
         created: &Created,
-        out: &[&Removed],
+        absent: &[&Removed],
     ) -> Result<(String, Option<Removed>), EditError> {
         let (left, removed) = match &self.body {
             Body::Json(body) => {
                 let left = body.remove(name, created)?;
-                let removed = body.removed(name, &left, out)?;
+                let removed = body.removed(name, &left, absent)?;
                 (left, removed)
             }
             Body::Toml(body) => {
                 let left = body.remove(name, created)?;
-                let removed = body.removed(name, &left, out);
+                let removed = body.removed(name, &left, absent);
                 (left, removed)
             }
         };
-        Ok((self.marked(left), removed))
+        Ok((self.with_bom(left), removed))
     }
 
     /// The text with an entry that was taken out, as it was written and at its place among the neighbours that are left.
-    /// `out` are the others that are still out. Nothing if that does not make a text that differs in this entry alone.
+    /// `absent` are the others that are still out. Nothing if that does not make a text that differs in this entry alone.
     pub fn restore(
         &self,
         name: &str,
         removed: &Removed,
-        out: &[&Removed],
+        absent: &[&Removed],
         place: &Place,
     ) -> Result<Option<String>, EditError> {
-        let restored = self.marked(match &self.body {
-            Body::Json(body) => body.restore(name, removed, out)?,
-            Body::Toml(body) => body.restore(removed, out),
+        let restored = self.with_bom(match &self.body {
+            Body::Json(body) => body.restore(name, removed, absent)?,
+            Body::Toml(body) => body.restore(removed, absent),
         });
-        let Ok(reading) = Reading::of(&restored, place) else { return Ok(None) };
+        let Ok(reading) = ParsedText::parse(&restored, place) else { return Ok(None) };
         let mut entries = reading.entries()?;
         let is_back = entries.extract_if(.., |(key, _)| key == name).count() == 1;
         // TOML tells entries by where their first table is, so only what they say is compared.
@@ -216,15 +216,15 @@ impl<'t> Reading<'t> {
     }
 
     /// What has to be created around a new entry: nothing, containers, or the whole document.
-    pub fn outline(&self) -> Result<Created, EditError> {
+    pub fn to_create(&self) -> Result<Created, EditError> {
         match &self.body {
-            Body::Json(body) => Ok(body.outline()),
-            Body::Toml(body) => body.outline(),
+            Body::Json(body) => Ok(body.to_create()),
+            Body::Toml(body) => body.to_create(),
         }
     }
 
-    fn marked(&self, edited: String) -> String {
-        if self.mark.is_empty() { edited } else { [self.mark, &edited].concat() }
+    fn with_bom(&self, edited: String) -> String {
+        if self.bom.is_empty() { edited } else { [self.bom, &edited].concat() }
     }
 }
 

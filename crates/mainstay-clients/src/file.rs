@@ -22,11 +22,11 @@ mod backup;
 mod error;
 mod in_place;
 mod lock;
-mod look;
-mod own;
 mod replace;
 mod snapshot;
+mod state_file;
 mod step;
+mod target;
 mod temporary;
 mod verify;
 
@@ -42,23 +42,23 @@ use crate::clock;
 use crate::table::Client;
 
 pub use error::FileError;
-use look::{Spot, resolve};
-use own::Held;
-pub(crate) use own::{hold, if_exists, put as put_own};
 use replace::Outcome;
 use snapshot::Snapshot;
+use state_file::FileLock;
+pub(crate) use state_file::{if_exists, lock_file, write_atomically};
 pub use step::{Observer, Step};
-pub use verify::{Harm, only_entry_differs};
+use target::{TargetFile, resolve};
+pub use verify::{VerifyError, only_entry_differs};
 
 /// How often an edit is tried when others keep writing.
-const TRIES: u32 = 5;
+const MAX_TRIES: u32 = 5;
 
 /// Writes clients' files, and keeps its locks and backups in our state directory.
 #[derive(Clone)]
 pub struct Writer {
     state: PathBuf,
     observer: Arc<dyn Observer>,
-    patience: Duration,
+    lock_timeout: Duration,
 }
 
 /// A client's file, with our lock on it for as long as this lives.
@@ -70,9 +70,9 @@ pub struct OpenFile {
     /// What that leads to through links.
     target: PathBuf,
     key: String,
-    lock: Held,
+    lock: FileLock,
     /// Keeps out other Mainstays of the same user, which have their own state directory.
-    _shared: Option<Held>,
+    _shared: Option<FileLock>,
     /// Whether the directory may be made.
     installed: bool,
     /// The topmost directory that is missing.
@@ -98,18 +98,18 @@ impl Written {
 impl Writer {
     /// A writer that keeps what it needs below this directory.
     pub fn new(state: PathBuf) -> Self {
-        Self::observed(state, Arc::new(step::Nobody))
+        Self::observed(state, Arc::new(step::NoObserver))
     }
 
     /// A writer that tells an observer what it is about to do, and heeds it.
     pub fn observed(state: PathBuf, observer: Arc<dyn Observer>) -> Self {
-        Self { state, observer, patience: Duration::from_secs(5) }
+        Self { state, observer, lock_timeout: Duration::from_secs(5) }
     }
 
     /// How long locks of others are waited for, if not 5 s.
     #[must_use]
-    pub fn patient_for(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub fn with_lock_timeout(self, lock_timeout: Duration) -> Self {
+        Self { lock_timeout, ..self }
     }
 
     /// Takes our lock on a client's file, and completes what a writer that died may have left undone.
@@ -124,8 +124,9 @@ impl Writer {
         let key = key(&target);
         let missing = target.ancestors().skip(1).take_while(|dir| !dir.exists()).last();
         let missing = missing.map(Path::to_owned);
-        let lock = hold(&self.state.join("locks").join(&key), self.patience)?;
-        let shared = target.parent().and_then(|dir| own::hold_directory(dir, self.patience));
+        let lock = lock_file(&self.state.join("locks").join(&key), self.lock_timeout)?;
+        let shared =
+            target.parent().and_then(|dir| state_file::lock_directory(dir, self.lock_timeout));
         let file = OpenFile {
             writer: self.clone(),
             client,
@@ -146,10 +147,10 @@ impl Writer {
     pub fn read<T, E: From<FileError>>(
         &self,
         path: &Path,
-        understand: impl Fn(Option<&str>) -> Result<T, E>,
+        parse: impl Fn(Option<&str>) -> Result<T, E>,
     ) -> Result<T, E> {
         let target = resolve(path)?;
-        Spot { writer: self, path, target: &target }.read(understand)
+        TargetFile { writer: self, path, target: &target }.read(parse)
     }
 
     /// The directory of its state.
@@ -170,13 +171,13 @@ impl Writer {
 }
 
 impl OpenFile {
-    /// Reads the file. `understand` gets what it says (nothing: no such file). What cannot be understood
+    /// Reads the file. `parse` gets what it says (nothing: no such file). What cannot be understood
     /// is read again, if somebody is just writing it.
     pub fn read<T, E: From<FileError>>(
         &self,
-        understand: impl Fn(Option<&str>) -> Result<T, E>,
+        parse: impl Fn(Option<&str>) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.spot().read(understand)
+        self.target_file().read(parse)
     }
 
     /// Edits the file. `change` gets what it says and answers with what it shall say (nothing: no such
@@ -204,13 +205,13 @@ impl OpenFile {
         name: &str,
         change: &mut impl FnMut(Option<&str>) -> Result<Option<String>, E>,
     ) -> Result<Written, E> {
-        for attempt in 1..=TRIES {
+        for attempt in 1..=MAX_TRIES {
             if let Some(written) = self.attempt(name, change)? {
                 return Ok(written);
             }
             clock::pause(Duration::ZERO, Duration::from_millis(20) * attempt);
         }
-        Err(FileError::Overtaken { path: self.path.clone(), tries: TRIES }.into())
+        Err(FileError::KeepsChanging { path: self.path.clone(), tries: MAX_TRIES }.into())
     }
 
     /// One try. Nothing if somebody else wrote meanwhile.
@@ -219,13 +220,13 @@ impl OpenFile {
         name: &str,
         change: &mut impl FnMut(Option<&str>) -> Result<Option<String>, E>,
     ) -> Result<Option<Written>, E> {
-        let _theirs = lock::take(self)?;
-        let old = self.spot().look()?;
+        let _theirs = lock::acquire(self)?;
+        let old = self.target_file().look()?;
         let before = old.as_ref().map(|old| old.text.as_str());
         let after = match change(before) {
             Ok(after) => after,
             // Half a file of one that is being written cannot be understood, and is no reason to fail.
-            Err(_) if self.spot().is_unsettled(old.as_ref())? => return Ok(None),
+            Err(_) if self.target_file().is_being_written(old.as_ref())? => return Ok(None),
             Err(error) => return Err(error),
         };
         if before == after.as_deref() {
@@ -233,28 +234,28 @@ impl OpenFile {
         }
         self.verify(before, after.as_deref(), name)?;
         if let Some(old) = &old {
-            old.refuse_to_write(&self.target)?;
+            old.check_writable(&self.target)?;
             backup::keep(self, &old.text)?;
         } else {
-            snapshot::refuse_exposed_directory(&self.target)?;
+            snapshot::check_directory(&self.target)?;
         }
         match replace::replace(self, old.as_ref(), after.as_deref())? {
             Outcome::Done => {
                 self.writer.perform(Step::Release, &self.path, || Ok(()))?;
                 Ok(Some(Written { before: old.map(|old| old.text), after }))
             }
-            Outcome::Overtaken => Ok(None),
+            Outcome::Changed => Ok(None),
         }
     }
 
     /// Whether the file is another one than it was.
-    fn is_overtaken(&self, old: Option<&Snapshot>) -> Result<bool, FileError> {
+    fn has_changed(&self, old: Option<&Snapshot>) -> Result<bool, FileError> {
         self.writer.perform(Step::Compare, &self.target, || Ok(()))?;
-        self.spot().is_overtaken(old)
+        self.target_file().has_changed(old)
     }
 
-    fn spot(&self) -> Spot<'_> {
-        Spot { writer: &self.writer, path: &self.path, target: &self.target }
+    fn target_file(&self) -> TargetFile<'_> {
+        TargetFile { writer: &self.writer, path: &self.path, target: &self.target }
     }
 
     fn verify(
@@ -263,13 +264,14 @@ impl OpenFile {
         after: Option<&str>,
         name: &str,
     ) -> Result<(), FileError> {
-        let harmful = |harm| FileError::Harmful {
+        let harmful = |harm| FileError::VerifyFailed {
             path: self.path.clone(),
             name: name.to_owned(),
             source: harm,
         };
         let before = before.unwrap_or_default();
-        let place = self.client.place(before).map_err(|error| harmful(Harm::Place(error)))?;
+        let place =
+            self.client.place(before).map_err(|error| harmful(VerifyError::Place(error)))?;
         verify::only_entry_differs(before, after.unwrap_or_default(), &place, name).map_err(harmful)
     }
 
@@ -296,19 +298,19 @@ impl OpenFile {
     }
 
     /// Whether a write in place was broken off, which the next [`Writer::open`] completes.
-    pub(crate) fn is_unfinished(&self) -> bool {
-        in_place::is_broken_off(self)
+    pub(crate) fn is_interrupted(&self) -> bool {
+        in_place::is_interrupted(self)
     }
 
     fn make_directory(&self) -> Result<(), FileError> {
         let dir = self.directory();
         if fs::symlink_metadata(&self.path).is_ok() {
-            return Err(FileError::LinkToNowhere { path: self.path.clone(), dir: dir.to_owned() });
+            return Err(FileError::DanglingLink { path: self.path.clone(), dir: dir.to_owned() });
         }
         if !self.installed {
             return Err(FileError::NoDirectory(dir.to_owned()));
         }
-        self.writer.perform(Step::MakeDirectory, dir, || own::make_directory(dir))
+        self.writer.perform(Step::MakeDirectory, dir, || state_file::make_directory(dir))
     }
 }
 
@@ -316,7 +318,7 @@ impl OpenFile {
 pub(crate) fn why_unwritable(path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;
     let refused = snapshot::refusal(&metadata, path);
-    let refused = refused.or_else(|| snapshot::refuse_exposed_directory(path).err());
+    let refused = refused.or_else(|| snapshot::check_directory(path).err());
     refused.map(|error| error.to_string())
 }
 

@@ -22,10 +22,10 @@ use crate::file::digest;
 
 pub use ledger_file::LedgerError;
 pub(crate) use ledger_file::LedgerFile;
-pub use rules::{Done, Left, Purpose, Standing};
 pub(crate) use rules::{
-    Sight, Verdict, Wish, differing, is_fresh, judge_add, judge_remove, standing,
+    AddMode, Observed, Verdict, decide_add, decide_remove, differing, is_fresh, standing,
 };
+pub use rules::{Done, Left, Purpose, Standing};
 
 /// One entry that we wrote, or are about to write.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -70,7 +70,7 @@ pub enum State {
         /// Everything it said, the user's own fields too.
         entry: Fields,
         /// How to give a file that nobody has touched the very bytes.
-        cut: Cut,
+        cut: TextDiff,
         /// Its own text and its place, for a file that others have edited. Records of earlier versions lack it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         removed: Option<Box<Removed>>,
@@ -85,7 +85,7 @@ pub enum State {
 /// What was cut out of a text. If nobody touches the text meanwhile, it can be made what it was to the
 /// last byte: the place of the entry, its layout, and the comments in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cut {
+pub struct TextDiff {
     /// Where the texts begin to differ, in bytes.
     at: usize,
     /// What stood there before.
@@ -96,7 +96,7 @@ pub struct Cut {
     digest: String,
 }
 
-impl Cut {
+impl TextDiff {
     /// What was cut out of `before` to make it `after`.
     pub(crate) fn between(before: &str, after: &str) -> Self {
         let same = |(a, b): &(u8, u8)| a == b;
@@ -140,14 +140,14 @@ mod tests {
         #[test]
         fn a_cut_is_undone_to_the_last_byte(head in "[ab€ü]{0,6}", before in "[ab€ü]{0,6}", after in "[ab€ü]{0,6}", tail in "[ab€ü]{0,6}") {
             let (before, after) = (format!("{head}{before}{tail}"), format!("{head}{after}{tail}"));
-            let cut = Cut::between(&before, &after);
+            let cut = TextDiff::between(&before, &after);
             prop_assert_eq!(cut.undo(&after), Some(before));
         }
     }
 
     #[test]
     fn a_text_that_somebody_touched_is_not_undone() {
-        let cut = Cut::between("{\"a\": 1, \"b\": 2}", "{\"b\": 2}");
+        let cut = TextDiff::between("{\"a\": 1, \"b\": 2}", "{\"b\": 2}");
         assert_eq!(cut.undo("{\"b\": 3}"), None);
         assert_eq!(cut.undo("{\"b\": 2}\n"), None);
     }

@@ -19,18 +19,18 @@ use mainstay_core::ServerName;
 use crate::clock;
 use crate::edit::{Created, EditError, Fields, Value};
 use crate::file::{self, Observer, Writer};
-use crate::ledger::{self, LedgerFile, Purpose, Record, Sight, Standing, State, Wish};
+use crate::ledger::{self, AddMode, LedgerFile, Observed, Purpose, Record, Standing, State};
 use crate::quarantine::Quarantine;
 use crate::table::{Client, Located, Machine, Presence, Target};
 
 pub use change::Change;
 pub use error::ClientError;
-use job::{Errand, Job};
+use job::{Job, Operation};
 
 /// A look without a lock is taken again after this time if a change was under way, so often, because what comes of
 /// the change says more. A change that takes longer may have been broken off.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-const LOOKS: u32 = 20;
+const RETRY_DELAY: Duration = Duration::from_millis(20);
+const MAX_READS: u32 = 20;
 
 /// Keeps entries in clients' files.
 pub struct Registrar {
@@ -91,11 +91,11 @@ impl Registrar {
     fn guard<T>(
         &self,
         file: &Path,
-        wish: Wish,
+        mode: AddMode,
         work: impl FnOnce() -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
         match &self.quarantine {
-            Some(quarantine) => quarantine.guard(file, wish == Wish::Anew, work),
+            Some(quarantine) => quarantine.guard(file, mode == AddMode::Force, work),
             None => work(),
         }
     }
@@ -108,18 +108,18 @@ impl Registrar {
         server: &ServerName,
         target: &Target,
     ) -> Result<Change, ClientError> {
-        self.add_as(client, server, target, Wish::Keep)
+        self.add_as(client, server, target, AddMode::Maintain)
     }
 
     /// Adds an entry because a person asks for it: one of ours that was changed or taken out is set
     /// right. Somebody else's stays.
-    pub fn add_anew(
+    pub fn force_add(
         &self,
         client: &str,
         server: &ServerName,
         target: &Target,
     ) -> Result<Change, ClientError> {
-        self.add_as(client, server, target, Wish::Anew)
+        self.add_as(client, server, target, AddMode::Force)
     }
 
     fn add_as(
@@ -127,28 +127,29 @@ impl Registrar {
         client: &str,
         server: &ServerName,
         target: &Target,
-        wish: Wish,
+        mode: AddMode,
     ) -> Result<Change, ClientError> {
-        let client = known(client)?;
+        let client = client_by_id(client)?;
         let located = self.locate(client);
         if located.presence == Presence::NotInstalled {
             return Err(ClientError::NotInstalled { product: client.product, file: located.file });
         }
         let entry = client.entry(target)?;
-        let elsewhere = self.follow(client, &located.file, server)?;
-        let brought = elsewhere.iter().find_map(|old| self.says(client, old)).unwrap_or_default();
-        let errand = Errand::Add { fields: &entry.fields, brought: &brought, wish };
-        let change = self.run(client, located.file, server, errand)?;
+        let elsewhere = self.move_record(client, &located.file, server)?;
+        let carried_over =
+            elsewhere.iter().find_map(|old| self.says(client, old)).unwrap_or_default();
+        let operation = Operation::Add { fields: &entry.fields, carried_over: &carried_over, mode };
+        let change = self.run(client, located.file, server, operation)?;
         for old in elsewhere {
             // What cannot be taken out now keeps its record, so that it is tried again.
-            self.run(client, old.file, server, Errand::Remove(Purpose::ForGood)).ok();
+            self.run(client, old.file, server, Operation::Remove(Purpose::ForGood)).ok();
         }
         Ok(change)
     }
 
     /// Sees to it that there is a record for the file that the client reads now, and answers with those
     /// of files that it does not read any more.
-    fn follow(
+    fn move_record(
         &self,
         client: &'static Client,
         file: &Path,
@@ -173,20 +174,20 @@ impl Registrar {
 
     /// Everything that an entry of ours says, the user's own fields too, or said when it was taken out.
     fn says(&self, client: &'static Client, record: &Record) -> Option<Fields> {
-        let understand = |text: Option<&str>| {
+        let parse = |text: Option<&str>| {
             let refused = |source| ClientError::Edit { file: record.file.clone(), source };
             let (_, reading) = client.read(text.unwrap_or_default()).map_err(refused)?;
             reading.find(&record.server).map_err(refused)
         };
-        let read = || self.writer.read(&record.file, understand);
-        let Some(found) = self.guard(&record.file, Wish::Keep, read).ok()? else {
+        let read = || self.writer.read(&record.file, parse);
+        let Some(found) = self.guard(&record.file, AddMode::Maintain, read).ok()? else {
             return match &record.state {
                 State::Away { entry, .. } => Some(entry.clone()),
                 State::Adding { .. } | State::Present | State::Leaving | State::Withdrawn => None,
             };
         };
-        let sight = Sight::There(&found);
-        let standing = ledger::standing(Some(record), sight, client.owned, clock::now());
+        let observed = Observed::There(&found);
+        let standing = ledger::standing(Some(record), observed, client.owned, clock::now());
         if let (Value::Map(fields), true) = (found, standing != Standing::Foreign) {
             Some(fields)
         } else {
@@ -207,7 +208,7 @@ impl Registrar {
     ) -> Vec<Result<Change, ClientError>> {
         match self.files_of(client, server) {
             Ok((client, files)) => {
-                let remove = |file| self.run(client, file, server, Errand::Remove(purpose));
+                let remove = |file| self.run(client, file, server, Operation::Remove(purpose));
                 files.into_iter().map(remove).collect()
             }
             Err(error) => vec![Err(error)],
@@ -220,7 +221,7 @@ impl Registrar {
         client: &str,
         server: &ServerName,
     ) -> Result<(&'static Client, Vec<PathBuf>), ClientError> {
-        let client = known(client)?;
+        let client = client_by_id(client)?;
         let records = self.records_of(client, server)?;
         let mut files: Vec<_> = records.into_iter().map(|record| record.file).collect();
         if files.is_empty() {
@@ -231,26 +232,27 @@ impl Registrar {
 
     /// How things stand with a client. Takes no lock and changes nothing.
     pub fn status(&self, client: &str) -> Result<Status, ClientError> {
-        let client = known(client)?;
+        let client = client_by_id(client)?;
         let located = self.locate(client);
         let mut records = self.records_in(client, &located.file)?;
-        let mut looks = 1;
+        let mut reads = 1;
         loop {
-            let understand = |text: Option<&str>| {
+            let parse = |text: Option<&str>| {
                 let refused = |source| ClientError::Edit { file: located.file.clone(), source };
                 let is_rejected = text.is_some_and(|text| client.rejects(text));
                 Ok((entries(client, text, &records).map_err(refused)?, is_rejected))
             };
-            let (entries, is_rejected) = self
-                .guard(&located.file, Wish::Keep, || self.writer.read(&located.file, understand))?;
+            let (entries, is_rejected) = self.guard(&located.file, AddMode::Maintain, || {
+                self.writer.read(&located.file, parse)
+            })?;
             // Without a lock, ledger and file are of one moment only if the ledger is the same before
             // and after. A look is shorter than a change, so this ends.
             let after = self.records_in(client, &located.file)?;
             if after != records {
                 records = after;
-            } else if looks < LOOKS && records.iter().any(is_under_way) {
-                looks += 1;
-                clock::pause(LOOK_AGAIN, LOOK_AGAIN * 2);
+            } else if reads < MAX_READS && records.iter().any(is_being_added) {
+                reads += 1;
+                clock::pause(RETRY_DELAY, RETRY_DELAY * 2);
             } else {
                 let rejected = || is_rejected.then(|| rejection(client, &located.file));
                 let problem = file::why_unwritable(&located.file).or_else(rejected);
@@ -266,7 +268,7 @@ impl Registrar {
 
     /// Where a client's file is, and whether the client is installed.
     pub fn locate(&self, client: &Client) -> Located {
-        self.machine.look(|around| client.locate(around))
+        self.machine.look(|host| client.locate(host))
     }
 
     /// What we wrote into a file of the client.
@@ -281,19 +283,19 @@ impl Registrar {
         Ok(self.ledger_file.records()?.into_iter().filter(ours).collect())
     }
 
-    /// Runs an errand on an entry of a file, unless the file is quarantined.
+    /// Runs an operation on an entry of a file, unless the file is quarantined.
     fn run(
         &self,
         client: &'static Client,
         file: PathBuf,
         server: &ServerName,
-        errand: Errand<'_>,
+        operation: Operation<'_>,
     ) -> Result<Change, ClientError> {
-        let wish = match errand {
-            Errand::Add { wish, .. } => wish,
-            Errand::Remove(_) => Wish::Keep,
+        let mode = match operation {
+            Operation::Add { mode, .. } => mode,
+            Operation::Remove(_) => AddMode::Maintain,
         };
-        self.guard(&file.clone(), wish, || self.job(client, file, server.as_str())?.run(errand))
+        self.guard(&file.clone(), mode, || self.job(client, file, server.as_str())?.run(operation))
     }
 
     fn job<'a>(
@@ -307,12 +309,12 @@ impl Registrar {
         // Read under the lock, so that it says what the last one left.
         let mut records = self.records_in(client, &path)?;
         let record = records.extract_if(.., |record| record.server == server).next();
-        let out = records.into_iter().filter_map(|record| match record.state {
+        let absent = records.into_iter().filter_map(|record| match record.state {
             State::Away { removed, .. } => removed.map(|removed| *removed),
             State::Adding { .. } | State::Present | State::Leaving | State::Withdrawn => None,
         });
-        let (out, now) = (out.collect(), clock::now());
-        Ok(Job { ledger_file: &self.ledger_file, client, path, file, server, record, out, now })
+        let (absent, now) = (absent.collect(), clock::now());
+        Ok(Job { ledger_file: &self.ledger_file, client, path, file, server, record, absent, now })
     }
 }
 
@@ -326,14 +328,14 @@ fn rejection(client: &Client, file: &Path) -> String {
 }
 
 /// Whether an entry is just being written, or its writing was broken off.
-fn is_under_way(record: &Record) -> bool {
+fn is_being_added(record: &Record) -> bool {
     match record.state {
         State::Adding { .. } => true,
         State::Present | State::Away { .. } | State::Leaving | State::Withdrawn => false,
     }
 }
 
-fn known(id: &str) -> Result<&'static Client, ClientError> {
+fn client_by_id(id: &str) -> Result<&'static Client, ClientError> {
     Client::by_id(id).ok_or_else(|| ClientError::Unknown { id: id.to_owned() })
 }
 
@@ -364,14 +366,14 @@ fn entries(
         .filter(|record| record.state != State::Leaving)
         .filter(|record| there.iter().all(|(name, _)| *name != record.server))
         .map(|record| {
-            let sight = if text.is_some() { Sight::Missing } else { Sight::NoFile };
-            let standing = ledger::standing(Some(record), sight, client.owned, now);
+            let observed = if text.is_some() { Observed::Missing } else { Observed::NoFile };
+            let standing = ledger::standing(Some(record), observed, client.owned, now);
             EntryStatus { name: record.server.clone(), standing, says: None }
         })
         .collect();
     let there = there.into_iter().map(|(name, says)| {
-        let sight = Sight::There(&says);
-        let standing = ledger::standing(record_of(&name), sight, client.owned, now);
+        let observed = Observed::There(&says);
+        let standing = ledger::standing(record_of(&name), observed, client.owned, now);
         EntryStatus { name, standing, says: Some(says) }
     });
     Ok(there.chain(missing).collect())

@@ -2,7 +2,7 @@
 //! the client is there.
 //!
 //! A row says everything that differs between clients; no code knows a client by name. Rows are read
-//! against [`Surroundings`], which are passed in, so every system's rows can be tried on any system.
+//! against [`Environment`], which are passed in, so every system's rows can be tried on any system.
 
 mod entry;
 mod locate;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::edit::Format;
 
 pub use entry::{Entry, OnlyStdio, Target};
-pub use locate::{Located, Machine, Presence, Surroundings};
+pub use locate::{Environment, Located, Machine, Presence};
 
 /// Every client we know.
 pub fn clients() -> &'static [Client] {
@@ -23,8 +23,9 @@ pub fn clients() -> &'static [Client] {
 
 /// The names of all variables that the places of files depend on, each once.
 pub fn variables() -> impl Iterator<Item = &'static str> {
-    let spots = clients().iter().flat_map(Client::spots);
-    let names: BTreeSet<_> = spots.flat_map(|spot| spot.root.variables()).flatten().collect();
+    let paths = clients().iter().flat_map(Client::paths);
+    let names: BTreeSet<_> =
+        paths.flat_map(|template| template.root.variables()).flatten().collect();
     names.into_iter()
 }
 
@@ -36,7 +37,7 @@ pub struct Client {
     /// What its makers call it.
     pub product: &'static str,
     /// The file it reads when a variable says so. The first whose variable is set is the one.
-    pub overrides: &'static [Spot],
+    pub overrides: &'static [PathTemplate],
     /// The files it reads otherwise. The first that [applies](Candidate::applies_if) is the one; if
     /// none does, the first for this system is the one to create.
     pub files: &'static [Candidate],
@@ -51,13 +52,13 @@ pub struct Client {
     /// The fields of an entry that are ours, over all templates. The rest of an entry is the user's.
     pub owned: &'static [&'static str],
     /// What shows that the client is installed. An existing config file always does.
-    pub marks: &'static [Mark],
+    pub evidence: &'static [Evidence],
     /// How the client itself keeps others from writing its file.
-    pub lock: Protocol,
+    pub lock: LockProtocol,
     /// What a refresh does to it.
     pub refresh: Refresh,
     /// Whether it rejects a file that begins with a byte order mark, with every server in it.
-    pub rejects_mark: bool,
+    pub rejects_bom: bool,
 }
 
 impl Client {
@@ -66,18 +67,18 @@ impl Client {
         clients().iter().find(|client| client.id == id)
     }
 
-    fn spots(&self) -> impl Iterator<Item = Spot> {
+    fn paths(&self) -> impl Iterator<Item = PathTemplate> {
         let files = self.files.iter().flat_map(|one| [one.file, one.applies_if]);
-        let marks = self.marks.iter().filter_map(|mark| match mark {
-            Mark::There(spot) => Some(*spot),
-            Mark::Program(_) => None,
+        let evidence = self.evidence.iter().filter_map(|evidence| match evidence {
+            Evidence::Path(template) => Some(*template),
+            Evidence::Program(_) => None,
         });
-        self.overrides.iter().copied().chain(files).chain(marks)
+        self.overrides.iter().copied().chain(files).chain(evidence)
     }
 
     /// Whether the client would not read a file that says this, although we can.
     pub fn rejects(&self, text: &str) -> bool {
-        self.rejects_mark && text.starts_with('\u{feff}')
+        self.rejects_bom && text.starts_with('\u{feff}')
     }
 
     /// Whether an entry can only name a command, never a URL.
@@ -107,7 +108,7 @@ pub enum Root {
     App,
     /// `$XDG_CONFIG_HOME` or `~/.config`, on every system.
     Xdg,
-    /// What a variable says. Where it is not set, or not absolute, the spot does not exist.
+    /// What a variable says. Where it is not set, or not absolute, the template does not exist.
     Variable(&'static str),
 }
 
@@ -125,7 +126,7 @@ impl Root {
 
 /// A file or directory, below a root.
 #[derive(Debug, Clone, Copy)]
-pub struct Spot {
+pub struct PathTemplate {
     /// Where it begins.
     pub root: Root,
     /// The rest, with `/` between its parts; empty for the root itself.
@@ -138,17 +139,17 @@ pub struct Spot {
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate {
     /// The file.
-    pub file: Spot,
+    pub file: PathTemplate,
     /// It is the one if this exists: the file itself, or a directory that only this version of the
     /// client has.
-    pub applies_if: Spot,
+    pub applies_if: PathTemplate,
 }
 
 /// Something that shows that a client is installed.
 #[derive(Debug, Clone, Copy)]
-pub enum Mark {
+pub enum Evidence {
     /// A file or directory of the client's own.
-    There(Spot),
+    Path(PathTemplate),
     /// A program on the search path.
     Program(&'static str),
 }
@@ -165,7 +166,7 @@ pub enum Keys {
         /// Where they are in files of the newer kind.
         nested: &'static [&'static str],
         /// What stands beside servers in the flat place of a newer file; a map that is no entry.
-        signs: &'static [&'static str],
+        markers: &'static [&'static str],
     },
 }
 
@@ -219,7 +220,7 @@ impl Refresh {
 
 /// How a client keeps others from writing its file while it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
+pub enum LockProtocol {
     /// It does not.
     None,
     /// An empty directory `<file>.lock`, as proper-lockfile makes it.

@@ -188,7 +188,7 @@ impl Members<'_> {
     }
 
     /// What [`Members::restore`] needs to put the member at `index` back; `left` is the text without it.
-    pub(super) fn removed(&self, index: usize, left: &str, out: &[&Removed]) -> Option<Removed> {
+    pub(super) fn removed(&self, index: usize, left: &str, absent: &[&Removed]) -> Option<Removed> {
         let (item, tail) = (&self.items[index].range, self.tail(index));
         let extent = self.extent(index, &tail);
         let behind = |range: Range<usize>| match tail.comma {
@@ -200,7 +200,7 @@ impl Members<'_> {
         let (is_first, is_last) = (index == 0, index + 1 == self.items.len());
         let start = if is_first { self.inner.start } else { self.items[index - 1].range.end };
         let end = self.limit(index);
-        let (before, after) = neighbours(&self.keys(), index, out);
+        let (before, after) = neighbours(&self.keys(), index, absent);
         Some(Removed {
             name: self.items[index].key.clone(),
             text: self.text[item.clone()].to_owned(),
@@ -223,7 +223,12 @@ impl Members<'_> {
     }
 
     /// Puts a member back after the first `slot` ones.
-    pub(super) fn restore(&self, slot: usize, removed: &Removed, out: &[&Removed]) -> Vec<Splice> {
+    pub(super) fn restore(
+        &self,
+        slot: usize,
+        removed: &Removed,
+        absent: &[&Removed],
+    ) -> Vec<Splice> {
         let last = slot.checked_sub(1);
         let is_last = slot == self.items.len();
         let start = last.map_or(self.inner.start, |last| self.items[last].range.end);
@@ -243,14 +248,15 @@ impl Members<'_> {
             }
             None => {
                 let is_later =
-                    |piece: &&Piece| removed.goes_above(&self.text[piece.start..piece.end], out);
+                    |piece: &&Piece| removed.goes_above(&self.text[piece.start..piece.end], absent);
                 let pieces = self.pieces(start..end);
                 let later = pieces.iter().find(is_later).map_or(end, |piece| piece.start);
                 (self.opening(later), !is_last || removed.gap.is_trailed)
             }
         };
         let is_above = |piece: &Piece| {
-            piece.kind.is_comment() && removed.goes_below(&self.text[piece.start..piece.end], out)
+            piece.kind.is_comment()
+                && removed.goes_below(&self.text[piece.start..piece.end], absent)
         };
         let above = self.pieces(start..end).into_iter().rfind(is_above);
         let at = above.map_or(at, |piece| at.max(piece.end));

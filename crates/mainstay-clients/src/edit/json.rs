@@ -14,7 +14,7 @@ use super::value::{Fields, Value, changes};
 use super::{Created, EditError, Format, Position};
 
 /// A text that has been read.
-pub(super) struct Reading<'t> {
+pub(super) struct ParsedText<'t> {
     text: &'t str,
     format: Format,
     keys: &'t [&'t str],
@@ -24,8 +24,8 @@ pub(super) struct Reading<'t> {
     entries: Fields,
 }
 
-impl<'t> Reading<'t> {
-    pub(super) fn of(
+impl<'t> ParsedText<'t> {
+    pub(super) fn parse(
         text: &'t str,
         format: Format,
         keys: &'t [&'t str],
@@ -78,16 +78,16 @@ impl<'t> Reading<'t> {
         Ok(created.document.clone().filter(is_unused).unwrap_or(left))
     }
 
-    /// What [`Reading::restore`] needs to put an entry back; `left` is the text without it.
+    /// What [`ParsedText::restore`] needs to put an entry back; `left` is the text without it.
     pub(super) fn removed(
         &self,
         name: &str,
         left: &str,
-        out: &[&Removed],
+        absent: &[&Removed],
     ) -> Result<Option<Removed>, EditError> {
         let index = self.index(name)?;
         let container = self.container();
-        Ok(container.zip(index).and_then(|(members, index)| members.removed(index, left, out)))
+        Ok(container.zip(index).and_then(|(members, index)| members.removed(index, left, absent)))
     }
 
     /// The text with a removed entry. A container that is missing is created with it.
@@ -95,14 +95,14 @@ impl<'t> Reading<'t> {
         &self,
         name: &str,
         removed: &Removed,
-        out: &[&Removed],
+        absent: &[&Removed],
     ) -> Result<String, EditError> {
         if let Some(container) = self.container() {
             let slot = removed.slot(&container.keys());
-            return Ok(apply(self.text, container.restore(slot, removed, out)));
+            return Ok(apply(self.text, container.restore(slot, removed, absent)));
         }
         let created = self.upsert(name, &Fields::new(), &[])?;
-        let reading = Reading::of(&created, self.format, self.keys)?;
+        let reading = ParsedText::parse(&created, self.format, self.keys)?;
         let (container, index) = (reading.container(), reading.index(name)?);
         let (container, index) = container.zip(index).expect("the entry was just added");
         let range = container.items[index].range.clone();
@@ -117,7 +117,7 @@ impl<'t> Reading<'t> {
         self.entries.clone()
     }
 
-    pub(super) fn outline(&self) -> Created {
+    pub(super) fn to_create(&self) -> Created {
         match self.levels.as_slice() {
             [] => Created {
                 containers: self.keys.len(),

@@ -65,17 +65,17 @@ impl Removed {
         .unwrap_or(names.len())
     }
 
-    /// Whether the entry goes below this comment: it stood above the entry, or above one of those before it that are `out`.
-    pub(super) fn goes_below(&self, comment: &str, out: &[&Self]) -> bool {
+    /// Whether the entry goes below this comment: it stood above the entry, or above one of those before it that are `absent`.
+    pub(super) fn goes_below(&self, comment: &str, absent: &[&Self]) -> bool {
         let is_before = |other: &&&Self| self.before.contains(&other.name);
-        let mut above = out.iter().filter(is_before).map(|other| &other.above);
+        let mut above = absent.iter().filter(is_before).map(|other| &other.above);
         !comment.is_empty() && (comment == self.above || above.any(|above| comment == above))
     }
 
-    /// Whether the entry goes above this comment, which stood above one of those behind it that are `out`.
-    pub(super) fn goes_above(&self, comment: &str, out: &[&Self]) -> bool {
+    /// Whether the entry goes above this comment, which stood above one of those behind it that are `absent`.
+    pub(super) fn goes_above(&self, comment: &str, absent: &[&Self]) -> bool {
         let is_behind = |other: &&&Self| self.after.contains(&other.name);
-        let mut above = out.iter().filter(is_behind).map(|other| &other.above);
+        let mut above = absent.iter().filter(is_behind).map(|other| &other.above);
         !comment.is_empty() && above.any(|above| comment == above)
     }
 
@@ -88,15 +88,15 @@ impl Removed {
     }
 }
 
-/// The names before and behind the one at `index`, with those that are `out` in their places.
+/// The names before and behind the one at `index`, with those that are `absent` in their places.
 pub(super) fn neighbours(
     names: &[&str],
     index: usize,
-    out: &[&Removed],
+    absent: &[&Removed],
 ) -> (Vec<String>, Vec<String>) {
     let mut all = names.to_vec();
     let mut index = index;
-    for removed in out {
+    for removed in absent {
         let slot = removed.slot(&all);
         all.insert(slot, &removed.name);
         index += usize::from(slot <= index);

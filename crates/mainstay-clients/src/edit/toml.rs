@@ -22,7 +22,7 @@ use super::value::{Fields, Value, changes};
 use super::{Created, EditError};
 
 /// A text that has been read.
-pub(super) struct Reading<'t> {
+pub(super) struct ParsedText<'t> {
     /// The text; its last line is ended.
     text: Cow<'t, str>,
     has_end: bool,
@@ -32,8 +32,8 @@ pub(super) struct Reading<'t> {
     statements: Vec<Statement>,
 }
 
-impl<'t> Reading<'t> {
-    pub(super) fn of(text: &'t str, keys: &'t [&'t str]) -> Result<Self, EditError> {
+impl<'t> ParsedText<'t> {
+    pub(super) fn parse(text: &'t str, keys: &'t [&'t str]) -> Result<Self, EditError> {
         let (has_end, text) = (has_end(text), with_end(text));
         let document = parse(&text)?;
         let statements = statements(&document);
@@ -96,14 +96,14 @@ impl<'t> Reading<'t> {
         Ok(document.filter(|_| left.trim().is_empty()).unwrap_or(left))
     }
 
-    /// What [`Reading::restore`] needs to put an entry back; `left` is the text without it. Only entries that are tables
+    /// What [`ParsedText::restore`] needs to put an entry back; `left` is the text without it. Only entries that are tables
     /// with headers can be put back.
-    pub(super) fn removed(&self, name: &str, left: &str, out: &[&Removed]) -> Option<Removed> {
-        sections::removed(&self.text, &self.statements, &self.path(name), &with_end(left), out)
+    pub(super) fn removed(&self, name: &str, left: &str, absent: &[&Removed]) -> Option<Removed> {
+        sections::removed(&self.text, &self.statements, &self.path(name), &with_end(left), absent)
     }
 
-    pub(super) fn restore(&self, removed: &Removed, out: &[&Removed]) -> String {
-        let splice = sections::restore(&self.text, &self.statements, self.keys, removed, out);
+    pub(super) fn restore(&self, removed: &Removed, absent: &[&Removed]) -> String {
+        let splice = sections::restore(&self.text, &self.statements, self.keys, removed, absent);
         self.as_ended(apply(&self.text, vec![splice]))
     }
 
@@ -123,7 +123,7 @@ impl<'t> Reading<'t> {
         })
     }
 
-    pub(super) fn outline(&self) -> Result<Created, EditError> {
+    pub(super) fn to_create(&self) -> Result<Created, EditError> {
         let text = self.text.as_ref();
         if text.trim().is_empty() {
             return Ok(Created { document: Some(text.to_owned()), ..Created::default() });

@@ -49,16 +49,17 @@ impl Value {
     }
 
     /// Whether both mean the same: the order of a map's keys does not count.
-    pub(super) fn means(&self, other: &Self) -> bool {
+    pub(super) fn is_equivalent(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::List(ours), Self::List(theirs)) => {
-                ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(a, b)| a.means(b))
+                ours.len() == theirs.len()
+                    && ours.iter().zip(theirs).all(|(a, b)| a.is_equivalent(b))
             }
             (Self::Map(ours), Self::Map(theirs)) => {
                 ours.len() == theirs.len()
-                    && ours
-                        .iter()
-                        .all(|(key, a)| theirs.iter().any(|(other, b)| other == key && a.means(b)))
+                    && ours.iter().all(|(key, a)| {
+                        theirs.iter().any(|(other, b)| other == key && a.is_equivalent(b))
+                    })
             }
             (
                 Self::Text(_)
@@ -97,7 +98,7 @@ pub(super) fn changes<'a>(
         // A field that exists twice is left to the edit, which refuses it.
         match (old.next(), old.next(), new) {
             (None, None, None) => false,
-            (Some(old), None, Some(new)) => !old.means(new),
+            (Some(old), None, Some(new)) => !old.is_equivalent(new),
             _ => true,
         }
     });

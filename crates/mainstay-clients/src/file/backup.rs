@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{FileError, OpenFile, Step, own};
+use super::{FileError, OpenFile, Step, state_file};
 use crate::clock;
 
 /// How many states of a file are kept beside the first.
@@ -26,8 +26,8 @@ pub(super) fn keep(file: &OpenFile, text: &str) -> Result<(), FileError> {
 
 fn add(dir: &Path, now: i64, key: &str, text: &str) -> io::Result<()> {
     // One that was broken off, by a writer that died.
-    for half in list(dir, key, own::TEMPORARY)? {
-        own::drop_if_there(&half)?;
+    for half in list(dir, key, state_file::TEMPORARY)? {
+        state_file::remove_if_exists(&half)?;
     }
     let mut kept = list(dir, key, KIND)?;
     // Names tell the order, whatever the clock does.
@@ -36,11 +36,11 @@ fn add(dir: &Path, now: i64, key: &str, text: &str) -> io::Result<()> {
     match find(&kept, text)? {
         Some(0) => return Ok(()),
         Some(again) => fs::rename(kept.remove(again), &path)?,
-        None => own::put(&path, text.as_bytes())?,
+        None => state_file::write_atomically(&path, text.as_bytes())?,
     }
     kept.push(path);
     let old = kept.len().saturating_sub(NEWEST);
-    kept.iter().take(old).skip(1).try_for_each(|old| own::drop_if_there(old))
+    kept.iter().take(old).skip(1).try_for_each(|old| state_file::remove_if_exists(old))
 }
 
 /// Which backup says this.
@@ -63,7 +63,7 @@ fn time_of(path: &Path) -> i64 {
 fn list(dir: &Path, key: &str, kind: &str) -> io::Result<Vec<PathBuf>> {
     let ending = format!("-{key}.{kind}");
     let mut paths = Vec::new();
-    for entry in own::if_exists(fs::read_dir(dir))?.into_iter().flatten() {
+    for entry in state_file::if_exists(fs::read_dir(dir))?.into_iter().flatten() {
         let path = entry?.path();
         if path.to_string_lossy().ends_with(&ending) {
             paths.push(path);

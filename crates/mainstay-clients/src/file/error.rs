@@ -4,14 +4,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Harm, Step};
+use super::{Step, VerifyError};
 
 /// Why a client's file, or a file of ours beside it, could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// Links that lead in a circle.
     #[error("{path}: the links lead in a circle", path = .0.display())]
-    Circle(PathBuf),
+    LinkLoop(PathBuf),
     /// It could not be read.
     #[error("{path} could not be read", path = path.display())]
     Read {
@@ -26,7 +26,7 @@ pub enum FileError {
     NotAFile(PathBuf),
     /// It is not UTF-8.
     #[error("{path} is not UTF-8 text (first at byte {at})", path = path.display())]
-    NotText {
+    NotUtf8 {
         /// The file.
         path: PathBuf,
         /// Where the first odd byte is.
@@ -49,7 +49,7 @@ pub enum FileError {
         "{path} belongs to another user (uid {owner}), so it was not changed; make it yours with `chown`",
         path = path.display()
     )]
-    Foreign {
+    OtherOwner {
         /// The file, or its directory.
         path: PathBuf,
         /// The uid of the owner.
@@ -63,7 +63,7 @@ pub enum FileError {
     NoDirectory(PathBuf),
     /// A link leads to a directory that is missing, as if a disk were not there.
     #[error("{path} leads into {dir}, which does not exist; make it, or remove the link", path = path.display(), dir = dir.display())]
-    LinkToNowhere {
+    DanglingLink {
         /// The link.
         path: PathBuf,
         /// The directory.
@@ -82,7 +82,7 @@ pub enum FileError {
     },
     /// Others wrote each time before we could.
     #[error("{path} was written by others {tries} times meanwhile; it was left as it is", path = path.display())]
-    Overtaken {
+    KeepsChanging {
         /// The file.
         path: PathBuf,
         /// How often we tried.
@@ -90,14 +90,14 @@ pub enum FileError {
     },
     /// The edit would have changed something else too.
     #[error("an edit of `{name}` in {path} was not sound; the file was left as it is", path = path.display())]
-    Harmful {
+    VerifyFailed {
         /// The file.
         path: PathBuf,
         /// The entry.
         name: String,
         /// What was wrong with it.
         #[source]
-        source: Harm,
+        source: VerifyError,
     },
     /// A step of writing failed.
     #[error("{path}: could not {step}", path = path.display())]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::replace::{Outcome, open_for_overwrite};
 use super::snapshot::{MAX_BYTES, Snapshot};
-use super::{FileError, OpenFile, Step, own};
+use super::{FileError, OpenFile, Step, state_file};
 
 /// What is being written. Old and new are texts, so a mixture is compared as bytes.
 #[derive(Serialize, Deserialize)]
@@ -30,40 +30,40 @@ const VERSION: u32 = 1;
 pub(super) fn write(file: &OpenFile, old: &Snapshot, new: &str) -> Result<Outcome, FileError> {
     let writable = open_for_overwrite(&file.target)?;
     let note = Note { version: VERSION, old: old.text.clone(), new: new.to_owned() };
-    leave_note(file, &note)?;
-    if file.is_overtaken(Some(old))? {
-        take_note_away(file)?;
-        return Ok(Outcome::Overtaken);
+    write_note(file, &note)?;
+    if file.has_changed(Some(old))? {
+        remove_note(file)?;
+        return Ok(Outcome::Changed);
     }
     if let Err(error) = overwrite(file, &writable, new) {
         // A disk that has no room for more has room for what was there.
-        if put_back(&writable, &old.text).is_ok() {
+        if roll_back(&writable, &old.text).is_ok() {
             // Otherwise the next one finds it, and nothing to do.
-            take_note_away(file).ok();
+            remove_note(file).ok();
         }
         return Err(error);
     }
-    take_note_away(file)?;
+    remove_note(file)?;
     Ok(Outcome::Done)
 }
 
 /// Completes a write that was broken off.
 pub(super) fn repair(file: &OpenFile) -> Result<(), FileError> {
     let Some(note) = read_note(file)? else { return Ok(()) };
-    if note.tells_of_torn(file) {
+    if note.explains(file) {
         overwrite(file, &open_for_overwrite(&file.target)?, &note.new)?;
     }
-    take_note_away(file)
+    remove_note(file)
 }
 
 /// Whether a write was broken off that can be completed.
-pub(super) fn is_broken_off(file: &OpenFile) -> bool {
-    read_note(file).is_ok_and(|note| note.is_some_and(|note| note.tells_of_torn(file)))
+pub(super) fn is_interrupted(file: &OpenFile) -> bool {
+    read_note(file).is_ok_and(|note| note.is_some_and(|note| note.explains(file)))
 }
 
 impl Note {
     /// Whether the file is what is left of the write that this is about.
-    fn tells_of_torn(&self, file: &OpenFile) -> bool {
+    fn explains(&self, file: &OpenFile) -> bool {
         // A torn write may not be valid UTF-8, so this reads bytes.
         let now = File::open(&file.target).and_then(|now| {
             let mut bytes = Vec::new();
@@ -99,29 +99,34 @@ fn overwrite(file: &OpenFile, target: &File, new: &str) -> Result<(), FileError>
     writer.perform(Step::Sync, path, || target.sync_all())
 }
 
-fn put_back(target: &File, old: &str) -> io::Result<()> {
+fn roll_back(target: &File, old: &str) -> io::Result<()> {
     target.write_all_at(old.as_bytes(), 0)?;
     target.set_len(old.len() as u64)?;
     target.sync_all()
 }
 
-fn leave_note(file: &OpenFile, note: &Note) -> Result<(), FileError> {
+fn write_note(file: &OpenFile, note: &Note) -> Result<(), FileError> {
     let path = note_path(file);
     let bytes = serde_json::to_vec(note).expect("texts can be written as JSON");
-    file.writer.perform(Step::Note, &path, || own::put(&path, &bytes))
+    file.writer.perform(Step::Note, &path, || state_file::write_atomically(&path, &bytes))
 }
 
 /// The note, if there is one. One of a build that we cannot follow is left to it, with the file.
 fn read_note(file: &OpenFile) -> Result<Option<Note>, FileError> {
     let path = note_path(file);
-    let bytes = own::if_exists(fs::read(&path)).map_err(|error| FileError::read(&path, error))?;
+    let bytes =
+        state_file::if_exists(fs::read(&path)).map_err(|error| FileError::read(&path, error))?;
     let note = bytes.and_then(|bytes| serde_json::from_slice::<Note>(&bytes).ok());
     Ok(note.filter(|note| note.version == VERSION))
 }
 
-fn take_note_away(file: &OpenFile) -> Result<(), FileError> {
+fn remove_note(file: &OpenFile) -> Result<(), FileError> {
     let path = note_path(file);
-    own::drop_if_there(&path).map_err(|source| FileError::Write { path, step: Step::Note, source })
+    state_file::remove_if_exists(&path).map_err(|source| FileError::Write {
+        path,
+        step: Step::Note,
+        source,
+    })
 }
 
 fn note_path(file: &OpenFile) -> PathBuf {

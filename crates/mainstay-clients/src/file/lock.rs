@@ -13,45 +13,45 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::own::{Held, POLL, if_exists, rename_unless_there};
+use super::state_file::{FileLock, LOCK_POLL, if_exists, rename_no_replace};
 use super::{FileError, OpenFile, Step};
 use crate::clock;
-use crate::table::Protocol;
+use crate::table::LockProtocol;
 
 /// A client's lock, given back when this is dropped.
-pub(super) struct Theirs<'a> {
+pub(super) struct ClientLock<'a> {
     dir: PathBuf,
     note: Note,
-    ours: &'a Held,
+    ours: &'a FileLock,
 }
 
 /// Takes the client's lock, if it has one. The wait is bounded.
-pub(super) fn take(file: &OpenFile) -> Result<Option<Theirs<'_>>, FileError> {
+pub(super) fn acquire(file: &OpenFile) -> Result<Option<ClientLock<'_>>, FileError> {
     let (kind, stale) = match file.client.lock {
-        Protocol::None => return Ok(None),
-        Protocol::EmptyDirectory { stale } => (Kind::Empty, stale),
-        Protocol::OwnedDirectory { stale } => (Kind::Owned, stale),
+        LockProtocol::None => return Ok(None),
+        LockProtocol::EmptyDirectory { stale } => (Kind::Empty, stale),
+        LockProtocol::OwnedDirectory { stale } => (Kind::Owned, stale),
     };
     // The clients put it beside the name they use, not beside what that leads to.
     let dir = with_ending(&file.path, ".lock");
     file.writer.perform(Step::Lock, &dir, || sweep(&dir, &file.lock))?;
     let failed = |source| FileError::Write { path: dir.clone(), step: Step::Lock, source };
     // A holder that died a moment ago keeps nobody out for longer than its client would wait.
-    let patience = file.writer.patience.max(time_to_stale(&dir, stale).map_err(failed)?);
+    let lock_timeout = file.writer.lock_timeout.max(time_to_stale(&dir, stale).map_err(failed)?);
     let mut waited = Duration::ZERO;
-    while waited <= patience {
-        match free_if_left_behind(&dir, stale, &file.lock).map_err(failed)? {
+    while waited <= lock_timeout {
+        match remove_if_abandoned(&dir, stale, &file.lock).map_err(failed)? {
             Found::Nothing => {
-                if let Some(theirs) = try_take(&dir, kind, &file.lock).map_err(failed)? {
+                if let Some(theirs) = try_acquire(&dir, kind, &file.lock).map_err(failed)? {
                     return Ok(Some(theirs));
                 }
             }
-            Found::NoLock => return Ok(None),
+            Found::NotALock => return Ok(None),
             Found::Held => {}
         }
-        waited += clock::pause(POLL / 2, POLL + POLL / 2);
+        waited += clock::pause(LOCK_POLL / 2, LOCK_POLL + LOCK_POLL / 2);
     }
-    Err(FileError::Locked { lock: dir, waited: patience })
+    Err(FileError::Locked { lock: dir, waited: lock_timeout })
 }
 
 /// A client that lets its locks become older than this is not waited for until then.
@@ -61,7 +61,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(12);
 fn time_to_stale(dir: &Path, stale: Duration) -> io::Result<Duration> {
     let Some(found) = if_exists(fs::symlink_metadata(dir))? else { return Ok(Duration::ZERO) };
     let left = stale_at(&found, stale).duration_since(clock::now());
-    let left = Duration::try_from(left).unwrap_or_default() + POLL * 4;
+    let left = Duration::try_from(left).unwrap_or_default() + LOCK_POLL * 4;
     Ok(if left <= LONGEST_WAIT { left } else { Duration::ZERO })
 }
 
@@ -71,7 +71,7 @@ enum Found {
     Nothing,
     Held,
     /// Something else, which has been there for long. The client cannot take its lock there, and writes without it.
-    NoLock,
+    NotALock,
 }
 
 /// What a client's lock looks like.
@@ -88,13 +88,13 @@ struct Note {
 }
 
 impl Note {
-    fn leave(&self, ours: &Held) -> io::Result<()> {
-        ours.note(&format!("{} {}", self.token, self.identity))
+    fn save(&self, ours: &FileLock) -> io::Result<()> {
+        ours.write_note(&format!("{} {}", self.token, self.identity))
     }
 
     /// Frees a lock: it is moved aside whole, so that of two who do this only one does, and so that a
     /// death in between leaves no lock behind, only something to sweep.
-    fn put_away(&mut self, dir: &Path, ours: &Held) -> io::Result<()> {
+    fn release(&mut self, dir: &Path, ours: &FileLock) -> io::Result<()> {
         let aside = staged(dir, &self.token);
         fs::rename(dir, &aside)?;
         self.discard(&aside, ours)
@@ -103,22 +103,22 @@ impl Note {
     /// Removes what is aside. First it is made sure that a lock of somebody else's is not taken for it:
     /// what tells directories apart may be the same for two that follow each other within a tick of
     /// the clock.
-    fn discard(&mut self, aside: &Path, ours: &Held) -> io::Result<()> {
+    fn discard(&mut self, aside: &Path, ours: &FileLock) -> io::Result<()> {
         self.identity.clear();
-        self.leave(ours)?;
+        self.save(ours)?;
         fs::remove_dir_all(aside)
     }
 
-    fn find(ours: &Held) -> io::Result<Self> {
-        let note = ours.noted()?;
+    fn load(ours: &FileLock) -> io::Result<Self> {
+        let note = ours.read_note()?;
         let (token, identity) = note.split_once(' ').unwrap_or_default();
         Ok(Self { token: token.to_owned(), identity: identity.to_owned() })
     }
 }
 
 /// Removes what one of us who died had made aside and not moved into place.
-fn sweep(dir: &Path, ours: &Held) -> io::Result<()> {
-    let note = Note::find(ours)?;
+fn sweep(dir: &Path, ours: &FileLock) -> io::Result<()> {
+    let note = Note::load(ours)?;
     if note.token.is_empty() {
         return Ok(());
     }
@@ -127,9 +127,13 @@ fn sweep(dir: &Path, ours: &Held) -> io::Result<()> {
 
 /// Takes the lock unless somebody else has it. It is made aside and moved into place whole, so that
 /// it is noted before it is there.
-fn try_take<'a>(dir: &Path, kind: Kind, ours: &'a Held) -> io::Result<Option<Theirs<'a>>> {
+fn try_acquire<'a>(
+    dir: &Path,
+    kind: Kind,
+    ours: &'a FileLock,
+) -> io::Result<Option<ClientLock<'a>>> {
     let mut note = Note { token: token(), identity: String::new() };
-    note.leave(ours)?;
+    note.save(ours)?;
     let staged = staged(dir, &note.token);
     DirBuilder::new().mode(0o700).create(&staged)?;
     let marker = format!("owner.{}", note.token);
@@ -138,15 +142,15 @@ fn try_take<'a>(dir: &Path, kind: Kind, ours: &'a Held) -> io::Result<Option<The
             fs::write(staged.join(&marker), &note.token)?;
         }
         note.identity = identity(&fs::symlink_metadata(&staged)?);
-        note.leave(ours)?;
+        note.save(ours)?;
         match kind {
-            Kind::Empty => rename_unless_there(&staged, dir),
+            Kind::Empty => rename_no_replace(&staged, dir),
             // Fails while one with a marker is there; an empty one is nobody's.
             Kind::Owned => fs::rename(&staged, dir),
         }
     })();
     match moved {
-        Ok(()) => Ok(Some(Theirs { dir: dir.to_owned(), note, ours })),
+        Ok(()) => Ok(Some(ClientLock { dir: dir.to_owned(), note, ours })),
         Err(error) => {
             note.discard(&staged, ours)?;
             let is_held = matches!(
@@ -163,19 +167,19 @@ fn staged(dir: &Path, token: &str) -> PathBuf {
 }
 
 /// Frees a lock whose holder is dead, and tells what is there now.
-fn free_if_left_behind(dir: &Path, stale: Duration, ours: &Held) -> io::Result<Found> {
+fn remove_if_abandoned(dir: &Path, stale: Duration, ours: &FileLock) -> io::Result<Found> {
     let Some(found) = if_exists(fs::symlink_metadata(dir))? else { return Ok(Found::Nothing) };
-    let noted = Note::find(ours)?;
+    let noted = Note::load(ours)?;
     let is_our_own = identity(&found) == noted.identity;
     if !is_our_own && clock::now() <= stale_at(&found, stale) {
         return Ok(Found::Held);
     }
     if !is_lock(dir, &found)? {
-        return Ok(Found::NoLock);
+        return Ok(Found::NotALock);
     }
     let mut note = Note { token: token(), ..noted };
-    note.leave(ours)?;
-    if_exists(note.put_away(dir, ours)).map(|_| Found::Nothing)
+    note.save(ours)?;
+    if_exists(note.release(dir, ours)).map(|_| Found::Nothing)
 }
 
 /// Whether this is a directory with nothing in it but markers. Anything else was not made as a lock.
@@ -218,12 +222,12 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
     path.into()
 }
 
-impl Drop for Theirs<'_> {
+impl Drop for ClientLock<'_> {
     /// Gives the lock back, if it is still ours. One that stays is taken over as stale.
     fn drop(&mut self) {
         let is_ours = |found: Metadata| identity(&found) == self.note.identity;
         if fs::symlink_metadata(&self.dir).is_ok_and(is_ours) {
-            self.note.put_away(&self.dir, self.ours).ok();
+            self.note.release(&self.dir, self.ours).ok();
         }
     }
 }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::snapshot::Snapshot;
 use super::temporary::Temporary;
-use super::{FileError, OpenFile, Step, in_place, own};
+use super::{FileError, OpenFile, Step, in_place, state_file};
 
 /// How replacing a file ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(super) enum Outcome {
     /// The file is as it shall be.
     Done,
     /// Somebody else wrote meanwhile. Nothing was changed.
-    Overtaken,
+    Changed,
 }
 
 /// Puts a text in the place of what was read, or removes the file, unless it is another one by now.
@@ -45,16 +45,16 @@ pub(super) fn replace(
 fn by_rename(file: &OpenFile, old: Option<&Snapshot>, new: &str) -> Result<Outcome, FileError> {
     let temporary = Temporary::beside(&file.target);
     prepare(file, &temporary.path, old, new)?;
-    if file.is_overtaken(old)? {
-        return Ok(Outcome::Overtaken);
+    if file.has_changed(old)? {
+        return Ok(Outcome::Changed);
     }
     let moved = file.writer.perform(Step::Rename, &file.target, || match old {
         Some(_) => fs::rename(&temporary.path, &file.target),
-        None => own::rename_unless_there(&temporary.path, &file.target),
+        None => state_file::rename_no_replace(&temporary.path, &file.target),
     });
     match moved {
-        Ok(()) => temporary.has_moved(),
-        Err(error) if is_interference(&error) => return Ok(Outcome::Overtaken),
+        Ok(()) => temporary.persist(),
+        Err(error) if is_interference(&error) => return Ok(Outcome::Changed),
         Err(error) => return Err(error),
     }
     sync_directory(file)?;
@@ -75,14 +75,14 @@ fn prepare(
     writer.perform(Step::Fill, target, || temporary.write_all(new.as_bytes()))?;
     if let Some(old) = old {
         let copy = || copy_attributes(&old.file, &old.metadata, &temporary);
-        writer.perform(Step::Dress, target, copy)?;
+        writer.perform(Step::CopyAttributes, target, copy)?;
     }
     writer.perform(Step::Sync, target, || temporary.sync_all())
 }
 
 fn remove(file: &OpenFile, old: &Snapshot) -> Result<Outcome, FileError> {
-    if file.is_overtaken(Some(old))? {
-        return Ok(Outcome::Overtaken);
+    if file.has_changed(Some(old))? {
+        return Ok(Outcome::Changed);
     }
     file.writer.perform(Step::Remove, &file.target, || fs::remove_file(&file.target))?;
     sync_directory(file)?;
@@ -90,7 +90,7 @@ fn remove(file: &OpenFile, old: &Snapshot) -> Result<Outcome, FileError> {
 }
 
 fn sync_directory(file: &OpenFile) -> Result<(), FileError> {
-    file.writer.perform(Step::SyncDirectory, &file.target, || own::sync_parent(&file.target))
+    file.writer.perform(Step::SyncDirectory, &file.target, || state_file::sync_parent(&file.target))
 }
 
 /// Whether this error means that the file can be written, if at all, only in place.
@@ -100,7 +100,7 @@ fn forbids_rename(error: &FileError) -> bool {
     matches!(
         (step, errno),
         (Step::Create, Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
-            | (Step::Dress, Some(Errno::PERM))
+            | (Step::CopyAttributes, Some(Errno::PERM))
             | (Step::Rename, Some(Errno::BUSY | Errno::XDEV | Errno::ACCESS | Errno::PERM))
     )
 }

@@ -9,7 +9,7 @@ use rustix::fs::{Access, OFlags, access};
 use rustix::process::geteuid;
 
 use super::FileError;
-use super::own::if_exists;
+use super::state_file::if_exists;
 
 /// The largest file that is read. Settings are smaller, and a file that grows without end must not fill the
 /// memory.
@@ -44,7 +44,7 @@ impl Snapshot {
         if read.map_err(failed)? as u64 > MAX_BYTES {
             return Err(too_large());
         }
-        let text = String::from_utf8(bytes).map_err(|error| FileError::NotText {
+        let text = String::from_utf8(bytes).map_err(|error| FileError::NotUtf8 {
             path: path.to_owned(),
             at: error.utf8_error().valid_up_to(),
         })?;
@@ -54,14 +54,14 @@ impl Snapshot {
     /// Refuses files that every user can write, or that belong to another user: that user could make the
     /// client run any command. Root may write files of other users. Also refuses a file without a write bit:
     /// it is meant to stay as it is, even where we could replace it.
-    pub(super) fn refuse_to_write(&self, path: &Path) -> Result<(), FileError> {
+    pub(super) fn check_writable(&self, path: &Path) -> Result<(), FileError> {
         refusal(&self.metadata, path).map_or(Ok(()), Err)?;
-        refuse_exposed_directory(path)
+        check_directory(path)
     }
 }
 
 /// The same for the directory of a file, in which the file could be replaced.
-pub(super) fn refuse_exposed_directory(path: &Path) -> Result<(), FileError> {
+pub(super) fn check_directory(path: &Path) -> Result<(), FileError> {
     let Some(dir) = path.parent() else { return Ok(()) };
     let Ok(metadata) = fs::metadata(dir) else { return Ok(()) };
     exposure(&metadata, dir).map_or(Ok(()), Err)
@@ -76,7 +76,7 @@ fn exposure(metadata: &Metadata, path: &Path) -> Option<FileError> {
     }
     let (owner, us) = (metadata.uid(), geteuid().as_raw());
     let is_foreign = owner != us && owner != 0 && us != 0;
-    is_foreign.then(|| FileError::Foreign { path: path.to_owned(), owner })
+    is_foreign.then(|| FileError::OtherOwner { path: path.to_owned(), owner })
 }
 
 /// Why a file is not to be written, if so. Whose it is comes first: its user can do nothing about the mode of
@@ -99,7 +99,7 @@ fn why_read_only(
     let path = path.to_owned();
     // Root's file is nobody's danger, but we may not be able to write it.
     if owner != us && us != 0 && !may_write {
-        return Some(FileError::Foreign { path, owner });
+        return Some(FileError::OtherOwner { path, owner });
     }
     (mode & 0o222 == 0).then_some(FileError::ReadOnly(path))
 }

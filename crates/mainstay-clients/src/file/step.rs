@@ -19,7 +19,7 @@ pub enum Step {
     /// Fill the temporary file.
     Fill,
     /// Give the temporary file the old one's mode, owner and attributes.
-    Dress,
+    CopyAttributes,
     /// Bring the temporary file to disk.
     Sync,
     /// Look whether somebody else wrote meanwhile.
@@ -48,9 +48,9 @@ pub trait Observer: Send + Sync {
 }
 
 /// Lets everything pass.
-pub(super) struct Nobody;
+pub(super) struct NoObserver;
 
-impl Observer for Nobody {
+impl Observer for NoObserver {
     fn before(&self, _: Step) -> io::Result<()> {
         Ok(())
     }
@@ -65,7 +65,7 @@ impl fmt::Display for Step {
             Self::BackUp => "keep a backup",
             Self::Create => "create a temporary file",
             Self::Fill => "fill the temporary file",
-            Self::Dress => "keep mode and owner",
+            Self::CopyAttributes => "keep mode and owner",
             Self::Sync => "bring it to disk",
             Self::Compare => "compare",
             Self::Rename => "move it into place",

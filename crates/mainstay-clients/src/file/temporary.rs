@@ -32,7 +32,7 @@ impl Temporary {
     }
 
     /// It has another name now, and is temporary no more.
-    pub(super) fn has_moved(self) {
+    pub(super) fn persist(self) {
         std::mem::forget(self);
     }
 }
@@ -53,7 +53,7 @@ pub(super) fn sweep(target: &Path) {
         let Some(made) = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(END)) else {
             continue;
         };
-        if is_left_behind(maker(made), age(&entry, now), is_alive) {
+        if is_abandoned(maker(made), age(&entry, now), is_alive) {
             // What cannot be removed harms nobody; the next one tries again.
             fs::remove_file(entry.path()).ok();
         }
@@ -77,7 +77,7 @@ fn age(entry: &DirEntry, now: Timestamp) -> Option<SignedDuration> {
 }
 
 /// Whether nobody needs a temporary file any more, by who made it and by its age.
-fn is_left_behind(
+fn is_abandoned(
     maker: Option<Pid>,
     age: Option<SignedDuration>,
     is_alive: impl Fn(Pid) -> bool,
@@ -94,11 +94,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_nobody_needs_is_left_behind() {
+    fn only_what_nobody_needs_is_abandoned() {
         let pid = maker("77-0123456789abcdef");
         assert_eq!(pid, Pid::from_raw(77));
         let check = |maker, age: Option<i64>, alive: bool| {
-            is_left_behind(maker, age.map(SignedDuration::from_secs), |_| alive)
+            is_abandoned(maker, age.map(SignedDuration::from_secs), |_| alive)
         };
         assert!(check(pid, Some(0), false));
         assert!(!check(pid, Some(59), true));

@@ -14,7 +14,7 @@ use crate::edit::{EditError, Format, Place};
 
 /// What is wrong with an edit.
 #[derive(Debug, thiserror::Error)]
-pub enum Harm {
+pub enum VerifyError {
     /// The place of the servers could not be found.
     #[error("the place of the servers could not be found")]
     Place(#[source] EditError),
@@ -37,7 +37,7 @@ pub enum Harm {
     },
     /// Something else would have been changed too.
     #[error("something beside the entry differs")]
-    Beyond,
+    OtherChange,
 }
 
 /// Whether two texts differ in the entry `name` at `place` only. Maps on the way to it may come and go
@@ -47,21 +47,21 @@ pub fn only_entry_differs(
     after: &str,
     place: &Place<'_>,
     name: &str,
-) -> Result<(), Harm> {
+) -> Result<(), VerifyError> {
     let path: Vec<&str> = place.keys.iter().copied().chain([name]).collect();
     let same = match place.format {
         Format::Json => same_json(skip_mark(before), skip_mark(after), &path)?,
         Format::Jsonc => same_json(&plain(skip_mark(before)), &plain(skip_mark(after)), &path)?,
         Format::Toml => same_toml(skip_mark(before), skip_mark(after), &path)?,
     };
-    if same { Ok(()) } else { Err(Harm::Beyond) }
+    if same { Ok(()) } else { Err(VerifyError::OtherChange) }
 }
 
 fn skip_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-fn same_json(before: &str, after: &str, path: &[&str]) -> Result<bool, Harm> {
+fn same_json(before: &str, after: &str, path: &[&str]) -> Result<bool, VerifyError> {
     let Some((key, rest)) = path.split_first() else { return Ok(true) };
     let (before, after) = (Members::of(before, "old")?, Members::of(after, "new")?);
     if !before.others(key).eq(after.others(key)) {
@@ -77,11 +77,11 @@ fn same_json(before: &str, after: &str, path: &[&str]) -> Result<bool, Harm> {
 struct Members<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Members<'a> {
-    fn of(text: &'a str, which: &'static str) -> Result<Self, Harm> {
+    fn of(text: &'a str, which: &'static str) -> Result<Self, VerifyError> {
         if text.trim_ascii().is_empty() {
             return Ok(Self(Vec::new()));
         }
-        serde_json::from_str(text).map_err(|source| Harm::Json { which, source })
+        serde_json::from_str(text).map_err(|source| VerifyError::Json { which, source })
     }
 
     fn others(&self, key: &str) -> impl Iterator<Item = &(&'a str, &'a str)> {
@@ -126,17 +126,17 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 }
 
 /// Compares values as they are written. Order and comments are left to the tests of the editor.
-fn same_toml(before: &str, after: &str, path: &[&str]) -> Result<bool, Harm> {
+fn same_toml(before: &str, after: &str, path: &[&str]) -> Result<bool, VerifyError> {
     let (mut before, mut after) = (parse_toml(before, "old")?, parse_toml(after, "new")?);
     remove_toml(&mut before, path);
     remove_toml(&mut after, path);
     Ok(same_tables(&before, &after))
 }
 
-fn parse_toml<'t>(text: &'t str, which: &'static str) -> Result<DeTable<'t>, Harm> {
+fn parse_toml<'t>(text: &'t str, which: &'static str) -> Result<DeTable<'t>, VerifyError> {
     let problem = |error: toml::de::Error| error.message().to_owned();
     let parsed = DeTable::parse(text).map(Spanned::into_inner);
-    parsed.map_err(|error| Harm::Toml { which, problem: problem(error) })
+    parsed.map_err(|error| VerifyError::Toml { which, problem: problem(error) })
 }
 
 /// Removes what is at a path, and the tables on the way if they are empty then.
@@ -235,7 +235,7 @@ mod tests {
         let place = Place { format, keys: &["mcpServers"] };
         match only_entry_differs(before, after, &place, "time") {
             Ok(()) => true,
-            Err(Harm::Beyond) => false,
+            Err(VerifyError::OtherChange) => false,
             Err(error) => panic!("{error}: {before} {after}"),
         }
     }
@@ -292,7 +292,7 @@ mod tests {
         let place = Place { format: Format::Json, keys: &["mcpServers"] };
         for after in ["[]", "{", r#"{"mcpServers": []}"#, r#"{"mcpServers": {}}, 1"#] {
             let result = only_entry_differs("{}", after, &place, "time");
-            assert!(matches!(result, Err(Harm::Json { which: "new", .. })), "{after}");
+            assert!(matches!(result, Err(VerifyError::Json { which: "new", .. })), "{after}");
         }
     }
 

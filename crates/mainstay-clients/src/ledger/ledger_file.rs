@@ -13,7 +13,7 @@ use crate::file::{self, FileError};
 const VERSION: u32 = 1;
 
 /// The lock is held for no longer than it takes to write one small file.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The file that the ledger is kept in. Each call reads or replaces it whole, under a lock.
 pub(crate) struct LedgerFile {
@@ -143,12 +143,13 @@ impl LedgerFile {
 
     fn change(&self, change: impl FnOnce(&mut Vec<Record>)) -> Result<(), LedgerError> {
         let lock = self.path.with_extension("lock");
-        let _lock = file::hold(&lock, PATIENCE).map_err(LedgerError::Lock)?;
+        let _lock = file::lock_file(&lock, LOCK_TIMEOUT).map_err(LedgerError::Lock)?;
         let mut records = self.records()?;
         change(&mut records);
         let fail = |source| LedgerError::Write { path: self.path.clone(), source };
         let content = serde_json::to_vec_pretty(&FileContent { version: VERSION, records });
-        file::put_own(&self.path, &content.map_err(|error| fail(error.into()))?).map_err(fail)
+        file::write_atomically(&self.path, &content.map_err(|error| fail(error.into()))?)
+            .map_err(fail)
     }
 }
 
@@ -174,7 +175,7 @@ mod tests {
 
     use super::*;
     use crate::edit::{Created, Value};
-    use crate::ledger::Cut;
+    use crate::ledger::TextDiff;
 
     fn record(server: &str, state: State) -> Record {
         let text = |text: &str| Value::Text(text.to_owned());
@@ -200,7 +201,7 @@ mod tests {
             ("z".to_owned(), Value::Number(-1)),
             ("a".to_owned(), Value::List(vec![Value::Flag(true), Value::Other("null".to_owned())])),
         ]);
-        let cut = Cut::between("{\"time\": 1}", "{}");
+        let cut = TextDiff::between("{\"time\": 1}", "{}");
         let states = [
             State::Adding { former: None },
             State::Adding { former: Some(vec![("type".to_owned(), Value::Flag(false))]) },

@@ -7,7 +7,7 @@ use crate::edit::{Fields, Value};
 
 /// A client that has its settings in memory writes them over ours within this time. An entry that goes
 /// so soon was not taken out by a person, and one that comes back so soon not put back by one.
-const SETTLED: SignedDuration = SignedDuration::from_secs(5);
+const WRITE_BACK_TIME: SignedDuration = SignedDuration::from_secs(5);
 
 /// Whose an entry is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum Standing {
 
 /// What is seen where an entry would be.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Sight<'a> {
+pub(crate) enum Observed<'a> {
     /// Not even a file.
     NoFile,
     /// A file without the entry.
@@ -53,11 +53,11 @@ pub enum Purpose {
 
 /// How much an addition is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wish {
-    /// As things stand: what a person changed or took out stays so.
-    Keep,
-    /// A person asks for it now: what was changed is set right, what was taken out comes back.
-    Anew,
+pub(crate) enum AddMode {
+    /// Keeps the entry up to date. A user's change or removal of it stays.
+    Maintain,
+    /// A user asked for it: changed fields are reset, a removed entry is added again.
+    Force,
 }
 
 /// What may be done to an entry.
@@ -105,17 +105,17 @@ pub enum Left {
 /// Whose an entry is, by what we wrote and by what the file says.
 pub(crate) fn standing(
     record: Option<&Record>,
-    sight: Sight<'_>,
+    observed: Observed<'_>,
     owned: &[&str],
     now: Timestamp,
 ) -> Standing {
-    match (record, sight) {
-        (None, Sight::NoFile | Sight::Missing) => Standing::Absent,
-        (None, Sight::There(_)) => Standing::Foreign,
+    match (record, observed) {
+        (None, Observed::NoFile | Observed::Missing) => Standing::Absent,
+        (None, Observed::There(_)) => Standing::Foreign,
         // Taking an entry out leaves its file, so somebody did not want the file any more.
-        (Some(Record { state: State::Away { .. }, .. }), Sight::NoFile) => Standing::Withdrawn,
-        (Some(record), Sight::NoFile | Sight::Missing) => missing(record, now),
-        (Some(record), Sight::There(found)) => present(record, found, owned, now),
+        (Some(Record { state: State::Away { .. }, .. }), Observed::NoFile) => Standing::Withdrawn,
+        (Some(record), Observed::NoFile | Observed::Missing) => missing(record, now),
+        (Some(record), Observed::There(found)) => present(record, found, owned, now),
     }
 }
 
@@ -136,7 +136,7 @@ fn missing(record: &Record, now: Timestamp) -> Standing {
 /// Whether we have just written. A clock that was set back does not make it so.
 pub(crate) fn is_fresh(record: &Record, now: Timestamp) -> bool {
     let age = now.duration_since(record.at);
-    !age.is_negative() && age < SETTLED
+    !age.is_negative() && age < WRITE_BACK_TIME
 }
 
 fn present(record: &Record, found: &Value, owned: &[&str], now: Timestamp) -> Standing {
@@ -175,21 +175,21 @@ pub(crate) fn differing(fields: &Fields, found: &Value, owned: &[&str]) -> Vec<S
 }
 
 /// What may be done when an entry is to be added. `says_it`: what is there says what it shall.
-pub(crate) fn judge_add(standing: Standing, says_it: bool, wish: Wish) -> Verdict {
-    match (standing, wish) {
+pub(crate) fn decide_add(standing: Standing, says_it: bool, mode: AddMode) -> Verdict {
+    match (standing, mode) {
         (Standing::Ours | Standing::Foreign | Standing::Drifted { .. }, _) if says_it => {
             Verdict::Keep(Done::AlreadyThere)
         }
         (Standing::Foreign, _) => left(Left::Foreign),
-        (Standing::Drifted { fields }, Wish::Keep) => left(Left::Drifted { fields }),
-        (Standing::Withdrawn, Wish::Keep) => left(Left::Withdrawn),
+        (Standing::Drifted { fields }, AddMode::Maintain) => left(Left::Drifted { fields }),
+        (Standing::Withdrawn, AddMode::Maintain) => left(Left::Withdrawn),
         (Standing::Absent | Standing::Ours | Standing::Away | Standing::Overwritten, _)
-        | (Standing::Drifted { .. } | Standing::Withdrawn, Wish::Anew) => Verdict::Write,
+        | (Standing::Drifted { .. } | Standing::Withdrawn, AddMode::Force) => Verdict::Write,
     }
 }
 
 /// What may be done when an entry is to be taken out.
-pub(crate) fn judge_remove(standing: Standing, purpose: Purpose) -> Verdict {
+pub(crate) fn decide_remove(standing: Standing, purpose: Purpose) -> Verdict {
     match (standing, purpose) {
         (Standing::Foreign, _) => left(Left::Foreign),
         (Standing::Drifted { fields }, _) => left(Left::Drifted { fields }),

@@ -14,7 +14,7 @@ use super::{Change, ClientError};
 use crate::clock;
 use crate::edit::{EditError, Fields, Removed};
 use crate::file::{FileError, OpenFile};
-use crate::ledger::{LedgerFile, Purpose, Record, State, Wish};
+use crate::ledger::{AddMode, LedgerFile, Purpose, Record, State};
 use crate::table::Client;
 
 use draft::Draft;
@@ -29,21 +29,21 @@ pub(super) struct Job<'a> {
     pub(super) server: &'a str,
     pub(super) record: Option<Record>,
     /// Our other entries of this file that are out, to be put back.
-    pub(super) out: Vec<Removed>,
+    pub(super) absent: Vec<Removed>,
     pub(super) now: Timestamp,
 }
 
 /// What is to be done to an entry.
 #[derive(Clone, Copy)]
-pub(super) enum Errand<'a> {
+pub(super) enum Operation<'a> {
     /// Add it, or bring our fields in it up to date.
     Add {
         /// Our fields.
         fields: &'a Fields,
         /// What it said in another file that the client has left.
-        brought: &'a Fields,
+        carried_over: &'a Fields,
         /// How much it is wanted.
-        wish: Wish,
+        mode: AddMode,
     },
     /// Take it out.
     Remove(Purpose),
@@ -51,9 +51,9 @@ pub(super) enum Errand<'a> {
 
 impl Job<'_> {
     /// Does it.
-    pub(super) fn run(self, errand: Errand<'_>) -> Result<Change, ClientError> {
+    pub(super) fn run(self, operation: Operation<'_>) -> Result<Change, ClientError> {
         let draft =
-            |text: Option<&str>| self.draft(text, errand).map_err(|error| self.refused(error));
+            |text: Option<&str>| self.draft(text, operation).map_err(|error| self.refused(error));
         let mut drafted = self.file.read(draft)?;
         if drafted.is_change() {
             self.begin(&drafted)?;
@@ -73,8 +73,8 @@ impl Job<'_> {
             self.finish(drafted.record)?;
         }
         let is_rejected = drafted.text.as_ref().is_some_and(|text| self.client.rejects(text))
-            && matches!(errand, Errand::Add { .. });
-        if let (Errand::Remove(Purpose::ForGood), None) = (errand, drafted.text) {
+            && matches!(operation, Operation::Add { .. });
+        if let (Operation::Remove(Purpose::ForGood), None) = (operation, drafted.text) {
             self.remove_directories();
         }
         let Draft { done, own_fields, .. } = drafted;
@@ -85,7 +85,7 @@ impl Job<'_> {
     /// Writes down how things stand after an edit that failed: as before, unless it failed after the
     /// file had been replaced.
     fn after_failure(&self, drafted: Draft) -> Result<(), ClientError> {
-        if self.file.is_unfinished() {
+        if self.file.is_interrupted() {
             // The next one to open the file completes it.
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! What an entry says.
 
 use super::{Client, Keys, Slot, Template};
-use crate::edit::{EditError, Fields, Place, Reading, Value};
+use crate::edit::{EditError, Fields, ParsedText, Place, Value};
 use crate::ledger::differing;
 
 /// What an entry leads to.
@@ -84,16 +84,16 @@ impl Client {
     }
 
     /// Reads a text, and finds out where in it the client's servers are, or would be.
-    pub fn read<'t>(&self, text: &'t str) -> Result<(Place<'static>, Reading<'t>), EditError> {
+    pub fn read<'t>(&self, text: &'t str) -> Result<(Place<'static>, ParsedText<'t>), EditError> {
         let read = |keys| {
             let place = self.place_at(keys);
-            Reading::of(text, &place).map(|reading| (place, reading))
+            ParsedText::parse(text, &place).map(|reading| (place, reading))
         };
         match self.keys {
             Keys::At(keys) => read(keys),
-            Keys::Either { flat, nested, signs } => {
+            Keys::Either { flat, nested, markers } => {
                 let (place, reading) = read(flat)?;
-                if is_newer(&reading, signs)? { read(nested) } else { Ok((place, reading)) }
+                if is_newer(&reading, markers)? { read(nested) } else { Ok((place, reading)) }
             }
         }
     }
@@ -104,8 +104,8 @@ impl Client {
 }
 
 /// Whether a file is of the newer kind: beside servers there is a map that is no entry.
-fn is_newer(flat: &Reading<'_>, signs: &[&str]) -> Result<bool, EditError> {
-    for sign in signs {
+fn is_newer(flat: &ParsedText<'_>, markers: &[&str]) -> Result<bool, EditError> {
+    for sign in markers {
         if let Some(Value::Map(fields)) = flat.find(sign)?
             && !is_entry(&fields)
         {

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use super::{Client, Mark, Os, Root, Spot};
+use super::{Client, Evidence, Os, PathTemplate, Root};
 
 /// What locating a client depends on.
 #[derive(Clone, Copy)]
-pub struct Surroundings<'a> {
+pub struct Environment<'a> {
     /// The operating system.
     pub os: Os,
     /// The user's home directory.
@@ -47,52 +47,52 @@ pub enum Presence {
 
 impl Client {
     /// Finds the client's file, and whether the client is installed.
-    pub fn locate(&self, around: &Surroundings<'_>) -> Located {
-        let file = self.file(around);
-        let exists = (around.exists)(&file);
-        let presence = match self.shown_by(around, &file, exists) {
+    pub fn locate(&self, host: &Environment<'_>) -> Located {
+        let file = self.file(host);
+        let exists = (host.exists)(&file);
+        let presence = match self.evidence_found(host, &file, exists) {
             Some(why) => Presence::Installed { why },
             None => Presence::NotInstalled,
         };
         Located { file, exists, presence }
     }
 
-    fn file(&self, around: &Surroundings<'_>) -> PathBuf {
-        let said = self.overrides.iter().find_map(|spot| around.resolve(*spot));
+    fn file(&self, host: &Environment<'_>) -> PathBuf {
+        let said = self.overrides.iter().find_map(|template| host.resolve(*template));
         let there = || {
             self.files.iter().find_map(|candidate| {
-                let applies_if = around.resolve(candidate.applies_if)?;
-                (around.exists)(&applies_if).then(|| around.resolve(candidate.file))?
+                let applies_if = host.resolve(candidate.applies_if)?;
+                (host.exists)(&applies_if).then(|| host.resolve(candidate.file))?
             })
         };
-        let first = || self.files.iter().find_map(|candidate| around.resolve(candidate.file));
+        let first = || self.files.iter().find_map(|candidate| host.resolve(candidate.file));
         said.or_else(there).or_else(first).expect("every client has a file on every system")
     }
 
-    fn shown_by(&self, around: &Surroundings<'_>, file: &Path, exists: bool) -> Option<String> {
+    fn evidence_found(&self, host: &Environment<'_>, file: &Path, exists: bool) -> Option<String> {
         if exists {
             return Some(format!("{} exists", file.display()));
         }
-        self.marks.iter().find_map(|mark| match mark {
-            Mark::There(spot) => {
-                let path = around.resolve(*spot).filter(|path| (around.exists)(path))?;
+        self.evidence.iter().find_map(|evidence| match evidence {
+            Evidence::Path(template) => {
+                let path = host.resolve(*template).filter(|path| (host.exists)(path))?;
                 Some(format!("{} exists", path.display()))
             }
-            Mark::Program(name) => {
-                (around.on_path)(name).then(|| format!("`{name}` is on the search path"))
+            Evidence::Program(name) => {
+                (host.on_path)(name).then(|| format!("`{name}` is on the search path"))
             }
         })
     }
 }
 
-impl Surroundings<'_> {
-    /// The path of a spot, if it is for this system and its root exists.
-    fn resolve(&self, spot: Spot) -> Option<PathBuf> {
-        if !spot.systems.contains(&self.os) {
+impl Environment<'_> {
+    /// The path of a template, if it is for this system and its root exists.
+    fn resolve(&self, template: PathTemplate) -> Option<PathBuf> {
+        if !template.systems.contains(&self.os) {
             return None;
         }
-        let mut path = self.root(spot.root)?;
-        path.extend(spot.path.split('/').filter(|part| !part.is_empty()));
+        let mut path = self.root(template.root)?;
+        path.extend(template.path.split('/').filter(|part| !part.is_empty()));
         Some(path)
     }
 
@@ -131,19 +131,18 @@ fn is_absolute(os: Os, path: &str) -> bool {
     }
 }
 
-/// A user on this machine. The environment is the user's, taken once by the caller.
+/// A user on this machine. The caller reads the environment once.
 #[derive(Debug, Clone)]
 pub struct Machine {
     /// The user's home directory.
     pub home: PathBuf,
-    /// The user's environment.
     pub env: BTreeMap<String, String>,
 }
 
 impl Machine {
     /// Looks at these surroundings.
-    pub fn look<T>(&self, look: impl FnOnce(&Surroundings<'_>) -> T) -> T {
-        look(&Surroundings {
+    pub fn look<T>(&self, look: impl FnOnce(&Environment<'_>) -> T) -> T {
+        look(&Environment {
             os: if cfg!(target_os = "macos") { Os::MacOs } else { Os::Linux },
             home: &self.home,
             env: &|name| self.env.get(name).cloned(),
@@ -183,7 +182,7 @@ mod tests {
             Os::MacOs => "/Users/ann",
             Os::Windows => r"C:\Users\ann",
         };
-        let around = Surroundings {
+        let host = Environment {
             os,
             home: Path::new(home),
             env: &|name| {
@@ -192,7 +191,7 @@ mod tests {
             exists: &|path| there.iter().any(|there| Path::new(there) == path),
             on_path: &|program| there.contains(&program),
         };
-        Client::by_id(id).expect("a known client").locate(&around)
+        Client::by_id(id).expect("a known client").locate(&host)
     }
 
     #[test]
@@ -361,7 +360,7 @@ mod tests {
             home: dir.path().to_owned(),
             env: BTreeMap::from([("PATH".to_owned(), path)]),
         };
-        let found = || machine.look(|around| (around.on_path)("cursor"));
+        let found = || machine.look(|host| (host.on_path)("cursor"));
         assert!(!found());
         fs::write(&program, "").unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();

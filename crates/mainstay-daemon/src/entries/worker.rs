@@ -167,7 +167,7 @@ impl Worker {
     fn add(&self, server: &ServerName, place: &Place, target: &Target) -> ClientReport {
         let registrar = self.registrar(&place.client);
         let added = if place.anew {
-            registrar.add_anew(&place.client, server, target)
+            registrar.force_add(&place.client, server, target)
         } else {
             registrar.add(&place.client, server, target)
         };

@@ -1,13 +1,15 @@
 //! Texts that are refused, and what is said about them.
 
-use super::{JSON, JSONC, OWNED, Place, TOML, fields, find, names, outline, place, remove, upsert};
+use super::{
+    JSON, JSONC, OWNED, Place, TOML, fields, find, names, place, remove, to_create, upsert,
+};
 use crate::edit::{Created, Format};
 
 /// Asserts that every function refuses a text with the same words.
 #[track_caller]
 fn check(place: &Place, text: &str, expected: &str) {
     check_edits(place, text, expected);
-    for refused in [outline(text, place).map(drop), names(text, place).map(drop)] {
+    for refused in [to_create(text, place).map(drop), names(text, place).map(drop)] {
         assert_eq!(refused.unwrap_err().to_string(), expected);
     }
 }
@@ -229,5 +231,5 @@ fn half_an_emoji_is_no_reason_to_refuse() {
         "{\n  \"history\": \"\\ud83d\\ude00 \\\\ud83d \\udE00\\uD83D x\",\n  \"mcpServers\": {}\n}";
     let after = upsert(before, &JSON, "ours", &fields(), OWNED).unwrap();
     assert!(after.starts_with(before.split("{}").next().unwrap()));
-    assert_eq!(remove(&after, &JSON, "ours", &outline(before, &JSON).unwrap()).unwrap(), before);
+    assert_eq!(remove(&after, &JSON, "ours", &to_create(before, &JSON).unwrap()).unwrap(), before);
 }

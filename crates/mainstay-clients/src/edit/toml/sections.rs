@@ -48,7 +48,7 @@ pub(super) fn removed(
     statements: &[Statement],
     path: &[&str],
     left: &str,
-    out: &[&Removed],
+    absent: &[&Removed],
 ) -> Option<Removed> {
     let is_ours = |statement: &Statement| statement.is_within(path);
     let first = statements.iter().position(is_ours)?;
@@ -68,7 +68,7 @@ pub(super) fn removed(
     let is_spaced = (end - start) - (to - from) > without.len();
     let lead = if is_spaced { &text[blank..from] } else { "" };
     let names: Vec<_> = sections.iter().map(|section| section.name).collect();
-    let (before, after) = neighbours(&names, index, out);
+    let (before, after) = neighbours(&names, index, absent);
     Some(Removed {
         name: names[index].to_owned(),
         text: text[from..to].to_owned(),
@@ -93,7 +93,7 @@ pub(super) fn restore(
     statements: &[Statement],
     container: &[&str],
     removed: &Removed,
-    out: &[&Removed],
+    absent: &[&Removed],
 ) -> Splice {
     let sections = sections(text, statements, container);
     let names: Vec<_> = sections.iter().map(|section| section.name).collect();
@@ -110,7 +110,7 @@ pub(super) fn restore(
     let mut line = start;
     while line < end {
         let next = line_end(text, line);
-        let is_above = removed.goes_below(comment(&text[line..next]), out);
+        let is_above = removed.goes_below(comment(&text[line..next]), absent);
         (below, line) = (if is_above { Some(next) } else { below }, next);
     }
     let mut at = below.unwrap_or_else(|| lines::after(text, start, next.map(|next| next.start)));

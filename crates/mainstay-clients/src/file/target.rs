@@ -5,18 +5,18 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::own::if_exists;
 use super::snapshot::Snapshot;
-use super::{FileError, Step, TRIES, Writer};
+use super::state_file::if_exists;
+use super::{FileError, MAX_TRIES, Step, Writer};
 use crate::clock;
 
 /// A client that writes in place shows an empty file, or half of one, for a moment. Such a file is
 /// believed if it is the same after this.
-const SETTLES: Duration = Duration::from_millis(250);
+const SETTLE_TIME: Duration = Duration::from_millis(250);
 
 /// A file to look at.
 #[derive(Clone, Copy)]
-pub(super) struct Spot<'a> {
+pub(super) struct TargetFile<'a> {
     pub(super) writer: &'a Writer,
     /// The path the client uses.
     pub(super) path: &'a Path,
@@ -24,18 +24,18 @@ pub(super) struct Spot<'a> {
     pub(super) target: &'a Path,
 }
 
-impl Spot<'_> {
-    /// Reads the file. `understand` gets what it says (nothing: no such file). What cannot be understood
+impl TargetFile<'_> {
+    /// Reads the file. `parse` gets what it says (nothing: no such file). What cannot be understood
     /// is read again, if somebody is just writing it.
     pub(super) fn read<T, E: From<FileError>>(
         self,
-        understand: impl Fn(Option<&str>) -> Result<T, E>,
+        parse: impl Fn(Option<&str>) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut tries = 1;
         loop {
             let old = self.look()?;
-            match understand(old.as_ref().map(|old| old.text.as_str())) {
-                Err(_) if tries < TRIES && self.is_unsettled(old.as_ref())? => tries += 1,
+            match parse(old.as_ref().map(|old| old.text.as_str())) {
+                Err(_) if tries < MAX_TRIES && self.is_being_written(old.as_ref())? => tries += 1,
                 result => return result,
             }
         }
@@ -46,20 +46,20 @@ impl Spot<'_> {
         self.writer.perform(Step::Read, self.target, || Ok(()))?;
         let snapshot = Snapshot::take(self.target)?;
         if snapshot.as_ref().is_some_and(|snapshot| snapshot.text.is_empty()) {
-            clock::pause(SETTLES, SETTLES);
+            clock::pause(SETTLE_TIME, SETTLE_TIME);
             return Snapshot::take(self.target);
         }
         Ok(snapshot)
     }
 
     /// Whether somebody is just writing the file.
-    pub(super) fn is_unsettled(self, old: Option<&Snapshot>) -> Result<bool, FileError> {
-        clock::pause(SETTLES, SETTLES);
-        self.is_overtaken(old)
+    pub(super) fn is_being_written(self, old: Option<&Snapshot>) -> Result<bool, FileError> {
+        clock::pause(SETTLE_TIME, SETTLE_TIME);
+        self.has_changed(old)
     }
 
     /// Whether the file is another one than it was.
-    pub(super) fn is_overtaken(self, old: Option<&Snapshot>) -> Result<bool, FileError> {
+    pub(super) fn has_changed(self, old: Option<&Snapshot>) -> Result<bool, FileError> {
         if resolve(self.path)? != self.target {
             return Ok(true);
         }
@@ -85,7 +85,7 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, FileError> {
             },
         }
     }
-    Err(FileError::Circle(path.to_owned()))
+    Err(FileError::LinkLoop(path.to_owned()))
 }
 
 fn canonical_directory(path: &Path) -> Result<PathBuf, FileError> {
@@ -125,6 +125,6 @@ mod tests {
         symlink("b", dir.path().join("a")).unwrap();
         symlink("a", dir.path().join("b")).unwrap();
         let error = resolve(&dir.path().join("a")).unwrap_err();
-        assert!(matches!(error, FileError::Circle { .. }), "{error}");
+        assert!(matches!(error, FileError::LinkLoop { .. }), "{error}");
     }
 }

@@ -14,49 +14,49 @@ use super::step::Step;
 use crate::clock;
 
 /// How long between two looks at a lock.
-pub(super) const POLL: Duration = Duration::from_millis(25);
+pub(super) const LOCK_POLL: Duration = Duration::from_millis(25);
 
 /// How long a note is, in bytes.
-const NOTE: usize = 192;
+const NOTE_LEN: usize = 192;
 
 /// What a file of ours is called until it is whole.
 pub(super) const TEMPORARY: &str = "tmp";
 
 /// A lock of ours, held until this is dropped or its process ends.
-pub(crate) struct Held {
+pub(crate) struct FileLock {
     file: File,
 }
 
 /// Takes a lock of ours, which is a file of this name. It is never removed, because whoever waits for
 /// it would then wait for a file that nobody else knows.
-pub(crate) fn hold(path: &Path, patience: Duration) -> Result<Held, FileError> {
+pub(crate) fn lock_file(path: &Path, lock_timeout: Duration) -> Result<FileLock, FileError> {
     let fail = |source| FileError::Write { path: path.to_owned(), step: Step::Lock, source };
     make_parent(path).map_err(fail)?;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let file = options.open(path).map_err(fail)?;
-    match wait_for(&file, patience) {
-        Ok(true) => Ok(Held { file }),
-        Ok(false) => Err(FileError::Locked { lock: path.to_owned(), waited: patience }),
+    match wait_for(&file, lock_timeout) {
+        Ok(true) => Ok(FileLock { file }),
+        Ok(false) => Err(FileError::Locked { lock: path.to_owned(), waited: lock_timeout }),
         Err(error) => Err(fail(error)),
     }
 }
 
 /// Takes a lock on a directory, which leaves nothing in it. Nothing if there is no such directory, if it
 /// cannot be locked, as on some network file systems, or if somebody does not let go of it.
-pub(super) fn hold_directory(dir: &Path, patience: Duration) -> Option<Held> {
+pub(super) fn lock_directory(dir: &Path, lock_timeout: Duration) -> Option<FileLock> {
     let file = File::open(dir).ok()?;
-    wait_for(&file, patience).ok()?.then_some(Held { file })
+    wait_for(&file, lock_timeout).ok()?.then_some(FileLock { file })
 }
 
 /// Waits for a lock, and tells whether it is ours now.
-fn wait_for(file: &File, patience: Duration) -> io::Result<bool> {
+fn wait_for(file: &File, lock_timeout: Duration) -> io::Result<bool> {
     let mut waited = Duration::ZERO;
-    while waited <= patience {
+    while waited <= lock_timeout {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(true),
             Err(Errno::WOULDBLOCK | Errno::INTR) => {
-                waited += clock::pause(POLL / 2, POLL + POLL / 2);
+                waited += clock::pause(LOCK_POLL / 2, LOCK_POLL + LOCK_POLL / 2);
             }
             Err(error) => return Err(error.into()),
         }
@@ -64,36 +64,36 @@ fn wait_for(file: &File, patience: Duration) -> io::Result<bool> {
     Ok(false)
 }
 
-impl Held {
+impl FileLock {
     /// Leaves a note in the lock, for whoever takes it next.
-    pub(super) fn note(&self, note: &str) -> io::Result<()> {
+    pub(super) fn write_note(&self, note: &str) -> io::Result<()> {
         // Of one length and in one piece, so that a death leaves the old note or the new one.
-        rustix::io::pwrite(&self.file, format!("{note:<NOTE$}").as_bytes(), 0)?;
+        rustix::io::pwrite(&self.file, format!("{note:<NOTE_LEN$}").as_bytes(), 0)?;
         Ok(())
     }
 
     /// The note that was left in the lock.
-    pub(super) fn noted(&self) -> io::Result<String> {
-        let mut buffer = [0; NOTE];
+    pub(super) fn read_note(&self) -> io::Result<String> {
+        let mut buffer = [0; NOTE_LEN];
         let length = rustix::io::pread(&self.file, &mut buffer, 0)?;
         Ok(String::from_utf8_lossy(&buffer[..length]).trim_ascii_end().to_owned())
     }
 }
 
 /// Puts a file of ours in place, whole.
-pub(crate) fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     make_parent(path)?;
     let temporary = path.with_extension(TEMPORARY);
-    let moved = fill(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+    let moved = write_synced(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
     if moved.is_err() {
         // A full disk shall not be filled further by what nobody needs.
-        drop_if_there(&temporary).ok();
+        remove_if_exists(&temporary).ok();
     }
     moved?;
     sync_parent(path)
 }
 
-fn fill(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(bytes)?;
@@ -101,7 +101,7 @@ fn fill(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Removes a file of ours, if it is there.
-pub(super) fn drop_if_there(path: &Path) -> io::Result<()> {
+pub(super) fn remove_if_exists(path: &Path) -> io::Result<()> {
     if_exists(fs::remove_file(path)).map(drop)
 }
 
@@ -120,7 +120,7 @@ pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
 }
 
 /// Moves a file or directory to a name that nobody has.
-pub(super) fn rename_unless_there(from: &Path, to: &Path) -> io::Result<()> {
+pub(super) fn rename_no_replace(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => rename_in_two_steps(from, to),
         result => Ok(result?),
@@ -160,13 +160,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("clients.json");
         fs::create_dir_all(path.join("in the way")).unwrap();
-        put(&path, b"{}").unwrap_err();
+        write_atomically(&path, b"{}").unwrap_err();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]
     fn a_name_that_is_taken_stays_so() {
-        for rename in [rename_unless_there, rename_in_two_steps] {
+        for rename in [rename_no_replace, rename_in_two_steps] {
             let dir = tempfile::tempdir().unwrap();
             let path = |name: &str| dir.path().join(name);
             for name in ["new dir", "old dir"] {
