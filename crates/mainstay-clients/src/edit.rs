@@ -1,13 +1,13 @@
 //! Edits of a client's config file: pure functions from text to text that change one entry and no other byte.
 //!
-//! The parsers (`jsonc-parser`, `toml_edit`) only say where things are; the change itself is a splice of byte
-//! ranges, so what lies outside of them is kept because it is never written anew. Guarantees, each with a property test:
+//! The parsers (`jsonc-parser`, `toml_edit`) only report byte ranges. A change replaces some of them, and all other
+//! bytes are copied. Guarantees, each with a property test:
 //!
-//! - what is not ours survives byte for byte: comments, order, white space, line ends, a byte order mark;
-//! - [`upsert`](ParsedText::upsert) twice equals once;
-//! - [`to_create`](ParsedText::to_create), [`upsert`](ParsedText::upsert), [`remove`](ParsedText::remove) in this order give back the
-//!   text that was there before;
-//! - a text that cannot be read without doubt is refused with its place, and nothing is made up.
+//! - Everything else survives byte for byte: comments, order, white space, line ends, a byte order mark.
+//! - [`upsert`](ParsedText::upsert) is idempotent.
+//! - [`remove`](ParsedText::remove) after [`to_create`](ParsedText::to_create) and [`upsert`](ParsedText::upsert)
+//!   restores the original text.
+//! - An invalid or ambiguous text is rejected with the position of the problem.
 //!
 //! Usage: parse a text once ([`ParsedText::parse`]). To add an entry, call [`ParsedText::to_create`] and
 //! [`ParsedText::upsert`] on the same text, and pass what the former returned to [`ParsedText::remove`] later. Entries are
@@ -30,10 +30,9 @@ use serde::{Deserialize, Serialize};
 pub use self::removed::Removed;
 pub use self::value::{Fields, Value};
 
-/// How a file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// Strict JSON: comments and trailing commas are refused, because the client would refuse them.
+    /// Strict JSON: comments and trailing commas are rejected, because the client would reject them.
     Json,
     /// JSON with comments and trailing commas.
     Jsonc,
@@ -45,34 +44,34 @@ pub enum Format {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place<'a> {
     pub format: Format,
-    /// The way from the root to the container, one literal key per segment.
+    /// The path from the root to the container of the entries, one literal key per segment.
     pub keys: &'a [&'a str],
 }
 
-/// What an upsert has to create around its entry, and what was there instead, so that a removal can take it back.
+/// What an upsert has to create around a new entry, and what it replaces, so that a removal can undo it.
 ///
-/// Belongs to the upsert that adds the entry; one that only changes it creates nothing. It is kept in our ledger: unknown
-/// fields are ignored and missing ones mean "nothing", so older and newer versions read each other's.
+/// An upsert of an existing entry creates nothing. This is stored in the ledger: unknown fields are ignored and missing
+/// ones mean "nothing", so older and newer versions can read each other's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Created {
     /// How many of the last segments of [`Place::keys`] were missing.
     #[serde(skip_serializing_if = "is_zero")]
     containers: usize,
-    /// The white space between the braces that were empty before.
+    /// The white space between braces that were empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     gap: Option<String>,
-    /// The whole text, if it held no value at all.
+    /// The whole text, if it had no value.
     #[serde(skip_serializing_if = "Option::is_none")]
     document: Option<String>,
-    /// Whether an empty line was put above a new TOML table.
+    /// Whether an empty line was added above a new TOML table.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     spaced: bool,
 }
 
 impl Created {
-    /// Takes over what was created for another entry of the same place, which goes while this one stays: whichever goes
-    /// last takes all of it back.
+    /// Adds what was created for another entry of the same container, which is removed first. The removal of the last
+    /// entry undoes all of it.
     #[must_use]
     pub fn inherit(self, gone: Self) -> Self {
         Self {
@@ -84,14 +83,14 @@ impl Created {
         }
     }
 
-    /// The same, of an entry that was put back at its place.
+    /// The same for an entry that was put back.
     #[must_use]
     pub(crate) fn put_back(self, before: Self) -> Self {
         let spaced = before.spaced;
         Self { spaced, ..self.inherit(before) }
     }
 
-    /// What of it goes with an entry that is taken out for a while: white space, but no containers.
+    /// The part that is undone when an entry is removed temporarily: white space, but no containers.
     #[must_use]
     pub fn layout(&self) -> Self {
         let gap = self.gap.clone().filter(|_| self.containers == 0);
@@ -104,9 +103,9 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// A text that has been read, once for all questions and edits.
+/// A parsed text.
 pub struct ParsedText<'t> {
-    /// The byte order mark, if there is one, which no parser here needs to see.
+    /// The byte order mark, if there is one.
     bom: &'t str,
     body: Body<'t>,
 }
@@ -117,7 +116,7 @@ enum Body<'t> {
 }
 
 impl<'t> ParsedText<'t> {
-    /// Reads a text, unless it cannot be read without doubt.
+    /// Rejects an invalid or ambiguous text.
     pub fn parse(text: &'t str, place: &Place<'t>) -> Result<Self, EditError> {
         let body = text.strip_prefix('\u{feff}').unwrap_or(text);
         let bom = &text[..text.len() - body.len()];
@@ -130,10 +129,10 @@ impl<'t> ParsedText<'t> {
         Ok(Self { bom, body })
     }
 
-    /// The text with an entry in place.
+    /// Adds or changes an entry.
     ///
     /// A new entry gets exactly `fields`. Of an existing one only the `owned` fields are set, or removed if `fields`
-    /// lacks them; everything else in it stays. A field that already says the same is left as it is written.
+    /// lacks them. A field that has an equivalent value is not rewritten.
     pub fn upsert(&self, name: &str, fields: &Fields, owned: &[&str]) -> Result<String, EditError> {
         let edited = match &self.body {
             Body::Json(body) => body.upsert(name, fields, owned),
@@ -142,9 +141,10 @@ impl<'t> ParsedText<'t> {
         edited.map(|edited| self.with_bom(edited))
     }
 
-    /// The text without an entry and what belongs to it: its comma, its lines, the comments on and between them.
+    /// Removes an entry with its comma, its lines, and the comments on and between them.
     ///
-    /// `created` is what [`ParsedText::to_create`] said before the entry was added; it goes too if it is empty now.
+    /// `created` is what [`ParsedText::to_create`] returned before the entry was added; it is removed, too, if it is
+    /// empty now.
     pub fn remove(&self, name: &str, created: &Created) -> Result<String, EditError> {
         let edited = match &self.body {
             Body::Json(body) => body.remove(name, created),
@@ -153,8 +153,8 @@ impl<'t> ParsedText<'t> {
         edited.map(|edited| self.with_bom(edited))
     }
 
-    /// As [`ParsedText::remove`], and with what it takes to put the entry back, if that is possible. `absent` are entries of the
-    /// same container that have been taken out and not put back, so that the order of all of them is known.
+    /// As [`ParsedText::remove`], and also returns what [`ParsedText::restore`] needs, if the entry can be put back.
+    /// `absent` are other entries of the container that are removed temporarily; they keep their places in the order.
     pub fn extract(
         &self,
         name: &str,
@@ -176,8 +176,8 @@ impl<'t> ParsedText<'t> {
         Ok((self.with_bom(left), removed))
     }
 
-    /// The text with an entry that was taken out, as it was written and at its place among the neighbours that are left.
-    /// `absent` are the others that are still out. Nothing if that does not make a text that differs in this entry alone.
+    /// Puts an extracted entry back, as it was written and at its place among its neighbours. `absent` are other
+    /// entries that are removed temporarily. Nothing if the result would differ in more than this entry.
     pub fn restore(
         &self,
         name: &str,
@@ -192,14 +192,13 @@ impl<'t> ParsedText<'t> {
         let Ok(reading) = ParsedText::parse(&restored, place) else { return Ok(None) };
         let mut entries = reading.entries()?;
         let is_back = entries.extract_if(.., |(key, _)| key == name).count() == 1;
-        // TOML tells entries by where their first table is, so only what they say is compared.
+        // In TOML the order of entries depends on their first tables, so only values are compared.
         let others = self.entries()?;
         let is_same =
             entries.len() == others.len() && others.iter().all(|one| entries.contains(one));
         Ok((is_back && is_same).then_some(restored))
     }
 
-    /// The entry as it is.
     pub fn find(&self, name: &str) -> Result<Option<Value>, EditError> {
         match &self.body {
             Body::Json(body) => body.find(name),
@@ -207,7 +206,7 @@ impl<'t> ParsedText<'t> {
         }
     }
 
-    /// All entries by their names, in the order of the file.
+    /// All entries, in the order of the file.
     pub fn entries(&self) -> Result<Fields, EditError> {
         match &self.body {
             Body::Json(body) => Ok(body.entries()),
@@ -228,7 +227,7 @@ impl<'t> ParsedText<'t> {
     }
 }
 
-/// A place in a text, for people: both numbers count from 1, the column in characters.
+/// A position in a text. Line and column count from 1; the column counts characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
     pub line: usize,
@@ -252,20 +251,20 @@ impl fmt::Display for Position {
     }
 }
 
-/// Why a text is not edited. The file stays as it is in every case.
+/// Why a text is not edited.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
     #[error("{at}: {problem}")]
     Unparsable { at: Position, problem: String },
-    #[error("{at}: a comment, which strict JSON does not allow")]
+    #[error("{at}: strict JSON does not allow comments")]
     Comment { at: Position },
-    #[error("{at}: a trailing comma, which strict JSON does not allow")]
+    #[error("{at}: strict JSON does not allow trailing commas")]
     TrailingComma { at: Position },
-    #[error("`{key}` is there twice, in line {first} and in line {second}")]
+    #[error("`{key}` is defined twice, in line {first} and line {second}")]
     Duplicate { key: String, first: usize, second: usize },
-    /// Something that has to hold other things (the document, a container, our entry) is something else.
+    /// The document, a container or an entry has another type.
     #[error("{at}: `{what}` is {found}, not a table of keys and values")]
     WrongType { what: String, found: &'static str, at: Position },
-    #[error("{at}: `{key}` is written with dots inside of braces; write it as a table of its own")]
+    #[error("{at}: `{key}` is a dotted key inside braces; write it as a table of its own")]
     DottedInBraces { key: String, at: Position },
 }

@@ -1,10 +1,9 @@
 //! Adding and removing entries.
 //!
-//! Each operation holds our lock on the client's file from its first look to its last record, so two of
-//! them never mix. What is intended is in the ledger before the file is touched; doing an operation that
-//! was broken off again completes it: [`Registrar::add`] for an entry that is being added or is away,
-//! [`Registrar::remove`] for one that is leaving. An entry that has left is remembered until no client can
-//! write it back any more.
+//! Each operation holds our lock on the client's file from its first read to its last record, so operations on a file
+//! do not overlap. The ledger records the intent before the file is changed. Repeating an interrupted operation
+//! completes it: [`Registrar::add`] for an entry in [`State::Adding`] or [`State::Away`], [`Registrar::remove`] for one
+//! in [`State::Leaving`]. A removed entry is remembered until no client can write it back.
 
 mod change;
 mod error;
@@ -27,51 +26,46 @@ pub use change::Change;
 pub use error::ClientError;
 use job::{Job, Operation};
 
-/// A look without a lock is taken again after this time if a change was under way, so often, because what comes of
-/// the change says more. A change that takes longer may have been broken off.
+/// A read without a lock is repeated this often, after this time, while an entry is being added, because the result is
+/// more useful. An operation that takes longer may have been interrupted.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 const MAX_READS: u32 = 20;
 
-/// Keeps entries in clients' files.
+/// Adds entries to clients' files, and removes them.
 pub struct Registrar {
     writer: Writer,
     ledger_file: LedgerFile,
     machine: Machine,
-    /// If set, quarantined files are left alone.
+    /// If set, quarantined files are not read.
     quarantine: Option<Quarantine>,
 }
 
-/// How things stand with a client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Status {
-    /// The client.
+    /// The id in the client table.
     pub client: &'static str,
-    /// Where its file is, and whether it is installed.
     pub located: Located,
-    /// Why the file would not be written, or its client rejects it, if it exists and that is so.
+    /// Why the file cannot be written, or why the client rejects it.
     pub problem: Option<String>,
-    /// The entries in its file, in the order of the file; then ours that are not in it.
+    /// The entries of the file, in its order; then missing entries of ours.
     pub entries: Vec<EntryStatus>,
 }
 
-/// How things stand with one entry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EntryStatus {
-    /// Its name.
     pub name: String,
-    /// Whose it is.
     pub standing: Standing,
-    /// What it says, if it is there.
+    /// Its content, if it is in the file.
     pub says: Option<Value>,
 }
 
 impl Registrar {
-    /// A registrar that keeps its ledger, locks and backups in `state`.
+    /// Keeps ledger, locks and backups in `state`.
     pub fn new(state: PathBuf, machine: Machine) -> Self {
         Self::with_writer(Writer::new(state), machine)
     }
 
-    /// A registrar whose writer tells an observer what it is about to do, and heeds it.
+    /// Reports each step of a write to an observer.
     pub fn observed(state: PathBuf, machine: Machine, observer: Arc<dyn Observer>) -> Self {
         Self::with_writer(Writer::observed(state, observer), machine)
     }
@@ -100,8 +94,8 @@ impl Registrar {
         }
     }
 
-    /// Adds an entry, puts it back as it was, or brings ours up to date. What a person changed in it or
-    /// took out stays so. One that we wrote for the client into another file goes.
+    /// Adds an entry, puts it back, or updates it. Changes and removals by users stay. An entry that was written to
+    /// another file of the client, which it no longer reads, is removed there.
     pub fn add(
         &self,
         client: &str,
@@ -111,8 +105,7 @@ impl Registrar {
         self.add_as(client, server, target, AddMode::Maintain)
     }
 
-    /// Adds an entry because a person asks for it: one of ours that was changed or taken out is set
-    /// right. Somebody else's stays.
+    /// Adds an entry because a user asked for it: changes and removals by users are undone. Entries of others stay.
     pub fn force_add(
         &self,
         client: &str,
@@ -141,14 +134,14 @@ impl Registrar {
         let operation = Operation::Add { fields: &entry.fields, carried_over: &carried_over, mode };
         let change = self.run(client, located.file, server, operation)?;
         for old in elsewhere {
-            // What cannot be taken out now keeps its record, so that it is tried again.
+            // If this fails, the record stays, and the removal is tried again.
             self.run(client, old.file, server, Operation::Remove(Purpose::ForGood)).ok();
         }
         Ok(change)
     }
 
-    /// Sees to it that there is a record for the file that the client reads now, and answers with those
-    /// of files that it does not read any more.
+    /// Creates a record for the file that the client reads now, if there is one for another file. Returns the records
+    /// of files that it no longer reads.
     fn move_record(
         &self,
         client: &'static Client,
@@ -157,7 +150,7 @@ impl Registrar {
     ) -> Result<Vec<Record>, ClientError> {
         let (mut here, mut elsewhere): (Vec<_>, Vec<_>) =
             self.records_of(client, server)?.into_iter().partition(|record| record.file == file);
-        // Another name of the same file.
+        // Another path of the same file.
         for old in elsewhere.extract_if(.., |old| file::is_same(&old.file, file)) {
             if here.is_empty() {
                 let new = Record { file: file.to_owned(), ..old.clone() };
@@ -172,7 +165,7 @@ impl Registrar {
         Ok(elsewhere)
     }
 
-    /// Everything that an entry of ours says, the user's own fields too, or said when it was taken out.
+    /// All fields of our entry, including the user's own; of a temporarily removed one, those it had.
     fn says(&self, client: &'static Client, record: &Record) -> Option<Fields> {
         let parse = |text: Option<&str>| {
             let refused = |source| ClientError::Edit { file: record.file.clone(), source };
@@ -195,11 +188,11 @@ impl Registrar {
         }
     }
 
-    /// Takes our entry out of every file of the client that we wrote it to, and tells of each what was
-    /// done or why not. Somebody else's, and one of ours that a person pointed elsewhere, stay.
+    /// Removes our entry from every file of the client that has it, with one result per file. Entries of others, and
+    /// entries whose owned fields a user changed, stay.
     ///
-    /// A client may write an entry that was removed for good back from memory. So its record stays for a
-    /// while ([`State::Leaving`]), and this is to be called again until it is gone.
+    /// A client may write a permanently removed entry back from memory. Its record therefore stays for a while
+    /// ([`State::Leaving`]), and the caller has to repeat this until the record is gone.
     pub fn remove(
         &self,
         client: &str,
@@ -230,7 +223,7 @@ impl Registrar {
         Ok((client, files))
     }
 
-    /// How things stand with a client. Takes no lock and changes nothing.
+    /// The state of a client. Takes no lock and changes nothing.
     pub fn status(&self, client: &str) -> Result<Status, ClientError> {
         let client = client_by_id(client)?;
         let located = self.locate(client);
@@ -245,8 +238,8 @@ impl Registrar {
             let (entries, is_rejected) = self.guard(&located.file, AddMode::Maintain, || {
                 self.writer.read(&located.file, parse)
             })?;
-            // Without a lock, ledger and file are of one moment only if the ledger is the same before
-            // and after. A look is shorter than a change, so this ends.
+            // Without a lock, ledger and file are consistent only if the ledger is the same before and after. A read
+            // takes less time than a change, so this ends.
             let after = self.records_in(client, &located.file)?;
             if after != records {
                 records = after;
@@ -261,29 +254,25 @@ impl Registrar {
         }
     }
 
-    /// Everything that the ledger has.
     pub fn records(&self) -> Result<Vec<Record>, ClientError> {
         Ok(self.ledger_file.records()?)
     }
 
-    /// Where a client's file is, and whether the client is installed.
     pub fn locate(&self, client: &Client) -> Located {
         self.machine.look(|host| client.locate(host))
     }
 
-    /// What we wrote into a file of the client.
     fn records_in(&self, client: &Client, file: &Path) -> Result<Vec<Record>, ClientError> {
         let ours = |record: &Record| record.client == client.id && record.file == file;
         Ok(self.ledger_file.records()?.into_iter().filter(ours).collect())
     }
 
-    /// What we wrote for this server into files of the client.
     fn records_of(&self, client: &Client, server: &ServerName) -> Result<Vec<Record>, ClientError> {
         let ours = |record: &Record| record.client == client.id && record.server == server.as_str();
         Ok(self.ledger_file.records()?.into_iter().filter(ours).collect())
     }
 
-    /// Runs an operation on an entry of a file, unless the file is quarantined.
+    /// Runs an operation on an entry, unless its file is quarantined.
     fn run(
         &self,
         client: &'static Client,
@@ -306,7 +295,7 @@ impl Registrar {
     ) -> Result<Job<'a>, ClientError> {
         let installed = self.locate(client).presence != Presence::NotInstalled;
         let file = self.writer.open(client, &path, installed)?;
-        // Read under the lock, so that it says what the last one left.
+        // Read under the lock, so that it is current.
         let mut records = self.records_in(client, &path)?;
         let record = records.extract_if(.., |record| record.server == server).next();
         let absent = records.into_iter().filter_map(|record| match record.state {
@@ -318,7 +307,6 @@ impl Registrar {
     }
 }
 
-/// Why a client does not read its file.
 fn rejection(client: &Client, file: &Path) -> String {
     format!(
         "{} begins with a byte order mark, which {} rejects with all servers; save it without",
@@ -327,7 +315,7 @@ fn rejection(client: &Client, file: &Path) -> String {
     )
 }
 
-/// Whether an entry is just being written, or its writing was broken off.
+/// Whether an entry is being added, or its addition was interrupted.
 fn is_being_added(record: &Record) -> bool {
     match record.state {
         State::Adding { .. } => true,
@@ -339,7 +327,7 @@ fn client_by_id(id: &str) -> Result<&'static Client, ClientError> {
     Client::by_id(id).ok_or_else(|| ClientError::Unknown { id: id.to_owned() })
 }
 
-/// The record of an entry that the client may have taken along into another file.
+/// The record of an entry that the client may have copied to another file.
 fn moved(old: &Record, file: &Path) -> Record {
     let state = match old.state {
         State::Adding { .. } | State::Present | State::Away { .. } | State::Leaving => {
@@ -351,7 +339,7 @@ fn moved(old: &Record, file: &Path) -> Record {
     Record { file, created, created_file: false, created_dir: None, state, ..old.clone() }
 }
 
-/// All entries of a text, and those of ours that are not in it.
+/// The entries of a text, and missing entries of ours.
 fn entries(
     client: &Client,
     text: Option<&str>,

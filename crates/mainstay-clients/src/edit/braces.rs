@@ -262,7 +262,7 @@ impl Members<'_> {
         let at = above.map_or(at, |piece| at.max(piece.end));
         let comma = if has_comma { "," } else { "" };
         let mut member = format!("{lead}{text}{comma}{tail}");
-        // What stands behind a line comment is part of it, unless a line break ends it.
+        // Without a line break, the member would become part of a line comment.
         let is_commented =
             |range| self.pieces(range).last().is_some_and(|piece| piece.kind == Kind::LineComment);
         if is_commented(start..at) && !member.starts_with(['\n', '\r']) {
@@ -287,15 +287,15 @@ impl Members<'_> {
         splices
     }
 
-    /// The comment that a range ends with, but for white space.
+    /// The comment at the end of a range, ignoring white space.
     fn comment(&self, range: Range<usize>) -> Option<Piece> {
         let is_blank = |kind| matches!(kind, Kind::Space | Kind::Newline);
         let last = self.pieces(range).into_iter().rfind(|piece| !is_blank(piece.kind));
         last.filter(|piece| piece.kind.is_comment())
     }
 
-    /// Where the first member goes: behind the comments in the line of the brace, or behind all of them if there is
-    /// nothing else.
+    /// Where the first member is inserted: after the comments in the line of the brace, or after all of them if there
+    /// is nothing else.
     fn opening(&self, end: usize) -> usize {
         let pieces = self.pieces(self.inner.start..end);
         let line = pieces.iter().position(|piece| piece.kind == Kind::Newline);
@@ -309,7 +309,7 @@ impl Members<'_> {
             .map_or(self.inner.start, |piece| piece.end)
     }
 
-    /// Whether the braces hold this member and otherwise at most commas and white space.
+    /// Whether the braces contain this member and otherwise only commas and white space.
     pub(super) fn holds_only(&self, index: usize) -> bool {
         let item = &self.items[index].range;
         self.items.len() == 1
@@ -323,7 +323,7 @@ impl Members<'_> {
             .then(|| &self.text[self.inner.clone()])
     }
 
-    /// How the member at `index` is laid out.
+    /// How the member at `index` is formatted.
     pub(super) fn style_of(&self, index: usize, layout: &Layout) -> Style {
         match text::own_line_indent(self.text, self.items[index].range.start) {
             Some(indent) => self.lines(indent.to_owned(), layout),
@@ -419,8 +419,8 @@ impl Members<'_> {
         }
     }
 
-    /// What goes with a member: its line if it has one, else the space before it or, if others follow it in a line
-    /// that it begins, the space behind it.
+    /// What is removed with a member: its line if it has one; else the space before it or, if it begins a line that
+    /// others continue, the space after it.
     fn extent(&self, index: usize, tail: &Tail) -> Range<usize> {
         let item = &self.items[index].range;
         let is_last = index + 1 == self.items.len();
@@ -431,7 +431,7 @@ impl Members<'_> {
             let solid = before.iter().rfind(|piece| piece.kind != Kind::Space);
             return solid.map_or(self.lead(index), |piece| piece.end)..tail.end;
         };
-        // What follows must not end up behind a comment that only the line break ends.
+        // What follows must not become part of a line comment.
         let after_line_comment =
             first_solid(before[..newline].iter().rev()) == Some(Kind::LineComment);
         if line_ends || (is_last && !after_line_comment) {
@@ -444,8 +444,8 @@ impl Members<'_> {
         }
     }
 
-    /// The comma of a member, and the end of the comments that are its own: those before the comma, and those behind it
-    /// if the line ends with them. Without a comma: those up to the end of the line.
+    /// The comma of a member, and the end of its comments: those before the comma, and those after it if they end the
+    /// line. Without a comma: those up to the end of the line.
     fn tail(&self, index: usize) -> Tail {
         let item_end = self.items[index].range.end;
         let pieces = self.pieces(item_end..self.limit(index));
@@ -466,7 +466,7 @@ impl Members<'_> {
         }
     }
 
-    /// Where the space before a member begins: behind the comma before it, or behind the brace.
+    /// Where the space before a member begins: after the previous comma, or after the brace.
     fn lead(&self, index: usize) -> usize {
         match index.checked_sub(1) {
             Some(before) => {
@@ -476,7 +476,7 @@ impl Members<'_> {
         }
     }
 
-    /// Where the space behind a member ends.
+    /// Where the space after a member ends.
     fn limit(&self, index: usize) -> usize {
         self.items.get(index + 1).map_or(self.inner.end, |next| next.range.start)
     }
@@ -490,7 +490,7 @@ impl Members<'_> {
     }
 }
 
-/// The first kind that is not white space within a line.
+/// The first kind other than white space within a line.
 fn first_solid<'p>(mut pieces: impl Iterator<Item = &'p Piece>) -> Option<Kind> {
     pieces.find(|piece| piece.kind != Kind::Space).map(|piece| piece.kind)
 }

@@ -1,8 +1,8 @@
-//! What fields hold, whatever the format.
+//! Values of fields, independent of the format.
 
 use serde::{Deserialize, Serialize};
 
-/// What a field holds. It is stored with its kind, and maps in their order.
+/// The value of a field. Stored with its type; maps keep their order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Value {
@@ -11,15 +11,15 @@ pub enum Value {
     Number(i64),
     List(Vec<Value>),
     Map(Vec<(String, Value)>),
-    /// What none of the others can hold (null, a fraction, a date), as it is written in the file.
+    /// Any other value (null, a fraction, a date), as it is written in the file.
     Other(String),
 }
 
-/// Fields of an entry, in the order in which they are written.
+/// Fields in the order of the file.
 pub type Fields = Vec<(String, Value)>;
 
 impl Value {
-    /// As JSON, to be shown. What JSON does not have, a date for one, becomes a text.
+    /// For display. A value that JSON lacks, such as a date, becomes a string.
     pub fn to_json(&self) -> serde_json::Value {
         use serde_json::Value as Json;
         match self {
@@ -48,7 +48,7 @@ impl Value {
         }
     }
 
-    /// Whether both mean the same: the order of a map's keys does not count.
+    /// Compares values. The order of keys in a map is ignored.
     pub(super) fn is_equivalent(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::List(ours), Self::List(theirs)) => {

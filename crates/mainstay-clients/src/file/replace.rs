@@ -1,8 +1,7 @@
-//! Puts a new text in a file's place.
+//! Replaces the content of a file.
 //!
-//! By rename wherever that is possible, because then nobody ever sees half a file. In place where it is
-//! not: a file with other names (hard links), a mount of its own, a directory we may not write, an owner
-//! we may not give.
+//! By rename where possible, so that no reader sees half a file. In place otherwise: for hard links, a mount of its
+//! own, a directory without write permission, or an owner that we may not set.
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -16,16 +15,15 @@ use super::snapshot::Snapshot;
 use super::temporary::Temporary;
 use super::{FileError, OpenFile, Step, in_place, state_file};
 
-/// How replacing a file ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The file is as it shall be.
+    /// The file has the new content.
     Done,
-    /// Somebody else wrote meanwhile. Nothing was changed.
+    /// Another program wrote meanwhile. Nothing was changed.
     Changed,
 }
 
-/// Puts a text in the place of what was read, or removes the file, unless it is another one by now.
+/// Replaces or removes a file, unless it has changed since it was read.
 pub(super) fn replace(
     file: &OpenFile,
     old: Option<&Snapshot>,
@@ -61,7 +59,7 @@ fn by_rename(file: &OpenFile, old: Option<&Snapshot>, new: &str) -> Result<Outco
     Ok(Outcome::Done)
 }
 
-/// Writes the temporary file and brings it to disk.
+/// Writes and flushes the temporary file.
 fn prepare(
     file: &OpenFile,
     path: &Path,
@@ -93,7 +91,7 @@ fn sync_directory(file: &OpenFile) -> Result<(), FileError> {
     file.writer.perform(Step::SyncDirectory, &file.target, || state_file::sync_parent(&file.target))
 }
 
-/// Whether this error means that the file can be written, if at all, only in place.
+/// Whether the file can only be written in place, if at all.
 fn forbids_rename(error: &FileError) -> bool {
     let FileError::Write { step, source, .. } = error else { return false };
     let errno = source.raw_os_error().map(Errno::from_raw_os_error);
@@ -105,14 +103,13 @@ fn forbids_rename(error: &FileError) -> bool {
     )
 }
 
-/// Whether a move failed because somebody else was there first: with the file itself, or, as another
-/// machine does that shares the directory, with a sweep that took ours for a dead writer's.
+/// Whether a rename failed because another program was faster: it created the file, or, on another machine that shares
+/// the directory, removed our temporary file as abandoned.
 fn is_interference(error: &FileError) -> bool {
     let FileError::Write { source, .. } = error else { return false };
     matches!(source.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound)
 }
 
-/// Opens a file for writing in place.
 pub(super) fn open_for_overwrite(path: &Path) -> Result<File, FileError> {
     OpenOptions::new().read(true).write(true).open(path).map_err(|error| match error.kind() {
         io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
@@ -122,21 +119,21 @@ pub(super) fn open_for_overwrite(path: &Path) -> Result<File, FileError> {
     })
 }
 
-/// Gives a new file what the old one has. An owner that cannot be given is an error; an attribute that
-/// the system keeps to itself is not, because it gives the new file its own.
+/// Copies owner, mode and extended attributes. Failing to set the owner is an error. Attributes that only the system
+/// can set are skipped: it sets its own on the new file.
 fn copy_attributes(old: &File, metadata: &Metadata, new: &File) -> io::Result<()> {
     let present = new.metadata()?;
     if (present.uid(), present.gid()) != (metadata.uid(), metadata.gid()) {
         fchown(new, Some(metadata.uid()), Some(metadata.gid()))?;
     }
-    // After the owner, because a change of owner takes bits away.
+    // After the owner, because a change of owner clears bits.
     new.set_permissions(Permissions::from_mode(metadata.mode() & 0o7777))?;
     copy_extended(old, new);
     Ok(())
 }
 
 fn copy_extended(old: &File, new: &File) {
-    // One that the new file has from its directory would let others in whom the old one kept out.
+    // An inherited one could admit users whom the old file excluded.
     fremovexattr(new, "system.posix_acl_access").ok();
     let mut names = Vec::with_capacity(64 * 1024);
     if flistxattr(old, rustix::buffer::spare_capacity(&mut names)).is_err() {

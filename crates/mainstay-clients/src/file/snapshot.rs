@@ -1,4 +1,4 @@
-//! A file as it was at one moment.
+//! The content and metadata of a file at one moment.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::Read;
@@ -11,11 +11,9 @@ use rustix::process::geteuid;
 use super::FileError;
 use super::state_file::if_exists;
 
-/// The largest file that is read. Settings are smaller, and a file that grows without end must not fill the
-/// memory.
+/// The largest file that is read. Settings are smaller, and a file that keeps growing must not fill the memory.
 pub(super) const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
-/// What a file said, and what kind of file it was.
 pub(super) struct Snapshot {
     pub(super) text: String,
     pub(super) metadata: Metadata,
@@ -23,9 +21,9 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads a file, if there is one.
+    /// Reads a file, if it exists.
     pub(super) fn take(path: &Path) -> Result<Option<Self>, FileError> {
-        // A pipe in the file's place must not make us wait for a writer.
+        // Opening a named pipe must not block.
         let flags = OFlags::NONBLOCK.bits().cast_signed();
         let failed = |error| FileError::read(path, error);
         let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
@@ -51,9 +49,9 @@ impl Snapshot {
         Ok(Some(Self { text, metadata, file }))
     }
 
-    /// Refuses files that every user can write, or that belong to another user: that user could make the
-    /// client run any command. Root may write files of other users. Also refuses a file without a write bit:
-    /// it is meant to stay as it is, even where we could replace it.
+    /// Rejects files that every user can write, or that belong to another user: that user could make the client run any
+    /// command. Root may write files of other users. Also rejects a file without a write bit, which is meant to stay
+    /// unchanged even where it could be replaced.
     pub(super) fn check_writable(&self, path: &Path) -> Result<(), FileError> {
         refusal(&self.metadata, path).map_or(Ok(()), Err)?;
         check_directory(path)
@@ -69,7 +67,7 @@ pub(super) fn check_directory(path: &Path) -> Result<(), FileError> {
 
 /// Whether other users may change a file, or replace files in a directory.
 fn exposure(metadata: &Metadata, path: &Path) -> Option<FileError> {
-    // In a sticky directory, such as /tmp, others cannot replace what is ours.
+    // In a sticky directory, such as /tmp, others cannot replace our files.
     let is_sticky = metadata.is_dir() && metadata.mode() & 0o1000 != 0;
     if metadata.mode() & 0o002 != 0 && !is_sticky {
         return Some(FileError::WorldWritable(path.to_owned()));
@@ -79,8 +77,8 @@ fn exposure(metadata: &Metadata, path: &Path) -> Option<FileError> {
     is_foreign.then(|| FileError::OtherOwner { path: path.to_owned(), owner })
 }
 
-/// Why a file is not to be written, if so. Whose it is comes first: its user can do nothing about the mode of
-/// somebody else's file.
+/// Why a file must not be written, if so. Ownership is checked first: a user cannot change the mode of a file of
+/// another user.
 pub(super) fn refusal(metadata: &Metadata, path: &Path) -> Option<FileError> {
     let unwritable = || {
         let may_write = access(path, Access::WRITE_OK).is_ok();
@@ -97,7 +95,7 @@ fn why_read_only(
     path: &Path,
 ) -> Option<FileError> {
     let path = path.to_owned();
-    // Root's file is nobody's danger, but we may not be able to write it.
+    // A file of root is safe, but it may not be writable.
     if owner != us && us != 0 && !may_write {
         return Some(FileError::OtherOwner { path, owner });
     }

@@ -1,4 +1,4 @@
-//! Files of our own, in our state directory: whole or not there, for our eyes only.
+//! Files in the state directory: replaced atomically, and readable by the user only.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -13,22 +13,22 @@ use super::FileError;
 use super::step::Step;
 use crate::clock;
 
-/// How long between two looks at a lock.
+/// The average time between two tries to take a lock.
 pub(super) const LOCK_POLL: Duration = Duration::from_millis(25);
 
-/// How long a note is, in bytes.
+/// The length of a note in bytes.
 const NOTE_LEN: usize = 192;
 
-/// What a file of ours is called until it is whole.
+/// The extension of a file that is not complete.
 pub(super) const TEMPORARY: &str = "tmp";
 
-/// A lock of ours, held until this is dropped or its process ends.
+/// A lock, held until this is dropped or the process ends.
 pub(crate) struct FileLock {
     file: File,
 }
 
-/// Takes a lock of ours, which is a file of this name. It is never removed, because whoever waits for
-/// it would then wait for a file that nobody else knows.
+/// Locks a file, which is created if necessary. It is never removed, because a waiting process would then lock a file
+/// that no other process can find.
 pub(crate) fn lock_file(path: &Path, lock_timeout: Duration) -> Result<FileLock, FileError> {
     let fail = |source| FileError::Write { path: path.to_owned(), step: Step::Lock, source };
     make_parent(path).map_err(fail)?;
@@ -42,14 +42,14 @@ pub(crate) fn lock_file(path: &Path, lock_timeout: Duration) -> Result<FileLock,
     }
 }
 
-/// Takes a lock on a directory, which leaves nothing in it. Nothing if there is no such directory, if it
-/// cannot be locked, as on some network file systems, or if somebody does not let go of it.
+/// Locks a directory, without creating anything in it. Nothing if the directory does not exist, cannot be locked, as on
+/// some network file systems, or stays locked.
 pub(super) fn lock_directory(dir: &Path, lock_timeout: Duration) -> Option<FileLock> {
     let file = File::open(dir).ok()?;
     wait_for(&file, lock_timeout).ok()?.then_some(FileLock { file })
 }
 
-/// Waits for a lock, and tells whether it is ours now.
+/// Waits for a lock. Returns whether it was taken.
 fn wait_for(file: &File, lock_timeout: Duration) -> io::Result<bool> {
     let mut waited = Duration::ZERO;
     while waited <= lock_timeout {
@@ -65,14 +65,13 @@ fn wait_for(file: &File, lock_timeout: Duration) -> io::Result<bool> {
 }
 
 impl FileLock {
-    /// Leaves a note in the lock, for whoever takes it next.
+    /// Stores a note in the lock, for the next process that takes it.
     pub(super) fn write_note(&self, note: &str) -> io::Result<()> {
-        // Of one length and in one piece, so that a death leaves the old note or the new one.
+        // Of constant length and in one write, so that a death leaves either the old or the new note.
         rustix::io::pwrite(&self.file, format!("{note:<NOTE_LEN$}").as_bytes(), 0)?;
         Ok(())
     }
 
-    /// The note that was left in the lock.
     pub(super) fn read_note(&self) -> io::Result<String> {
         let mut buffer = [0; NOTE_LEN];
         let length = rustix::io::pread(&self.file, &mut buffer, 0)?;
@@ -80,13 +79,13 @@ impl FileLock {
     }
 }
 
-/// Puts a file of ours in place, whole.
+/// Writes a file atomically and durably.
 pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     make_parent(path)?;
     let temporary = path.with_extension(TEMPORARY);
     let moved = write_synced(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
     if moved.is_err() {
-        // A full disk shall not be filled further by what nobody needs.
+        // Do not leave garbage on a full disk.
         remove_if_exists(&temporary).ok();
     }
     moved?;
@@ -100,7 +99,6 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Removes a file of ours, if it is there.
 pub(super) fn remove_if_exists(path: &Path) -> io::Result<()> {
     if_exists(fs::remove_file(path)).map(drop)
 }
@@ -114,12 +112,12 @@ pub(crate) fn if_exists<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Brings what happened to a directory to disk.
+/// Flushes the directory of a path.
 pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
-/// Moves a file or directory to a name that nobody has.
+/// Renames a file or directory, unless the new name exists.
 pub(super) fn rename_no_replace(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => rename_in_two_steps(from, to),
@@ -127,8 +125,8 @@ pub(super) fn rename_no_replace(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// The same for file systems that cannot do it at once. A directory takes the place of an empty one, which nobody else
-/// can have made; a file gets its second name only if nobody has it.
+/// The same for file systems without such a rename. A directory replaces an empty one that only we can have created; a
+/// file is linked under its new name, which fails if the name exists.
 fn rename_in_two_steps(from: &Path, to: &Path) -> io::Result<()> {
     if from.is_dir() {
         fs::create_dir(to)?;
@@ -137,7 +135,7 @@ fn rename_in_two_steps(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Ok(()) => fs::remove_file(from),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(error),
-        // Not even this is known there; the look right before has to do.
+        // Links are not supported either; the check right before must suffice.
         Err(_) => fs::rename(from, to),
     }
 }
@@ -146,7 +144,7 @@ fn make_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), make_directory)
 }
 
-/// Makes a directory, and those above it, for this user alone.
+/// Creates a directory and its parents, accessible to this user only.
 pub(super) fn make_directory(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }

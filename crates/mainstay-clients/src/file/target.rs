@@ -1,4 +1,4 @@
-//! Looking at a client's file, which somebody else may just be writing.
+//! Reading a client's file, which another program may be writing.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,23 +10,22 @@ use super::state_file::if_exists;
 use super::{FileError, MAX_TRIES, Step, Writer};
 use crate::clock;
 
-/// A client that writes in place shows an empty file, or half of one, for a moment. Such a file is
-/// believed if it is the same after this.
+/// A client that writes in place shows an empty or incomplete file for a moment. Such a file is trusted if it is
+/// unchanged after this time.
 const SETTLE_TIME: Duration = Duration::from_millis(250);
 
-/// A file to look at.
 #[derive(Clone, Copy)]
 pub(super) struct TargetFile<'a> {
     pub(super) writer: &'a Writer,
-    /// The path the client uses.
+    /// The path that the client uses.
     pub(super) path: &'a Path,
-    /// What that leads to through links.
+    /// The path after following links.
     pub(super) target: &'a Path,
 }
 
 impl TargetFile<'_> {
-    /// Reads the file. `parse` gets what it says (nothing: no such file). What cannot be understood
-    /// is read again, if somebody is just writing it.
+    /// Reads and parses the file; `parse` gets `None` if there is none. If parsing fails and another program is writing
+    /// the file, this is repeated.
     pub(super) fn read<T, E: From<FileError>>(
         self,
         parse: impl Fn(Option<&str>) -> Result<T, E>,
@@ -41,7 +40,7 @@ impl TargetFile<'_> {
         }
     }
 
-    /// The file as it is, once it is known not to be one that is about to be filled.
+    /// Reads the file. An empty file is read again, because a client may be about to write it.
     pub(super) fn look(self) -> Result<Option<Snapshot>, FileError> {
         self.writer.perform(Step::Read, self.target, || Ok(()))?;
         let snapshot = Snapshot::take(self.target)?;
@@ -52,13 +51,13 @@ impl TargetFile<'_> {
         Ok(snapshot)
     }
 
-    /// Whether somebody is just writing the file.
+    /// Whether another program is writing the file.
     pub(super) fn is_being_written(self, old: Option<&Snapshot>) -> Result<bool, FileError> {
         clock::pause(SETTLE_TIME, SETTLE_TIME);
         self.has_changed(old)
     }
 
-    /// Whether the file is another one than it was.
+    /// Whether the file differs from what was read.
     pub(super) fn has_changed(self, old: Option<&Snapshot>) -> Result<bool, FileError> {
         if resolve(self.path)? != self.target {
             return Ok(true);
@@ -68,11 +67,11 @@ impl TargetFile<'_> {
     }
 }
 
-/// As many links as the kernel follows.
+/// The limit of the Linux kernel.
 const MAX_LINKS: usize = 40;
 
-/// Follows links to the file itself, which need not exist yet. The directory it is in is canonical, if
-/// it exists, so that one file has one name.
+/// Follows links to the file itself, which need not exist. Its directory is canonical, if it exists, so that a file has
+/// only one name.
 pub(super) fn resolve(path: &Path) -> Result<PathBuf, FileError> {
     let mut at = path.to_owned();
     for _ in 0..MAX_LINKS {

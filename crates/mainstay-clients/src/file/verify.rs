@@ -1,7 +1,6 @@
-//! Proves that an edit changed one entry only, by parsing both texts with parsers of its own.
+//! Checks that an edit changed only one entry. Both texts are parsed with other parsers than the editor's.
 //!
-//! Texts are not turned into values but compared member by member as they are written, which is stricter
-//! (`1.0` is not `1`) and quick.
+//! Values are compared as they are written, which is strict (`1.0` differs from `1`) and fast.
 
 use std::fmt;
 
@@ -12,36 +11,30 @@ use toml::de::{DeTable, DeValue};
 
 use crate::edit::{EditError, Format, Place};
 
-/// What is wrong with an edit.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
-    /// The place of the servers could not be found.
-    #[error("the place of the servers could not be found")]
+    #[error("the servers could not be located in the file")]
     Place(#[source] EditError),
-    /// A text is no valid JSON.
-    #[error("the {which} text is no valid JSON")]
+    #[error("the {which} text is not valid JSON")]
     Json {
-        /// Which of the two: `old` or `new`.
+        /// `old` or `new`.
         which: &'static str,
-        /// Why not.
         #[source]
         source: serde_json::Error,
     },
-    /// A text is no valid TOML.
-    #[error("the {which} text is no valid TOML: {problem}")]
+    #[error("the {which} text is not valid TOML: {problem}")]
     Toml {
-        /// Which of the two: `old` or `new`.
+        /// `old` or `new`.
         which: &'static str,
-        /// Why not, without the line, which may hold a secret.
+        /// Without the line, which may contain a secret.
         problem: String,
     },
-    /// Something else would have been changed too.
-    #[error("something beside the entry differs")]
+    #[error("something other than the entry changed")]
     OtherChange,
 }
 
-/// Whether two texts differ in the entry `name` at `place` only. Maps on the way to it may come and go
-/// with it; an empty text is an empty map.
+/// Checks that two texts differ only in the entry `name` at `place`. Maps on the path to it may be created and removed
+/// with it; an empty text counts as an empty map.
 pub fn only_entry_differs(
     before: &str,
     after: &str,
@@ -73,7 +66,7 @@ fn same_json(before: &str, after: &str, path: &[&str]) -> Result<bool, VerifyErr
     same_json(before.get(key), after.get(key), rest)
 }
 
-/// The members of a JSON map: keys and values as they are written.
+/// The keys and values of a JSON map as they are written.
 struct Members<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Members<'a> {
@@ -93,7 +86,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Whether a key that is written so is this one. One with half of a surrogate pair is none of ours.
+/// Whether a key, as it is written, equals `key`. A key with a lone surrogate equals none.
 fn is_key(written: &str, key: &str) -> bool {
     match written.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
         Some(plain) if !plain.contains('\\') => plain == key,
@@ -139,7 +132,7 @@ fn parse_toml<'t>(text: &'t str, which: &'static str) -> Result<DeTable<'t>, Ver
     parsed.map_err(|error| VerifyError::Toml { which, problem: problem(error) })
 }
 
-/// Removes what is at a path, and the tables on the way if they are empty then.
+/// Removes what is at a path, and tables on the path that become empty.
 fn remove_toml(table: &mut DeTable, path: &[&str]) {
     let [key, rest @ ..] = path else { return };
     if !rest.is_empty() {
@@ -175,7 +168,7 @@ fn same(one: &Spanned<DeValue>, other: &Spanned<DeValue>) -> bool {
     }
 }
 
-/// JSON with comments and trailing commas as plain JSON: both become blanks.
+/// Replaces comments and trailing commas by spaces.
 fn plain(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     let mut at = 0;
@@ -210,7 +203,7 @@ fn end_of_string(bytes: &[u8], start: usize) -> usize {
     (at + 1).min(bytes.len())
 }
 
-/// Blanks a comment up to the end of its line.
+/// Blanks a line comment. Returns its end.
 fn blank_line(bytes: &mut [u8], start: usize) -> usize {
     let length = bytes[start..].iter().position(|byte| matches!(byte, b'\n' | b'\r'));
     let stop = length.map_or(bytes.len(), |length| start + length);
@@ -218,7 +211,7 @@ fn blank_line(bytes: &mut [u8], start: usize) -> usize {
     stop
 }
 
-/// Blanks a comment, up to and with its end.
+/// Blanks a block comment. Returns its end.
 fn blank_block(bytes: &mut [u8], start: usize) -> usize {
     let body = start + 2;
     let length = bytes[body..].windows(2).position(|window| window == b"*/");
@@ -335,7 +328,7 @@ mod tests {
             "[mcp_servers.time]\nkey = \"s3cret\"\nkey = \"s3cret\"\n",
         ] {
             let harm = only_entry_differs("", after, &place, "time").unwrap_err();
-            assert!(harm.to_string().starts_with("the new text is no valid TOML: "), "{harm}");
+            assert!(harm.to_string().starts_with("the new text is not valid TOML: "), "{harm}");
             assert!(!format!("{harm:?} {harm}").contains("s3cret"), "{harm}");
         }
     }

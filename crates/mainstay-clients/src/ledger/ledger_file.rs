@@ -12,52 +12,35 @@ use crate::file::{self, FileError};
 
 const VERSION: u32 = 1;
 
-/// The lock is held for no longer than it takes to write one small file.
+/// The lock is held while one small file is written.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The file that the ledger is kept in. Each call reads or replaces it whole, under a lock.
+/// The ledger's file. Each call reads or replaces it as a whole, under a lock.
 pub(crate) struct LedgerFile {
     path: PathBuf,
 }
 
-/// Why the ledger could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// Another process keeps it locked, or the lock could not be made.
     #[error("the ledger of client entries could not be locked")]
     Lock(#[source] FileError),
-    /// It could not be read.
     #[error("{path} could not be read", path = path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// It makes no sense.
-    #[error("{path} is damaged; moved away, it makes every entry somebody else's", path = path.display())]
+    #[error("{path} is damaged; without it, Mainstay does not recognize the entries it wrote", path = path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: serde_json::Error,
     },
-    /// It was written by a newer build.
-    #[error("{path} is of version {version}, which this build does not know", path = path.display())]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// The version.
-        version: u32,
-    },
-    /// It could not be written.
+    #[error("{path} was written by a newer Mainstay (version {version})", path = path.display())]
+    Newer { path: PathBuf, version: u32 },
     #[error("{path} could not be written", path = path.display())]
     Write {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -69,19 +52,17 @@ struct FileContent {
     records: Vec<Record>,
 }
 
-/// What every version has.
+/// The part that every version has.
 #[derive(Deserialize)]
 struct FileVersion {
     version: u32,
 }
 
 impl LedgerFile {
-    /// The ledger in this state directory.
     pub(crate) fn new(state: &Path) -> Self {
         Self { path: state.join("clients.json") }
     }
 
-    /// All records.
     pub(crate) fn records(&self) -> Result<Vec<Record>, LedgerError> {
         let unreadable = |source| LedgerError::Read { path: self.path.clone(), source };
         let bytes = file::if_exists(fs::read(&self.path)).map_err(unreadable)?;
@@ -96,7 +77,7 @@ impl LedgerFile {
             .map_err(damaged)
     }
 
-    /// Makes this the record of an entry, or takes its record back.
+    /// Sets or deletes the record of an entry.
     pub(crate) fn set(
         &self,
         client: &str,
@@ -110,8 +91,8 @@ impl LedgerFile {
         })
     }
 
-    /// Notes that an entry leaves for good. What had to be created for it passes on to the others in the
-    /// same file, so that the last one takes it along.
+    /// Records that an entry is removed permanently. What was created for it is assigned to the other entries of the
+    /// file, so that removing the last one removes it.
     pub(crate) fn leave(&self, record: Record) -> Result<(), LedgerError> {
         self.change(|records| {
             records.retain(|other| !is_of(other, &record.client, &record.file, &record.server));
@@ -120,8 +101,8 @@ impl LedgerFile {
         })
     }
 
-    /// Forgets an entry that is out of our hands. What had to be created for it passes on as when it
-    /// leaves.
+    /// Deletes the record of an entry that is no longer managed. What was created for it is assigned to the other
+    /// entries of the file.
     pub(crate) fn forget(
         &self,
         client: &str,
@@ -132,7 +113,7 @@ impl LedgerFile {
             let gone = records.iter().position(|record| is_of(record, client, file, server));
             let Some(gone) = gone.map(|at| records.remove(at)) else { return };
             match gone.state {
-                // It has passed on already, and who came later has made what they needed.
+                // This was done when the entry was removed.
                 State::Leaving => {}
                 State::Adding { .. } | State::Present | State::Away { .. } | State::Withdrawn => {
                     transfer_ownership(&gone, records);
@@ -153,7 +134,7 @@ impl LedgerFile {
     }
 }
 
-/// Passes what was created for one entry on to the others of its file.
+/// Assigns what was created for one entry to the others of its file.
 fn transfer_ownership(gone: &Record, records: &mut [Record]) {
     let is_heir = |heir: &&mut Record| heir.client == gone.client && heir.file == gone.file;
     for heir in records.iter_mut().filter(is_heir) {

@@ -1,36 +1,27 @@
-//! What an entry says.
+//! The content of an entry, and its place in a file.
 
 use super::{Client, Keys, Slot, Template};
 use crate::edit::{EditError, Fields, ParsedText, Place, Value};
 use crate::ledger::differing;
 
-/// What an entry leads to.
+/// What an entry connects to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A streamable HTTP endpoint.
-    Http {
-        /// Its URL.
-        url: String,
-    },
+    Http { url: String },
     /// A command that speaks MCP on its standard input and output.
-    Stdio {
-        /// The program.
-        command: String,
-        /// Its arguments.
-        args: Vec<String>,
-    },
+    Stdio { command: String, args: Vec<String> },
 }
 
-/// Our part of an entry.
+/// The owned part of an entry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// The fields, in order.
     pub fields: Fields,
-    /// The fields that are ours, whether written or not.
+    /// All owned fields, including those that are not set.
     pub owned: &'static [&'static str],
 }
 
-/// A URL was to be given to a client that takes only commands.
+/// A client that supports only stdio cannot have a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{product} speaks only stdio")]
 pub struct OnlyStdio {
@@ -38,7 +29,7 @@ pub struct OnlyStdio {
 }
 
 impl Client {
-    /// Our part of the entry that leads to a target.
+    /// The owned part of an entry for a target.
     pub fn entry(&self, target: &Target) -> Result<Entry, OnlyStdio> {
         let template = match target {
             Target::Http { .. } => self.http.ok_or(OnlyStdio { product: self.product })?,
@@ -47,7 +38,7 @@ impl Client {
         Ok(Entry { fields: fill(template, target), owned: self.owned })
     }
 
-    /// Whether an entry leads to a target as one of ours would, whoever wrote it.
+    /// Whether an entry connects to a target as ours would, whoever wrote it.
     pub fn leads_to(&self, entry: &Value, target: &Target) -> bool {
         let ours = self.entry(target);
         ours.is_ok_and(|ours| differing(&ours.fields, entry, self.owned).is_empty())
@@ -83,7 +74,7 @@ impl Client {
         }
     }
 
-    /// Reads a text, and finds out where in it the client's servers are, or would be.
+    /// Parses a text, and finds where in it the client's servers are, or would be.
     pub fn read<'t>(&self, text: &'t str) -> Result<(Place<'static>, ParsedText<'t>), EditError> {
         let read = |keys| {
             let place = self.place_at(keys);
@@ -103,7 +94,7 @@ impl Client {
     }
 }
 
-/// Whether a file is of the newer kind: beside servers there is a map that is no entry.
+/// Whether a file has the newer format: beside the servers there is a map that is not an entry.
 fn is_newer(flat: &ParsedText<'_>, markers: &[&str]) -> Result<bool, EditError> {
     for sign in markers {
         if let Some(Value::Map(fields)) = flat.find(sign)?
@@ -115,7 +106,7 @@ fn is_newer(flat: &ParsedText<'_>, markers: &[&str]) -> Result<bool, EditError> 
     Ok(false)
 }
 
-/// Whether these are the fields of an entry. An entry may say no more than that it is off.
+/// Whether these are the fields of an entry. An entry may only say that it is disabled.
 fn is_entry(fields: &[(String, Value)]) -> bool {
     fields.iter().any(|(name, value)| match value {
         Value::Text(_) => name == "type",

@@ -1,4 +1,4 @@
-//! Where a client's file is, and whether the client is there: pure functions of the surroundings.
+//! Where a client's file is, and whether the client is installed: pure functions of the environment.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,9 @@ use super::{Client, Evidence, Os, PathTemplate, Root};
 /// What locating a client depends on.
 #[derive(Clone, Copy)]
 pub struct Environment<'a> {
-    /// The operating system.
     pub os: Os,
-    /// The user's home directory.
     pub home: &'a Path,
-    /// The value of a variable of the user's environment.
+    /// Returns the value of an environment variable of the user.
     pub env: &'a dyn Fn(&str) -> Option<String>,
     /// Whether a file or directory exists.
     pub exists: &'a dyn Fn(&Path) -> bool,
@@ -22,31 +20,24 @@ pub struct Environment<'a> {
     pub on_path: &'a dyn Fn(&str) -> bool,
 }
 
-/// Where a client's file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {
     /// The file that the client reads, or would read.
     pub file: PathBuf,
-    /// Whether that file exists.
     pub exists: bool,
-    /// Whether the client is installed.
     pub presence: Presence,
 }
 
-/// Whether a client is installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Presence {
-    /// It is.
     Installed {
-        /// What shows it, for people.
+        /// The evidence, for users.
         why: String,
     },
-    /// Nothing shows that it is.
     NotInstalled,
 }
 
 impl Client {
-    /// Finds the client's file, and whether the client is installed.
     pub fn locate(&self, host: &Environment<'_>) -> Located {
         let file = self.file(host);
         let exists = (host.exists)(&file);
@@ -86,7 +77,7 @@ impl Client {
 }
 
 impl Environment<'_> {
-    /// The path of a template, if it is for this system and its root exists.
+    /// The path, if it is for this system and its root exists.
     fn resolve(&self, template: PathTemplate) -> Option<PathBuf> {
         if !template.systems.contains(&self.os) {
             return None;
@@ -112,15 +103,14 @@ impl Environment<'_> {
         }
     }
 
-    /// A path from the environment. A relative one means something only in the directory the client
-    /// is started in, which we do not know.
+    /// A path from the environment. A relative one depends on the client's working directory, which is unknown.
     fn variable(&self, name: &str) -> Option<PathBuf> {
         let value = (self.env)(name)?;
         is_absolute(self.os, &value).then(|| PathBuf::from(value))
     }
 }
 
-/// Whether a path is absolute on a system, which need not be the one we run on.
+/// Whether a path is absolute on a system, which may differ from the current one.
 fn is_absolute(os: Os, path: &str) -> bool {
     match os {
         Os::Linux | Os::MacOs => path.starts_with('/'),
@@ -134,13 +124,12 @@ fn is_absolute(os: Os, path: &str) -> bool {
 /// A user on this machine. The caller reads the environment once.
 #[derive(Debug, Clone)]
 pub struct Machine {
-    /// The user's home directory.
     pub home: PathBuf,
     pub env: BTreeMap<String, String>,
 }
 
 impl Machine {
-    /// Looks at these surroundings.
+    /// Calls `look` with the environment of this machine.
     pub fn look<T>(&self, look: impl FnOnce(&Environment<'_>) -> T) -> T {
         look(&Environment {
             os: if cfg!(target_os = "macos") { Os::MacOs } else { Os::Linux },

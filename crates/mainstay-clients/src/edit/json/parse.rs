@@ -47,7 +47,7 @@ fn check_tokens(text: &str, format: Format, tokens: &[TokenAndRange]) -> Result<
             Token::String(_) => {
                 let control = text[range.start..end].bytes().position(|byte| byte < 0x20);
                 if let Some(control) = control {
-                    let problem = "a control character in a text; write it as an escape";
+                    let problem = "a control character in a string; write it as an escape";
                     return Err(unparsable(text, range.start + control, problem));
                 }
             }
@@ -76,9 +76,9 @@ fn refused(text: &str, error: &ParseError) -> EditError {
         | E::UnexpectedComma
         | E::UnexpectedWord => "expected a value",
         E::MultipleRootJsonValues => "expected the end of the file",
-        E::UnterminatedObject => "`{` without its end, expected `}`",
-        E::UnterminatedArray => "`[` without its end, expected `]`",
-        E::UnterminatedCommentBlock => "`/*` without its end, expected `*/`",
+        E::UnterminatedObject => "unclosed `{`, expected `}`",
+        E::UnterminatedArray => "unclosed `[`, expected `]`",
+        E::UnterminatedCommentBlock => "unclosed `/*`, expected `*/`",
         E::UnexpectedToken => "unexpected character",
         other => &other.to_string().to_lowercase(),
     };

@@ -39,14 +39,14 @@ fn json_that_cannot_be_read() {
     check(&JSON, "{\r\n  a: 1}", "line 2, column 3: expected a key in double quotes or `}`");
     check(&JSON, "{\"a\": }", "line 1, column 7: expected a value");
     check(&JSON, "{} {}", "line 1, column 4: expected the end of the file");
-    check(&JSON, "\n{\"a\": [1", "line 2, column 7: `[` without its end, expected `]`");
+    check(&JSON, "\n{\"a\": [1", "line 2, column 7: unclosed `[`, expected `]`");
     check(&JSON, "{\"a\": 'x'}", "line 1, column 7: single-quoted strings are not allowed");
-    check(&JSONC, "{ /* ", "line 1, column 3: `/*` without its end, expected `*/`");
+    check(&JSONC, "{ /* ", "line 1, column 3: unclosed `/*`, expected `*/`");
     for odd in ["\u{b}", "\u{c}", "\u{a0}", "\u{2028}", "\u{feff}", "\0"] {
         check(&JSONC, &format!("{{{odd}}}"), "line 1, column 2: unexpected character");
         check(&JSONC, &format!("{{}} {odd}"), "line 1, column 4: unexpected character");
     }
-    let escape = "line 1, column 4: a control character in a text; write it as an escape";
+    let escape = "line 1, column 4: a control character in a string; write it as an escape";
     for control in ["\0", "\t", "\n", "\r", "\u{1f}"] {
         check(&JSON, &format!("{{\"a{control}\": 1}}"), escape);
     }
@@ -55,12 +55,8 @@ fn json_that_cannot_be_read() {
 
 #[test]
 fn comments_and_trailing_commas_in_strict_json() {
-    check(&JSON, "{\n  // c\n}", "line 2, column 3: a comment, which strict JSON does not allow");
-    check(
-        &JSON,
-        "{\"a\": 1,}",
-        "line 1, column 8: a trailing comma, which strict JSON does not allow",
-    );
+    check(&JSON, "{\n  // c\n}", "line 2, column 3: strict JSON does not allow comments");
+    check(&JSON, "{\"a\": 1,}", "line 1, column 8: strict JSON does not allow trailing commas");
 }
 
 #[test]
@@ -165,27 +161,27 @@ fn keys_that_are_there_twice() {
     check(
         &JSON,
         "{\"mcpServers\": {},\n\"mcpServers\": {}}",
-        "`mcpServers` is there twice, in line 1 and in line 2",
+        "`mcpServers` is defined twice, in line 1 and line 2",
     );
     check_edits(
         &JSON,
         "{\"mcpServers\": {\"ours\": 1,\n\n\"\\u006furs\": {}}}",
-        "`ours` is there twice, in line 1 and in line 3",
+        "`ours` is defined twice, in line 1 and line 3",
     );
     check_upsert(
         &JSON,
         "{\"mcpServers\": {\"ours\": {\n\"url\": 1,\n\"url\": 2}}}",
-        "`url` is there twice, in line 2 and in line 3",
+        "`url` is defined twice, in line 2 and line 3",
     );
     check(
         &TOML,
         "a = 1\n[mcp_servers.ours]\nurl = 1\n[mcp_servers.ours]\n",
-        "`mcp_servers.ours` is there twice, in line 2 and in line 4",
+        "`mcp_servers.ours` is defined twice, in line 2 and line 4",
     );
     check(
         &TOML,
         "[mcp_servers.ours]\nurl = 1\n\nurl = 1",
-        "`mcp_servers.ours.url` is there twice, in line 2 and in line 4",
+        "`mcp_servers.ours.url` is defined twice, in line 2 and line 4",
     );
 }
 
@@ -197,7 +193,8 @@ fn foreign_keys_may_be_there_twice() {
 
 #[test]
 fn dots_in_braces() {
-    let expected = "line 1, column 17: `ours` is written with dots inside of braces; write it as a table of its own";
+    let expected =
+        "line 1, column 17: `ours` is a dotted key inside braces; write it as a table of its own";
     check_upsert(&TOML, "mcp_servers = { ours.url = 1 }", expected);
 }
 

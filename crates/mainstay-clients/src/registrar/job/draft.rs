@@ -1,4 +1,4 @@
-//! What a file and the record of an entry in it shall say. Reads and writes nothing.
+//! The new text of a file, and the new record of an entry in it. Does no I/O.
 
 use std::path::Path;
 
@@ -8,19 +8,17 @@ use crate::ledger::{
     self, Done, Observed, Purpose, Record, Standing, State, TextDiff, Verdict, differing, is_fresh,
 };
 
-/// A text to write, and the record that goes with it.
 pub(super) struct Draft {
-    /// What the file said when this was drafted; nothing if there was none.
+    /// The text of the file when this was drafted; nothing if there was no file.
     pub(super) from: Option<String>,
-    /// Whether the entry was in it.
+    /// Whether it had the entry.
     pub(super) found: bool,
-    /// What it shall say; nothing if there shall be none.
+    /// The new text; nothing if there is to be no file.
     pub(super) text: Option<String>,
-    /// What the ledger shall have afterwards.
+    /// The new record.
     pub(super) record: Option<Record>,
-    /// What this is for people.
     pub(super) done: Done,
-    /// The user's own fields that are gone afterwards.
+    /// The user's own fields that are removed.
     pub(super) own_fields: Vec<String>,
 }
 
@@ -39,7 +37,7 @@ struct View<'t> {
     reading: ParsedText<'t>,
     found: Option<Value>,
     standing: Standing,
-    /// The record, unless what it tells of is over.
+    /// The record, unless it is obsolete.
     record: Option<&'t Record>,
 }
 
@@ -59,7 +57,6 @@ impl View<'_> {
 }
 
 impl Job<'_> {
-    /// What comes of an operation, given what the file says.
     pub(super) fn draft(
         &self,
         text: Option<&str>,
@@ -95,7 +92,7 @@ impl Job<'_> {
         let standing =
             ledger::standing(self.record.as_ref(), observed, self.client.owned, self.now);
         let is_over = |record: &&Record| {
-            // The file that we had made went with the entry, so one without the entry is another one.
+            // The file that we created was removed with the entry, so this is another file.
             let is_another = record.created_file && file.is_some();
             let has_left = found.is_none() && record.state == State::Leaving;
             has_left && (is_another || !is_fresh(record, self.now))
@@ -104,12 +101,12 @@ impl Job<'_> {
         Ok(View { file, place, reading, found, standing, record })
     }
 
-    /// The record of an entry that is left as it is.
+    /// The record of an entry that is not changed.
     fn kept(&self, standing: &Standing, operation: Operation<'_>) -> Option<Record> {
         let record = self.record.clone()?;
         let has_left = record.state == State::Leaving;
         if has_left && *standing == Standing::Foreign {
-            // Ours had left before somebody else's came, so there is nothing to remember.
+            // Our entry was removed before this one was added.
             return None;
         }
         match operation {
@@ -117,7 +114,7 @@ impl Job<'_> {
                 let state = observed_state(record.state, standing);
                 Some(Record { state, ..record })
             }
-            // One that has just gone may be written back; all others are out of our hands.
+            // An entry that was just removed may be written back; all others are no longer managed.
             Operation::Remove(Purpose::ForGood) => {
                 let lingers = has_left && *standing == Standing::Absent;
                 (lingers && is_fresh(&record, self.now)).then_some(record)
@@ -125,8 +122,7 @@ impl Job<'_> {
         }
     }
 
-    /// The text with the entry in it, its owned fields saying `fields`. A new one gets the others that it
-    /// had elsewhere.
+    /// Adds the entry, or sets its owned fields. A new entry also gets the fields of `carried_over`.
     fn with(
         &self,
         view: &View<'_>,
@@ -137,7 +133,7 @@ impl Job<'_> {
         let reading = &view.reading;
         let new = || reading.upsert(self.server, &merged(carried_over, fields, owned), owned);
         let (text, created) = match view.record {
-            // In a text that has the entry only the owned fields are set.
+            // Only the owned fields of an existing entry are set.
             Some(record) if view.found.is_some() => {
                 (reading.upsert(self.server, fields, owned)?, record.created.clone())
             }
@@ -158,7 +154,7 @@ impl Job<'_> {
                     (reading.upsert(self.server, &whole, owned)?, created)
                 }
             }
-            // What we created a moment ago may still be there, or be there again.
+            // What we created a moment ago may still exist, or exist again.
             Some(record) if is_fresh(record, self.now) => {
                 (new()?, reading.to_create()?.inherit(record.created.clone()))
             }
@@ -173,14 +169,13 @@ impl Job<'_> {
         Ok(view.draft(Some(text), Some(self.present(view, fields, created)), done))
     }
 
-    /// The text without the entry.
     fn without(&self, view: &View<'_>, purpose: Purpose) -> Result<Draft, EditError> {
         let (text, state, own_fields) = match purpose {
             Purpose::ForGood => {
                 (self.remove_completely(view)?, State::Leaving, self.own_fields(view))
             }
             Purpose::Refresh => {
-                // What is around the entry stays, because a client may not take an empty file.
+                // What is around the entry stays, because a client may reject an empty file.
                 let created = self.record.as_ref().map(|record| record.created.layout());
                 let absent: Vec<_> = self.absent.iter().collect();
                 let (left, removed) =
@@ -201,7 +196,8 @@ impl Job<'_> {
         Ok(Draft { own_fields, ..view.draft(text, record, done) })
     }
 
-    /// The text without the entry and what was created around it. That is still there if the entry is away.
+    /// The text without the entry and what was created around it, which still exists if the entry is removed
+    /// temporarily.
     fn remove_completely(&self, view: &View<'_>) -> Result<Option<String>, EditError> {
         let (Some(record), Some(_)) = (&self.record, view.file) else { return Ok(view.owned()) };
         let left = match &record.state {
@@ -220,12 +216,12 @@ impl Job<'_> {
             | State::Leaving
             | State::Withdrawn => view.reading.remove(self.server, &record.created)?,
         };
-        // A file that we made, and that holds nothing any more, is no file of the user's.
+        // A file that we created and that is empty is removed.
         let is_needed = !record.created_file || !left.trim().is_empty();
         Ok(is_needed.then_some(left))
     }
 
-    /// The fields of the entry that are not ours.
+    /// The fields of the entry that are the user's own.
     fn own_fields(&self, view: &View<'_>) -> Vec<String> {
         let Some(Value::Map(fields)) = &view.found else { return Vec::new() };
         let names = fields.iter().map(|(name, _)| name);
@@ -267,11 +263,11 @@ impl Job<'_> {
     }
 }
 
-/// The state of an entry as a look at the file shows it to be.
+/// The state of an entry according to the file.
 fn observed_state(state: State, standing: &Standing) -> State {
     match standing {
         Standing::Ours => State::Present,
-        // An entry of somebody else's in the place of ours means that ours was not wanted.
+        // An entry of someone else in place of ours means that a user replaced it.
         Standing::Withdrawn | Standing::Foreign => State::Withdrawn,
         Standing::Absent | Standing::Drifted { .. } | Standing::Away | Standing::Overwritten => {
             state
@@ -279,7 +275,7 @@ fn observed_state(state: State, standing: &Standing) -> State {
     }
 }
 
-/// An entry with its owned fields set to `fields`, and the rest in its order.
+/// An entry with its owned fields set to `fields`. The other fields and the order stay.
 fn merged(entry: &Fields, fields: &Fields, owned: &[&str]) -> Fields {
     let ours = |name: &str| fields.iter().find(|(field, _)| field == name);
     let kept = entry.iter().filter_map(|(name, value)| match ours(name) {
