@@ -104,7 +104,7 @@ fn repeat(size: usize, between: &str, one: impl Fn(usize) -> String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mainstay_clients::edit::Reading;
+    use mainstay_clients::edit::ParsedText;
 
     use super::*;
 
@@ -113,7 +113,7 @@ mod tests {
         for document in Document::all(100_000) {
             let Document { client, text, .. } = &document;
             let place = client.place(text).unwrap();
-            let entries = Reading::of(text, &place).unwrap().entries().unwrap();
+            let entries = ParsedText::parse(text, &place).unwrap().entries().unwrap();
             assert_eq!(entries[0].0, "other", "{}", client.id);
             assert!((100_000..102_000).contains(&text.len()), "{}: {}", client.id, text.len());
         }

@@ -1,7 +1,7 @@
 //! An edit of a text alone: pure functions, no file.
 
 use mainstay_clients::Target;
-use mainstay_clients::edit::Reading;
+use mainstay_clients::edit::ParsedText;
 use serde::Serialize;
 
 use super::{ClientBenchError, Cost, Document, Stopwatch};
@@ -22,11 +22,11 @@ pub(super) fn measure(document: &Document, edits: u32) -> Result<Times, ClientBe
     let (mut add, mut remove) = (Stopwatch::default(), Stopwatch::default());
     for _ in 0..edits {
         let (created, added) = add.time(|| {
-            let reading = Reading::of(text, &place)?;
+            let reading = ParsedText::parse(text, &place)?;
             let added = reading.upsert("time", &entry.fields, entry.owned)?;
-            Ok::<_, ClientBenchError>((reading.outline()?, added))
+            Ok::<_, ClientBenchError>((reading.to_create()?, added))
         })?;
-        let removed = remove.time(|| Reading::of(&added, &place)?.remove("time", &created))?;
+        let removed = remove.time(|| ParsedText::parse(&added, &place)?.remove("time", &created))?;
         if removed != *text || added.len() <= text.len() {
             return Err(ClientBenchError::Harmed { client: client.id, what: "the text changed" });
         }

@@ -1,10 +1,9 @@
 //! Adding and removing entries.
 //!
-//! Each operation holds our lock on the client's file from its first look to its last record, so two of
-//! them never mix. What is intended is in the ledger before the file is touched; doing an operation that
-//! was broken off again completes it: [`Registrar::add`] for an entry that is being added or is away,
-//! [`Registrar::remove`] for one that is leaving. An entry that has left is remembered until no client can
-//! write it back any more.
+//! Each operation holds our lock on the client's file from its first read to its last record, so operations on a file
+//! do not overlap. The ledger records the intent before the file is changed. Repeating an interrupted operation
+//! completes it: [`Registrar::add`] for an entry in [`State::Adding`] or [`State::Away`], [`Registrar::remove`] for one
+//! in [`State::Leaving`]. A removed entry is remembered until no client can write it back.
 
 mod change;
 mod error;
@@ -19,63 +18,61 @@ use mainstay_core::ServerName;
 use crate::clock;
 use crate::edit::{Created, EditError, Fields, Value};
 use crate::file::{self, Observer, Writer};
-use crate::ledger::{self, LedgerFile, Purpose, Record, Sight, Standing, State, Wish};
+use crate::ledger::{self, AddMode, LedgerFile, Observed, Purpose, Record, Standing, State};
 use crate::quarantine::Quarantine;
 use crate::table::{Client, Located, Machine, Presence, Target};
 
 pub use change::Change;
 pub use error::ClientError;
-use job::{Errand, Job};
+use job::{Job, Operation};
 
-/// A look without a lock is taken again after this time if a change was under way, so often, because what comes of
-/// the change says more. A change that takes longer may have been broken off.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-const LOOKS: u32 = 20;
+/// A read without a lock is repeated this often, after this time, while an entry is being added, because the result is
+/// more useful. An operation that takes longer may have been interrupted.
+const RETRY_DELAY: Duration = Duration::from_millis(20);
+const MAX_READS: u32 = 20;
 
-/// Keeps entries in clients' files.
+/// Adds entries to clients' files, and removes them.
 pub struct Registrar {
     writer: Writer,
     ledger_file: LedgerFile,
     machine: Machine,
-    /// If set, quarantined files are left alone.
+    /// If set, quarantined files are not read.
     quarantine: Option<Quarantine>,
 }
 
-/// How things stand with a client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Status {
-    /// The client.
+    /// The id in the client table.
     pub client: &'static str,
-    /// Where its file is, and whether it is installed.
     pub located: Located,
-    /// Why the file would not be written, or its client rejects it, if it exists and that is so.
+    /// Why the file cannot be written, or why the client rejects it.
     pub problem: Option<String>,
-    /// The entries in its file, in the order of the file; then ours that are not in it.
+    /// The entries of the file, in its order; then missing entries of ours.
     pub entries: Vec<EntryStatus>,
 }
 
-/// How things stand with one entry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EntryStatus {
-    /// Its name.
     pub name: String,
-    /// Whose it is.
     pub standing: Standing,
-    /// What it says, if it is there.
+    /// Its content, if it is in the file.
     pub says: Option<Value>,
 }
 
 impl Registrar {
-    /// A registrar that keeps its ledger, locks and backups in `state`.
+    /// Keeps ledger, locks and backups in `state`.
     pub fn new(state: PathBuf, machine: Machine) -> Self {
-        let ledger_file = LedgerFile::new(&state);
-        Self { ledger_file, writer: Writer::new(state), machine, quarantine: None }
+        Self::with_writer(Writer::new(state), machine)
     }
 
-    /// A registrar whose writer tells an observer what it is about to do, and heeds it.
+    /// Reports each step of a write to an observer.
     pub fn observed(state: PathBuf, machine: Machine, observer: Arc<dyn Observer>) -> Self {
-        let ledger_file = LedgerFile::new(&state);
-        Self { ledger_file, writer: Writer::observed(state, observer), machine, quarantine: None }
+        Self::with_writer(Writer::observed(state, observer), machine)
+    }
+
+    fn with_writer(writer: Writer, machine: Machine) -> Self {
+        let ledger_file = LedgerFile::new(writer.state());
+        Self { writer, ledger_file, machine, quarantine: None }
     }
 
     /// Catches panics that a file causes, and quarantines the file.
@@ -88,35 +85,34 @@ impl Registrar {
     fn guard<T>(
         &self,
         file: &Path,
-        wish: Wish,
+        mode: AddMode,
         work: impl FnOnce() -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
         match &self.quarantine {
-            Some(quarantine) => quarantine.guard(file, wish == Wish::Anew, work),
+            Some(quarantine) => quarantine.guard(file, mode == AddMode::Force, work),
             None => work(),
         }
     }
 
-    /// Adds an entry, puts it back as it was, or brings ours up to date. What a person changed in it or
-    /// took out stays so. One that we wrote for the client into another file goes.
+    /// Adds an entry, puts it back, or updates it. Changes and removals by users stay. An entry that was written to
+    /// another file of the client, which it no longer reads, is removed there.
     pub fn add(
         &self,
         client: &str,
         server: &ServerName,
         target: &Target,
     ) -> Result<Change, ClientError> {
-        self.add_as(client, server, target, Wish::Keep)
+        self.add_as(client, server, target, AddMode::Maintain)
     }
 
-    /// Adds an entry because a person asks for it: one of ours that was changed or taken out is set
-    /// right. Somebody else's stays.
-    pub fn add_anew(
+    /// Adds an entry because a user asked for it: changes and removals by users are undone. Entries of others stay.
+    pub fn force_add(
         &self,
         client: &str,
         server: &ServerName,
         target: &Target,
     ) -> Result<Change, ClientError> {
-        self.add_as(client, server, target, Wish::Anew)
+        self.add_as(client, server, target, AddMode::Force)
     }
 
     fn add_as(
@@ -124,28 +120,29 @@ impl Registrar {
         client: &str,
         server: &ServerName,
         target: &Target,
-        wish: Wish,
+        mode: AddMode,
     ) -> Result<Change, ClientError> {
-        let client = known(client)?;
+        let client = client_by_id(client)?;
         let located = self.locate(client);
         if located.presence == Presence::NotInstalled {
             return Err(ClientError::NotInstalled { product: client.product, file: located.file });
         }
         let entry = client.entry(target)?;
-        let elsewhere = self.follow(client, &located.file, server)?;
-        let brought = elsewhere.iter().find_map(|old| self.says(client, old)).unwrap_or_default();
-        let errand = Errand::Add { fields: &entry.fields, brought: &brought, wish };
-        let change = self.run(client, located.file, server, errand)?;
+        let elsewhere = self.move_record(client, &located.file, server)?;
+        let carried_over =
+            elsewhere.iter().find_map(|old| self.says(client, old)).unwrap_or_default();
+        let operation = Operation::Add { fields: &entry.fields, carried_over: &carried_over, mode };
+        let change = self.run(client, located.file, server, operation)?;
         for old in elsewhere {
-            // What cannot be taken out now keeps its record, so that it is tried again.
-            self.run(client, old.file, server, Errand::Remove(Purpose::ForGood)).ok();
+            // If this fails, the record stays, and the removal is tried again.
+            self.run(client, old.file, server, Operation::Remove(Purpose::ForGood)).ok();
         }
         Ok(change)
     }
 
-    /// Sees to it that there is a record for the file that the client reads now, and answers with those
-    /// of files that it does not read any more.
-    fn follow(
+    /// Creates a record for the file that the client reads now, if there is one for another file. Returns the records
+    /// of files that it no longer reads.
+    fn move_record(
         &self,
         client: &'static Client,
         file: &Path,
@@ -153,7 +150,7 @@ impl Registrar {
     ) -> Result<Vec<Record>, ClientError> {
         let (mut here, mut elsewhere): (Vec<_>, Vec<_>) =
             self.records_of(client, server)?.into_iter().partition(|record| record.file == file);
-        // Another name of the same file.
+        // Another path of the same file.
         for old in elsewhere.extract_if(.., |old| file::is_same(&old.file, file)) {
             if here.is_empty() {
                 let new = Record { file: file.to_owned(), ..old.clone() };
@@ -168,22 +165,22 @@ impl Registrar {
         Ok(elsewhere)
     }
 
-    /// Everything that an entry of ours says, the user's own fields too, or said when it was taken out.
+    /// All fields of our entry, including the user's own; of a temporarily removed one, those it had.
     fn says(&self, client: &'static Client, record: &Record) -> Option<Fields> {
-        let understand = |text: Option<&str>| {
+        let parse = |text: Option<&str>| {
             let refused = |source| ClientError::Edit { file: record.file.clone(), source };
             let (_, reading) = client.read(text.unwrap_or_default()).map_err(refused)?;
             reading.find(&record.server).map_err(refused)
         };
-        let read = || self.writer.read(&record.file, understand);
-        let Some(found) = self.guard(&record.file, Wish::Keep, read).ok()? else {
+        let read = || self.writer.read(&record.file, parse);
+        let Some(found) = self.guard(&record.file, AddMode::Maintain, read).ok()? else {
             return match &record.state {
                 State::Away { entry, .. } => Some(entry.clone()),
                 State::Adding { .. } | State::Present | State::Leaving | State::Withdrawn => None,
             };
         };
-        let sight = Sight::There(&found);
-        let standing = ledger::standing(Some(record), sight, client.owned, clock::now());
+        let observed = Observed::There(&found);
+        let standing = ledger::standing(Some(record), observed, client.owned, clock::now());
         if let (Value::Map(fields), true) = (found, standing != Standing::Foreign) {
             Some(fields)
         } else {
@@ -191,11 +188,11 @@ impl Registrar {
         }
     }
 
-    /// Takes our entry out of every file of the client that we wrote it to, and tells of each what was
-    /// done or why not. Somebody else's, and one of ours that a person pointed elsewhere, stay.
+    /// Removes our entry from every file of the client that has it, with one result per file. Entries of others, and
+    /// entries whose owned fields a user changed, stay.
     ///
-    /// A client may write an entry that was removed for good back from memory. So its record stays for a
-    /// while ([`State::Leaving`]), and this is to be called again until it is gone.
+    /// A client may write a permanently removed entry back from memory. Its record therefore stays for a while
+    /// ([`State::Leaving`]), and the caller has to repeat this until the record is gone.
     pub fn remove(
         &self,
         client: &str,
@@ -204,7 +201,7 @@ impl Registrar {
     ) -> Vec<Result<Change, ClientError>> {
         match self.files_of(client, server) {
             Ok((client, files)) => {
-                let remove = |file| self.run(client, file, server, Errand::Remove(purpose));
+                let remove = |file| self.run(client, file, server, Operation::Remove(purpose));
                 files.into_iter().map(remove).collect()
             }
             Err(error) => vec![Err(error)],
@@ -217,7 +214,7 @@ impl Registrar {
         client: &str,
         server: &ServerName,
     ) -> Result<(&'static Client, Vec<PathBuf>), ClientError> {
-        let client = known(client)?;
+        let client = client_by_id(client)?;
         let records = self.records_of(client, server)?;
         let mut files: Vec<_> = records.into_iter().map(|record| record.file).collect();
         if files.is_empty() {
@@ -226,28 +223,29 @@ impl Registrar {
         Ok((client, files))
     }
 
-    /// How things stand with a client. Takes no lock and changes nothing.
+    /// The state of a client. Takes no lock and changes nothing.
     pub fn status(&self, client: &str) -> Result<Status, ClientError> {
-        let client = known(client)?;
+        let client = client_by_id(client)?;
         let located = self.locate(client);
         let mut records = self.records_in(client, &located.file)?;
-        let mut looks = 1;
+        let mut reads = 1;
         loop {
-            let understand = |text: Option<&str>| {
+            let parse = |text: Option<&str>| {
                 let refused = |source| ClientError::Edit { file: located.file.clone(), source };
                 let is_rejected = text.is_some_and(|text| client.rejects(text));
                 Ok((entries(client, text, &records).map_err(refused)?, is_rejected))
             };
-            let (entries, is_rejected) = self
-                .guard(&located.file, Wish::Keep, || self.writer.read(&located.file, understand))?;
-            // Without a lock, ledger and file are of one moment only if the ledger is the same before
-            // and after. A look is shorter than a change, so this ends.
+            let (entries, is_rejected) = self.guard(&located.file, AddMode::Maintain, || {
+                self.writer.read(&located.file, parse)
+            })?;
+            // Without a lock, ledger and file are consistent only if the ledger is the same before and after. A read
+            // takes less time than a change, so this ends.
             let after = self.records_in(client, &located.file)?;
             if after != records {
                 records = after;
-            } else if looks < LOOKS && records.iter().any(is_under_way) {
-                looks += 1;
-                clock::pause(LOOK_AGAIN, LOOK_AGAIN * 2);
+            } else if reads < MAX_READS && records.iter().any(is_being_added) {
+                reads += 1;
+                clock::pause(RETRY_DELAY, RETRY_DELAY * 2);
             } else {
                 let rejected = || is_rejected.then(|| rejection(client, &located.file));
                 let problem = file::why_unwritable(&located.file).or_else(rejected);
@@ -256,41 +254,37 @@ impl Registrar {
         }
     }
 
-    /// Everything that the ledger has.
     pub fn records(&self) -> Result<Vec<Record>, ClientError> {
         Ok(self.ledger_file.records()?)
     }
 
-    /// Where a client's file is, and whether the client is installed.
     pub fn locate(&self, client: &Client) -> Located {
-        self.machine.look(|around| client.locate(around))
+        self.machine.look(|host| client.locate(host))
     }
 
-    /// What we wrote into a file of the client.
     fn records_in(&self, client: &Client, file: &Path) -> Result<Vec<Record>, ClientError> {
         let ours = |record: &Record| record.client == client.id && record.file == file;
         Ok(self.ledger_file.records()?.into_iter().filter(ours).collect())
     }
 
-    /// What we wrote for this server into files of the client.
     fn records_of(&self, client: &Client, server: &ServerName) -> Result<Vec<Record>, ClientError> {
         let ours = |record: &Record| record.client == client.id && record.server == server.as_str();
         Ok(self.ledger_file.records()?.into_iter().filter(ours).collect())
     }
 
-    /// Runs an errand on an entry of a file, unless the file is quarantined.
+    /// Runs an operation on an entry, unless its file is quarantined.
     fn run(
         &self,
         client: &'static Client,
         file: PathBuf,
         server: &ServerName,
-        errand: Errand<'_>,
+        operation: Operation<'_>,
     ) -> Result<Change, ClientError> {
-        let wish = match errand {
-            Errand::Add { wish, .. } => wish,
-            Errand::Remove(_) => Wish::Keep,
+        let mode = match operation {
+            Operation::Add { mode, .. } => mode,
+            Operation::Remove(_) => AddMode::Maintain,
         };
-        self.guard(&file.clone(), wish, || self.job(client, file, server.as_str())?.run(errand))
+        self.guard(&file.clone(), mode, || self.job(client, file, server.as_str())?.run(operation))
     }
 
     fn job<'a>(
@@ -301,19 +295,18 @@ impl Registrar {
     ) -> Result<Job<'a>, ClientError> {
         let installed = self.locate(client).presence != Presence::NotInstalled;
         let file = self.writer.open(client, &path, installed)?;
-        // Read under the lock, so that it says what the last one left.
+        // Read under the lock, so that it is current.
         let mut records = self.records_in(client, &path)?;
         let record = records.extract_if(.., |record| record.server == server).next();
-        let out = records.into_iter().filter_map(|record| match record.state {
+        let absent = records.into_iter().filter_map(|record| match record.state {
             State::Away { removed, .. } => removed.map(|removed| *removed),
             State::Adding { .. } | State::Present | State::Leaving | State::Withdrawn => None,
         });
-        let (out, now) = (out.collect(), clock::now());
-        Ok(Job { ledger_file: &self.ledger_file, client, path, file, server, record, out, now })
+        let (absent, now) = (absent.collect(), clock::now());
+        Ok(Job { ledger_file: &self.ledger_file, client, path, file, server, record, absent, now })
     }
 }
 
-/// Why a client does not read its file.
 fn rejection(client: &Client, file: &Path) -> String {
     format!(
         "{} begins with a byte order mark, which {} rejects with all servers; save it without",
@@ -322,19 +315,19 @@ fn rejection(client: &Client, file: &Path) -> String {
     )
 }
 
-/// Whether an entry is just being written, or its writing was broken off.
-fn is_under_way(record: &Record) -> bool {
+/// Whether an entry is being added, or its addition was interrupted.
+fn is_being_added(record: &Record) -> bool {
     match record.state {
         State::Adding { .. } => true,
         State::Present | State::Away { .. } | State::Leaving | State::Withdrawn => false,
     }
 }
 
-fn known(id: &str) -> Result<&'static Client, ClientError> {
+fn client_by_id(id: &str) -> Result<&'static Client, ClientError> {
     Client::by_id(id).ok_or_else(|| ClientError::Unknown { id: id.to_owned() })
 }
 
-/// The record of an entry that the client may have taken along into another file.
+/// The record of an entry that the client may have copied to another file.
 fn moved(old: &Record, file: &Path) -> Record {
     let state = match old.state {
         State::Adding { .. } | State::Present | State::Away { .. } | State::Leaving => {
@@ -346,7 +339,7 @@ fn moved(old: &Record, file: &Path) -> Record {
     Record { file, created, created_file: false, created_dir: None, state, ..old.clone() }
 }
 
-/// All entries of a text, and those of ours that are not in it.
+/// The entries of a text, and missing entries of ours.
 fn entries(
     client: &Client,
     text: Option<&str>,
@@ -361,14 +354,14 @@ fn entries(
         .filter(|record| record.state != State::Leaving)
         .filter(|record| there.iter().all(|(name, _)| *name != record.server))
         .map(|record| {
-            let sight = if text.is_some() { Sight::Missing } else { Sight::NoFile };
-            let standing = ledger::standing(Some(record), sight, client.owned, now);
+            let observed = if text.is_some() { Observed::Missing } else { Observed::NoFile };
+            let standing = ledger::standing(Some(record), observed, client.owned, now);
             EntryStatus { name: record.server.clone(), standing, says: None }
         })
         .collect();
     let there = there.into_iter().map(|(name, says)| {
-        let sight = Sight::There(&says);
-        let standing = ledger::standing(record_of(&name), sight, client.owned, now);
+        let observed = Observed::There(&says);
+        let standing = ledger::standing(record_of(&name), observed, client.owned, now);
         EntryStatus { name, standing, says: Some(says) }
     });
     Ok(there.chain(missing).collect())

@@ -1,118 +1,106 @@
-//! The AI clients as data: where each keeps its servers, what an entry looks like, and how to tell that
-//! the client is there.
+//! The AI clients as data: where each keeps its servers, what an entry looks like, and how to detect that it is
+//! installed.
 //!
-//! A row says everything that differs between clients; no code knows a client by name. Rows are read
-//! against [`Surroundings`], which are passed in, so every system's rows can be tried on any system.
+//! Everything that differs between clients is in its row; no code depends on a client's name. Rows are resolved in an
+//! [`Environment`] that is passed in, so the rows of every system can be tested on any system.
 
 mod entry;
 mod locate;
-mod machine;
-mod place;
 mod rows;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::edit::{Format, Shape};
+use crate::edit::Format;
 
 pub use entry::{Entry, OnlyStdio, Target};
-pub use locate::{Located, Presence, Surroundings};
-pub use machine::Machine;
+pub use locate::{Environment, Located, Machine, Presence};
 
-/// Every client we know.
 pub fn clients() -> &'static [Client] {
     rows::CLIENTS
 }
 
-/// The names of all variables that the places of files depend on, each once.
+/// The environment variables on which paths of files depend, each once.
 pub fn variables() -> impl Iterator<Item = &'static str> {
-    let spots = clients().iter().flat_map(Client::spots);
-    let names: BTreeSet<_> = spots.flat_map(|spot| spot.root.variables()).flatten().collect();
+    let paths = clients().iter().flat_map(Client::paths);
+    let names: BTreeSet<_> =
+        paths.flat_map(|template| template.root.variables()).flatten().collect();
     names.into_iter()
 }
 
-/// One AI client.
 #[derive(Debug)]
 pub struct Client {
-    /// What it is called on our command line.
+    /// The name on our command line.
     pub id: &'static str,
-    /// What its makers call it.
+    /// The vendor's name for it.
     pub product: &'static str,
-    /// The file it reads when a variable says so. The first whose variable is set is the one.
-    pub overrides: &'static [Spot],
-    /// The files it reads otherwise. The first that [applies](Candidate::applies_if) is the one; if
-    /// none does, the first for this system is the one to create.
+    /// The file it reads if a variable is set. The first one whose variable is set applies.
+    pub overrides: &'static [PathTemplate],
+    /// The files it reads otherwise. The first one that [applies](Candidate::applies_if) is used; if none does, the
+    /// first one for this system is created.
     pub files: &'static [Candidate],
-    /// How its file is written.
     pub format: Format,
     /// Where in the file its servers are.
     pub keys: Keys,
-    /// Whether servers are a map or a list.
-    pub shape: Shape,
-    /// What an entry for an HTTP endpoint looks like; nothing if the client speaks stdio only.
+    /// An entry for an HTTP endpoint; nothing if the client supports only stdio.
     pub http: Option<Template>,
-    /// What an entry for a command looks like.
+    /// An entry for a command.
     pub stdio: Template,
-    /// The fields of an entry that are ours, over all templates. The rest of an entry is the user's.
+    /// The fields that Mainstay owns, of all templates. The other fields of an entry are the user's.
     pub owned: &'static [&'static str],
-    /// What shows that the client is installed. An existing config file always does.
-    pub marks: &'static [Mark],
-    /// How the client itself keeps others from writing its file.
-    pub lock: Protocol,
-    /// What a refresh does to it.
+    /// What proves that the client is installed. An existing config file always does.
+    pub evidence: &'static [Evidence],
+    /// How the client locks its file.
+    pub lock: LockProtocol,
+    /// The effect of a refresh.
     pub refresh: Refresh,
-    /// Whether it rejects a file that begins with a byte order mark, with every server in it.
-    pub rejects_mark: bool,
+    /// Whether it rejects a file with a byte order mark, and so every server in it.
+    pub rejects_bom: bool,
 }
 
 impl Client {
-    /// The client of that id.
     pub fn by_id(id: &str) -> Option<&'static Self> {
         clients().iter().find(|client| client.id == id)
     }
 
-    fn spots(&self) -> impl Iterator<Item = Spot> {
+    fn paths(&self) -> impl Iterator<Item = PathTemplate> {
         let files = self.files.iter().flat_map(|one| [one.file, one.applies_if]);
-        let marks = self.marks.iter().filter_map(|mark| match mark {
-            Mark::There(spot) => Some(*spot),
-            Mark::Program(_) => None,
+        let evidence = self.evidence.iter().filter_map(|evidence| match evidence {
+            Evidence::Path(template) => Some(*template),
+            Evidence::Program(_) => None,
         });
-        self.overrides.iter().copied().chain(files).chain(marks)
+        self.overrides.iter().copied().chain(files).chain(evidence)
     }
 
-    /// Whether the client would not read a file that says this, although we can.
+    /// Whether the client rejects a file that we can read.
     pub fn rejects(&self, text: &str) -> bool {
-        self.rejects_mark && text.starts_with('\u{feff}')
+        self.rejects_bom && text.starts_with('\u{feff}')
     }
 
-    /// Whether an entry can only name a command, never a URL.
+    /// Whether an entry must have a command and cannot have a URL.
     pub fn speaks_only_stdio(&self) -> bool {
         self.http.is_none()
     }
 }
 
-/// An operating system with rows of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Os {
-    /// Linux, and what resembles it.
+    /// Linux and similar systems.
     Linux,
-    /// macOS.
     MacOs,
-    /// Windows.
     Windows,
 }
 
 /// Where a path begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Root {
-    /// The user's home directory.
     Home,
-    /// Where applications keep their settings: `$XDG_CONFIG_HOME` or `~/.config`,
-    /// `~/Library/Application Support`, `%APPDATA%`.
+    /// The directory for settings of applications: `$XDG_CONFIG_HOME` or `~/.config`, `~/Library/Application Support`,
+    /// `%APPDATA%`.
     App,
     /// `$XDG_CONFIG_HOME` or `~/.config`, on every system.
     Xdg,
-    /// What a variable says. Where it is not set, or not absolute, the spot does not exist.
+    /// The value of a variable. If it is not set, or not absolute, the path does not exist.
     Variable(&'static str),
 }
 
@@ -128,32 +116,29 @@ impl Root {
     }
 }
 
-/// A file or directory, below a root.
+/// A file or directory below a root.
 #[derive(Debug, Clone, Copy)]
-pub struct Spot {
-    /// Where it begins.
+pub struct PathTemplate {
     pub root: Root,
-    /// The rest, with `/` between its parts; empty for the root itself.
+    /// The rest, separated by `/`; empty for the root itself.
     pub path: &'static str,
-    /// The systems it is for.
+    /// The systems on which it exists.
     pub systems: &'static [Os],
 }
 
-/// A file that a client may read its servers from.
+/// A file from which a client may read its servers.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate {
-    /// The file.
-    pub file: Spot,
-    /// It is the one if this exists: the file itself, or a directory that only this version of the
-    /// client has.
-    pub applies_if: Spot,
+    pub file: PathTemplate,
+    /// The file is used if this exists: the file itself, or a directory that only this version of the client has.
+    pub applies_if: PathTemplate,
 }
 
-/// Something that shows that a client is installed.
+/// What proves that a client is installed.
 #[derive(Debug, Clone, Copy)]
-pub enum Mark {
-    /// A file or directory of the client's own.
-    There(Spot),
+pub enum Evidence {
+    /// A file or directory of the client.
+    Path(PathTemplate),
     /// A program on the search path.
     Program(&'static str),
 }
@@ -163,48 +148,43 @@ pub enum Mark {
 pub enum Keys {
     /// Always there.
     At(&'static [&'static str]),
-    /// One level deeper in files of the newer kind.
+    /// One level deeper in files of a newer format.
     Either {
-        /// Where they are in files of the older kind, and in new files.
+        /// Where they are in files of the older format, and in new files.
         flat: &'static [&'static str],
-        /// Where they are in files of the newer kind.
+        /// Where they are in files of the newer format.
         nested: &'static [&'static str],
-        /// What stands beside servers in the flat place of a newer file; a map that is no entry.
-        signs: &'static [&'static str],
+        /// Maps beside the servers that only files of the newer format have.
+        markers: &'static [&'static str],
     },
 }
 
-/// The fields of a new entry, in order.
 pub type Template = &'static [(&'static str, Slot)];
 
-/// What a field of a new entry holds.
+/// The value of a field of a new entry.
 #[derive(Debug, Clone, Copy)]
 pub enum Slot {
-    /// The endpoint's URL.
     Url,
-    /// The program.
     Command,
-    /// Its arguments, a list.
     Args,
-    /// The program and its arguments, one list.
+    /// Program and arguments as one list.
     CommandLine,
-    /// This text.
     Text(&'static str),
 }
 
-/// What happens in a client when its entry is taken out and added again, with the evidence.
+/// What a client does when its entry is removed and added again, with the evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refresh {
-    /// It connects again, which it may not do by itself.
+    /// It reconnects, which it may not do otherwise.
     Helps(&'static str),
-    /// It ends up worse than without.
+    /// It is worse off.
     Harms(&'static str),
-    /// It does not see the change while it runs, and sessions that begin meanwhile lack the server.
+    /// It does not notice, and sessions that start meanwhile lack the server.
     Useless(&'static str),
 }
 
 impl Refresh {
-    /// Whether the client gets one.
+    /// Whether the client is refreshed.
     pub fn helps(self) -> bool {
         match self {
             Self::Helps(_) => true,
@@ -212,7 +192,7 @@ impl Refresh {
         }
     }
 
-    /// The word for it, and the evidence.
+    /// The name and the evidence.
     pub fn describe(self) -> (&'static str, &'static str) {
         match self {
             Self::Helps(evidence) => ("helps", evidence),
@@ -222,19 +202,19 @@ impl Refresh {
     }
 }
 
-/// How a client keeps others from writing its file while it does.
+/// How a client locks its file while it writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// It does not.
+pub enum LockProtocol {
+    /// Not at all.
     None,
-    /// An empty directory `<file>.lock`, as proper-lockfile makes it.
+    /// An empty directory `<file>.lock`, as `proper-lockfile` creates it.
     EmptyDirectory {
-        /// The age from which on a lock has been left behind.
+        /// The age at which a lock is stale.
         stale: Duration,
     },
-    /// A directory `<file>.lock` with its owner's marker in it, moved into place whole.
+    /// A directory `<file>.lock` with a marker of its owner, renamed into place.
     OwnedDirectory {
-        /// The age from which on a lock has been left behind.
+        /// The age at which a lock is stale.
         stale: Duration,
     },
 }

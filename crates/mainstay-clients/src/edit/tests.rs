@@ -10,14 +10,14 @@ mod toml_documents;
 mod toml_examples;
 mod updates;
 
-use super::{Created, EditError, Fields, Format, Place, Reading, Shape, Value};
+use super::{Created, EditError, Fields, Format, ParsedText, Place, Value};
 
 const JSON: Place = place(Format::Json, &["mcpServers"]);
 const JSONC: Place = place(Format::Jsonc, &["mcpServers"]);
 const TOML: Place = place(Format::Toml, &["mcp_servers"]);
 
 const fn place<'a>(format: Format, keys: &'a [&'a str]) -> Place<'a> {
-    Place { format, keys, shape: Shape::Map }
+    Place { format, keys }
 }
 
 /// The fields of most tests; both are owned.
@@ -38,30 +38,30 @@ fn upsert(
     fields: &Fields,
     owned: &[&str],
 ) -> Result<String, EditError> {
-    Reading::of(text, place)?.upsert(name, fields, owned)
+    ParsedText::parse(text, place)?.upsert(name, fields, owned)
 }
 
 fn remove(text: &str, place: &Place, name: &str, created: &Created) -> Result<String, EditError> {
-    Reading::of(text, place)?.remove(name, created)
+    ParsedText::parse(text, place)?.remove(name, created)
 }
 
 fn find(text: &str, place: &Place, name: &str) -> Result<Option<Value>, EditError> {
-    Reading::of(text, place)?.find(name)
+    ParsedText::parse(text, place)?.find(name)
 }
 
-fn outline(text: &str, place: &Place) -> Result<Created, EditError> {
-    Reading::of(text, place)?.outline()
+fn to_create(text: &str, place: &Place) -> Result<Created, EditError> {
+    ParsedText::parse(text, place)?.to_create()
 }
 
 fn names(text: &str, place: &Place) -> Result<Vec<String>, EditError> {
-    let entries = Reading::of(text, place)?.entries()?;
+    let entries = ParsedText::parse(text, place)?.entries()?;
     Ok(entries.into_iter().map(|(name, _)| name).collect())
 }
 
 /// Adds an entry to a text that lacks it, and asserts what comes out and that all of it can be taken back.
 #[track_caller]
 fn check_add(place: &Place, name: &str, before: &str, expected: &str) {
-    let created = outline(before, place).unwrap();
+    let created = to_create(before, place).unwrap();
     let after = upsert(before, place, name, &fields(), OWNED).unwrap();
     assert_eq!(after, expected, "the entry added");
     assert_eq!(upsert(&after, place, name, &fields(), OWNED).unwrap(), after, "added twice");

@@ -1,8 +1,8 @@
-//! What fields hold, whatever the format.
+//! Values of fields, independent of the format.
 
 use serde::{Deserialize, Serialize};
 
-/// What a field holds. It is stored with its kind, and maps in their order.
+/// The value of a field. Stored with its type; maps keep their order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Value {
@@ -11,15 +11,15 @@ pub enum Value {
     Number(i64),
     List(Vec<Value>),
     Map(Vec<(String, Value)>),
-    /// What none of the others can hold (null, a fraction, a date), as it is written in the file.
+    /// Any other value (null, a fraction, a date), as it is written in the file.
     Other(String),
 }
 
-/// Fields of an entry, in the order in which they are written.
+/// Fields in the order of the file.
 pub type Fields = Vec<(String, Value)>;
 
 impl Value {
-    /// As JSON, to be shown. What JSON does not have, a date for one, becomes a text.
+    /// For display. A value that JSON lacks, such as a date, becomes a string.
     pub fn to_json(&self) -> serde_json::Value {
         use serde_json::Value as Json;
         match self {
@@ -36,17 +36,30 @@ impl Value {
         }
     }
 
-    /// Whether both mean the same: the order of a map's keys does not count.
-    pub(super) fn means(&self, other: &Self) -> bool {
+    /// The type, for error messages.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "a text",
+            Self::Flag(_) => "a flag",
+            Self::List(_) => "a list",
+            Self::Map(_) => "an object",
+            Self::Other(written) if written == "null" => "null",
+            Self::Number(_) | Self::Other(_) => "a number",
+        }
+    }
+
+    /// Compares values. The order of keys in a map is ignored.
+    pub(super) fn is_equivalent(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::List(ours), Self::List(theirs)) => {
-                ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(a, b)| a.means(b))
+                ours.len() == theirs.len()
+                    && ours.iter().zip(theirs).all(|(a, b)| a.is_equivalent(b))
             }
             (Self::Map(ours), Self::Map(theirs)) => {
                 ours.len() == theirs.len()
-                    && ours
-                        .iter()
-                        .all(|(key, a)| theirs.iter().any(|(other, b)| other == key && a.means(b)))
+                    && ours.iter().all(|(key, a)| {
+                        theirs.iter().any(|(other, b)| other == key && a.is_equivalent(b))
+                    })
             }
             (
                 Self::Text(_)
@@ -60,30 +73,34 @@ impl Value {
         }
     }
 
-    /// The value inside of one map per key, the first key outermost.
-    pub(super) fn within(self, keys: &[&str]) -> Self {
-        keys.iter().rev().fold(self, |inner, key| Self::Map(vec![((*key).to_owned(), inner)]))
+    /// An object with the entry `name`, inside one object per key, the first key outermost.
+    pub(super) fn object_at(keys: &[&str], name: &str, fields: &Fields) -> Self {
+        let entry = Self::Map(vec![(name.to_owned(), Self::Map(fields.clone()))]);
+        keys.iter().rev().fold(entry, |inner, key| Self::Map(vec![((*key).to_owned(), inner)]))
     }
 }
 
-/// What to do with the owned fields of an existing entry: those to set, in order, and those to take out.
-pub(super) struct Changes<'a> {
-    pub(super) set: Vec<(&'a str, &'a Value)>,
-    pub(super) unset: Vec<&'a str>,
-}
-
-impl<'a> Changes<'a> {
-    pub(super) fn of(fields: &'a Fields, owned: &[&'a str]) -> Self {
-        let set: Vec<_> = fields
-            .iter()
-            .filter(|(name, _)| owned.contains(&name.as_str()))
-            .map(|(name, value)| (name.as_str(), value))
-            .collect();
-        let unset = owned
-            .iter()
-            .copied()
-            .filter(|name| set.iter().all(|(field, _)| field != name))
-            .collect();
-        Self { set, unset }
-    }
+/// How the owned fields of an entry that contains `found` have to change, so that they are as in `fields`: the new value
+/// of each, or nothing for a field to remove.
+pub(super) fn changes<'a>(
+    found: &Fields,
+    fields: &'a Fields,
+    owned: &[&'a str],
+) -> Vec<(&'a str, Option<&'a Value>)> {
+    let is_owned = |name: &str| owned.contains(&name);
+    let set = fields.iter().filter(|(name, _)| is_owned(name));
+    let unset = owned.iter().filter(|name| fields.iter().all(|(field, _)| field != *name));
+    let mut changes: Vec<(&str, Option<&Value>)> =
+        set.map(|(name, value)| (name.as_str(), Some(value))).collect();
+    changes.extend(unset.map(|name| (*name, None)));
+    changes.retain(|(name, new)| {
+        let mut old = found.iter().filter(|(field, _)| field == name).map(|(_, value)| value);
+        // A field that exists twice is left to the edit, which refuses it.
+        match (old.next(), old.next(), new) {
+            (None, None, None) => false,
+            (Some(old), None, Some(new)) => !old.is_equivalent(new),
+            _ => true,
+        }
+    });
+    changes
 }

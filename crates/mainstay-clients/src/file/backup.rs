@@ -1,50 +1,49 @@
-//! The old bytes, kept in our state directory before a file is changed.
+//! Copies of a client's file, written to the state directory before the file is changed.
 //!
-//! The first state ever seen, which is the user's file from before Mainstay, is kept for ever, and the
-//! newest few. A state that is seen again becomes the newest and is not kept twice, so an entry that comes
-//! and goes does not push out the others.
+//! The first version ever seen, which is the user's file from before Mainstay, is kept forever, and so are the newest
+//! few. A version that is seen again becomes the newest instead of a second copy, so adding and removing an entry does
+//! not displace the other versions.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{FileError, OpenFile, Step, own};
+use super::{FileError, OpenFile, Step, state_file};
 use crate::clock;
 
-/// How many states of a file are kept beside the first.
+/// How many versions of a file are kept besides the first.
 const NEWEST: usize = 4;
 
-/// What the name of a backup ends with.
+/// The extension of a backup.
 const KIND: &str = "bak";
 
-/// Keeps what a file says, at `backups/<client>/<unix ms>-<key of the file>.bak`.
+/// Writes a backup to `backups/<client>/<unix ms>-<key of the file>.bak`.
 pub(super) fn keep(file: &OpenFile, text: &str) -> Result<(), FileError> {
     let dir = file.writer.state.join("backups").join(file.client.id);
-    file.writer.before(Step::BackUp, &dir)?;
-    let kept = add(&dir, clock::now().as_millisecond(), &file.key, text);
-    kept.map_err(|error| FileError::write(Step::BackUp, &dir, error))
+    let add = || add(&dir, clock::now().as_millisecond(), &file.key, text);
+    file.writer.perform(Step::BackUp, &dir, add)
 }
 
 fn add(dir: &Path, now: i64, key: &str, text: &str) -> io::Result<()> {
-    // One that was broken off, by a writer that died.
-    for half in list(dir, key, own::TEMPORARY)? {
-        own::drop_if_there(&half)?;
+    // Left by a writer that died.
+    for half in list(dir, key, state_file::TEMPORARY)? {
+        state_file::remove_if_exists(&half)?;
     }
     let mut kept = list(dir, key, KIND)?;
-    // Names tell the order, whatever the clock does.
+    // Names are ordered even if the clock is set back.
     let at = kept.last().map_or(now, |last| now.max(time_of(last).saturating_add(1)));
     let path = dir.join(format!("{at:013}-{key}.{KIND}"));
     match find(&kept, text)? {
         Some(0) => return Ok(()),
         Some(again) => fs::rename(kept.remove(again), &path)?,
-        None => own::put(&path, text.as_bytes())?,
+        None => state_file::write_atomically(&path, text.as_bytes())?,
     }
     kept.push(path);
     let old = kept.len().saturating_sub(NEWEST);
-    kept.iter().take(old).skip(1).try_for_each(|old| own::drop_if_there(old))
+    kept.iter().take(old).skip(1).try_for_each(|old| state_file::remove_if_exists(old))
 }
 
-/// Which backup says this.
+/// The index of the backup with this text.
 fn find(kept: &[PathBuf], text: &str) -> io::Result<Option<usize>> {
     for (at, path) in kept.iter().enumerate() {
         if fs::metadata(path)?.len() == text.len() as u64 && fs::read(path)? == text.as_bytes() {
@@ -54,7 +53,7 @@ fn find(kept: &[PathBuf], text: &str) -> io::Result<Option<usize>> {
     Ok(None)
 }
 
-/// When a backup was made, by its name.
+/// The time in the name of a backup.
 fn time_of(path: &Path) -> i64 {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.split('-').next().and_then(|time| time.parse().ok()).unwrap_or_default()
@@ -62,18 +61,14 @@ fn time_of(path: &Path) -> i64 {
 
 /// The backups of a file, oldest first.
 fn list(dir: &Path, key: &str, kind: &str) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
     let ending = format!("-{key}.{kind}");
-    let mut paths = entries
-        .map(|entry| Ok(entry?.path()))
-        .filter(|path: &io::Result<PathBuf>| {
-            path.as_ref().map_or(true, |path| path.to_string_lossy().ends_with(&ending))
-        })
-        .collect::<io::Result<Vec<_>>>()?;
+    let mut paths = Vec::new();
+    for entry in state_file::if_exists(fs::read_dir(dir))?.into_iter().flatten() {
+        let path = entry?.path();
+        if path.to_string_lossy().ends_with(&ending) {
+            paths.push(path);
+        }
+    }
     paths.sort();
     Ok(paths)
 }

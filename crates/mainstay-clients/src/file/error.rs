@@ -1,141 +1,86 @@
-//! Why a file could not be read or written. The file is as it was, unless a message says otherwise.
+//! Errors of reading and writing files. The client's file is unchanged unless a message says otherwise.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Harm, Step};
+use super::{Step, VerifyError};
 
-/// Why a client's file, or a file of ours beside it, could not be read or written.
+/// Why a client's file, or a file in the state directory, could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// Links that lead in a circle.
-    #[error("{path}: the links lead in a circle", path = path.display())]
-    Circle {
-        /// Where it begins.
-        path: PathBuf,
-    },
-    /// It could not be read.
+    #[error("{path}: too many symbolic links", path = .0.display())]
+    LinkLoop(PathBuf),
     #[error("{path} could not be read", path = path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// It is a directory, a device or the like.
-    #[error("{path} is no regular file", path = path.display())]
-    NotAFile {
-        /// What was found.
+    /// A directory, a device or the like.
+    #[error("{path} is not a regular file", path = .0.display())]
+    NotAFile(PathBuf),
+    #[error("{path} is not UTF-8 (first invalid byte: {at})", path = path.display())]
+    NotUtf8 {
         path: PathBuf,
-    },
-    /// It is not UTF-8.
-    #[error("{path} is not UTF-8 text (first at byte {at})", path = path.display())]
-    NotText {
-        /// The file.
-        path: PathBuf,
-        /// Where the first odd byte is.
+        /// The offset of the first invalid byte.
         at: usize,
     },
-    /// It is too large to be a client's settings.
     #[error(
         "{path} is larger than 16 MiB, so it was not read; move other data out of it",
-        path = path.display()
+        path = .0.display()
     )]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Every user may write it.
+    TooLarge(PathBuf),
     #[error(
         "every user of this machine can write {path}, so it was not changed; run `chmod o-w {path}`",
-        path = path.display()
+        path = .0.display()
     )]
-    WorldWritable {
-        /// The file, or its directory.
-        path: PathBuf,
-    },
-    /// It belongs to another user.
+    WorldWritable(PathBuf),
     #[error(
         "{path} belongs to another user (uid {owner}), so it was not changed; make it yours with `chown`",
         path = path.display()
     )]
-    Foreign {
+    OtherOwner {
         /// The file, or its directory.
         path: PathBuf,
-        /// The uid of the owner.
+        /// The uid.
         owner: u32,
     },
-    /// It, or the file system it is on, is read-only.
-    #[error("{path} is read-only; it was left as it is", path = path.display())]
-    ReadOnly {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The directory is missing, and its client is not installed.
-    #[error("{dir} does not exist, and its client is not installed", dir = dir.display())]
-    NoDirectory {
-        /// The directory.
-        dir: PathBuf,
-    },
-    /// A link leads to a directory that is missing, as if a disk were not there.
-    #[error("{path} leads into {dir}, which does not exist; make it, or remove the link", path = path.display(), dir = dir.display())]
-    LinkToNowhere {
-        /// The link.
-        path: PathBuf,
-        /// The directory.
-        dir: PathBuf,
-    },
-    /// Somebody else holds a lock, and does not let go of it.
+    /// The file or its file system.
+    #[error("{path} is read-only; it was left as it is", path = .0.display())]
+    ReadOnly(PathBuf),
+    /// The directory is missing, and the client is not installed.
+    #[error("{path} does not exist, and its client is not installed", path = .0.display())]
+    NoDirectory(PathBuf),
+    /// For example, because a disk is not mounted.
+    #[error("{path} is a link into {dir}, which does not exist; create {dir} or remove the link", path = path.display(), dir = dir.display())]
+    DanglingLink { path: PathBuf, dir: PathBuf },
     #[error(
         "{lock} has been held by another program for {waited:?}; if none is running, remove it",
         lock = lock.display()
     )]
-    Locked {
-        /// The lock.
-        lock: PathBuf,
-        /// How long we waited.
-        waited: Duration,
-    },
-    /// Others wrote each time before we could.
-    #[error("{path} was written by others {tries} times meanwhile; it was left as it is", path = path.display())]
-    Overtaken {
-        /// The file.
+    Locked { lock: PathBuf, waited: Duration },
+    #[error("other programs changed {path} {tries} times during the edit, so it was not changed", path = path.display())]
+    KeepsChanging { path: PathBuf, tries: u32 },
+    /// The edit would have changed something else, too.
+    #[error("the edit of `{name}` in {path} failed its check, so the file was not changed", path = path.display())]
+    VerifyFailed {
         path: PathBuf,
-        /// How often we tried.
-        tries: u32,
-    },
-    /// The edit would have changed something else too.
-    #[error("an edit of `{name}` in {path} was not sound; the file was left as it is", path = path.display())]
-    Harmful {
-        /// The file.
-        path: PathBuf,
-        /// The entry.
         name: String,
-        /// What was wrong with it.
         #[source]
-        source: Harm,
+        source: VerifyError,
     },
-    /// A step of writing failed.
     #[error("{path}: could not {step}", path = path.display())]
     Write {
-        /// The file.
         path: PathBuf,
-        /// The step.
         step: Step,
-        /// Why.
         #[source]
         source: io::Error,
     },
 }
 
 impl FileError {
-    pub(super) fn write(step: Step, path: &Path, source: impl Into<io::Error>) -> Self {
-        Self::Write { path: path.to_owned(), step, source: source.into() }
-    }
-
-    pub(super) fn read(path: &Path, source: impl Into<io::Error>) -> Self {
-        Self::Read { path: path.to_owned(), source: source.into() }
+    pub(super) fn read(path: &Path, source: io::Error) -> Self {
+        Self::Read { path: path.to_owned(), source }
     }
 }

@@ -1,9 +1,8 @@
 //! Writing a file in place, where a rename is impossible.
 //!
-//! This cannot be done at once, so what is going to be written is noted in our state directory first. If
-//! the writer dies meanwhile, the next one to open the file finds the note, and completes the write if
-//! the file is exactly the mixture that a broken-off write leaves behind; otherwise somebody has written
-//! since, and their file stays.
+//! This is not atomic, so the old and the new text are recorded in the state directory first. If the writer dies
+//! meanwhile, the next one that opens the file finds this note. It completes the write if the file is exactly the
+//! mixture that an interrupted write leaves; otherwise another program has written since, and its file stays.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -14,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::replace::{Outcome, open_for_overwrite};
 use super::snapshot::{MAX_BYTES, Snapshot};
-use super::{FileError, OpenFile, Step, own};
+use super::{FileError, OpenFile, Step, state_file};
 
-/// What is being written. Old and new are texts, so a mixture is compared as bytes.
+/// The texts of a write in progress.
 #[derive(Serialize, Deserialize)]
 struct Note {
     version: u32,
@@ -26,45 +25,44 @@ struct Note {
 
 const VERSION: u32 = 1;
 
-/// Overwrites a file, unless it is another one than was read.
+/// Overwrites a file, unless it has changed since it was read.
 pub(super) fn write(file: &OpenFile, old: &Snapshot, new: &str) -> Result<Outcome, FileError> {
     let writable = open_for_overwrite(&file.target)?;
     let note = Note { version: VERSION, old: old.text.clone(), new: new.to_owned() };
-    leave_note(file, &note)?;
-    file.writer.before(Step::Compare, &file.target)?;
-    if file.spot().is_overtaken(Some(old))? {
-        take_note_away(file)?;
-        return Ok(Outcome::Overtaken);
+    write_note(file, &note)?;
+    if file.has_changed(Some(old))? {
+        remove_note(file)?;
+        return Ok(Outcome::Changed);
     }
     if let Err(error) = overwrite(file, &writable, new) {
-        // A disk that has no room for more has room for what was there.
-        if put_back(&writable, &old.text).is_ok() {
-            // Otherwise the next one finds it, and nothing to do.
-            take_note_away(file).ok();
+        // A full disk still has space for the old text.
+        if roll_back(&writable, &old.text).is_ok() {
+            // If the note stays, the next writer finds nothing to repair.
+            remove_note(file).ok();
         }
         return Err(error);
     }
-    take_note_away(file)?;
+    remove_note(file)?;
     Ok(Outcome::Done)
 }
 
-/// Completes a write that was broken off.
+/// Completes an interrupted write.
 pub(super) fn repair(file: &OpenFile) -> Result<(), FileError> {
     let Some(note) = read_note(file)? else { return Ok(()) };
-    if note.tells_of_torn(file) {
+    if note.explains(file) {
         overwrite(file, &open_for_overwrite(&file.target)?, &note.new)?;
     }
-    take_note_away(file)
+    remove_note(file)
 }
 
-/// Whether a write was broken off that can be completed.
-pub(super) fn is_broken_off(file: &OpenFile) -> bool {
-    read_note(file).is_ok_and(|note| note.is_some_and(|note| note.tells_of_torn(file)))
+/// Whether an interrupted write can be completed.
+pub(super) fn is_interrupted(file: &OpenFile) -> bool {
+    read_note(file).is_ok_and(|note| note.is_some_and(|note| note.explains(file)))
 }
 
 impl Note {
-    /// Whether the file is what is left of the write that this is about.
-    fn tells_of_torn(&self, file: &OpenFile) -> bool {
+    /// Whether the file is what the write of this note leaves when it is interrupted.
+    fn explains(&self, file: &OpenFile) -> bool {
         // A torn write may not be valid UTF-8, so this reads bytes.
         let now = File::open(&file.target).and_then(|now| {
             let mut bytes = Vec::new();
@@ -75,14 +73,14 @@ impl Note {
     }
 }
 
-/// Whether these bytes are what is left when overwriting `old` by `new` is broken off, or putting back
-/// `old` after that: a beginning of the old, then of the new, then the rest of the old, each of which may
-/// be empty; or the old instead of the new up to some point, where the rest was cut off already.
+/// Whether these bytes are what is left when overwriting `old` with `new` is interrupted, or when writing back `old`
+/// after that is: a prefix of the old text, then of the new one, then the rest of the old one, each possibly empty; or
+/// the old text up to some point and then the new one, already truncated.
 fn is_torn(old: &[u8], new: &[u8], now: &[u8]) -> bool {
     if now == old || now == new || now.len() > old.len().max(new.len()) {
         return false;
     }
-    // In which of the three parts the last byte may be.
+    // Which of the three parts the last byte may belong to.
     let (mut back, mut forth, mut rest) = (true, true, true);
     for (at, byte) in now.iter().enumerate() {
         let (is_old, is_new) = (old.get(at) == Some(byte), new.get(at) == Some(byte));
@@ -94,44 +92,40 @@ fn is_torn(old: &[u8], new: &[u8], now: &[u8]) -> bool {
 }
 
 fn overwrite(file: &OpenFile, target: &File, new: &str) -> Result<(), FileError> {
-    let failed = |step| move |error| FileError::write(step, &file.target, error);
-    file.writer.before(Step::Overwrite, &file.target)?;
-    target.write_all_at(new.as_bytes(), 0).map_err(failed(Step::Overwrite))?;
-    file.writer.before(Step::Truncate, &file.target)?;
-    target.set_len(new.len() as u64).map_err(failed(Step::Truncate))?;
-    file.writer.before(Step::Sync, &file.target)?;
-    target.sync_all().map_err(failed(Step::Sync))
+    let (writer, path) = (&file.writer, &file.target);
+    writer.perform(Step::Overwrite, path, || target.write_all_at(new.as_bytes(), 0))?;
+    writer.perform(Step::Truncate, path, || target.set_len(new.len() as u64))?;
+    writer.perform(Step::Sync, path, || target.sync_all())
 }
 
-fn put_back(target: &File, old: &str) -> io::Result<()> {
+fn roll_back(target: &File, old: &str) -> io::Result<()> {
     target.write_all_at(old.as_bytes(), 0)?;
     target.set_len(old.len() as u64)?;
     target.sync_all()
 }
 
-fn leave_note(file: &OpenFile, note: &Note) -> Result<(), FileError> {
+fn write_note(file: &OpenFile, note: &Note) -> Result<(), FileError> {
     let path = note_path(file);
-    file.writer.before(Step::Note, &path)?;
     let bytes = serde_json::to_vec(note).expect("texts can be written as JSON");
-    own::put(&path, &bytes).map_err(|error| FileError::write(Step::Note, &path, error))
+    file.writer.perform(Step::Note, &path, || state_file::write_atomically(&path, &bytes))
 }
 
-/// The note, if there is one. One of a build that we cannot follow is left to it, with the file.
+/// The note, if there is one. Notes of newer builds are ignored.
 fn read_note(file: &OpenFile) -> Result<Option<Note>, FileError> {
     let path = note_path(file);
-    match fs::read(&path) {
-        Ok(bytes) => {
-            let note = serde_json::from_slice::<Note>(&bytes).ok();
-            Ok(note.filter(|note| note.version == VERSION))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(FileError::read(&path, error)),
-    }
+    let bytes =
+        state_file::if_exists(fs::read(&path)).map_err(|error| FileError::read(&path, error))?;
+    let note = bytes.and_then(|bytes| serde_json::from_slice::<Note>(&bytes).ok());
+    Ok(note.filter(|note| note.version == VERSION))
 }
 
-fn take_note_away(file: &OpenFile) -> Result<(), FileError> {
+fn remove_note(file: &OpenFile) -> Result<(), FileError> {
     let path = note_path(file);
-    own::drop_if_there(&path).map_err(|error| FileError::write(Step::Note, &path, error))
+    state_file::remove_if_exists(&path).map_err(|source| FileError::Write {
+        path,
+        step: Step::Note,
+        source,
+    })
 }
 
 fn note_path(file: &OpenFile) -> PathBuf {

@@ -1,7 +1,7 @@
-//! A file as it was at one moment.
+//! The content and metadata of a file at one moment.
 
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -9,12 +9,11 @@ use rustix::fs::{Access, OFlags, access};
 use rustix::process::geteuid;
 
 use super::FileError;
+use super::state_file::if_exists;
 
-/// The largest file that is read. Settings are smaller, and a file that grows without end must not fill the
-/// memory.
+/// The largest file that is read. Settings are smaller, and a file that keeps growing must not fill the memory.
 pub(super) const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
-/// What a file said, and what kind of file it was.
 pub(super) struct Snapshot {
     pub(super) text: String,
     pub(super) metadata: Metadata,
@@ -22,47 +21,45 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads a file, if there is one.
+    /// Reads a file, if it exists.
     pub(super) fn take(path: &Path) -> Result<Option<Self>, FileError> {
-        // A pipe in the file's place must not make us wait for a writer.
+        // Opening a named pipe must not block.
         let flags = OFlags::NONBLOCK.bits().cast_signed();
-        let mut file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(FileError::read(path, error)),
-        };
-        let metadata = file.metadata().map_err(|error| FileError::read(path, error))?;
+        let failed = |error| FileError::read(path, error);
+        let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+        let Some(mut file) = if_exists(opened).map_err(failed)? else { return Ok(None) };
+        let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
-            return Err(FileError::NotAFile { path: path.to_owned() });
+            return Err(FileError::NotAFile(path.to_owned()));
         }
-        let too_large = || FileError::TooLarge { path: path.to_owned() };
+        let too_large = || FileError::TooLarge(path.to_owned());
         if metadata.len() > MAX_BYTES {
             return Err(too_large());
         }
         let mut bytes = Vec::new();
         // It may grow while it is read.
         let read = (&mut file).take(MAX_BYTES + 1).read_to_end(&mut bytes);
-        if read.map_err(|error| FileError::read(path, error))? as u64 > MAX_BYTES {
+        if read.map_err(failed)? as u64 > MAX_BYTES {
             return Err(too_large());
         }
-        let text = String::from_utf8(bytes).map_err(|error| FileError::NotText {
+        let text = String::from_utf8(bytes).map_err(|error| FileError::NotUtf8 {
             path: path.to_owned(),
             at: error.utf8_error().valid_up_to(),
         })?;
         Ok(Some(Self { text, metadata, file }))
     }
 
-    /// Refuses files that every user can write, or that belong to another user: that user could make the
-    /// client run any command. Root may write files of other users. Also refuses a file without a write bit:
-    /// it is meant to stay as it is, even where we could replace it.
-    pub(super) fn refuse_to_write(&self, path: &Path) -> Result<(), FileError> {
+    /// Rejects files that every user can write, or that belong to another user: that user could make the client run any
+    /// command. Root may write files of other users. Also rejects a file without a write bit, which is meant to stay
+    /// unchanged even where it could be replaced.
+    pub(super) fn check_writable(&self, path: &Path) -> Result<(), FileError> {
         refusal(&self.metadata, path).map_or(Ok(()), Err)?;
-        refuse_exposed_directory(path)
+        check_directory(path)
     }
 }
 
 /// The same for the directory of a file, in which the file could be replaced.
-pub(super) fn refuse_exposed_directory(path: &Path) -> Result<(), FileError> {
+pub(super) fn check_directory(path: &Path) -> Result<(), FileError> {
     let Some(dir) = path.parent() else { return Ok(()) };
     let Ok(metadata) = fs::metadata(dir) else { return Ok(()) };
     exposure(&metadata, dir).map_or(Ok(()), Err)
@@ -70,18 +67,18 @@ pub(super) fn refuse_exposed_directory(path: &Path) -> Result<(), FileError> {
 
 /// Whether other users may change a file, or replace files in a directory.
 fn exposure(metadata: &Metadata, path: &Path) -> Option<FileError> {
-    // In a sticky directory, such as /tmp, others cannot replace what is ours.
+    // In a sticky directory, such as /tmp, others cannot replace our files.
     let is_sticky = metadata.is_dir() && metadata.mode() & 0o1000 != 0;
     if metadata.mode() & 0o002 != 0 && !is_sticky {
-        return Some(FileError::WorldWritable { path: path.to_owned() });
+        return Some(FileError::WorldWritable(path.to_owned()));
     }
     let (owner, us) = (metadata.uid(), geteuid().as_raw());
     let is_foreign = owner != us && owner != 0 && us != 0;
-    is_foreign.then(|| FileError::Foreign { path: path.to_owned(), owner })
+    is_foreign.then(|| FileError::OtherOwner { path: path.to_owned(), owner })
 }
 
-/// Why a file is not to be written, if so. Whose it is comes first: its user can do nothing about the mode of
-/// somebody else's file.
+/// Why a file must not be written, if so. Ownership is checked first: a user cannot change the mode of a file of
+/// another user.
 pub(super) fn refusal(metadata: &Metadata, path: &Path) -> Option<FileError> {
     let unwritable = || {
         let may_write = access(path, Access::WRITE_OK).is_ok();
@@ -98,11 +95,11 @@ fn why_read_only(
     path: &Path,
 ) -> Option<FileError> {
     let path = path.to_owned();
-    // Root's file is nobody's danger, but we may not be able to write it.
+    // A file of root is safe, but it may not be writable.
     if owner != us && us != 0 && !may_write {
-        return Some(FileError::Foreign { path, owner });
+        return Some(FileError::OtherOwner { path, owner });
     }
-    (mode & 0o222 == 0).then_some(FileError::ReadOnly { path })
+    (mode & 0o222 == 0).then_some(FileError::ReadOnly(path))
 }
 
 #[cfg(test)]

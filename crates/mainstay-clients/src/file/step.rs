@@ -1,56 +1,39 @@
-//! The steps of writing, and who may watch them.
+//! The steps of a write, and observers of them.
 
 use std::fmt;
 use std::io;
 
-/// Something the writer is about to do.
+/// Something that the writer is about to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Make the client's directory.
     MakeDirectory,
-    /// Take the client's own lock.
     Lock,
-    /// Read the file.
     Read,
-    /// Keep the old bytes in our state directory.
     BackUp,
-    /// Create the temporary file.
     Create,
-    /// Fill the temporary file.
     Fill,
-    /// Give the temporary file the old one's mode, owner and attributes.
-    Dress,
-    /// Bring the temporary file to disk.
+    CopyAttributes,
     Sync,
-    /// Look whether somebody else wrote meanwhile.
+    /// Check whether another program wrote meanwhile.
     Compare,
-    /// Move the temporary file into place.
     Rename,
-    /// Remove the file.
     Remove,
-    /// Bring the change of the directory to disk.
     SyncDirectory,
-    /// Note in our state directory what is going to be written in place.
+    /// Record a write in place in the state directory.
     Note,
-    /// Write in place.
     Overwrite,
-    /// Cut off what is left of a longer file that was written in place.
     Truncate,
-    /// Give the client's lock back.
     Release,
 }
 
-/// Is told each step before it is taken. An error keeps it from being taken, as if the system had
-/// refused it; tests use that, and the place itself, to let things go wrong.
+/// Called before each step. An error prevents the step, as if the system had refused it. Tests use this to inject faults.
 pub trait Observer: Send + Sync {
-    /// The writer is about to do this.
     fn before(&self, step: Step) -> io::Result<()>;
 }
 
-/// Lets everything pass.
-pub(super) struct Nobody;
+pub(super) struct NoObserver;
 
-impl Observer for Nobody {
+impl Observer for NoObserver {
     fn before(&self, _: Step) -> io::Result<()> {
         Ok(())
     }
@@ -59,22 +42,22 @@ impl Observer for Nobody {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::MakeDirectory => "make the directory",
+            Self::MakeDirectory => "create the directory",
             Self::Lock => "take the client's lock",
             Self::Read => "read the file",
-            Self::BackUp => "keep a backup",
+            Self::BackUp => "write a backup",
             Self::Create => "create a temporary file",
-            Self::Fill => "fill the temporary file",
-            Self::Dress => "keep mode and owner",
-            Self::Sync => "bring it to disk",
-            Self::Compare => "compare",
-            Self::Rename => "move it into place",
+            Self::Fill => "write the temporary file",
+            Self::CopyAttributes => "copy mode and owner",
+            Self::Sync => "flush it to disk",
+            Self::Compare => "compare it with what was read",
+            Self::Rename => "rename it into place",
             Self::Remove => "remove it",
-            Self::SyncDirectory => "bring the directory to disk",
-            Self::Note => "note what will be written",
+            Self::SyncDirectory => "flush the directory to disk",
+            Self::Note => "record the write",
             Self::Overwrite => "write in place",
-            Self::Truncate => "cut off the rest",
-            Self::Release => "give the client's lock back",
+            Self::Truncate => "truncate it",
+            Self::Release => "release the client's lock",
         })
     }
 }

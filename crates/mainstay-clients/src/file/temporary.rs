@@ -1,7 +1,7 @@
 //! Temporary files beside a client's file: `.NAME.mainstay-PID-RANDOM.tmp`.
 //!
-//! One that a writer left behind when it was killed is swept by the next. Other Mainstays of the same user
-//! may be writing the same file, so what a living process has just made stays.
+//! A writer removes those that killed writers left. Other Mainstays of the same user may be writing the same file, so a
+//! recent one of a living process stays.
 
 use std::fs::{self, DirEntry};
 use std::path::{Path, PathBuf};
@@ -12,39 +12,39 @@ use rustix::process::{Pid, test_kill_process};
 
 use crate::clock;
 
-/// A writer needs one for milliseconds. After this its process is not asked for any more: another one may
-/// have the same number by now.
+/// A writer needs one for milliseconds. An older one is removed even if its process is alive, because the pid may have
+/// been reused.
 const ABANDONED: SignedDuration = SignedDuration::from_mins(1);
 
 const END: &str = ".tmp";
 
-/// A temporary file, removed when it is not needed any more.
+/// A temporary file, removed on drop.
 pub(super) struct Temporary {
     pub(super) path: PathBuf,
 }
 
 impl Temporary {
-    /// A name for one beside this file.
+    /// A new name beside this file.
     pub(super) fn beside(target: &Path) -> Self {
         let (process, random) = (std::process::id(), clock::random());
         let name = format!("{}{process}-{random:016x}{END}", prefix(target));
         Self { path: target.with_file_name(name) }
     }
 
-    /// It has another name now, and is temporary no more.
-    pub(super) fn has_moved(self) {
+    /// Keeps the file, which has been renamed.
+    pub(super) fn persist(self) {
         std::mem::forget(self);
     }
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // It may not have been created; and what cannot be removed is swept by the next writer.
+        // It may not exist. If it cannot be removed, the next writer tries again.
         fs::remove_file(&self.path).ok();
     }
 }
 
-/// Removes what dead writers have left beside this file.
+/// Removes temporary files of dead writers.
 pub(super) fn sweep(target: &Path) {
     let (Some(dir), prefix, now) = (target.parent(), prefix(target), clock::now()) else { return };
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -53,8 +53,8 @@ pub(super) fn sweep(target: &Path) {
         let Some(made) = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(END)) else {
             continue;
         };
-        if is_left_behind(maker(made), age(&entry, now), is_alive) {
-            // What cannot be removed harms nobody; the next one tries again.
+        if is_abandoned(maker(made), age(&entry, now), is_alive) {
+            // The next writer tries again.
             fs::remove_file(entry.path()).ok();
         }
     }
@@ -65,7 +65,7 @@ fn prefix(target: &Path) -> String {
     format!(".{name}.mainstay-")
 }
 
-/// The process that a name tells of.
+/// The pid in the name of a temporary file.
 fn maker(made: &str) -> Option<Pid> {
     let (process, _) = made.split_once('-')?;
     Pid::from_raw(process.parse().ok()?)
@@ -76,8 +76,8 @@ fn age(entry: &DirEntry, now: Timestamp) -> Option<SignedDuration> {
     Some(now.duration_since(Timestamp::try_from(modified).ok()?))
 }
 
-/// Whether nobody needs a temporary file any more, by who made it and by its age.
-fn is_left_behind(
+/// Whether a temporary file is no longer needed, by its creator and its age.
+fn is_abandoned(
     maker: Option<Pid>,
     age: Option<SignedDuration>,
     is_alive: impl Fn(Pid) -> bool,
@@ -94,11 +94,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_nobody_needs_is_left_behind() {
+    fn only_what_nobody_needs_is_abandoned() {
         let pid = maker("77-0123456789abcdef");
         assert_eq!(pid, Pid::from_raw(77));
         let check = |maker, age: Option<i64>, alive: bool| {
-            is_left_behind(maker, age.map(SignedDuration::from_secs), |_| alive)
+            is_abandoned(maker, age.map(SignedDuration::from_secs), |_| alive)
         };
         assert!(check(pid, Some(0), false));
         assert!(!check(pid, Some(59), true));

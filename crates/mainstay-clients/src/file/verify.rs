@@ -1,67 +1,60 @@
-//! Proves that an edit changed one entry only, by parsing both texts with parsers of its own.
+//! Checks that an edit changed only one entry. Both texts are parsed with other parsers than the editor's.
 //!
-//! Texts are not turned into values but compared member by member as they are written, which is stricter
-//! (`1.0` is not `1`) and quick.
-
-mod toml;
+//! Values are compared as they are written, which is strict (`1.0` differs from `1`) and fast.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use crate::edit::{EditError, Format, Place};
 
-/// What is wrong with an edit.
 #[derive(Debug, thiserror::Error)]
-pub enum Harm {
-    /// The place of the servers could not be found.
-    #[error("the place of the servers could not be found")]
+pub enum VerifyError {
+    #[error("the servers could not be located in the file")]
     Place(#[source] EditError),
-    /// A text is no valid JSON.
-    #[error("the {which} text is no valid JSON")]
+    #[error("the {which} text is not valid JSON")]
     Json {
-        /// Which of the two: `old` or `new`.
+        /// `old` or `new`.
         which: &'static str,
-        /// Why not.
         #[source]
         source: serde_json::Error,
     },
-    /// A text is no valid TOML.
-    #[error("the {which} text is no valid TOML: {problem}")]
+    #[error("the {which} text is not valid TOML: {problem}")]
     Toml {
-        /// Which of the two: `old` or `new`.
+        /// `old` or `new`.
         which: &'static str,
-        /// Why not, without the line, which may hold a secret.
+        /// Without the line, which may contain a secret.
         problem: String,
     },
-    /// Something else would have been changed too.
-    #[error("something beside the entry differs")]
-    Beyond,
+    #[error("something other than the entry changed")]
+    OtherChange,
 }
 
-/// Whether two texts differ in the entry `name` at `place` only. Maps on the way to it may come and go
-/// with it; an empty text is an empty map.
+/// Checks that two texts differ only in the entry `name` at `place`. Maps on the path to it may be created and removed
+/// with it; an empty text counts as an empty map.
 pub fn only_entry_differs(
     before: &str,
     after: &str,
     place: &Place<'_>,
     name: &str,
-) -> Result<(), Harm> {
+) -> Result<(), VerifyError> {
     let path: Vec<&str> = place.keys.iter().copied().chain([name]).collect();
     let same = match place.format {
         Format::Json => same_json(skip_mark(before), skip_mark(after), &path)?,
         Format::Jsonc => same_json(&plain(skip_mark(before)), &plain(skip_mark(after)), &path)?,
-        Format::Toml => toml::same(skip_mark(before), skip_mark(after), &path)?,
+        Format::Toml => same_toml(skip_mark(before), skip_mark(after), &path)?,
     };
-    if same { Ok(()) } else { Err(Harm::Beyond) }
+    if same { Ok(()) } else { Err(VerifyError::OtherChange) }
 }
 
 fn skip_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-fn same_json(before: &str, after: &str, path: &[&str]) -> Result<bool, Harm> {
+fn same_json(before: &str, after: &str, path: &[&str]) -> Result<bool, VerifyError> {
     let Some((key, rest)) = path.split_first() else { return Ok(true) };
     let (before, after) = (Members::of(before, "old")?, Members::of(after, "new")?);
     if !before.others(key).eq(after.others(key)) {
@@ -73,15 +66,15 @@ fn same_json(before: &str, after: &str, path: &[&str]) -> Result<bool, Harm> {
     same_json(before.get(key), after.get(key), rest)
 }
 
-/// The members of a JSON map: keys and values as they are written.
+/// The keys and values of a JSON map as they are written.
 struct Members<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Members<'a> {
-    fn of(text: &'a str, which: &'static str) -> Result<Self, Harm> {
+    fn of(text: &'a str, which: &'static str) -> Result<Self, VerifyError> {
         if text.trim_ascii().is_empty() {
             return Ok(Self(Vec::new()));
         }
-        serde_json::from_str(text).map_err(|source| Harm::Json { which, source })
+        serde_json::from_str(text).map_err(|source| VerifyError::Json { which, source })
     }
 
     fn others(&self, key: &str) -> impl Iterator<Item = &(&'a str, &'a str)> {
@@ -93,7 +86,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Whether a key that is written so is this one. One with half of a surrogate pair is none of ours.
+/// Whether a key, as it is written, equals `key`. A key with a lone surrogate equals none.
 fn is_key(written: &str, key: &str) -> bool {
     match written.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
         Some(plain) if !plain.contains('\\') => plain == key,
@@ -125,7 +118,57 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     }
 }
 
-/// JSON with comments and trailing commas as plain JSON: both become blanks.
+/// Compares values as they are written. Order and comments are left to the tests of the editor.
+fn same_toml(before: &str, after: &str, path: &[&str]) -> Result<bool, VerifyError> {
+    let (mut before, mut after) = (parse_toml(before, "old")?, parse_toml(after, "new")?);
+    remove_toml(&mut before, path);
+    remove_toml(&mut after, path);
+    Ok(same_tables(&before, &after))
+}
+
+fn parse_toml<'t>(text: &'t str, which: &'static str) -> Result<DeTable<'t>, VerifyError> {
+    let problem = |error: toml::de::Error| error.message().to_owned();
+    let parsed = DeTable::parse(text).map(Spanned::into_inner);
+    parsed.map_err(|error| VerifyError::Toml { which, problem: problem(error) })
+}
+
+/// Removes what is at a path, and tables on the path that become empty.
+fn remove_toml(table: &mut DeTable, path: &[&str]) {
+    let [key, rest @ ..] = path else { return };
+    if !rest.is_empty() {
+        let Some(DeValue::Table(inner)) = table.get_mut(*key).map(Spanned::get_mut) else { return };
+        remove_toml(inner, rest);
+        if !inner.is_empty() {
+            return;
+        }
+    }
+    table.remove(*key);
+}
+
+fn same_tables(one: &DeTable, other: &DeTable) -> bool {
+    let mut pairs = one.iter().zip(other);
+    one.len() == other.len()
+        && pairs.all(|((key, value), (other_key, other))| key == other_key && same(value, other))
+}
+
+fn same(one: &Spanned<DeValue>, other: &Spanned<DeValue>) -> bool {
+    match (one.get_ref(), other.get_ref()) {
+        (DeValue::Table(one), DeValue::Table(other)) => same_tables(one, other),
+        (DeValue::Array(one), DeValue::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other.iter()).all(|(a, b)| same(a, b))
+        }
+        (DeValue::String(one), DeValue::String(other)) => one == other,
+        (DeValue::Integer(one), DeValue::Integer(other)) => {
+            (one.as_str(), one.radix()) == (other.as_str(), other.radix())
+        }
+        (DeValue::Float(one), DeValue::Float(other)) => one.as_str() == other.as_str(),
+        (DeValue::Boolean(one), DeValue::Boolean(other)) => one == other,
+        (DeValue::Datetime(one), DeValue::Datetime(other)) => one == other,
+        _ => false,
+    }
+}
+
+/// Replaces comments and trailing commas by spaces.
 fn plain(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     let mut at = 0;
@@ -160,7 +203,7 @@ fn end_of_string(bytes: &[u8], start: usize) -> usize {
     (at + 1).min(bytes.len())
 }
 
-/// Blanks a comment up to the end of its line.
+/// Blanks a line comment. Returns its end.
 fn blank_line(bytes: &mut [u8], start: usize) -> usize {
     let length = bytes[start..].iter().position(|byte| matches!(byte, b'\n' | b'\r'));
     let stop = length.map_or(bytes.len(), |length| start + length);
@@ -168,7 +211,7 @@ fn blank_line(bytes: &mut [u8], start: usize) -> usize {
     stop
 }
 
-/// Blanks a comment, up to and with its end.
+/// Blanks a block comment. Returns its end.
 fn blank_block(bytes: &mut [u8], start: usize) -> usize {
     let body = start + 2;
     let length = bytes[body..].windows(2).position(|window| window == b"*/");
@@ -180,13 +223,12 @@ fn blank_block(bytes: &mut [u8], start: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::edit::Shape;
 
     fn is_sound(format: Format, before: &str, after: &str) -> bool {
-        let place = Place { format, keys: &["mcpServers"], shape: Shape::Map };
+        let place = Place { format, keys: &["mcpServers"] };
         match only_entry_differs(before, after, &place, "time") {
             Ok(()) => true,
-            Err(Harm::Beyond) => false,
+            Err(VerifyError::OtherChange) => false,
             Err(error) => panic!("{error}: {before} {after}"),
         }
     }
@@ -240,10 +282,10 @@ mod tests {
 
     #[test]
     fn a_text_that_is_no_map_is_no_sound_result() {
-        let place = Place { format: Format::Json, keys: &["mcpServers"], shape: Shape::Map };
+        let place = Place { format: Format::Json, keys: &["mcpServers"] };
         for after in ["[]", "{", r#"{"mcpServers": []}"#, r#"{"mcpServers": {}}, 1"#] {
             let result = only_entry_differs("{}", after, &place, "time");
-            assert!(matches!(result, Err(Harm::Json { which: "new", .. })), "{after}");
+            assert!(matches!(result, Err(VerifyError::Json { which: "new", .. })), "{after}");
         }
     }
 
@@ -251,7 +293,7 @@ mod tests {
     fn toml_is_compared_by_statement() {
         let before = "model = \"x\"\n[mcp_servers.other]\nurl = \"o\"\n";
         let ours = "[mcp_servers.time]\nurl = \"t\"\n";
-        let place = Place { format: Format::Toml, keys: &["mcp_servers"], shape: Shape::Map };
+        let place = Place { format: Format::Toml, keys: &["mcp_servers"] };
         let check =
             |before: &str, after: &str| only_entry_differs(before, after, &place, "time").is_ok();
         assert!(check(before, &format!("{before}{ours}")));
@@ -280,13 +322,13 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_without_what_is_in_the_file() {
-        let place = Place { format: Format::Toml, keys: &["mcp_servers"], shape: Shape::Map };
+        let place = Place { format: Format::Toml, keys: &["mcp_servers"] };
         for after in [
             "[mcp_servers.time]\nkey = \"s3cret\" oops\n",
             "[mcp_servers.time]\nkey = \"s3cret\"\nkey = \"s3cret\"\n",
         ] {
             let harm = only_entry_differs("", after, &place, "time").unwrap_err();
-            assert!(harm.to_string().starts_with("the new text is no valid TOML: "), "{harm}");
+            assert!(harm.to_string().starts_with("the new text is not valid TOML: "), "{harm}");
             assert!(!format!("{harm:?} {harm}").contains("s3cret"), "{harm}");
         }
     }

@@ -12,52 +12,35 @@ use crate::file::{self, FileError};
 
 const VERSION: u32 = 1;
 
-/// The lock is held for no longer than it takes to write one small file.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The lock is held while one small file is written.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The file that the ledger is kept in. Each call reads or replaces it whole, under a lock.
+/// The ledger's file. Each call reads or replaces it as a whole, under a lock.
 pub(crate) struct LedgerFile {
     path: PathBuf,
 }
 
-/// Why the ledger could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// Another process keeps it locked, or the lock could not be made.
     #[error("the ledger of client entries could not be locked")]
     Lock(#[source] FileError),
-    /// It could not be read.
     #[error("{path} could not be read", path = path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// It makes no sense.
-    #[error("{path} is damaged; moved away, it makes every entry somebody else's", path = path.display())]
+    #[error("{path} is damaged; without it, Mainstay does not recognize the entries it wrote", path = path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: serde_json::Error,
     },
-    /// It was written by a newer build.
-    #[error("{path} is of version {version}, which this build does not know", path = path.display())]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// The version.
-        version: u32,
-    },
-    /// It could not be written.
+    #[error("{path} was written by a newer Mainstay (version {version})", path = path.display())]
+    Newer { path: PathBuf, version: u32 },
     #[error("{path} could not be written", path = path.display())]
     Write {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -69,25 +52,21 @@ struct FileContent {
     records: Vec<Record>,
 }
 
-/// What every version has.
+/// The part that every version has.
 #[derive(Deserialize)]
 struct FileVersion {
     version: u32,
 }
 
 impl LedgerFile {
-    /// The ledger in this state directory.
     pub(crate) fn new(state: &Path) -> Self {
         Self { path: state.join("clients.json") }
     }
 
-    /// All records.
     pub(crate) fn records(&self) -> Result<Vec<Record>, LedgerError> {
-        let bytes = match fs::read(&self.path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(LedgerError::Read { path: self.path.clone(), source }),
-        };
+        let unreadable = |source| LedgerError::Read { path: self.path.clone(), source };
+        let bytes = file::if_exists(fs::read(&self.path)).map_err(unreadable)?;
+        let Some(bytes) = bytes else { return Ok(Vec::new()) };
         let damaged = |source| LedgerError::Damaged { path: self.path.clone(), source };
         let FileVersion { version } = serde_json::from_slice(&bytes).map_err(damaged)?;
         if version > VERSION {
@@ -98,7 +77,7 @@ impl LedgerFile {
             .map_err(damaged)
     }
 
-    /// Makes this the record of an entry, or takes its record back.
+    /// Sets or deletes the record of an entry.
     pub(crate) fn set(
         &self,
         client: &str,
@@ -112,8 +91,8 @@ impl LedgerFile {
         })
     }
 
-    /// Notes that an entry leaves for good. What had to be created for it passes on to the others in the
-    /// same file, so that the last one takes it along.
+    /// Records that an entry is removed permanently. What was created for it is assigned to the other entries of the
+    /// file, so that removing the last one removes it.
     pub(crate) fn leave(&self, record: Record) -> Result<(), LedgerError> {
         self.change(|records| {
             records.retain(|other| !is_of(other, &record.client, &record.file, &record.server));
@@ -122,8 +101,8 @@ impl LedgerFile {
         })
     }
 
-    /// Forgets an entry that is out of our hands. What had to be created for it passes on as when it
-    /// leaves.
+    /// Deletes the record of an entry that is no longer managed. What was created for it is assigned to the other
+    /// entries of the file.
     pub(crate) fn forget(
         &self,
         client: &str,
@@ -134,7 +113,7 @@ impl LedgerFile {
             let gone = records.iter().position(|record| is_of(record, client, file, server));
             let Some(gone) = gone.map(|at| records.remove(at)) else { return };
             match gone.state {
-                // It has passed on already, and who came later has made what they needed.
+                // This was done when the entry was removed.
                 State::Leaving => {}
                 State::Adding { .. } | State::Present | State::Away { .. } | State::Withdrawn => {
                     transfer_ownership(&gone, records);
@@ -145,16 +124,17 @@ impl LedgerFile {
 
     fn change(&self, change: impl FnOnce(&mut Vec<Record>)) -> Result<(), LedgerError> {
         let lock = self.path.with_extension("lock");
-        let _lock = file::hold(&lock, PATIENCE).map_err(LedgerError::Lock)?;
+        let _lock = file::lock_file(&lock, LOCK_TIMEOUT).map_err(LedgerError::Lock)?;
         let mut records = self.records()?;
         change(&mut records);
         let fail = |source| LedgerError::Write { path: self.path.clone(), source };
         let content = serde_json::to_vec_pretty(&FileContent { version: VERSION, records });
-        file::put_own(&self.path, &content.map_err(|error| fail(error.into()))?).map_err(fail)
+        file::write_atomically(&self.path, &content.map_err(|error| fail(error.into()))?)
+            .map_err(fail)
     }
 }
 
-/// Passes what was created for one entry on to the others of its file.
+/// Assigns what was created for one entry to the others of its file.
 fn transfer_ownership(gone: &Record, records: &mut [Record]) {
     let is_heir = |heir: &&mut Record| heir.client == gone.client && heir.file == gone.file;
     for heir in records.iter_mut().filter(is_heir) {
@@ -176,7 +156,7 @@ mod tests {
 
     use super::*;
     use crate::edit::{Created, Value};
-    use crate::ledger::Cut;
+    use crate::ledger::TextDiff;
 
     fn record(server: &str, state: State) -> Record {
         let text = |text: &str| Value::Text(text.to_owned());
@@ -202,7 +182,7 @@ mod tests {
             ("z".to_owned(), Value::Number(-1)),
             ("a".to_owned(), Value::List(vec![Value::Flag(true), Value::Other("null".to_owned())])),
         ]);
-        let cut = Cut::between("{\"time\": 1}", "{}");
+        let cut = TextDiff::between("{\"time\": 1}", "{}");
         let states = [
             State::Adding { former: None },
             State::Adding { former: Some(vec![("type".to_owned(), Value::Flag(false))]) },

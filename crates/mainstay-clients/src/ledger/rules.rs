@@ -1,121 +1,112 @@
-//! Whose an entry is, and what may be done to it. Pure.
+//! Who owns an entry, and what may be done to it. Pure.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Record, State};
 use crate::edit::{Fields, Value};
 
-/// A client that has its settings in memory writes them over ours within this time. An entry that goes
-/// so soon was not taken out by a person, and one that comes back so soon not put back by one.
-const SETTLED: SignedDuration = SignedDuration::from_secs(5);
+/// A client that has its settings in memory may write them over ours within this time. A removal so soon was not made
+/// by a user, nor was a reappearance.
+const WRITE_BACK_TIME: SignedDuration = SignedDuration::from_secs(5);
 
-/// Whose an entry is.
+/// Who owns an entry, and whether it is as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// There is none, and none is meant to be there.
+    /// It does not exist, and should not.
     Absent,
-    /// It is ours, as we wrote it.
+    /// Ours, as written.
     Ours,
-    /// Somebody else's, of the same name.
+    /// An entry of someone else with the same name.
     Foreign,
-    /// It is ours, but somebody changed these of our fields.
+    /// Ours, but some owned fields were changed.
     Drifted {
-        /// The fields that say something else now.
+        /// The changed fields.
         fields: Vec<String>,
     },
-    /// It is ours, and we took it out to put it back.
+    /// Ours, and removed temporarily.
     Away,
-    /// It is ours, and the client has just written over it: it is gone, or says what it said before.
+    /// Ours, and the client has just overwritten it: it is missing, or has its former fields.
     Overwritten,
-    /// It was ours, and somebody took it out.
+    /// It was ours, and a user removed it.
     Withdrawn,
 }
 
-/// What is seen where an entry would be.
+/// What the file has in place of an entry.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Sight<'a> {
-    /// Not even a file.
+pub(crate) enum Observed<'a> {
     NoFile,
     /// A file without the entry.
     Missing,
-    /// The entry.
     There(&'a Value),
 }
 
-/// Why an entry is taken out.
+/// Why an entry is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// The server is gone. What had to be created around the entry goes too.
+    /// The server was removed. What was created around the entry is removed, too.
     ForGood,
-    /// The client shall notice. The entry will be put back as it was.
+    /// To make the client reconnect. The entry will be put back as it was.
     Refresh,
 }
 
-/// How much an addition is wanted.
+/// What to do about changes that a user made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wish {
-    /// As things stand: what a person changed or took out stays so.
-    Keep,
-    /// A person asks for it now: what was changed is set right, what was taken out comes back.
-    Anew,
+pub(crate) enum AddMode {
+    /// Keeps the entry up to date. A user's change or removal of it stays.
+    Maintain,
+    /// A user asked for it: changed fields are reset, a removed entry is added again.
+    Force,
 }
 
 /// What may be done to an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The file is to be changed.
+    /// Change the file.
     Write,
-    /// The file stays, and this is what there is to say.
+    /// Leave the file unchanged, with this result.
     Keep(Done),
 }
 
 /// What was done to a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Done {
-    /// The entry was added.
     Added,
-    /// Our fields in it were brought up to date.
+    /// Owned fields were updated.
     Updated,
-    /// It was taken out.
     Removed,
-    /// It was put back.
+    /// A temporarily removed entry was added again.
     PutBack,
-    /// It was there already and says what it shall.
+    /// It exists with the right fields.
     AlreadyThere,
-    /// There was none.
     NotThere,
-    /// It was left alone.
+    /// It was not changed.
     Left(Left),
 }
 
-/// Why an entry was left alone.
+/// Why an entry was not changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Left {
-    /// It is somebody else's.
+    /// It belongs to someone else.
     Foreign,
-    /// Somebody changed these of our fields.
-    Drifted {
-        /// The fields.
-        fields: Vec<String>,
-    },
-    /// Somebody took it out.
+    /// A user changed these owned fields.
+    Drifted { fields: Vec<String> },
+    /// A user removed it.
     Withdrawn,
 }
 
-/// Whose an entry is, by what we wrote and by what the file says.
 pub(crate) fn standing(
     record: Option<&Record>,
-    sight: Sight<'_>,
+    observed: Observed<'_>,
     owned: &[&str],
     now: Timestamp,
 ) -> Standing {
-    match (record, sight) {
-        (None, Sight::NoFile | Sight::Missing) => Standing::Absent,
-        (None, Sight::There(_)) => Standing::Foreign,
-        // Taking an entry out leaves its file, so somebody did not want the file any more.
-        (Some(Record { state: State::Away { .. }, .. }), Sight::NoFile) => Standing::Withdrawn,
-        (Some(record), Sight::NoFile | Sight::Missing) => missing(record, now),
-        (Some(record), Sight::There(found)) => present(record, found, owned, now),
+    match (record, observed) {
+        (None, Observed::NoFile | Observed::Missing) => Standing::Absent,
+        (None, Observed::There(_)) => Standing::Foreign,
+        // A temporary removal keeps the file, so a user deleted it.
+        (Some(Record { state: State::Away { .. }, .. }), Observed::NoFile) => Standing::Withdrawn,
+        (Some(record), Observed::NoFile | Observed::Missing) => missing(record, now),
+        (Some(record), Observed::There(found)) => present(record, found, owned, now),
     }
 }
 
@@ -133,10 +124,10 @@ fn missing(record: &Record, now: Timestamp) -> Standing {
     }
 }
 
-/// Whether we have just written. A clock that was set back does not make it so.
+/// Whether the record was written a moment ago. False if the clock was set back.
 pub(crate) fn is_fresh(record: &Record, now: Timestamp) -> bool {
     let age = now.duration_since(record.at);
-    !age.is_negative() && age < SETTLED
+    !age.is_negative() && age < WRITE_BACK_TIME
 }
 
 fn present(record: &Record, found: &Value, owned: &[&str], now: Timestamp) -> Standing {
@@ -155,14 +146,14 @@ fn present(record: &Record, found: &Value, owned: &[&str], now: Timestamp) -> St
             Standing::Overwritten
         }
         State::Present | State::Adding { former: Some(_) } => Standing::Drifted { fields: drifted },
-        // It was not there when we last looked, so it is not ours that was changed.
+        // It was not in the file before, so it is not a changed entry of ours.
         State::Adding { former: None } | State::Away { .. } | State::Leaving | State::Withdrawn => {
             Standing::Foreign
         }
     }
 }
 
-/// The owned fields in which an entry differs from what we write.
+/// The owned fields in which an entry differs from `fields`.
 pub(crate) fn differing(fields: &Fields, found: &Value, owned: &[&str]) -> Vec<String> {
     let Value::Map(found) = found else {
         return owned.iter().map(|field| (*field).to_owned()).collect();
@@ -174,28 +165,28 @@ pub(crate) fn differing(fields: &Fields, found: &Value, owned: &[&str]) -> Vec<S
     owned.iter().filter(differs).map(|field| (*field).to_owned()).collect()
 }
 
-/// What may be done when an entry is to be added. `says_it`: what is there says what it shall.
-pub(crate) fn judge_add(standing: Standing, says_it: bool, wish: Wish) -> Verdict {
-    match (standing, wish) {
+/// What to do to add an entry. `says_it`: the owned fields in the file have the right values.
+pub(crate) fn decide_add(standing: Standing, says_it: bool, mode: AddMode) -> Verdict {
+    match (standing, mode) {
         (Standing::Ours | Standing::Foreign | Standing::Drifted { .. }, _) if says_it => {
             Verdict::Keep(Done::AlreadyThere)
         }
         (Standing::Foreign, _) => left(Left::Foreign),
-        (Standing::Drifted { fields }, Wish::Keep) => left(Left::Drifted { fields }),
-        (Standing::Withdrawn, Wish::Keep) => left(Left::Withdrawn),
+        (Standing::Drifted { fields }, AddMode::Maintain) => left(Left::Drifted { fields }),
+        (Standing::Withdrawn, AddMode::Maintain) => left(Left::Withdrawn),
         (Standing::Absent | Standing::Ours | Standing::Away | Standing::Overwritten, _)
-        | (Standing::Drifted { .. } | Standing::Withdrawn, Wish::Anew) => Verdict::Write,
+        | (Standing::Drifted { .. } | Standing::Withdrawn, AddMode::Force) => Verdict::Write,
     }
 }
 
-/// What may be done when an entry is to be taken out.
-pub(crate) fn judge_remove(standing: Standing, purpose: Purpose) -> Verdict {
+/// What to do to remove an entry.
+pub(crate) fn decide_remove(standing: Standing, purpose: Purpose) -> Verdict {
     match (standing, purpose) {
         (Standing::Foreign, _) => left(Left::Foreign),
         (Standing::Drifted { fields }, _) => left(Left::Drifted { fields }),
-        // One that the client wrote over may be out, but not because a person wanted it so: it is noted.
+        // An overwritten entry may be missing, but no user removed it, so the removal is recorded.
         (Standing::Ours | Standing::Overwritten, _)
-        // What was created around it is still there, and goes.
+        // What was created around it still exists.
         | (Standing::Away, Purpose::ForGood) => Verdict::Write,
         (Standing::Away, Purpose::Refresh)
         | (Standing::Absent | Standing::Withdrawn, _) => Verdict::Keep(Done::NotThere),

@@ -1,4 +1,4 @@
-//! What was done, for programs and for people.
+//! The result of an operation.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,25 +6,22 @@ use std::path::PathBuf;
 use crate::ledger::{Done, Left};
 use crate::table::Client;
 
-/// What an operation did to one file. Its text is one line for people.
+/// What an operation did to one file. Displayed as one line.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// The client.
     pub client: &'static Client,
-    /// Its file.
     pub file: PathBuf,
-    /// The server, which is the name of the entry.
+    /// The name of the server and of its entry.
     pub server: String,
-    /// What was done.
     pub done: Done,
-    /// The user's own fields in an entry that was removed for good.
+    /// The user's own fields in a permanently removed entry.
     pub own_fields: Vec<String>,
-    /// Whether the client rejects the file because of what somebody else wrote.
+    /// Whether the client rejects the file, for a reason that is not our entry.
     pub is_rejected: bool,
 }
 
 impl Change {
-    /// Whether the file is another one now.
+    /// Whether the file was changed.
     pub fn wrote(&self) -> bool {
         match self.done {
             Done::Added | Done::Updated | Done::Removed | Done::PutBack => true,
@@ -59,10 +56,10 @@ impl Change {
                 write!(f, "removed `{server}` from {place}")?;
                 match self.own_fields.as_slice() {
                     [] => Ok(()),
-                    [one] => write!(f, ", with `{one}`, which was yours"),
+                    [one] => write!(f, ", with your field `{one}`"),
                     [several @ .., last] => {
                         let several = several.join("`, `");
-                        write!(f, ", with `{several}` and `{last}`, which were yours")
+                        write!(f, ", with your fields `{several}` and `{last}`")
                     }
                 }
             }

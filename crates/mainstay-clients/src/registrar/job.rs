@@ -1,8 +1,7 @@
 //! One operation on one entry of one file, under our lock.
 //!
-//! Looks, drafts what the file and the record shall say, writes down what is intended, does it, and writes
-//! down what was done. Somebody may write to the file meanwhile, so it is drafted anew each time the file
-//! is found to be another one.
+//! Reads the file, drafts the new text and record, records the intent, writes the file, and records the result. If
+//! another program writes meanwhile, the draft is made again.
 
 mod draft;
 
@@ -14,46 +13,41 @@ use super::{Change, ClientError};
 use crate::clock;
 use crate::edit::{EditError, Fields, Removed};
 use crate::file::{FileError, OpenFile};
-use crate::ledger::{LedgerFile, Purpose, Record, State, Wish};
+use crate::ledger::{AddMode, LedgerFile, Purpose, Record, State};
 use crate::table::Client;
 
 use draft::Draft;
 
-/// An entry, its file and its record.
 pub(super) struct Job<'a> {
     pub(super) ledger_file: &'a LedgerFile,
     pub(super) client: &'static Client,
-    /// The name the client uses for its file.
+    /// The path that the client uses.
     pub(super) path: PathBuf,
     pub(super) file: OpenFile,
     pub(super) server: &'a str,
     pub(super) record: Option<Record>,
-    /// Our other entries of this file that are out, to be put back.
-    pub(super) out: Vec<Removed>,
+    /// Other entries of this file that are removed temporarily.
+    pub(super) absent: Vec<Removed>,
     pub(super) now: Timestamp,
 }
 
-/// What is to be done to an entry.
 #[derive(Clone, Copy)]
-pub(super) enum Errand<'a> {
-    /// Add it, or bring our fields in it up to date.
+pub(super) enum Operation<'a> {
+    /// Add the entry, or update its owned fields.
     Add {
-        /// Our fields.
+        /// The owned fields.
         fields: &'a Fields,
-        /// What it said in another file that the client has left.
-        brought: &'a Fields,
-        /// How much it is wanted.
-        wish: Wish,
+        /// The fields of the entry in another file, which the client no longer reads.
+        carried_over: &'a Fields,
+        mode: AddMode,
     },
-    /// Take it out.
     Remove(Purpose),
 }
 
 impl Job<'_> {
-    /// Does it.
-    pub(super) fn run(self, errand: Errand<'_>) -> Result<Change, ClientError> {
+    pub(super) fn run(self, operation: Operation<'_>) -> Result<Change, ClientError> {
         let draft =
-            |text: Option<&str>| self.draft(text, errand).map_err(|error| self.refused(error));
+            |text: Option<&str>| self.draft(text, operation).map_err(|error| self.refused(error));
         let mut drafted = self.file.read(draft)?;
         if drafted.is_change() {
             self.begin(&drafted)?;
@@ -73,8 +67,8 @@ impl Job<'_> {
             self.finish(drafted.record)?;
         }
         let is_rejected = drafted.text.as_ref().is_some_and(|text| self.client.rejects(text))
-            && matches!(errand, Errand::Add { .. });
-        if let (Errand::Remove(Purpose::ForGood), None) = (errand, drafted.text) {
+            && matches!(operation, Operation::Add { .. });
+        if let (Operation::Remove(Purpose::ForGood), None) = (operation, drafted.text) {
             self.remove_directories();
         }
         let Draft { done, own_fields, .. } = drafted;
@@ -82,23 +76,22 @@ impl Job<'_> {
         Ok(Change { client: self.client, file, server, done, own_fields, is_rejected })
     }
 
-    /// Writes down how things stand after an edit that failed: as before, unless it failed after the
-    /// file had been replaced.
+    /// Records the state after a failed edit: the former one, unless the edit failed after the file was replaced.
     fn after_failure(&self, drafted: Draft) -> Result<(), ClientError> {
-        if self.file.is_unfinished() {
-            // The next one to open the file completes it.
+        if self.file.is_interrupted() {
+            // The next operation on the file completes it.
             return Ok(());
         }
         let is_written = |text: Option<&str>| Ok::<_, FileError>(text == drafted.text.as_deref());
         match self.file.read(is_written) {
             Ok(true) => self.finish(drafted.record.map(written_now)),
             Ok(false) => self.set(self.record.clone()),
-            // Then what was intended stays written down, and can be completed.
+            // The intent stays recorded, so the operation can be completed.
             Err(_) => Ok(()),
         }
     }
 
-    /// Directories that were made for a file which is gone go too, lest they make the client look
+    /// Removes directories that were created for a file that is gone, because they would make the client look
     /// installed.
     fn remove_directories(&self) {
         if let Some(Record { created_dir: Some(top), .. }) = &self.record {
@@ -106,8 +99,8 @@ impl Job<'_> {
         }
     }
 
-    /// Writes down what is intended, before it is done. An entry that is taken out is noted as out
-    /// beforehand: if it then still is in the file, it is seen to be.
+    /// Records the intent. An entry to be removed is recorded as removed; if it is still in the file afterwards, that
+    /// is visible.
     fn begin(&self, drafted: &Draft) -> Result<(), ClientError> {
         let begun = |record: &Record| {
             let state = match &record.state {
@@ -121,8 +114,8 @@ impl Job<'_> {
         self.set(drafted.record.as_ref().map(begun))
     }
 
-    /// What our fields say, if the entry is in the file. One that a client wrote over is not: should the
-    /// change take long or be broken off, nobody must take its absence for a removal by a person.
+    /// The owned fields, if the entry is in the file. Nothing for an entry that a client overwrote: if the change takes
+    /// long or is interrupted, its absence must not be taken for a removal by a user.
     fn former(&self, drafted: &Draft) -> Option<Fields> {
         let record = self.record.as_ref().filter(|_| drafted.found)?;
         match &record.state {
@@ -132,7 +125,7 @@ impl Job<'_> {
         }
     }
 
-    /// Writes down what was done.
+    /// Records the result.
     fn finish(&self, record: Option<Record>) -> Result<(), ClientError> {
         match record {
             Some(record) if record.state == State::Leaving => Ok(self.ledger_file.leave(record)?),
@@ -150,8 +143,8 @@ impl Job<'_> {
     }
 }
 
-/// A record of what has just been written. A change may take long, and what others write over it within
-/// seconds is judged by when it was done.
+/// Sets the time of the record to now. An edit may take long, and whether a client overwrote an entry is decided by the
+/// time since it was written.
 fn written_now(record: Record) -> Record {
     Record { at: clock::now(), ..record }
 }

@@ -1,36 +1,27 @@
-//! What an entry says.
+//! The content of an entry, and its place in a file.
 
-use super::{Client, Slot, Template};
-use crate::edit::{Fields, Value};
+use super::{Client, Keys, Slot, Template};
+use crate::edit::{EditError, Fields, ParsedText, Place, Value};
 use crate::ledger::differing;
 
-/// What an entry leads to.
+/// What an entry connects to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A streamable HTTP endpoint.
-    Http {
-        /// Its URL.
-        url: String,
-    },
+    Http { url: String },
     /// A command that speaks MCP on its standard input and output.
-    Stdio {
-        /// The program.
-        command: String,
-        /// Its arguments.
-        args: Vec<String>,
-    },
+    Stdio { command: String, args: Vec<String> },
 }
 
-/// Our part of an entry.
+/// The owned part of an entry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// The fields, in order.
     pub fields: Fields,
-    /// The fields that are ours, whether written or not.
+    /// All owned fields, including those that are not set.
     pub owned: &'static [&'static str],
 }
 
-/// A URL was to be given to a client that takes only commands.
+/// A client that supports only stdio cannot have a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{product} speaks only stdio")]
 pub struct OnlyStdio {
@@ -38,7 +29,7 @@ pub struct OnlyStdio {
 }
 
 impl Client {
-    /// Our part of the entry that leads to a target.
+    /// The owned part of an entry for a target.
     pub fn entry(&self, target: &Target) -> Result<Entry, OnlyStdio> {
         let template = match target {
             Target::Http { .. } => self.http.ok_or(OnlyStdio { product: self.product })?,
@@ -47,7 +38,7 @@ impl Client {
         Ok(Entry { fields: fill(template, target), owned: self.owned })
     }
 
-    /// Whether an entry leads to a target as one of ours would, whoever wrote it.
+    /// Whether an entry connects to a target as ours would, whoever wrote it.
     pub fn leads_to(&self, entry: &Value, target: &Target) -> bool {
         let ours = self.entry(target);
         ours.is_ok_and(|ours| differing(&ours.fields, entry, self.owned).is_empty())
@@ -72,6 +63,56 @@ fn value(slot: Slot, target: &Target) -> Value {
         Slot::CommandLine => Value::List(std::iter::once(text(command)).chain(args).collect()),
         Slot::Text(fixed) => text(fixed),
     }
+}
+
+impl Client {
+    /// Where in this text the client's servers are, or would be.
+    pub fn place(&self, text: &str) -> Result<Place<'static>, EditError> {
+        match self.keys {
+            Keys::At(keys) => Ok(self.place_at(keys)),
+            Keys::Either { .. } => self.read(text).map(|(place, _)| place),
+        }
+    }
+
+    /// Parses a text, and finds where in it the client's servers are, or would be.
+    pub fn read<'t>(&self, text: &'t str) -> Result<(Place<'static>, ParsedText<'t>), EditError> {
+        let read = |keys| {
+            let place = self.place_at(keys);
+            ParsedText::parse(text, &place).map(|reading| (place, reading))
+        };
+        match self.keys {
+            Keys::At(keys) => read(keys),
+            Keys::Either { flat, nested, markers } => {
+                let (place, reading) = read(flat)?;
+                if is_newer(&reading, markers)? { read(nested) } else { Ok((place, reading)) }
+            }
+        }
+    }
+
+    fn place_at(&self, keys: &'static [&'static str]) -> Place<'static> {
+        Place { format: self.format, keys }
+    }
+}
+
+/// Whether a file has the newer format: beside the servers there is a map that is not an entry.
+fn is_newer(flat: &ParsedText<'_>, markers: &[&str]) -> Result<bool, EditError> {
+    for sign in markers {
+        if let Some(Value::Map(fields)) = flat.find(sign)?
+            && !is_entry(&fields)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether these are the fields of an entry. An entry may only say that it is disabled.
+fn is_entry(fields: &[(String, Value)]) -> bool {
+    fields.iter().any(|(name, value)| match value {
+        Value::Text(_) => name == "type",
+        Value::Flag(_) => name == "enabled",
+        _ => false,
+    })
 }
 
 #[cfg(test)]
@@ -115,5 +156,23 @@ mod tests {
         let expected =
             vec![("type".to_owned(), text("local")), ("command".to_owned(), Value::List(line))];
         assert_eq!(entry.fields, expected);
+    }
+
+    #[track_caller]
+    fn check(text: &str, keys: &[&str]) {
+        let place = Client::by_id("opencode").unwrap().place(text).unwrap();
+        assert_eq!(place.keys, keys, "{text}");
+    }
+
+    #[test]
+    fn opencodes_newer_files_are_told_from_older_ones() {
+        check("", &["mcp"]);
+        check(r#"{"mcp": {"time": {"type": "remote"}}}"#, &["mcp"]);
+        check(r#"{"mcp": {"servers": {}}}"#, &["mcp", "servers"]);
+        check(r#"{"mcp": {"servers": {"time": {"type": "remote"}}}}"#, &["mcp", "servers"]);
+        check(r#"{"mcp": {"timeout": {"startup": 1}}}"#, &["mcp", "servers"]);
+        // Servers that happen to be called so.
+        check(r#"{"mcp": {"servers": {"type": "local", "command": ["x"]}}}"#, &["mcp"]);
+        check(r#"{"mcp": {"timeout": {"enabled": false}}}"#, &["mcp"]);
     }
 }

@@ -1,17 +1,18 @@
-//! Where a client's file is, and whether the client is there: pure functions of the surroundings.
+//! Where a client's file is, and whether the client is installed: pure functions of the environment.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{Client, Mark, Os, Root, Spot};
+use rustix::fs::{Access, access};
+
+use super::{Client, Evidence, Os, PathTemplate, Root};
 
 /// What locating a client depends on.
 #[derive(Clone, Copy)]
-pub struct Surroundings<'a> {
-    /// The operating system.
+pub struct Environment<'a> {
     pub os: Os,
-    /// The user's home directory.
     pub home: &'a Path,
-    /// The value of a variable of the user's environment.
+    /// Returns the value of an environment variable of the user.
     pub env: &'a dyn Fn(&str) -> Option<String>,
     /// Whether a file or directory exists.
     pub exists: &'a dyn Fn(&Path) -> bool,
@@ -19,77 +20,70 @@ pub struct Surroundings<'a> {
     pub on_path: &'a dyn Fn(&str) -> bool,
 }
 
-/// Where a client's file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {
     /// The file that the client reads, or would read.
     pub file: PathBuf,
-    /// Whether that file exists.
     pub exists: bool,
-    /// Whether the client is installed.
     pub presence: Presence,
 }
 
-/// Whether a client is installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Presence {
-    /// It is.
     Installed {
-        /// What shows it, for people.
+        /// The evidence, for users.
         why: String,
     },
-    /// Nothing shows that it is.
     NotInstalled,
 }
 
 impl Client {
-    /// Finds the client's file, and whether the client is installed.
-    pub fn locate(&self, around: &Surroundings<'_>) -> Located {
-        let file = self.file(around);
-        let exists = (around.exists)(&file);
-        let presence = match self.shown_by(around, &file, exists) {
+    pub fn locate(&self, host: &Environment<'_>) -> Located {
+        let file = self.file(host);
+        let exists = (host.exists)(&file);
+        let presence = match self.evidence_found(host, &file, exists) {
             Some(why) => Presence::Installed { why },
             None => Presence::NotInstalled,
         };
         Located { file, exists, presence }
     }
 
-    fn file(&self, around: &Surroundings<'_>) -> PathBuf {
-        let said = self.overrides.iter().find_map(|spot| around.resolve(*spot));
+    fn file(&self, host: &Environment<'_>) -> PathBuf {
+        let said = self.overrides.iter().find_map(|template| host.resolve(*template));
         let there = || {
             self.files.iter().find_map(|candidate| {
-                let applies_if = around.resolve(candidate.applies_if)?;
-                (around.exists)(&applies_if).then(|| around.resolve(candidate.file))?
+                let applies_if = host.resolve(candidate.applies_if)?;
+                (host.exists)(&applies_if).then(|| host.resolve(candidate.file))?
             })
         };
-        let first = || self.files.iter().find_map(|candidate| around.resolve(candidate.file));
+        let first = || self.files.iter().find_map(|candidate| host.resolve(candidate.file));
         said.or_else(there).or_else(first).expect("every client has a file on every system")
     }
 
-    fn shown_by(&self, around: &Surroundings<'_>, file: &Path, exists: bool) -> Option<String> {
+    fn evidence_found(&self, host: &Environment<'_>, file: &Path, exists: bool) -> Option<String> {
         if exists {
             return Some(format!("{} exists", file.display()));
         }
-        self.marks.iter().find_map(|mark| match mark {
-            Mark::There(spot) => {
-                let path = around.resolve(*spot).filter(|path| (around.exists)(path))?;
+        self.evidence.iter().find_map(|evidence| match evidence {
+            Evidence::Path(template) => {
+                let path = host.resolve(*template).filter(|path| (host.exists)(path))?;
                 Some(format!("{} exists", path.display()))
             }
-            Mark::Program(name) => {
-                (around.on_path)(name).then(|| format!("`{name}` is on the search path"))
+            Evidence::Program(name) => {
+                (host.on_path)(name).then(|| format!("`{name}` is on the search path"))
             }
         })
     }
 }
 
-impl Surroundings<'_> {
-    /// The path of a spot, if it is for this system and its root exists.
-    fn resolve(&self, spot: Spot) -> Option<PathBuf> {
-        if !spot.systems.contains(&self.os) {
+impl Environment<'_> {
+    /// The path, if it is for this system and its root exists.
+    fn resolve(&self, template: PathTemplate) -> Option<PathBuf> {
+        if !template.systems.contains(&self.os) {
             return None;
         }
-        let mut path = self.root(spot.root)?;
-        path.extend(spot.path.split('/').filter(|part| !part.is_empty()));
+        let mut path = self.root(template.root)?;
+        path.extend(template.path.split('/').filter(|part| !part.is_empty()));
         Some(path)
     }
 
@@ -109,15 +103,14 @@ impl Surroundings<'_> {
         }
     }
 
-    /// A path from the environment. A relative one means something only in the directory the client
-    /// is started in, which we do not know.
+    /// A path from the environment. A relative one depends on the client's working directory, which is unknown.
     fn variable(&self, name: &str) -> Option<PathBuf> {
         let value = (self.env)(name)?;
         is_absolute(self.os, &value).then(|| PathBuf::from(value))
     }
 }
 
-/// Whether a path is absolute on a system, which need not be the one we run on.
+/// Whether a path is absolute on a system, which may differ from the current one.
 fn is_absolute(os: Os, path: &str) -> bool {
     match os {
         Os::Linux | Os::MacOs => path.starts_with('/'),
@@ -128,8 +121,39 @@ fn is_absolute(os: Os, path: &str) -> bool {
     }
 }
 
+/// A user on this machine. The caller reads the environment once.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    pub home: PathBuf,
+    pub env: BTreeMap<String, String>,
+}
+
+impl Machine {
+    /// Calls `look` with the environment of this machine.
+    pub fn look<T>(&self, look: impl FnOnce(&Environment<'_>) -> T) -> T {
+        look(&Environment {
+            os: if cfg!(target_os = "macos") { Os::MacOs } else { Os::Linux },
+            home: &self.home,
+            env: &|name| self.env.get(name).cloned(),
+            exists: &Path::exists,
+            on_path: &|program| self.finds(program),
+        })
+    }
+
+    fn finds(&self, program: &str) -> bool {
+        let path = self.env.get("PATH").map(String::as_str).unwrap_or_default();
+        std::env::split_paths(path).any(|dir| {
+            let file = dir.join(program);
+            dir.is_absolute() && file.is_file() && access(&file, Access::EXEC_OK).is_ok()
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     /// Checks where a client's file is, given variables and what exists.
@@ -147,7 +171,7 @@ mod tests {
             Os::MacOs => "/Users/ann",
             Os::Windows => r"C:\Users\ann",
         };
-        let around = Surroundings {
+        let host = Environment {
             os,
             home: Path::new(home),
             env: &|name| {
@@ -156,7 +180,7 @@ mod tests {
             exists: &|path| there.iter().any(|there| Path::new(there) == path),
             on_path: &|program| there.contains(&program),
         };
-        Client::by_id(id).expect("a known client").locate(&around)
+        Client::by_id(id).expect("a known client").locate(&host)
     }
 
     #[test]
@@ -314,5 +338,23 @@ mod tests {
         let by_program = locate(Os::Linux, "cursor", &[], &["cursor"]);
         let why = "`cursor` is on the search path".to_owned();
         assert_eq!(by_program.presence, Presence::Installed { why });
+    }
+
+    #[test]
+    fn a_program_is_on_the_search_path_if_it_can_be_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("cursor");
+        let path = format!("relative:{}", dir.path().display());
+        let machine = Machine {
+            home: dir.path().to_owned(),
+            env: BTreeMap::from([("PATH".to_owned(), path)]),
+        };
+        let found = || machine.look(|host| (host.on_path)("cursor"));
+        assert!(!found());
+        fs::write(&program, "").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(!found());
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(found());
     }
 }

@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
-use super::{Candidate, Client, Keys, Mark, Os, Protocol, Refresh, Root, Slot, Spot, Template};
-use crate::edit::{Format, Shape};
+use super::{
+    Candidate, Client, Evidence, Keys, LockProtocol, Os, PathTemplate, Refresh, Root, Slot,
+    Template,
+};
+use crate::edit::Format;
+
+use Evidence::{Path, Program};
 
 const EVERYWHERE: &[Os] = &[Os::Linux, Os::MacOs, Os::Windows];
 const MCP_SERVERS: Keys = Keys::At(&["mcpServers"]);
@@ -25,14 +30,13 @@ const USUAL: Client = Client {
     files: &[],
     format: Format::Json,
     keys: MCP_SERVERS,
-    shape: Shape::Map,
     http: Some(PLAIN_HTTP),
     stdio: PLAIN_STDIO,
     owned: PLAIN_OWNED,
-    marks: &[],
-    lock: Protocol::None,
+    evidence: &[],
+    lock: LockProtocol::None,
     refresh: Refresh::Useless("none that it helps"),
-    rejects_mark: false,
+    rejects_bom: false,
 };
 
 /// What the rows of VS Code have in common.
@@ -50,7 +54,7 @@ pub(super) const CLIENTS: &[Client] = &[
         id: "cursor",
         product: "Cursor",
         files: &[file(home(".cursor/mcp.json"))],
-        marks: &[Mark::There(home(".cursor")), Mark::Program("cursor")],
+        evidence: &[Path(home(".cursor")), Program("cursor")],
         refresh: Refresh::Helps(
             "ToolHive's experience, documentation: it keeps a stale session (cursor/cursor#3640) until its entry changes",
         ),
@@ -60,7 +64,7 @@ pub(super) const CLIENTS: &[Client] = &[
         id: "vscode",
         product: "VS Code",
         files: &[file(app("Code/User/mcp.json"))],
-        marks: &[Mark::There(app("Code/User")), Mark::Program("code")],
+        evidence: &[Path(app("Code/User")), Program("code")],
         refresh: Refresh::Harms("trial with 1.139.1: a running server was stopped and stayed so"),
         ..VSCODE
     },
@@ -68,7 +72,7 @@ pub(super) const CLIENTS: &[Client] = &[
         id: "vscode-insiders",
         product: "VS Code Insiders",
         files: &[file(app("Code - Insiders/User/mcp.json"))],
-        marks: &[Mark::There(app("Code - Insiders/User")), Mark::Program("code-insiders")],
+        evidence: &[Path(app("Code - Insiders/User")), Program("code-insiders")],
         refresh: Refresh::Harms("the same program as VS Code"),
         ..VSCODE
     },
@@ -76,7 +80,7 @@ pub(super) const CLIENTS: &[Client] = &[
         id: "vscode-server",
         product: "VS Code Server",
         files: &[file(home(".vscode-server/data/User/mcp.json"))],
-        marks: &[Mark::There(home(".vscode-server"))],
+        evidence: &[Path(home(".vscode-server"))],
         refresh: Refresh::Harms("the same program as VS Code"),
         ..VSCODE
     },
@@ -105,11 +109,11 @@ pub(super) const CLIENTS: &[Client] = &[
         // An entry with a URL and no type is taken for SSE.
         http: Some(&[("type", Slot::Text("streamableHttp")), ("url", Slot::Url)]),
         owned: TYPED_OWNED,
-        marks: &[
-            Mark::There(home(".cline/data")),
-            Mark::There(app("Code/User/globalStorage/saoudrizwan.claude-dev")),
+        evidence: &[
+            Path(home(".cline/data")),
+            Path(app("Code/User/globalStorage/saoudrizwan.claude-dev")),
         ],
-        lock: Protocol::OwnedDirectory { stale: Duration::from_secs(10) },
+        lock: LockProtocol::OwnedDirectory { stale: Duration::from_secs(10) },
         refresh: Refresh::Helps(
             "source, and a trial of its file watcher: it reconnects the entries that changed",
         ),
@@ -123,9 +127,9 @@ pub(super) const CLIENTS: &[Client] = &[
         ))],
         http: Some(&[("type", Slot::Text("streamable-http")), ("url", Slot::Url)]),
         owned: TYPED_OWNED,
-        marks: &[Mark::There(app("Code/User/globalStorage/rooveterinaryinc.roo-cline"))],
+        evidence: &[Path(app("Code/User/globalStorage/rooveterinaryinc.roo-cline"))],
         // It refreshes a lock that it holds only every 10 s.
-        lock: Protocol::EmptyDirectory { stale: Duration::from_secs(31) },
+        lock: LockProtocol::EmptyDirectory { stale: Duration::from_secs(31) },
         refresh: Refresh::Helps(
             "source: it watches its file and reconnects the entries that changed",
         ),
@@ -139,8 +143,8 @@ pub(super) const CLIENTS: &[Client] = &[
         http: Some(TYPED_HTTP),
         stdio: TYPED_STDIO,
         owned: TYPED_OWNED,
-        marks: &[Mark::There(home(".claude")), Mark::Program("claude")],
-        lock: Protocol::EmptyDirectory { stale: Duration::from_secs(10) },
+        evidence: &[Path(home(".claude")), Program("claude")],
+        lock: LockProtocol::EmptyDirectory { stale: Duration::from_secs(10) },
         refresh: Refresh::Useless("trial: a session reads its file when it begins"),
         ..USUAL
     },
@@ -149,9 +153,9 @@ pub(super) const CLIENTS: &[Client] = &[
         product: "Claude Desktop",
         files: &[file(app("Claude/claude_desktop_config.json"))],
         http: None,
-        marks: &[Mark::There(app("Claude"))],
+        evidence: &[Path(app("Claude"))],
         refresh: Refresh::Useless("issue reports: it reads its file at start"),
-        rejects_mark: true,
+        rejects_bom: true,
         ..USUAL
     },
     Client {
@@ -161,7 +165,7 @@ pub(super) const CLIENTS: &[Client] = &[
         files: &[file(home(".codex/config.toml"))],
         format: Format::Toml,
         keys: Keys::At(&["mcp_servers"]),
-        marks: &[Mark::There(home(".codex")), Mark::Program("codex")],
+        evidence: &[Path(home(".codex")), Program("codex")],
         refresh: Refresh::Useless("source: it reads its file at start"),
         ..USUAL
     },
@@ -172,8 +176,8 @@ pub(super) const CLIENTS: &[Client] = &[
         format: Format::Jsonc,
         http: Some(&[("url", Slot::Url), ("type", Slot::Text("http"))]),
         owned: TYPED_OWNED,
-        // Its directory alone may be Antigravity's, so it is no mark.
-        marks: &[Mark::Program("gemini")],
+        // Its directory alone may be Antigravity's, so it is no evidence.
+        evidence: &[Program("gemini")],
         refresh: Refresh::Useless("source: it reads its file at start and on `/mcp reload`"),
         ..USUAL
     },
@@ -184,7 +188,7 @@ pub(super) const CLIENTS: &[Client] = &[
         format: Format::Jsonc,
         http: Some(&[("httpUrl", Slot::Url)]),
         owned: &["httpUrl", "command", "args"],
-        marks: &[Mark::There(home(".qwen")), Mark::Program("qwen")],
+        evidence: &[Path(home(".qwen")), Program("qwen")],
         refresh: Refresh::Useless("source, a fork of Gemini CLI: it reads its file at start"),
         ..USUAL
     },
@@ -200,35 +204,32 @@ pub(super) const CLIENTS: &[Client] = &[
         keys: Keys::Either {
             flat: &["mcp"],
             nested: &["mcp", "servers"],
-            signs: &["servers", "timeout"],
+            markers: &["servers", "timeout"],
         },
         http: Some(&[("type", Slot::Text("remote")), ("url", Slot::Url)]),
         stdio: &[("type", Slot::Text("local")), ("command", Slot::CommandLine)],
         owned: &["type", "url", "command"],
-        marks: &[Mark::There(xdg("opencode")), Mark::Program("opencode")],
+        evidence: &[Path(xdg("opencode")), Program("opencode")],
         refresh: Refresh::Useless("trial: a session reads its file when it begins"),
         ..USUAL
     },
     Client {
         id: "zed",
         product: "Zed",
-        overrides: &[Spot {
-            systems: &[Os::Linux],
-            ..variable("FLATPAK_XDG_CONFIG_HOME", "zed/settings.json")
-        }],
+        overrides: &[only(&[Os::Linux], variable("FLATPAK_XDG_CONFIG_HOME", "zed/settings.json"))],
         files: &[
-            file(Spot { systems: &[Os::Linux], ..xdg("zed/settings.json") }),
-            file(Spot { systems: &[Os::MacOs], ..home(".config/zed/settings.json") }),
-            file(Spot { systems: &[Os::Windows], ..app("Zed/settings.json") }),
+            file(only(&[Os::Linux], xdg("zed/settings.json"))),
+            file(only(&[Os::MacOs], home(".config/zed/settings.json"))),
+            file(only(&[Os::Windows], app("Zed/settings.json"))),
         ],
         format: Format::Jsonc,
         keys: Keys::At(&["context_servers"]),
-        marks: &[
-            Mark::There(Spot { systems: &[Os::Linux], ..xdg("zed") }),
-            Mark::There(Spot { systems: &[Os::MacOs], ..home(".config/zed") }),
-            Mark::There(Spot { systems: &[Os::Windows], ..app("Zed") }),
-            Mark::Program("zed"),
-            Mark::Program("zeditor"),
+        evidence: &[
+            Path(only(&[Os::Linux], xdg("zed"))),
+            Path(only(&[Os::MacOs], home(".config/zed"))),
+            Path(only(&[Os::Windows], app("Zed"))),
+            Program("zed"),
+            Program("zeditor"),
         ],
         refresh: Refresh::Helps(
             "source: it restarts the servers whose entries changed, and keeps a stale session otherwise (zed#57180)",
@@ -241,7 +242,7 @@ pub(super) const CLIENTS: &[Client] = &[
         files: &[file(home(".codeium/windsurf/mcp_config.json"))],
         http: Some(&[("serverUrl", Slot::Url)]),
         owned: &["serverUrl", "command", "args"],
-        marks: &[Mark::There(home(".codeium/windsurf"))],
+        evidence: &[Path(home(".codeium/windsurf"))],
         refresh: Refresh::Useless("documentation: it reads its file on Refresh"),
         ..USUAL
     },
@@ -250,15 +251,12 @@ pub(super) const CLIENTS: &[Client] = &[
         id: "devin",
         product: "Devin Desktop",
         files: &[
-            file(Spot {
-                systems: &[Os::Linux, Os::MacOs],
-                ..home(".config/devin/mcp_config.json")
-            }),
-            file(Spot { systems: &[Os::Windows], ..app("devin/mcp_config.json") }),
+            file(only(&[Os::Linux, Os::MacOs], home(".config/devin/mcp_config.json"))),
+            file(only(&[Os::Windows], app("devin/mcp_config.json"))),
         ],
-        marks: &[
-            Mark::There(Spot { systems: &[Os::Linux, Os::MacOs], ..home(".config/devin") }),
-            Mark::There(Spot { systems: &[Os::Windows], ..app("devin") }),
+        evidence: &[
+            Path(only(&[Os::Linux, Os::MacOs], home(".config/devin"))),
+            Path(only(&[Os::Windows], app("devin"))),
         ],
         refresh: Refresh::Useless("documentation: it reads its file on Refresh"),
         ..USUAL
@@ -271,7 +269,7 @@ pub(super) const CLIENTS: &[Client] = &[
         http: Some(TYPED_HTTP),
         stdio: &[("type", Slot::Text("local")), ("command", Slot::Command), ("args", Slot::Args)],
         owned: TYPED_OWNED,
-        marks: &[Mark::There(home(".copilot")), Mark::Program("copilot")],
+        evidence: &[Path(home(".copilot")), Program("copilot")],
         refresh: Refresh::Useless("source: it reads its file at start and on demand"),
         ..USUAL
     },
@@ -279,7 +277,7 @@ pub(super) const CLIENTS: &[Client] = &[
         id: "kiro",
         product: "Kiro",
         files: &[file(home(".kiro/settings/mcp.json"))],
-        marks: &[Mark::There(home(".kiro")), Mark::Program("kiro")],
+        evidence: &[Path(home(".kiro")), Program("kiro")],
         refresh: Refresh::Helps("documentation: it connects when its file is saved"),
         ..USUAL
     },
@@ -287,7 +285,7 @@ pub(super) const CLIENTS: &[Client] = &[
         id: "lm-studio",
         product: "LM Studio",
         files: &[file(home(".lmstudio/mcp.json"))],
-        marks: &[Mark::There(home(".lmstudio"))],
+        evidence: &[Path(home(".lmstudio"))],
         ..USUAL
     },
     Client {
@@ -297,28 +295,32 @@ pub(super) const CLIENTS: &[Client] = &[
         http: Some(TYPED_HTTP),
         stdio: TYPED_STDIO,
         owned: TYPED_OWNED,
-        marks: &[Mark::There(home(".factory")), Mark::Program("droid")],
+        evidence: &[Path(home(".factory")), Program("droid")],
         ..USUAL
     },
 ];
 
-const fn home(path: &'static str) -> Spot {
-    Spot { root: Root::Home, path, systems: EVERYWHERE }
+const fn home(path: &'static str) -> PathTemplate {
+    PathTemplate { root: Root::Home, path, systems: EVERYWHERE }
 }
 
-const fn app(path: &'static str) -> Spot {
-    Spot { root: Root::App, path, systems: EVERYWHERE }
+const fn app(path: &'static str) -> PathTemplate {
+    PathTemplate { root: Root::App, path, systems: EVERYWHERE }
 }
 
-const fn xdg(path: &'static str) -> Spot {
-    Spot { root: Root::Xdg, path, systems: EVERYWHERE }
+const fn xdg(path: &'static str) -> PathTemplate {
+    PathTemplate { root: Root::Xdg, path, systems: EVERYWHERE }
 }
 
-const fn variable(name: &'static str, path: &'static str) -> Spot {
-    Spot { root: Root::Variable(name), path, systems: EVERYWHERE }
+const fn variable(name: &'static str, path: &'static str) -> PathTemplate {
+    PathTemplate { root: Root::Variable(name), path, systems: EVERYWHERE }
+}
+
+const fn only(systems: &'static [Os], template: PathTemplate) -> PathTemplate {
+    PathTemplate { systems, ..template }
 }
 
 /// A file that is the one if it exists.
-const fn file(spot: Spot) -> Candidate {
-    Candidate { file: spot, applies_if: spot }
+const fn file(template: PathTemplate) -> Candidate {
+    Candidate { file: template, applies_if: template }
 }

@@ -255,7 +255,7 @@ fn edit_until_killed(part: &str) -> ! {
         Registrar::observed(home.parent().unwrap().join("state"), machine, Arc::new(doomed));
     let time = server("time");
     loop {
-        tolerate([registrar.add_anew(client, &time, &http())]);
+        tolerate([registrar.force_add(client, &time, &http())]);
         tolerate(registrar.remove(client, &time, Purpose::Refresh));
         tolerate([registrar.add(client, &time, &http())]);
         tolerate(registrar.remove(client, &time, Purpose::ForGood));
@@ -267,7 +267,8 @@ fn tolerate(results: impl IntoIterator<Item = Result<Change, ClientError>>) {
     for result in results {
         match result {
             Ok(_)
-            | Err(ClientError::File(FileError::Overtaken { .. } | FileError::Locked { .. })) => {}
+            | Err(ClientError::File(FileError::KeepsChanging { .. } | FileError::Locked { .. })) => {
+            }
             Err(error) => panic!("{error:?}"),
         }
     }

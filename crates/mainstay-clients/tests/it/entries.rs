@@ -96,7 +96,7 @@ fn a_foreign_entry_of_the_same_name_is_left_alone() {
     let foreign = Done::Left(Left::Foreign);
     for add in [
         registrar.add("cursor", &server("time"), &http()).unwrap(),
-        registrar.add_anew("cursor", &server("time"), &http()).unwrap(),
+        registrar.force_add("cursor", &server("time"), &http()).unwrap(),
     ] {
         assert_eq!(add.done, foreign);
         let said =
@@ -132,7 +132,7 @@ fn drift_is_told_and_kept_until_a_person_asks() {
     assert_eq!(kept.done, Done::Left(Left::Drifted { fields }));
     assert!(kept.to_string().ends_with("alone: `url` was changed by hand"), "{kept}");
     assert_eq!(read(&file), drifted);
-    let asked = registrar.add_anew("cursor", &server("time"), &http()).unwrap();
+    let asked = registrar.force_add("cursor", &server("time"), &http()).unwrap();
     assert_eq!(asked.done, Done::Updated);
     assert_eq!(read(&file), WITH_USERS_FIELDS);
 }
@@ -169,7 +169,7 @@ fn what_a_person_took_out_stays_out_until_one_asks() {
     assert_eq!(kept.done, withdrawn);
     assert!(kept.to_string().ends_with("it was removed by hand"), "{kept}");
     assert_eq!(read(&file), "{\"mcpServers\": {}}");
-    let asked = registrar.add_anew("cursor", &server("time"), &http()).unwrap();
+    let asked = registrar.force_add("cursor", &server("time"), &http()).unwrap();
     assert_eq!(asked.done, Done::Added);
     assert_eq!(standing(&home, "time"), Standing::Ours);
 }
@@ -246,7 +246,7 @@ fn a_file_that_is_deleted_while_the_entry_is_away_stays_deleted_until_one_asks()
     let kept = registrar.add("cursor", &server("time"), &http()).unwrap();
     assert_eq!(kept.done, Done::Left(Left::Withdrawn));
     assert!(!file.exists());
-    let asked = registrar.add_anew("cursor", &server("time"), &http()).unwrap();
+    let asked = registrar.force_add("cursor", &server("time"), &http()).unwrap();
     assert_eq!(asked.done, Done::Added);
     assert!(read(&file).contains(URL));
 }

@@ -45,7 +45,7 @@ fn scene() -> (Home, PathBuf, PathBuf) {
 fn edit(home: &Home, client: &str, file: &Path) -> Result<Option<Vec<String>>, FileError> {
     let lock = home.path("config.json.lock");
     let seen = Arc::new(Seen { lock, names: Mutex::default() });
-    let writer = Writer::observed(home.state(), seen.clone()).patient_for(PATIENCE);
+    let writer = Writer::observed(home.state(), seen.clone()).with_lock_timeout(PATIENCE);
     let opened = writer.open(Client::by_id(client).unwrap(), file, true)?;
     let text = "{\"mcpServers\": {\"time\": {}}}";
     opened.edit("time", |_| Ok::<_, FileError>(Some(text.to_owned())))?;

@@ -87,12 +87,12 @@ fn an_edit_that_fails_leaves_no_directory() {
 fn the_users_fields_that_go_with_an_entry_are_told() {
     for (more, told) in [
         ("", ""),
-        ("\"autoApprove\": [], ", ", with `autoApprove`, which was yours"),
+        ("\"autoApprove\": [], ", ", with your field `autoApprove`"),
         (
             "\"autoApprove\": [], \"headers\": {}, ",
-            ", with `autoApprove` and `headers`, which were yours",
+            ", with your fields `autoApprove` and `headers`",
         ),
-        ("\"a\": 1, \"b\": 2, \"c\": 3, ", ", with `a`, `b` and `c`, which were yours"),
+        ("\"a\": 1, \"b\": 2, \"c\": 3, ", ", with your fields `a`, `b` and `c`"),
     ] {
         let home = Home::new();
         let file = home.write(".cursor/mcp.json", "{}");

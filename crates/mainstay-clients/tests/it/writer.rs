@@ -127,7 +127,7 @@ fn a_link_into_a_directory_that_is_missing_is_refused() {
     fs::remove_file(&file).unwrap();
     symlink(home.path("mnt/dotfiles/mcp.json"), &file).unwrap();
     let error = add(&Writer::new(home.state()), &file).unwrap_err();
-    assert!(matches!(error, FileError::LinkToNowhere { .. }), "{error}");
+    assert!(matches!(error, FileError::DanglingLink { .. }), "{error}");
     assert!(!home.path("mnt").exists());
 }
 
@@ -147,7 +147,7 @@ fn where_a_rename_is_impossible_the_file_is_written_in_place() {
     for (step, errno) in [
         (Step::Create, Errno::ACCESS),
         (Step::Create, Errno::ROFS),
-        (Step::Dress, Errno::PERM),
+        (Step::CopyAttributes, Errno::PERM),
         (Step::Rename, Errno::BUSY),
         (Step::Rename, Errno::XDEV),
     ] {
@@ -167,7 +167,7 @@ fn a_step_that_fails_leaves_the_file_as_it_was_and_nothing_beside_it() {
         Step::BackUp,
         Step::Create,
         Step::Fill,
-        Step::Dress,
+        Step::CopyAttributes,
         Step::Sync,
         Step::Compare,
         Step::Rename,
@@ -238,7 +238,7 @@ fn what_is_no_text_file_is_refused() {
     let (home, file) = scene();
     fs::write(&file, b"{\"a\": \"\xff\"}").unwrap();
     let error = add(&Writer::new(home.state()), &file).unwrap_err();
-    assert!(matches!(error, FileError::NotText { at: 7, .. }), "{error}");
+    assert!(matches!(error, FileError::NotUtf8 { at: 7, .. }), "{error}");
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     let error = add(&Writer::new(home.state()), &file).unwrap_err();
@@ -306,7 +306,7 @@ fn an_edit_of_more_than_the_entry_is_not_written() {
     let opened = Writer::new(home.state()).open(client, &file, true).unwrap();
     let edit = opened.edit("time", |_| Ok::<_, FileError>(Some(added("{}"))));
     let error = edit.unwrap_err();
-    assert!(matches!(error, FileError::Harmful { .. }), "{error}");
+    assert!(matches!(error, FileError::VerifyFailed { .. }), "{error}");
     assert_eq!(read(&file), BEFORE);
 }
 
@@ -343,7 +343,7 @@ fn half_a_file_that_is_being_written_is_no_reason_to_fail() {
         entries.map(|entries| entries.len()).map_err(|_| {
             // The client goes on as soon as we have seen the half.
             fs::write(&file, BEFORE).unwrap();
-            FileError::NotAFile { path: file.clone() }
+            FileError::NotAFile(file.clone())
         })
     };
     assert_eq!(opened.read(count).unwrap(), 1);
@@ -359,7 +359,7 @@ fn a_file_that_never_rests_is_given_up() {
     };
     let writer = Writer::observed(home.state(), Arc::new(At(Step::Compare, write)));
     let error = add(&writer, &file).unwrap_err();
-    assert!(matches!(error, FileError::Overtaken { tries: 5, .. }), "{error}");
+    assert!(matches!(error, FileError::KeepsChanging { tries: 5, .. }), "{error}");
     assert_eq!(read(&file), format!("{BEFORE}\n\n\n\n\n"));
     assert_eq!(beside(&file), ["mcp.json"]);
 }

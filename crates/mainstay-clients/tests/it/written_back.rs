@@ -115,7 +115,7 @@ fn an_entry_that_the_user_makes_after_a_removal_is_the_users() {
     remove_for_good(&registrar);
     let mine = with_entry.replace("127.0.0.1:1", "10.0.0.1");
     fs::write(&file, &mine).unwrap();
-    let anew = registrar.add_anew("cursor", &server("time"), &target(1)).unwrap();
+    let anew = registrar.force_add("cursor", &server("time"), &target(1)).unwrap();
     assert_eq!(anew.done, Done::Left(Left::Foreign));
     assert_eq!(remove_for_good(&registrar), Done::Left(Left::Foreign));
     assert_eq!(read(&file), mine);

@@ -164,7 +164,7 @@ impl Worker {
     fn add(&self, server: &ServerName, entry: &DesiredEntry, target: &Target) -> ClientReport {
         let registrar = self.registrar(&entry.client);
         let added = if entry.overwrite {
-            registrar.add_anew(&entry.client, server, target)
+            registrar.force_add(&entry.client, server, target)
         } else {
             registrar.add(&entry.client, server, target)
         };

@@ -1,13 +1,12 @@
-//! From our values to JSON text.
+//! Values as JSON text.
 
-use super::super::layout::Style;
+use super::super::braces::Style;
 use super::super::value::Value;
 
-/// The longest list of plain values that is kept in one line.
+/// The longest list of scalars that is written on one line.
 const LINE_LIMIT: usize = 80;
 
-/// A key and its value.
-pub(super) fn member(key: &str, content: &Value, style: &Style) -> String {
+pub(in super::super) fn member(key: &str, content: &Value, style: &Style) -> String {
     let colon = match style {
         Style::Line { spaced: false } => ":",
         Style::Line { spaced: true } | Style::Lines { .. } => ": ",
@@ -15,8 +14,8 @@ pub(super) fn member(key: &str, content: &Value, style: &Style) -> String {
     format!("{}{colon}{}", quoted(key), value(content, style))
 }
 
-/// A value whose first line is already indented.
-pub(super) fn value(content: &Value, style: &Style) -> String {
+/// A value; its first line is already indented.
+pub(in super::super) fn value(content: &Value, style: &Style) -> String {
     match content {
         Value::Text(text) => quoted(text),
         Value::Flag(flag) => flag.to_string(),

@@ -1,6 +1,6 @@
 //! New entries in JSON, by example: they look like the file around them.
 
-use super::{JSON, JSONC, check_add, check_remove, names, outline, place, remove, upsert};
+use super::{JSON, JSONC, check_add, check_remove, names, place, remove, to_create, upsert};
 use crate::edit::{Created, Format, Value};
 
 #[test]
@@ -162,14 +162,14 @@ fn only_the_missing_containers_are_made() {
 }
 "#,
     );
-    let created = |text| outline(text, &place).unwrap();
+    let created = |text| to_create(text, &place).unwrap();
     assert_eq!(created(r#"{"mcp": {"servers": {"a": 1}}}"#), Created::default());
     assert_ne!(created(r#"{"mcp": {}}"#), Created::default());
 }
 
 #[test]
 fn what_was_created_stays_if_others_use_it_now() {
-    let created = outline("{}", &JSON).unwrap();
+    let created = to_create("{}", &JSON).unwrap();
     let shared = r#"{"mcpServers": {"ours": {}, "theirs": {}}}"#;
     let left = remove(shared, &JSON, "ours", &created).unwrap();
     assert_eq!(left, r#"{"mcpServers": { "theirs": {}}}"#);

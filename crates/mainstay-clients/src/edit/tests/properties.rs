@@ -7,7 +7,7 @@ use super::dice::Dice;
 use super::json_documents::{self, NAMES, strict};
 use super::toml_documents::Document;
 use super::{
-    Created, Format, OWNED, TOML, fields, find, names, outline, place, remove, toml_documents,
+    Created, Format, OWNED, TOML, fields, find, names, place, remove, to_create, toml_documents,
     upsert,
 };
 
@@ -25,7 +25,7 @@ proptest! {
         let place = place(format_of(comments), keys);
         let before = document.text.as_str();
         // A container that is not an object, or is there twice, is refused; other tests say how.
-        if let Ok(created) = outline(before, &place) {
+        if let Ok(created) = to_create(before, &place) {
             let after = upsert(before, &place, name, &fields(), OWNED).unwrap();
             prop_assert_eq!(&upsert(&after, &place, name, &fields(), OWNED).unwrap(), &after, "added twice");
             prop_assert!(names(&after, &place).unwrap().contains(&name.to_owned()));
@@ -70,7 +70,7 @@ proptest! {
     fn toml_add_and_remove(mut dice in Dice::strategy()) {
         let name = dice.of(NAMES);
         let document = toml_documents::document(&mut dice, None).text;
-        let created = outline(&document, &TOML).unwrap();
+        let created = to_create(&document, &TOML).unwrap();
         let after = upsert(&document, &TOML, name, &fields(), OWNED).unwrap();
         prop_assert_eq!(&upsert(&after, &TOML, name, &fields(), OWNED).unwrap(), &after, "added twice");
         let mut expected = toml_tree(&document);
@@ -112,9 +112,9 @@ proptest! {
             Format::Toml => toml_documents::document(&mut dice, None).text,
             Format::Json | Format::Jsonc => json_documents::document(&mut dice, format == Format::Jsonc, None).text,
         };
-        let one = outline(&before, &place).unwrap();
+        let one = to_create(&before, &place).unwrap();
         let text = upsert(&before, &place, "one", &fields(), OWNED).unwrap();
-        let two = outline(&text, &place).unwrap();
+        let two = to_create(&text, &place).unwrap();
         let text = upsert(&text, &place, "two", &fields(), OWNED).unwrap();
         let text = if dice.one_in(2) {
             let text = remove(&text, &place, "one", &one).unwrap();
@@ -136,13 +136,13 @@ proptest! {
         };
         // A text without anything in it becomes a document, and then an edit beside it is one of a document.
         if !strict(&expected).trim().is_empty() {
-            let mut created = outline(&expected, &place).unwrap();
+            let mut created = to_create(&expected, &place).unwrap();
             let mut text = upsert(&expected, &place, "ours", &fields(), OWNED).unwrap();
             let line = line_of(format, if expected.contains("\r\n") { "\r\n" } else { "\n" });
             for _ in 0..rounds {
                 text = below(&line, &remove(&text, &place, "ours", &created.layout()).unwrap());
                 expected = below(&line, &expected);
-                created = outline(&text, &place).unwrap().inherit(created);
+                created = to_create(&text, &place).unwrap().inherit(created);
                 text = upsert(&text, &place, "ours", &fields(), OWNED).unwrap();
             }
             prop_assert_eq!(remove(&text, &place, "ours", &created).unwrap(), expected);

@@ -5,15 +5,20 @@ use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
 use super::dice::Dice;
 use super::json_documents::{self, NAMES};
 use super::{
-    Created, Format, JSON, JSONC, OWNED, Place, Reading, TOML, fields, names, remove, upsert,
+    Created, Format, JSON, JSONC, OWNED, ParsedText, Place, TOML, fields, names, remove, upsert,
 };
 use super::{toml_documents, toml_documents::Document};
 use crate::edit::Removed;
 
-fn take_out(text: &str, place: &Place, name: &str, out: &[&Removed]) -> (String, Option<Removed>) {
-    let reading = Reading::of(text, place).unwrap();
+fn extract(
+    text: &str,
+    place: &Place,
+    name: &str,
+    absent: &[&Removed],
+) -> (String, Option<Removed>) {
+    let reading = ParsedText::parse(text, place).unwrap();
     let spaced = Created { spaced: true, ..Created::default() };
-    let (left, removed) = reading.take_out(name, &spaced, out).unwrap();
+    let (left, removed) = reading.extract(name, &spaced, absent).unwrap();
     // It is kept in a file meanwhile.
     let kept = serde_json::to_string(&removed).unwrap();
     (left, serde_json::from_str(&kept).unwrap())
@@ -28,15 +33,15 @@ fn restore_beside(
     place: &Place,
     name: &str,
     removed: &Removed,
-    out: &[&Removed],
+    absent: &[&Removed],
 ) -> Option<String> {
-    Reading::of(text, place).unwrap().restore(name, removed, out, place).unwrap()
+    ParsedText::parse(text, place).unwrap().restore(name, removed, absent, place).unwrap()
 }
 
 /// Takes `ours` out of `before`, which others then change to `edited`, and asserts what comes of putting it back.
 #[track_caller]
 fn check(place: &Place, before: &str, edit: impl Fn(&str) -> String, expected: &str) {
-    let (left, removed) = take_out(before, place, "ours", &[]);
+    let (left, removed) = extract(before, place, "ours", &[]);
     let edited = edit(&left);
     assert_eq!(restore(&edited, place, "ours", &removed.unwrap()).as_deref(), Some(expected));
 }
@@ -114,7 +119,7 @@ proptest! {
     #[test]
     fn a_text_that_nobody_touches_is_given_back(mut dice in Dice::strategy()) {
         let (place, text, name) = any_document(&mut dice);
-        let (left, removed) = take_out(&text, &place, name, &[]);
+        let (left, removed) = extract(&text, &place, name, &[]);
         let is_toml = place.format == Format::Toml;
         let is_mixed = text.contains("\r\n") && text.replace("\r\n", "").contains('\n');
         // Only of TOML with one kind of line ends it is known what the last line would end with.
@@ -130,7 +135,7 @@ proptest! {
     #[test]
     fn an_entry_comes_back_verbatim_into_a_text_that_others_edit(mut dice in Dice::strategy()) {
         let (place, text, name) = any_document(&mut dice);
-        let (mut edited, removed) = take_out(&text, &place, name, &[]);
+        let (mut edited, removed) = extract(&text, &place, name, &[]);
         let mut unique = names(&text, &place).unwrap();
         unique.sort();
         unique.dedup();
@@ -157,17 +162,17 @@ proptest! {
         let (place, text, count) = tidy(&mut dice);
         let mut all: Vec<String> = (0..count).map(|at| format!("e{at}")).collect();
         let mut left = text.clone();
-        let mut out: Vec<(String, Removed)> = Vec::new();
+        let mut absent: Vec<(String, Removed)> = Vec::new();
         for _ in 0..2 + dice.below(2) {
             let name = all.remove(dice.below(all.len()));
-            let others: Vec<_> = out.iter().map(|(_, removed)| removed).collect();
-            let (without, removed) = take_out(&left, &place, &name, &others);
+            let others: Vec<_> = absent.iter().map(|(_, removed)| removed).collect();
+            let (without, removed) = extract(&left, &place, &name, &others);
             left = without;
-            out.push((name, removed.unwrap()));
+            absent.push((name, removed.unwrap()));
         }
-        while !out.is_empty() {
-            let (name, removed) = out.remove(dice.below(out.len()));
-            let others: Vec<_> = out.iter().map(|(_, removed)| removed).collect();
+        while !absent.is_empty() {
+            let (name, removed) = absent.remove(dice.below(absent.len()));
+            let others: Vec<_> = absent.iter().map(|(_, removed)| removed).collect();
             left = restore_beside(&left, &place, &name, &removed, &others).expect("it has a place");
         }
         prop_assert_eq!(left, text);
@@ -199,7 +204,7 @@ fn edit(dice: &mut Dice, text: &str, place: &Place) -> String {
         _ => Ok(text.replacen('{', "{ ", 1)),
     };
     // What cannot be edited is left as it is.
-    let sound = edited.ok().filter(|edited| Reading::of(edited, place).is_ok());
+    let sound = edited.ok().filter(|edited| ParsedText::parse(edited, place).is_ok());
     sound.unwrap_or_else(|| text.to_owned())
 }
 

@@ -1,18 +1,20 @@
-//! Lines outside of braces: headers of tables, and keys with their values.
+//! Lines outside braces: headers of tables, and keys with their values.
 
 use std::ops::Range;
 
-use super::super::layout::{self, line_end, line_start};
-use super::super::splice::Splice;
+use toml_edit::{Document, Item, Key, Table};
+
+use super::super::text::{Splice, line_end, line_start, margin, newline_of};
 use super::super::value::Value;
+use super::parse::span;
 use super::write;
 
 /// A header, or a key with its value.
 #[derive(Debug)]
 pub(super) struct Statement {
-    /// From the header or the key to the end of the value.
+    /// The header; or from the last segment of the key to the end of the value.
     pub(super) span: Range<usize>,
-    /// The way from the root; empty if it does not lead near the container.
+    /// The keys from the root.
     pub(super) path: Vec<String>,
     pub(super) kind: Kind,
 }
@@ -25,10 +27,6 @@ pub(super) enum Kind {
 }
 
 impl Statement {
-    pub(super) fn start(&self) -> usize {
-        self.span.start
-    }
-
     pub(super) fn is_within(&self, path: &[&str]) -> bool {
         self.path.len() >= path.len() && self.path.iter().zip(path).all(|(a, b)| a == b)
     }
@@ -38,13 +36,51 @@ impl Statement {
     }
 }
 
+/// All statements of a document, in the order of the text.
+pub(super) fn statements(document: &Document<String>) -> Vec<Statement> {
+    let mut statements = Vec::new();
+    collect(document.as_table(), &[], &mut statements);
+    statements.sort_unstable_by_key(|statement| statement.span.start);
+    statements
+}
+
+fn collect(table: &Table, path: &[String], statements: &mut Vec<Statement>) {
+    if !table.is_dotted() {
+        for (keys, value) in table.get_values() {
+            let named = keys.iter().map(|key| key.get().to_owned());
+            // The other segments of a dotted key have the span of their first occurrence.
+            let start = span(keys.last().and_then(|key| Key::span(key))).start;
+            statements.push(Statement {
+                span: start..span(value.span()).end,
+                path: path.iter().cloned().chain(named).collect(),
+                kind: Kind::Key(keys.len()),
+            });
+        }
+    }
+    for (key, item) in table {
+        let path: Vec<_> = path.iter().cloned().chain([key.to_owned()]).collect();
+        let tables: Vec<&Table> = match item {
+            Item::Table(table) => vec![table],
+            Item::ArrayOfTables(tables) => tables.iter().collect(),
+            Item::Value(_) | Item::None => Vec::new(),
+        };
+        for table in tables {
+            if !table.is_implicit() {
+                let (span, path) = (span(table.span()), path.clone());
+                statements.push(Statement { span, path, kind: Kind::Header });
+            }
+            collect(table, &path, statements);
+        }
+    }
+}
+
 /// The path of the last header, if there is one.
 pub(super) fn last_header(statements: &[Statement]) -> &[String] {
     let header = statements.iter().rfind(|statement| statement.kind == Kind::Header);
     header.map_or(&[], |header| &header.path)
 }
 
-/// Takes out everything within a path: its lines and what stands between them, and with `spaced` the empty line above.
+/// Removes everything within a path: its lines and what is between them, and with `spaced` the empty line above.
 pub(super) fn remove(
     text: &str,
     statements: &[Statement],
@@ -64,7 +100,7 @@ pub(super) fn remove(
         .collect()
 }
 
-/// Takes out the lines of one field of an entry, and only those.
+/// Removes the lines of one field of an entry, and only those.
 pub(super) fn remove_field(
     text: &str,
     statements: &[Statement],
@@ -72,18 +108,18 @@ pub(super) fn remove_field(
     field: &str,
 ) -> Vec<Splice> {
     let path: Vec<_> = entry.iter().copied().chain([field]).collect();
-    let doomed = statements.iter().filter(|statement| statement.is_within(&path));
-    doomed.map(|statement| Splice::delete(statement.lines(text))).collect()
+    let lines = statements.iter().filter(|statement| statement.is_within(&path));
+    lines.map(|statement| Splice::delete(statement.lines(text))).collect()
 }
 
-/// Adds fields to an entry that is there, in the way in which it is written.
+/// Adds fields to an existing entry, in the way in which it is written.
 pub(super) fn add_fields(
     text: &str,
     statements: &[Statement],
     entry: &[&str],
     fields: &[(&str, &Value)],
 ) -> Splice {
-    let newline = layout::newline_of(text).unwrap_or("\n");
+    let newline = newline_of(text);
     let header = statements.iter().position(|one| one.kind == Kind::Header && one.path == entry);
     if let Some(header) = header {
         let last = end_of_section(statements, header);
@@ -99,30 +135,30 @@ pub(super) fn add_fields(
     if let Some((last, prefix)) = dotted {
         return add_lines(text, last, &prefix, fields, newline);
     }
-    let first = statements.iter().find(|one| one.is_within(entry)).expect("the entry is there");
+    let first = statements.iter().find(|one| one.is_within(entry)).expect("the entry exists");
     let table = write::table(entry, fields.iter().copied(), newline);
     Splice::insert(first.lines(text).start, format!("{table}{newline}"))
 }
 
-/// Where a new table of a container goes: behind the last one of that container, or to the end.
+/// Where to insert a new table of a container: after the last one of that container, or at the end.
 pub(super) fn place_for_table(text: &str, statements: &[Statement], container: &[&str]) -> usize {
     let is_sibling = |one: &Statement| one.kind == Kind::Header && one.is_within(container);
     let Some(sibling) = statements.iter().rposition(is_sibling) else { return text.len() };
     let last = end_of_section(statements, sibling);
     let Some(next) = statements.get(last + 1) else { return text.len() };
-    behind(text, statements[last].lines(text).end, Some(next.lines(text).start))
+    after(text, statements[last].lines(text).end, Some(next.lines(text).start))
 }
 
-/// Where a table goes behind one whose last line ends at `end`, given where the next one begins: behind the comments that
-/// follow at once, unless they reach down to the next header and are about that table.
-pub(super) fn behind(text: &str, end: usize, next: Option<usize>) -> usize {
+/// Where to insert a table after one whose last line ends at `end`, given where the next one begins: after the comments that
+/// follow directly, unless they continue to the next header and so belong to that table.
+pub(super) fn after(text: &str, end: usize, next: Option<usize>) -> usize {
     let between = &text[end..next.unwrap_or(text.len())];
     let is_comment = |line: &&str| line.trim_start().starts_with('#');
     let comments: usize = between.split_inclusive('\n').take_while(is_comment).map(str::len).sum();
     if comments == between.len() && next.is_some() { end } else { end + comments }
 }
 
-/// Whether a table at `at` needs no empty line above it: there is one, or there is nothing at all.
+/// Whether a table at `at` needs no empty line above it: there is one, or nothing is above it.
 pub(super) fn is_spaced(text: &str, at: usize) -> bool {
     at == 0 || text[line_start(text, at - 1)..at].trim().is_empty()
 }
@@ -140,7 +176,7 @@ fn add_lines(
     fields: &[(&str, &Value)],
     newline: &str,
 ) -> Splice {
-    let prefix = format!("{}{prefix}", layout::margin(text, last.span.start));
+    let prefix = format!("{}{prefix}", margin(text, last.span.start));
     let added = write::lines(&prefix, fields.iter().copied(), newline);
     Splice::insert(last.lines(text).end, added)
 }

@@ -1,28 +1,16 @@
-//! From text to a tree with byte ranges, and from its errors to ours.
-//!
-//! Only what is near the container gets a tree: the rest is blanked before the full parser sees it, which keeps every
-//! byte range what it is in the true text.
+//! Parsing with `toml_edit`, and its errors as ours.
 
 use std::ops::Range;
 
 use toml_edit::{Document, InlineTable, Item, Key, Table, TomlError, Value as TomlValue};
 
-use super::super::layout::line_start;
+use super::super::braces::{Member, Members, Syntax};
+use super::super::text::{self, line_start, skip};
 use super::super::value::{Fields, Value};
 use super::super::{EditError, Position};
-use super::lines::{Statement, last_header};
-use super::scan::scan;
-use super::span;
+use super::lines::{last_header, statements};
 
-/// A text that could be read.
-pub(super) struct Parsed {
-    /// What is near the container.
-    pub(super) document: Document<String>,
-    /// All statements, in the order of the text.
-    pub(super) statements: Vec<Statement>,
-}
-
-/// A table, whatever way it is written.
+/// A table, in whichever way it is written.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Node<'d> {
     /// With a header, with dotted keys, or implied by a table below it.
@@ -40,14 +28,10 @@ impl<'d> Node<'d> {
         .map(|(_, item)| item)
     }
 
-    /// What it holds, in the order of the text.
     pub(super) fn values(self, text: &str) -> Fields {
         match self {
-            Self::Table(table) => fields_of(text, table.iter()),
-            Self::Inline(table) => table
-                .iter()
-                .map(|(key, value)| (key.to_owned(), plain_value_of(text, value)))
-                .collect(),
+            Self::Table(table) => fields_of(text, table),
+            Self::Inline(table) => inline_fields_of(text, table),
         }
     }
 
@@ -59,23 +43,8 @@ impl<'d> Node<'d> {
     }
 }
 
-/// Reads a text. The way to the container begins with `root`.
-pub(super) fn parse(text: &str, root: Option<&str>) -> Result<Parsed, EditError> {
-    let scan = scan(text, root);
-    if scan.as_ref().is_none_or(|scan| scan.is_doubtful) {
-        tree(text.to_owned(), text)?;
-    }
-    let scan = scan.ok_or_else(|| EditError::Unparsable {
-        at: Position::of(text, text.len()),
-        problem: "not valid TOML".to_owned(),
-    })?;
-    let document = tree(blanked(text, &scan.statements), text)?;
-    Ok(Parsed { document, statements: scan.statements })
-}
-
-/// The tree of `source`, which is `text` or a part of it in its place.
-pub(super) fn tree(source: String, text: &str) -> Result<Document<String>, EditError> {
-    Document::parse(source).map_err(|error| {
+pub(super) fn parse(text: &str) -> Result<Document<String>, EditError> {
+    Document::parse(text.to_owned()).map_err(|error| {
         let span = error.span().unwrap_or(text.len()..text.len());
         duplicate(text, &error, &span).unwrap_or_else(|| EditError::Unparsable {
             at: Position::of(text, span.start),
@@ -84,19 +53,7 @@ pub(super) fn tree(source: String, text: &str) -> Result<Document<String>, EditE
     })
 }
 
-/// A text of the same length without the lines that are not near the container.
-fn blanked(text: &str, statements: &[Statement]) -> String {
-    let mut blanked = Vec::with_capacity(text.len());
-    for near in statements.iter().filter(|statement| !statement.path.is_empty()) {
-        let lines = near.lines(text);
-        blanked.resize(lines.start, b' ');
-        blanked.extend_from_slice(text[lines].as_bytes());
-    }
-    blanked.resize(text.len(), b' ');
-    String::from_utf8(blanked).expect("lines of a text and spaces are a text")
-}
-
-/// The tables on the way to the container, the root first, as far as they exist.
+/// The tables on the path to the container, the root first, as far as they exist.
 pub(super) fn chain<'d>(
     text: &str,
     document: &'d Document<String>,
@@ -121,18 +78,35 @@ pub(super) fn node<'d>(text: &str, key: &str, item: &'d Item) -> Result<Node<'d>
         }
         Item::Value(TomlValue::InlineTable(table)) => Ok(Node::Inline(table)),
         Item::ArrayOfTables(_) => wrong("a list of tables"),
-        Item::Value(TomlValue::Array(_)) => wrong("a list"),
-        Item::Value(TomlValue::String(_)) => wrong("a text"),
-        Item::Value(TomlValue::Integer(_) | TomlValue::Float(_)) => wrong("a number"),
-        Item::Value(TomlValue::Boolean(_)) => wrong("a flag"),
         Item::Value(TomlValue::Datetime(_)) => wrong("a date"),
+        Item::Value(other) => wrong(plain_value_of(text, other).kind()),
         Item::None => wrong("nothing"),
     }
 }
 
-/// An item as our own value.
+/// The members of an inline table.
+pub(super) fn members<'t>(text: &'t str, table: &InlineTable) -> Members<'t> {
+    let range = span(table.span());
+    let inner = range.start + 1..range.end - 1;
+    let mut values = table.get_values();
+    values.sort_unstable_by_key(|(_, value)| span(value.span()).end);
+    let mut items = Vec::new();
+    let mut from = inner.start;
+    for (keys, value) in values {
+        let value = span(value.span());
+        items.push(Member {
+            key: keys[0].get().to_owned(),
+            range: skip(text, from, Syntax::Toml)..value.end,
+            is_dotted: keys.len() > 1,
+            value: value.clone(),
+        });
+        from = value.end;
+    }
+    Members { text, syntax: Syntax::Toml, inner, items, margin: text::margin(text, range.start) }
+}
+
 pub(super) fn value_of(text: &str, item: &Item) -> Value {
-    let map = |table: &Table| Value::Map(fields_of(text, table.iter()));
+    let map = |table: &Table| Value::Map(fields_of(text, table));
     match item {
         Item::Value(value) => plain_value_of(text, value),
         Item::Table(table) => map(table),
@@ -149,32 +123,32 @@ fn plain_value_of(text: &str, value: &TomlValue) -> Value {
         TomlValue::Array(items) => {
             Value::List(items.iter().map(|item| plain_value_of(text, item)).collect())
         }
-        TomlValue::InlineTable(table) => Value::Map(
-            table
-                .iter()
-                .map(|(key, value)| (key.to_owned(), plain_value_of(text, value)))
-                .collect(),
-        ),
+        TomlValue::InlineTable(table) => Value::Map(inline_fields_of(text, table)),
         TomlValue::Float(_) | TomlValue::Datetime(_) => {
             Value::Other(text[span(value.span())].to_owned())
         }
     }
 }
 
-fn fields_of<'d>(text: &str, items: impl Iterator<Item = (&'d str, &'d Item)>) -> Fields {
-    items.map(|(key, item)| (key.to_owned(), value_of(text, item))).collect()
+fn fields_of(text: &str, table: &Table) -> Fields {
+    table.iter().map(|(key, item)| (key.to_owned(), value_of(text, item))).collect()
 }
 
-/// Says where a key is that is there twice. `again` is where the parser stopped, at the last segment of the second one.
+fn inline_fields_of(text: &str, table: &InlineTable) -> Fields {
+    table.iter().map(|(key, value)| (key.to_owned(), plain_value_of(text, value))).collect()
+}
+
+/// The lines of a key that exists twice. `again` is where the parser stopped, at the last segment of the second one.
 ///
-/// The text before it has been read without complaint, so it is read again to find the first one. None inside of
-/// braces, which do not begin a line; then the place of the second one has to do.
+/// The text before it has been parsed without an error, so it is parsed again to find the first one. Nothing inside
+/// braces, which do not begin a line; the message then has the position of the second one only.
 fn duplicate(text: &str, error: &TomlError, again: &Range<usize>) -> Option<EditError> {
     if error.message() != "duplicate key" {
         return None;
     }
     let line = line_start(text, again.start);
-    let statements = scan(&text[..line], None)?.statements;
+    let before = Document::parse(text[..line].to_owned()).ok()?;
+    let statements = statements(&before);
     let written = text[line..again.end].trim_start();
     let header = written.trim_start_matches('[');
     let above: &[String] = if header == written { last_header(&statements) } else { &[] };
@@ -184,7 +158,11 @@ fn duplicate(text: &str, error: &TomlError, again: &Range<usize>) -> Option<Edit
     let first = statements.iter().find(|statement| statement.is_within(&path))?;
     Some(EditError::Duplicate {
         key: path.join("."),
-        first: Position::of(text, first.start()).line,
+        first: Position::of(text, first.span.start).line,
         second: Position::of(text, again.start).line,
     })
+}
+
+pub(super) fn span(span: Option<Range<usize>>) -> Range<usize> {
+    span.expect("a parsed document has spans")
 }

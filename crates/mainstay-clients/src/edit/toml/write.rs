@@ -1,4 +1,4 @@
-//! From our values to TOML text.
+//! Values as TOML text.
 
 use super::super::value::Value;
 
@@ -24,13 +24,12 @@ pub(super) fn lines<'a>(
     lines
 }
 
-/// A key and its value.
-pub(super) fn field(name: &str, content: &Value) -> String {
+pub(in super::super) fn field(name: &str, content: &Value) -> String {
     format!("{} = {}", key(name), value(content))
 }
 
-/// A value in one line.
-pub(super) fn value(content: &Value) -> String {
+/// A value on one line.
+pub(in super::super) fn value(content: &Value) -> String {
     match content {
         Value::Text(text) => quoted(text),
         Value::Flag(flag) => flag.to_string(),
@@ -58,7 +57,7 @@ fn key(name: &str) -> String {
     if !name.is_empty() && name.bytes().all(is_bare) { name.to_owned() } else { quoted(name) }
 }
 
-/// A basic string. It is written like one of JSON, but for a character that only TOML wants escaped.
+/// A basic string: a JSON string, except for a character that only TOML requires to be escaped.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007F")
 }

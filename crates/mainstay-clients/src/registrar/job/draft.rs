@@ -1,26 +1,24 @@
-//! What a file and the record of an entry in it shall say. Reads and writes nothing.
+//! The new text of a file, and the new record of an entry in it. Does no I/O.
 
 use std::path::Path;
 
-use super::{Errand, Job};
-use crate::edit::{Created, EditError, Fields, Place, Reading, Removed, Value};
+use super::{Job, Operation};
+use crate::edit::{Created, EditError, Fields, ParsedText, Place, Removed, Value};
 use crate::ledger::{
-    self, Cut, Done, Purpose, Record, Sight, Standing, State, Verdict, differing, is_fresh,
+    self, Done, Observed, Purpose, Record, Standing, State, TextDiff, Verdict, differing, is_fresh,
 };
 
-/// A text to write, and the record that goes with it.
 pub(super) struct Draft {
-    /// What the file said when this was drafted; nothing if there was none.
+    /// The text of the file when this was drafted; nothing if there was no file.
     pub(super) from: Option<String>,
-    /// Whether the entry was in it.
+    /// Whether it had the entry.
     pub(super) found: bool,
-    /// What it shall say; nothing if there shall be none.
+    /// The new text; nothing if there is to be no file.
     pub(super) text: Option<String>,
-    /// What the ledger shall have afterwards.
+    /// The new record.
     pub(super) record: Option<Record>,
-    /// What this is for people.
     pub(super) done: Done,
-    /// The user's own fields that are gone afterwards.
+    /// The user's own fields that are removed.
     pub(super) own_fields: Vec<String>,
 }
 
@@ -36,10 +34,10 @@ struct View<'t> {
     /// Nothing if there is no file.
     file: Option<&'t str>,
     place: Place<'static>,
-    reading: Reading<'t>,
+    reading: ParsedText<'t>,
     found: Option<Value>,
     standing: Standing,
-    /// The record, unless what it tells of is over.
+    /// The record, unless it is obsolete.
     record: Option<&'t Record>,
 }
 
@@ -51,43 +49,50 @@ impl View<'_> {
     fn owned(&self) -> Option<String> {
         self.file.map(str::to_owned)
     }
+
+    fn draft(&self, text: Option<String>, record: Option<Record>, done: Done) -> Draft {
+        let (from, found) = (self.owned(), self.found.is_some());
+        Draft { from, found, text, record, done, own_fields: Vec::new() }
+    }
 }
 
 impl Job<'_> {
-    /// What comes of an errand, given what the file says.
-    pub(super) fn draft(&self, text: Option<&str>, errand: Errand<'_>) -> Result<Draft, EditError> {
+    pub(super) fn draft(
+        &self,
+        text: Option<&str>,
+        operation: Operation<'_>,
+    ) -> Result<Draft, EditError> {
         let view = self.view(text)?;
-        let verdict = match errand {
-            Errand::Add { fields, wish, .. } => {
+        let verdict = match operation {
+            Operation::Add { fields, mode, .. } => {
                 let says_it = view.found.as_ref().is_some_and(|found| self.says(found, fields));
-                ledger::judge_add(view.standing.clone(), says_it, wish)
+                ledger::decide_add(view.standing.clone(), says_it, mode)
             }
-            Errand::Remove(purpose) => ledger::judge_remove(view.standing.clone(), purpose),
+            Operation::Remove(purpose) => ledger::decide_remove(view.standing.clone(), purpose),
         };
-        match (verdict, errand) {
+        match (verdict, operation) {
             (Verdict::Keep(done), _) => {
-                let record = self.kept(&view.standing, errand);
-                let (from, found, text) = (view.owned(), view.found.is_some(), view.owned());
-                Ok(Draft { from, found, text, record, done, own_fields: Vec::new() })
+                Ok(view.draft(view.owned(), self.kept(&view.standing, operation), done))
             }
-            (Verdict::Write, Errand::Add { fields, brought, .. }) => {
-                self.with(&view, fields, brought)
+            (Verdict::Write, Operation::Add { fields, carried_over, .. }) => {
+                self.with(&view, fields, carried_over)
             }
-            (Verdict::Write, Errand::Remove(purpose)) => self.without(&view, purpose),
+            (Verdict::Write, Operation::Remove(purpose)) => self.without(&view, purpose),
         }
     }
 
     fn view<'t>(&'t self, file: Option<&'t str>) -> Result<View<'t>, EditError> {
         let (place, reading) = self.client.read(file.unwrap_or_default())?;
         let found = reading.find(self.server)?;
-        let sight = match (&found, file) {
-            (Some(found), _) => Sight::There(found),
-            (None, Some(_)) => Sight::Missing,
-            (None, None) => Sight::NoFile,
+        let observed = match (&found, file) {
+            (Some(found), _) => Observed::There(found),
+            (None, Some(_)) => Observed::Missing,
+            (None, None) => Observed::NoFile,
         };
-        let standing = ledger::standing(self.record.as_ref(), sight, self.client.owned, self.now);
+        let standing =
+            ledger::standing(self.record.as_ref(), observed, self.client.owned, self.now);
         let is_over = |record: &&Record| {
-            // The file that we had made went with the entry, so one without the entry is another one.
+            // The file that we created was removed with the entry, so this is another file.
             let is_another = record.created_file && file.is_some();
             let has_left = found.is_none() && record.state == State::Leaving;
             has_left && (is_another || !is_fresh(record, self.now))
@@ -96,60 +101,64 @@ impl Job<'_> {
         Ok(View { file, place, reading, found, standing, record })
     }
 
-    /// The record of an entry that is left as it is.
-    fn kept(&self, standing: &Standing, errand: Errand<'_>) -> Option<Record> {
+    /// The record of an entry that is not changed.
+    fn kept(&self, standing: &Standing, operation: Operation<'_>) -> Option<Record> {
         let record = self.record.clone()?;
         let has_left = record.state == State::Leaving;
         if has_left && *standing == Standing::Foreign {
-            // Ours had left before somebody else's came, so there is nothing to remember.
+            // Our entry was removed before this one was added.
             return None;
         }
-        match errand {
-            Errand::Add { .. } | Errand::Remove(Purpose::Refresh) => {
-                let state = settled(record.state, standing);
+        match operation {
+            Operation::Add { .. } | Operation::Remove(Purpose::Refresh) => {
+                let state = observed_state(record.state, standing);
                 Some(Record { state, ..record })
             }
-            // One that has just gone may be written back; all others are out of our hands.
-            Errand::Remove(Purpose::ForGood) => {
+            // An entry that was just removed may be written back; all others are no longer managed.
+            Operation::Remove(Purpose::ForGood) => {
                 let lingers = has_left && *standing == Standing::Absent;
                 (lingers && is_fresh(&record, self.now)).then_some(record)
             }
         }
     }
 
-    /// The text with the entry in it, its owned fields saying `fields`. A new one gets the others that it
-    /// had elsewhere.
-    fn with(&self, view: &View<'_>, fields: &Fields, brought: &Fields) -> Result<Draft, EditError> {
+    /// Adds the entry, or sets its owned fields. A new entry also gets the fields of `carried_over`.
+    fn with(
+        &self,
+        view: &View<'_>,
+        fields: &Fields,
+        carried_over: &Fields,
+    ) -> Result<Draft, EditError> {
         let owned = self.client.owned;
         let reading = &view.reading;
-        let new = || reading.upsert(self.server, &merged(brought, fields, owned), owned);
+        let new = || reading.upsert(self.server, &merged(carried_over, fields, owned), owned);
         let (text, created) = match view.record {
-            // In a text that has the entry only the owned fields are set.
+            // Only the owned fields of an existing entry are set.
             Some(record) if view.found.is_some() => {
                 (reading.upsert(self.server, fields, owned)?, record.created.clone())
             }
             Some(Record { state: State::Away { entry, cut, removed }, created, .. }) => {
                 let whole = merged(entry, fields, owned);
-                let out: Vec<_> = self.out.iter().collect();
+                let absent: Vec<_> = self.absent.iter().collect();
                 let put_back =
-                    |removed: &Removed| reading.restore(self.server, removed, &out, &view.place);
+                    |removed: &Removed| reading.restore(self.server, removed, &absent, &view.place);
                 if let Some(base) = cut.undo(view.text()) {
-                    let reading = Reading::of(&base, &view.place)?;
+                    let reading = ParsedText::parse(&base, &view.place)?;
                     (reading.upsert(self.server, &whole, owned)?, created.clone())
                 } else if let Some(base) = removed.as_deref().map(put_back).transpose()?.flatten() {
-                    let created = reading.outline()?.put_back(created.clone());
-                    let reading = Reading::of(&base, &view.place)?;
+                    let created = reading.to_create()?.put_back(created.clone());
+                    let reading = ParsedText::parse(&base, &view.place)?;
                     (reading.upsert(self.server, &whole, owned)?, created)
                 } else {
-                    let created = reading.outline()?.inherit(created.clone());
+                    let created = reading.to_create()?.inherit(created.clone());
                     (reading.upsert(self.server, &whole, owned)?, created)
                 }
             }
-            // What we created a moment ago may still be there, or be there again.
+            // What we created a moment ago may still exist, or exist again.
             Some(record) if is_fresh(record, self.now) => {
-                (new()?, reading.outline()?.inherit(record.created.clone()))
+                (new()?, reading.to_create()?.inherit(record.created.clone()))
             }
-            Some(_) | None => (new()?, reading.outline()?),
+            Some(_) | None => (new()?, reading.to_create()?),
         };
         let done = match (&view.found, &view.standing) {
             (Some(_), _) if text == view.text() => Done::AlreadyThere,
@@ -157,29 +166,26 @@ impl Job<'_> {
             (None, Standing::Away) => Done::PutBack,
             (None, _) => Done::Added,
         };
-        let (text, record) = (Some(text), Some(self.present(view, fields, created)));
-        let (from, found) = (view.owned(), view.found.is_some());
-        Ok(Draft { from, found, text, record, done, own_fields: Vec::new() })
+        Ok(view.draft(Some(text), Some(self.present(view, fields, created)), done))
     }
 
-    /// The text without the entry.
     fn without(&self, view: &View<'_>, purpose: Purpose) -> Result<Draft, EditError> {
         let (text, state, own_fields) = match purpose {
             Purpose::ForGood => {
-                (self.without_a_trace(view)?, State::Leaving, self.own_fields(view))
+                (self.remove_completely(view)?, State::Leaving, self.own_fields(view))
             }
             Purpose::Refresh => {
-                // What is around the entry stays, because a client may not take an empty file.
+                // What is around the entry stays, because a client may reject an empty file.
                 let created = self.record.as_ref().map(|record| record.created.layout());
-                let out: Vec<_> = self.out.iter().collect();
+                let absent: Vec<_> = self.absent.iter().collect();
                 let (left, removed) =
-                    view.reading.take_out(self.server, &created.unwrap_or_default(), &out)?;
+                    view.reading.extract(self.server, &created.unwrap_or_default(), &absent)?;
                 let entry = match (&view.found, &self.record) {
                     (Some(Value::Map(fields)), _) => fields.clone(),
                     (_, Some(record)) => record.fields.clone(),
                     (_, None) => Fields::new(),
                 };
-                let cut = Cut::between(view.text(), &left);
+                let cut = TextDiff::between(view.text(), &left);
                 let text = view.file.is_some().then_some(left);
                 let removed = removed.map(Box::new);
                 (text, State::Away { entry, cut, removed }, Vec::new())
@@ -187,22 +193,22 @@ impl Job<'_> {
         };
         let record = self.record.clone().map(|record| Record { state, at: self.now, ..record });
         let done = if view.file == text.as_deref() { Done::NotThere } else { Done::Removed };
-        let (from, found) = (view.owned(), view.found.is_some());
-        Ok(Draft { from, found, text, record, done, own_fields })
+        Ok(Draft { own_fields, ..view.draft(text, record, done) })
     }
 
-    /// The text without the entry and what was created around it. That is still there if the entry is away.
-    fn without_a_trace(&self, view: &View<'_>) -> Result<Option<String>, EditError> {
+    /// The text without the entry and what was created around it, which still exists if the entry is removed
+    /// temporarily.
+    fn remove_completely(&self, view: &View<'_>) -> Result<Option<String>, EditError> {
         let (Some(record), Some(_)) = (&self.record, view.file) else { return Ok(view.owned()) };
         let left = match &record.state {
             State::Away { cut, .. } if view.found.is_none() => {
                 let (whole, created) = if let Some(base) = cut.undo(view.text()) {
                     (base, record.created.clone())
                 } else {
-                    let created = view.reading.outline()?.inherit(record.created.clone());
+                    let created = view.reading.to_create()?.inherit(record.created.clone());
                     (view.reading.upsert(self.server, &record.fields, &[])?, created)
                 };
-                Reading::of(&whole, &view.place)?.remove(self.server, &created)?
+                ParsedText::parse(&whole, &view.place)?.remove(self.server, &created)?
             }
             State::Away { .. }
             | State::Adding { .. }
@@ -210,12 +216,12 @@ impl Job<'_> {
             | State::Leaving
             | State::Withdrawn => view.reading.remove(self.server, &record.created)?,
         };
-        // A file that we made, and that holds nothing any more, is no file of the user's.
+        // A file that we created and that is empty is removed.
         let is_needed = !record.created_file || !left.trim().is_empty();
         Ok(is_needed.then_some(left))
     }
 
-    /// The fields of the entry that are not ours.
+    /// The fields of the entry that are the user's own.
     fn own_fields(&self, view: &View<'_>) -> Vec<String> {
         let Some(Value::Map(fields)) = &view.found else { return Vec::new() };
         let names = fields.iter().map(|(name, _)| name);
@@ -257,11 +263,11 @@ impl Job<'_> {
     }
 }
 
-/// The state of an entry as a look at the file shows it to be.
-fn settled(state: State, standing: &Standing) -> State {
+/// The state of an entry according to the file.
+fn observed_state(state: State, standing: &Standing) -> State {
     match standing {
         Standing::Ours => State::Present,
-        // An entry of somebody else's in the place of ours means that ours was not wanted.
+        // An entry of someone else in place of ours means that a user replaced it.
         Standing::Withdrawn | Standing::Foreign => State::Withdrawn,
         Standing::Absent | Standing::Drifted { .. } | Standing::Away | Standing::Overwritten => {
             state
@@ -269,7 +275,7 @@ fn settled(state: State, standing: &Standing) -> State {
     }
 }
 
-/// An entry with its owned fields set to `fields`, and the rest in its order.
+/// An entry with its owned fields set to `fields`. The other fields and the order stay.
 fn merged(entry: &Fields, fields: &Fields, owned: &[&str]) -> Fields {
     let ours = |name: &str| fields.iter().find(|(field, _)| field == name);
     let kept = entry.iter().filter_map(|(name, value)| match ours(name) {
