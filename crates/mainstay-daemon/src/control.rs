@@ -45,7 +45,7 @@ pub(crate) async fn converse(stream: UnixStream, service: Arc<Service>, received
         tracing::warn!("another user tried to reach the control socket");
         let message = "this daemon belongs to another user";
         // Whether it is heard is the other's affair.
-        let help = "set MAINSTAY_HOME to a directory of yours to run one of your own";
+        let help = "set MAINSTAY_HOME to a directory of yours to run your own";
         peer.fail(ApiError::new(ErrorKind::Invalid, message).with_help(help)).await.ok();
         return;
     }

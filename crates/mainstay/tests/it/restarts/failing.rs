@@ -22,7 +22,7 @@ fn a_daemon_that_keeps_failing_is_reported_until_another_one_serves() {
     exit: 4
     --- stderr
     error: the daemon keeps failing: `[ROOT]/mainstay/config.toml` cannot be used: line 1, column 11: unknown variant `often`, expected one of `auto`, `always`, `never`
-    help: correct it, or move it away; Mainstay tries again every minute, and every 5 s while a client waits
+    help: fix it, or move it away; Mainstay tries again every minute, and every 5 s while a client waits
     ");
     let doctor = || env.run(["doctor"]).stdout;
     let told = "fail  daemon: the daemon keeps failing: `";
@@ -61,7 +61,7 @@ fn a_reload_that_cannot_be_is_told_once_with_what_to_do() {
     exit: 1
     --- stderr
     error: the daemon goes on as it is: `[ROOT]/mainstay/config.toml` cannot be used: line 1, column 11: unknown variant `often`, expected one of `auto`, `always`, `never`
-    help: correct it, or move it away
+    help: fix it, or move it away
     ");
     assert_eq!(env.daemon(), daemon);
 }
